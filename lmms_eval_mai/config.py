@@ -1,0 +1,157 @@
+"""The arguments of `--model mai_cascade`: read, checked and frozen before anything is started.
+
+lmms-eval parses `--model_args` into bool, int, float and str (lmms_eval/utils.py): nested values arrive as
+strings and -1 as -1.0, so every value is coerced here. What is not an argument of ours belongs to an engine:
+`small_<arg>`, `large_<arg>`, or `<arg>` for both.
+"""
+
+import ast
+import dataclasses
+import difflib
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lmms_eval_mai.benchmarks import Rules
+from lmms_eval_mai.cascade import MODES
+from lmms_eval_mai.engines.base import Side
+from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.prompts import Variant
+
+ENGINES = ("vllm", "scripted")
+DEFAULT_MODELS: dict[Side, str] = {"small": "Qwen/Qwen3-VL-2B-Instruct", "large": "Qwen/Qwen3-VL-8B-Instruct"}
+SIDES: tuple[Side, Side] = ("small", "large")
+
+
+@dataclass(frozen=True)
+class SideConfig:
+    """One of the two models."""
+
+    side: Side
+    engine: str
+    """Its kind: one of `ENGINES`."""
+    model: str
+    """Hugging Face name or path of a checkpoint (vllm); path of a script (scripted)."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """What goes to the engine itself."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything `--model_args` can say."""
+
+    small: SideConfig
+    large: SideConfig
+    mode: str = "cascade"
+    """cascade (the paper's MAI), transfer (Full RT), small or large (one model alone, the task's own prompt)."""
+    think: Variant = "R"
+    """The small model's thinking prompt in tasks that do not name one: R or E."""
+    max_open_samples: int = 256
+    """Samples on their way at once; their images are in memory."""
+    max_new_tokens: int | None = None
+    """Caps the output of every call."""
+    rules: Rules = Rules()  # noqa: RUF009 - frozen
+    model_name: str | None = None
+    """A label; lmms-eval names the output folder after it."""
+
+    def sides(self) -> tuple[SideConfig, ...]:
+        """The models this mode uses."""
+        return {"small": (self.small,), "large": (self.large,)}.get(self.mode, (self.small, self.large))
+
+
+def parse(arguments: Mapping[str, Any]) -> Config:
+    """Model arguments as lmms-eval passes them -> `Config`. Raises `ArgumentError`."""
+    left = dict(arguments)
+    mode = _choice("mode", left.pop("mode", "cascade"), MODES)
+    think = _choice("think", left.pop("think", "R"), ("R", "E"))
+    open_samples = _positive_int("max_open_samples", left.pop("max_open_samples", Config.max_open_samples))
+    cap = left.pop("max_new_tokens", None)
+    rules = Rules(
+        anls_threshold=_share("anls_threshold", left.pop("anls_threshold", Rules.anls_threshold)),
+        chartqa_match=_choice("chartqa_match", left.pop("chartqa_match", "exact"), ("exact", "relaxed")),
+    )
+    model_name = left.pop("model_name", None)
+    engine = _choice("engine", left.pop("engine", "vllm"), ENGINES)
+    kinds = {side: _choice(f"{side}_engine", left.pop(f"{side}_engine", engine), ENGINES) for side in SIDES}
+    models = {side: left.pop(side, None) for side in SIDES}
+    small, large = (_side_config(side, kinds[side], models[side], left) for side in SIDES)
+    config = Config(
+        small=small,
+        large=large,
+        mode=mode,
+        think=think,
+        max_open_samples=open_samples,
+        max_new_tokens=None if cap is None else _positive_int("max_new_tokens", cap),
+        rules=rules,
+        model_name=None if model_name is None else str(model_name),
+    )
+    for side_config in config.sides():
+        if not side_config.model:
+            side = side_config.side
+            raise ArgumentError(f"engine=scripted has no default model: give {side}=PATH of a JSON-lines script.")
+    return config
+
+
+def _side_config(side: Side, engine: str, model: Any, left: Mapping[str, Any]) -> SideConfig:
+    other = "large_" if side == "small" else "small_"
+    arguments = {
+        name.removeprefix(f"{side}_"): decode(value)
+        # A side's own argument comes last and so wins over the one for both.
+        for name, value in sorted(left.items(), key=lambda item: item[0].startswith(f"{side}_"))
+        if not name.startswith(other)
+    }
+    if model is None:
+        model = DEFAULT_MODELS[side] if engine == "vllm" else ""
+    return SideConfig(side, engine, str(model), arguments)
+
+
+def decode(value: Any) -> Any:
+    """An engine argument as lmms-eval hands it over -> its value: JSON or Python text of a dict or list, none."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'":
+        return text[1:-1]
+    if text.lower() in ("none", "null"):
+        return None
+    if text[:1] in ("{", "["):
+        for read in (json.loads, ast.literal_eval):
+            try:
+                return read(text)
+            except (ValueError, SyntaxError):
+                continue
+        raise ArgumentError(f'{text!r} is neither JSON nor a Python literal. Quote its names, e.g. {{"image": 8}}.')
+    return value
+
+
+def check_names(side: Side, given: Iterable[str], known: Collection[str], engine: str) -> None:
+    """Refuse arguments that neither we nor the engine know, with the nearest that exist."""
+    ours = [f.name for f in dataclasses.fields(Config)] + [f.name for f in dataclasses.fields(Rules)] + ["engine"]
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, [*ours, *known], n=3)
+            hint = f" Did you mean {' or '.join(near)}?" if near else ""
+            raise ArgumentError(
+                f"Unknown model argument {name!r}: neither mai_cascade nor the {engine} engine ({side}) has it."
+                f"{hint} The README lists the arguments."
+            )
+
+
+def _choice(name: str, value: Any, allowed: Iterable[str]) -> Any:
+    allowed = list(allowed)
+    if value not in allowed:
+        raise ArgumentError(f"{name}={value} is unknown: choose one of {', '.join(allowed)}.")
+    return value
+
+
+def _positive_int(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value) or value < 1:
+        raise ArgumentError(f"{name}={value} cannot be: give a whole number of at least 1.")
+    return int(value)
+
+
+def _share(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        raise ArgumentError(f"{name}={value} cannot be: give a number above 0 and at most 1.")
+    return float(value)

@@ -1,0 +1,163 @@
+"""Where a vLLM engine runs and how much memory it takes: two engines share one machine.
+
+Engines start one after the other (vLLM measures free memory at start, vllm issue #55827), so the split is
+decided before the first one starts. Arguments that the user gives always win.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from loguru import logger
+
+from lmms_eval_mai.config import SideConfig
+from lmms_eval_mai.engines.base import Side
+from lmms_eval_mai.errors import ArgumentError
+
+Platform = Literal["cpu", "cuda"]
+
+MAX_MODEL_LEN: dict[Platform, int] = {"cuda": 32768, "cpu": 8192}
+"""Default context. Qwen3-VL's own 262,144 tokens would ask for 36 GiB of KV cache per sequence (8B)."""
+GPU_SHARE = 0.90
+"""Of a GPU's memory, what the engines on it take together."""
+GIB = 1 << 30
+
+# The launcher's own variables would make an engine's process join the launcher's group.
+_LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+def devices(side: str, given: Any) -> list[str] | None:
+    """`small_devices=0`, `large_devices=[1,2]` -> the GPUs of one engine; None where the user names none."""
+    if given is None:
+        return None
+    parts = given if isinstance(given, list) else str(given).replace(";", ",").replace("+", ",").split(",")
+    found = [str(part).strip() for part in parts]
+    if not all(part.isdigit() for part in found):
+        raise ArgumentError(f"{side}_devices={given} is no list of GPU numbers: write {side}_devices=[0,1].")
+    return found
+
+
+def environment(side: Side, gpus: list[str] | None, shared: bool, platform: Platform) -> dict[str, str]:
+    """Variables under which the engine's process starts. `shared`: another engine runs beside it."""
+    if platform == "cpu":
+        cores = sorted(os.sched_getaffinity(0))
+        local_rank, local_size = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+        cores = cores[local_rank::local_size] or cores
+        if shared and len(cores) > 1:
+            # "auto" would bind both engines to the same cores.
+            half = len(cores) // 2
+            cores = cores[:half] if side == "small" else cores[half:]
+        binding = ",".join(map(str, cores))
+        return {"VLLM_CPU_OMP_THREADS_BIND": binding, "OMP_NUM_THREADS": str(len(cores))}
+    if gpus is None and "LOCAL_RANK" in os.environ:
+        gpus = [os.environ["LOCAL_RANK"]]  # each rank drives its own pair on its own GPU
+    if gpus is None:
+        return {}
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    numbers = visible.split(",") if visible else None
+    return {"CUDA_VISIBLE_DEVICES": ",".join(numbers[int(gpu)] if numbers else gpu for gpu in gpus)}
+
+
+@contextlib.contextmanager
+def exported(variables: dict[str, str]) -> Iterator[None]:
+    """Set variables for the processes that start inside, and take the launcher's away; restore both after."""
+    saved = {name: os.environ.get(name) for name in (*variables, *_LAUNCHER)}
+    for name in _LAUNCHER:
+        os.environ.pop(name, None)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in saved.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def set_defaults(
+    engine_args: Any, config: SideConfig, partner: SideConfig | None, gpus: list[str] | None, platform: Platform
+) -> None:
+    """Fill in what the user left open and vLLM's own default would get wrong for a pair."""
+    given = config.arguments
+    model_config = engine_args.create_model_config()
+    if "max_model_len" not in given:
+        engine_args.max_model_len = min(model_config.max_model_len, MAX_MODEL_LEN[platform])
+    if gpus is not None and "tensor_parallel_size" not in given:
+        engine_args.tensor_parallel_size = len(gpus)
+    if platform == "cpu":
+        _set_cpu_defaults(engine_args, given, model_config)
+    elif not {"gpu_memory_utilization", "kv_cache_memory_bytes"} & set(given):
+        engine_args.gpu_memory_utilization = _gpu_share(config, partner, gpus)
+    logger.info(
+        f"{config.side}={config.model}: context {engine_args.max_model_len} tokens, "
+        + (
+            f"KV cache {engine_args.kv_cache_memory_bytes / GIB:.2f} GiB"
+            if engine_args.kv_cache_memory_bytes
+            else f"{engine_args.gpu_memory_utilization:.0%} of the memory of GPU {','.join(gpus or ['0'])}"
+        )
+    )
+
+
+def _set_cpu_defaults(engine_args: Any, given: Any, model_config: Any) -> None:
+    if "enforce_eager" not in given:
+        engine_args.enforce_eager = True  # compiling takes minutes and wants a C++ compiler
+    if "block_size" not in given:
+        engine_args.block_size = 32  # of 128, the default, a short prompt never fills one, and nothing is cached
+    if "kv_cache_memory_bytes" not in given:
+        # By default vLLM wants 92% of a NUMA node's memory. Four sequences of full length, at least 64 MiB.
+        heads, size = model_config.get_total_num_kv_heads(), model_config.get_head_size()
+        layers = model_config.hf_text_config.num_hidden_layers
+        per_token = 2 * layers * heads * size * 2
+        engine_args.kv_cache_memory_bytes = max(64 << 20, 4 * per_token * engine_args.max_model_len)
+
+
+def _gpu_share(config: SideConfig, partner: SideConfig | None, gpus: list[str] | None) -> float:
+    """This engine's part of its GPU's memory: its weights, and half of what both leave for the KV caches."""
+    if partner is None or _apart(gpus, devices(partner.side, partner.arguments.get("devices"))):
+        return GPU_SHARE
+    import torch
+
+    total = torch.cuda.get_device_properties(0).total_memory
+    own, other = weight_bytes(config.model), weight_bytes(partner.model)
+    if own is None or other is None:
+        logger.warning(
+            f"The size of {config.model if own is None else partner.model} is unknown: memory is split evenly. "
+            "Set small_gpu_memory_utilization and large_gpu_memory_utilization to split it otherwise."
+        )
+        return GPU_SHARE / 2
+    rest = GPU_SHARE * total - own - other
+    if rest < 2 * GIB:
+        raise ArgumentError(
+            f"{config.model} ({own / GIB:.1f} GiB) and {partner.model} ({other / GIB:.1f} GiB) leave "
+            f"{rest / GIB:.1f} GiB of this GPU's {total / GIB:.1f} GiB for KV caches; at least 2 are needed. Use "
+            "smaller models, or give each its own GPU: small_devices=0,large_devices=1."
+        )
+    return (own + rest / 2) / total
+
+
+def _apart(gpus: list[str] | None, partners: list[str] | None) -> bool:
+    return gpus is not None and partners is not None and not set(gpus) & set(partners)
+
+
+def weight_bytes(model: str) -> int | None:
+    """Size of a checkpoint's weights: on disk, else as the hub lists them; None if neither is known."""
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return sum(file.stat().st_size for file in folder.glob("*.safetensors")) or None
+    from huggingface_hub import HfApi, snapshot_download
+
+    try:
+        cached = Path(snapshot_download(model, local_files_only=True, allow_patterns=["*.safetensors"]))
+        if size := sum(file.stat().st_size for file in cached.glob("*.safetensors")):
+            return size
+    except Exception as error:
+        logger.debug(f"{model} is not in the local cache ({error})")
+    try:
+        files = HfApi().model_info(model, files_metadata=True).siblings or []
+    except Exception as error:
+        logger.debug(f"the hub does not tell the size of {model} ({error})")
+        return None
+    return sum(f.size or 0 for f in files if f.rfilename.endswith(".safetensors")) or None

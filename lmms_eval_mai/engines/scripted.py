@@ -1,0 +1,163 @@
+"""An engine that replays recorded answers: for published answers of real models, simulation and tests.
+
+It needs no model and no GPU and is deterministic. A script is a file of JSON lines, one per call
+(docs/scripted-engine.md):
+
+    {"task": "pope_s", "doc_id": 0, "stage": "short", "text": "[[Yes]]",
+     "prompt_tokens": 310, "cached_tokens": 0, "output_tokens": 1, "ttft_s": 0.03, "seconds": 0.05}
+
+Latency is simulated: a call holds one of `slots` places for `seconds * time_scale`, so that queueing, overlap
+and wall time are those of a server with that many places. Where a record names no seconds they are computed as
+in Eq. 27: TTFT + output tokens / (tokens per second).
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lmms_eval_mai.engines.base import Call, CallKey, Prompt, Sampling
+from lmms_eval_mai.errors import ArgumentError, MissingAnswer
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One recorded answer. Counts and seconds that a source does not publish are 0."""
+
+    text: str
+    finish_reason: str = "stop"
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    ttft_s: float | None = None
+    seconds: float | None = None
+
+
+Script = Callable[[Prompt], Answer]
+"""Prompt -> answer. Raises `MissingAnswer`, or any other `SampleError` to play a failure."""
+
+
+@dataclass(frozen=True)
+class ScriptedOptions:
+    """Arguments of the engine, `small_<name>` / `large_<name>` / `<name>` for both."""
+
+    time_scale: float = 1.0
+    """Seconds slept per recorded second; 0 answers at once. Reported seconds are the recorded ones either way."""
+    slots: int = 256
+    """Calls answered at the same time; further ones queue."""
+    ttft_s: float = 0.0
+    """Seconds to the first token of a record that names no seconds (Table 3)."""
+    tokens_per_s: float = 0.0
+    """Decoding speed for records that name no seconds (Table 4); 0 takes no time."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("time_scale", 0), ("slots", 1), ("ttft_s", 0), ("tokens_per_s", 0)):
+            if getattr(self, name) < least:
+                raise ArgumentError(f"{name}={getattr(self, name)} is too small: give a number of at least {least}.")
+
+
+class ScriptedEngine:
+    """Answers from a script, under the contract of `Engine`."""
+
+    def __init__(self, name: str, script: Script, options: ScriptedOptions = ScriptedOptions()) -> None:
+        self.name = name
+        self._script = script
+        self._options = options
+        self._slots: asyncio.Semaphore | None = None
+
+    def check(self) -> None:
+        """Nothing to refuse: the script was read when the engine was built."""
+
+    async def start(self) -> None:
+        self._slots = asyncio.Semaphore(self._options.slots)
+
+    async def close(self) -> None:
+        self._slots = None
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
+        if self._slots is None:
+            raise RuntimeError(f"The scripted engine {self.name} was asked before it was started.")
+        asked = time.perf_counter()
+        answer = self._script(prompt)
+        ttft_s, total_s = self._seconds(answer)
+        scale = self._options.time_scale
+        async with self._slots:
+            queued_s = time.perf_counter() - asked
+            await asyncio.sleep(total_s * scale)
+        waited_s = queued_s / scale if scale > 0 else 0.0
+        return Call(
+            key=prompt.key,
+            text=answer.text,
+            finish_reason=answer.finish_reason,
+            prompt_tokens=answer.prompt_tokens,
+            cached_tokens=answer.cached_tokens,
+            output_tokens=answer.output_tokens,
+            queued_s=waited_s,
+            ttft_s=waited_s + ttft_s,
+            total_s=waited_s + total_s,
+        )
+
+    def _seconds(self, answer: Answer) -> tuple[float, float]:
+        """(to first token, in all), as recorded or by Eq. 27."""
+        options = self._options
+        ttft_s = options.ttft_s if answer.ttft_s is None else answer.ttft_s
+        if answer.seconds is not None:
+            return min(ttft_s, answer.seconds), answer.seconds
+        decoding_s = answer.output_tokens / options.tokens_per_s if options.tokens_per_s else 0.0
+        return ttft_s, ttft_s + decoding_s
+
+
+class RecordedScript:
+    """A script read from a JSON-lines file, keyed by task, document, stage and repeat.
+
+    A record without `repeat` serves every repeat.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._answers: dict[tuple[str, int, str, int | None], Answer] = {}
+        for number, line in enumerate(_lines(path), start=1):
+            if line.strip():
+                self._add(number, line)
+
+    def _add(self, number: int, line: str) -> None:
+        where = f"line {number} of {self._path}"
+        try:
+            record = json.loads(line)
+            key = (record.pop("task"), record.pop("doc_id"), record.pop("stage"), record.pop("repeat", None))
+            answer = Answer(**record)
+        except json.JSONDecodeError as error:
+            raise ArgumentError(f"The script's {where} is not JSON ({error}). Each line must be one object.") from None
+        except KeyError as error:
+            raise ArgumentError(
+                f"The script's {where} lacks {error}. A record needs task, doc_id, stage and text."
+            ) from None
+        except (TypeError, AttributeError) as error:
+            raise ArgumentError(
+                f"The script's {where} cannot be read ({error}). Its fields are in docs/scripted-engine.md."
+            ) from None
+        if key in self._answers:
+            raise ArgumentError(f"The script's {where} answers {key[:3]} a second time. Keep one of the two.")
+        self._answers[key] = answer
+
+    def __call__(self, prompt: Prompt) -> Answer:
+        key: CallKey = prompt.key
+        call = (key.task, key.doc_id, key.stage)
+        answer = self._answers.get((*call, key.repeat)) or self._answers.get((*call, None))
+        if answer is None:
+            raise MissingAnswer(
+                f"{self._path} has no answer for {key}: add a line with task {key.task!r}, doc_id {key.doc_id} "
+                f"and stage {key.stage!r}, or limit the run to documents that are recorded."
+            )
+        return answer
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArgumentError(
+            f"The script {path} cannot be read ({error}). Give the path of a JSON-lines file."
+        ) from None

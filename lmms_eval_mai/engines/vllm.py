@@ -1,0 +1,219 @@
+"""A persistent vLLM engine: one `AsyncLLM`, whose core runs in its own process for the whole run.
+
+vLLM batches continuously whatever is ready; its prefix and encoder caches serve the later calls of a sample,
+since image and question come first in every prompt. Chat template, image preparation and validation are vLLM's
+own (`Renderer.render_chat_async`). Written against vLLM 0.32; imported only when this engine is used.
+"""
+
+import asyncio
+import dataclasses
+import itertools
+import os
+import time
+from typing import Any
+
+from lmms_eval_mai.config import SideConfig, check_names
+from lmms_eval_mai.engines import placement
+from lmms_eval_mai.engines.base import Call, Image, Prompt, Sampling, Turn
+from lmms_eval_mai.errors import (
+    ArgumentError,
+    EngineDied,
+    EngineStartError,
+    EngineUnavailable,
+    MaiError,
+    PromptTooLong,
+    SampleError,
+    UnreadableImage,
+)
+
+INSTALL = (
+    'Install it with `pip install "lmms-eval-mai[vllm]"` on a machine with a GPU; on one without, with '
+    '`pip install "lmms-eval-mai[cpu]" --extra-index-url https://download.pytorch.org/whl/cpu`.'
+)
+
+
+class VllmEngine:
+    """One model in vLLM, under the contract of `Engine`."""
+
+    def __init__(self, config: SideConfig, partner: SideConfig | None) -> None:
+        self.name = config.side
+        self._config = config
+        self._partner = partner
+        self._vllm_config: Any = None
+        self._environment: dict[str, str] = {}
+        self._llm: Any = None
+        self._requests = itertools.count()
+
+    def check(self) -> None:
+        """Build the engine's configuration: wrong arguments and missing checkpoints show here, in the parent."""
+        platform = _platform()
+        arguments = dict(self._config.arguments)
+        devices = placement.devices(self.name, arguments.pop("devices", None))
+        try:
+            engine_args = _engine_args(self._config, arguments)
+            self._environment = placement.environment(self._config.side, devices, self._partner is not None, platform)
+            placement.set_defaults(engine_args, self._config, self._partner, devices, platform)
+            self._vllm_config = engine_args.create_engine_config()
+        except MaiError:
+            raise
+        except Exception as error:
+            raise EngineStartError(_why_not(self._config, error)) from error
+
+    async def start(self) -> None:
+        if self._vllm_config is None:
+            self.check()
+        # Building an engine takes half a minute and blocks: not on the event loop.
+        self._llm = await asyncio.to_thread(self._build)
+
+    def _build(self) -> Any:
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        with placement.exported(self._environment):
+            try:
+                # Statistics per request are wanted (queue and first token), the periodic log line is not.
+                return AsyncLLM.from_vllm_config(self._vllm_config, stat_loggers=[], disable_log_stats=False)
+            except Exception as error:
+                raise EngineStartError(_why_not(self._config, error)) from error
+
+    async def close(self) -> None:
+        llm, self._llm = self._llm, None
+        if llm is not None:
+            await asyncio.to_thread(llm.shutdown)
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
+        from vllm.exceptions import VLLMClientError
+        from vllm.renderers.params import ChatParams
+        from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+        if self._llm is None:
+            raise EngineDied(f"The {self.name} engine is not running.")
+        asked = time.perf_counter()
+        messages = [_message(turn) for turn in prompt.turns]
+        parameters = ChatParams(chat_template_kwargs={"add_generation_prompt": True, "tokenize": False})
+        try:
+            _, (rendered,) = await self._llm.renderer.render_chat_async([messages], parameters)
+            request_id = f"{self.name}-{next(self._requests)}"
+            async for output in self._llm.generate(rendered, _sampling_params(sampling), request_id):
+                result = output
+        except EngineDeadError as error:
+            raise EngineDied(
+                f"The {self.name} engine ({self._config.model}) died during {prompt.key}. Its own log above says why."
+            ) from error
+        except VLLMClientError as error:
+            raise PromptTooLong(self._too_long(prompt, error)) from error
+        except (ValueError, OSError) as error:
+            raise UnreadableImage(
+                f"{prompt.key}: the image could not be prepared for {self._config.model} ({_first_line(error)}). "
+                "Check the document's image."
+            ) from error
+        except EngineGenerateError as error:
+            raise SampleError(
+                f"{prompt.key}: vLLM could not answer ({_first_line(error.__cause__ or error)})."
+            ) from error
+        return _call(prompt, result, asked)
+
+    def _too_long(self, prompt: Prompt, error: Exception) -> str:
+        length = self._vllm_config.model_config.max_model_len
+        return (
+            f"{prompt.key}: vLLM refused the prompt for {self._config.model}, whose context is {length} tokens "
+            f"({_first_line(error)}). Raise {self.name}_max_model_len, or shrink images with "
+            f'{self.name}_mm_processor_kwargs={{"max_pixels":N}}.'
+        )
+
+
+def _platform() -> placement.Platform:
+    """Where vLLM would run here. Raises `EngineUnavailable` with the command that installs it."""
+    try:
+        from vllm.platforms import current_platform
+    except ImportError as error:
+        raise EngineUnavailable(f"engine=vllm needs vLLM, which does not import here ({error}). {INSTALL}") from error
+    if current_platform.is_cpu():
+        return "cpu"
+    if current_platform.is_cuda_alike():
+        return "cuda"
+    raise EngineUnavailable(
+        "engine=vllm found neither a GPU nor vLLM's CPU build on this machine. Check `nvidia-smi`, or replace vllm: "
+        '`pip uninstall -y vllm && pip install "lmms-eval-mai[cpu]" --extra-index-url '
+        "https://download.pytorch.org/whl/cpu`."
+    )
+
+
+def _engine_args(config: SideConfig, arguments: dict[str, Any]) -> Any:
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    fields = {f.name: str(f.type) for f in dataclasses.fields(AsyncEngineArgs)}
+    check_names(config.side, arguments, {*fields, "devices"} - {"model"}, "vllm")
+    for name, value in arguments.items():
+        # lmms-eval reads -1 and 1e4 as floats.
+        if isinstance(value, float) and value.is_integer() and "float" not in fields[name]:
+            arguments[name] = int(value)
+    _check_checkpoint(config)
+    return AsyncEngineArgs(model=config.model, **arguments)
+
+
+def _check_checkpoint(config: SideConfig) -> None:
+    """A path that is not there would be taken for a name on the Hugging Face hub, and fail much later."""
+    path = os.path.expanduser(config.model)
+    looks_like_path = path.startswith((".", "/")) or config.model.count("/") > 1
+    if looks_like_path and not os.path.exists(os.path.join(path, "config.json")):
+        raise ArgumentError(
+            f"{config.side}={config.model} is no checkpoint: there is no {os.path.join(path, 'config.json')}. "
+            "Give the folder of a Hugging Face checkpoint, or a name on the hub."
+        )
+
+
+def _why_not(config: SideConfig, error: Exception) -> str:
+    return (
+        f"vLLM cannot start {config.side}={config.model}: {_first_line(error)} Its arguments here: "
+        f"{dict(config.arguments) or 'none'}. Check the name or path, and `{config.side}_<argument>` values."
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else type(error).__name__
+    return text if len(text) < 300 else text[:300] + "..."
+
+
+def _message(turn: Turn) -> dict[str, Any]:
+    """A chat message as vLLM takes it. Neighbouring texts are joined: templates that take plain strings would
+    put a line break between them, and every template must show the same words."""
+    content: list[dict[str, Any]] = []
+    for is_image, blocks in itertools.groupby(turn.blocks, key=lambda block: isinstance(block, Image)):
+        if is_image:
+            content += [{"type": "image_pil", "image_pil": b.pixels, "uuid": b.uuid} for b in blocks]  # type: ignore[union-attr]
+        else:
+            content.append({"type": "text", "text": "".join(blocks)})  # type: ignore[arg-type]
+    return {"role": turn.role, "content": content}
+
+
+def _sampling_params(sampling: Sampling) -> Any:
+    from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+    return SamplingParams(
+        max_tokens=sampling.max_tokens,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        repetition_penalty=sampling.repetition_penalty,
+        seed=sampling.seed,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+
+
+def _call(prompt: Prompt, result: Any, asked: float) -> Call:
+    total_s = time.perf_counter() - asked
+    output, metrics = result.outputs[0], result.metrics
+    # Engine times are monotonic stamps of the engine's process; only their differences mean something here.
+    decoding_s = metrics.last_token_ts - metrics.first_token_ts
+    return Call(
+        key=prompt.key,
+        text=output.text,
+        finish_reason=output.finish_reason or "stop",
+        prompt_tokens=len(result.prompt_token_ids),
+        cached_tokens=result.num_cached_tokens or 0,
+        output_tokens=len(output.token_ids),
+        queued_s=max(0.0, metrics.scheduled_ts - metrics.queued_ts),
+        ttft_s=max(0.0, total_s - decoding_s),
+        total_s=total_s,
+    )

@@ -1,0 +1,123 @@
+"""How lmms-eval finds us: the model manifest, and a hook that makes our tasks visible.
+
+lmms-eval 0.7.3 has an entry point for models and none for tasks. It loads the entry point when
+`lmms_eval.models` is imported, so `manifests()` also wraps `TaskManager.initialize_tasks`, the one
+method every command asks for its tasks. lmms-eval is a guest's house: nothing here raises, whatever is
+wrong with our files or has moved in theirs; one warning says what, and their tasks and models go on.
+
+This module knows nothing of the cascade and imports nothing heavy: it runs at every lmms-eval start.
+"""
+
+import functools
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+MODEL_ID = "mai_cascade"
+CLASS_PATH = "lmms_eval_mai.model.MaiCascade"
+TASKS_MODULE = "lmms_eval.tasks"
+
+
+def task_dir() -> Path:
+    """The folder of the task YAMLs: inside the package in a wheel, beside it in an editable install."""
+    package = Path(__file__).resolve().parent
+    inside = package / "task_configs"
+    return inside if inside.is_dir() else package.parent / "task_configs"
+
+
+def manifests() -> list[Any]:
+    """Entry point `lmms_eval.models`: a list with our one `ModelManifest`; empty if it cannot be built.
+
+    It must not raise: one raising entry point hides those of all other plugins
+    (lmms_eval/models/__init__.py, one try around the whole loop).
+    """
+    try:
+        install()
+        from lmms_eval.models.registry_v2 import ModelManifest
+
+        # `lmms-eval models` and the wizard list this dict, not the registry the manifest goes to.
+        listing = getattr(sys.modules.get("lmms_eval.models"), "AVAILABLE_CHAT_TEMPLATE_MODELS", None)
+        if isinstance(listing, dict):
+            listing.setdefault(MODEL_ID, CLASS_PATH)
+        return [ModelManifest(model_id=MODEL_ID, chat_class_path=CLASS_PATH)]
+    except Exception as error:
+        _warn(f"the model {MODEL_ID} is not available", error)
+        return []
+
+
+def install() -> None:
+    """Make our tasks visible, now or when `lmms_eval.tasks` is imported (that import costs 10 s: not ours to force)."""
+    try:
+        tasks = sys.modules.get(TASKS_MODULE)
+        if tasks is not None and hasattr(tasks, "TaskManager"):
+            _wrap_task_manager(tasks)
+        elif not any(isinstance(finder, _TasksFinder) for finder in sys.meta_path):
+            sys.meta_path.insert(0, _TasksFinder())
+    except Exception as error:
+        _warn("its tasks are not available", error)
+
+
+def _wrap_task_manager(tasks: ModuleType) -> None:
+    manager = tasks.TaskManager
+    original = manager.initialize_tasks
+    if getattr(original, "_lmms_eval_mai", False):
+        return
+
+    @functools.wraps(original)
+    def initialize_tasks(self: Any, include_path: Any = None, include_defaults: bool = True) -> dict[str, Any]:
+        index = original(self, include_path=include_path, include_defaults=include_defaults)
+        if not include_defaults:  # the caller wants its own folder and nothing else
+            return index
+        try:
+            ours = original(self, include_path=[str(task_dir())], include_defaults=False)
+        except Exception as error:
+            _warn(f"its tasks in {task_dir()} are not available", error)
+            return index
+        return {**ours, **index}  # on a clash of names the one that was there first stays, as in lmms-eval itself
+
+    initialize_tasks._lmms_eval_mai = True  # type: ignore[attr-defined]
+    manager.initialize_tasks = initialize_tasks
+
+
+class _TasksFinder(importlib.abc.MetaPathFinder):
+    """Wraps the loader of `lmms_eval.tasks` once, so that the hook is set right after the module has run."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != TASKS_MODULE:
+            return None
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _TasksLoader(spec.loader)
+        return spec
+
+
+class _TasksLoader(importlib.abc.Loader):
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self._inner.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._inner
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._inner
+        self._inner.exec_module(module)
+        try:
+            _wrap_task_manager(module)
+        except Exception as error:
+            _warn("its tasks are not available", error)
+
+
+def _warn(consequence: str, error: Exception) -> None:
+    from loguru import logger
+
+    logger.warning(f"lmms-eval-mai: {consequence}: {type(error).__name__}: {error}")

@@ -1,0 +1,57 @@
+"""What a run prints and hands to lmms-eval's own tables. Every figure comes from the meter."""
+
+from lmms_eval.models.model_utils.gen_metrics import log_metrics
+from lmms_eval.models.model_utils.usage_metrics import log_usage
+from pytablewriter import MarkdownTableWriter
+
+from lmms_eval_mai.config import Config, SideConfig
+from lmms_eval_mai.metering import Meter, TaskTotals, Usage
+from lmms_eval_mai.sample import EXITS, Exit, Trace
+
+
+def log_call_usage(trace: Trace, models: dict[str, SideConfig]) -> None:
+    """lmms-eval's usage table: `by_source` splits it into small and large."""
+    for call in trace.calls:
+        log_usage(
+            model_name=models[call.key.side].model,
+            task_name=call.key.task,
+            input_tokens=call.prompt_tokens,
+            output_tokens=call.output_tokens,
+            source=call.key.side,
+        )
+
+
+def log_throughput(meter: Meter, config: Config, wall_s: float) -> None:
+    """lmms-eval's throughput table, for one `generate_until` call that took `wall_s` seconds."""
+    usage = {side.side: meter.usage(side.side) for side in config.sides()}
+    tokens = sum(one.output_tokens for one in usage.values())
+    more: dict[str, float] = {"total_requests": sum(totals.samples for totals in meter.tasks.values())}
+    for side, one in usage.items():
+        more |= {f"{side}_calls": one.calls, f"{side}_output_tokens": one.output_tokens}
+        more |= {f"{side}_cached_tokens": one.cached_tokens, f"{side}_call_seconds": one.seconds}
+    more |= {f"exit_{exit}": count for exit, count in meter.exits().items()}
+    log_metrics(wall_s, tokens, tokens / wall_s if wall_s > 0 else 0.0, more)
+
+
+def table(meter: Meter, config: Config, wall_s: float, rank: int = 0, world_size: int = 1) -> str:
+    """The final table, one row a task: samples, exits, and per engine calls, output tokens and seconds."""
+    exits = [exit for exit in EXITS if exit in meter.exits()]
+    writer = MarkdownTableWriter()
+    writer.headers = ["Task", "Samples", *exits] + [
+        f"{side.side} {what}" for side in config.sides() for what in ("calls", "output tokens", "call seconds")
+    ]
+    writer.value_matrix = [_row(task, totals, exits, config) for task, totals in sorted(meter.tasks.items())]
+    part = f", rank {rank} of {world_size}" if world_size > 1 else ""
+    models = ", ".join(f"{side.side} {side.model}" for side in config.sides())
+    return f"\nmai_cascade mode={config.mode}: {models}{part}\n{writer.dumps()}Wall time {wall_s:.1f} s.\n"
+
+
+def _row(task: str, totals: TaskTotals, exits: list[Exit], config: Config) -> list[str]:
+    totals.check(task)
+    shares = [f"{totals.exits[exit]} ({totals.exits[exit] / totals.samples:.2%})" for exit in exits]
+    figures = [figure for side in config.sides() for figure in _figures(totals.usage[side.side])]
+    return [task, str(totals.samples), *shares, *figures]
+
+
+def _figures(usage: Usage) -> list[str]:
+    return [str(usage.calls), str(usage.output_tokens), f"{usage.seconds:.1f}"]

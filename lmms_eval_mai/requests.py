@@ -1,0 +1,141 @@
+"""lmms-eval's requests in: one `Instance` -> one `Sample`. Knows nothing of engines or of the algorithm."""
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import PIL.Image
+
+from lmms_eval_mai.benchmarks import ANY, BENCHMARKS, Benchmark
+from lmms_eval_mai.engines.base import Block, Image, Sampling, Stage, Turn
+from lmms_eval_mai.errors import ArgumentError, SampleError, UnreadableImage
+from lmms_eval_mai.prompts import MAX_TOKENS, Variant
+from lmms_eval_mai.sample import Sample
+
+VARIANTS: dict[str, tuple[Variant, bool]] = {
+    "s": ("S", False),
+    "e": ("E", False),
+    "r": ("R", False),
+    "e_s2": ("E", True),
+    "r_s2": ("R", True),
+}
+"""`metadata: {mai: {variant: ...}}` of a task -> its prompt, and whether it has a second stage."""
+
+
+def is_padding(request: Any) -> bool:
+    """lmms-eval clones requests so that all ranks have the same number; nobody reads the answers."""
+    return bool((request.metadata or {}).get("__padding_only__"))
+
+
+class TaskPrompt(NamedTuple):
+    """What a task asks."""
+
+    benchmark: Benchmark
+    variant: Variant | None
+    """Its own prompt; None for a task that is not ours."""
+    two_stage: bool
+
+
+def task_of(request: Any) -> TaskPrompt:
+    """What the request's task asks. Raises `ArgumentError` for metadata that names what does not exist."""
+    mai = (request.metadata or {}).get("mai")
+    if mai is None:
+        return TaskPrompt(ANY, None, False)
+    if not isinstance(mai, Mapping) or mai.get("benchmark") not in BENCHMARKS or mai.get("variant") not in VARIANTS:
+        raise ArgumentError(
+            f"Task {request.args[4]} has metadata mai={mai}: it must name a benchmark ({', '.join(BENCHMARKS)}) "
+            f"and a variant ({', '.join(VARIANTS)})."
+        )
+    return TaskPrompt(BENCHMARKS[mai["benchmark"]], *VARIANTS[mai["variant"]])
+
+
+def open_sample(
+    request: Any, repeat: int, documents: Mapping[str, Any], think: Variant, max_new_tokens: int | None
+) -> Sample:
+    """Fetch the document, decode its images and build the chat. Blocks: run it in a thread.
+
+    `documents` is the model's `task_dict`. Raises `UnreadableImage`, or another `SampleError` for what the cascade
+    cannot take (video, audio).
+    """
+    _, doc_to_messages, gen_kwargs, doc_id, task, split = request.args
+    benchmark, variant, two_stage = task_of(request)
+    where = f"{task} document {doc_id}"
+    try:
+        doc = documents[task][split][doc_id]
+        turns = tuple(_turn(message, where) for message in doc_to_messages(doc))
+    except (OSError, SyntaxError, PIL.Image.DecompressionBombError) as error:  # what PIL raises for broken images
+        raise UnreadableImage(
+            f"{where}: its image cannot be read ({error}). Repair the dataset, or leave the document out."
+        ) from error
+    if not turns or turns[-1].role != "user":
+        raise SampleError(f"{where}: its messages do not end with a user's turn; the cascade has nothing to answer.")
+    if variant is not None:  # the last text of our tasks is the instruction, which every stage brings itself
+        turns = (*turns[:-1], Turn("user", turns[-1].blocks[:-1]))
+    return Sample(
+        task=task,
+        doc_id=doc_id,
+        repeat=repeat,
+        question=turns,
+        # Parsers read texts; the images are in the question already and must not be kept twice.
+        doc={name: value for name, value in doc.items() if not isinstance(value, PIL.Image.Image)},
+        benchmark=benchmark,
+        kind=benchmark.kind(doc),
+        variant=variant,
+        two_stage=two_stage,
+        sampling=_sampling(gen_kwargs, variant, think, max_new_tokens),
+    )
+
+
+def _turn(message: Mapping[str, Any], where: str) -> Turn:
+    content = message["content"]
+    if isinstance(content, str):
+        return Turn(message["role"], (content,))
+    return Turn(message["role"], tuple(_block(part, where) for part in content))
+
+
+def _block(part: Mapping[str, Any], where: str) -> Block:
+    if part["type"] == "text":
+        return str(part["text"])
+    if part["type"] != "image":
+        raise SampleError(f"{where} holds {part['type']}: mai_cascade takes text and images only.")
+    image = part["url"]
+    if isinstance(image, str):
+        image = PIL.Image.open(image)
+    if not isinstance(image, PIL.Image.Image):
+        raise UnreadableImage(f"{where}: its image is a {type(image).__name__}, not a picture or the path of one.")
+    if not (image.width and image.height):
+        raise UnreadableImage(f"{where}: its image has a side of 0 pixels ({image.width} x {image.height}).")
+    pixels = image if image.mode == "RGB" else image.convert("RGB")
+    digest = hashlib.blake2b(f"{pixels.width}x{pixels.height}".encode(), digest_size=16)
+    digest.update(pixels.tobytes())
+    return Image(pixels, digest.hexdigest())
+
+
+def _sampling(
+    gen_kwargs: Mapping[str, Any], variant: Variant | None, think: Variant, max_new_tokens: int | None
+) -> dict[Stage, Sampling]:
+    """How each stage is decoded: the task's own temperature and the like; limits from `MAX_TOKENS`, where the
+    task's own limit replaces that of its own prompt. `until` is not honoured: lmms-eval's default of a blank line
+    would cut every thinking short."""
+    own_limit = int(gen_kwargs.get("max_new_tokens") or MAX_TOKENS["answer"])
+    limits: dict[Stage, int] = {
+        "short": own_limit if variant == "S" else MAX_TOKENS["S"],
+        "think": own_limit if variant in ("E", "R") else MAX_TOKENS[think],
+        "stage2": MAX_TOKENS["answer"],
+        "transfer": MAX_TOKENS["answer"],
+        "task": own_limit,
+    }
+    sampled = gen_kwargs.get("do_sample", True) and gen_kwargs.get("temperature")
+    base = Sampling(
+        max_tokens=1,
+        temperature=float(gen_kwargs["temperature"]) if sampled else 0.0,
+        top_p=float(gen_kwargs.get("top_p") or 1.0),
+        top_k=int(gen_kwargs.get("top_k") or 0),
+        repetition_penalty=float(gen_kwargs.get("repetition_penalty") or 1.0),
+        seed=gen_kwargs.get("seed"),
+    )
+    return {
+        stage: dataclasses.replace(base, max_tokens=min(limit, max_new_tokens or limit))
+        for stage, limit in limits.items()
+    }

@@ -1,0 +1,71 @@
+"""Many samples at once, a bounded number of them open, each on its own way: no barrier of any kind.
+
+Knows nothing of lmms-eval: it takes a function that opens sample number i and one that walks it.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+S = TypeVar("S")
+R = TypeVar("R")
+
+
+async def walk_all(
+    count: int,
+    open_sample: Callable[[int], S],
+    walk: Callable[[S], Awaitable[R]],
+    done: Callable[[int, R], None],
+    max_open: int,
+) -> None:
+    """Open samples 0..count-1 in threads, walk up to `max_open` of them at a time, report each when it is done.
+
+    A sample is opened only when there is room for it and forgotten when it is done: memory does not grow with
+    `count`. The first error stops all others and is raised.
+    """
+    loop = asyncio.get_running_loop()
+    waiting = iter(range(count))
+
+    async def worker(pool: ThreadPoolExecutor) -> None:
+        for index in waiting:
+            done(index, await walk(await loop.run_in_executor(pool, open_sample, index)))
+
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1), "mai-open") as pool:
+        workers = [asyncio.create_task(worker(pool)) for _ in range(min(max_open, count))]
+        try:
+            await asyncio.gather(*workers)
+        except BaseException:
+            for task in workers:
+                task.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+            raise
+
+
+class LoopThread:
+    """An event loop in a thread of its own, for as long as engines live.
+
+    lmms-eval calls a model synchronously, several times, and in a notebook from inside a running loop; vLLM's
+    engines belong to one loop.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="mai-loop", daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
+        """Run to the end and return the result. On Ctrl-C the coroutine is cancelled."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

@@ -1,0 +1,152 @@
+"""Make two tiny random Qwen3-VL checkpoints, offline, in seconds: DIR/small and DIR/large.
+
+They are of the genuine architecture, with tokenizer, processor and chat template saved as real
+checkpoints have them, so vLLM and transformers load them by path. Their weights are random: they
+answer nonsense, deterministically, and exist to exercise the plumbing.
+
+    python tools/make_tiny_pair.py .checkpoints/tiny
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    Qwen2Tokenizer,
+    Qwen2VLImageProcessor,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+    Qwen3VLProcessor,
+    Qwen3VLVideoProcessor,
+)
+
+SPECIAL = (
+    "<|endoftext|> <|im_start|> <|im_end|> <|vision_start|> <|vision_end|> <|vision_pad|> <|image_pad|> <|video_pad|>"
+).split()
+
+CORPUS = [
+    "Without thinking, directly answer the question using a single word or phrase in the format: [[answer]]",
+    "Please think step by step, provide a detailed explanation, then answer with the option's letter from the given choices.",
+    "According to previous thinking: the image shows a dog. Is there a dog in the image? Yes. No. A. B. C. D.",
+    "How many bars are shown in the chart? What is the value in 2019? 0 1 2 3 4 5 6 7 8 9 %",
+]
+
+# The layout of Qwen3-VL's own template, reduced to what a single- or multi-turn chat with images needs.
+CHAT_TEMPLATE = (
+    "{%- for message in messages -%}{{ '<|im_start|>' + message.role + '\\n' }}"
+    "{%- if message.content is string -%}{{ message.content }}"
+    "{%- else -%}{%- for part in message.content -%}"
+    "{%- if part.type == 'image' or 'image' in part or 'image_url' in part -%}"
+    "{{ '<|vision_start|><|image_pad|><|vision_end|>' }}"
+    "{%- elif part.type == 'video' or 'video' in part -%}"
+    "{{ '<|vision_start|><|video_pad|><|vision_end|>' }}"
+    "{%- elif 'text' in part -%}{{ part.text }}{%- endif -%}"
+    "{%- endfor -%}{%- endif -%}{{ '<|im_end|>\\n' }}{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}"
+)
+
+
+def make_tokenizer(folder: Path) -> Qwen2Tokenizer:
+    """A byte-level BPE (every string has tokens) with Qwen's special tokens."""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    bpe.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=512, initial_alphabet=alphabet, show_progress=False))
+    vocabulary = json.loads(bpe.to_str())["model"]
+    merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in vocabulary["merges"]]
+    (folder / "vocab.json").write_text(json.dumps(vocabulary["vocab"]))
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]))
+    tokenizer = Qwen2Tokenizer.from_pretrained(
+        folder, eos_token="<|im_end|>", pad_token="<|endoftext|>", unk_token="<|endoftext|>"
+    )
+    tokenizer.add_special_tokens({"additional_special_tokens": SPECIAL})
+    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.model_max_length = 4096
+    return tokenizer
+
+
+def make_checkpoint(folder: Path, *, hidden: int, layers: int, seed: int) -> None:
+    """Write one checkpoint of about a million parameters into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = make_tokenizer(folder)
+    ids = {token: tokenizer.convert_tokens_to_ids(token) for token in SPECIAL}
+    pixels = {"shortest_edge": 32 * 32, "longest_edge": 128 * 128}
+    vision = {"patch_size": 16, "temporal_patch_size": 2, "merge_size": 2}
+    processor = Qwen3VLProcessor(
+        image_processor=Qwen2VLImageProcessor(size=pixels, **vision),
+        tokenizer=tokenizer,
+        video_processor=Qwen3VLVideoProcessor(size=pixels, **vision),
+        chat_template=CHAT_TEMPLATE,
+    )
+    config = Qwen3VLConfig(
+        text_config={
+            "vocab_size": len(tokenizer),
+            "hidden_size": hidden,
+            "intermediate_size": 2 * hidden,
+            "num_hidden_layers": layers,
+            "num_attention_heads": hidden // 32,
+            "num_key_value_heads": 1,
+            "head_dim": 32,
+            "max_position_embeddings": 4096,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 10000.0,
+                "mrope_section": [6, 5, 5],
+                "mrope_interleaved": True,
+            },
+            "eos_token_id": ids["<|im_end|>"],
+            "pad_token_id": ids["<|endoftext|>"],
+            "bos_token_id": None,
+        },
+        vision_config={
+            "depth": 3,
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_heads": 2,
+            "patch_size": 16,
+            "temporal_patch_size": 2,
+            "spatial_merge_size": 2,
+            "out_hidden_size": hidden,
+            "num_position_embeddings": 64,
+            "deepstack_visual_indexes": [0, 1, 2],
+        },
+        image_token_id=ids["<|image_pad|>"],
+        video_token_id=ids["<|video_pad|>"],
+        vision_start_token_id=ids["<|vision_start|>"],
+        vision_end_token_id=ids["<|vision_end|>"],
+        tie_word_embeddings=False,
+    )
+    torch.manual_seed(seed)
+    model = Qwen3VLForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        # The default initialisation is so narrow that greedy output would ignore image and prompt.
+        for name, weight in model.named_parameters():
+            if weight.dim() >= 2:
+                weight.normal_(0.0, 1.0 if "embed" in name else 0.25)
+    model.generation_config.update(
+        eos_token_id=[ids["<|im_end|>"], ids["<|endoftext|>"]], pad_token_id=ids["<|endoftext|>"], do_sample=False
+    )
+    model.to(torch.bfloat16).save_pretrained(folder)
+    processor.save_pretrained(folder)
+    # transformers 5 writes processor_config.json alone; vLLM and older tools also look for this one.
+    processor.image_processor.save_pretrained(folder)
+
+
+def make_pair(folder: Path) -> tuple[Path, Path]:
+    """Write `folder`/small and `folder`/large unless they are there already; return both paths."""
+    small, large = folder / "small", folder / "large"
+    if not (small / "model.safetensors").exists():
+        make_checkpoint(small, hidden=64, layers=3, seed=2)
+    if not (large / "model.safetensors").exists():
+        make_checkpoint(large, hidden=96, layers=4, seed=8)
+    return small, large
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    for path in make_pair(parser.parse_args().folder):
+        print(path)
