@@ -9,7 +9,7 @@ from lmms_eval.api.instance import TokenCounts
 from lmms_eval_mai.config import SIDES
 from lmms_eval_mai.engines.base import Call, Side
 from lmms_eval_mai.errors import MaiError
-from lmms_eval_mai.sample import EXITS, Exit, Trace
+from lmms_eval_mai.sample import Exit, Trace
 
 
 @dataclass
@@ -57,12 +57,12 @@ class Meter:
         for call in trace.calls:
             totals.usage[call.key.side].add(call)
 
-    def exits(self) -> dict[Exit, int]:
+    def exits(self) -> Counter[Exit]:
         """Exits of all tasks so far."""
         total: Counter[Exit] = Counter()
         for totals in self.tasks.values():
             total.update(totals.exits)
-        return {exit: total[exit] for exit in EXITS if total[exit]}
+        return total
 
     def usage(self, side: Side) -> Usage:
         """What one engine did for all tasks."""

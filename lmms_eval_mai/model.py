@@ -86,9 +86,10 @@ class MaiCascade(lmms):
         return [_rounds(trace) for trace in self._walk(requests)]
 
     def clean(self) -> None:
-        """Stop both engines and print the run's table."""
+        """Stop both engines, fill lmms-eval's throughput table and print our own."""
         self._stop()
         if self._meter.tasks:
+            report.log_throughput(self._meter, self.config, self._wall_s)
             print(report.table(self._meter, self.config, self._wall_s, self.rank, self.world_size), flush=True)
             self._meter, self._wall_s = Meter(), 0.0
         super().clean()
@@ -114,9 +115,8 @@ class MaiCascade(lmms):
         # Alone, a model stands on both sides; its mode calls one of them.
         small, large = (self._engines.get(side) or next(iter(self._engines.values())) for side in SIDES)
         pair = Pair(small, large, self.config.think, self.config.rules)
-        meter = Meter()
         mode = MODES[self.config.mode]
-        models = {side.side: side for side in self.config.sides()}
+        models = {side.side: side.model for side in self.config.sides()}
 
         def open_(number: int) -> Sample:
             index, repeat = todo[number]
@@ -124,18 +124,15 @@ class MaiCascade(lmms):
 
         def done(number: int, trace: Trace) -> None:
             traces[todo[number][0]] = trace
-            for one in (meter, self._meter):
-                one.add(trace)
+            self._meter.add(trace)
             report.log_call_usage(trace, models)
-            bar.set_postfix(meter.exits(), refresh=False)
+            bar.set_postfix(self._meter.exits(), refresh=False)
             bar.update()
 
         began = time.perf_counter()
         with tqdm(total=len(todo), desc="mai_cascade", disable=self.rank != 0) as bar:
             self._run(walk_all(len(todo), open_, lambda sample: mode(sample, pair), done, self.config.max_open_samples))
-        wall_s = time.perf_counter() - began
-        self._wall_s += wall_s
-        report.log_throughput(meter, self.config, wall_s)
+        self._wall_s += time.perf_counter() - began
         return traces
 
     def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:

@@ -1,19 +1,22 @@
 """What a run prints and hands to lmms-eval's own tables. Every figure comes from the meter."""
 
+from collections.abc import Mapping
+
 from lmms_eval.models.model_utils.gen_metrics import log_metrics
 from lmms_eval.models.model_utils.usage_metrics import log_usage
 from pytablewriter import MarkdownTableWriter
 
-from lmms_eval_mai.config import Config, SideConfig
+from lmms_eval_mai.config import Config
+from lmms_eval_mai.engines.base import Side
 from lmms_eval_mai.metering import Meter, TaskTotals, Usage
 from lmms_eval_mai.sample import EXITS, Exit, Trace
 
 
-def log_call_usage(trace: Trace, models: dict[str, SideConfig]) -> None:
+def log_call_usage(trace: Trace, models: Mapping[Side, str]) -> None:
     """lmms-eval's usage table: `by_source` splits it into small and large."""
     for call in trace.calls:
         log_usage(
-            model_name=models[call.key.side].model,
+            model_name=models[call.key.side],
             task_name=call.key.task,
             input_tokens=call.prompt_tokens,
             output_tokens=call.output_tokens,
@@ -22,20 +25,20 @@ def log_call_usage(trace: Trace, models: dict[str, SideConfig]) -> None:
 
 
 def log_throughput(meter: Meter, config: Config, wall_s: float) -> None:
-    """lmms-eval's throughput table, for one `generate_until` call that took `wall_s` seconds."""
+    """lmms-eval's throughput table. Called once a run: lmms-eval averages what it is told more than once."""
     usage = {side.side: meter.usage(side.side) for side in config.sides()}
     tokens = sum(one.output_tokens for one in usage.values())
     more: dict[str, float] = {"total_requests": sum(totals.samples for totals in meter.tasks.values())}
     for side, one in usage.items():
         more |= {f"{side}_calls": one.calls, f"{side}_output_tokens": one.output_tokens}
         more |= {f"{side}_cached_tokens": one.cached_tokens, f"{side}_call_seconds": one.seconds}
-    more |= {f"exit_{exit}": count for exit, count in meter.exits().items()}
+    more |= {f"exit_{exit}": meter.exits()[exit] for exit in EXITS[config.mode]}
     log_metrics(wall_s, tokens, tokens / wall_s if wall_s > 0 else 0.0, more)
 
 
 def table(meter: Meter, config: Config, wall_s: float, rank: int = 0, world_size: int = 1) -> str:
     """The final table, one row a task: samples, exits, and per engine calls, output tokens and seconds."""
-    exits = [exit for exit in EXITS if exit in meter.exits()]
+    exits = EXITS[config.mode]
     writer = MarkdownTableWriter()
     writer.headers = ["Task", "Samples", *exits] + [
         f"{side.side} {what}" for side in config.sides() for what in ("calls", "output tokens", "call seconds")
@@ -46,7 +49,7 @@ def table(meter: Meter, config: Config, wall_s: float, rank: int = 0, world_size
     return f"\nmai_cascade mode={config.mode}: {models}{part}\n{writer.dumps()}Wall time {wall_s:.1f} s.\n"
 
 
-def _row(task: str, totals: TaskTotals, exits: list[Exit], config: Config) -> list[str]:
+def _row(task: str, totals: TaskTotals, exits: tuple[Exit, ...], config: Config) -> list[str]:
     totals.check(task)
     shares = [f"{totals.exits[exit]} ({totals.exits[exit] / totals.samples:.2%})" for exit in exits]
     figures = [figure for side in config.sides() for figure in _figures(totals.usage[side.side])]

@@ -12,7 +12,13 @@ Exit = Literal["agree_short", "agree_think", "transfer", "small", "large"]
 """Where a sample leaves. agree_short: MV small(S)/large(S). agree_think: MV small(R)/large(S). transfer: RT.
 `small` and `large` are the only exits of the modes of those names."""
 
-EXITS: tuple[Exit, ...] = ("agree_short", "agree_think", "transfer", "small", "large")
+EXITS: dict[str, tuple[Exit, ...]] = {
+    "cascade": ("agree_short", "agree_think", "transfer"),
+    "transfer": ("transfer",),
+    "small": ("small",),
+    "large": ("large",),
+}
+"""Mode -> the exits it has."""
 
 
 @dataclass(frozen=True, slots=True)

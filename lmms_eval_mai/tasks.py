@@ -6,6 +6,7 @@ and any other lmms-eval model sees the same words.
 """
 
 import importlib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,8 @@ UPSTREAM: dict[str, tuple[str, str]] = {
     "realworldqa": ("lmms_eval.tasks.realworldqa.utils", "realworldqa"),
 }
 """Benchmark -> the module of lmms-eval's own task, and the prefix of its functions."""
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 Block = dict[str, Any]
 Messages = list[dict[str, Any]]
@@ -81,10 +84,17 @@ def two_stage_messages(
 
 
 class AnswerFilter(Filter):
-    """Hands lmms-eval's scorer the content of the last `[[...]]`, or the whole text where there is none."""
+    """Hands lmms-eval's scorer the content of the last `[[...]]`, or the whole text where there is none.
+
+    Control characters are left out: lmms-eval writes MMBench's answers to a spreadsheet, and one character that
+    openpyxl refuses would lose the results of the whole run.
+    """
 
     def apply(self, resps: Iterable[list[Any]], docs: Any) -> list[list[str]]:
-        return [[extract_answer(self.final_text(response)) for response in one] for one in resps]
+        return [[self._answer(response) for response in one] for one in resps]
+
+    def _answer(self, response: Any) -> str:
+        return _CONTROL.sub("", extract_answer(self.final_text(response)))
 
     def final_text(self, response: Any) -> str:
         return str(response)

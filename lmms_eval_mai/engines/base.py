@@ -69,6 +69,8 @@ class Sampling:
     """0: all tokens."""
     repetition_penalty: float = 1.0
     seed: int | None = None
+    ignore_eos: bool = False
+    """Decode exactly `max_tokens`: for measurements with forced output lengths (Table 4)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,9 @@ class Engine(Protocol):
     call only; a dead engine raises `EngineDied` for every call in flight.
     """
 
-    name: str
+    @property
+    def name(self) -> str:
+        """`small` or `large`, for messages."""
 
     def check(self) -> None:
         """Refuse what cannot work before anything is started. Raises `ArgumentError` or `EngineUnavailable`."""

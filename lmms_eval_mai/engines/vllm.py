@@ -14,7 +14,7 @@ from typing import Any
 
 from lmms_eval_mai.config import SideConfig, check_names
 from lmms_eval_mai.engines import placement
-from lmms_eval_mai.engines.base import Call, Image, Prompt, Sampling, Turn
+from lmms_eval_mai.engines.base import Call, Image, Prompt, Sampling, Side, Turn
 from lmms_eval_mai.errors import (
     ArgumentError,
     EngineDied,
@@ -36,7 +36,7 @@ class VllmEngine:
     """One model in vLLM, under the contract of `Engine`."""
 
     def __init__(self, config: SideConfig, partner: SideConfig | None) -> None:
-        self.name = config.side
+        self.name: Side = config.side
         self._config = config
         self._partner = partner
         self._vllm_config: Any = None
@@ -197,6 +197,7 @@ def _sampling_params(sampling: Sampling) -> Any:
         top_k=sampling.top_k,
         repetition_penalty=sampling.repetition_penalty,
         seed=sampling.seed,
+        ignore_eos=sampling.ignore_eos,
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
 
