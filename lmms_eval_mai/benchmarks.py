@@ -147,7 +147,9 @@ def _parse_realworldqa(answer: str, doc: Doc) -> str | None:
 def _letter(answer: str, letters: list[str]) -> str | None:
     from lmms_eval.tasks._task_utils.mcq_extract import extract_mcq_answer
 
-    return extract_mcq_answer(answer, choices=letters)
+    letter = extract_mcq_answer(answer, choices=letters)
+    # Its last resort is any capital of any word: "Bird" would be a B.
+    return letter if letter and re.search(rf"\b{letter}\b", answer) else None
 
 
 # --- ChartQA, InfoVQA, and tasks that are not ours ----------------------------------------------------------

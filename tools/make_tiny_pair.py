@@ -22,13 +22,12 @@ from transformers import (
     Qwen3VLVideoProcessor,
 )
 
-SPECIAL = (
-    "<|endoftext|> <|im_start|> <|im_end|> <|vision_start|> <|vision_end|> <|vision_pad|> <|image_pad|> <|video_pad|>"
-).split()
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+SPECIAL += ["<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>"]
 
 CORPUS = [
     "Without thinking, directly answer the question using a single word or phrase in the format: [[answer]]",
-    "Please think step by step, provide a detailed explanation, then answer with the option's letter from the given choices.",
+    "Please think step by step, provide a detailed explanation, then answer with the option's letter.",
     "According to previous thinking: the image shows a dog. Is there a dog in the image? Yes. No. A. B. C. D.",
     "How many bars are shown in the chart? What is the value in 2019? 0 1 2 3 4 5 6 7 8 9 %",
 ]

@@ -1,0 +1,169 @@
+"""Make small data sets in the layout of lmms-eval's own, offline: DIR/lmms-lab-encoder/<Name>.
+
+Run from DIR, lmms-eval's tasks load them in place of the ones on the hub. Pictures are drawn here, questions
+and answers follow from them: nothing is taken from the real benchmarks, and no figure on them is a score.
+
+    python tools/make_sample_data.py .checkpoints/data
+"""
+
+import argparse
+import random
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from PIL import Image, ImageDraw
+
+COLOURS = {"red": "#c0392b", "green": "#27ae60", "blue": "#2980b9", "orange": "#e67e22"}
+Row = dict[str, Any]
+
+
+def draw_shapes(rng: random.Random) -> tuple[Image.Image, list[str]]:
+    """A picture of one to three coloured discs, and their colours."""
+    picture = Image.new("RGB", (rng.choice([96, 128, 160]), rng.choice([96, 128])), "#f4f4f4")
+    draw = ImageDraw.Draw(picture)
+    colours = rng.sample(list(COLOURS), rng.randint(1, 3))
+    for place, colour in enumerate(colours):
+        left, top = 6 + 30 * place, rng.randint(6, 60)
+        draw.ellipse((left, top, left + 24, top + 24), fill=COLOURS[colour])
+    return picture, colours
+
+
+def draw_bars(rng: random.Random) -> tuple[Image.Image, list[int]]:
+    """A bar chart with the values written above its bars, and the values."""
+    values = [rng.randint(5, 95) for _ in range(rng.randint(2, 5))]
+    picture = Image.new("RGB", (40 + 40 * len(values), 140), "white")
+    draw = ImageDraw.Draw(picture)
+    for place, value in enumerate(values):
+        left = 20 + 40 * place
+        draw.rectangle((left, 130 - value, left + 24, 130), fill=list(COLOURS.values())[place % 4])
+        draw.text((left, 116 - value), str(value), fill="black")
+    return picture, values
+
+
+def pope(rng: random.Random, number: int) -> Row:
+    picture, colours = draw_shapes(rng)
+    asked = rng.choice(list(COLOURS))
+    return {
+        "id": str(number),
+        "question_id": str(number),
+        "question": f"Is there a {asked} disc in the image?",
+        "answer": "yes" if asked in colours else "no",
+        "image_source": f"drawn_{number}",
+        "image": picture,
+        "category": "random",
+    }
+
+
+def chartqa(rng: random.Random, number: int) -> Row:
+    picture, values = draw_bars(rng)
+    question, answer = rng.choice(
+        [("How many bars are shown?", str(len(values))), ("What is the largest value?", str(max(values)))]
+    )
+    kind = "human_test" if number % 2 else "augmented_test"
+    return {"type": kind, "question": question, "answer": answer, "image": picture}
+
+
+def mmmu(rng: random.Random, number: int) -> Row:
+    picture, colours = draw_shapes(rng)
+    open_question = number % 3 == 2
+    options = list(COLOURS)
+    row: Row = {f"image_{i}": None for i in range(1, 8)}
+    row |= {
+        "id": f"validation_{('Art', 'Design', 'Physics')[number % 3]}_{number}",
+        "question": "<image 1> How many discs are there?"
+        if open_question
+        else "Which colour does <image 1> show first?",
+        "options": "[]" if open_question else str(options),
+        "question_type": "open" if open_question else "multiple-choice",
+        "answer": str(len(colours)) if open_question else "ABCD"[options.index(colours[0])],
+        "image_1": picture,
+        "explanation": "",
+        "img_type": "['Pictures']",
+        "topic_difficulty": "Easy",
+        "subfield": "Drawing",
+    }
+    return row
+
+
+def mmbench(rng: random.Random, number: int) -> Row:
+    picture, colours = draw_shapes(rng)
+    options = list(COLOURS)[: 2 if number % 2 else 4]
+    return {
+        "index": number,
+        "question": "Which colour is in the image?",
+        "hint": "nan" if number % 2 else "Look at the discs.",
+        "answer": "ABCD"[options.index(colours[0])] if colours[0] in options else "A",
+        **{letter: dict(zip("ABCD", options, strict=False)).get(letter, "nan") for letter in "ABCD"},
+        "category": "colour",
+        "L2-category": "attribute",
+        "source": "drawn",
+        "split": "dev",
+        "comment": "nan",
+        "image": picture,
+    }
+
+
+def infovqa(rng: random.Random, number: int) -> Row:
+    picture, values = draw_bars(rng)
+    return {
+        "questionId": str(number),
+        "question": "What is the smallest value in the chart?",
+        "answers": [str(min(values)), f"{min(values)}.0"],
+        "image": picture,
+        "answer_type": ["single span"],
+        "image_url": "",
+        "operation_reasoning": [],
+        "ocr": "",
+        "data_split": "val",
+    }
+
+
+def realworldqa(rng: random.Random, number: int) -> Row:
+    picture, colours = draw_shapes(rng)
+    letters = "Please answer directly with only the letter of the correct option and nothing else."
+    word = "Please answer directly with a single word or number."
+    if number % 2:
+        question = f"How many discs are in the image?\n\n{word}"
+        return {"image": picture, "question": question, "answer": str(len(colours)), "image_path": f"{number}.png"}
+    options = "\n".join(f"{letter}. {colour}" for letter, colour in zip("ABCD", COLOURS, strict=True))
+    question = f"Which colour comes first?\n\n{options}\n{letters}"
+    answer = "ABCD"[list(COLOURS).index(colours[0])]
+    return {"image": picture, "question": question, "answer": answer, "image_path": f"{number}.png"}
+
+
+# Name on the hub -> how a row is made, configuration, split, file.
+DATASETS: dict[str, tuple[Callable[[random.Random, int], Row], str, str, str]] = {
+    "POPE": (pope, "default", "test", "data/test.parquet"),
+    "MMMU": (mmmu, "default", "validation", "data/validation.parquet"),
+    "MMBench": (mmbench, "en", "dev", "en/dev.parquet"),
+    "ChartQA": (chartqa, "default", "test", "data/test.parquet"),
+    "DocVQA": (infovqa, "InfographicVQA", "validation", "InfographicVQA/validation.parquet"),
+    "RealWorldQA": (realworldqa, "default", "test", "data/test.parquet"),
+}
+
+
+def make_data(folder: Path, rows: int = 12, only: Iterable[str] = DATASETS) -> Path:
+    """Write `rows` documents of each data set below `folder`, unless they are there already; return `folder`."""
+    for name in only:
+        make_row, config, split, file = DATASETS[name]
+        home = folder / "lmms-lab-encoder" / name
+        path = home / file
+        if path.exists():
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rng = random.Random(f"{name} {rows}")
+        dataset = Dataset.from_list([make_row(rng, number) for number in range(rows)])
+        dataset.to_parquet(str(path))
+        card = f"---\nconfigs:\n- config_name: {config}\n  data_files:\n  - split: {split}\n    path: {file}\n---\n"
+        (home / "README.md").write_text(card + f"Drawn by tools/make_sample_data.py. Not {name}.\n")
+    return folder
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--rows", type=int, default=12)
+    arguments = parser.parse_args()
+    print(make_data(arguments.folder, arguments.rows))

