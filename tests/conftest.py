@@ -1,0 +1,100 @@
+"""Shared by all tests: the drawn data, the tiny checkpoints, one task index, and full lmms-eval runs in process.
+
+An lmms-eval start costs 20 s and an engine 30 s, so both are made once a session.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+
+WORK = ROOT / ".checkpoints"
+# datasets reads these when it is imported.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_HOME"] = str(WORK / "hf-tests")
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+SHARED = ROOT.parent / "shared"
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of real and replayed data beside the repository."""
+    if not SHARED.is_dir():
+        pytest.skip(f"needs the data in {SHARED}, which is not part of the project")
+    return SHARED
+
+
+@pytest.fixture(scope="session")
+def drawn_data() -> Path:
+    """A folder from which lmms-eval's tasks load the pictures drawn by tools/make_sample_data.py."""
+    from make_sample_data import make_data
+
+    return make_data(WORK / "data")
+
+
+@pytest.fixture(scope="session")
+def tiny_pair() -> tuple[Path, Path]:
+    """Paths of two tiny random Qwen3-VL checkpoints."""
+    from make_tiny_pair import make_pair
+
+    return make_pair(WORK / "tiny")
+
+
+@pytest.fixture(scope="session")
+def task_manager() -> Any:
+    """lmms-eval's index of all tasks; reading its 2,000 YAML files takes ten seconds."""
+    import lmms_eval_mai  # noqa: F401 - makes our tasks visible
+    from lmms_eval.tasks import TaskManager
+
+    return TaskManager()
+
+
+@pytest.fixture
+def in_drawn_data(drawn_data: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(drawn_data)
+    return drawn_data
+
+
+@pytest.fixture
+def write_script(tmp_path: Path) -> Callable[[str, Iterable[dict[str, Any]]], Path]:
+    """Write records as a script of the scripted engine; returns its path."""
+
+    def write(name: str, records: Iterable[dict[str, Any]]) -> Path:
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def evaluate(task_manager: Any, in_drawn_data: Path) -> Iterator[Callable[..., dict[str, Any]]]:
+    """Run lmms-eval in process: evaluate(["pope_s"], small=..., large=..., options={...}) -> its results.
+
+    `samples` of the results holds what `--log_samples` writes, with `exit`, `calls` and `answers` of each sample under
+    `token_counts`.
+    """
+    from lmms_eval.evaluator import simple_evaluate
+
+    def run(tasks: list[str], options: dict[str, Any] | None = None, **model_args: Any) -> dict[str, Any]:
+        results = simple_evaluate(
+            model="mai_cascade",
+            model_args=",".join(f"{name}={value}" for name, value in model_args.items()),
+            tasks=tasks,
+            task_manager=task_manager,
+            batch_size=1,
+            log_samples=True,
+            **(options or {}),
+        )
+        assert results is not None
+        return results
+
+    yield run
