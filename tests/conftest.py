@@ -51,8 +51,9 @@ def tiny_pair() -> tuple[Path, Path]:
 @pytest.fixture(scope="session")
 def task_manager() -> Any:
     """lmms-eval's index of all tasks; reading its 2,000 YAML files takes ten seconds."""
-    import lmms_eval_mai  # noqa: F401 - makes our tasks visible
     from lmms_eval.tasks import TaskManager
+
+    import lmms_eval_mai  # noqa: F401 - makes our tasks visible
 
     return TaskManager()
 
@@ -89,10 +90,7 @@ def evaluate(task_manager: Any, in_drawn_data: Path) -> Iterator[Callable[..., d
             model="mai_cascade",
             model_args=",".join(f"{name}={value}" for name, value in model_args.items()),
             tasks=tasks,
-            task_manager=task_manager,
-            batch_size=1,
-            log_samples=True,
-            **(options or {}),
+            **{"task_manager": task_manager, "batch_size": 1, "log_samples": True, **(options or {})},
         )
         assert results is not None
         return results

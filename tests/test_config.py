@@ -1,0 +1,88 @@
+"""Arguments arrive as lmms-eval parses them, and what cannot work is refused with a sentence."""
+
+from typing import Any
+
+import pytest
+from lmms_eval.utils import simple_parse_args_string
+
+from lmms_eval_mai import engines
+from lmms_eval_mai.config import Config, decode, parse
+from lmms_eval_mai.errors import ArgumentError
+
+
+def parse_text(text: str) -> Config:
+    """As `--model_args text` on the command line."""
+    return parse(simple_parse_args_string(text))
+
+
+def test_without_arguments_the_papers_pair_runs_as_a_cascade_on_vllm() -> None:
+    config = parse({})
+    assert (config.small.model, config.large.model) == ("Qwen/Qwen3-VL-2B-Instruct", "Qwen/Qwen3-VL-8B-Instruct")
+    assert (config.small.engine, config.mode, config.think) == ("vllm", "cascade", "R")
+
+
+def test_an_argument_goes_to_both_engines_and_a_sides_own_wins() -> None:
+    config = parse_text("max_model_len=4096,small_max_model_len=8192,large_enforce_eager=True")
+    assert config.small.arguments == {"max_model_len": 8192}
+    assert config.large.arguments == {"max_model_len": 4096, "enforce_eager": True}
+    swapped = parse_text("small_max_model_len=8192,max_model_len=4096")
+    assert swapped.small.arguments == {"max_model_len": 8192}
+
+
+def test_each_side_may_be_of_another_engine() -> None:
+    config = parse_text("small_engine=scripted,small=a.jsonl,large=b")
+    assert (config.small.engine, config.large.engine) == ("scripted", "vllm")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"image": 8}', {"image": 8}),
+        ("{'image': 8}", {"image": 8}),
+        ("[1,2]", [1, 2]),
+        ("none", None),
+        ('"1,2"', "1,2"),
+        ("bfloat16", "bfloat16"),
+    ],
+)
+def test_engine_arguments_that_lmms_eval_leaves_as_text_are_decoded(text: str, value: Any) -> None:
+    assert decode(text) == value
+    assert parse_text(f"small_option={text}").small.arguments == {"option": value}
+
+
+def test_a_mode_of_one_model_needs_only_that_model() -> None:
+    config = parse_text("engine=scripted,mode=small,small=a.jsonl")
+    assert [side.side for side in config.sides()] == ["small"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("mode=casacde", ["mode=casacde", "cascade, transfer, small, large"]),
+        ("think=S", ["think=S", "R, E"]),
+        ("engine=sglang", ["engine=sglang", "vllm, scripted"]),
+        ("large_engine=sglang", ["large_engine=sglang"]),
+        ("max_open_samples=0", ["max_open_samples=0", "at least 1"]),
+        ("max_new_tokens=1.5", ["max_new_tokens=1.5", "whole number"]),
+        ("anls_threshold=2", ["anls_threshold=2", "at most 1"]),
+        ("chartqa_match=fuzzy", ["chartqa_match=fuzzy", "exact, relaxed"]),
+        ("engine=scripted,small=a.jsonl", ["large=PATH"]),
+        ("small_mm_processor_kwargs={max_pixels:5}", ["{max_pixels:5}", "JSON"]),
+    ],
+)
+def test_a_value_that_cannot_work_is_named_with_what_to_do(text: str, words: list[str]) -> None:
+    with pytest.raises(ArgumentError) as error:
+        parse_text(text)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_an_argument_nobody_knows_is_refused_with_the_nearest(tmp_path: Any) -> None:
+    script = tmp_path / "a.jsonl"
+    script.write_text("")
+    for text, near in (("max_open_sample=8", "max_open_samples"), ("time_scal=0", "time_scale"), ("pretrained=x", "")):
+        config = parse_text(f"engine=scripted,small={script},large={script},{text}")
+        with pytest.raises(ArgumentError) as error:
+            engines.build(config, config.small)
+        assert text.split("=")[0] in str(error.value)
+        assert near in str(error.value)

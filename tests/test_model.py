@@ -1,0 +1,217 @@
+"""`--model mai_cascade` inside lmms-eval: whole evaluations in process, with answers forced by scripts."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import Image, load_dataset
+
+from lmms_eval_mai.errors import ArgumentError, MissingAnswer, UnreadableImage
+from lmms_eval_mai.plugin import task_dir
+
+Record = dict[str, Any]
+WAYS = ("agree_short", "agree_think", "transfer")
+
+
+def record(task: str, doc_id: int, stage: str, text: str, **more: Any) -> Record:
+    counts = {"prompt_tokens": 100, "cached_tokens": 32, "output_tokens": 5, "seconds": 0.01}
+    return {"task": task, "doc_id": doc_id, "stage": stage, "text": text, **counts, **more}
+
+
+def way(doc_id: int) -> str:
+    """The exit that `pope_scripts` forces for a document."""
+    return WAYS[doc_id % 3]
+
+
+def pope_scripts(
+    write: Callable[[str, Iterable[Record]], Path], task: str, rows: int = 12, two_stage: bool = False
+) -> dict[str, str]:
+    """Scripts of both models that send document i to exit `way(i)`; the final answer is always right."""
+    small, large = [], []
+    for doc_id, gold in enumerate(gold_of("POPE", "test")[:rows]):
+        right, wrong = f"[[{gold.title()}]]", "[[No]]" if gold == "yes" else "[[Yes]]"
+        exit = way(doc_id)
+        small.append(record(task, doc_id, "short", right if exit == "agree_short" else wrong))
+        thought = right if exit == "agree_think" else wrong
+        small.append(
+            record(task, doc_id, "think", "Thinking. [[0]]" if two_stage else f"Thinking. {thought}", output_tokens=50)
+        )
+        if two_stage:
+            small.append(record(task, doc_id, "stage2", thought.strip("[]")))
+        large.append(record(task, doc_id, "short", right if exit != "transfer" else "[[perhaps]]"))
+        large.append(record(task, doc_id, "transfer", right))
+    return {"engine": "scripted", "small": str(write("small", small)), "large": str(write("large", large))}
+
+
+def gold_of(name: str, split: str) -> list[str]:
+    return list(load_dataset(f"lmms-lab-encoder/{name}", split=split)["answer"])
+
+
+def counts(results: dict[str, Any], task: str) -> list[dict[str, Any]]:
+    return [one["token_counts"][0] for one in sorted(results["samples"][task], key=lambda s: s["doc_id"])]
+
+
+def test_a_run_has_lmms_evals_score_and_the_trace_of_every_sample(
+    evaluate: Any, write_script: Any, capsys: Any
+) -> None:
+    results = evaluate(["pope_s"], **pope_scripts(write_script, "pope_s"))
+    assert results["results"]["pope_s"]["pope_accuracy,none"] == 1.0
+
+    traces = counts(results, "pope_s")
+    assert [trace["exit"] for trace in traces] == [way(i) for i in range(12)]
+    calls = [call for trace in traces for call in trace["calls"]]
+    assert len(calls) == 4 * 2 + 4 * 3 + 4 * 4
+    assert all(isinstance(call[f"{kind}_tokens"], int) for call in calls for kind in ("prompt", "cached", "output"))
+    assert [answer["agree"] for answer in traces[1]["answers"]] == [False, True]
+    for trace in traces:
+        assert trace["output_tokens"] == sum(call["output_tokens"] for call in trace["calls"])
+        assert trace["input_tokens"] == sum(call["prompt_tokens"] for call in trace["calls"])
+
+    usage = results["usage"]["by_source"]
+    assert usage["small"]["n_api_calls"] == 12 + 8
+    assert usage["small"]["output_tokens"] == 12 * 5 + 8 * 50
+    assert usage["large"]["n_api_calls"] == 12 + 4
+    throughput = results["throughput"]
+    assert throughput["total_gen_tokens"] == usage["small"]["output_tokens"] + usage["large"]["output_tokens"]
+    assert (throughput["avg_exit_agree_short"], throughput["avg_exit_transfer"]) == (4, 4)
+
+    printed = capsys.readouterr()
+    row = next(line for line in printed.out.splitlines() if "pope_s" in line)
+    assert [cell.strip() for cell in row.strip("|").split("|")][:6] == [
+        "pope_s", "12", "4 (33.33%)", "4 (33.33%)", "4 (33.33%)", "20"
+    ]  # fmt: skip
+    assert "agree_short=4" in printed.err and "12/12" in printed.err
+
+
+def test_a_two_stage_task_verifies_the_second_stage_and_is_scored_on_the_final_answer(
+    evaluate: Any, write_script: Any
+) -> None:
+    results = evaluate(["pope_r_s2"], **pope_scripts(write_script, "pope_r_s2", two_stage=True))
+    assert results["results"]["pope_r_s2"]["pope_accuracy,none"] == 1.0
+    traces = counts(results, "pope_r_s2")
+    assert [trace["exit"] for trace in traces] == [way(i) for i in range(12)]
+    assert [call["stage"] for call in traces[1]["calls"][2:]] == ["think", "stage2"]
+    # All texts of a sample are its rounds, the answer last.
+    rounds = next(one for one in results["samples"]["pope_r_s2"] if one["doc_id"] == 1)["resps"][0][0]
+    assert len(rounds) == 4 and rounds[-1] == traces[1]["calls"][0]["text"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "task", "accuracy", "per_sample"),
+    [
+        ("small", "pope_s", 4 / 12, ["small short"]),
+        ("large", "pope_s", 8 / 12, ["large short"]),
+        ("transfer", "pope_s", 1.0, ["small think", "large transfer"]),
+        ("small", "pope_r", 4 / 12, ["small think"]),
+        ("small", "pope_r_s2", 4 / 12, ["small think", "small stage2"]),
+    ],
+)
+def test_the_baselines_run_through_the_same_engines_meter_and_scorer(
+    evaluate: Any, write_script: Any, mode: str, task: str, accuracy: float, per_sample: list[str]
+) -> None:
+    results = evaluate([task], **pope_scripts(write_script, task, two_stage=task.endswith("s2")), mode=mode)
+    assert results["results"][task]["pope_accuracy,none"] == pytest.approx(accuracy)
+    for trace in counts(results, task):
+        assert [f"{call['side']} {call['stage']}" for call in trace["calls"]] == per_sample
+
+
+def test_several_tasks_ours_and_foreign_run_together_and_are_counted_apart(
+    evaluate: Any, write_script: Any, capsys: Any
+) -> None:
+    options = ["red", "green", "blue", "orange"]
+    records: dict[str, list[Record]] = {"small": [], "large": []}
+    for doc_id, gold in enumerate(gold_of("POPE", "test")):
+        for side in records:
+            records[side].append(record("pope", doc_id, "short", f"[[{gold}]]"))
+    for doc_id, gold in enumerate(gold_of("MMMU", "validation")):
+        other = "D" if gold != "D" else "A"
+        records["small"] += [
+            record("mmmu_val_s", doc_id, "short", f"[[{other}]]"),
+            record("mmmu_val_s", doc_id, "think", f"Of {options} ... [[{gold}]]"),
+        ]
+        records["large"].append(record("mmmu_val_s", doc_id, "short", f"[[{gold}]]"))
+    scripts = {side: str(write_script(side, rows)) for side, rows in records.items()}
+    results = evaluate(["pope", "mmmu_val_s"], engine="scripted", **scripts)
+    # pope is lmms-eval's own task: its scorer knows no brackets and gets the answer without them.
+    assert results["results"]["pope"]["pope_accuracy,none"] == 1.0
+    assert results["results"]["mmmu_val_s"]["mmmu_acc,none"] == 1.0
+    assert {trace["exit"] for trace in counts(results, "pope")} == {"agree_short"}
+    assert {trace["exit"] for trace in counts(results, "mmmu_val_s")} == {"agree_think"}
+    assert set(results["usage"]["by_task"]) == {"pope", "mmmu_val_s"}
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("|pope", "|mmmu_val_s"))]
+    assert [row.split("|")[2].strip() for row in rows[:2]] == ["12", "12"]
+
+
+def test_one_model_alone_asks_a_foreign_task_its_own_prompt(evaluate: Any, write_script: Any) -> None:
+    answers = [record("pope", i, "task", gold.title()) for i, gold in enumerate(gold_of("POPE", "test"))]
+    results = evaluate(["pope"], engine="scripted", mode="large", large=write_script("large", answers))
+    assert results["results"]["pope"]["pope_accuracy,none"] == 1.0
+
+
+def test_repeats_are_answered_one_by_one(evaluate: Any, write_script: Any) -> None:
+    answers = [
+        record("pope_s", doc_id, "short", f"[[{text}]]", repeat=repeat)
+        for doc_id in range(3)
+        for repeat, text in enumerate(["Yes", "No", "Yes"])
+    ]
+    scripts = {side: str(write_script(side, answers)) for side in ("small", "large")}
+    results = evaluate(["pope_s"], {"repeats": 3, "limit": 3}, engine="scripted", **scripts)
+    samples = results["samples"]["pope_s"]
+    assert [one["resps"] for one in samples] == [[["[[Yes]]", "[[No]]", "[[Yes]]"]]] * 3
+    assert results["usage"]["by_source"]["small"]["n_api_calls"] == 9
+
+
+@pytest.mark.parametrize("task", ["pope_s", "pope_r_s2"])
+def test_lmms_evals_response_cache_answers_the_second_run(
+    evaluate: Any, write_script: Any, tmp_path: Path, task: str
+) -> None:
+    scripts = pope_scripts(write_script, task, two_stage=task.endswith("s2"))
+    first = evaluate([task], {"use_cache": str(tmp_path / "cache")}, **scripts)
+    for side in ("small", "large"):
+        Path(scripts[side]).write_text("")  # whoever is asked now has no answer
+    second = evaluate([task], {"use_cache": str(tmp_path / "cache")}, **scripts)
+    assert second["results"] == first["results"]
+    assert [one["filtered_resps"] for one in second["samples"][task]] == [
+        one["filtered_resps"] for one in first["samples"][task]
+    ]
+
+
+def test_a_sample_that_cannot_be_answered_is_an_error_and_never_a_text(evaluate: Any, write_script: Any) -> None:
+    scripts = pope_scripts(write_script, "pope_s", rows=11)
+    with pytest.raises(MissingAnswer) as error:
+        evaluate(["pope_s"], **scripts)
+    assert "doc_id 11" in str(error.value) and "stage 'short'" in str(error.value)
+
+
+def test_a_broken_image_is_named_in_one_sentence(
+    evaluate: Any, write_script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripts = pope_scripts(write_script, "pope_s")
+    rows = (
+        load_dataset("lmms-lab-encoder/POPE", split="test").select(range(2)).cast_column("image", Image(decode=False))
+    )
+    images = [rows[0]["image"], {"bytes": rows[1]["image"]["bytes"][:200], "path": None}]  # the file breaks off
+    broken = rows.remove_columns("image").add_column("image", images, feature=rows.features["image"])
+    home = tmp_path / "lmms-lab-encoder" / "POPE"
+    (home / "data").mkdir(parents=True)
+    broken.cast_column("image", Image()).to_parquet(str(home / "data" / "broken.parquet"))
+    # datasets keys its cache on file names: a second test.parquet would be taken for the first.
+    card = Path("lmms-lab-encoder/POPE/README.md").read_text()
+    (home / "README.md").write_text(card.replace("test.parquet", "broken.parquet"))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnreadableImage, match=r"pope_s document 1: its image cannot be read .* Repair the dataset"):
+        evaluate(["pope_s"], **scripts)
+
+
+def test_a_task_that_names_an_unknown_benchmark_is_refused_before_anything_is_asked(
+    evaluate: Any, write_script: Any, tmp_path: Path
+) -> None:
+    from lmms_eval.tasks import TaskManager
+
+    metadata = "metadata: {mai: {benchmark: mmvet, variant: s}}"
+    (tmp_path / "other.yaml").write_text(f"include: {task_dir()}/pope/pope_s.yaml\ntask: other\n{metadata}\n")
+    tasks = TaskManager(include_path=str(tmp_path), include_defaults=False)
+    scripts = {side: write_script(side, []) for side in ("small", "large")}
+    with pytest.raises(ArgumentError, match=r"Task other .*mmvet.* must name a benchmark \(pope, "):
+        evaluate(["other"], {"task_manager": tasks}, engine="scripted", **scripts)
