@@ -6,6 +6,7 @@ An lmms-eval start costs 20 s and an engine 30 s, so both are made once a sessio
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
 WORK = ROOT / ".checkpoints"
-# datasets reads these when it is imported.
+# datasets reads these when it is imported. A fresh cache each session: it is keyed on file names, not on contents.
+_cache = tempfile.TemporaryDirectory(prefix="hf-")
 os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["HF_HOME"] = str(WORK / "hf-tests")
+os.environ["HF_HOME"] = _cache.name
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 SHARED = ROOT.parent / "shared"
