@@ -192,7 +192,7 @@ def test_a_broken_image_is_named_in_one_sentence(
     scripts = pope_scripts(write_script, "pope_s")
     drawn = parquet.read_table("lmms-lab-encoder/POPE/data/test.parquet").slice(0, 2)
     rows = drawn.to_pylist()
-    rows[1]["image"]["bytes"] = rows[1]["image"]["bytes"][:300]  # the file breaks off
+    rows[1]["image"]["bytes"] = b"no picture"
     home = tmp_path / "lmms-lab-encoder" / "POPE"
     (home / "data").mkdir(parents=True)
     parquet.write_table(pyarrow.Table.from_pylist(rows, schema=drawn.schema), home / "data" / "broken.parquet")
