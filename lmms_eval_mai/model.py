@@ -17,11 +17,12 @@ from lmms_eval.api.model import lmms
 from loguru import logger
 from tqdm import tqdm
 
-from lmms_eval_mai import engines, report
+from lmms_eval_mai import report
 from lmms_eval_mai.benchmarks import extract_answer
 from lmms_eval_mai.cascade import MODES, Pair
 from lmms_eval_mai.config import SIDES, Config, parse
 from lmms_eval_mai.engines.base import Engine
+from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.errors import ArgumentError, MaiError
 from lmms_eval_mai.metering import Meter, TraceCounts
 from lmms_eval_mai.requests import is_padding, open_sample, task_of
@@ -52,7 +53,7 @@ class MaiCascade(lmms):
         ready, `max_open_samples` bounds it. Raises `ArgumentError`, `EngineUnavailable` or `EngineStartError`."""
         super().__init__()
         self.config: Config = parse(arguments)
-        self._engines: dict[str, Engine] = {side.side: engines.build(self.config, side) for side in self.config.sides()}
+        self._engines: dict[str, Engine] = {side.side: build(self.config, side) for side in self.config.sides()}
         for engine in self._engines.values():
             engine.check()
         self._loop: LoopThread | None = None

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from lmms_eval.utils import simple_parse_args_string
 
-from lmms_eval_mai import engines
 from lmms_eval_mai.config import Config, decode, parse
+from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.errors import ArgumentError
 
 
@@ -83,6 +83,6 @@ def test_an_argument_nobody_knows_is_refused_with_the_nearest(tmp_path: Any) -> 
     for text, near in (("max_open_sample=8", "max_open_samples"), ("time_scal=0", "time_scale"), ("pretrained=x", "")):
         config = parse_text(f"engine=scripted,small={script},large={script},{text}")
         with pytest.raises(ArgumentError) as error:
-            engines.build(config, config.small)
+            build(config, config.small)
         assert text.split("=")[0] in str(error.value)
         assert near in str(error.value)

@@ -1,0 +1,30 @@
+"""How an engine is built from its configuration."""
+
+import dataclasses
+from pathlib import Path
+
+from lmms_eval_mai.config import Config, SideConfig, check_names
+from lmms_eval_mai.engines.base import Engine
+from lmms_eval_mai.engines.scripted import RecordedScript, ScriptedEngine, ScriptedOptions
+from lmms_eval_mai.errors import ArgumentError
+
+
+def build(config: Config, side: SideConfig) -> Engine:
+    """An engine that is not started yet. Raises `ArgumentError`."""
+    if side.engine == "scripted":
+        return _scripted(side)
+    from lmms_eval_mai.engines.vllm import VllmEngine
+
+    partner = next((other for other in config.sides() if other is not side and other.engine == "vllm"), None)
+    return VllmEngine(side, partner)
+
+
+def _scripted(side: SideConfig) -> ScriptedEngine:
+    check_names(side.side, side.arguments, {f.name for f in dataclasses.fields(ScriptedOptions)}, "scripted")
+    try:
+        options = ScriptedOptions(**side.arguments)
+    except TypeError as error:
+        raise ArgumentError(
+            f"An argument of the scripted {side.side} engine is no number: {side.arguments}."
+        ) from error
+    return ScriptedEngine(side.side, RecordedScript(Path(side.model).expanduser()), options)

@@ -1,0 +1,272 @@
+"""One contract for every engine, held by the same tests: scripted, and vLLM on a tiny checkpoint (two real engines)."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from PIL import Image as PilImage
+
+from lmms_eval_mai.config import SideConfig, parse
+from lmms_eval_mai.engines.base import Call, CallKey, Engine, Image, Prompt, Sampling, Turn
+from lmms_eval_mai.engines.build import build
+from lmms_eval_mai.engines.scripted import Answer, RecordedScript, ScriptedEngine, ScriptedOptions
+from lmms_eval_mai.errors import (
+    ArgumentError,
+    EngineDied,
+    EngineUnavailable,
+    MissingAnswer,
+    PromptTooLong,
+    SampleError,
+    UnreadableImage,
+)
+from lmms_eval_mai.running import LoopThread
+
+GREEDY = Sampling(max_tokens=12, ignore_eos=True)
+
+
+@dataclass
+class Running:
+    """A started engine on its own event loop."""
+
+    engine: Any
+    loop: LoopThread
+
+    def ask(self, *prompts: Prompt, sampling: Sampling = GREEDY) -> list[Any]:
+        """Ask all at once; errors are returned like answers."""
+
+        async def all_at_once() -> list[Any]:
+            return await asyncio.gather(*(self.engine.generate(p, sampling) for p in prompts), return_exceptions=True)
+
+        return self.loop.run(all_at_once())
+
+
+def picture(colour: str = "red", size: tuple[int, int] = (96, 64), name: str | None = None) -> Image:
+    pixels = PilImage.effect_noise(size, 60).convert("RGB")
+    pixels.paste(colour, (8, 8, size[0] // 2, size[1] // 2))
+    return Image(pixels, name or f"{colour}-{size}")
+
+
+def prompt(doc_id: int, *blocks: Any) -> Prompt:
+    return Prompt((Turn("user", blocks),), CallKey("contract", doc_id, 0, "small", "short"))
+
+
+def question(doc_id: int) -> Prompt:
+    return prompt(doc_id, picture(), f"Is number {doc_id} in the image?\n", "Answer the question using a single word.")
+
+
+def answer(asked: Prompt) -> Answer:
+    if "unanswerable" in str(asked.turns[-1].blocks[-1]):
+        raise MissingAnswer(f"{asked.key} has no answer")
+    return Answer(f"answer {asked.key.doc_id}", prompt_tokens=20, output_tokens=12, ttft_s=0.01, seconds=0.02)
+
+
+def vllm_engine(tiny_pair: tuple[Path, Path], side: str = "small") -> Engine:
+    config = parse({"small": str(tiny_pair[0]), "large": str(tiny_pair[1])})
+    return build(config, getattr(config, side))
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[LoopThread]:
+    thread = LoopThread()
+    yield thread
+    thread.close()
+
+
+@pytest.fixture(scope="module")
+def vllm(tiny_pair: tuple[Path, Path], loop: LoopThread) -> Iterator[Running]:
+    engine = vllm_engine(tiny_pair)
+    engine.check()
+    loop.run(engine.start())
+    yield Running(engine, loop)
+    loop.run(engine.close())
+
+
+@pytest.fixture(params=["scripted", "vllm"])
+def running(request: pytest.FixtureRequest, loop: LoopThread) -> Running:
+    if request.param == "vllm":
+        return request.getfixturevalue("vllm")
+    engine = ScriptedEngine("small", answer, ScriptedOptions())
+    loop.run(engine.start())
+    return Running(engine, loop)
+
+
+def test_many_prompts_at_once_each_get_their_own_answer(running: Running) -> None:
+    calls = running.ask(*(question(i) for i in range(12)))
+    assert [call.key.doc_id for call in calls] == list(range(12))
+    for call in calls:
+        assert isinstance(call, Call) and call.finish_reason in ("stop", "length")
+        assert call.prompt_tokens > 0 and call.output_tokens == 12 and call.cached_tokens >= 0
+        assert 0 <= call.queued_s <= call.total_s and 0 < call.ttft_s <= call.total_s
+
+
+def test_a_prompt_that_cannot_be_answered_fails_alone(running: Running) -> None:
+    bad = prompt(1, picture(), "unanswerable " * 5000)
+    first, error, last = running.ask(question(0), bad, question(2))
+    assert isinstance(first, Call) and isinstance(last, Call)
+    assert isinstance(error, SampleError)
+    assert "contract document 1, small short" in str(error)
+
+
+def test_a_cancelled_call_frees_its_place_and_the_engine_goes_on(running: Running) -> None:
+    async def cancel() -> None:
+        long = running.engine.generate(question(7), replace(GREEDY, max_tokens=2000))
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(long, 0.005)
+
+    running.loop.run(cancel())
+    (call,) = running.ask(question(8))
+    assert call.key.doc_id == 8
+    if running.engine.__class__.__name__ == "VllmEngine":
+        assert running.engine._llm.get_num_unfinished_requests() == 0
+
+
+# --- scripted ----------------------------------------------------------------------------------------------
+
+
+def test_a_scripted_engine_with_one_slot_answers_one_after_the_other_and_meters_the_wait(loop: LoopThread) -> None:
+    engine = ScriptedEngine("small", answer, ScriptedOptions(slots=1))
+    loop.run(engine.start())
+    calls = Running(engine, loop).ask(*(question(i) for i in range(4)))
+    waits = [call.queued_s for call in calls]
+    assert waits == sorted(waits) and waits[0] < 0.02 <= waits[1] < waits[3]
+
+
+def test_a_record_without_seconds_takes_those_of_equation_27(loop: LoopThread) -> None:
+    options = ScriptedOptions(ttft_s=0.03, tokens_per_s=47.26, time_scale=0)
+    engine = ScriptedEngine("large", lambda asked: Answer("x", output_tokens=128), options)
+    loop.run(engine.start())
+    (call,) = Running(engine, loop).ask(question(0))
+    assert call.ttft_s == pytest.approx(0.03, abs=1e-6)
+    assert call.total_s == pytest.approx(0.03 + 128 / 47.26)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("not json", ["line 1", "not JSON"]),
+        ('{"task": "t", "doc_id": 0, "text": "x"}', ["line 1", "'stage'"]),
+        ('{"task": "t", "doc_id": 0, "stage": "short", "text": "x", "tokens": 5}', ["line 1", "tokens"]),
+        ('{"task": "t", "doc_id": 0, "stage": "short", "text": "x"}\n' * 2, ["line 2", "second time"]),
+    ],
+)
+def test_a_script_that_cannot_be_read_is_refused_with_the_line(tmp_path: Path, line: str, words: list[str]) -> None:
+    path = tmp_path / "script.jsonl"
+    path.write_text(line)
+    with pytest.raises(ArgumentError) as error:
+        RecordedScript(path)
+    assert all(word in str(error.value) for word in words)
+
+
+def test_a_script_that_is_not_there_is_refused_with_its_path(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"nowhere\.jsonl cannot be read"):
+        RecordedScript(tmp_path / "nowhere.jsonl")
+
+
+# --- vLLM ---------------------------------------------------------------------------------------------------
+
+
+def test_a_second_call_of_a_sample_finds_image_and_question_in_the_prefix_cache(vllm: Running) -> None:
+    image, text = picture("blue", (200, 120)), "How many bars are shown, and what is the largest of them?\n"
+    (first,) = vllm.ask(prompt(0, image, text, "Without thinking, answer."))
+    (second,) = vllm.ask(prompt(0, image, text, "Please think step by step."))
+    (other,) = vllm.ask(prompt(0, picture("green", (200, 120)), text, "Please think step by step."))
+    assert first.cached_tokens == 0 and other.cached_tokens == 0
+    assert second.cached_tokens >= 32
+
+
+def test_token_counts_are_those_of_the_models_own_processor(vllm: Running, tiny_pair: tuple[Path, Path]) -> None:
+    from transformers import AutoProcessor
+
+    processor = AutoProcessor.from_pretrained(tiny_pair[0])
+    image = picture("orange", (160, 96))
+    texts = ["Is there a dog?\n", "Answer the question."]
+    content = [{"type": "image", "image": image.pixels}, *({"type": "text", "text": text} for text in texts)]
+    chat = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+    inputs = processor(text=[chat], images=[image.pixels])
+    (call,) = vllm.ask(prompt(0, image, *texts))
+    assert call.prompt_tokens == len(inputs["input_ids"][0])
+    assert len(processor.tokenizer(call.text)["input_ids"]) > 0
+
+
+def test_greedy_answers_depend_on_image_and_text_and_repeat(vllm: Running) -> None:
+    (first,), (again,) = vllm.ask(question(0)), vllm.ask(question(0))
+    (other_text,) = vllm.ask(question(1))
+    (other_image,) = vllm.ask(prompt(0, picture("green", (64, 96)), *question(0).turns[0].blocks[1:]))
+    assert first.text == again.text
+    assert other_text.text != first.text != other_image.text
+
+
+def test_the_output_limit_is_kept_and_named_as_the_reason(vllm: Running) -> None:
+    (call,) = vllm.ask(question(3), sampling=Sampling(max_tokens=5, ignore_eos=True))
+    assert (call.output_tokens, call.finish_reason) == (5, "length")
+
+
+def test_a_prompt_longer_than_the_context_names_the_limit_and_the_remedy(vllm: Running) -> None:
+    (error,) = vllm.ask(prompt(4, picture(), "yes and no " * 3000))
+    assert isinstance(error, PromptTooLong)
+    assert "4096 tokens" in str(error) and "small_max_model_len" in str(error) and "document 4" in str(error)
+
+
+def test_an_image_that_cannot_be_prepared_is_that_samples_error(vllm: Running) -> None:
+    thin = prompt(5, Image(PilImage.new("RGB", (1, 1000)), "thin"), "What is it?")
+    first, error = vllm.ask(question(0), thin)
+    assert isinstance(first, Call)
+    assert isinstance(error, UnreadableImage) and "document 5" in str(error)
+
+
+def test_a_killed_engine_raises_for_every_call_in_flight_and_the_other_engine_goes_on(
+    vllm: Running, tiny_pair: tuple[Path, Path]
+) -> None:
+    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    doomed = vllm_engine(tiny_pair, "large")
+    vllm.loop.run(doomed.start())
+    processes = [p for p in psutil.Process().children(recursive=True) if p.pid not in before]
+
+    async def kill_in_flight() -> list[Any]:
+        long = Sampling(max_tokens=3000, ignore_eos=True)
+        calls = [asyncio.ensure_future(doomed.generate(question(i), long)) for i in range(4)]
+        await asyncio.sleep(0.5)
+        for process in processes:
+            if process.is_running() and "resource_tracker" not in " ".join(process.cmdline()):
+                os.kill(process.pid, signal.SIGKILL)
+        return await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 60)
+
+    errors = vllm.loop.run(kill_in_flight())
+    assert len(processes) >= 1
+    assert all(isinstance(error, EngineDied) for error in errors), errors
+    assert "large" in str(errors[0]) and str(tiny_pair[1]) in str(errors[0])
+    (call,) = vllm.ask(question(0))
+    assert isinstance(call, Call)
+    vllm.loop.run(doomed.close())
+    psutil.wait_procs(processes, timeout=20)
+    assert not [p for p in processes if p.is_running() and "resource_tracker" not in " ".join(p.cmdline())]
+
+
+def test_what_cannot_start_is_refused_before_any_engine_starts(tiny_pair: tuple[Path, Path], tmp_path: Path) -> None:
+    small = str(tiny_pair[0])
+    for arguments, error, words in (
+        ({"small": "/no/such/checkpoint"}, ArgumentError, ["/no/such/checkpoint", "config.json"]),
+        ({"small": small, "small_max_model_length": 5}, ArgumentError, ["max_model_length", "max_model_len"]),
+        ({"small": small, "small_devices": "first"}, ArgumentError, ["small_devices=first", "[0,1]"]),
+        ({"small": small, "dtype": "int3"}, Exception, ["small=", "int3"]),
+    ):
+        config = parse(arguments)
+        with pytest.raises(error) as raised:
+            build(config, config.small).check()
+        assert all(word in str(raised.value) for word in words), str(raised.value)
+
+
+def test_without_vllm_the_error_names_the_command_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name == "vllm" or name.startswith("vllm.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "vllm", None)  # Python's own way to make an import fail
+    config = parse({})
+    with pytest.raises(EngineUnavailable, match=r"pip install \"lmms-eval-mai\[vllm\]\"[\s\S]*\[cpu\]"):
+        build(config, SideConfig("small", "vllm", "x")).check()
