@@ -53,7 +53,7 @@ def install() -> None:
     """Make our tasks visible, now or when `lmms_eval.tasks` is imported (that import costs 10 s: not ours to force)."""
     try:
         tasks = sys.modules.get(TASKS_MODULE)
-        if tasks is not None and hasattr(tasks, "TaskManager"):
+        if tasks is not None:
             _wrap_task_manager(tasks)
         elif not any(isinstance(finder, _TasksFinder) for finder in sys.meta_path):
             sys.meta_path.insert(0, _TasksFinder())
@@ -117,7 +117,14 @@ class _TasksLoader(importlib.abc.Loader):
             _warn("its tasks are not available", error)
 
 
+_warned: set[str] = set()
+
+
 def _warn(consequence: str, error: Exception) -> None:
+    """Say it once: lmms-eval asks for its tasks several times in a run."""
     from loguru import logger
 
-    logger.warning(f"lmms-eval-mai: {consequence}: {type(error).__name__}: {error}")
+    message = f"lmms-eval-mai: {consequence}: {type(error).__name__}: {error}"
+    if message not in _warned:
+        _warned.add(message)
+        logger.warning(message)
