@@ -1,5 +1,8 @@
 """`--model mai_cascade` inside lmms-eval: whole evaluations in process, with answers forced by scripts."""
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -215,3 +218,19 @@ def test_a_task_that_names_an_unknown_benchmark_is_refused_before_anything_is_as
     scripts = {side: write_script(side, []) for side in ("small", "large")}
     with pytest.raises(ArgumentError, match=r"Task other .*mmvet.* must name a benchmark \(pope, "):
         evaluate(["other"], {"task_manager": tasks}, engine="scripted", **scripts)
+
+
+def test_ranks_share_the_documents_and_padding_is_answered_without_a_call(
+    write_script: Any, in_drawn_data: Path, tmp_path: Path
+) -> None:
+    scripts = pope_scripts(write_script, "pope_s")
+    command = [str(Path(sys.executable).parent / "torchrun"), "--nproc_per_node=2", "--standalone", "-m", "lmms_eval"]
+    command += ["--model", "mai_cascade", "--model_args", ",".join(f"{k}={v}" for k, v in scripts.items())]
+    command += ["--tasks", "pope_s", "--limit", "5", "--output_path", str(tmp_path / "out"), "--log_samples"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    tables = [line.split("|")[1:6] for line in done.stdout.splitlines() if line.startswith("|pope_s|") and "%" in line]
+    # Rank 0 has documents 0, 2 and 4; rank 1 has 1 and 3, and one request of padding.
+    assert sorted(int(cells[1]) for cells in tables) == [2, 3], done.stdout + done.stderr
+    (file,) = (tmp_path / "out").rglob("*_samples_pope_s.jsonl")
+    samples = [json.loads(line) for line in file.read_text().split("\n") if line]
+    assert {s["doc_id"]: s["token_counts"][0]["exit"] for s in samples} == {i: way(i) for i in range(5)}

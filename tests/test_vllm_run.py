@@ -10,13 +10,17 @@ from typing import Any
 import psutil
 import pytest
 
+from lmms_eval_mai.tasks import TwoStageAnswerFilter
+
 TASKS = ["pope_s", "chartqa_s", "mmmu_val_s", "mmbench_en_dev_s", "realworldqa_s"]
 
 
-def lmms_eval(folder: Path, tasks: list[str], output: Path, model_args: str, *more: str) -> str:
+def lmms_eval(
+    folder: Path, tasks: list[str], output: Path, model_args: str, limit: int, *more: str, model: str = "mai_cascade"
+) -> str:
     """Run it in `folder` to the end; -> all it printed. No process of its own is left behind."""
-    command = [str(Path(sys.executable).parent / "lmms-eval"), "--model", "mai_cascade", "--model_args", model_args]
-    command += ["--tasks", ",".join(tasks), "--output_path", str(output), "--log_samples", *more]
+    command = [str(Path(sys.executable).parent / "lmms-eval"), "--model", model, "--model_args", model_args]
+    command += ["--tasks", ",".join(tasks), "--limit", str(limit), "--output_path", str(output), "--log_samples", *more]
     done = subprocess.Popen(
         command,
         cwd=folder,
@@ -31,7 +35,7 @@ def lmms_eval(folder: Path, tasks: list[str], output: Path, model_args: str, *mo
 
 
 def read_samples(output: Path, task: str) -> list[dict[str, Any]]:
-    (file,) = output.glob(f"*_samples_{task}.jsonl")
+    (file,) = output.rglob(f"*_samples_{task}.jsonl")
     # Not splitlines(): random text holds U+2028 and the like.
     return [json.loads(line) for line in file.read_text().split("\n") if line]
 
@@ -46,7 +50,7 @@ def test_the_whole_pair_runs_on_real_engines_with_a_trace_of_every_sample(
         folder, tasks, limit = request.getfixturevalue("shared") / "data" / "real", TASKS, 12
     output = tmp_path / "out"
     model_args = f"small={tiny_pair[0]},large={tiny_pair[1]},max_new_tokens=40"
-    text = lmms_eval(folder, tasks, output, model_args, "--limit", str(limit))
+    text = lmms_eval(folder, tasks, output, model_args, limit)
 
     samples = {task: read_samples(output, task) for task in tasks}
     for task, task_samples in samples.items():
@@ -72,3 +76,17 @@ def test_the_whole_pair_runs_on_real_engines_with_a_trace_of_every_sample(
     assert {row[0]: int(row[1]) for row in rows} == {task: len(one) for task, one in samples.items()}
     for row in rows:
         assert sum(int(cell.split()[0]) for cell in row[2:5]) == int(row[1])
+
+
+def test_lmms_evals_own_vllm_model_asks_the_two_rounds_of_an_s2_task(
+    drawn_data: Path, tiny_pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    model_args = f"model={tiny_pair[0]},enforce_eager=True,kv_cache_memory_bytes={64 << 20},max_new_tokens=64"
+    limit = ("--gen_kwargs", "max_new_tokens=64")  # that model takes the larger of the two
+    text = lmms_eval(drawn_data, ["pope_r_s2"], tmp_path, model_args, 2, *limit, model="vllm")
+    samples = read_samples(tmp_path, "pope_r_s2")
+    assert len(samples) == 2, text[-3000:]
+    for sample in samples:
+        (rounds,) = sample["resps"]
+        assert len(rounds) == 2 and rounds[0] != rounds[1]
+        assert sample["filtered_resps"] == TwoStageAnswerFilter().apply([[rounds]], None)[0]
