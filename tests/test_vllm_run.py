@@ -89,4 +89,4 @@ def test_lmms_evals_own_vllm_model_asks_the_two_rounds_of_an_s2_task(
     for sample in samples:
         (rounds,) = sample["resps"]
         assert len(rounds) == 2 and rounds[0] != rounds[1]
-        assert sample["filtered_resps"] == TwoStageAnswerFilter().apply([[rounds]], None)[0]
+        assert sample["filtered_resps"] == TwoStageAnswerFilter().apply([[rounds]], None)[0][0]
