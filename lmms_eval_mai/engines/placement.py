@@ -118,9 +118,9 @@ def _gpu_share(config: SideConfig, partner: SideConfig | None, gpus: list[str] |
     """This engine's part of its GPU's memory: its weights, and half of what both leave for the KV caches."""
     if partner is None or _apart(gpus, devices(partner.side, partner.arguments.get("devices"))):
         return GPU_SHARE
-    import torch
+    from vllm.platforms import current_platform
 
-    total = torch.cuda.get_device_properties(0).total_memory
+    total = current_platform.get_device_total_memory()  # through NVML: torch would open a CUDA context here
     own, other = weight_bytes(config.model), weight_bytes(partner.model)
     if own is None or other is None:
         logger.warning(
