@@ -19,8 +19,8 @@ from lmms_eval_mai.prompts import Kind
 
 Doc = Mapping[str, Any]
 
-_BRACKETS = re.compile(r"\[{2,}((?:(?!\[\[).)*?)\]{2,}", re.DOTALL)
-_NUMBER = re.compile(r"-?(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)")
+_BRACKETS = re.compile(r"(?<!\[)\[{2,}((?:(?!\[\[).)*?)\]{2,}", re.DOTALL)
+_DIGIT = re.compile(r"\d")
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def _parse_yes_no(answer: str, doc: Doc) -> str | None:
     answer = answer.strip(" *_`\"'")
     verdict = parse_pred_ans(answer)
     # parse_pred_ans looks for the letters in the first four characters: "Not sure" and "Nothing" would be a no.
-    return verdict if verdict != "other" and re.match(rf"\W*({verdict}|[yn]$)\b", answer, re.IGNORECASE) else None
+    return verdict if verdict != "other" and re.match(rf"\W*({verdict}\b|[yn]\W*$)", answer, re.IGNORECASE) else None
 
 
 # --- MMMU ---------------------------------------------------------------------------------------------
@@ -92,6 +92,9 @@ class _NoGuess(list):  # type: ignore[type-arg]
 
     def __len__(self) -> int:
         return 0
+
+    def __getitem__(self, index: Any) -> Any:
+        raise IndexError("nothing parsed")  # Python 3.10 does not look at the length
 
 
 def _parse_mmmu(answer: str, doc: Doc) -> str | None:
@@ -125,10 +128,14 @@ def _mmmu_kind(doc: Doc) -> Kind:
 def _parse_mmbench(answer: str, doc: Doc) -> str | None:
     from lmms_eval.tasks.mmbench.en_utils import mmbench_evaluator
 
-    # The dict is a fresh one: can_infer_text lower-cases it. "nan" stands for no option.
-    choices = {c: str(doc[c]) for c in "ABCD" if str(doc.get(c) or "nan") != "nan"}
+    # The dict is a fresh one: can_infer_text lower-cases it.
+    choices = {letter: str(doc[letter]) for letter in "ABCD" if _is_given(doc.get(letter))}
     letter = mmbench_evaluator.can_infer(answer, choices)
     return letter if letter in choices else None
+
+
+def _is_given(option: Any) -> bool:
+    return str(option) not in ("", "nan", "None")  # how data sets write "no such option"
 
 
 def _realworldqa_letters(doc: Doc) -> list[str]:
@@ -173,30 +180,26 @@ def _agree_chartqa(a: str, b: str, rules: Rules) -> bool:
     return relaxed_correctness(a, b) and relaxed_correctness(b, a)
 
 
-def _numbers(text: str) -> list[float]:
-    return [float(number.replace(",", "")) for number in _NUMBER.findall(text)]
-
-
 def _agree_infovqa(a: str, b: str, rules: Rules) -> bool:
-    """ANLS decides on the words; the numbers must be the same ones ("in 2018" is 0.86 of "in 2019")."""
-    if a == b:
-        return True
+    """ANLS for words. Answers with numbers must be the same: "1.5 million" is 0.91 of "1.5 billion"."""
+    if _DIGIT.search(a + b):
+        return a.split() == b.split()
     from lmms_eval.api.metrics import anls
 
-    return _numbers(a) == _numbers(b) and anls([a], [b])["anls"] >= rules.anls_threshold
+    return anls([a], [b])["anls"] >= rules.anls_threshold
 
 
 def _options(doc: Doc) -> list[str]:
     """The option letters of a document of a task that is not ours; empty if it shows none."""
-    columns = [letter for letter in "ABCDEFGH" if str(doc.get(letter) or "nan") != "nan"]
+    columns = [letter for letter in "ABCDEFGH" if _is_given(doc.get(letter))]
     if len(columns) >= 2:
         return columns
     for value in (doc.get("options"), doc.get("choices")):
         if isinstance(value, str):
             try:
                 value = ast.literal_eval(value)
-            except (ValueError, SyntaxError):
-                continue
+            except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+                continue  # a text, not a list
         if isinstance(value, list | tuple | dict) and 2 <= len(value) <= 26:
             return [chr(ord("A") + i) for i in range(len(value))]
     return []

@@ -27,6 +27,9 @@ UPSTREAM: dict[str, tuple[str, str]] = {
 }
 """Benchmark -> the module of lmms-eval's own task, and the prefix of its functions."""
 
+REALWORLDQA_WORD = "Please answer directly with a single word or number."
+"""The data set's own format sentence of an open question, which gives way to the instruction."""
+
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 Block = dict[str, Any]
@@ -127,7 +130,7 @@ def _question(benchmark: str, doc: Doc) -> str:
     """The text of lmms-eval's own task up to its instruction, line breaks included.
 
     lmms-eval's function is given our instruction as its own, which is then taken off again: so RealWorldQA drops the
-    dataset's format sentence, and MMBench and MMMU keep their two line breaks.
+    data set's format sentence, and MMBench and MMMU keep their two line breaks.
     """
     marker = _instruction(benchmark, "s", doc)
     if benchmark == "mmmu_val":
@@ -137,6 +140,8 @@ def _question(benchmark: str, doc: Doc) -> str:
         text = construct_prompt(doc, marker, marker)
     else:
         text = _upstream(benchmark, "doc_to_text")(doc, {"pre_prompt": "", "post_prompt": "\n" + marker})
+    if benchmark == "realworldqa":
+        text = text.replace(REALWORLDQA_WORD, "")  # lmms-eval drops the sentence of its letter questions only
     return text.removesuffix(marker)
 
 
