@@ -77,8 +77,11 @@ class VllmEngine:
 
     async def close(self) -> None:
         llm, self._llm = self._llm, None
-        if llm is not None:
-            await asyncio.to_thread(llm.shutdown)
+        if llm is None:
+            return
+        if llm.output_handler is not None:
+            llm.output_handler.cancel()  # it would take the end of the engine's process for a death, and log it
+        await asyncio.to_thread(llm.shutdown)
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
         from vllm.exceptions import VLLMClientError
