@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from task_helpers import BUILT_IN, NAMES, TWO_STAGE, Loaded
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
@@ -98,3 +99,18 @@ def evaluate(task_manager: Any, in_drawn_data: Path) -> Iterator[Callable[..., d
         return results
 
     yield run
+
+
+@pytest.fixture(scope="session")
+def tasks(task_manager: Any, drawn_data: Path) -> Loaded:
+    """All tasks, for chat and for simple models, each with its requests built."""
+    from lmms_eval.tasks import get_task_dict
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(drawn_data)
+        chat = get_task_dict(NAMES, task_manager, task_type="chat")
+        simple = get_task_dict(TWO_STAGE, task_manager, task_type="simple")
+        built_in = get_task_dict(list(BUILT_IN.values()), task_manager, task_type="chat")
+        for task in (*chat.values(), *simple.values(), *built_in.values()):
+            task.build_all_requests(rank=0, world_size=1)
+    return Loaded(chat, simple, {benchmark: built_in[name] for benchmark, name in BUILT_IN.items()})

@@ -1,0 +1,165 @@
+"""The work of `pipeline.py`: drawn charts, what every call of every sample answers, and engines that keep to it.
+
+Output lengths are Table 5's for ChartQA (2B S 3.5, 2B R 256.3, 8B S 3.5 tokens). Short answers, and answers after a
+transfer, take 3 or 4 tokens by turns. Thinking takes lengths of a log-normal distribution (sigma 0.35, seeded; the
+paper gives means only), scaled so that their mean is 256. Exits are Table 10's, dealt out by a seeded shuffle.
+"""
+
+import asyncio
+import dataclasses
+import functools
+import io
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common import planned_exits
+from lmms_eval.api.instance import Instance
+from PIL import Image, ImageDraw
+
+from lmms_eval_mai.cascade import Pair, cascade
+from lmms_eval_mai.config import SIDES, SideConfig
+from lmms_eval_mai.engines.base import Call, CallKey, Prompt, Sampling, Side, Stage
+from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine, ScriptedOptions
+from lmms_eval_mai.engines.vllm import VllmEngine
+from lmms_eval_mai.requests import open_sample
+from lmms_eval_mai.sample import Exit, Sample
+from lmms_eval_mai.tasks import doc_to_messages
+
+SEED = 260404929
+THINKING_TOKENS = 256
+SIGMA = 0.35
+TASK, SPLIT = "chartqa_r", "test"
+PROMPT = {"benchmark": "chartqa", "variant": "r"}
+# One token each for the tiny pair, so that a thinking of n tokens is about n tokens of the transfer's prompt.
+WORDS = ["the", "image", "shows", "a", "chart", "is", "value", "in", "option", "answer", "step", "thinking", "question"]
+ARGUMENTS = {"max_num_seqs": 32, "max_model_len": 2048}
+"""Of both engines. 32 is the paper's batch size (B.4)."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one call answers: exactly `tokens` tokens are decoded, then `text` takes their place."""
+
+    tokens: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What all calls of a run answer, and where its samples leave."""
+
+    exits: tuple[Exit, ...]
+    steps: Mapping[tuple[int, Side, Stage], Step]
+
+    def step(self, key: CallKey) -> Step:
+        return self.steps[key.doc_id, key.side, key.stage]
+
+
+def make_plan(samples: int) -> Plan:
+    """The large model's short answer is always 7; the small model's is 7 where the two are to agree."""
+    exits = planned_exits(samples, SEED)
+    thinkers = [doc_id for doc_id, exit in enumerate(exits) if exit != "agree_short"]
+    lengths = dict(zip(thinkers, _lengths(len(thinkers)), strict=True))
+    steps: dict[tuple[int, Side, Stage], Step] = {}
+    for doc_id, exit in enumerate(exits):
+        few = 3 + doc_id % 2
+        steps[doc_id, "large", "short"] = Step(few, "[[7]]")
+        steps[doc_id, "small", "short"] = Step(few, "[[7]]" if exit == "agree_short" else "[[3]]")
+        if exit != "agree_short":
+            answer = "[[7]]" if exit == "agree_think" else "[[5]]"
+            steps[doc_id, "small", "think"] = Step(lengths[doc_id], f"{_thinking(doc_id, lengths[doc_id])} {answer}")
+        if exit == "transfer":
+            steps[doc_id, "large", "transfer"] = Step(few, "6")
+    return Plan(tuple(exits), steps)
+
+
+def _lengths(count: int) -> list[int]:
+    dice = random.Random(SEED)
+    drawn = [dice.lognormvariate(0, SIGMA) for _ in range(count)]
+    return [max(8, round(one * count / sum(drawn) * THINKING_TOKENS)) for one in drawn]
+
+
+def _thinking(doc_id: int, tokens: int) -> str:
+    return " ".join(random.Random(f"thinking {doc_id}").choices(WORDS, k=tokens))
+
+
+def draw_charts(samples: int, run: int) -> list[bytes]:
+    """PNG files of bar charts of 100x100 to 300x200 pixels: the same sizes in every run, other bars in each."""
+    return [_draw_chart(random.Random(f"size {i}"), random.Random(f"run {run} chart {i}")) for i in range(samples)]
+
+
+def _draw_chart(size: random.Random, dice: random.Random) -> bytes:
+    width, height, bars = size.randint(100, 300), size.randint(100, 200), 8
+    step = (width - 16) // bars
+    image = Image.new("RGB", (width, height), "white")
+    pen = ImageDraw.Draw(image)
+    for left in range(8, 8 + bars * step, step):
+        colour = dice.randint(0, 255), dice.randint(0, 255), dice.randint(0, 255)
+        pen.rectangle((left, dice.randint(16, height - 16), left + step - 3, height - 8), fill=colour)
+    pen.text((10, 2), f"Sales {dice.randint(1900, 2100)}", fill="black")
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one run has to answer."""
+
+    charts: list[bytes]
+    plan: Plan
+
+    def __getitem__(self, doc_id: int) -> dict[str, Any]:
+        """A document as lmms-eval's data set gives it; its image is decoded when the sample is opened."""
+        question = f"What is the value of bar {doc_id % 8 + 1}?"
+        return {"image": Image.open(io.BytesIO(self.charts[doc_id])), "question": question, "answer": "7"}
+
+    def open(self, doc_id: int) -> Sample:
+        """A sample, opened by the package's own code. Blocks: run it in a thread."""
+        messages = functools.partial(doc_to_messages, lmms_eval_specific_kwargs=PROMPT)
+        request = Instance(
+            request_type="generate_until",
+            arguments=("", messages, {"max_new_tokens": 4096, "temperature": 0}, doc_id, TASK, SPLIT),
+            idx=0,
+            metadata={"task": TASK, "doc_id": doc_id, "repeats": 1, "mai": PROMPT},
+        )
+        return open_sample(request, 0, {TASK: {SPLIT: self}}, "R", None)
+
+
+async def prompts_of(sample: Sample, plan: Plan) -> list[Prompt]:
+    """All prompts of a sample: the cascade itself, walked with engines that answer at once, as planned."""
+    asked: list[Prompt] = []
+
+    def script(prompt: Prompt) -> Answer:
+        asked.append(prompt)
+        return Answer(plan.step(prompt.key).text)
+
+    small, large = (ScriptedEngine(side, script, ScriptedOptions(time_scale=0)) for side in SIDES)
+    await small.start()
+    await large.start()
+    await cascade(sample, Pair(small, large))
+    return asked
+
+
+class PlannedEngine(VllmEngine):
+    """vLLM, made to decode as many tokens as planned; the planned text then takes the place of theirs."""
+
+    def __init__(self, side: Side, models: Mapping[Side, Path], plan: Plan) -> None:
+        pair = {name: SideConfig(name, "vllm", str(models[name]), ARGUMENTS) for name in SIDES}
+        super().__init__(pair[side], pair["large" if side == "small" else "small"])
+        self._plan = plan
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
+        step = self._plan.step(prompt.key)
+        call = await super().generate(prompt, dataclasses.replace(sampling, max_tokens=step.tokens, ignore_eos=True))
+        if call.output_tokens != step.tokens:
+            raise RuntimeError(f"{prompt.key} decoded {call.output_tokens} tokens, not {step.tokens} as planned.")
+        return dataclasses.replace(call, text=step.text)
+
+    async def answer(self, prompts: list[Prompt]) -> None:
+        """Those of the prompts that are for this engine, all at once."""
+        mine = [prompt for prompt in prompts if prompt.key.side == self.name]
+        await asyncio.gather(*(self.generate(prompt, Sampling(max_tokens=1)) for prompt in mine))

@@ -1,0 +1,83 @@
+"""What both benchmarks share: the exits they force, and how figures are printed.
+
+Imported before all else: it makes `tools/` importable, and keeps Hugging Face offline and vLLM's log short.
+"""
+
+import datetime
+import json
+import os
+import platform
+import random
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
+
+from pytablewriter import MarkdownTableWriter
+
+from lmms_eval_mai.sample import Exit
+
+CHARTQA_EXITS: dict[Exit, float] = {"agree_short": 0.72, "agree_think": 0.078, "transfer": 0.202}
+"""Table 10, ChartQA: 1,800, 195 and 505 of 2,500."""
+
+
+def planned_exits(samples: int, seed: int) -> list[Exit]:
+    """An exit for each sample, in the proportions of `CHARTQA_EXITS` (the first exit takes what rounding leaves)."""
+    counts = {exit: round(samples * share) for exit, share in CHARTQA_EXITS.items()}
+    counts["agree_short"] += samples - sum(counts.values())
+    exits = [exit for exit, count in counts.items() for _ in range(count)]
+    random.Random(seed).shuffle(exits)
+    return exits
+
+
+def machine() -> dict[str, Any]:
+    """The kind of machine, and the versions that matter to a figure."""
+    import torch
+
+    try:
+        import vllm  # not importlib.metadata: the CPU build's distribution has another name
+    except ImportError:
+        version = None
+    else:
+        version = vllm.__version__
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "cpu": _cpu_model(),
+        "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "vllm": version,
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+    }
+
+
+def _cpu_model() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def print_table(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table for people."""
+    writer = MarkdownTableWriter()
+    writer.headers = list(headers)
+    writer.value_matrix = [list(row) for row in rows]
+    print(f"\n{title}\n\n{writer.dumps()}")
+
+
+def print_json(benchmark: str, figures: dict[str, Any]) -> None:
+    """The last line of a benchmark's output, for programs."""
+    print(json.dumps({"benchmark": benchmark, **_rounded(figures), "machine": machine()}), flush=True)
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_rounded(one) for one in value]
+    return round(value, 4) if isinstance(value, float) else value

@@ -1,0 +1,221 @@
+"""What the orchestration itself costs, per sample and per engine call.
+
+Engines that answer at once (`engine=scripted, time_scale=0`) are driven through `MaiCascade.generate_until`, as
+lmms-eval drives it: requests, documents with an image each, messages, cascade, meter, progress bar, results. So the
+whole wall time is ours. Exits are those of ChartQA in Table 10, which makes 2.48 calls a sample. Building the model
+(reading the scripts) and lmms-eval's own share (its request list, its scoring) are not measured.
+
+    python benchmarks/overhead.py                  # 1,000, 5,000 and 20,000 samples, 5 repeats: about a minute
+    python benchmarks/overhead.py --sizes 1000 --repeats 3
+
+Repeats are interleaved over the sizes and medians are shown. `CPU` is the process's CPU time, which other work on the
+machine disturbs less than the wall time. `GC` is the part of the wall time in Python's garbage collector: a run of
+1,000 samples is too short to set off a full collection, whose time is that of all objects that are alive, imported
+libraries included. Wanted: at most 0.3 ms per engine call, and the same at every size.
+"""
+
+import argparse
+import contextlib
+import functools
+import gc
+import io
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, astuple, dataclass
+from pathlib import Path
+from typing import Any
+
+from common import planned_exits, print_json, print_table
+from lmms_eval.api.instance import Instance
+from lmms_eval.models.model_utils.usage_metrics import reset_usage_metrics
+from loguru import logger
+from PIL import Image
+
+from lmms_eval_mai.model import MaiCascade
+from lmms_eval_mai.sample import Exit
+from lmms_eval_mai.tasks import doc_to_messages
+
+TASK, SPLIT = "pope_s", "test"
+PROMPT = {"benchmark": "pope", "variant": "s"}
+DECODING = {"max_new_tokens": 1024, "temperature": 0, "top_p": 1.0, "num_beams": 1, "do_sample": False, "until": []}
+
+# Stage -> text. The large model always says Yes; where the small one also does, a sample leaves.
+THINKING = "The picture shows one plain colour and nothing else in it. " * 16
+SMALL: dict[Exit, dict[str, str]] = {
+    "agree_short": {"short": "[[Yes]]"},
+    "agree_think": {"short": "[[No]]", "think": THINKING + "[[Yes]]"},
+    "transfer": {"short": "[[No]]", "think": THINKING + "[[No]]"},
+}
+LARGE: dict[Exit, dict[str, str]] = {
+    "agree_short": {"short": "[[Yes]]"},
+    "agree_think": {"short": "[[Yes]]"},
+    "transfer": {"short": "[[Yes]]", "transfer": "Yes"},
+}
+
+HEADERS = ["Samples", "Calls", "Wall s", "ms/sample", "us/call", "CPU us/call", "GC us/call", "Ratio", "... less GC"]
+FORMS = ("{:,}", "{:,}", "{:.3f}", "{:.3f}", "{:.0f}", "{:.0f}", "{:.0f}", "{:.2f}", "{:.2f}")
+SECONDS = ("wall_s", "cpu_s", "gc_s")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One `generate_until` over `samples` requests."""
+
+    samples: int
+    calls: int
+    wall_s: float
+    cpu_s: float
+    gc_s: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """The medians of one size."""
+
+    samples: int
+    calls: int
+    wall_s: float
+    ms_per_sample: float
+    us_per_call: float
+    cpu_us_per_call: float
+    gc_us_per_call: float
+    ratio: float
+    """Of `us_per_call` to that of the smallest size: 1 is linear."""
+    ratio_without_gc: float
+
+
+def write_script(path: Path, exits: list[Exit], texts: dict[Exit, dict[str, str]]) -> None:
+    """A script for the scripted engine: one JSON line a call."""
+    with path.open("w") as file:
+        for doc_id, exit in enumerate(exits):
+            for stage, text in texts[exit].items():
+                record = {"task": TASK, "doc_id": doc_id, "stage": stage, "text": text, "output_tokens": len(text) // 4}
+                file.write(json.dumps(record) + "\n")
+
+
+def documents(samples: int) -> list[dict[str, Any]]:
+    return [
+        {"question": f"Is there a dog in image {i}?", "image": Image.new("RGB", (16, 16), (i % 256, i // 256 % 256, 0))}
+        for i in range(samples)
+    ]
+
+
+def request(doc_id: int) -> Instance:
+    """What lmms-eval makes of one document of `pope_s`."""
+    messages = functools.partial(doc_to_messages, lmms_eval_specific_kwargs=PROMPT)
+    return Instance(
+        request_type="generate_until",
+        arguments=("", messages, dict(DECODING), doc_id, TASK, SPLIT),
+        idx=0,
+        metadata={"task": TASK, "doc_id": doc_id, "repeats": 1, "split": SPLIT, "version": 0.1, "mai": PROMPT},
+    )
+
+
+class GarbageClock:
+    """Seconds spent in garbage collections while it is entered."""
+
+    def __enter__(self) -> "GarbageClock":
+        self.seconds = self._began = 0.0
+        gc.callbacks.append(self._tick)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        gc.callbacks.remove(self._tick)
+
+    def _tick(self, phase: str, info: dict[str, int]) -> None:
+        now = time.perf_counter()
+        if phase == "start":
+            self._began = now
+        else:
+            self.seconds += now - self._began
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without the progress bar and the model's final table; both are still made, and their time counts."""
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+        yield
+
+
+def run(samples: int, folder: Path) -> Run:
+    exits = planned_exits(samples, seed=samples)
+    write_script(folder / "small.jsonl", exits, SMALL)
+    write_script(folder / "large.jsonl", exits, LARGE)
+    model = MaiCascade(
+        engine="scripted", small=str(folder / "small.jsonl"), large=str(folder / "large.jsonl"), time_scale=0
+    )
+    model.task_dict = {TASK: {SPLIT: documents(samples)}}
+    requests = [request(doc_id) for doc_id in range(samples)]
+    reset_usage_metrics()  # the evaluator does so at the start of a run
+    gc.collect()
+    with quiet():
+        with GarbageClock() as garbage:
+            wall, cpu = time.perf_counter(), time.process_time()
+            results = model.generate_until(requests)
+            wall_s, cpu_s = time.perf_counter() - wall, time.process_time() - cpu
+        model.clean()
+    traces = [result.token_counts.trace for result in results]
+    if Counter(trace.exit for trace in traces) != Counter(exits):
+        raise RuntimeError(f"{samples} samples left by {Counter(trace.exit for trace in traces)}, not as planned.")
+    return Run(samples, sum(len(trace.calls) for trace in traces), wall_s, cpu_s, garbage.seconds)
+
+
+def rows(runs: list[Run], sizes: list[int]) -> list[Row]:
+    found: list[Row] = []
+    for size in sizes:
+        same = [run for run in runs if run.samples == size]
+        calls = same[0].calls
+        wall_s, cpu_s, gc_s = (statistics.median(getattr(one, name) for one in same) for name in SECONDS)
+        us, cpu_us, gc_us = (seconds / calls * 1e6 for seconds in (wall_s, cpu_s, gc_s))
+        least = found[0] if found else None
+        ratio = us / least.us_per_call if least else 1.0
+        without_gc = (us - gc_us) / (least.us_per_call - least.gc_us_per_call) if least else 1.0
+        found.append(Row(size, calls, wall_s, wall_s / size * 1e3, us, cpu_us, gc_us, ratio, without_gc))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 5000, 20000], help="samples of a run")
+    parser.add_argument("--repeats", type=int, default=5)
+    arguments = parser.parse_args()
+    # At loguru's own default, DEBUG, lmms-eval writes a line a call; its command sets INFO.
+    logger.remove()
+    logger.add(sys.stderr, level="WARNING")
+    sizes = sorted(set(arguments.sizes))
+    with tempfile.TemporaryDirectory() as folder:
+        run(200, Path(folder))  # imports and first-time costs
+        runs = [run(size, Path(folder)) for _ in range(arguments.repeats) for size in sizes]
+    medians = rows(runs, sizes)
+    print_table(
+        f"Orchestration cost with engines that answer at once, medians of {arguments.repeats} runs",
+        [
+            "Samples",
+            "Calls",
+            "Wall s",
+            "ms/sample",
+            "us/call",
+            "CPU us/call",
+            "GC us/call",
+            "Ratio",
+            "Ratio without GC",
+        ],
+        [[form.format(value) for form, value in zip(FORMS, astuple(row), strict=True)] for row in medians],
+    )
+    print_json(
+        "overhead",
+        {
+            "repeats": arguments.repeats,
+            "sizes": [asdict(row) for row in medians],
+            "runs_wall_s": {str(size): [r.wall_s for r in runs if r.samples == size] for size in sizes},
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,249 @@
+"""How well the cascade fills two engines, against a barrier between the stages and against a restart per stage.
+
+Two real vLLM engines, on the tiny pair of `tools/make_tiny_pair.py`, answer the same samples in four ways. Output
+lengths and exits are forced to the paper's for ChartQA (`chartqa_like.py`), so the ways differ only in when a call
+is asked, and of what engine:
+
+    cascade   this package: `walk_all` + `cascade`, each sample on its own way, on two engines that persist
+    staged    the same calls on the same engines with a barrier between the stages: all short answers on both
+              engines, wait, all thinking, wait, all transfers
+    bound     the same calls on the same engines, all at once as if none depended on another (the text of the
+              thinking is known beforehand): what the engines need for the work alone. No strict minimum: engines
+              take what comes first, and share the machine's cores
+    fresh     the paper's prototype (B.4): every stage starts its own engine in its own process and stops it when
+              done, both models at once in stage 1; the processes' whole lives count, as in the paper. That is a
+              constant, which weighs less the more there is to answer: its seconds are printed apart, and so is
+              the ratio to a cascade that pays for one start and stop of its two engines
+
+    python benchmarks/pipeline.py                                  # about 10 minutes on 2 cores
+    python benchmarks/pipeline.py --samples 100 --repeats 1 --skip-fresh
+
+The ways are interleaved; medians are shown. Opening the samples (decode, hash) counts in each. Every run has charts of
+its own, of the same sizes: the prefix, encoder and processor caches are keyed by the image, so no run finds anything
+of an earlier one, while the calls of one run share what they would share in real use. `Machine busy` is the share of
+all cores that was in use: near 100% the machine is the limit, and the order of the work can gain little.
+"""
+
+import argparse
+import asyncio
+import multiprocessing
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from chartqa_like import ARGUMENTS, PlannedEngine, Work, draw_charts, make_plan, prompts_of
+from common import print_json, print_table
+from loguru import logger
+from make_tiny_pair import make_pair
+
+from lmms_eval_mai.cascade import Pair, cascade
+from lmms_eval_mai.config import SIDES, Config
+from lmms_eval_mai.engines.base import Prompt, Side, Stage
+from lmms_eval_mai.running import walk_all
+from lmms_eval_mai.sample import Sample, Trace
+
+CHECKPOINTS = Path(__file__).resolve().parents[1] / ".checkpoints" / "tiny"
+STAGES: dict[Stage, tuple[Side, ...]] = {"short": ("small", "large"), "think": ("small",), "transfer": ("large",)}
+
+Engines = Mapping[Side, PlannedEngine]
+Models = Mapping[Side, Path]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of one way."""
+
+    way: str
+    wall_s: float
+    busy: float
+    """Share of all cores' time."""
+    answering_s: float | None = None
+    """`fresh` only: the part in which engines were up, summed over the stages."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All runs, and what starting and stopping the two persistent engines took once."""
+
+    runs: list[Run]
+    start_s: float
+    stop_s: float
+
+
+# --- The four ways -------------------------------------------------------------------------------------
+
+
+async def run_cascade(engines: Engines, work: Work) -> None:
+    traces: dict[int, Trace] = {}
+    pair = Pair(engines["small"], engines["large"])
+    await walk_all(
+        len(work.charts), work.open, lambda sample: cascade(sample, pair), traces.__setitem__, Config.max_open_samples
+    )
+    wrong = [doc_id for doc_id, trace in traces.items() if trace.exit != work.plan.exits[doc_id]]
+    if wrong:
+        raise RuntimeError(f"Samples {wrong} did not leave as planned.")
+
+
+async def run_staged(engines: Engines, work: Work) -> None:
+    later: dict[Stage, list[Prompt]] = defaultdict(list)
+
+    async def first_stage(sample: Sample) -> None:
+        prompts = await prompts_of(sample, work.plan)
+        for prompt in prompts:
+            later[prompt.key.stage].append(prompt)
+        await ask(engines, [prompt for prompt in prompts if prompt.key.stage == "short"])
+
+    await walk_all(len(work.charts), work.open, first_stage, ignore, len(work.charts))
+    await ask(engines, later["think"])
+    await ask(engines, later["transfer"])
+
+
+async def run_bound(engines: Engines, work: Work) -> None:
+    async def at_once(sample: Sample) -> None:
+        await ask(engines, await prompts_of(sample, work.plan))
+
+    await walk_all(len(work.charts), work.open, at_once, ignore, len(work.charts))
+
+
+async def run_fresh(models: Models, work: Work) -> float:
+    """Returns the seconds in which engines were up and answered; the rest went into processes and engines."""
+    spawn = multiprocessing.get_context("spawn")
+    answering_s = 0.0
+    for stage, sides in STAGES.items():
+        seconds = spawn.SimpleQueue()
+        children = [spawn.Process(target=stage_process, args=(models, side, stage, work, seconds)) for side in sides]
+        for child in children:
+            child.start()
+        for child in children:
+            await asyncio.to_thread(child.join)
+            if child.exitcode:
+                raise RuntimeError(f"A process of stage {stage} ended with {child.exitcode}; its own error is above.")
+        answering_s += max(seconds.get() for _ in children)
+    return answering_s
+
+
+def stage_process(models: Models, side: Side, stage: Stage, work: Work, seconds: Any) -> None:
+    """One stage of the prototype on one engine, in a process of its own."""
+    show_progress()
+    seconds.put(asyncio.run(run_stage(PlannedEngine(side, models, work.plan), stage, work)))
+
+
+async def run_stage(engine: PlannedEngine, stage: Stage, work: Work) -> float:
+    doc_ids = [doc_id for doc_id, side, of in work.plan.steps if (side, of) == (engine.name, stage)]
+
+    async def answer(sample: Sample) -> None:
+        await engine.answer([prompt for prompt in await prompts_of(sample, work.plan) if prompt.key.stage == stage])
+
+    await engine.start()
+    try:
+        began = time.perf_counter()
+        await walk_all(len(doc_ids), lambda index: work.open(doc_ids[index]), answer, ignore, len(doc_ids))
+        return time.perf_counter() - began
+    finally:
+        await engine.close()
+
+
+async def ask(engines: Engines, prompts: list[Prompt]) -> None:
+    await asyncio.gather(*(engine.answer(prompts) for engine in engines.values()))
+
+
+def ignore(*_: Any) -> None: ...
+
+
+# --- Measuring -----------------------------------------------------------------------------------------
+
+PERSISTENT: dict[str, Callable[[Engines, Work], Awaitable[None]]] = {
+    "cascade": run_cascade,
+    "staged": run_staged,
+    "bound": run_bound,
+}
+
+
+async def measure(models: Models, samples: int, repeats: int, fresh: bool) -> Measured:
+    plan = make_plan(samples)
+    engines = {side: PlannedEngine(side, models, plan) for side in SIDES}
+    runs: list[Run] = []
+    began = time.perf_counter()
+    try:
+        for engine in engines.values():
+            await engine.start()
+        start_s = time.perf_counter() - began
+        await run_cascade(engines, Work(draw_charts(min(samples, 64), run=-1), plan))  # first-time costs
+        for repeat in range(repeats):
+            for way, walk in PERSISTENT.items():
+                runs.append(await timed(way, walk(engines, Work(draw_charts(samples, len(runs)), plan))))
+            if fresh:
+                runs.append(await timed("fresh", run_fresh(models, Work(draw_charts(samples, len(runs)), plan))))
+            logger.info(f"Repeat {repeat + 1}: " + ", ".join(f"{r.way} {r.wall_s:.1f} s" for r in runs[-3 - fresh :]))
+    finally:
+        began = time.perf_counter()
+        for engine in engines.values():
+            await engine.close()
+    return Measured(runs, start_s, time.perf_counter() - began)
+
+
+async def timed(way: str, running: Awaitable[float | None]) -> Run:
+    before, began = psutil.cpu_times(), time.perf_counter()
+    answering_s = await running
+    wall_s, after = time.perf_counter() - began, psutil.cpu_times()
+    idle_s = after.idle + after.iowait - before.idle - before.iowait
+    return Run(way, wall_s, 1 - idle_s / (wall_s * psutil.cpu_count()), answering_s)
+
+
+def show_progress() -> None:
+    logger.remove()
+    logger.add(sys.stderr, level="INFO")
+
+
+def report(measured: Measured, samples: int, repeats: int) -> None:
+    by_way: dict[str, list[Run]] = defaultdict(list)
+    for run in measured.runs:
+        by_way[run.way].append(run)
+    wall_s = {way: statistics.median(run.wall_s for run in runs) for way, runs in by_way.items()}
+    busy = {way: statistics.median(run.busy for run in runs) for way, runs in by_way.items()}
+    ours = wall_s["cascade"]
+    ratios = {"staged/cascade": wall_s["staged"] / ours, "cascade/bound": ours / wall_s["bound"]}
+    figures: dict[str, Any] = {"samples": samples, "repeats": repeats, **ARGUMENTS, "median_s": wall_s, "busy": busy}
+    figures |= {"start_s": measured.start_s, "stop_s": measured.stop_s, "ratios": ratios}
+    if "fresh" in wall_s:
+        with_lifecycle = ours + measured.start_s + measured.stop_s
+        ratios["fresh/cascade"] = wall_s["fresh"] / ours
+        ratios["fresh/(cascade + start and stop)"] = wall_s["fresh"] / with_lifecycle
+        figures["fresh_answering_s"] = statistics.median(run.answering_s or 0.0 for run in by_way["fresh"])
+    figures["runs_s"] = {way: [run.wall_s for run in runs] for way, runs in by_way.items()}
+    print_table(
+        f"{samples} samples with the lengths and exits of ChartQA, medians of {repeats} runs",
+        ["Way", "Wall s", "To cascade", "Machine busy", "Runs"],
+        [
+            (way, f"{s:.2f}", f"{s / ours:.2f}", f"{busy[way]:.0%}", " ".join(f"{r.wall_s:.2f}" for r in by_way[way]))
+            for way, s in wall_s.items()
+        ],
+    )
+    print(f"The persistent engines took {measured.start_s:.1f} s to start and {measured.stop_s:.1f} s to stop, once.")
+    if "fresh" in wall_s:
+        print(f"Of the fresh engines' seconds, {figures['fresh_answering_s']:.1f} were spent answering.")
+    print(", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()))
+    print_json("pipeline", figures)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--samples", type=int, default=600)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--skip-fresh", action="store_true", help="leave out the engines restarted per stage")
+    arguments = parser.parse_args()
+    show_progress()
+    small, large = make_pair(CHECKPOINTS)
+    models: Models = {"small": small, "large": large}
+    measured = asyncio.run(measure(models, arguments.samples, arguments.repeats, not arguments.skip_fresh))
+    report(measured, arguments.samples, arguments.repeats)
+
+
+if __name__ == "__main__":
+    main()

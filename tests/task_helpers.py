@@ -1,0 +1,93 @@
+"""Names, instructions and messages of our 30 tasks, for the tests of them."""
+
+from typing import Any, NamedTuple
+
+Doc = dict[str, Any]
+
+BUILT_IN = {
+    "pope": "pope",
+    "mmmu_val": "mmmu_val",
+    "mmbench_en_dev": "mmbench_en_dev_static",
+    "chartqa": "chartqa",
+    "infovqa_val": "infovqa_val",
+    "realworldqa": "realworldqa",
+}
+"""Benchmark -> lmms-eval's task of it whose scorer calls no API."""
+VARIANTS = ("s", "e", "r", "e_s2", "r_s2")
+NAMES = [f"{benchmark}_{variant}" for benchmark in BUILT_IN for variant in VARIANTS]
+TWO_STAGE = [name for name in NAMES if name.endswith("_s2")]
+
+WORD, LETTER = (
+    "answer the question using a single word or phrase",
+    "answer with the option's letter from the given choices",
+)
+INSTRUCTIONS = {
+    ("s", "word"): f"Without thinking, directly {WORD} in the format: [[answer]]",
+    ("s", "letter"): f"Without thinking, directly {LETTER} in the format: [[answer]].",
+    ("e", "word"): f"Provide a simple explanation, then {WORD} in the format: [[answer]]",
+    ("e", "letter"): f"Provide a simple explanation, then {LETTER} directly in the format: [[answer]]",
+    ("r", "word"): f"Please think step by step, provide a detailed explanation, then {WORD} in the format: [[answer]]",
+    ("r", "letter"): (
+        f"Please think step by step, provide a detailed explanation, then {LETTER} directly in the format: [[answer]]"
+    ),
+}
+IN_THE_DATA = {
+    "letter": "Please answer directly with only the letter of the correct option and nothing else.",
+    "word": "Please answer directly with a single word or number.",
+}
+
+
+class Loaded(NamedTuple):
+    """Tasks as lmms-eval makes them, on drawn data."""
+
+    chat: dict[str, Any]
+    simple: dict[str, Any]
+    built_in: dict[str, Any]
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """(benchmark, variant) of a task's name."""
+    benchmark = next(benchmark for benchmark in BUILT_IN if name.startswith(benchmark))
+    return benchmark, name.removeprefix(benchmark + "_")
+
+
+def kind_of(benchmark: str, doc: Doc) -> str:
+    """What the drawn document asks for, by its own words."""
+    if benchmark == "mmmu_val":
+        return "letter" if doc["question_type"] == "multiple-choice" else "word"
+    if benchmark == "realworldqa":
+        return "letter" if IN_THE_DATA["letter"] in doc["question"] else "word"
+    return "letter" if benchmark == "mmbench_en_dev" else "word"
+
+
+def instruction_of(name: str, doc: Doc) -> str:
+    benchmark, variant = split_name(name)
+    return INSTRUCTIONS[variant[0], kind_of(benchmark, doc)]
+
+
+def texts(messages: list[dict[str, Any]]) -> list[str]:
+    """The text blocks of the one user's turn."""
+    (message,) = messages
+    assert message["role"] == "user"
+    return [block["text"] for block in message["content"] if block["type"] == "text"]
+
+
+def types(messages: list[dict[str, Any]]) -> list[str]:
+    return [block["type"] for block in messages[0]["content"]]
+
+
+def pictures(messages: list[dict[str, Any]]) -> list[bytes]:
+    return [block["url"].tobytes() for block in messages[0]["content"] if block["type"] == "image"]
+
+
+def config(task_manager: Any, name: str) -> dict[str, Any]:
+    """The whole YAML of a task, its includes merged and its functions imported."""
+    from lmms_eval.utils import load_yaml_config
+
+    return load_yaml_config(task_manager.task_index[name]["yaml_path"], mode="full")
+
+
+def documents(tasks: Loaded, name: str) -> list[Doc]:
+    docs = list(tasks.chat[name].test_docs())
+    assert len(docs) == 12
+    return docs

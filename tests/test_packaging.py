@@ -1,0 +1,101 @@
+"""The wheel: what it holds, and that an installed one finds its own tasks."""
+
+import configparser
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from lmms_eval_mai import plugin
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from a copy: setuptools writes beside its sources."""
+    source = tmp_path_factory.mktemp("source")
+    for entry in ROOT.iterdir():
+        if entry.is_file() and not entry.name.startswith("."):
+            shutil.copy(entry, source)
+    for folder in ("lmms_eval_mai", "task_configs"):
+        shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        str(source / "dist"),
+        str(source),
+    ]
+    built = subprocess.run(command, cwd=source, capture_output=True, text=True)
+    assert built.returncode == 0, built.stdout + built.stderr
+    (path,) = (source / "dist").glob("*.whl")
+    return path
+
+
+def task_files() -> set[str]:
+    return {path.relative_to(ROOT).as_posix() for path in (ROOT / "task_configs").rglob("*yaml")}
+
+
+def test_the_wheel_holds_every_task_file_with_the_bases_they_include(wheel: Path) -> None:
+    packed = {name for name in zipfile.ZipFile(wheel).namelist() if "task_configs/" in name}
+    assert packed == {f"lmms_eval_mai/{name}" for name in task_files()}
+    assert Counter(name.endswith("_base_yaml") for name in packed) == {False: 30, True: 6}
+
+
+def test_the_wheel_holds_every_module_and_the_marker_of_type_hints(wheel: Path) -> None:
+    packed = set(zipfile.ZipFile(wheel).namelist())
+    assert {path.relative_to(ROOT).as_posix() for path in (ROOT / "lmms_eval_mai").rglob("*.py")} <= packed
+    assert "lmms_eval_mai/py.typed" in packed
+
+
+def test_the_wheel_names_the_entry_point_by_which_lmms_eval_finds_the_model(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    (name,) = [name for name in archive.namelist() if name.endswith("entry_points.txt")]
+    points = configparser.ConfigParser()
+    points.read_string(archive.read(name).decode())
+    module, function = points["lmms_eval.models"]["mai_cascade"].split(":")
+    assert module == plugin.__name__
+    assert callable(getattr(plugin, function))
+
+
+_CHILD = """
+import json, lmms_eval_mai.plugin as plugin
+folder = plugin.task_dir()
+files = [path.relative_to(folder.parent).as_posix() for path in folder.rglob("*yaml")]
+print(json.dumps([plugin.__file__, str(folder), files]))
+"""
+
+
+def test_an_installed_wheel_finds_its_own_tasks(wheel: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    zipfile.ZipFile(wheel).extractall(site)
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    done = subprocess.run([sys.executable, "-c", _CHILD], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    module, folder, files = json.loads(done.stdout)
+    assert Path(module).is_relative_to(site)
+    assert Path(folder) == site / "lmms_eval_mai" / "task_configs"
+    assert set(files) == task_files()
+
+
+def test_every_function_that_a_task_file_names_is_absolute() -> None:
+    """A relative name would be looked up beside the YAML, where the wheel holds no Python."""
+    named = [
+        name
+        for path in sorted(task_files())
+        for name in re.findall(r"!function (\S+)", (ROOT / path).read_text(encoding="utf-8"))
+    ]
+    assert len(named) > 90
+    assert {name.split(".")[0] for name in named} == {"lmms_eval", "lmms_eval_mai"}
+    assert min(name.count(".") for name in named) >= 2
