@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lmms_eval.api.reasoning import strip_reasoning_tags
+from loguru import logger
 
 from lmms_eval_mai.prompts import Kind
 
 Doc = Mapping[str, Any]
 
 _BRACKETS = re.compile(r"(?<!\[)\[{2,}((?:(?!\[\[).)*?)\]{2,}", re.DOTALL)
+_CHATTY = "lmms_eval.tasks.mmbench.mmbench_evals"
 _DIGIT = re.compile(r"\d")
 
 
@@ -130,7 +132,11 @@ def _parse_mmbench(answer: str, doc: Doc) -> str | None:
 
     # The dict is a fresh one: can_infer_text lower-cases it.
     choices = {letter: str(doc[letter]) for letter in "ABCD" if _is_given(doc.get(letter))}
-    letter = mmbench_evaluator.can_infer(answer, choices)
+    logger.disable(_CHATTY)  # it logs every answer with a stray "A"
+    try:
+        letter = mmbench_evaluator.can_infer(answer, choices)
+    finally:
+        logger.enable(_CHATTY)
     return letter if letter in choices else None
 
 

@@ -6,7 +6,7 @@ Each function takes one sample its whole way; many run at once, and none waits f
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from lmms_eval_mai import prompts
 from lmms_eval_mai.benchmarks import Rules, Verification, verify
@@ -133,7 +133,9 @@ class _Walk:
         return result.agree
 
     def leave(self, exit: Exit, answer: Call) -> Trace:
-        return Trace(exit, answer, tuple(self.calls), tuple(self.verifications))
+        stages = get_args(Stage)  # short answers finish in any order: the trace has one
+        calls = sorted(self.calls, key=lambda call: (stages.index(call.key.stage), call.key.side == "large"))
+        return Trace(exit, answer, tuple(calls), tuple(self.verifications))
 
 
 def _append(sample: Sample, text: str) -> tuple[Turn, ...]:

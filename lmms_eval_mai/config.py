@@ -132,6 +132,8 @@ def check_names(side: Side, given: Iterable[str], known: Collection[str], engine
         if name not in known:
             near = difflib.get_close_matches(name, [*ours, *known], n=3)
             hint = f" Did you mean {' or '.join(near)}?" if near else ""
+            if name in ("model", "pretrained", "model_version"):
+                hint = " There are two models here: small=... and large=..."
             raise ArgumentError(
                 f"Unknown model argument {name!r}: neither mai_cascade nor the {engine} engine ({side}) has it."
                 f"{hint} The README lists the arguments."
@@ -146,7 +148,7 @@ def _choice(name: str, value: Any, allowed: Iterable[str]) -> Any:
 
 
 def _positive_int(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not float(value).is_integer() or value < 1:
         raise ArgumentError(f"{name}={value} cannot be: give a whole number of at least 1.")
     return int(value)
 

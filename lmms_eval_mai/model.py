@@ -25,7 +25,7 @@ from lmms_eval_mai.engines.base import Engine
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.errors import ArgumentError, MaiError
 from lmms_eval_mai.metering import Meter, TraceCounts
-from lmms_eval_mai.requests import is_padding, open_sample, task_of
+from lmms_eval_mai.requests import is_padding, open_sample, sampling, task_of
 from lmms_eval_mai.running import LoopThread, walk_all
 from lmms_eval_mai.sample import Sample, Trace
 
@@ -70,6 +70,7 @@ class MaiCascade(lmms):
         return torch.device("cpu")
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
+        self._stop()
         raise MaiError("mai_cascade generates answers and has no loglikelihood: choose tasks of type generate_until.")
 
     def generate_until(self, requests: list[Instance]) -> list[GenerationResult]:
@@ -80,6 +81,7 @@ class MaiCascade(lmms):
         """The `_s2` tasks. The cascade drives their rounds itself; every text of a sample is returned, answer last."""
         for request in requests:
             if task_of(request).variant is None:
+                self._stop()
                 raise ArgumentError(
                     f"Task {request.args[4]} asks in rounds of its own, which mai_cascade does not drive: "
                     "choose tasks of type generate_until, or one of the _s2 tasks of lmms-eval-mai."
@@ -107,7 +109,8 @@ class MaiCascade(lmms):
     def _walk(self, requests: Sequence[Instance]) -> list[Trace | None]:
         """One trace a request; None for padding."""
         for request in {request.args[4]: request for request in requests}.values():
-            task_of(request)  # refuse what cannot work before the engines start
+            # Refuse what cannot work before the engines start.
+            sampling(request.args[2], task_of(request).variant, self.config.think, self.config.max_new_tokens)
         traces: list[Trace | None] = [None] * len(requests)
         todo = [(index, repeat) for index, repeat in enumerate(_repeats(requests)) if not is_padding(requests[index])]
         if not todo:

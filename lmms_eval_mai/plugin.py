@@ -11,6 +11,7 @@ This module knows nothing of the cascade and imports nothing heavy: it runs at e
 import functools
 import importlib.abc
 import importlib.machinery
+import inspect
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -68,16 +69,17 @@ def _wrap_task_manager(tasks: ModuleType) -> None:
         return
 
     @functools.wraps(original)
-    def initialize_tasks(self: Any, include_path: Any = None, include_defaults: bool = True) -> dict[str, Any]:
-        index = original(self, include_path=include_path, include_defaults=include_defaults)
-        if not include_defaults:  # the caller wants its own folder and nothing else
-            return index
+    def initialize_tasks(self: Any, *args: Any, **kwargs: Any) -> Any:
+        index = original(self, *args, **kwargs)
         try:
+            asked = inspect.signature(original).bind(self, *args, **kwargs).arguments
+            if not asked.get("include_defaults", True):  # the caller wants his own folder and nothing else
+                return index
             ours = original(self, include_path=[str(task_dir())], include_defaults=False)
+            return {**ours, **index}  # on a clash of names the one that was there first stays, as in lmms-eval itself
         except Exception as error:
             _warn(f"its tasks in {task_dir()} are not available", error)
             return index
-        return {**ours, **index}  # on a clash of names the one that was there first stays, as in lmms-eval itself
 
     initialize_tasks._lmms_eval_mai = True  # type: ignore[attr-defined]
     manager.initialize_tasks = initialize_tasks
@@ -91,22 +93,22 @@ class _TasksFinder(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         if name != TASKS_MODULE:
             return None
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _TasksLoader(spec.loader)
+            spec.loader = _TasksLoader(spec.loader, self)
         return spec
 
 
 class _TasksLoader(importlib.abc.Loader):
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
+    def __init__(self, inner: Any, finder: _TasksFinder) -> None:
+        self._inner, self._finder = inner, finder
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         return self._inner.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
+        if self._finder in sys.meta_path:
+            sys.meta_path.remove(self._finder)
         module.__loader__ = self._inner
         if module.__spec__ is not None:
             module.__spec__.loader = self._inner

@@ -83,7 +83,7 @@ def open_sample(
         kind=benchmark.kind(doc),
         variant=variant,
         two_stage=two_stage,
-        sampling=_sampling(gen_kwargs, variant, think, max_new_tokens),
+        sampling=sampling(gen_kwargs, variant, think, max_new_tokens),
     )
 
 
@@ -112,12 +112,15 @@ def _block(part: Mapping[str, Any], where: str) -> Block:
     return Image(pixels, digest.hexdigest())
 
 
-def _sampling(
+def sampling(
     gen_kwargs: Mapping[str, Any], variant: Variant | None, think: Variant, max_new_tokens: int | None
 ) -> dict[Stage, Sampling]:
-    """How each stage is decoded: the task's own temperature and the like; limits from `MAX_TOKENS`, where the
-    task's own limit replaces that of its own prompt. `until` is not honoured: lmms-eval's default of a blank line
-    would cut every thinking short."""
+    """How each stage is decoded. Temperature and the like are the task's (and `--gen_kwargs`') for every call; limits
+    come from `MAX_TOKENS`, where the task's own replaces that of its own prompt. `do_sample` is not looked at, as in
+    lmms-eval's vllm model, nor is `until`: lmms-eval's default of a blank line would cut every thinking short.
+
+    Raises `ArgumentError` for values no engine takes.
+    """
     own_limit = int(gen_kwargs.get("max_new_tokens") or MAX_TOKENS["answer"])
     limits: dict[Stage, int] = {
         "short": own_limit if variant == "S" else MAX_TOKENS["S"],
@@ -126,15 +129,24 @@ def _sampling(
         "transfer": MAX_TOKENS["answer"],
         "task": own_limit,
     }
-    sampled = gen_kwargs.get("do_sample", True) and gen_kwargs.get("temperature")
     base = Sampling(
         max_tokens=1,
-        temperature=float(gen_kwargs["temperature"]) if sampled else 0.0,
+        temperature=float(gen_kwargs.get("temperature") or 0.0),
         top_p=float(gen_kwargs.get("top_p") or 1.0),
-        top_k=int(gen_kwargs.get("top_k") or 0),
+        top_k=max(0, int(gen_kwargs.get("top_k") or 0)),
         repetition_penalty=float(gen_kwargs.get("repetition_penalty") or 1.0),
         seed=gen_kwargs.get("seed"),
     )
+    for name, fine, wanted in (
+        ("temperature", base.temperature >= 0, "at least 0"),
+        ("top_p", 0 < base.top_p <= 1, "above 0 and at most 1"),
+        ("repetition_penalty", base.repetition_penalty > 0, "above 0"),
+        ("max_new_tokens", own_limit > 0, "at least 1"),
+    ):
+        if not fine:
+            raise ArgumentError(
+                f"{name}={gen_kwargs[name]} of the task or --gen_kwargs cannot be: it must be {wanted}."
+            )
     return {
         stage: dataclasses.replace(base, max_tokens=min(limit, max_new_tokens or limit))
         for stage, limit in limits.items()

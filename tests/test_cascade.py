@@ -27,12 +27,12 @@ def walk(mode: str, one: Sample, small: dict[str, str], large: dict[str, str], *
 
 
 def path(trace: Trace) -> list[str]:
-    return sorted(f"{call.key.side} {call.key.stage}" for call in trace.calls)
+    return [f"{call.key.side} {call.key.stage}" for call in trace.calls]
 
 
 def test_agreeing_short_answers_end_the_walk() -> None:
     trace, small, large = walk("cascade", sample(), {"short": YES}, {"short": "[[yes]]"})
-    assert (trace.exit, path(trace)) == ("agree_short", ["large short", "small short"])
+    assert (trace.exit, path(trace)) == ("agree_short", ["small short", "large short"])
     assert trace.answer.text == "[[yes]]"
     for script in (small, large):
         assert script.asked("short").endswith(prompts.instruction("S", "word"))
@@ -40,7 +40,7 @@ def test_agreeing_short_answers_end_the_walk() -> None:
 
 def test_a_thought_answer_that_agrees_with_the_large_models_short_one_ends_the_walk() -> None:
     trace, small, _ = walk("cascade", sample(), {"short": YES, "think": f"Step 1 ... {NO}"}, {"short": NO})
-    assert (trace.exit, path(trace)) == ("agree_think", ["large short", "small short", "small think"])
+    assert (trace.exit, path(trace)) == ("agree_think", ["small short", "large short", "small think"])
     assert trace.answer.text == NO
     assert small.asked("think").endswith(prompts.instruction("R", "word"))
 
@@ -49,7 +49,7 @@ def test_lasting_disagreement_transfers_the_thinking_to_the_large_model() -> Non
     thinking = f"The fan is {{not}} suitable. {YES}"
     trace, _, large = walk("cascade", sample(), {"short": YES, "think": thinking}, {"short": NO, "transfer": "Yes"})
     assert (trace.exit, trace.answer.text) == ("transfer", "Yes")
-    assert path(trace) == ["large short", "large transfer", "small short", "small think"]
+    assert path(trace) == ["small short", "large short", "small think", "large transfer"]
     assert large.asked("transfer").endswith(prompts.transfer("pope", thinking, "word"))
     assert [v.agree for v in trace.verifications] == [False, False]
     assert (trace.verifications[1].small, trace.verifications[1].large) == ("yes", "no")
@@ -58,7 +58,7 @@ def test_lasting_disagreement_transfers_the_thinking_to_the_large_model() -> Non
 def test_the_two_stage_form_verifies_the_second_stage_and_transfers_the_first() -> None:
     answers = {"short": YES, "think": "Thinking [[0]]", "stage2": "No"}
     trace, small, _ = walk("cascade", sample(variant="R", two_stage=True), answers, {"short": NO})
-    assert (trace.exit, path(trace)) == ("agree_think", ["large short", "small short", "small stage2", "small think"])
+    assert (trace.exit, path(trace)) == ("agree_think", ["small short", "large short", "small think", "small stage2"])
     assert small.asked("stage2").endswith(prompts.stage2("Thinking [[0]]", "word"))
 
     trace, _, large = walk(
@@ -84,7 +84,7 @@ def test_answers_that_do_not_parse_never_agree_even_when_equal(text: str) -> Non
 
 def test_full_transfer_always_thinks_and_never_asks_for_short_answers() -> None:
     trace, _, large = walk("transfer", sample(), {"think": YES}, {"transfer": YES})
-    assert (trace.exit, path(trace)) == ("transfer", ["large transfer", "small think"])
+    assert (trace.exit, path(trace)) == ("transfer", ["small think", "large transfer"])
     assert large.asked("transfer").endswith(prompts.transfer("pope", YES, "word"))
 
 

@@ -63,6 +63,8 @@ def test_a_mode_of_one_model_needs_only_that_model() -> None:
         ("engine=sglang", ["engine=sglang", "vllm, scripted"]),
         ("large_engine=sglang", ["large_engine=sglang"]),
         ("max_open_samples=0", ["max_open_samples=0", "at least 1"]),
+        ("max_open_samples=inf", ["max_open_samples=inf"]),
+        ("max_new_tokens=nan", ["max_new_tokens=nan"]),
         ("max_new_tokens=1.5", ["max_new_tokens=1.5", "whole number"]),
         ("anls_threshold=2", ["anls_threshold=2", "at most 1"]),
         ("chartqa_match=fuzzy", ["chartqa_match=fuzzy", "exact, relaxed"]),

@@ -20,6 +20,7 @@ from lmms_eval_mai.engines.scripted import Answer, RecordedScript, ScriptedEngin
 from lmms_eval_mai.errors import (
     ArgumentError,
     EngineDied,
+    EngineStartError,
     EngineUnavailable,
     MissingAnswer,
     PromptTooLong,
@@ -254,8 +255,11 @@ def test_what_cannot_start_is_refused_before_any_engine_starts(tiny_pair: tuple[
     for arguments, error, words in (
         ({"small": "/no/such/checkpoint"}, ArgumentError, ["/no/such/checkpoint", "config.json"]),
         ({"small": small, "small_max_model_length": 5}, ArgumentError, ["max_model_length", "max_model_len"]),
+        ({"small": small, "pretrained": small}, ArgumentError, ["pretrained", "small=... and large=..."]),
         ({"small": small, "small_devices": "first"}, ArgumentError, ["small_devices=first", "[0,1]"]),
-        ({"small": small, "dtype": "int3"}, Exception, ["small=", "int3"]),
+        ({"small": small, "small_devices": 3}, ArgumentError, ["small_devices=3", "CPU"]),
+        ({"small": small, "dtype": "int3"}, EngineStartError, [f"small={small}", "int3"]),
+        ({"small": small, "max_model_len": 999999}, EngineStartError, ["max_model_len (999999)", "4096"]),
     ):
         config = parse(arguments)
         with pytest.raises(error) as raised:

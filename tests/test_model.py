@@ -99,7 +99,7 @@ def test_a_two_stage_task_verifies_the_second_stage_and_is_scored_on_the_final_a
     assert [call["stage"] for call in traces[1]["calls"][2:]] == ["think", "stage2"]
     # All texts of a sample are its rounds, the answer last.
     rounds = next(one for one in results["samples"]["pope_r_s2"] if one["doc_id"] == 1)["resps"][0][0]
-    assert len(rounds) == 4 and rounds[-1] == traces[1]["calls"][0]["text"]
+    assert len(rounds) == 4 and rounds[-1] == traces[1]["calls"][1]["text"]
 
 
 @pytest.mark.parametrize(

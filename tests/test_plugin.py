@@ -75,15 +75,36 @@ def test_a_broken_yaml_of_ours_costs_our_tasks_and_one_warning_and_nothing_else(
     assert len(warnings) == 1 and "its tasks in" in warnings[0] and "not available" in warnings[0]
 
 
-@pytest.mark.parametrize("moved", ["del t.TaskManager.initialize_tasks", "del t.TaskManager"])
+@pytest.mark.parametrize(
+    "moved",
+    [
+        "del t.TaskManager.initialize_tasks",
+        "del t.TaskManager",
+        "t.TaskManager.initialize_tasks = lambda self, where=None, new=1: {'theirs': {'type': 'task'}}",
+        "t.TaskManager.initialize_tasks = lambda self, include_path=None, include_defaults=True: None",
+    ],
+)
 def test_an_lmms_eval_that_moves_what_we_hook_goes_on_with_one_warning(moved: str) -> None:
     printed, warnings = run(
         f"import lmms_eval.tasks as t\n{moved}\n"
         "import lmms_eval.models as m\n"
-        "print('>', m.get_model('mai_cascade').__name__, len(m.MODEL_REGISTRY_V2.list_canonical_model_ids()) > 50)"
+        "print('>', m.get_model('mai_cascade').__name__, len(m.MODEL_REGISTRY_V2.list_canonical_model_ids()) > 50)\n"
+        "ask = getattr(getattr(t, 'TaskManager', None), 'initialize_tasks', None)\n"
+        "print('>', ask and ask(object()))"
     )
-    assert printed == ["MaiCascade True"]
-    assert len(warnings) == 1 and "its tasks are not available" in warnings[0]
+    assert printed[0] == "MaiCascade True"
+    assert printed[1] in ("None", "{'theirs': {'type': 'task'}}")  # theirs, untouched
+    assert len(warnings) == 1 and "not available" in warnings[0]
+
+
+def test_looking_for_lmms_evals_tasks_without_importing_them_leaves_the_hook_in_place() -> None:
+    printed, _ = run(
+        "import importlib.util, lmms_eval_mai\n"
+        "importlib.util.find_spec('lmms_eval.tasks')\n"
+        "import lmms_eval.tasks as t\n"
+        "print('>', getattr(t.TaskManager.initialize_tasks, '_lmms_eval_mai', False))"
+    )
+    assert printed == ["True"]
 
 
 def test_a_model_registry_that_moved_leaves_the_other_models_alone() -> None:

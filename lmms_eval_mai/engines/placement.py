@@ -28,7 +28,7 @@ GIB = 1 << 30
 _LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
-def devices(side: str, given: Any) -> list[str] | None:
+def devices(side: str, given: Any, platform: Platform) -> list[str] | None:
     """`small_devices=0`, `large_devices=[1,2]` -> the GPUs of one engine; None where the user names none."""
     if given is None:
         return None
@@ -36,28 +36,41 @@ def devices(side: str, given: Any) -> list[str] | None:
     found = [str(part).strip() for part in parts]
     if not all(part.isdigit() for part in found):
         raise ArgumentError(f"{side}_devices={given} is no list of GPU numbers: write {side}_devices=[0,1].")
+    if platform == "cpu":
+        raise ArgumentError(f"{side}_devices={given} names GPUs, but vLLM runs on the CPU here: leave it out.")
+    from vllm.platforms import current_platform
+
+    if max(map(int, found)) >= (count := current_platform.device_count()):
+        raise ArgumentError(f"{side}_devices={given} names a GPU that is not there: {count} can be seen, from 0 on.")
     return found
 
 
 def environment(side: Side, gpus: list[str] | None, shared: bool, platform: Platform) -> dict[str, str]:
     """Variables under which the engine's process starts. `shared`: another engine runs beside it."""
     if platform == "cpu":
-        cores = sorted(os.sched_getaffinity(0))
-        local_rank, local_size = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-        cores = cores[local_rank::local_size] or cores
-        if shared and len(cores) > 1:
-            # "auto" would bind both engines to the same cores.
-            half = len(cores) // 2
-            cores = cores[:half] if side == "small" else cores[half:]
-        binding = ",".join(map(str, cores))
-        return {"VLLM_CPU_OMP_THREADS_BIND": binding, "OMP_NUM_THREADS": str(len(cores))}
+        return _cpu_cores(side, shared)
+    # vLLM's default is to fork, which a process with threads and another engine's locks must not.
+    variables = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
     if gpus is None and "LOCAL_RANK" in os.environ:
         gpus = [os.environ["LOCAL_RANK"]]  # each rank drives its own pair on its own GPU
-    if gpus is None:
+    if gpus is not None:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        numbers = visible.split(",") if visible else None
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(numbers[int(gpu)] if numbers else gpu for gpu in gpus)
+    return variables
+
+
+def _cpu_cores(side: Side, shared: bool) -> dict[str, str]:
+    """Half of this rank's cores for each engine ("auto" would bind both to the same). A user's own binding stays."""
+    if "VLLM_CPU_OMP_THREADS_BIND" in os.environ:
         return {}
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    numbers = visible.split(",") if visible else None
-    return {"CUDA_VISIBLE_DEVICES": ",".join(numbers[int(gpu)] if numbers else gpu for gpu in gpus)}
+    cores = sorted(os.sched_getaffinity(0))
+    local_rank, local_size = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    cores = cores[local_rank::local_size] or cores
+    if shared and len(cores) > 1:
+        half = len(cores) // 2
+        cores = cores[:half] if side == "small" else cores[half:]
+    return {"VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)), "OMP_NUM_THREADS": str(len(cores))}
 
 
 @contextlib.contextmanager
@@ -116,12 +129,18 @@ def _set_cpu_defaults(engine_args: Any, given: Any, model_config: Any) -> None:
 
 def _gpu_share(config: SideConfig, partner: SideConfig | None, gpus: list[str] | None) -> float:
     """This engine's part of its GPU's memory: its weights, and half of what both leave for the KV caches."""
-    if partner is None or _apart(gpus, devices(partner.side, partner.arguments.get("devices"))):
+    if partner is None:
         return GPU_SHARE
+    theirs = devices(partner.side, partner.arguments.get("devices"), "cuda")
+    if gpus is not None and theirs is not None and not set(gpus) & set(theirs):
+        return GPU_SHARE
+    if "gpu_memory_utilization" in partner.arguments:
+        return GPU_SHARE - float(partner.arguments["gpu_memory_utilization"])
     from vllm.platforms import current_platform
 
-    total = current_platform.get_device_total_memory()  # through NVML: torch would open a CUDA context here
-    own, other = weight_bytes(config.model), weight_bytes(partner.model)
+    # Through NVML: torch would open a CUDA context here.
+    total = current_platform.get_device_total_memory(int(gpus[0]) if gpus else 0)
+    own, other = _bytes_on_a_gpu(config, gpus), _bytes_on_a_gpu(partner, theirs)
     if own is None or other is None:
         logger.warning(
             f"The size of {config.model if own is None else partner.model} is unknown: memory is split evenly. "
@@ -138,8 +157,10 @@ def _gpu_share(config: SideConfig, partner: SideConfig | None, gpus: list[str] |
     return (own + rest / 2) / total
 
 
-def _apart(gpus: list[str] | None, partners: list[str] | None) -> bool:
-    return gpus is not None and partners is not None and not set(gpus) & set(partners)
+def _bytes_on_a_gpu(config: SideConfig, gpus: list[str] | None) -> float | None:
+    size = weight_bytes(config.model)
+    parts = int(config.arguments.get("tensor_parallel_size") or len(gpus or [0]))
+    return None if size is None else size / parts
 
 
 def weight_bytes(model: str) -> int | None:

@@ -32,6 +32,10 @@ INSTALL = (
 )
 
 
+FINISHED = ("stop", "length", "repetition")
+"""How a whole answer ends. vLLM also knows `abort` and `error`, whose text is a part."""
+
+
 class VllmEngine:
     """One model in vLLM, under the contract of `Engine`."""
 
@@ -47,13 +51,17 @@ class VllmEngine:
     def check(self) -> None:
         """Build the engine's configuration: wrong arguments and missing checkpoints show here, in the parent."""
         platform = _platform()
+        from vllm.usage.usage_lib import UsageContext
+
         arguments = dict(self._config.arguments)
-        devices = placement.devices(self.name, arguments.pop("devices", None))
+        devices = placement.devices(self.name, arguments.pop("devices", None), platform)
         try:
             engine_args = _engine_args(self._config, arguments)
             self._environment = placement.environment(self._config.side, devices, self._partner is not None, platform)
             placement.set_defaults(engine_args, self._config, self._partner, devices, platform)
-            self._vllm_config = engine_args.create_engine_config()
+            with placement.exported(self._environment):
+                # Without a usage context vLLM takes its smallest batch limits, those of a bare engine.
+                self._vllm_config = engine_args.create_engine_config(UsageContext.LLM_CLASS)
         except MaiError:
             raise
         except Exception as error:
@@ -70,8 +78,8 @@ class VllmEngine:
 
         with placement.exported(self._environment):
             try:
-                # Statistics per request are wanted (queue and first token), the periodic log line is not.
-                return AsyncLLM.from_vllm_config(self._vllm_config, stat_loggers=[], disable_log_stats=False)
+                # With statistics on, every output tells when it was queued, scheduled and begun.
+                return AsyncLLM.from_vllm_config(self._vllm_config, disable_log_stats=False)
             except Exception as error:
                 raise EngineStartError(_why_not(self._config, error)) from error
 
@@ -93,35 +101,39 @@ class VllmEngine:
         asked = time.perf_counter()
         messages = [_message(turn) for turn in prompt.turns]
         parameters = ChatParams(chat_template_kwargs={"add_generation_prompt": True, "tokenize": False})
+        request_id = f"{self.name}-{next(self._requests)}"
+        result = None
         try:
             _, (rendered,) = await self._llm.renderer.render_chat_async([messages], parameters)
-            request_id = f"{self.name}-{next(self._requests)}"
             async for output in self._llm.generate(rendered, _sampling_params(sampling), request_id):
                 result = output
         except EngineDeadError as error:
             raise EngineDied(
                 f"The {self.name} engine ({self._config.model}) died during {prompt.key}. Its own log above says why."
             ) from error
-        except VLLMClientError as error:
-            raise PromptTooLong(self._too_long(prompt, error)) from error
-        except (ValueError, OSError) as error:
-            raise UnreadableImage(
-                f"{prompt.key}: the image could not be prepared for {self._config.model} ({_first_line(error)}). "
-                "Check the document's image."
-            ) from error
-        except EngineGenerateError as error:
-            raise SampleError(
-                f"{prompt.key}: vLLM could not answer ({_first_line(error.__cause__ or error)})."
-            ) from error
+        except (VLLMClientError, EngineGenerateError, ValueError, OSError) as error:
+            raise self._sample_error(prompt, error) from error
+        if result is None or result.outputs[0].finish_reason not in FINISHED:
+            how = result.outputs[0].finish_reason if result else "without an answer"
+            raise SampleError(f"{prompt.key}: vLLM ended the request ({how}), so there is no whole answer.")
         return _call(prompt, result, asked)
 
-    def _too_long(self, prompt: Prompt, error: Exception) -> str:
-        length = self._vllm_config.model_config.max_model_len
-        return (
-            f"{prompt.key}: vLLM refused the prompt for {self._config.model}, whose context is {length} tokens "
-            f"({_first_line(error)}). Raise {self.name}_max_model_len, or shrink images with "
-            f'{self.name}_mm_processor_kwargs={{"max_pixels":N}}.'
-        )
+    def _sample_error(self, prompt: Prompt, error: Exception) -> SampleError:
+        """What vLLM refused, as this sample's error."""
+        reason = _reason(error.__cause__ or error)
+        if "context length" in str(error):
+            length = self._vllm_config.model_config.max_model_len
+            return PromptTooLong(
+                f"{prompt.key}: the prompt does not fit the context of {self._config.model}, {length} tokens "
+                f"({reason}). Raise {self.name}_max_model_len, or shrink images with "
+                f'{self.name}_mm_processor_kwargs={{"max_pixels":N}}.'
+            )
+        if "Processor" in str(error) and any(isinstance(b, Image) for turn in prompt.turns for b in turn.blocks):
+            return UnreadableImage(
+                f"{prompt.key}: the image could not be prepared for {self._config.model} ({reason}). "
+                "Check the document's image."
+            )
+        return SampleError(f"{prompt.key}: vLLM refused the request to {self._config.model} ({reason}).")
 
 
 def _platform() -> placement.Platform:
@@ -167,15 +179,19 @@ def _check_checkpoint(config: SideConfig) -> None:
 
 def _why_not(config: SideConfig, error: Exception) -> str:
     return (
-        f"vLLM cannot start {config.side}={config.model}: {_first_line(error)} Its arguments here: "
+        f"vLLM cannot start {config.side}={config.model}: {_reason(error)} Its arguments here: "
         f"{dict(config.arguments) or 'none'}. Check the name or path, and `{config.side}_<argument>` values."
     )
 
 
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = lines[0] if lines else type(error).__name__
-    return text if len(text) < 300 else text[:300] + "..."
+def _reason(error: BaseException) -> str:
+    """What an error of vLLM says, in one line of at most 400 characters."""
+    if callable(details := getattr(error, "errors", None)):  # pydantic: its first line is but a count
+        text = "; ".join(" ".join([*map(str, detail["loc"]), detail["msg"]]) for detail in details())
+    else:
+        text = str(error)
+    text = " ".join(text.split()) or type(error).__name__
+    return text if len(text) <= 400 else text[:400] + "..."
 
 
 def _message(turn: Turn) -> dict[str, Any]:
