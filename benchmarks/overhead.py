@@ -9,9 +9,8 @@ whole wall time is ours. Exits are those of ChartQA in Table 10, which makes 2.4
     python benchmarks/overhead.py --sizes 1000 --repeats 3
 
 Repeats are interleaved over the sizes and medians are shown. `CPU` is the process's CPU time, which other work on the
-machine disturbs less than the wall time. `GC` is the part of the wall time in Python's garbage collector: a run of
-1,000 samples is too short to set off a full collection, whose time is that of all objects that are alive, imported
-libraries included. Wanted: at most 0.3 ms per engine call, and the same at every size.
+machine disturbs less than the wall time. `GC` is the part of the wall time in Python's garbage collector, which the
+model keeps to what the run itself makes. Wanted: at most 0.3 ms per engine call, and the same at every size.
 """
 
 import argparse

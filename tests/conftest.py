@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from task_helpers import BUILT_IN, NAMES, TWO_STAGE, Loaded
 
@@ -23,6 +24,11 @@ _cache = tempfile.TemporaryDirectory(prefix="hf-")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HOME"] = _cache.name
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+# On CI the examples are the same in every run; elsewhere each run tries new ones.
+hypothesis.settings.register_profile("ci", derandomize=True)
+if os.environ.get("CI"):
+    hypothesis.settings.load_profile("ci")
 
 SHARED = ROOT.parent / "shared"
 
