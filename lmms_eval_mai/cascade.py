@@ -14,6 +14,9 @@ from lmms_eval_mai.engines.base import Call, CallKey, Engine, Prompt, Side, Stag
 from lmms_eval_mai.prompts import Variant
 from lmms_eval_mai.sample import Exit, Sample, Trace
 
+Ask = Callable[[Stage, str], Awaitable[Call]]
+"""One model of a sample's walk: (stage, the stage's text) -> its call."""
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -36,7 +39,7 @@ async def cascade(sample: Sample, pair: Pair) -> Trace:
     if walk.agree(small_short, large_short):
         return walk.leave("agree_short", large_short)
 
-    thinking, thought = await _think(walk)  # Eq. 7, 8
+    thinking, thought = await _think(walk, walk.small)  # Eq. 7, 8
     if walk.agree(thought, large_short):
         return walk.leave("agree_think", large_short)
 
@@ -68,17 +71,17 @@ MODES: dict[str, Callable[[Sample, Pair], Awaitable[Trace]]] = {
 }
 
 
-async def _think(walk: "_Walk") -> tuple[Call, Call]:
-    """(thinking, the call that holds the thought answer).
+async def _think(walk: "_Walk", ask: Ask) -> tuple[Call, Call]:
+    """(thinking, the call that holds the thought answer), of the small model in the cascade.
 
     The two are one call where the thinking itself is used for verification ("adopting Rs_think in lieu of
     As_think", end of Section 4.2), and two in the two-stage form of Appendix B.3.
     """
     kind = walk.sample.kind
-    thinking = await walk.small("think", prompts.instruction(walk.think, kind))
+    thinking = await ask("think", prompts.instruction(walk.think, kind))
     if not walk.sample.two_stage:
         return thinking, thinking
-    return thinking, await walk.small("stage2", prompts.stage2(thinking.text, kind))
+    return thinking, await ask("stage2", prompts.stage2(thinking.text, kind))
 
 
 async def _transfer(walk: "_Walk", thinking: Call) -> Call:
@@ -91,12 +94,9 @@ async def _alone(sample: Sample, pair: Pair, side: Side) -> Trace:
     ask = walk.small if side == "small" else walk.large
     if sample.variant is None:
         return walk.leave(side, await ask("task", ""))
-    own = prompts.instruction(sample.variant, sample.kind)
     if sample.variant == "S":
-        return walk.leave(side, await ask("short", own))
-    answer = await ask("think", own)  # Eq. 7 for the small model, Eq. 10 for the large one
-    if sample.two_stage:
-        answer = await ask("stage2", prompts.stage2(answer.text, sample.kind))  # Eq. 8
+        return walk.leave(side, await ask("short", prompts.instruction("S", sample.kind)))
+    _, answer = await _think(walk, ask)  # Eq. 7 for the small model, Eq. 10 for the large one; Eq. 8
     return walk.leave(side, answer)
 
 

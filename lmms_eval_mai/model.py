@@ -77,18 +77,20 @@ class MaiCascade(lmms):
 
     def generate_until(self, requests: list[Instance]) -> list[GenerationResult]:
         """One result a request, in order; the trace of each sample is in its token counts."""
-        return [self._result(request, trace) for request, trace in zip(requests, self._walk(requests), strict=True)]
+        with self._stopped_on_error():
+            traces = self._walk(requests)
+        return [self._result(request, trace) for request, trace in zip(requests, traces, strict=True)]
 
     def generate_until_multi_round(self, requests: list[Instance]) -> list[GenerationResult]:
         """The `_s2` tasks. The cascade drives their rounds itself; every text of a sample is returned, answer last."""
-        for request in requests:
-            if task_of(request).variant is None:
-                self._stop()
-                raise ArgumentError(
-                    f"Task {request.args[4]} asks in rounds of its own, which mai_cascade does not drive: "
-                    "choose tasks of type generate_until, or one of the _s2 tasks of lmms-eval-mai."
-                )
-        return [_rounds(trace) for trace in self._walk(requests)]
+        with self._stopped_on_error():
+            for request in requests:
+                if task_of(request).variant is None:
+                    raise ArgumentError(
+                        f"Task {request.args[4]} asks in rounds of its own, which mai_cascade does not drive: "
+                        "choose tasks of type generate_until, or one of the _s2 tasks of lmms-eval-mai."
+                    )
+            return [_rounds(trace) for trace in self._walk(requests)]
 
     def clean(self) -> None:
         """Stop both engines, fill lmms-eval's throughput table and print our own."""
@@ -142,11 +144,17 @@ class MaiCascade(lmms):
         return traces
 
     def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """On the engines' loop, to the end; whatever goes wrong, no engine is left behind."""
+        """On the engines' loop, to the end."""
         if self._loop is None:
             self._loop = LoopThread()
+        self._loop.run(coroutine)
+
+    @contextlib.contextmanager
+    def _stopped_on_error(self) -> Iterator[None]:
+        """Whatever goes wrong inside, a refused second batch of requests too, no engine is left behind: lmms-eval
+        does not call `clean()` then."""
         try:
-            self._loop.run(coroutine)
+            yield
         except BaseException:
             self._stop()
             raise

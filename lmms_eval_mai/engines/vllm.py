@@ -229,7 +229,7 @@ def _call(prompt: Prompt, result: Any, asked: float) -> Call:
     return Call(
         key=prompt.key,
         text=output.text,
-        finish_reason=output.finish_reason or "stop",
+        finish_reason=output.finish_reason,
         prompt_tokens=len(result.prompt_token_ids),
         cached_tokens=result.num_cached_tokens or 0,
         output_tokens=len(output.token_ids),
