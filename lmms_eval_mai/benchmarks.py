@@ -165,7 +165,7 @@ def _letter(answer: str, letters: list[str]) -> str | None:
     return letter if letter and re.search(rf"\b{letter}\b", answer) else None
 
 
-# --- ChartQA, InfoVQA, and tasks that are not ours ----------------------------------------------------------
+# --- ChartQA, InfoVQA, shapes, and tasks that are not ours ----------------------------------------------------------
 
 
 def _exact(answer: str, doc: Doc) -> str | None:
@@ -196,7 +196,7 @@ def _agree_infovqa(a: str, b: str, rules: Rules) -> bool:
 
 
 def _options(doc: Doc) -> list[str]:
-    """The option letters of a document of a task that is not ours; empty if it shows none."""
+    """The option letters of a document of shapes or of a task that is not ours; empty if it shows none."""
     columns = [letter for letter in "ABCDEFGH" if _is_given(doc.get(letter))]
     if len(columns) >= 2:
         return columns
@@ -236,6 +236,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         Benchmark("chartqa", _word, _exact, _agree_chartqa),
         Benchmark("infovqa_val", _word, _exact, _agree_infovqa),
         Benchmark("realworldqa", _letter_if(_realworldqa_letters), _parse_realworldqa, _equal),
+        Benchmark("shapes", _letter_if(_options), _parse_any, _equal),
     )
 }
 

@@ -68,8 +68,10 @@ TRANSFER_TEMPLATE: dict[str, str] = {
     "mmmu_val": "reference",
     "infovqa_val": "reference",
     "realworldqa": "reference",
+    "shapes": "reference",
 }
-"""Benchmark -> the Reason Transfer prompt that Appendix C gives it. Tasks that are not in it get `reference`."""
+"""Benchmark -> the Reason Transfer prompt that Appendix C gives it (`shapes` is ours). Tasks that are not in it
+get `reference`."""
 
 MAX_TOKENS: dict[str, int] = {"S": 1024, "E": 4096, "R": 4096, "answer": 1024}
 """Output limits. They only cap: the longest average in Tables 5 and 13 is 2,019 tokens (2B, MMMU, R)."""

@@ -24,8 +24,9 @@ UPSTREAM: dict[str, tuple[str, str]] = {
     "chartqa": ("lmms_eval.tasks.chartqa.utils", "chartqa"),
     "infovqa_val": ("lmms_eval.tasks.infovqa.utils", "infovqa"),
     "realworldqa": ("lmms_eval.tasks.realworldqa.utils", "realworldqa"),
+    "shapes": ("lmms_eval_mai.shapes", "shapes"),
 }
-"""Benchmark -> the module of lmms-eval's own task, and the prefix of its functions."""
+"""Benchmark -> the module of lmms-eval's own task (shapes has none: our own), and the prefix of its functions."""
 
 REALWORLDQA_WORD = "Please answer directly with a single word or number."
 """The data set's own format sentence of an open question, which gives way to the instruction."""

@@ -18,6 +18,8 @@ LETTER_ONLY = "Please answer directly with only the letter of the correct option
 RWQA_CHOICE = {"question": f"Which side?\n\nA. Left.\nB. Right.\nC. None.\n\n{LETTER_ONLY}"}
 RWQA_BARE = {"question": f"Which of the four? {LETTER_ONLY}"}
 RWQA_OPEN = {"question": "How many cars?\n\nPlease answer directly with a single word or number."}
+SHAPES_CHOICE = {"A": "red circle", "B": "blue cross", "C": "empty cell", "D": "red cross"}
+SHAPES_WORD = dict.fromkeys("ABCD", "")
 NONE: dict[str, Any] = {}
 
 

@@ -23,6 +23,8 @@ from benchmark_helpers import (
     RWQA_BARE,
     RWQA_CHOICE,
     RWQA_OPEN,
+    SHAPES_CHOICE,
+    SHAPES_WORD,
     mmmu_letter,
 )
 from hypothesis import HealthCheck, example, given, settings
@@ -87,6 +89,8 @@ def documents(name: str) -> st.SearchStrategy[dict[str, Any]]:
     columns = options.map(lambda o: {**dict.fromkeys("ABCD", "nan"), **dict(zip("ABCD", o, strict=False))})
     if name == "mmbench_en_dev":
         return columns
+    if name == "shapes":
+        return st.sampled_from([SHAPES_CHOICE, SHAPES_WORD])
     if name == "realworldqa":
         listed = options.map(lambda o: "Which?\n" + "\n".join(f"{'ABCD'[i]}. {word}" for i, word in enumerate(o)))
         return listed.map(lambda question: {"question": question}) | st.sampled_from([RWQA_BARE, RWQA_OPEN])
@@ -215,6 +219,7 @@ DOCS = {
     "chartqa": [NONE],
     "infovqa_val": [NONE],
     "realworldqa": [RWQA_CHOICE, RWQA_OPEN],
+    "shapes": [SHAPES_CHOICE, SHAPES_WORD],
     "any": [{"options": ["red", "green"]}, NONE],
 }
 

@@ -14,7 +14,7 @@ from lmms_eval_mai.plugin import task_dir
 ROOT = Path(__file__).resolve().parent.parent
 OUR_TASKS = [
     f"{name}_{variant}"
-    for name in ("pope", "mmmu_val", "mmbench_en_dev", "chartqa", "infovqa_val", "realworldqa")
+    for name in ("pope", "mmmu_val", "mmbench_en_dev", "chartqa", "infovqa_val", "realworldqa", "shapes")
     for variant in ("s", "e", "r", "e_s2", "r_s2")
 ]
 

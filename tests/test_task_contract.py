@@ -12,14 +12,14 @@ from lmms_eval_mai import plugin
 # --- the index ------------------------------------------------------------------------------------------
 
 
-def test_lmms_eval_lists_thirty_tasks_of_ours(task_manager: Any) -> None:
+def test_lmms_eval_lists_thirty_tasks_of_the_six_benchmarks_and_five_of_shapes(task_manager: Any) -> None:
     ours = [
         name
         for name, entry in task_manager.task_index.items()
         if entry["type"] == "task" and Path(entry["yaml_path"]).is_relative_to(plugin.task_dir())
     ]
-    assert sorted(ours) == sorted(NAMES)
-    assert len(ours) == 30
+    assert sorted(ours) == sorted([*NAMES, *(f"shapes_{variant}" for variant in VARIANTS)])
+    assert len(ours) == 35
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

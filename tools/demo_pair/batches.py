@@ -1,0 +1,125 @@
+"""Training batches: new pictures with several samples each, as tensors."""
+
+import random
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast, Qwen3VLForConditionalGeneration
+
+from .network import GRID, IMAGE_TOKENS, patches_of
+from .samples import Sample, draw_pictures, draw_sample
+from .shapes import COLOURS, SHAPES, SIDE, Cells, Question, matches, walk
+
+COLOUR_WORDS, SHAPE_WORDS = (*COLOURS, "empty"), (*SHAPES, "cell")
+GROUPS = 4
+"""Parts of a batch, by length: little is padded."""
+SHORT = 8
+"""A response of fewer tokens is a short answer."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Samples of about the same length, padded on the right."""
+
+    picture: Tensor
+    """[samples]: which of the batch's pictures each is about."""
+    tokens: Tensor
+    """[samples, length]"""
+    labels: Tensor
+    """[samples, length]: the token that comes next, -100 where it is no part of the response."""
+    last: Tensor
+    """[samples]: the last token of each prompt."""
+    places: Tensor
+    """[samples, 2 * cells]: `places_of` each question."""
+
+    def to(self, device: str) -> "Group":
+        return Group(*(getattr(self, one.name).to(device) for one in fields(self)))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The work of one step."""
+
+    patches: Tensor
+    """[pictures, patches, values]"""
+    cells: Tensor
+    """[pictures, cells, 2]: number of each cell's colour word and shape word."""
+    groups: list[Group]
+    samples: list[list[Sample]]
+    """Those of each group."""
+
+    def to(self, device: str) -> "Batch":
+        groups = [group.to(device) for group in self.groups]
+        return Batch(self.patches.to(device), self.cells.to(device), groups, self.samples)
+
+
+class Batches:
+    """Draws what one model is trained on."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, name: str) -> None:
+        self.tokenizer = tokenizer
+        self.name = name
+        picture = f"<|vision_start|>{'<|image_pad|>' * IMAGE_TOKENS}<|vision_end|>"
+        self.opening = f"<|im_start|>user\n{picture}"
+        self.closing = "<|im_end|>\n<|im_start|>assistant\n"
+
+    def positions(self, model: Qwen3VLForConditionalGeneration) -> Tensor:
+        """[3, 1, tokens]: the model's own positions of a long prompt; all samples have the same."""
+        tokens = self.tokenizer([self.opening + " step" * 1000], return_tensors="pt").input_ids
+        kinds = (tokens == model.config.image_token_id).int()
+        grid = torch.tensor([[1, GRID, GRID]])
+        return model.model.get_rope_index(tokens, mm_token_type_ids=kinds, image_grid_thw=grid)[0]
+
+    def draw(self, rng: random.Random, pictures: int, samples: int) -> Batch:
+        """`pictures` new ones with `samples` each."""
+        drawn = draw_pictures(rng, pictures)
+        numbered = [
+            (index, draw_sample(rng, cells, self.name))
+            for index, (cells, _) in enumerate(drawn)
+            for _ in range(samples)
+        ]
+        numbered.sort(key=lambda item: len(self.tokenizer(item[1].prompt + item[1].response).input_ids))
+        size = len(numbered) // GROUPS
+        parts = [numbered[i : i + size] for i in range(0, len(numbered), size)]
+        return Batch(
+            patches_of([picture for _, picture in drawn]),
+            torch.tensor([_words(cells) for cells, _ in drawn]),
+            [self.group([i for i, _ in part], [sample for _, sample in part]) for part in parts],
+            [[sample for _, sample in part] for part in parts],
+        )
+
+    def group(self, picture: list[int], samples: list[Sample]) -> Group:
+        prompts = self.tokenizer([self.opening + sample.prompt + self.closing for sample in samples]).input_ids
+        responses = self.tokenizer([sample.response + "<|im_end|>" for sample in samples]).input_ids
+        length = max(len(a) + len(b) for a, b in zip(prompts, responses, strict=True))
+        length = (length + 15) // 16 * 16  # few shapes to compile for
+        tokens = torch.full((len(samples), length), self.tokenizer.pad_token_id)
+        labels = torch.full((len(samples), length), -100)
+        for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+            tokens[row, : len(prompt) + len(response)] = torch.tensor(prompt + response)
+            labels[row, len(prompt) - 1 : len(prompt) + len(response) - 1] = torch.tensor(response)
+        last = torch.tensor([len(prompt) - 1 for prompt in prompts])
+        destination = self.name == "large"
+        places = [places_of(sample.question, sample.cells, destination) for sample in samples]
+        return Group(torch.tensor(picture), tokens, labels, last, torch.tensor(places))
+
+
+def places_of(question: Question, cells: Cells, destination: bool) -> list[float]:
+    """For each cell, whether the question is about it; then the same for the other side of a comparison or, if
+    `destination`, the end of a path. -1 where there is no such second."""
+    if question.category == "where":
+        first = [divmod(i, SIDE) == question.place for i in range(len(cells))]
+    else:
+        first = [matches(cell, question.subjects[0]) for cell in cells]
+    second = [-1.0] * len(cells)
+    if question.category == "compare":
+        second = [float(matches(cell, question.subjects[1])) for cell in cells]
+    if question.category == "path" and destination:
+        end = (walk(divmod(cells.index(question.subjects[0]), SIDE), question.moves) or [])[-1]
+        second = [float(divmod(i, SIDE) == end) for i in range(len(cells))]
+    return [*map(float, first), *second]
+
+
+def _words(cells: Cells) -> list[list[int]]:
+    return [[COLOUR_WORDS.index(a), SHAPE_WORDS.index(b)] for a, b in (cell.split() for cell in cells)]

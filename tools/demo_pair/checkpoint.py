@@ -1,0 +1,133 @@
+"""A Qwen3-VL checkpoint of a few million parameters: tokenizer, processor and an untrained model."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from make_tiny_pair import CHAT_TEMPLATE, SPECIAL
+from transformers import (
+    PreTrainedTokenizerFast,
+    Qwen2Tokenizer,
+    Qwen2VLImageProcessor,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+    Qwen3VLProcessor,
+    Qwen3VLVideoProcessor,
+)
+
+from .samples import draw_sample
+from .shapes import CELL, SIDE, random_cells
+
+VOCABULARY = 900
+"""256 bytes, the special tokens, and merges until each word of the domain is one token."""
+
+CONTEXT = 2048
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large one model is."""
+
+    hidden: int
+    layers: int
+    heads: int
+    intermediate: int
+    vision_hidden: int
+    vision_layers: int
+
+
+SIZES = {
+    "small": Size(hidden=96, layers=3, heads=4, intermediate=256, vision_hidden=48, vision_layers=1),
+    "large": Size(hidden=144, layers=5, heads=6, intermediate=384, vision_hidden=64, vision_layers=2),
+}
+
+
+def make_tokenizer(folder: Path, seed: int) -> Qwen2Tokenizer:
+    """Qwen's own splitting into words, with a vocabulary trained on prompts and responses of the domain."""
+    (folder / "vocab.json").write_text("{}")
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    blank = Qwen2Tokenizer(vocab={}, merges=[], eos_token="<|im_end|>", pad_token="<|endoftext|>", unk_token=None)
+    tokenizer = blank.train_new_from_iterator(_texts(seed), VOCABULARY, new_special_tokens=SPECIAL)
+    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.model_max_length = CONTEXT
+    return tokenizer
+
+
+def _texts(seed: int) -> Iterator[list[str]]:
+    rng = random.Random(seed)
+    for _ in range(1000):
+        sample = draw_sample(rng, random_cells(rng), "large")
+        yield ["user", "assistant", sample.prompt, sample.response]
+
+
+def make_processor(tokenizer: PreTrainedTokenizerFast) -> Qwen3VLProcessor:
+    """Pictures of the benchmark keep their size: one merged token a cell."""
+    pixels = {"shortest_edge": (SIDE * CELL) ** 2, "longest_edge": 4 * (SIDE * CELL) ** 2}
+    vision = {"patch_size": 16, "temporal_patch_size": 2, "merge_size": 2}
+    return Qwen3VLProcessor(
+        image_processor=Qwen2VLImageProcessor(size=pixels, **vision),
+        tokenizer=tokenizer,
+        video_processor=Qwen3VLVideoProcessor(size=pixels, **vision),
+        chat_template=CHAT_TEMPLATE,
+    )
+
+
+def make_model(size: Size, tokenizer: PreTrainedTokenizerFast) -> Qwen3VLForConditionalGeneration:
+    """Fresh weights, fp32. Seed torch before."""
+    ids = {token: tokenizer.convert_tokens_to_ids(token) for token in SPECIAL}
+    config = Qwen3VLConfig(
+        text_config={
+            "vocab_size": len(tokenizer),
+            "hidden_size": size.hidden,
+            "intermediate_size": size.intermediate,
+            "num_hidden_layers": size.layers,
+            "num_attention_heads": size.heads,
+            "num_key_value_heads": size.heads,
+            "head_dim": 32,
+            "max_position_embeddings": CONTEXT,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 10_000.0,
+                "mrope_section": [6, 5, 5],
+                "mrope_interleaved": True,
+            },
+            "eos_token_id": ids["<|im_end|>"],
+            "pad_token_id": ids["<|endoftext|>"],
+            "bos_token_id": None,
+        },
+        vision_config={
+            "depth": size.vision_layers,
+            "hidden_size": size.vision_hidden,
+            "intermediate_size": 2 * size.vision_hidden,
+            "num_heads": size.vision_hidden // 16,
+            "patch_size": 16,
+            "temporal_patch_size": 2,
+            "spatial_merge_size": 2,
+            "out_hidden_size": size.hidden,
+            "num_position_embeddings": (2 * SIDE) ** 2,
+            "deepstack_visual_indexes": [0],
+        },
+        image_token_id=ids["<|image_pad|>"],
+        video_token_id=ids["<|video_pad|>"],
+        vision_start_token_id=ids["<|vision_start|>"],
+        vision_end_token_id=ids["<|vision_end|>"],
+        tie_word_embeddings=False,
+    )
+    model = Qwen3VLForConditionalGeneration(config)
+    model.set_attn_implementation("eager")
+    model.generation_config.update(
+        eos_token_id=[ids["<|im_end|>"], ids["<|endoftext|>"]], pad_token_id=ids["<|endoftext|>"], do_sample=False
+    )
+    return model
+
+
+def save(folder: Path, model: Qwen3VLForConditionalGeneration, processor: Qwen3VLProcessor) -> None:
+    """As real checkpoints have it: bf16 safetensors, config, generation config, tokenizer, processor, chat template."""
+    import torch
+
+    folder.mkdir(parents=True, exist_ok=True)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    processor.save_pretrained(folder)
+    # transformers 5 writes processor_config.json alone; vLLM and older tools also look for this one.
+    processor.image_processor.save_pretrained(folder)

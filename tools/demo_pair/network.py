@@ -1,0 +1,89 @@
+"""The forward pass of Qwen3-VL for a batch of equal pictures that all begin at the same token.
+
+The weights are those of transformers' model and so is the result (a test holds that); transformers' own forward pass
+encodes the pictures of a batch one by one.
+"""
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import Qwen3VLForConditionalGeneration
+from transformers.models.qwen3_vl.modeling_qwen3_vl import apply_rotary_pos_emb_vision
+
+from .shapes import SIDE
+
+PATCH, MERGE = 16, 2
+GRID = SIDE * MERGE
+IMAGE_START = 4
+"""Tokens before the first image token: <|im_start|>, user, line break, <|vision_start|>."""
+IMAGE_TOKENS = SIDE * SIDE
+
+
+def patches_of(pictures: list[Image.Image]) -> Tensor:
+    """Pictures of 96 x 96 px -> [pictures, 36 patches, 3 * 2 * 16 * 16], in the image processor's order and scale."""
+    pixels = torch.from_numpy(np.stack([np.asarray(picture) for picture in pictures])).float()
+    mean = torch.tensor([0.48145466, 0.4578275, 0.40821073])
+    std = torch.tensor([0.26862954, 0.26130258, 0.27577711])
+    pixels = (pixels / 255 - mean) / std
+    blocks = pixels.view(len(pictures), SIDE, MERGE, PATCH, SIDE, MERGE, PATCH, 3)
+    blocks = blocks.permute(0, 1, 4, 2, 5, 7, 3, 6)  # merge blocks first, channels before pixels
+    blocks = blocks.reshape(len(pictures), GRID * GRID, 3, 1, PATCH, PATCH).expand(-1, -1, -1, 2, -1, -1)
+    return blocks.reshape(len(pictures), GRID * GRID, -1)
+
+
+class Network(nn.Module):
+    """Batched forward over the modules of `model`."""
+
+    def __init__(self, model: Qwen3VLForConditionalGeneration, image_positions: Tensor) -> None:
+        """`image_positions`: [3, 1, tokens], what `get_rope_index` gives for a long prompt with a picture."""
+        super().__init__()
+        self.model = model
+        visual = model.model.visual
+        rows = torch.arange(GRID).view(SIDE, 1, MERGE, 1).expand(SIDE, SIDE, MERGE, MERGE).reshape(-1)
+        columns = torch.arange(GRID).view(1, SIDE, 1, MERGE).expand(SIDE, SIDE, MERGE, MERGE).reshape(-1)
+        self.register_buffer("patch_index", rows * GRID + columns, persistent=False)
+        cos, sin = visual.rotary_pos_emb(torch.zeros(1), torch.stack([rows, columns], 1))
+        self.register_buffer("vision_cos", cos, persistent=False)
+        self.register_buffer("vision_sin", sin, persistent=False)
+        cos, sin = model.model.language_model.rotary_emb(torch.zeros(1), image_positions)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+
+    def encode(self, patches: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Patches -> merged tokens [pictures, 9, hidden], and the same for each deepstack level."""
+        visual = self.model.model.visual
+        number = patches.shape[0]
+        projection = visual.patch_embed.proj
+        states = nn.functional.linear(patches, projection.weight.flatten(1), projection.bias)
+        states = states + visual.pos_embed(self.patch_index)
+        deep = []
+        for level, block in enumerate(visual.blocks):
+            attention = block.attn
+            shape = (number, GRID * GRID, 3, attention.num_heads, attention.head_dim)
+            query, key, value = attention.qkv(block.norm1(states)).view(shape).unbind(2)
+            query, key = apply_rotary_pos_emb_vision(query, key, self.vision_cos, self.vision_sin)
+            mixed = scaled_dot_product_attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2))
+            states = states + attention.proj(mixed.transpose(1, 2).flatten(2))
+            states = states + block.mlp(block.norm2(states))
+            if level in visual.deepstack_visual_indexes:
+                merger = visual.deepstack_merger_list[visual.deepstack_visual_indexes.index(level)]
+                deep.append(merger(states).view(number, IMAGE_TOKENS, -1))
+        return visual.merger(states).view(number, IMAGE_TOKENS, -1), deep
+
+    def forward(self, tokens: Tensor, seen: Tensor, deep: list[Tensor]) -> Tensor:
+        """Tokens [samples, length], padded on the right, and their pictures' encodings -> the last hidden states."""
+        text = self.model.model.language_model
+        end = IMAGE_START + IMAGE_TOKENS
+        states = text.embed_tokens(tokens)
+        states = torch.cat([states[:, :IMAGE_START], seen.to(states.dtype), states[:, end:]], 1)
+        positions = self.cos[:, : tokens.shape[1]], self.sin[:, : tokens.shape[1]]
+        length = tokens.shape[1]
+        mask = torch.full((length, length), torch.finfo(torch.float32).min, device=tokens.device).triu(1)
+        for level, layer in enumerate(text.layers):
+            states = layer(states, position_embeddings=positions, attention_mask=mask)
+            if level < len(deep):
+                extra = nn.functional.pad(deep[level], (0, 0, IMAGE_START, tokens.shape[1] - end))
+                states = states + extra
+        return text.norm(states)

@@ -1,0 +1,104 @@
+"""Questions about the cells of a picture, drawn at random so that each has one exact answer."""
+
+import random
+from dataclasses import replace
+
+from .shapes import COLOURS, EMPTY, KINDS, MOVES, SHAPES, SIDE, Category, Cells, Question, count, walk
+from .thinking import solve
+
+MIX: dict[Category, float] = {
+    "yes_no": 0.14,
+    "count": 0.16,
+    "compare": 0.10,
+    "where": 0.14,
+    "path": 0.28,
+    "choice": 0.18,
+}
+CHOICE_MIX: dict[Category, float] = {"path": 0.5, "count": 0.25, "where": 0.25}
+
+
+def ask(rng: random.Random, cells: Cells) -> Question:
+    """A question about these cells."""
+    while True:
+        category = rng.choices(list(MIX), list(MIX.values()))[0]
+        mix = CHOICE_MIX if category == "choice" else {category: 1.0}
+        question = _ask(rng.choices(list(mix), list(mix.values()))[0], rng, cells)
+        if question is not None:
+            return replace(question, options=_options(question, rng, cells)) if category == "choice" else question
+
+
+def _ask(category: Category, rng: random.Random, cells: Cells) -> Question | None:
+    """One with a free answer; None if these cells have none of this category."""
+    present = sorted({cell for cell in cells if cell != EMPTY})
+    if category == "yes_no":
+        subject = rng.choice(present if rng.random() < 0.5 else [kind for kind in KINDS if kind not in present])
+        return Question(category, f"Is there a cell with a {subject}?", (subject,))
+    if category == "count":
+        subject = _countable(rng, cells, present)
+        return Question(category, f"How many cells hold a {_thing(subject)}?", (subject,))
+    if category == "compare":
+        return _ask_compare(rng, cells)
+    if category == "where":
+        row, column = rng.randrange(SIDE), rng.randrange(SIDE)
+        return Question(category, f"What is in row {row + 1}, column {column + 1}?", place=(row, column))
+    return _ask_path(rng, cells)
+
+
+def _countable(rng: random.Random, cells: Cells, present: list[str]) -> str:
+    """A kind, colour or shape that is there, or (one in ten) perhaps not; at most nine times, one digit."""
+    while True:
+        kind = rng.choice(present if rng.random() < 0.9 else KINDS)
+        subject = rng.choice([kind, *kind.split()])
+        if count(cells, subject) <= 9:
+            return subject
+
+
+def _thing(subject: str) -> str:
+    return f"{subject} shape" if subject in COLOURS else subject
+
+
+def _ask_compare(rng: random.Random, cells: Cells) -> Question | None:
+    """Two colours, or two shapes, whose numbers differ by two or more."""
+    pairs = [
+        (first, second)
+        for group in (tuple(COLOURS), SHAPES)
+        for first in group
+        for second in group
+        if abs(count(cells, first) - count(cells, second)) >= 2 and count(cells, first) + count(cells, second) <= 9
+    ]
+    if not pairs:
+        return None
+    first, second = rng.choice(pairs)
+    return Question("compare", f"Do more cells hold a {_thing(first)} than a {_thing(second)}?", (first, second))
+
+
+def _ask_path(rng: random.Random, cells: Cells) -> Question | None:
+    """A walk of one to three steps that starts at a shape that is there once to another shape, which enters no cell
+    twice."""
+    once = [kind for kind in KINDS if cells.count(kind) == 1]
+    for _ in range(100 if once else 0):
+        start = rng.choice(once)
+        begin = divmod(cells.index(start), SIDE)
+        moves = tuple(rng.choices(list(MOVES), k=rng.choices([1, 2, 3], [0.3, 0.4, 0.3])[0]))
+        places = walk(begin, moves)
+        if places is None or len({begin, *places}) <= len(places):
+            continue
+        row, column = places[-1]
+        if cells[row * SIDE + column] == EMPTY:
+            continue
+        text = f"Start at the {start} and go {', then '.join(moves)}. What is there?"
+        return Question("path", text, (start,), moves=moves)
+    return None
+
+
+def _options(question: Question, rng: random.Random, cells: Cells) -> tuple[str, ...]:
+    """Four different answers, the right one among them, in a random order: near numbers, or cells of the picture."""
+    answer = solve(question, cells).answer
+    if question.category == "count":
+        others = [str(number) for number in range(10) if 1 <= abs(number - int(answer)) <= 3]
+    else:
+        others = sorted({cell for cell in cells if cell != answer})
+        others += [kind for kind in KINDS if kind != answer and kind not in others][: max(0, 3 - len(others))]
+    options = [answer, *rng.sample(others, 3)]
+    rng.shuffle(options)
+    return tuple(options)

@@ -1,0 +1,119 @@
+"""The `shapes` benchmark: pictures of a grid of coloured shapes, questions about them, and exact answers.
+
+A picture is a 3 x 3 grid of cells of 32 px; a cell is empty or holds one of 16 kinds (colour and shape). Everything
+follows from a `random.Random`: the same state gives the same picture and question.
+"""
+
+import random
+from dataclasses import dataclass
+from typing import Literal
+
+from PIL import Image, ImageDraw
+
+SIDE, CELL = 3, 32
+COLOURS = {"red": (214, 48, 49), "green": (39, 158, 79), "blue": (41, 98, 217), "yellow": (232, 190, 36)}
+SHAPES = ("circle", "square", "triangle", "cross")
+KINDS = tuple(f"{colour} {shape}" for colour in COLOURS for shape in SHAPES)
+EMPTY = "empty cell"
+MOVES = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
+LETTERS = "ABCD"
+
+Cells = tuple[str, ...]
+"""The cells row by row: a kind or `EMPTY`."""
+
+Category = Literal["yes_no", "count", "compare", "where", "path", "choice"]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked. Its answer depends on the cells: `thinking.solve`."""
+
+    category: Category
+    text: str
+    subjects: tuple[str, ...] = ()
+    """yes_no, count: what is counted ("red circle", "red", "circle"). compare: two of them. path: its start."""
+    place: tuple[int, int] = (0, 0)
+    """where: the cell, row and column from 0."""
+    moves: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    """The answers that A, B, C and D stand for; empty for a question with a free answer."""
+
+
+def matches(cell: str, subject: str) -> bool:
+    """Whether a cell is what is counted: a kind, a colour or a shape."""
+    return cell == subject or subject in cell.split()
+
+
+def count(cells: Cells, subject: str) -> int:
+    return sum(matches(cell, subject) for cell in cells)
+
+
+def walk(start: tuple[int, int], moves: tuple[str, ...]) -> list[tuple[int, int]] | None:
+    """The cells a path enters after its start; None where it leaves the grid."""
+    row, column = start
+    places = []
+    for move in moves:
+        row, column = row + MOVES[move][0], column + MOVES[move][1]
+        if not (0 <= row < SIDE and 0 <= column < SIDE):
+            return None
+        places.append((row, column))
+    return places
+
+
+def full_text(question: Question) -> str:
+    """The question as the task shows it: with its options, a line each, and a line break at the end."""
+    lines = [question.text, *(f"{letter}. {option}" for letter, option in zip(LETTERS, question.options, strict=False))]
+    return "\n".join(lines) + "\n"
+
+
+# --- Pictures -----------------------------------------------------------------------------------------
+
+
+def random_cells(rng: random.Random) -> Cells:
+    """5 to 9 shapes; every picture has its own frequent colours and shapes, so that counts differ."""
+    colours = [rng.gammavariate(0.8, 1) + 0.02 for _ in COLOURS]
+    shapes = [rng.gammavariate(0.8, 1) + 0.02 for _ in SHAPES]
+    filled = rng.randint(5, 9)
+    cells = [
+        f"{colour} {shape}"
+        for colour, shape in zip(
+            rng.choices(list(COLOURS), colours, k=filled), rng.choices(SHAPES, shapes, k=filled), strict=True
+        )
+    ]
+    cells += [EMPTY] * (SIDE * SIDE - filled)
+    rng.shuffle(cells)
+    return tuple(cells)
+
+
+def draw(cells: Cells, rng: random.Random) -> Image.Image:
+    """The picture, 96 x 96 px: sizes, places and shades vary a little."""
+    picture = Image.new("RGB", (SIDE * CELL, SIDE * CELL), (244, 244, 240))
+    pen = ImageDraw.Draw(picture)
+    for number, cell in enumerate(cells):
+        row, column = divmod(number, SIDE)
+        pen.rectangle(
+            (column * CELL, row * CELL, column * CELL + CELL - 1, row * CELL + CELL - 1), outline=(214, 214, 210)
+        )
+        if cell == EMPTY:
+            continue
+        colour, shape = cell.split()
+        fill = tuple(min(255, max(0, part + rng.randint(-18, 18))) for part in COLOURS[colour])
+        size = rng.randint(16, 24)
+        x = column * CELL + rng.randint(3, CELL - size - 3)
+        y = row * CELL + rng.randint(3, CELL - size - 3)
+        _draw_shape(pen, shape, x, y, size, fill)
+    return picture
+
+
+def _draw_shape(pen: ImageDraw.ImageDraw, shape: str, x: int, y: int, size: int, fill: tuple[int, ...]) -> None:
+    right, bottom = x + size, y + size
+    if shape == "circle":
+        pen.ellipse((x, y, right, bottom), fill=fill)
+    elif shape == "square":
+        pen.rectangle((x + 1, y + 1, right - 1, bottom - 1), fill=fill)
+    elif shape == "triangle":
+        pen.polygon([(x + size // 2, y), (x, bottom), (right, bottom)], fill=fill)
+    else:
+        arm = size // 3
+        pen.rectangle((x + arm, y, right - arm, bottom), fill=fill)
+        pen.rectangle((x, y + arm, right, bottom - arm), fill=fill)

@@ -1,0 +1,136 @@
+"""What a model that sees the cells would say: thinking (R), explanation (E), short answer (S).
+
+Steps are small enough for a network of a few layers: one cell, one tally, one move at a time.
+"""
+
+import random
+from dataclasses import dataclass
+
+from .shapes import EMPTY, KINDS, LETTERS, SIDE, Cells, Question, count, matches, walk
+
+
+@dataclass(frozen=True)
+class Solution:
+    """`answer` is what the task expects: the free answer, or the letter of the option."""
+
+    thinking: str
+    explanation: str
+    answer: str
+
+
+def solve(question: Question, cells: Cells, start: tuple[int, int] | None = None) -> Solution:
+    """The solution by these cells. `start` makes a path begin at another cell than its start: a mistake on purpose.
+
+    Raises `ValueError` if the cells have no answer: no start, a path that leaves the grid, an answer that is no option.
+    """
+    thinking, explanation, answer = {
+        "yes_no": _yes_no,
+        "count": _count,
+        "compare": _compare,
+        "where": _where,
+        "path": _path,
+    }[question.category](question, cells, start)
+    if question.options:
+        letter = LETTERS[question.options.index(answer)]
+        thinking += f" The answer is {answer}, option {letter}."
+        explanation += f" The answer is {answer}."
+        answer = letter
+    return Solution(f"{thinking}\n[[{answer}]]", f"{explanation}\n[[{answer}]]", answer)
+
+
+def short(answer: str) -> str:
+    """The response to a Simple, Stage 2 or Reason Transfer prompt."""
+    return f"[[{answer}]]"
+
+
+def mistaken(question: Question, cells: Cells, rng: random.Random) -> Solution | None:
+    """A solution that goes wrong in one place and is consistent from there on; None if no such one was found."""
+    right = solve(question, cells).answer
+    for _ in range(20):
+        wrong, start = list(cells), None
+        if question.category == "path" and rng.random() < 0.5:
+            start = (rng.randrange(SIDE), rng.randrange(SIDE))
+        else:
+            for _ in range(rng.randint(1, 2)):
+                wrong[rng.randrange(len(wrong))] = rng.choice([*KINDS, EMPTY])
+        try:
+            solution = solve(question, tuple(wrong), start)
+        except ValueError:
+            continue
+        if solution.answer != right:
+            return solution
+    return None
+
+
+def _rows(cells: Cells) -> list[Cells]:
+    return [cells[i : i + SIDE] for i in range(0, len(cells), SIDE)]
+
+
+def listed(cell: str) -> str:
+    """A cell in a row of the listing, "|red-circle". Its tokens are others than those of "red circle" in a question, so
+    a small network tells at once what is asked from what was seen."""
+    return "|" + cell.replace(" ", "-")
+
+
+def _tally(cells: Cells, subjects: tuple[str, ...]) -> str:
+    """Every cell with the numbers counted so far, a line each row."""
+    totals = [0] * len(subjects)
+    lines = []
+    for number, row in enumerate(_rows(cells), start=1):
+        line = f"Row {number}"
+        for cell in row:
+            totals = [total + matches(cell, subject) for total, subject in zip(totals, subjects, strict=True)]
+            line += f"{listed(cell)} {'-'.join(map(str, totals))}"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _per_row(cells: Cells, subject: str) -> str:
+    return ", ".join(str(count(row, subject)) for row in _rows(cells))
+
+
+def _yes_no(question: Question, cells: Cells, start: object) -> tuple[str, str, str]:
+    (subject,) = question.subjects
+    total = count(cells, subject)
+    answer = "yes" if total else "no"
+    thinking = f"{_tally(cells, question.subjects)}\nThe count is {total}, so {answer}."
+    return thinking, f"The rows have {_per_row(cells, subject)}.", answer
+
+
+def _count(question: Question, cells: Cells, start: object) -> tuple[str, str, str]:
+    (subject,) = question.subjects
+    total = str(count(cells, subject))
+    return (
+        f"{_tally(cells, question.subjects)}\nThe count is {total}.",
+        f"The rows have {_per_row(cells, subject)}.",
+        total,
+    )
+
+
+def _compare(question: Question, cells: Cells, start: object) -> tuple[str, str, str]:
+    first, second = (count(cells, subject) for subject in question.subjects)
+    if first == second:
+        raise ValueError("the two are as many")
+    answer = "yes" if first > second else "no"
+    conclusion = f"The counts are {first}-{second}, so {answer}."
+    return f"{_tally(cells, question.subjects)}\n{conclusion}", conclusion, answer
+
+
+def _where(question: Question, cells: Cells, start: object) -> tuple[str, str, str]:
+    row, column = question.place
+    answer = cells[row * SIDE + column]
+    listing = f"Row {row + 1}{''.join(map(listed, _rows(cells)[row]))}"
+    return f"{listing}\nColumn {column + 1}: {answer}.", listing, answer
+
+
+def _path(question: Question, cells: Cells, start: tuple[int, int] | None) -> tuple[str, str, str]:
+    (subject,) = question.subjects
+    begin = start or divmod(cells.index(subject), SIDE)
+    places = walk(begin, question.moves)
+    if places is None:
+        raise ValueError("the path leaves the grid")
+    row, column = places[-1]
+    answer = cells[row * SIDE + column]
+    found = f"The {subject} is in row {begin[0] + 1}, column {begin[1] + 1}."
+    steps = [f" Go {move}: row {r + 1}, column {c + 1}." for move, (r, c) in zip(question.moves, places, strict=True)]
+    return f"{found}{''.join(steps)} There is: {answer}.", found, answer

@@ -1,0 +1,54 @@
+"""Draw the 1,000 test documents of the `shapes` benchmark: task_configs/shapes/test.parquet.
+
+    python tools/make_shapes.py task_configs/shapes/test.parquet
+
+The file is part of the project and stays as it is: run this only where the benchmark itself changes.
+"""
+
+import argparse
+import io
+import random
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset, Features, Image, Value
+from demo_pair.questions import ask
+from demo_pair.shapes import LETTERS, draw, random_cells
+from demo_pair.thinking import solve
+
+DOCUMENTS = 1000
+SEED = "shapes test 1"
+"""A text, where training seeds are numbers: the two never draw the same stream of pictures."""
+
+
+def make_rows(number: int, seed: str) -> list[dict[str, Any]]:
+    """Documents: question, answer, category, options A to D (empty for a free answer), and the picture as PNG."""
+    rng = random.Random(seed)
+    rows = []
+    for index in range(number):
+        cells = random_cells(rng)
+        question = ask(rng, cells)
+        png = io.BytesIO()
+        draw(cells, rng).save(png, "PNG", optimize=True)
+        options = dict(zip(LETTERS, question.options or [""] * len(LETTERS), strict=True))
+        rows.append(
+            {
+                "id": index,
+                "question": question.text,
+                **options,
+                "answer": solve(question, cells).answer,
+                "category": "choice" if question.options else question.category,
+                "image": {"bytes": png.getvalue(), "path": None},
+            }
+        )
+    return rows
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path)
+    file = parser.parse_args().file
+    texts = ("question", *LETTERS, "answer", "category")
+    features = Features({"id": Value("int32"), **{name: Value("string") for name in texts}, "image": Image()})
+    Dataset.from_list(make_rows(DOCUMENTS, SEED), features=features).to_parquet(file)
+    print(f"{file}: {DOCUMENTS} documents, {file.stat().st_size / 2**20:.2f} MiB")
