@@ -1,9 +1,9 @@
 # make test  - install into .venv and run the whole suite
-# make demo  - install into .venv and evaluate the tiny pair on drawn pictures, on real vLLM
+# make demo  - install into .venv and evaluate the demo pair on 200 documents of shapes, on real vLLM (demo-full: 1,000)
 # Both reuse .venv. On a machine whose registry lacks torch's CPU build, set
 # PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu or let the default build be installed.
 
-.PHONY: env lint test demo clean
+.PHONY: env lint test demo demo-full clean
 WORK := .checkpoints
 PY := .venv/bin/python
 export HF_HUB_OFFLINE = 1
@@ -19,12 +19,15 @@ lint: env
 test: lint
 	$(PY) -m pytest $(ARGS)
 
-demo: env
-	$(PY) tools/make_tiny_pair.py $(WORK)/tiny
-	$(PY) tools/make_sample_data.py $(WORK)/data
-	cd $(WORK)/data && HF_HOME=$(CURDIR)/$(WORK)/hf $(CURDIR)/.venv/bin/lmms-eval --model mai_cascade \
-		--model_args small=$(CURDIR)/$(WORK)/tiny/small,large=$(CURDIR)/$(WORK)/tiny/large,max_new_tokens=64 \
-		--tasks mai_s --output_path $(CURDIR)/out/demo --log_samples
+# The first 200 of the 1,000 documents; demo-full runs them all.
+demo: LIMIT := --limit 200
+demo demo-full: env
+	$(call shapes,mai,cascade)
+	$(call shapes,full_rt,transfer)
+	$(PY) tools/demo_table.py out/demo/mai out/demo/full_rt
+
+shapes = .venv/bin/lmms-eval --model mai_cascade --model_args pair=demo,mode=$(2) --tasks shapes_s \
+	--output_path out/demo/$(1) --log_samples $(LIMIT)
 
 clean:
 	rm -rf $(WORK) out build dist *.egg-info

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lmms_eval_mai import presets
 from lmms_eval_mai.benchmarks import Rules
 from lmms_eval_mai.cascade import MODES
 from lmms_eval_mai.engines.base import Side
@@ -20,7 +21,6 @@ from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.prompts import Variant
 
 ENGINES = ("vllm", "scripted")
-DEFAULT_MODELS: dict[Side, str] = {"small": "Qwen/Qwen3-VL-2B-Instruct", "large": "Qwen/Qwen3-VL-8B-Instruct"}
 SIDES: tuple[Side, Side] = ("small", "large")
 
 
@@ -63,6 +63,9 @@ class Config:
 def parse(arguments: Mapping[str, Any]) -> Config:
     """Model arguments as lmms-eval passes them -> `Config`. Raises `ArgumentError`."""
     left = dict(arguments)
+    pair = left.pop("pair", None)
+    if pair is not None:
+        left = {**presets.load(pair), **left}
     mode = _choice("mode", left.pop("mode", "cascade"), MODES)
     think = _choice("think", left.pop("think", "R"), ("R", "E"))
     open_samples = _positive_int("max_open_samples", left.pop("max_open_samples", Config.max_open_samples))
@@ -102,7 +105,7 @@ def _side_config(side: Side, engine: str, model: Any, left: Mapping[str, Any]) -
         if not name.startswith(other)
     }
     if model is None:
-        model = DEFAULT_MODELS[side] if engine == "vllm" else ""
+        model = presets.load(presets.DEFAULT)[side] if engine == "vllm" else ""
     return SideConfig(side, engine, str(model), arguments)
 
 
@@ -127,7 +130,9 @@ def decode(value: Any) -> Any:
 
 def check_names(side: Side, given: Iterable[str], known: Collection[str], engine: str) -> None:
     """Refuse arguments that neither we nor the engine know, with the nearest that exist."""
-    ours = [f.name for f in dataclasses.fields(Config)] + [f.name for f in dataclasses.fields(Rules)] + ["engine"]
+    ours = (
+        [f.name for f in dataclasses.fields(Config)] + [f.name for f in dataclasses.fields(Rules)] + ["engine", "pair"]
+    )
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, [*ours, *known], n=3)

@@ -1,5 +1,6 @@
 """Arguments arrive as lmms-eval parses them, and what cannot work is refused with a sentence."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,15 @@ def test_without_arguments_the_papers_pair_runs_as_a_cascade_on_vllm() -> None:
     config = parse({})
     assert (config.small.model, config.large.model) == ("Qwen/Qwen3-VL-2B-Instruct", "Qwen/Qwen3-VL-8B-Instruct")
     assert (config.small.engine, config.mode, config.think) == ("vllm", "cascade", "R")
+
+
+def test_a_named_pair_stands_for_its_arguments_and_those_beside_it_win() -> None:
+    config = parse_text("pair=demo")
+    for side in config.sides():
+        assert (Path(side.model) / "config.json").is_file() and Path(side.model).name == side.side
+    beside = parse_text("pair=demo,large=x/y,mode=transfer")
+    assert (beside.small.model, beside.large.model, beside.mode) == (config.small.model, "x/y", "transfer")
+    assert parse_text("pair=qwen3vl-2b-8b") == parse({})
 
 
 def test_an_argument_goes_to_both_engines_and_a_sides_own_wins() -> None:
@@ -59,6 +69,7 @@ def test_a_mode_of_one_model_needs_only_that_model() -> None:
     ("text", "words"),
     [
         ("mode=casacde", ["mode=casacde", "cascade, transfer, small, large"]),
+        ("pair=dmo", ["pair=dmo", "demo, qwen3vl-2b-8b"]),
         ("think=S", ["think=S", "R, E"]),
         ("engine=sglang", ["engine=sglang", "vllm, scripted"]),
         ("large_engine=sglang", ["large_engine=sglang"]),

@@ -49,8 +49,20 @@ def task_files() -> set[str]:
 
 def test_the_wheel_holds_every_task_file_with_the_bases_they_include(wheel: Path) -> None:
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if "task_configs/" in name}
-    assert packed == {f"lmms_eval_mai/{name}" for name in task_files()}
-    assert Counter(name.endswith("_base_yaml") for name in packed) == {False: 30, True: 6}
+    assert packed == {f"lmms_eval_mai/{name}" for name in (*task_files(), "task_configs/shapes/test.parquet")}
+    assert Counter(name.endswith("_base_yaml") for name in packed if "yaml" in name) == {False: 35, True: 7}
+
+
+def test_the_wheel_holds_the_named_pairs_with_the_demo_checkpoints(wheel: Path) -> None:
+    packed = {
+        name: info.file_size for info in zipfile.ZipFile(wheel).infolist() if "/pairs/" in (name := info.filename)
+    }
+    pairs = ROOT / "lmms_eval_mai" / "pairs"
+    assert packed == {
+        path.relative_to(ROOT).as_posix(): path.stat().st_size for path in pairs.rglob("*") if path.is_file()
+    }
+    assert {f"lmms_eval_mai/pairs/demo/{side}/model.safetensors" for side in ("small", "large")} <= set(packed)
+    assert sum(packed.values()) <= 20 * 2**20
 
 
 def test_the_wheel_holds_every_module_and_the_marker_of_type_hints(wheel: Path) -> None:

@@ -91,6 +91,12 @@ class VllmEngine:
             llm.output_handler.cancel()  # it would take the end of the engine's process for a death, and log it
         await asyncio.to_thread(llm.shutdown)
 
+    async def forget(self) -> None:
+        """Empty the caches of prefixes and pictures: what comes next is timed as if it came first."""
+        await self._llm.reset_prefix_cache()
+        await self._llm.reset_mm_cache()
+        await self._llm.reset_encoder_cache()
+
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
         from vllm.exceptions import VLLMClientError
         from vllm.renderers.params import ChatParams

@@ -1,0 +1,205 @@
+"""What multi-agent inference gains and costs on the demo pair: every way of answering `shapes`, interleaved.
+
+Two real vLLM engines, started once, answer the same documents in six ways:
+
+    small S, small R   the small model alone with the Simple or the Reasoning prompt
+    large S, large R   the large model alone
+    Full RT            the small model always thinks, the large one always answers with its thinking
+    MAI                the cascade
+
+    python benchmarks/demo.py                       # 1,000 documents, 2 repeats: about 10 minutes on 2 cores
+    python benchmarks/demo.py --samples 200 --repeats 1
+
+Requests are built, filtered and scored by lmms-eval's own task objects. Engines' caches are emptied before each run, so
+no way finds anything of another. Wall seconds are medians over the repeats and hold the opening of the samples; scores
+are those of the first repeat. Intervals are Wilson's, at 95%; that of a difference is of paired answers (McNemar's
+counts, normal approximation). The demo pair is a demonstration: nothing here is a benchmark result.
+"""
+
+import argparse
+import asyncio
+import math
+import statistics
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from common import print_json, print_table
+from demo_table import wilson
+from loguru import logger
+
+from lmms_eval_mai.cascade import MODES, Pair
+from lmms_eval_mai.config import Config, parse
+from lmms_eval_mai.engines.base import Side
+from lmms_eval_mai.engines.build import build
+from lmms_eval_mai.engines.vllm import VllmEngine
+from lmms_eval_mai.requests import open_sample
+from lmms_eval_mai.running import walk_all
+from lmms_eval_mai.sample import EXITS, Sample, Trace
+from lmms_eval_mai.tasks import AnswerFilter
+
+WAYS: dict[str, tuple[str, str]] = {
+    "small S": ("small", "shapes_s"),
+    "small R": ("small", "shapes_r"),
+    "large S": ("large", "shapes_s"),
+    "large R": ("large", "shapes_r"),
+    "Full RT": ("transfer", "shapes_s"),
+    "MAI": ("cascade", "shapes_s"),
+}
+"""Name -> (mode, task)."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One way, once."""
+
+    traces: list[Trace]
+    right: list[bool]
+    wall_s: float
+
+    def tokens(self, side: Side) -> int:
+        return sum(call.output_tokens for trace in self.traces for call in trace.calls if call.key.side == side)
+
+
+def load_tasks(samples: int) -> dict[str, Any]:
+    """lmms-eval's task objects, with the requests of the first `samples` documents."""
+    from lmms_eval.tasks import TaskManager, get_task_dict
+
+    tasks: dict[str, Any] = get_task_dict(["shapes_s", "shapes_r"], TaskManager(), task_type="chat")
+    for task in tasks.values():
+        task.build_all_requests(limit=samples, rank=0, world_size=1)
+    return tasks
+
+
+def score(task: Any, trace: Trace) -> bool:
+    """What lmms-eval gives this answer: the task's filter, then its metric."""
+    (answer,) = AnswerFilter().apply([[trace.answer.text]], [])[0]
+    return bool(task.process_results(task.test_docs()[trace.answer.key.doc_id], [answer])["exact_match"])
+
+
+async def run_way(mode: str, task: Any, pair: Pair, config: Config, samples: int) -> Run:
+    documents = {task.config.task: {"test": task.test_docs()}}
+    traces: list[Trace | None] = [None] * samples
+
+    def open_(number: int) -> Sample:
+        return open_sample(task.instances[number], 0, documents, config.think, config.max_new_tokens)
+
+    def done(number: int, trace: Trace) -> None:
+        traces[number] = trace
+
+    began = time.perf_counter()
+    await walk_all(len(traces), open_, lambda sample: MODES[mode](sample, pair), done, config.max_open_samples)
+    wall_s = time.perf_counter() - began
+    whole = [trace for trace in traces if trace is not None]
+    return Run(whole, [score(task, trace) for trace in whole], wall_s)
+
+
+async def measure(samples: int, repeats: int) -> dict[str, list[Run]]:
+    config = parse({"pair": "demo"})
+    tasks = load_tasks(samples)
+    engines = {side.side: build(config, side) for side in config.sides()}
+    runs: dict[str, list[Run]] = {way: [] for way in WAYS}
+    try:
+        for engine in engines.values():
+            engine.check()
+            await engine.start()
+        pair = Pair(engines["small"], engines["large"], config.think, config.rules)
+        await run_way("cascade", tasks["shapes_s"], pair, config, min(samples, 32))  # first-time costs
+        for _ in range(repeats):
+            for way, (mode, task) in WAYS.items():
+                for engine in engines.values():
+                    assert isinstance(engine, VllmEngine)
+                    await engine.forget()
+                runs[way].append(await run_way(mode, tasks[task], pair, config, samples))
+                logger.info(f"{way}: {runs[way][-1].wall_s:.1f} s")
+    finally:
+        for engine in engines.values():
+            await engine.close()
+    return runs
+
+
+def gain(better: list[bool], worse: list[bool]) -> tuple[float, float, float]:
+    """Points of accuracy between two ways on the same documents: (difference, low, high)."""
+    won = sum(a and not b for a, b in zip(better, worse, strict=True))
+    lost = sum(b and not a for a, b in zip(better, worse, strict=True))
+    number = len(better)
+    half = 1.96 * math.sqrt(max(won + lost - (won - lost) ** 2 / number, 0)) / number
+    difference = (won - lost) / number
+    return 100 * difference, 100 * (difference - half), 100 * (difference + half)
+
+
+def report(runs: dict[str, list[Run]], samples: int, repeats: int) -> None:
+    first = {way: one[0] for way, one in runs.items()}
+    wall_s = {way: statistics.median(run.wall_s for run in one) for way, one in runs.items()}
+    accuracy = {way: 100 * sum(run.right) / samples for way, run in first.items()}
+    tokens = {way: {"small": run.tokens("small"), "large": run.tokens("large")} for way, run in first.items()}
+    rows = []
+    for way, run in first.items():
+        low, high = wilson(sum(run.right), samples)
+        rows.append(
+            (
+                way,
+                f"{accuracy[way]:.1f}",
+                f"{100 * low:.1f}-{100 * high:.1f}",
+                *(f"{tokens[way][side] / samples:.1f}" for side in ("small", "large")),
+                f"{wall_s[way]:.2f}",
+                " ".join(f"{one.wall_s:.2f}" for one in runs[way]),
+            )
+        )
+    print_table(
+        f"The demo pair on {samples} documents of shapes, {repeats} interleaved runs (a demonstration)",
+        ["Way", "Accuracy %", "95% interval", "Small tokens/doc", "Large tokens/doc", "Wall s", "Runs"],
+        rows,
+    )
+    right = {way: run.right for way, run in first.items()}
+    gains = {
+        "small R - small S": gain(right["small R"], right["small S"]),
+        "large S - small S": gain(right["large S"], right["small S"]),
+        "Full RT - large S": gain(right["Full RT"], right["large S"]),
+        "MAI - Full RT": gain(right["MAI"], right["Full RT"]),
+    }
+    print_table(
+        "Differences, points",
+        ["Claim", "Difference", "95% interval"],
+        [(name, f"{d:+.1f}", f"{low:+.1f} to {high:+.1f}") for name, (d, low, high) in gains.items()],
+    )
+    exits = [trace.exit for trace in first["MAI"].traces]
+    shares = {exit: exits.count(exit) / samples for exit in EXITS["cascade"]}
+    print(f"MAI left by: {', '.join(f'{exit} {share:.1%}' for exit, share in shares.items())}")
+    harm = {way: harmed(first[way], right["large S"]) for way in ("MAI", "Full RT")}
+    for way, (spoilt, known) in harm.items():
+        print(f"{way}: of {known} transferred documents that large S had right, the thinking spoilt {spoilt}.")
+    ratios = {
+        "small tokens, MAI / Full RT": tokens["MAI"]["small"] / tokens["Full RT"]["small"],
+        "wall, MAI / large R": wall_s["MAI"] / wall_s["large R"],
+        "large tokens, Full RT / large S": tokens["Full RT"]["large"] / tokens["large S"]["large"],
+    }
+    print(", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()))
+    figures = {"samples": samples, "repeats": repeats, "accuracy": accuracy, "tokens": tokens, "wall_s": wall_s}
+    figures |= {"gains": {name: list(values) for name, values in gains.items()}, "exits": shares}
+    figures |= {"harm": {way: list(counts) for way, counts in harm.items()}, "ratios": ratios}
+    print_json("demo", figures)
+
+
+def harmed(run: Run, large_short: list[bool]) -> tuple[int, int]:
+    """(transferred documents that large S had right and the transfer has wrong, those that large S had right)."""
+    known = [
+        fine for trace, fine, short in zip(run.traces, run.right, large_short, strict=True)
+        if trace.exit == "transfer" and short
+    ]  # fmt: skip
+    return known.count(False), len(known)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--samples", type=int, default=1000)
+    parser.add_argument("--repeats", type=int, default=2)
+    arguments = parser.parse_args()
+    logger.remove()
+    logger.add(sys.stderr, level="INFO", filter=__name__)  # lmms-eval tells of every task file it reads
+    report(asyncio.run(measure(arguments.samples, arguments.repeats)), arguments.samples, arguments.repeats)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""The demo pair is two real checkpoints: vLLM and transformers load them by path and say the same, and the cascade
+gains by the small one's thinking."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from command_line import lmms_eval, read_samples
+from PIL import Image
+
+from lmms_eval_mai import presets, prompts
+from lmms_eval_mai.benchmarks import BENCHMARKS, extract_answer
+
+DOCUMENTS = 50
+Sample = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The output folder of one cascade over the first documents, in fp32: rounding decides no token."""
+    folder = tmp_path_factory.mktemp("demo")
+    text = lmms_eval(folder, ["shapes_s"], folder / "out", "pair=demo,dtype=float32", DOCUMENTS)
+    assert "Wall time" in text, text[-3000:]
+    return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def samples(output: Path) -> list[Sample]:
+    found = read_samples(output, "shapes_s")
+    assert len(found) == DOCUMENTS
+    return found
+
+
+@pytest.fixture(scope="module")
+def documents() -> list[dict[str, Any]]:
+    import datasets
+
+    from lmms_eval_mai.plugin import task_dir
+
+    file = str(task_dir() / "shapes" / "test.parquet")
+    return list(datasets.load_dataset("parquet", data_files=file, split="train").select(range(DOCUMENTS)))
+
+
+def calls(sample: Sample) -> dict[tuple[str, str], str]:
+    """(side, stage) -> text."""
+    return {(call["side"], call["stage"]): call["text"] for call in sample["token_counts"][0]["calls"]}
+
+
+def right(text: str, sample: Sample) -> bool:
+    return extract_answer(text).lower() == sample["target"].lower()
+
+
+def test_the_pair_is_small_and_in_bf16() -> None:
+    from safetensors import safe_open
+
+    files = [path for path in (presets.FOLDER / "demo").rglob("*") if path.is_file()]
+    assert sum(file.stat().st_size for file in files) <= 20 * 2**20
+    for side in ("small", "large"):
+        folder = Path(presets.load("demo")[side])
+        assert json.loads((folder / "config.json").read_text())["architectures"] == ["Qwen3VLForConditionalGeneration"]
+        with safe_open(folder / "model.safetensors", "pt") as weights:
+            assert {weights.get_slice(name).get_dtype() for name in weights.keys()} == {"BF16"}  # noqa: SIM118
+
+
+def test_transformers_says_what_vllm_said_in_every_call(samples: list[Sample], documents: list[dict[str, Any]]) -> None:
+    seen: Counter[str] = Counter()
+    for side in ("small", "large"):
+        model, processor = load(side)
+        for sample in samples:
+            doc = documents[sample["doc_id"]]
+            for (by, stage), text in calls(sample).items():
+                if by == side:
+                    assert answer(model, processor, doc, ending(sample, stage)) == text
+                    seen[f"{side} {stage}"] += 1
+    assert seen["small short"] == seen["large short"] == DOCUMENTS
+    assert seen["small think"] > seen["large transfer"] > 0
+
+
+def load(side: str) -> tuple[Any, Any]:
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    folder = presets.load("demo")[side]
+    model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
+    return model, AutoProcessor.from_pretrained(folder)
+
+
+def ending(sample: Sample, stage: str) -> str:
+    """The text after the question, from the templates and the texts of the sample's own calls."""
+    kind: prompts.Kind = "letter" if sample["doc"]["A"] else "word"
+    match stage:
+        case "short":
+            return prompts.instruction("S", kind)
+        case "think":
+            return prompts.instruction("R", kind)
+        case _:
+            return prompts.transfer("shapes", calls(sample)["small", "think"], kind)
+
+
+def answer(model: Any, processor: Any, doc: dict[str, Any], instruction: str) -> str:
+    image = doc["image"]
+    assert isinstance(image, Image.Image)
+    options = [f"{letter}. {doc[letter]}" for letter in "ABCD" if doc[letter]]
+    text = "\n".join([doc["question"], *options, instruction])
+    content = [{"type": "image", "image": image.convert("RGB")}, {"type": "text", "text": text}]
+    inputs = processor.apply_chat_template(
+        [{"role": "user", "content": content}],
+        tokenize=True,
+        add_generation_prompt=True,
+        return_dict=True,
+        return_tensors="pt",
+    )
+    tokens = model.generate(**inputs, max_new_tokens=400, do_sample=False)[0, inputs["input_ids"].shape[1] :]
+    return str(processor.decode(tokens, skip_special_tokens=True))
+
+
+def test_the_score_and_the_exits_follow_from_the_traces(output: Path, samples: list[Sample]) -> None:
+    parse = BENCHMARKS["shapes"].parse
+    for sample in samples:
+        said = calls(sample)
+        answers = {who: parse(extract_answer(text), sample["doc"]) for who, text in said.items()}
+        final, exit = said["large", "short"], "agree_short"
+        if answers["small", "short"] != answers["large", "short"]:
+            exit = "agree_think"
+            if answers["small", "think"] != answers["large", "short"]:
+                final, exit = said["large", "transfer"], "transfer"
+        assert sample["token_counts"][0]["exit"] == exit
+        assert sample["exact_match"] == float(right(final, sample))
+    (results,) = [json.loads(file.read_text()) for file in output.rglob("*_results.json")]
+    assert results["results"]["shapes_s"]["exact_match,none"] == pytest.approx(
+        sum(sample["exact_match"] for sample in samples) / DOCUMENTS
+    )
+
+
+def test_every_exit_is_taken_and_thinking_gains(samples: list[Sample]) -> None:
+    exits = Counter(sample["token_counts"][0]["exit"] for sample in samples)
+    assert set(exits) == {"agree_short", "agree_think", "transfer"}
+    assert exits["agree_short"] >= DOCUMENTS / 2
+    short = {side: sum(right(calls(s)[side, "short"], s) for s in samples) for side in ("small", "large")}
+    assert sum(sample["exact_match"] for sample in samples) > max(short.values())
+
+
+def test_the_demos_table_is_made_of_what_lmms_eval_logged(
+    output: Path, samples: list[Sample], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import demo_table
+
+    monkeypatch.setattr("sys.argv", ["demo_table.py", str(output), str(output)])
+    demo_table.main()
+    lines = capsys.readouterr().out.splitlines()
+    rows = {
+        cells[1].strip(): [cell.strip() for cell in cells[2:-1]] for cells in (x.split("|") for x in lines) if cells[1:]
+    }
+    for name, score in (
+        ("small S", sum(right(calls(s)["small", "short"], s) for s in samples)),
+        ("large S", sum(right(calls(s)["large", "short"], s) for s in samples)),
+        ("MAI", sum(sample["exact_match"] for sample in samples)),
+    ):
+        assert rows[name][0] == f"{100 * score / DOCUMENTS:.1f}"

@@ -1,0 +1,150 @@
+"""What the demo pair is trained on and by: questions have one exact answer, mistakes are mistakes, and the fast forward
+pass is transformers' own."""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from demo_pair import checkpoint, network, samples, shapes
+from demo_pair.batches import Batches, places_of
+from demo_pair.questions import ask
+from demo_pair.thinking import mistaken, solve
+
+from lmms_eval_mai.benchmarks import BENCHMARKS, extract_answer
+
+
+@pytest.fixture(scope="module")
+def drawn() -> list[tuple[shapes.Cells, shapes.Question]]:
+    rng = random.Random(11)
+    return [(cells, ask(rng, cells)) for cells in (shapes.random_cells(rng) for _ in range(600))]
+
+
+@pytest.fixture(scope="module")
+def batches(tmp_path_factory: pytest.TempPathFactory) -> Batches:
+    return Batches(checkpoint.make_tokenizer(tmp_path_factory.mktemp("tokenizer"), seed=0), "large")
+
+
+def by_hand(cells: shapes.Cells, question: shapes.Question) -> str:
+    """The free answer, read off the question's own words."""
+    grid = [cells[i : i + shapes.SIDE] for i in range(0, len(cells), shapes.SIDE)]
+    words = question.text.rstrip("?.").split()
+
+    def number(*wanted: str) -> int:
+        return sum(set(wanted) - {"shape"} <= set(cell.split()) for cell in cells)
+
+    if question.category == "yes_no":
+        return "yes" if number(*words[-2:]) else "no"
+    if question.category == "count":
+        return str(number(*words[words.index("a") + 1 :]))
+    if question.category == "compare":
+        than = words.index("than")
+        return "yes" if number(*words[words.index("a") + 1 : than]) > number(*words[than + 2 :]) else "no"
+    if question.category == "where":
+        return grid[int(words[4].rstrip(",")) - 1][int(words[6]) - 1]
+    start = cells.index(" ".join(words[3:5]))
+    row, column = divmod(start, shapes.SIDE)
+    for word in question.text.split(".")[0].replace(",", "").split():
+        row += {"up": -1, "down": 1}.get(word, 0)
+        column += {"left": -1, "right": 1}.get(word, 0)
+    return grid[row][column]
+
+
+def test_the_answer_is_what_the_words_of_the_question_ask_for(
+    drawn: list[tuple[shapes.Cells, shapes.Question]],
+) -> None:
+    for cells, question in drawn:
+        answer = solve(question, cells).answer
+        if question.options:
+            answer = question.options["ABCD".index(answer)]
+        assert answer == by_hand(cells, question), (cells, question)
+
+
+def test_thinking_explanation_and_short_answer_end_with_the_same_answer(
+    drawn: list[tuple[shapes.Cells, shapes.Question]],
+) -> None:
+    for cells, question in drawn:
+        solution = solve(question, cells)
+        assert {extract_answer(text) for text in (solution.thinking, solution.explanation)} == {solution.answer}
+
+
+def test_a_mistaken_solution_has_another_answer_that_parses(
+    drawn: list[tuple[shapes.Cells, shapes.Question]],
+) -> None:
+    rng, found = random.Random(3), 0
+    for cells, question in drawn:
+        wrong = mistaken(question, cells, rng)
+        if wrong is None:
+            continue
+        found += 1
+        doc = dict(zip("ABCD", question.options or [""] * 4, strict=True))
+        assert extract_answer(wrong.thinking) == wrong.answer != solve(question, cells).answer
+        assert BENCHMARKS["shapes"].parse(wrong.answer, doc) is not None
+    assert found > 400
+
+
+def test_a_training_prompt_is_what_the_chat_template_makes_of_the_tasks_message(batches: Batches) -> None:
+    processor = checkpoint.make_processor(batches.tokenizer)
+    rng = random.Random(5)
+    for _ in range(20):
+        cells = shapes.random_cells(rng)
+        sample = samples.draw_sample(rng, cells, "large")
+        content = [{"type": "image", "image": shapes.draw(cells, rng)}, {"type": "text", "text": sample.prompt}]
+        asked = processor.apply_chat_template(
+            [{"role": "user", "content": content}],
+            tokenize=True,
+            add_generation_prompt=True,
+            return_dict=True,
+            return_tensors="pt",
+        )
+        group = batches.group([0], [sample])
+        assert group.tokens[0, : group.last[0] + 1].tolist() == asked["input_ids"][0].tolist()
+        response = group.labels[0][group.labels[0] != -100].tolist()
+        assert batches.tokenizer.decode(response) == sample.response + "<|im_end|>"
+
+
+def test_the_batched_forward_pass_is_that_of_transformers(batches: Batches) -> None:
+    torch.manual_seed(0)
+    model = checkpoint.make_model(checkpoint.SIZES["small"], batches.tokenizer).eval()
+    for weight in model.parameters():
+        if weight.dim() >= 2:
+            torch.nn.init.normal_(weight, std=0.1)
+    fast = network.Network(model, batches.positions(model))
+    processor = checkpoint.make_processor(batches.tokenizer)
+    rng = random.Random(7)
+    drawn = samples.draw_pictures(rng, 3)
+    batch = [samples.draw_sample(rng, cells, "large") for cells, _ in drawn]
+    group = batches.group([0, 1, 2], batch)
+    with torch.no_grad():
+        seen, deep = fast.encode(network.patches_of([picture for _, picture in drawn]))
+        states = fast(group.tokens, seen, deep)
+        for row, (_, picture) in enumerate(drawn):
+            prompt = batches.opening.replace("<|image_pad|>" * network.IMAGE_TOKENS, "<|image_pad|>")
+            prompt += batch[row].prompt + batches.closing
+            inputs = processor(images=[picture], text=[prompt], return_tensors="pt")
+            theirs = model(**inputs).logits[0]
+            ours = model.lm_head(states[row, : group.last[row] + 1])
+            torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
+def test_places_are_the_cells_that_a_question_is_about(drawn: list[tuple[shapes.Cells, shapes.Question]]) -> None:
+    for cells, question in drawn:
+        first, second = places_of(question, cells, True)[:9], places_of(question, cells, True)[9:]
+        if question.category == "where":
+            assert cells[first.index(1.0)] == by_hand(cells, question) and sum(first) == 1
+        if question.category == "path":
+            assert cells[second.index(1.0)] == by_hand(cells, question) and sum(second) == 1
+        if question.category == "count":
+            assert sum(first) == int(by_hand(cells, question))
+        assert (set(second) == {-1.0}) is (question.category not in ("compare", "path"))
+
+
+def test_a_tokenizer_has_a_token_for_every_word_and_any_bytes(batches: Batches) -> None:
+    assert batches.tokenizer.tokenize("How many red circle") == ["How", "Ġmany", "Ġred", "Ġcircle"]
+    text = "¿naïve 漢字 🙂?"
+    assert batches.tokenizer.decode(batches.tokenizer(text).input_ids) == text
+
+
+def test_make_tokenizer_writes_what_the_fast_tokenizer_needs(tmp_path: Path) -> None:
+    again = [checkpoint.make_tokenizer(tmp_path, seed=0).get_vocab() for _ in range(2)]
+    assert again[0] == again[1]

@@ -1,0 +1,133 @@
+"""Train the demo pair from scratch: DIR/small and DIR/large, checkpoints of the genuine Qwen3-VL architecture.
+
+    python tools/train_demo_pair.py DIR                 # both, one after the other, on a CPU or a GPU
+    python tools/train_demo_pair.py DIR --only small    # on a CPU, one core each: run two at once
+
+Writes DIR/<name>.jsonl as it goes: the learning curve, one line an evaluation. docs/demo-pair.md tells the rest.
+"""
+
+import argparse
+import itertools
+import json
+import random
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from demo_pair.batches import Batch, Batches
+from demo_pair.checkpoint import SIZES, make_model, make_processor, make_tokenizer, save
+from demo_pair.losses import CELL_WEIGHT, PLACE_WEIGHT, Auxiliary, losses
+from demo_pair.network import Network
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one model is trained."""
+
+    steps: int
+    seed: int
+    pictures: int = 16
+    """New pictures a step."""
+    samples: int = 5
+    """Samples a picture, of all forms."""
+    learning_rate: float = 3e-3
+    warmup: int = 100
+    decay: float = 0.4
+    """Share of the steps, at the end, in which the learning rate falls to zero."""
+
+    def rate(self, step: int) -> float:
+        """Warm-up, a plateau, a linear fall."""
+        falling = (self.steps - step) / (self.steps * self.decay)
+        return self.learning_rate * min((step + 1) / self.warmup, 1.0, falling)
+
+
+RECIPES = {"small": Recipe(steps=9000, seed=1), "large": Recipe(steps=4000, seed=2)}
+HELD_OUT = 10_000
+"""Added to a seed: the pictures of the learning curve, none of them trained on."""
+
+
+def train(folder: Path, name: str, recipe: Recipe, log_every: int) -> None:
+    """Train one model and save it as `folder`/`name`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    tokenizer = make_tokenizer(folder, seed=0)
+    batches = Batches(tokenizer, name)
+    torch.manual_seed(recipe.seed)
+    model = make_model(SIZES[name], tokenizer)
+    network = Network(model, batches.positions(model)).to(device)
+    auxiliary = Auxiliary(model, tokenizer, SIZES[name].hidden).to(device)
+    compiled = torch.compile(network, dynamic=True)
+    rng, held_out = random.Random(recipe.seed), random.Random(HELD_OUT + recipe.seed)
+    tests = [batches.draw(held_out, pictures=24, samples=8).to(device) for _ in range(3)]
+    steppers = optimizers(model, auxiliary)
+    began = time.perf_counter()
+    with (folder / f"{name}.jsonl").open("w") as log:
+        for step in range(recipe.steps):
+            batch = batches.draw(rng, recipe.pictures, recipe.samples).to(device)
+            with torch.autocast(device, torch.bfloat16):
+                parts = losses(compiled, auxiliary, batch)
+            text_loss, cell_loss, place_loss = parts
+            (text_loss + CELL_WEIGHT * cell_loss + PLACE_WEIGHT * place_loss).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            for stepper in steppers:
+                for group in stepper.param_groups:
+                    group["lr"] = recipe.rate(step)
+                stepper.step()
+                stepper.zero_grad()
+            if (step + 1) % log_every == 0 or step + 1 == recipe.steps:
+                with torch.autocast(device, torch.bfloat16):
+                    scores = evaluate(network, auxiliary, tests)
+                names = ("loss", "cell_loss", "place_loss")
+                figures = {kind: round(float(part.detach()), 4) for kind, part in zip(names, parts, strict=True)}
+                line = {"step": step + 1, "seconds": round(time.perf_counter() - began, 1), **figures, **scores}
+                print(json.dumps(line), file=log, flush=True)
+                print(
+                    f"{name}: step {step + 1} of {recipe.steps}, {figures}, S {scores['S']}, R {scores['R']}",
+                    flush=True,
+                )
+    save(folder / name, model.cpu(), make_processor(tokenizer))
+
+
+@torch.no_grad()
+def evaluate(network: Network, auxiliary: Auxiliary, batches: list[Batch]) -> dict[str, float]:
+    """Share of responses whose every token is the likeliest, by prompt and category: for a short answer, that greedy
+    decoding is right; for thinking, that it is so to the letter. `cells`: share of cells read off the vision tokens."""
+    right: dict[str, list[bool]] = defaultdict(list)
+    for batch in batches:
+        seen, deep = network.encode(batch.patches)
+        read = torch.stack([logits.argmax(-1) for logits in auxiliary.cell_logits(seen)], -1)
+        right["cells"] += (read == batch.cells).flatten().tolist()
+        for group, samples in zip(batch.groups, batch.samples, strict=True):
+            states = network(group.tokens, seen[group.picture], [level[group.picture] for level in deep])
+            guesses = network.model.lm_head(states).argmax(-1)
+            exact = ((guesses == group.labels) | (group.labels == -100)).all(-1)
+            for sample, fine in zip(samples, exact.tolist(), strict=True):
+                right[sample.form].append(fine)
+                right[f"{sample.form} {sample.question.category}"].append(fine)
+    return {name: round(sum(values) / len(values), 4) for name, values in sorted(right.items())}
+
+
+def optimizers(model: nn.Module, auxiliary: nn.Module) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices of the layers, AdamW for all else. The step sets the learning rate."""
+    matrices = [
+        w for name, w in model.named_parameters() if w.dim() == 2 and "embed" not in name and "head" not in name
+    ]
+    known = {id(weight) for weight in matrices}
+    others = [w for w in itertools.chain(model.parameters(), auxiliary.parameters()) if id(w) not in known]
+    return [
+        torch.optim.Muon(matrices, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(others, betas=(0.9, 0.98), weight_decay=0.0),
+    ]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", choices=list(SIZES))
+    parser.add_argument("--log-every", type=int, default=250)
+    arguments = parser.parse_args()
+    for name in [arguments.only] if arguments.only else list(SIZES):
+        train(arguments.folder, name, RECIPES[name], arguments.log_every)
