@@ -21,6 +21,7 @@ test: lint
 
 # The first 200 of the 1,000 documents; demo-full runs them all.
 demo: LIMIT := --limit 200
+demo-full: LIMIT :=
 demo demo-full: env
 	$(call shapes,mai,cascade)
 	$(call shapes,full_rt,transfer)

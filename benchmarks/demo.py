@@ -12,26 +12,27 @@ Two real vLLM engines, started once, answer the same documents in six ways:
 
 Requests are built, filtered and scored by lmms-eval's own task objects. Engines' caches are emptied before each run, so
 no way finds anything of another. Wall seconds are medians over the repeats and hold the opening of the samples; scores
-are those of the first repeat. Intervals are Wilson's, at 95%; that of a difference is of paired answers (McNemar's
-counts, normal approximation). The demo pair is a demonstration: nothing here is a benchmark result.
+are those of the first repeat; every other repeat takes the ways in the opposite order. Intervals are at 95%, Wilson's,
+and for differences those of paired answers (tools/demo_figures.py). Harm: of the transferred documents that the large
+model's short answer in the same run had right, how many the transfer has wrong. The demo pair is a demonstration:
+nothing here is a benchmark result.
 """
 
 import argparse
 import asyncio
-import math
 import statistics
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from common import print_json, print_table
-from demo_table import wilson
+from demo_figures import gain, harm, wilson
 from loguru import logger
 
 from lmms_eval_mai.cascade import MODES, Pair
 from lmms_eval_mai.config import Config, parse
-from lmms_eval_mai.engines.base import Side
+from lmms_eval_mai.engines.base import Call, Side
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.vllm import VllmEngine
 from lmms_eval_mai.requests import open_sample
@@ -56,6 +57,8 @@ class Run:
 
     traces: list[Trace]
     right: list[bool]
+    short_right: list[bool]
+    """Of the large model's short answers, in the ways that ask for them."""
     wall_s: float
 
     def tokens(self, side: Side) -> int:
@@ -72,10 +75,10 @@ def load_tasks(samples: int) -> dict[str, Any]:
     return tasks
 
 
-def score(task: Any, trace: Trace) -> bool:
+def score(task: Any, call: Call) -> bool:
     """What lmms-eval gives this answer: the task's filter, then its metric."""
-    (answer,) = AnswerFilter().apply([[trace.answer.text]], [])[0]
-    return bool(task.process_results(task.test_docs()[trace.answer.key.doc_id], [answer])["exact_match"])
+    (answer,) = AnswerFilter().apply([[call.text]], [])[0]
+    return bool(task.process_results(task.test_docs()[call.key.doc_id], [answer])["exact_match"])
 
 
 async def run_way(mode: str, task: Any, pair: Pair, config: Config, samples: int) -> Run:
@@ -92,7 +95,8 @@ async def run_way(mode: str, task: Any, pair: Pair, config: Config, samples: int
     await walk_all(len(traces), open_, lambda sample: MODES[mode](sample, pair), done, config.max_open_samples)
     wall_s = time.perf_counter() - began
     whole = [trace for trace in traces if trace is not None]
-    return Run(whole, [score(task, trace) for trace in whole], wall_s)
+    short = [c for trace in whole for c in trace.calls if (c.key.side, c.key.stage) == ("large", "short")]
+    return Run(whole, [score(task, t.answer) for t in whole], [score(task, call) for call in short], wall_s)
 
 
 async def measure(samples: int, repeats: int) -> dict[str, list[Run]]:
@@ -105,9 +109,10 @@ async def measure(samples: int, repeats: int) -> dict[str, list[Run]]:
             engine.check()
             await engine.start()
         pair = Pair(engines["small"], engines["large"], config.think, config.rules)
-        await run_way("cascade", tasks["shapes_s"], pair, config, min(samples, 32))  # first-time costs
-        for _ in range(repeats):
-            for way, (mode, task) in WAYS.items():
+        for mode, task in WAYS.values():
+            await run_way(mode, tasks[task], pair, config, min(samples, 32))  # first-time costs
+        for repeat in range(repeats):
+            for way, (mode, task) in list(WAYS.items())[:: -1 if repeat % 2 else 1]:
                 for engine in engines.values():
                     assert isinstance(engine, VllmEngine)
                     await engine.forget()
@@ -117,16 +122,6 @@ async def measure(samples: int, repeats: int) -> dict[str, list[Run]]:
         for engine in engines.values():
             await engine.close()
     return runs
-
-
-def gain(better: list[bool], worse: list[bool]) -> tuple[float, float, float]:
-    """Points of accuracy between two ways on the same documents: (difference, low, high)."""
-    won = sum(a and not b for a, b in zip(better, worse, strict=True))
-    lost = sum(b and not a for a, b in zip(better, worse, strict=True))
-    number = len(better)
-    half = 1.96 * math.sqrt(max(won + lost - (won - lost) ** 2 / number, 0)) / number
-    difference = (won - lost) / number
-    return 100 * difference, 100 * (difference - half), 100 * (difference + half)
 
 
 def report(runs: dict[str, list[Run]], samples: int, repeats: int) -> None:
@@ -167,9 +162,16 @@ def report(runs: dict[str, list[Run]], samples: int, repeats: int) -> None:
     exits = [trace.exit for trace in first["MAI"].traces]
     shares = {exit: exits.count(exit) / samples for exit in EXITS["cascade"]}
     print(f"MAI left by: {', '.join(f'{exit} {share:.1%}' for exit, share in shares.items())}")
-    harm = {way: harmed(first[way], right["large S"]) for way in ("MAI", "Full RT")}
-    for way, (spoilt, known) in harm.items():
-        print(f"{way}: of {known} transferred documents that large S had right, the thinking spoilt {spoilt}.")
+    harms = {}
+    for way, short_right in (("MAI", first["MAI"].short_right), ("Full RT", first["large S"].short_right)):
+        transferred = [trace.exit == "transfer" for trace in first[way].traces]
+        done = harm(transferred, right[way], short_right)
+        low, high = wilson(done.spoilt, done.known)
+        print(
+            f"{way}: of {done.known} transferred documents that large S had right, the thinking spoilt {done.spoilt} "
+            f"({100 * low:.0f}-{100 * high:.0f}%); of {done.unknown} that it had wrong, it rescued {done.rescued}."
+        )
+        harms[way] = asdict(done)
     ratios = {
         "small tokens, MAI / Full RT": tokens["MAI"]["small"] / tokens["Full RT"]["small"],
         "wall, MAI / large R": wall_s["MAI"] / wall_s["large R"],
@@ -178,17 +180,8 @@ def report(runs: dict[str, list[Run]], samples: int, repeats: int) -> None:
     print(", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()))
     figures = {"samples": samples, "repeats": repeats, "accuracy": accuracy, "tokens": tokens, "wall_s": wall_s}
     figures |= {"gains": {name: list(values) for name, values in gains.items()}, "exits": shares}
-    figures |= {"harm": {way: list(counts) for way, counts in harm.items()}, "ratios": ratios}
+    figures |= {"harm": harms, "ratios": ratios}
     print_json("demo", figures)
-
-
-def harmed(run: Run, large_short: list[bool]) -> tuple[int, int]:
-    """(transferred documents that large S had right and the transfer has wrong, those that large S had right)."""
-    known = [
-        fine for trace, fine, short in zip(run.traces, run.right, large_short, strict=True)
-        if trace.exit == "transfer" and short
-    ]  # fmt: skip
-    return known.count(False), len(known)
 
 
 def main() -> None:
@@ -196,6 +189,10 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=2)
     arguments = parser.parse_args()
+    if not (1 <= arguments.samples <= 1000 and arguments.repeats >= 1):
+        parser.error(
+            f"shapes has 1,000 documents: --samples {arguments.samples} --repeats {arguments.repeats} cannot be."
+        )
     logger.remove()
     logger.add(sys.stderr, level="INFO", filter=__name__)  # lmms-eval tells of every task file it reads
     report(asyncio.run(measure(arguments.samples, arguments.repeats)), arguments.samples, arguments.repeats)

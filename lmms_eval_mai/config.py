@@ -76,6 +76,10 @@ def parse(arguments: Mapping[str, Any]) -> Config:
     )
     model_name = left.pop("model_name", None)
     engine = _choice("engine", left.pop("engine", "vllm"), ENGINES)
+    if pair is not None and engine == "scripted":
+        raise ArgumentError(
+            f"pair={pair} names checkpoints, and engine=scripted has none: give small=... and large=..."
+        )
     kinds = {side: _choice(f"{side}_engine", left.pop(f"{side}_engine", engine), ENGINES) for side in SIDES}
     models = {side: left.pop(side, None) for side in SIDES}
     small, large = (_side_config(side, kinds[side], models[side], left) for side in SIDES)

@@ -1,7 +1,7 @@
 """Named pairs: `pair=<name>` stands for the arguments in pairs/<name>.yaml, and arguments beside it win.
 
-A preset is a flat YAML mapping of model arguments. A `small` or `large` that is a folder beside the file means that
-folder.
+A preset is a flat YAML mapping of model arguments for both sides; `small` and `large` are Hugging Face names, or begin
+with `./` and are folders beside the file.
 """
 
 from collections.abc import Mapping
@@ -29,6 +29,12 @@ def load(pair: Any) -> Mapping[str, Any]:
         )
     preset: dict[str, Any] = yaml.safe_load((FOLDER / f"{pair}.yaml").read_text())
     for side in ("small", "large"):
-        if (FOLDER / preset[side]).is_dir():
-            preset[side] = str(FOLDER / preset[side])
+        if preset[side].startswith("./"):
+            folder = FOLDER / preset[side]
+            if not (folder / "config.json").is_file():
+                raise ArgumentError(
+                    f"The checkpoint of pair={pair} is missing from {folder}: install lmms-eval-mai again, or make the "
+                    "pair with tools/train_demo_pair.py and give small=... and large=..."
+                )
+            preset[side] = str(folder)
     return preset

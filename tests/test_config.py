@@ -1,11 +1,13 @@
 """Arguments arrive as lmms-eval parses them, and what cannot work is refused with a sentence."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lmms_eval.utils import simple_parse_args_string
 
+from lmms_eval_mai import presets
 from lmms_eval_mai.config import Config, decode, parse
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.errors import ArgumentError
@@ -28,7 +30,15 @@ def test_a_named_pair_stands_for_its_arguments_and_those_beside_it_win() -> None
         assert (Path(side.model) / "config.json").is_file() and Path(side.model).name == side.side
     beside = parse_text("pair=demo,large=x/y,mode=transfer")
     assert (beside.small.model, beside.large.model, beside.mode) == (config.small.model, "x/y", "transfer")
+    assert (config.max_new_tokens, parse_text("pair=demo,max_new_tokens=9").max_new_tokens) == (512, 9)
     assert parse_text("pair=qwen3vl-2b-8b") == parse({})
+
+
+def test_a_pair_whose_checkpoints_are_gone_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    shutil.copy(presets.FOLDER / "demo.yaml", tmp_path)
+    monkeypatch.setattr(presets, "FOLDER", tmp_path)
+    with pytest.raises(ArgumentError, match="pair=demo is missing from"):
+        parse_text("pair=demo")
 
 
 def test_an_argument_goes_to_both_engines_and_a_sides_own_wins() -> None:
@@ -70,6 +80,7 @@ def test_a_mode_of_one_model_needs_only_that_model() -> None:
     [
         ("mode=casacde", ["mode=casacde", "cascade, transfer, small, large"]),
         ("pair=dmo", ["pair=dmo", "demo, qwen3vl-2b-8b"]),
+        ("pair=demo,engine=scripted", ["pair=demo", "engine=scripted", "small=..."]),
         ("think=S", ["think=S", "R, E"]),
         ("engine=sglang", ["engine=sglang", "vllm, scripted"]),
         ("large_engine=sglang", ["large_engine=sglang"]),

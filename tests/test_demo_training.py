@@ -1,6 +1,7 @@
 """What the demo pair is trained on and by: questions have one exact answer, mistakes are mistakes, and the fast forward
 pass is transformers' own."""
 
+import json
 import random
 from pathlib import Path
 
@@ -8,9 +9,12 @@ import pytest
 import torch
 from demo_pair import checkpoint, network, samples, shapes
 from demo_pair.batches import Batches, places_of
+from demo_pair.losses import Auxiliary, losses
 from demo_pair.questions import ask
 from demo_pair.thinking import mistaken, solve
+from train_demo_pair import Recipe, optimizers, train
 
+from lmms_eval_mai import prompts, tasks
 from lmms_eval_mai.benchmarks import BENCHMARKS, extract_answer
 
 
@@ -21,8 +25,8 @@ def drawn() -> list[tuple[shapes.Cells, shapes.Question]]:
 
 
 @pytest.fixture(scope="module")
-def batches(tmp_path_factory: pytest.TempPathFactory) -> Batches:
-    return Batches(checkpoint.make_tokenizer(tmp_path_factory.mktemp("tokenizer"), seed=0), "large")
+def batches() -> Batches:
+    return Batches(checkpoint.make_tokenizer(seed=0), "large")
 
 
 def by_hand(cells: shapes.Cells, question: shapes.Question) -> str:
@@ -81,6 +85,27 @@ def test_a_mistaken_solution_has_another_answer_that_parses(
         assert extract_answer(wrong.thinking) == wrong.answer != solve(question, cells).answer
         assert BENCHMARKS["shapes"].parse(wrong.answer, doc) is not None
     assert found > 400
+
+
+def test_a_training_prompt_is_the_text_that_the_task_asks() -> None:
+    rng, seen = random.Random(4), set()
+    for _ in range(600):
+        sample = samples.draw_sample(rng, shapes.random_cells(rng), "large")
+        options = dict(zip("ABCD", sample.question.options or [""] * 4, strict=True))
+        doc = {"question": sample.question.text, **options}
+        if sample.form in ("S", "E", "R"):
+            asked = tasks.doc_to_text(doc, {"benchmark": "shapes", "variant": sample.form.lower()})
+        else:
+            kind = BENCHMARKS["shapes"].kind(doc)
+            benchmark = {"stage2": "pope", "reference": "shapes"}[sample.form]
+            given = prompts.transfer(benchmark, "@", kind).split("@")
+            question = tasks.doc_to_text(doc, {"benchmark": "shapes", "variant": "s"})
+            question = question.removesuffix(prompts.instruction("S", kind))
+            assert sample.prompt.startswith(question + given[0]) and sample.prompt.endswith(given[1])
+            asked = sample.prompt
+        assert asked == sample.prompt
+        seen.add((sample.form, bool(sample.question.options)))
+    assert len(seen) == 10
 
 
 def test_a_training_prompt_is_what_the_chat_template_makes_of_the_tasks_message(batches: Batches) -> None:
@@ -145,6 +170,56 @@ def test_a_tokenizer_has_a_token_for_every_word_and_any_bytes(batches: Batches) 
     assert batches.tokenizer.decode(batches.tokenizer(text).input_ids) == text
 
 
-def test_make_tokenizer_writes_what_the_fast_tokenizer_needs(tmp_path: Path) -> None:
-    again = [checkpoint.make_tokenizer(tmp_path, seed=0).get_vocab() for _ in range(2)]
-    assert again[0] == again[1]
+def test_the_same_seed_gives_the_same_vocabulary(batches: Batches) -> None:
+    assert checkpoint.make_tokenizer(seed=0).get_vocab() == batches.tokenizer.get_vocab()
+
+
+def test_a_picture_shows_its_cells(drawn: list[tuple[shapes.Cells, shapes.Question]]) -> None:
+    rng = random.Random(9)
+    for cells, _ in drawn[:100]:
+        picture = shapes.draw(cells, rng)
+        for number, cell in enumerate(cells):
+            row, column = divmod(number, shapes.SIDE)
+            left, top = column * shapes.CELL + 1, row * shapes.CELL + 1
+            inside = picture.crop((left, top, left + shapes.CELL - 2, top + shapes.CELL - 2))
+            painted = [colour for _, colour in inside.getcolors() if colour != (244, 244, 240)]
+            assert bool(painted) is (cell != shapes.EMPTY)
+            for colour in painted:
+                wanted = shapes.COLOURS[cell.split()[0]]
+                assert max(abs(a - b) for a, b in zip(colour, wanted, strict=True)) <= 18, (cell, colour)
+
+
+def test_training_ends_in_a_checkpoint_that_transformers_loads_and_a_curve(tmp_path: Path) -> None:
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    recipe = Recipe(steps=3, seed=1, pictures=2, samples=4, warmup=1)
+    train(tmp_path, "small", recipe, 2, compiled=False)
+    lines = [json.loads(line) for line in (tmp_path / "small.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [2, 3]
+    assert all(line[part] > 0 for line in lines for part in ("loss", "cell_loss", "place_loss"))
+    model = AutoModelForImageTextToText.from_pretrained(tmp_path / "small")
+    assert model.dtype == torch.bfloat16
+    assert AutoProcessor.from_pretrained(tmp_path / "small").tokenizer.model_max_length == checkpoint.CONTEXT
+
+
+def test_the_learning_rate_rises_stays_and_falls_to_nothing() -> None:
+    recipe = Recipe(steps=1000, seed=1, learning_rate=1.0, warmup=100, decay=0.4)
+    assert [recipe.rate(step) for step in (0, 49, 99, 400, 599)] == [0.01, 0.5, 1.0, 1.0, 1.0]
+    assert [recipe.rate(step) for step in (800, 1000)] == [0.5, 0.0]
+
+
+def test_learning_lowers_the_loss(batches: Batches) -> None:
+    torch.manual_seed(0)
+    model = checkpoint.make_model(checkpoint.SIZES["small"], batches.tokenizer)
+    net = network.Network(model, batches.positions(model))
+    auxiliary = Auxiliary(model, batches.tokenizer, checkpoint.SIZES["small"].hidden)
+    batch, found = batches.draw(random.Random(2), 4, 4), []
+    steppers = optimizers(model, auxiliary)
+    for _ in range(12):
+        parts = losses(net, auxiliary, batch)
+        found.append([float(part.detach()) for part in parts])
+        sum(parts).backward()
+        for stepper in steppers:
+            stepper.step()
+            stepper.zero_grad()
+    assert all(last < 0.8 * first for first, last in zip(found[0], found[-1], strict=True)), (found[0], found[-1])

@@ -182,6 +182,15 @@ def test_a_second_call_of_a_sample_finds_image_and_question_in_the_prefix_cache(
     assert second.cached_tokens >= 32
 
 
+def test_an_engine_that_forgot_finds_nothing_in_its_prefix_cache(vllm: Running) -> None:
+    image, text = picture("blue", (200, 120)), "Which colour is it? "
+    (first,), (again,) = vllm.ask(prompt(0, image, text)), vllm.ask(prompt(0, image, text))
+    vllm.loop.run(vllm.engine.forget())
+    (after,) = vllm.ask(prompt(0, image, text))
+    assert (first.cached_tokens, after.cached_tokens) == (0, 0) and again.cached_tokens >= 32
+    assert first.text == after.text
+
+
 def test_token_counts_are_those_of_the_models_own_processor(vllm: Running, tiny_pair: tuple[Path, Path]) -> None:
     from transformers import AutoProcessor
 

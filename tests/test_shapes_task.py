@@ -1,9 +1,11 @@
 """The five tasks of `shapes`: its documents, prompts and scores, as lmms-eval loads them."""
 
+import io
 from collections import Counter
 from typing import Any
 
 import pytest
+from PIL import Image
 from task_helpers import INSTRUCTIONS, VARIANTS, config, pictures, texts, types
 
 from lmms_eval_mai import plugin
@@ -58,6 +60,8 @@ def test_the_split_is_what_the_tool_draws(docs: list[dict[str, Any]]) -> None:
     from make_shapes import SEED, make_rows
 
     drawn = make_rows(1000, SEED)
+    for row, doc in zip(drawn, docs, strict=True):
+        assert Image.open(io.BytesIO(row["image"]["bytes"])).tobytes() == doc["image"].tobytes()
     columns = ("id", "question", "A", "B", "C", "D", "answer", "category")
     assert [[row[name] for name in columns] for row in drawn] == [[doc[name] for name in columns] for doc in docs]
 

@@ -8,19 +8,32 @@ short answers of a cascade are the two models' answers to the Simple prompt, so 
 
 import argparse
 import json
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from demo_figures import wilson
 from lmms_eval.api.metrics import exact_match_hf_evaluate
 from pytablewriter import MarkdownTableWriter
 
 from lmms_eval_mai.benchmarks import extract_answer
+from lmms_eval_mai.sample import EXITS
 
 Record = dict[str, Any]
 """One line of lmms-eval's samples file."""
+
+
+@dataclass(frozen=True)
+class Logged:
+    """The newest run in a folder."""
+
+    samples: list[Record]
+    seconds: float
+    """Wall time of answering, without starts."""
+
+    def exits(self) -> list[str]:
+        return [record["token_counts"][0]["exit"] for record in self.samples]
 
 
 @dataclass(frozen=True)
@@ -32,16 +45,23 @@ class Row:
     samples: int
     small_tokens: int
     large_tokens: int
-    seconds: float
-    """Sum over calls; calls overlap."""
+    seconds: float | None
+    """Wall time; None for what was no run of its own."""
 
 
-def read(folder: Path) -> list[Record]:
-    """The samples of the newest run in `folder`."""
-    files = sorted(folder.rglob("*_samples_shapes_*.jsonl"), key=lambda file: file.stat().st_mtime)
+def read(folder: Path, mode: str) -> Logged:
+    """Ends the program with a sentence where `folder` holds no run of shapes_s in this mode."""
+    files = sorted(folder.rglob("*_samples_shapes_s.jsonl"), key=lambda file: file.stat().st_mtime)
     if not files:
-        raise SystemExit(f"{folder} holds no samples of a shapes task: run lmms-eval there with --log_samples.")
-    return [json.loads(line) for line in files[-1].read_text().split("\n") if line]
+        raise SystemExit(f"{folder} holds no samples of shapes_s: run lmms-eval there with --log_samples.")
+    samples = [json.loads(line) for line in files[-1].read_text().split("\n") if line]
+    results = json.loads(Path(str(files[-1]).replace("_samples_shapes_s.jsonl", "_results.json")).read_text())
+    run = Logged(sorted(samples, key=lambda record: record["doc_id"]), results["throughput"]["total_elapsed_time"])
+    if not set(run.exits()) <= set(EXITS[mode]) or (mode == "cascade" and "agree_short" not in run.exits()):
+        raise SystemExit(
+            f"{files[-1]} is no run with mode={mode}: its exits are {', '.join(sorted(set(run.exits())))}."
+        )
+    return run
 
 
 def calls_of(record: Record) -> list[Record]:
@@ -54,38 +74,30 @@ def is_right(text: str, record: Record) -> bool:
     return bool(exact_match_hf_evaluate(**answers, ignore_case=True, ignore_punctuation=True)["exact_match"])
 
 
-def short_row(name: str, side: str, records: list[Record]) -> Row:
+def short_row(name: str, side: str, run: Logged) -> Row:
     """One model's Simple prompt, out of a cascade."""
-    calls = [(r, c) for r in records for c in calls_of(r) if (c["side"], c["stage"]) == (side, "short")]
+    calls = [(r, c) for r in run.samples for c in calls_of(r) if (c["side"], c["stage"]) == (side, "short")]
     right = sum(is_right(call["text"], record) for record, call in calls)
-    return _row(name, right, len(records), [call for _, call in calls])
+    return _row(name, right, len(run.samples), [call for _, call in calls], None)
 
 
-def run_row(name: str, records: list[Record]) -> Row:
+def run_row(name: str, run: Logged) -> Row:
     """A whole run: right is what lmms-eval scored."""
-    right = round(sum(record["exact_match"] for record in records))
-    return _row(name, right, len(records), [call for record in records for call in calls_of(record)])
+    right = round(sum(record["exact_match"] for record in run.samples))
+    calls = [call for record in run.samples for call in calls_of(record)]
+    return _row(name, right, len(run.samples), calls, run.seconds)
 
 
-def _row(name: str, right: int, samples: int, calls: Iterable[Record]) -> Row:
-    tokens, seconds = {"small": 0, "large": 0}, 0.0
+def _row(name: str, right: int, samples: int, calls: Iterable[Record], seconds: float | None) -> Row:
+    tokens = {"small": 0, "large": 0}
     for call in calls:
         tokens[call["side"]] += call["output_tokens"]
-        seconds += call["total_s"]
     return Row(name, right, samples, tokens["small"], tokens["large"], seconds)
-
-
-def wilson(right: int, samples: int) -> tuple[float, float]:
-    """The 95% interval of a share (Wilson's score interval)."""
-    z, share = 1.96, right / samples
-    middle = (share + z * z / (2 * samples)) / (1 + z * z / samples)
-    half = z * math.sqrt(share * (1 - share) / samples + z * z / (4 * samples**2)) / (1 + z * z / samples)
-    return middle - half, middle + half
 
 
 def table(rows: Iterable[Row]) -> str:
     writer = MarkdownTableWriter()
-    writer.headers = ["way", "accuracy %", "95% interval", "small output tokens", "large output tokens", "call seconds"]
+    writer.headers = ["way", "accuracy %", "95% interval", "small output tokens", "large output tokens", "wall s"]
     writer.value_matrix = []
     for row in rows:
         low, high = wilson(row.right, row.samples)
@@ -96,10 +108,10 @@ def table(rows: Iterable[Row]) -> str:
                 f"{100 * low:.1f}-{100 * high:.1f}",
                 str(row.small_tokens),
                 str(row.large_tokens),
-                f"{row.seconds:.1f}",
+                "" if row.seconds is None else f"{row.seconds:.1f}",
             ]
         )
-    return writer.dumps()
+    return str(writer.dumps())
 
 
 def main() -> None:
@@ -107,12 +119,17 @@ def main() -> None:
     parser.add_argument("mai", type=Path)
     parser.add_argument("full_rt", type=Path)
     arguments = parser.parse_args()
-    mai, full_rt = read(arguments.mai), read(arguments.full_rt)
-    exits = [record["token_counts"][0]["exit"] for record in mai]
-    print(f"\nThe demo pair on {len(mai)} documents of shapes (a demonstration, not a benchmark result):\n")
+    mai, full_rt = read(arguments.mai, "cascade"), read(arguments.full_rt, "transfer")
+    documents = [[record["doc_id"] for record in run.samples] for run in (mai, full_rt)]
+    if documents[0] != documents[1]:
+        raise SystemExit(
+            f"The two runs are of {len(documents[0])} and {len(documents[1])} documents, and not of the same ones: "
+            "run both with the same --limit."
+        )
+    print(f"\nThe demo pair on {len(mai.samples)} documents of shapes (a demonstration, not a benchmark result):\n")
     rows = [short_row("small S", "small", mai), short_row("large S", "large", mai)]
     print(table([*rows, run_row("Full RT", full_rt), run_row("MAI", mai)]))
-    shares = (f"{exit} {exits.count(exit) / len(exits):.0%}" for exit in ("agree_short", "agree_think", "transfer"))
+    shares = (f"{exit} {mai.exits().count(exit) / len(mai.samples):.0%}" for exit in EXITS["cascade"])
     print(f"MAI left by: {', '.join(shares)}.")
 
 

@@ -13,8 +13,10 @@ from typing import Any
 
 from datasets import Dataset, Features, Image, Value
 from demo_pair.questions import ask
-from demo_pair.shapes import LETTERS, draw, random_cells
+from demo_pair.shapes import draw, random_cells
 from demo_pair.thinking import solve
+
+from lmms_eval_mai.shapes import LETTERS
 
 DOCUMENTS = 1000
 SEED = "shapes test 1"

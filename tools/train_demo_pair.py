@@ -1,7 +1,7 @@
 """Train the demo pair from scratch: DIR/small and DIR/large, checkpoints of the genuine Qwen3-VL architecture.
 
     python tools/train_demo_pair.py DIR                 # both, one after the other, on a CPU or a GPU
-    python tools/train_demo_pair.py DIR --only small    # on a CPU, one core each: run two at once
+    python tools/train_demo_pair.py DIR --only small    # one of them
 
 Writes DIR/<name>.jsonl as it goes: the learning curve, one line an evaluation. docs/demo-pair.md tells the rest.
 """
@@ -49,17 +49,17 @@ HELD_OUT = 10_000
 """Added to a seed: the pictures of the learning curve, none of them trained on."""
 
 
-def train(folder: Path, name: str, recipe: Recipe, log_every: int) -> None:
-    """Train one model and save it as `folder`/`name`."""
+def train(folder: Path, name: str, recipe: Recipe, log_every: int, *, compiled: bool = True) -> None:
+    """Train one model and save it as `folder`/`name`. Uncompiled it starts at once, and a step takes twice as long."""
     folder.mkdir(parents=True, exist_ok=True)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    tokenizer = make_tokenizer(folder, seed=0)
+    tokenizer = make_tokenizer(seed=0)
     batches = Batches(tokenizer, name)
     torch.manual_seed(recipe.seed)
     model = make_model(SIZES[name], tokenizer)
     network = Network(model, batches.positions(model)).to(device)
     auxiliary = Auxiliary(model, tokenizer, SIZES[name].hidden).to(device)
-    compiled = torch.compile(network, dynamic=True)
+    forward = torch.compile(network, dynamic=True) if compiled else network
     rng, held_out = random.Random(recipe.seed), random.Random(HELD_OUT + recipe.seed)
     tests = [batches.draw(held_out, pictures=24, samples=8).to(device) for _ in range(3)]
     steppers = optimizers(model, auxiliary)
@@ -68,7 +68,7 @@ def train(folder: Path, name: str, recipe: Recipe, log_every: int) -> None:
         for step in range(recipe.steps):
             batch = batches.draw(rng, recipe.pictures, recipe.samples).to(device)
             with torch.autocast(device, torch.bfloat16):
-                parts = losses(compiled, auxiliary, batch)
+                parts = losses(forward, auxiliary, batch)
             text_loss, cell_loss, place_loss = parts
             (text_loss + CELL_WEIGHT * cell_loss + PLACE_WEIGHT * place_loss).backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)

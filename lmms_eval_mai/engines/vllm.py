@@ -92,8 +92,10 @@ class VllmEngine:
         await asyncio.to_thread(llm.shutdown)
 
     async def forget(self) -> None:
-        """Empty the caches of prefixes and pictures: what comes next is timed as if it came first."""
-        await self._llm.reset_prefix_cache()
+        """Empty the caches of prefixes and pictures: what comes next is timed as if it came first. No call may be in
+        flight; raises `MaiError` where one holds its prefix."""
+        if not await self._llm.reset_prefix_cache():
+            raise MaiError(f"The {self.name} engine keeps its prefix cache: a call is still in flight. Wait for it.")
         await self._llm.reset_mm_cache()
         await self._llm.reset_encoder_cache()
 

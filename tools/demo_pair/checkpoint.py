@@ -43,10 +43,8 @@ SIZES = {
 }
 
 
-def make_tokenizer(folder: Path, seed: int) -> Qwen2Tokenizer:
+def make_tokenizer(seed: int) -> Qwen2Tokenizer:
     """Qwen's own splitting into words, with a vocabulary trained on prompts and responses of the domain."""
-    (folder / "vocab.json").write_text("{}")
-    (folder / "merges.txt").write_text("#version: 0.2\n")
     blank = Qwen2Tokenizer(vocab={}, merges=[], eos_token="<|im_end|>", pad_token="<|endoftext|>", unk_token=None)
     tokenizer = blank.train_new_from_iterator(_texts(seed), VOCABULARY, new_special_tokens=SPECIAL)
     tokenizer.chat_template = CHAT_TEMPLATE

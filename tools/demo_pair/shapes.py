@@ -10,13 +10,14 @@ from typing import Literal
 
 from PIL import Image, ImageDraw
 
+from lmms_eval_mai.shapes import LETTERS
+
 SIDE, CELL = 3, 32
 COLOURS = {"red": (214, 48, 49), "green": (39, 158, 79), "blue": (41, 98, 217), "yellow": (232, 190, 36)}
 SHAPES = ("circle", "square", "triangle", "cross")
 KINDS = tuple(f"{colour} {shape}" for colour in COLOURS for shape in SHAPES)
 EMPTY = "empty cell"
 MOVES = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
-LETTERS = "ABCD"
 
 Cells = tuple[str, ...]
 """The cells row by row: a kind or `EMPTY`."""

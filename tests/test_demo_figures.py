@@ -1,0 +1,104 @@
+"""The numbers of the demonstration, against counts worked by hand."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import demo_table
+import pytest
+from demo_figures import Harm, gain, harm, wilson
+
+
+def test_wilsons_interval_is_that_of_the_textbook() -> None:
+    assert wilson(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)
+    assert wilson(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
+    assert wilson(0, 0) == (0.0, 1.0)
+
+
+def test_a_gain_is_of_the_first_over_the_second_and_knows_pairs() -> None:
+    better, worse = [True] * 80 + [False] * 20, [True] * 60 + [False] * 40
+    difference, low, high = gain(better, worse)
+    assert (difference, gain(worse, better)[0]) == (20.0, -20.0)
+    assert 0 < low < 20 < high
+    # The same shares, but the two are right on other documents: a wider interval.
+    apart = gain(better, [False] * 40 + [True] * 60)
+    assert apart[0] == 20.0 and apart[2] - apart[1] > high - low
+
+
+def test_two_ways_that_never_differ_gain_nothing_with_an_interval() -> None:
+    difference, low, high = gain([True] * 50, [True] * 50)
+    assert difference == 0 and low < 0 < high
+
+
+def test_harm_counts_what_was_transferred_only() -> None:
+    transferred = [True, True, True, True, True, False, False]
+    right = [True, False, True, False, True, False, True]
+    short_right = [True, True, False, False, True, True, False]
+    assert harm(transferred, right, short_right) == Harm(spoilt=1, known=3, rescued=1, unknown=2)
+
+
+# --- the table of make demo -----------------------------------------------------------------------------------
+
+
+def call(side: str, stage: str, answer: str, tokens: int = 4) -> dict[str, Any]:
+    return {"side": side, "stage": stage, "text": f"[[{answer}]]", "output_tokens": tokens}
+
+
+def record(doc_id: int, exit: str, right: bool, *calls: dict[str, Any]) -> dict[str, Any]:
+    counts = [{"exit": exit, "calls": list(calls)}]
+    return {"doc_id": doc_id, "target": "3", "exact_match": float(right), "token_counts": counts}
+
+
+def write(folder: Path, seconds: float, records: list[dict[str, Any]]) -> Path:
+    folder.mkdir()
+    (folder / "1_samples_shapes_s.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
+    (folder / "1_results.json").write_text(json.dumps({"throughput": {"total_elapsed_time": seconds}}))
+    return folder
+
+
+@pytest.fixture
+def mai(tmp_path: Path) -> Path:
+    short = (call("small", "short", "2"), call("large", "short", "3"))
+    records = [
+        record(0, "agree_short", True, call("small", "short", "3."), call("large", "short", "3")),
+        record(1, "agree_think", True, *short, call("small", "think", "3", 50)),
+        record(2, "transfer", False, *short, call("small", "think", "2", 60), call("large", "transfer", "2")),
+    ]
+    return write(tmp_path / "mai", 1.5, records)
+
+
+def full_rt(folder: Path, documents: int) -> Path:
+    calls = (call("small", "think", "3", 70), call("large", "transfer", "3", 5))
+    return write(folder, 2.5, [record(i, "transfer", True, *calls) for i in reversed(range(documents))])
+
+
+def show(monkeypatch: pytest.MonkeyPatch, *folders: Path) -> None:
+    monkeypatch.setattr("sys.argv", ["demo_table.py", *map(str, folders)])
+    demo_table.main()
+
+
+def test_the_demos_table_adds_up_what_lmms_eval_logged(
+    mai: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show(monkeypatch, mai, full_rt(tmp_path / "rt", 3))
+    printed = capsys.readouterr().out
+    table = [[cell.strip() for cell in line.split("|")] for line in printed.splitlines() if line.startswith("|")]
+    assert {cells[1]: (cells[2], *cells[4:-1]) for cells in table[2:]} == {
+        "small S": ("33.3", "12", "0", ""),
+        "large S": ("100.0", "0", "12", ""),
+        "Full RT": ("100.0", "210", "15", "2.5"),
+        "MAI": ("66.7", "122", "16", "1.5"),
+    }
+    assert "agree_short 33%, agree_think 33%, transfer 33%" in printed
+
+
+def test_runs_that_cannot_be_compared_are_refused(mai: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    three, two, empty = full_rt(tmp_path / "rt", 3), full_rt(tmp_path / "two", 2), tmp_path / "none"
+    for folders, words in (
+        ((three, mai), "no run with mode=cascade"),
+        ((mai, mai), "no run with mode=transfer"),
+        ((mai, two), "of 3 and 2 documents"),
+        ((mai, empty), "holds no samples of shapes_s"),
+    ):
+        with pytest.raises(SystemExit, match=words):
+            show(monkeypatch, *folders)
