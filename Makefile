@@ -23,6 +23,7 @@ test: lint
 demo: LIMIT := --limit 200
 demo-full: LIMIT :=
 demo demo-full: env
+	rm -rf out/demo  # lmms-eval ends with 0 when a run fails: no table of an older one
 	$(call shapes,mai,cascade)
 	$(call shapes,full_rt,transfer)
 	$(PY) tools/demo_table.py out/demo/mai out/demo/full_rt

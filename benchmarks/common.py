@@ -1,4 +1,4 @@
-"""What both benchmarks share: the exits they force, and how figures are printed.
+"""What the benchmarks share: the exits they force, and how figures are printed.
 
 Imported before all else: it makes `tools/` importable, and keeps Hugging Face offline and vLLM's log short.
 """

@@ -28,13 +28,6 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def samples(output: Path) -> list[Sample]:
-    found = read_samples(output, "shapes_s")
-    assert len(found) == DOCUMENTS
-    return found
-
-
-@pytest.fixture(scope="module")
 def documents() -> list[dict[str, Any]]:
     import datasets
 
@@ -42,6 +35,14 @@ def documents() -> list[dict[str, Any]]:
 
     file = str(task_dir() / "shapes" / "test.parquet")
     return list(datasets.load_dataset("parquet", data_files=file, split="train").select(range(DOCUMENTS)))
+
+
+@pytest.fixture(scope="module")
+def samples(output: Path, documents: list[dict[str, Any]]) -> list[Sample]:
+    """What lmms-eval logged, each with its document."""
+    found = read_samples(output, "shapes_s")
+    assert len(found) == DOCUMENTS
+    return [{**sample, "doc": documents[sample["doc_id"]]} for sample in found]
 
 
 def calls(sample: Sample) -> dict[tuple[str, str], str]:
@@ -70,10 +71,9 @@ def test_transformers_says_what_vllm_said_in_every_call(samples: list[Sample], d
     for side in ("small", "large"):
         model, processor = load(side)
         for sample in samples:
-            doc = documents[sample["doc_id"]]
             for (by, stage), text in calls(sample).items():
                 if by == side:
-                    assert answer(model, processor, doc, ending(sample, stage)) == text
+                    assert answer(model, processor, sample["doc"], ending(sample, stage)) == text
                     seen[f"{side} {stage}"] += 1
     assert seen["small short"] == seen["large short"] == DOCUMENTS
     assert seen["small think"] > seen["large transfer"] > 0
