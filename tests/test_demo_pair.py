@@ -135,9 +135,9 @@ def test_the_score_and_the_exits_follow_from_the_traces(output: Path, samples: l
     )
 
 
-def test_every_exit_is_taken_and_the_pair_is_no_worse_than_its_large_model(samples: list[Sample]) -> None:
+def test_every_exit_is_taken_and_both_the_large_model_and_the_cascade_beat_the_small_one(samples: list[Sample]) -> None:
     exits = Counter(sample["token_counts"][0]["exit"] for sample in samples)
     assert set(exits) == {"agree_short", "agree_think", "transfer"}
     assert exits["agree_short"] >= DOCUMENTS / 2
     short = {side: sum(right(calls(s)[side, "short"], s) for s in samples) for side in ("small", "large")}
-    assert short["small"] < short["large"] <= sum(sample["exact_match"] for sample in samples)
+    assert short["small"] + 5 <= min(short["large"], sum(sample["exact_match"] for sample in samples))
