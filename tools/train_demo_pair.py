@@ -106,7 +106,8 @@ def evaluate(network: Network, auxiliary: Auxiliary, batches: list[Batch]) -> di
             exact = ((guesses == group.labels) | (group.labels == -100)).all(-1)
             for sample, fine in zip(samples, exact.tolist(), strict=True):
                 right[sample.form].append(fine)
-                right[f"{sample.form} {sample.question.category}"].append(fine)
+                kind = "choice" if sample.question.options else sample.question.category
+                right[f"{sample.form} {kind}"].append(fine)
     return {name: round(sum(values) / len(values), 4) for name, values in sorted(right.items())}
 
 
