@@ -17,6 +17,8 @@ from benchmark_helpers import (
     RWQA_BARE,
     RWQA_CHOICE,
     RWQA_OPEN,
+    SHAPES_CHOICE,
+    SHAPES_WORD,
 )
 
 from lmms_eval_mai.benchmarks import BENCHMARKS, Rules, Verification, verify
@@ -100,6 +102,13 @@ TABLE: list[tuple[str, dict[str, Any], str, str, bool]] = [
     ("realworldqa", RWQA_OPEN, "A", "a", True),
     ("realworldqa", RWQA_OPEN, "3", "three", False),
     ("realworldqa", RWQA_OPEN, ".", ".", False),
+    ("shapes", SHAPES_CHOICE, "B", "(B)", True),
+    ("shapes", SHAPES_CHOICE, "The answer is C", "C.", True),
+    ("shapes", SHAPES_CHOICE, "A", "D", False),
+    ("shapes", SHAPES_CHOICE, "Bird", "B", False),
+    ("shapes", SHAPES_WORD, "Red circle", "red circle", True),
+    ("shapes", SHAPES_WORD, "red circle", "red cross", False),
+    ("shapes", SHAPES_WORD, "", "", False),
     # A task that is not ours: letters where the document shows options, else the same text.
     ("any", {"options": ["red", "green"]}, "B", "(B)", True),
     ("any", {"options": ["red", "green"]}, "C", "C", False),
@@ -188,6 +197,8 @@ def test_a_verification_tells_what_was_parsed() -> None:
         ("realworldqa", RWQA_CHOICE, "letter"),
         ("realworldqa", RWQA_BARE, "letter"),
         ("realworldqa", RWQA_OPEN, "word"),
+        ("shapes", SHAPES_CHOICE, "letter"),
+        ("shapes", SHAPES_WORD, "word"),
         ("any", NONE, "word"),
         ("any", MMBENCH_TWO, "letter"),
         ("any", {"choices": ["x", "y"]}, "letter"),

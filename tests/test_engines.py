@@ -183,7 +183,7 @@ def test_a_second_call_of_a_sample_finds_image_and_question_in_the_prefix_cache(
 
 
 def test_an_engine_that_forgot_finds_nothing_in_its_prefix_cache(vllm: Running) -> None:
-    image, text = picture("blue", (200, 120)), "Which colour is it? "
+    image, text = picture("purple", (208, 128)), "Which colour has it? "
     (first,), (again,) = vllm.ask(prompt(0, image, text)), vllm.ask(prompt(0, image, text))
     vllm.loop.run(vllm.engine.forget())
     (after,) = vllm.ask(prompt(0, image, text))
