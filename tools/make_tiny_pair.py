@@ -68,20 +68,34 @@ def make_tokenizer(folder: Path) -> Qwen2Tokenizer:
     return tokenizer
 
 
+def make_processor(tokenizer: Qwen2Tokenizer, smallest: int, largest: int) -> Qwen3VLProcessor:
+    """Images of `smallest` to `largest` pixels keep their size; one token stands for 32 x 32 px."""
+    pixels = {"shortest_edge": smallest, "longest_edge": largest}
+    vision = {"patch_size": 16, "temporal_patch_size": 2, "merge_size": 2}
+    return Qwen3VLProcessor(
+        image_processor=Qwen2VLImageProcessor(size=pixels, **vision),
+        tokenizer=tokenizer,
+        video_processor=Qwen3VLVideoProcessor(size=pixels, **vision),
+        chat_template=CHAT_TEMPLATE,
+    )
+
+
+def save(folder: Path, model: Qwen3VLForConditionalGeneration, processor: Qwen3VLProcessor) -> None:
+    """As real checkpoints have it: bf16 safetensors, config, generation config, tokenizer, processor, chat template."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    processor.save_pretrained(folder)
+    # transformers 5 writes processor_config.json alone; vLLM and older tools also look for this one.
+    processor.image_processor.save_pretrained(folder)
+
+
 def make_checkpoint(folder: Path, *, hidden: int, layers: int, seed: int) -> None:
     """Write one checkpoint of about a million parameters into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = make_tokenizer(folder)
     ids = {token: tokenizer.convert_tokens_to_ids(token) for token in SPECIAL}
     # 36 to 64 tokens an image: every prompt fills a block of 32 tokens, the least that a prefix cache can hold.
-    pixels = {"shortest_edge": 192 * 192, "longest_edge": 256 * 256}
-    vision = {"patch_size": 16, "temporal_patch_size": 2, "merge_size": 2}
-    processor = Qwen3VLProcessor(
-        image_processor=Qwen2VLImageProcessor(size=pixels, **vision),
-        tokenizer=tokenizer,
-        video_processor=Qwen3VLVideoProcessor(size=pixels, **vision),
-        chat_template=CHAT_TEMPLATE,
-    )
+    processor = make_processor(tokenizer, 192 * 192, 256 * 256)
     config = Qwen3VLConfig(
         text_config={
             "vocab_size": len(tokenizer),
@@ -130,10 +144,7 @@ def make_checkpoint(folder: Path, *, hidden: int, layers: int, seed: int) -> Non
     model.generation_config.update(
         eos_token_id=[ids["<|im_end|>"], ids["<|endoftext|>"]], pad_token_id=ids["<|endoftext|>"], do_sample=False
     )
-    model.to(torch.bfloat16).save_pretrained(folder)
-    processor.save_pretrained(folder)
-    # transformers 5 writes processor_config.json alone; vLLM and older tools also look for this one.
-    processor.image_processor.save_pretrained(folder)
+    save(folder, model, processor)
 
 
 def make_pair(folder: Path) -> tuple[Path, Path]:

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import torch
 from demo_pair.batches import Batch, Batches
-from demo_pair.checkpoint import SIZES, make_model, make_processor, make_tokenizer, save
+from demo_pair.checkpoint import SIZES, make_model, make_processor, make_tokenizer
 from demo_pair.losses import CELL_WEIGHT, PLACE_WEIGHT, Auxiliary, losses
 from demo_pair.network import Network
+from make_tiny_pair import save
 from torch import nn
 
 

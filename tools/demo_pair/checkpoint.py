@@ -3,17 +3,15 @@
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
+import make_tiny_pair
 from make_tiny_pair import CHAT_TEMPLATE, SPECIAL
 from transformers import (
     PreTrainedTokenizerFast,
     Qwen2Tokenizer,
-    Qwen2VLImageProcessor,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
     Qwen3VLProcessor,
-    Qwen3VLVideoProcessor,
 )
 
 from .samples import draw_sample
@@ -61,14 +59,7 @@ def _texts(seed: int) -> Iterator[list[str]]:
 
 def make_processor(tokenizer: PreTrainedTokenizerFast) -> Qwen3VLProcessor:
     """Pictures of the benchmark keep their size: one merged token a cell."""
-    pixels = {"shortest_edge": (SIDE * CELL) ** 2, "longest_edge": 4 * (SIDE * CELL) ** 2}
-    vision = {"patch_size": 16, "temporal_patch_size": 2, "merge_size": 2}
-    return Qwen3VLProcessor(
-        image_processor=Qwen2VLImageProcessor(size=pixels, **vision),
-        tokenizer=tokenizer,
-        video_processor=Qwen3VLVideoProcessor(size=pixels, **vision),
-        chat_template=CHAT_TEMPLATE,
-    )
+    return make_tiny_pair.make_processor(tokenizer, (SIDE * CELL) ** 2, 4 * (SIDE * CELL) ** 2)
 
 
 def make_model(size: Size, tokenizer: PreTrainedTokenizerFast) -> Qwen3VLForConditionalGeneration:
@@ -118,14 +109,3 @@ def make_model(size: Size, tokenizer: PreTrainedTokenizerFast) -> Qwen3VLForCond
         eos_token_id=[ids["<|im_end|>"], ids["<|endoftext|>"]], pad_token_id=ids["<|endoftext|>"], do_sample=False
     )
     return model
-
-
-def save(folder: Path, model: Qwen3VLForConditionalGeneration, processor: Qwen3VLProcessor) -> None:
-    """As real checkpoints have it: bf16 safetensors, config, generation config, tokenizer, processor, chat template."""
-    import torch
-
-    folder.mkdir(parents=True, exist_ok=True)
-    model.to(torch.bfloat16).save_pretrained(folder)
-    processor.save_pretrained(folder)
-    # transformers 5 writes processor_config.json alone; vLLM and older tools also look for this one.
-    processor.image_processor.save_pretrained(folder)
