@@ -94,7 +94,11 @@ class VllmEngine:
     async def forget(self) -> None:
         """Empty the caches of prefixes and pictures: what comes next is timed as if it came first. No call may be in
         flight; raises `MaiError` where one holds its prefix."""
-        if not await self._llm.reset_prefix_cache():
+        for _ in range(50):  # the engine lets go of an ended or cancelled call a step later
+            if await self._llm.reset_prefix_cache():
+                break
+            await asyncio.sleep(0.1)
+        else:
             raise MaiError(f"The {self.name} engine keeps its prefix cache: a call is still in flight. Wait for it.")
         await self._llm.reset_mm_cache()
         await self._llm.reset_encoder_cache()
