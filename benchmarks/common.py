@@ -9,7 +9,7 @@ import os
 import platform
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 
 from pytablewriter import MarkdownTableWriter
 
+from lmms_eval_mai.errors import SampleError
+from lmms_eval_mai.running import walk_all
 from lmms_eval_mai.sample import Exit
 
 CHARTQA_EXITS: dict[Exit, float] = {"agree_short": 0.72, "agree_think": 0.078, "transfer": 0.202}
@@ -54,6 +56,18 @@ def machine() -> dict[str, Any]:
         "vllm": version,
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
     }
+
+
+async def walk_whole(count: int, open_: Any, walk: Any, done: Callable[[int, Any], None], max_open: int) -> None:
+    """`walk_all` where any failure ends the benchmark."""
+
+    async def done_(number: int, result: Any) -> None:
+        done(number, result)
+
+    async def failed(number: int, error: SampleError) -> bool:
+        raise error
+
+    await walk_all(count, open_, walk, done_, failed, max_open)
 
 
 def _cpu_model() -> str:

@@ -26,7 +26,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from common import print_json, print_table
+from common import print_json, print_table, walk_whole
 from demo_figures import gain, harm, wilson
 from loguru import logger
 
@@ -36,7 +36,6 @@ from lmms_eval_mai.engines.base import Call, Side
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.vllm import VllmEngine
 from lmms_eval_mai.requests import open_sample
-from lmms_eval_mai.running import walk_all
 from lmms_eval_mai.sample import EXITS, Sample, Trace
 from lmms_eval_mai.tasks import AnswerFilter
 
@@ -92,7 +91,7 @@ async def run_way(mode: str, task: Any, pair: Pair, config: Config, samples: int
         traces[number] = trace
 
     began = time.perf_counter()
-    await walk_all(len(traces), open_, lambda sample: MODES[mode](sample, pair), done, config.max_open_samples)
+    await walk_whole(len(traces), open_, lambda sample: MODES[mode](sample, pair), done, config.max_open_samples)
     wall_s = time.perf_counter() - began
     whole = [trace for trace in traces if trace is not None]
     short = [c for trace in whole for c in trace.calls if (c.key.side, c.key.stage) == ("large", "short")]

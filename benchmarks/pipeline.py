@@ -4,7 +4,7 @@ Two real vLLM engines, on the tiny pair of `tools/make_tiny_pair.py`, answer the
 lengths and exits are forced to the paper's for ChartQA (`chartqa_like.py`), so the ways differ only in when a call
 is asked, and of what engine:
 
-    cascade   this package: `walk_all` + `cascade`, each sample on its own way, on two engines that persist
+    cascade   this package: `walk_whole` + `cascade`, each sample on its own way, on two engines that persist
     staged    the same calls on the same engines with a barrier between the stages: all short answers on both
               engines, wait, all thinking, wait, all transfers
     bound     the same calls on the same engines, all at once as if none depended on another (the text of the
@@ -38,14 +38,13 @@ from typing import Any
 
 import psutil
 from chartqa_like import ARGUMENTS, PlannedEngine, Work, draw_charts, make_plan, prompts_of
-from common import print_json, print_table
+from common import print_json, print_table, walk_whole
 from loguru import logger
 from make_tiny_pair import make_pair
 
 from lmms_eval_mai.cascade import Pair, cascade
 from lmms_eval_mai.config import SIDES, Config
 from lmms_eval_mai.engines.base import Prompt, Side, Stage
-from lmms_eval_mai.running import walk_all
 from lmms_eval_mai.sample import Sample, Trace
 
 CHECKPOINTS = Path(__file__).resolve().parents[1] / ".checkpoints" / "tiny"
@@ -82,7 +81,7 @@ class Measured:
 async def run_cascade(engines: Engines, work: Work) -> None:
     traces: dict[int, Trace] = {}
     pair = Pair(engines["small"], engines["large"])
-    await walk_all(
+    await walk_whole(
         len(work.charts), work.open, lambda sample: cascade(sample, pair), traces.__setitem__, Config.max_open_samples
     )
     wrong = [doc_id for doc_id, trace in traces.items() if trace.exit != work.plan.exits[doc_id]]
@@ -99,7 +98,7 @@ async def run_staged(engines: Engines, work: Work) -> None:
             later[prompt.key.stage].append(prompt)
         await ask(engines, [prompt for prompt in prompts if prompt.key.stage == "short"])
 
-    await walk_all(len(work.charts), work.open, first_stage, ignore, len(work.charts))
+    await walk_whole(len(work.charts), work.open, first_stage, ignore, len(work.charts))
     await ask(engines, later["think"])
     await ask(engines, later["transfer"])
 
@@ -108,7 +107,7 @@ async def run_bound(engines: Engines, work: Work) -> None:
     async def at_once(sample: Sample) -> None:
         await ask(engines, await prompts_of(sample, work.plan))
 
-    await walk_all(len(work.charts), work.open, at_once, ignore, len(work.charts))
+    await walk_whole(len(work.charts), work.open, at_once, ignore, len(work.charts))
 
 
 async def run_fresh(models: Models, work: Work) -> float:
@@ -143,7 +142,7 @@ async def run_stage(engine: PlannedEngine, stage: Stage, work: Work) -> float:
     await engine.start()
     try:
         began = time.perf_counter()
-        await walk_all(len(doc_ids), lambda index: work.open(doc_ids[index]), answer, ignore, len(doc_ids))
+        await walk_whole(len(doc_ids), lambda index: work.open(doc_ids[index]), answer, ignore, len(doc_ids))
         return time.perf_counter() - began
     finally:
         await engine.close()

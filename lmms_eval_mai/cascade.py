@@ -28,6 +28,8 @@ class Pair:
     think: Variant = "R"
     """Promptthink of Eq. 7, for tasks that do not name one themselves (`_s` tasks and tasks that are not ours)."""
     rules: Rules = Rules()  # noqa: RUF009 - frozen
+    on_overflow: str = "truncate"
+    """What to do with thinking that does not fit the context: truncate or error."""
 
 
 async def cascade(sample: Sample, pair: Pair) -> Trace:

@@ -51,7 +51,17 @@ class Config:
     """Samples on their way at once; their images are in memory."""
     max_new_tokens: int | None = None
     """Caps the output of every call."""
+    on_overflow: str = "truncate"
+    """Thinking that does not fit the context: truncate (keep its end, say how much was dropped) or error."""
     rules: Rules = Rules()  # noqa: RUF009 - frozen
+    journal: str | None = None
+    """Folder of the journals; None is `journal.default_folder()`, "off" is none."""
+    max_errors: float = 0
+    """Samples that may fail: a number, or below 1 a share of all."""
+    call_timeout: float | None = None
+    """Seconds for one call."""
+    engine_restarts: int = 2
+    """How often each engine may come back when it died."""
     model_name: str | None = None
     """A label; lmms-eval names the output folder after it."""
 
@@ -74,6 +84,13 @@ def parse(arguments: Mapping[str, Any]) -> Config:
         anls_threshold=_share("anls_threshold", left.pop("anls_threshold", Rules.anls_threshold)),
         chartqa_match=_choice("chartqa_match", left.pop("chartqa_match", "exact"), ("exact", "relaxed")),
     )
+    on_overflow = _choice("on_overflow", left.pop("on_overflow", Config.on_overflow), ("truncate", "error"))
+    journal = _journal(left.pop("journal", None))
+    max_errors = _number("max_errors", left.pop("max_errors", Config.max_errors), least=0)
+    call_timeout = left.pop("call_timeout", None)
+    if call_timeout is not None:
+        call_timeout = _number("call_timeout", call_timeout, least=1e-3)
+    restarts = int(_number("engine_restarts", left.pop("engine_restarts", Config.engine_restarts), least=0))
     model_name = left.pop("model_name", None)
     engine = _choice("engine", left.pop("engine", "vllm"), ENGINES)
     if pair is not None and engine == "scripted":
@@ -90,7 +107,12 @@ def parse(arguments: Mapping[str, Any]) -> Config:
         think=think,
         max_open_samples=open_samples,
         max_new_tokens=None if cap is None else _positive_int("max_new_tokens", cap),
+        on_overflow=on_overflow,
         rules=rules,
+        journal=journal,
+        max_errors=max_errors,
+        call_timeout=call_timeout,
+        engine_restarts=restarts,
         model_name=None if model_name is None else str(model_name),
     )
     for side_config in config.sides():
@@ -160,6 +182,19 @@ def _positive_int(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or not float(value).is_integer() or value < 1:
         raise ArgumentError(f"{name}={value} cannot be: give a whole number of at least 1.")
     return int(value)
+
+
+def _number(name: str, value: Any, least: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < float("inf"):
+        raise ArgumentError(f"{name}={value} cannot be: give a number of at least {least:g}.")
+    return value
+
+
+def _journal(value: Any) -> str | None:
+    """lmms-eval reads true and false as bool."""
+    if value is None or value is True or value == "on":
+        return None
+    return "off" if value is False else str(decode(value) or "off")
 
 
 def _share(name: str, value: Any) -> float:

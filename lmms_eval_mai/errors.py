@@ -5,13 +5,20 @@
     ├── EngineUnavailable    the engine cannot run on this machine (package or device missing)
     ├── EngineStartError     the engine could not be built or started
     ├── EngineDied           the engine is gone; raised for every call in flight
+    ├── JournalError         the journal cannot be read or written
+    ├── TooManyErrors        more samples failed than `max_errors` allows
     └── SampleError          one sample cannot be answered; the engine and the other samples are fine
         ├── PromptTooLong    a prompt does not fit the model's context
         ├── UnreadableImage  an image cannot be decoded or prepared
+        ├── CallTimeout      a call took longer than `call_timeout`
+        ├── KilledEngine     a call that the engine died of, and of no other
         └── MissingAnswer    a scripted engine has no recorded answer for a call
 
-Every message says what happened, with which value, and what to do.
+Every message says what happened, with which value, and what to do. No message holds a secret: `redacted`.
 """
+
+from collections.abc import Mapping
+from typing import Any
 
 
 class MaiError(Exception):
@@ -34,6 +41,14 @@ class EngineDied(MaiError):
     """Raised for every call in flight when an engine is gone."""
 
 
+class JournalError(MaiError):
+    """Raised when the journal cannot be read or written."""
+
+
+class TooManyErrors(MaiError):
+    """Raised at the end of a run in which more samples failed than `max_errors` allows."""
+
+
 class SampleError(MaiError):
     """Raised when one sample cannot be answered."""
 
@@ -41,10 +56,40 @@ class SampleError(MaiError):
 class PromptTooLong(SampleError):
     """Raised when a prompt does not fit the model's context."""
 
+    def __init__(self, message: str, excess: int = 0) -> None:
+        super().__init__(message)
+        self.excess = excess
+        """Tokens above the context; 0 where the engine does not tell."""
+
 
 class UnreadableImage(SampleError):
     """Raised when an image cannot be decoded or prepared for the model."""
 
 
+class CallTimeout(SampleError):
+    """Raised when a call took longer than `call_timeout`; the engine has dropped it."""
+
+
+class KilledEngine(SampleError):
+    """Raised when the engine died of one call, again and again, and of no other."""
+
+
 class MissingAnswer(SampleError):
     """Raised when a scripted engine has no recorded answer for a call."""
+
+
+SECRET = ("key", "token", "secret", "password", "authorization", "credential", "headers")
+
+
+def redacted(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments without their secrets, as they may be printed and stored. A name that only counts tokens
+    (`max_num_batched_tokens`) is none."""
+    return {
+        name: "<redacted>" if _secret(name) else redacted(value) if isinstance(value, Mapping) else value
+        for name, value in arguments.items()
+    }
+
+
+def _secret(name: str) -> bool:
+    lower = str(name).lower()
+    return any(word in lower for word in SECRET) and not lower.endswith("tokens") and "token_id" not in lower

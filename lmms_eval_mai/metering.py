@@ -8,7 +8,7 @@ from lmms_eval.api.instance import TokenCounts
 
 from lmms_eval_mai.config import SIDES
 from lmms_eval_mai.engines.base import Call, Side
-from lmms_eval_mai.errors import MaiError
+from lmms_eval_mai.errors import MaiError, SampleError
 from lmms_eval_mai.sample import Exit, Trace
 
 
@@ -36,6 +36,9 @@ class TaskTotals:
     """One task's figures."""
 
     samples: int = 0
+    """Those that were answered."""
+    errors: Counter[str] = field(default_factory=Counter)
+    """Those that failed, by what failed."""
     exits: Counter[Exit] = field(default_factory=Counter)
     usage: dict[Side, Usage] = field(default_factory=lambda: {side: Usage() for side in SIDES})
 
@@ -57,6 +60,13 @@ class Meter:
         for call in trace.calls:
             totals.usage[call.key.side].add(call)
 
+    def add_error(self, task: str, error: SampleError) -> None:
+        self.tasks.setdefault(task, TaskTotals()).errors[type(error).__name__] += 1
+
+    def failed(self) -> int:
+        """Samples without an answer, of all tasks."""
+        return sum(totals.errors.total() for totals in self.tasks.values())
+
     def exits(self) -> Counter[Exit]:
         """Exits of all tasks so far."""
         total: Counter[Exit] = Counter()
@@ -75,6 +85,17 @@ class Meter:
             total.output_tokens += one.output_tokens
             total.seconds += one.seconds
         return total
+
+
+@dataclass
+class Run:
+    """The figures of a run, over all requests that walked."""
+
+    meter: Meter = field(default_factory=Meter)
+    wall_s: float = 0.0
+    """Seconds of walking, those before a crash included."""
+    earlier_s: float = 0.0
+    """Those of them that earlier processes spent."""
 
 
 @dataclass

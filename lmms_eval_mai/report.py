@@ -1,5 +1,6 @@
 """What a run prints and hands to lmms-eval's own tables. Every figure comes from the meter."""
 
+from collections import Counter
 from collections.abc import Mapping
 
 from lmms_eval.models.model_utils.gen_metrics import log_metrics
@@ -8,7 +9,7 @@ from pytablewriter import MarkdownTableWriter
 
 from lmms_eval_mai.config import Config
 from lmms_eval_mai.engines.base import Side
-from lmms_eval_mai.metering import Meter, TaskTotals, Usage
+from lmms_eval_mai.metering import Run, TaskTotals, Usage
 from lmms_eval_mai.sample import EXITS, Exit, Trace
 
 
@@ -24,8 +25,9 @@ def log_call_usage(trace: Trace, models: Mapping[Side, str]) -> None:
         )
 
 
-def log_throughput(meter: Meter, config: Config, wall_s: float) -> None:
+def log_throughput(run: Run, config: Config) -> None:
     """lmms-eval's throughput table. Called once a run: lmms-eval averages what it is told more than once."""
+    meter, wall_s = run.meter, run.wall_s
     usage = {side.side: meter.usage(side.side) for side in config.sides()}
     tokens = sum(one.output_tokens for one in usage.values())
     more: dict[str, float] = {"total_requests": sum(totals.samples for totals in meter.tasks.values())}
@@ -33,27 +35,43 @@ def log_throughput(meter: Meter, config: Config, wall_s: float) -> None:
         more |= {f"{side}_calls": one.calls, f"{side}_output_tokens": one.output_tokens}
         more |= {f"{side}_cached_tokens": one.cached_tokens, f"{side}_call_seconds": one.seconds}
     more |= {f"exit_{exit}": meter.exits()[exit] for exit in EXITS[config.mode]}
+    if meter.failed():
+        more["not_answered"] = meter.failed()
     log_metrics(wall_s, tokens, tokens / wall_s if wall_s > 0 else 0.0, more)
 
 
-def table(meter: Meter, config: Config, wall_s: float, rank: int = 0, world_size: int = 1) -> str:
-    """The final table, one row a task: samples, exits, and per engine calls, output tokens and seconds."""
-    exits = EXITS[config.mode]
+def table(run: Run, config: Config, rank: int = 0, world_size: int = 1) -> str:
+    """The final table, one row a task: samples, exits, and per engine calls, output tokens and seconds. Where samples
+    failed, how many, and of what."""
+    meter, exits = run.meter, EXITS[config.mode]
+    missing = ["Not answered"] if meter.failed() else []
     writer = MarkdownTableWriter()
-    writer.headers = ["Task", "Samples", *exits] + [
+    writer.headers = ["Task", "Samples", *missing, *exits] + [
         f"{side.side} {what}" for side in config.sides() for what in ("calls", "output tokens", "call seconds")
     ]
-    writer.value_matrix = [_row(task, totals, exits, config) for task, totals in sorted(meter.tasks.items())]
+    writer.value_matrix = [
+        _row(task, totals, exits, config, bool(missing)) for task, totals in sorted(meter.tasks.items())
+    ]
     part = f", rank {rank} of {world_size}" if world_size > 1 else ""
     models = ", ".join(f"{side.side} {side.model}" for side in config.sides())
-    return f"\nmai_cascade mode={config.mode}: {models}{part}\n{writer.dumps()}Wall time {wall_s:.1f} s.\n"
+    earlier = f", {run.earlier_s:.1f} s of them before this start" if run.earlier_s else ""
+    lines = [f"Wall time {run.wall_s:.1f} s{earlier}."]
+    if missing:
+        causes = sum((totals.errors for totals in meter.tasks.values()), Counter())
+        lines += [
+            f"{meter.failed()} samples have no answer and no part in any score: "
+            + ", ".join(f"{count} {cause}" for cause, count in causes.most_common())
+            + ". The journal and the log name each."
+        ]
+    return f"\nmai_cascade mode={config.mode}: {models}{part}\n{writer.dumps()}" + "\n".join(lines) + "\n"
 
 
-def _row(task: str, totals: TaskTotals, exits: tuple[Exit, ...], config: Config) -> list[str]:
+def _row(task: str, totals: TaskTotals, exits: tuple[Exit, ...], config: Config, missing: bool) -> list[str]:
     totals.check(task)
-    shares = [f"{totals.exits[exit]} ({totals.exits[exit] / totals.samples:.2%})" for exit in exits]
+    samples = max(1, totals.samples)
+    shares = [f"{totals.exits[exit]} ({totals.exits[exit] / samples:.2%})" for exit in exits]
     figures = [figure for side in config.sides() for figure in _figures(totals.usage[side.side])]
-    return [task, str(totals.samples), *shares, *figures]
+    return [task, str(totals.samples), *([str(totals.errors.total())] if missing else []), *shares, *figures]
 
 
 def _figures(usage: Usage) -> list[str]:

@@ -56,7 +56,7 @@ def open_sample(
     """Fetch the document, decode its images and build the chat. Blocks: run it in a thread.
 
     `documents` is the model's `task_dict`. Raises `UnreadableImage`, or another `SampleError` for what the cascade
-    cannot take (video, audio).
+    cannot take (video, audio, no question) and for whatever the task's own functions trip over.
     """
     _, doc_to_messages, gen_kwargs, doc_id, task, split = request.args
     benchmark, variant, two_stage = task_of(request)
@@ -64,14 +64,23 @@ def open_sample(
     try:
         doc = documents[task][split][doc_id]
         turns = tuple(_turn(message, where) for message in doc_to_messages(doc))
+    except SampleError:
+        raise
     except (OSError, SyntaxError, PIL.Image.DecompressionBombError) as error:  # what PIL raises for broken images
         raise UnreadableImage(
             f"{where}: its image cannot be read ({error}). Repair the dataset, or leave the document out."
+        ) from error
+    except Exception as error:
+        raise SampleError(
+            f"{where}: its task cannot make a question of it ({type(error).__name__}: {error}). Look at the document's "
+            "fields."
         ) from error
     if not turns or turns[-1].role != "user":
         raise SampleError(f"{where}: its messages do not end with a user's turn; the cascade has nothing to answer.")
     if variant is not None:  # the last text of our tasks is the instruction, which every stage brings itself
         turns = (*turns[:-1], Turn("user", turns[-1].blocks[:-1]))
+    if not any(isinstance(block, str) and block.strip() for turn in turns for block in turn.blocks):
+        raise SampleError(f"{where}: its question is empty. Repair the dataset, or leave the document out.")
     return Sample(
         task=task,
         doc_id=doc_id,
@@ -90,13 +99,18 @@ def open_sample(
 def _turn(message: Mapping[str, Any], where: str) -> Turn:
     content = message["content"]
     if isinstance(content, str):
-        return Turn(message["role"], (content,))
+        return Turn(message["role"], (_whole(content),))
     return Turn(message["role"], tuple(_block(part, where) for part in content))
+
+
+def _whole(text: str) -> str:
+    """Text that UTF-8 can hold: halves of surrogate pairs become U+FFFD."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _block(part: Mapping[str, Any], where: str) -> Block:
     if part["type"] == "text":
-        return str(part["text"])
+        return _whole(str(part["text"]))
     if part["type"] != "image":
         raise SampleError(f"{where} holds {part['type']}: mai_cascade takes text and images only.")
     image = part["url"]

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from lmms_eval_mai.errors import MaiError, SampleError
+
 S = TypeVar("S")
 R = TypeVar("R")
 
@@ -18,20 +20,35 @@ async def walk_all(
     count: int,
     open_sample: Callable[[int], S],
     walk: Callable[[S], Awaitable[R]],
-    done: Callable[[int, R], None],
+    done: Callable[[int, R], Awaitable[None]],
+    failed: Callable[[int, SampleError], Awaitable[bool]],
     max_open: int,
 ) -> None:
     """Open samples 0..count-1 in threads, walk up to `max_open` of them at a time, report each when it is done.
 
-    A sample is opened only when there is room for it and forgotten when it is done: memory does not grow with
-    `count`. The first error stops all others and is raised.
+    A sample is opened only when there is room for it and forgotten when it is done: memory does not grow with `count`.
+    A `SampleError` is that sample's; `failed` says whether to go on. Any other `MaiError` ends the run. Either way no
+    further sample is opened, those on their way walk to their end, and then the error is raised, if there is one. What
+    is no `MaiError`, a cancellation above all, stops everything at once.
     """
     loop = asyncio.get_running_loop()
     waiting = iter(range(count))
+    stopped: list[MaiError | None] = []
 
     async def worker(pool: ThreadPoolExecutor) -> None:
         for index in waiting:
-            done(index, await walk(await loop.run_in_executor(pool, open_sample, index)))
+            if stopped:
+                return
+            try:
+                try:
+                    result = await walk(await loop.run_in_executor(pool, open_sample, index))
+                except SampleError as error:
+                    if not await failed(index, error):
+                        stopped.append(None)
+                else:
+                    await done(index, result)
+            except MaiError as error:
+                stopped.append(error)
 
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1), "mai-open") as pool:
         workers = [asyncio.create_task(worker(pool)) for _ in range(min(max_open, count))]
@@ -42,6 +59,9 @@ async def walk_all(
                 task.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
             raise
+    for error in stopped:
+        if error is not None:
+            raise error
 
 
 class LoopThread:
@@ -57,12 +77,21 @@ class LoopThread:
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        """Run to the end and return the result. On Ctrl-C the coroutine is cancelled."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        """Run to the end and return the result. On Ctrl-C the coroutine is cancelled, and has ended on return."""
+        ended = threading.Event()
+
+        async def noted() -> R:
+            try:
+                return await coroutine
+            finally:
+                ended.set()
+
+        future = asyncio.run_coroutine_threadsafe(noted(), self._loop)
         try:
             return future.result()
         except BaseException:
             future.cancel()
+            ended.wait(timeout=10)
             raise
 
     def close(self) -> None:

@@ -22,6 +22,7 @@ WORK = ROOT / ".checkpoints"
 # datasets reads these when it is imported. A fresh cache each session: it is keyed on file names, not on contents.
 _cache = tempfile.TemporaryDirectory(prefix="hf-")
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["XDG_CACHE_HOME"] = _cache.name  # journals: none of an earlier session is resumed
 os.environ["HF_HOME"] = _cache.name
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 

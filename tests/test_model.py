@@ -12,7 +12,7 @@ import pytest
 from datasets import load_dataset
 from pyarrow import parquet
 
-from lmms_eval_mai.errors import ArgumentError, MissingAnswer, UnreadableImage
+from lmms_eval_mai.errors import ArgumentError, TooManyErrors
 from lmms_eval_mai.plugin import task_dir
 
 Record = dict[str, Any]
@@ -184,9 +184,49 @@ def test_lmms_evals_response_cache_answers_the_second_run(
 
 def test_a_sample_that_cannot_be_answered_is_an_error_and_never_a_text(evaluate: Any, write_script: Any) -> None:
     scripts = pope_scripts(write_script, "pope_s", rows=11)
-    with pytest.raises(MissingAnswer) as error:
+    with pytest.raises(TooManyErrors, match=r"1 of 12 samples failed, and max_errors=0 allows 0") as error:
         evaluate(["pope_s"], **scripts)
     assert "doc_id 11" in str(error.value) and "stage 'short'" in str(error.value)
+    assert "the same command goes on from there" in error.value.__notes__[0]
+
+
+@pytest.mark.parametrize("task", ["pope_s", "pope_r_s2"])
+def test_samples_that_failed_are_counted_and_not_scored(
+    evaluate: Any, write_script: Any, capsys: Any, tmp_path: Path, task: str
+) -> None:
+    scripts = pope_scripts(write_script, task, rows=9, two_stage=task.endswith("s2"))
+    results = evaluate([task], {"use_cache": str(tmp_path / "cache")}, max_errors=3, **scripts)
+    assert results["results"][task]["pope_accuracy,none"] == 1.0
+    assert sorted(sample["doc_id"] for sample in results["samples"][task]) == list(range(9))
+    printed = capsys.readouterr().out
+    row = next(line for line in printed.splitlines() if task in line and "%" in line)
+    assert [cell.strip() for cell in row.strip("|").split("|")][:4] == [task, "9", "3", "3 (33.33%)"]
+    assert "3 samples have no answer and no part in any score: 3 MissingAnswer" in printed
+    assert results["throughput"]["avg_not_answered"] == 3
+    # lmms-eval's response cache took none of them for an answer: mended, they are asked.
+    whole = pope_scripts(write_script, task, rows=12, two_stage=task.endswith("s2"))
+    again = evaluate([task], {"use_cache": str(tmp_path / "cache")}, max_errors=3, **whole)
+    assert len(again["samples"][task]) == 12 and again["usage"]["by_source"]["large"]["n_api_calls"] == 4
+
+
+def test_a_share_of_errors_is_of_all_samples(evaluate: Any, write_script: Any) -> None:
+    scripts = pope_scripts(write_script, "pope_s", rows=9)
+    with pytest.raises(TooManyErrors, match=r"max_errors=0.2 allows 2"):
+        evaluate(["pope_s"], max_errors=0.2, **scripts)
+    assert len(evaluate(["pope_s"], max_errors=0.25, **scripts)["samples"]["pope_s"]) == 9
+
+
+def test_a_document_fails_as_a_whole_when_one_repeat_does(evaluate: Any, write_script: Any) -> None:
+    answers = [
+        record("pope_s", doc_id, "short", "[[Yes]]", repeat=repeat)
+        for doc_id in range(3)
+        for repeat in range(2)
+        if (doc_id, repeat) != (1, 1)
+    ]
+    scripts = {side: str(write_script(side, answers)) for side in ("small", "large")}
+    options = {"repeats": 2, "limit": 3}
+    results = evaluate(["pope_s"], options, engine="scripted", max_errors=1, **scripts)
+    assert sorted(sample["doc_id"] for sample in results["samples"]["pope_s"]) == [0, 2]
 
 
 def test_a_broken_image_is_named_in_one_sentence(
@@ -203,7 +243,8 @@ def test_a_broken_image_is_named_in_one_sentence(
     card = Path("lmms-lab-encoder/POPE/README.md").read_text()
     (home / "README.md").write_text(card.replace("test.parquet", "broken.parquet"))
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UnreadableImage, match=r"pope_s document 1: its image cannot be read .* Repair the dataset"):
+    wanted = r"UnreadableImage: pope_s document 1: its image cannot be read .* Repair the dataset"
+    with pytest.raises(TooManyErrors, match=wanted):
         evaluate(["pope_s"], **scripts)
 
 

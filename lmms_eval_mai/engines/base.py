@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 if TYPE_CHECKING:
     import PIL.Image
 
+    from lmms_eval_mai.fingerprint import Identity
+
 Side = Literal["small", "large"]
 Stage = Literal["short", "think", "stage2", "transfer", "task"]
 """short: Eq. 5-6. think: Eq. 7 and 10. stage2: Eq. 8. transfer: Eq. 9. task: a foreign task's own prompt."""
@@ -109,10 +111,14 @@ class Engine(Protocol):
     def check(self) -> None:
         """Refuse what cannot work before anything is started. Raises `ArgumentError` or `EngineUnavailable`."""
 
+    def identity(self) -> "Identity":
+        """What of it can change an answer. Asked after `check`."""
+
     async def start(self) -> None:
         """Make ready to answer. Raises `EngineStartError`."""
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call: ...
 
     async def close(self) -> None:
-        """Stop and leave no process behind. May be called more than once."""
+        """Stop and leave no process behind, in the middle of a start too. May be called more than once; `start`
+        makes it ready again."""

@@ -13,13 +13,19 @@ in Eq. 27: TTFT + output tokens / (tokens per second).
 
 import asyncio
 import json
+import random
 import time
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal, get_args
 
 from lmms_eval_mai.engines.base import Call, CallKey, Prompt, Sampling
-from lmms_eval_mai.errors import ArgumentError, MissingAnswer
+from lmms_eval_mai.errors import ArgumentError, EngineDied, MissingAnswer, SampleError
+from lmms_eval_mai.fingerprint import Identity, file_digest
+
+Fault = Literal["error", "hang", "death"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,8 @@ class Answer:
     output_tokens: int = 0
     ttft_s: float | None = None
     seconds: float | None = None
+    fault: Fault | None = None
+    """error: the call fails. hang: it never ends. death: the engine dies of it, and of it all that are in flight."""
 
 
 Script = Callable[[Prompt], Answer]
@@ -52,10 +60,30 @@ class ScriptedOptions:
     tokens_per_s: float = 0.0
     """Decoding speed for records that name no seconds (Table 4); 0 takes no time."""
 
+    error_rate: float = 0.0
+    """Share of calls that fail, each every time it is asked. This and the rates below play an engine in trouble."""
+    garbage_rate: float = 0.0
+    """Share of calls whose text is noise, each every time it is asked."""
+    hang_rate: float = 0.0
+    """Share of askings that never end: give `call_timeout`."""
+    death_rate: float = 0.0
+    """Share of askings that the engine dies of."""
+    fault_seed: int = 0
+    """Which calls these are follows from it and from their names."""
+
     def __post_init__(self) -> None:
         for name, least in (("time_scale", 0), ("slots", 1), ("ttft_s", 0), ("tokens_per_s", 0)):
             if getattr(self, name) < least:
                 raise ArgumentError(f"{name}={getattr(self, name)} is too small: give a number of at least {least}.")
+        for name in RATES:
+            if not 0 <= getattr(self, name) <= 1:
+                raise ArgumentError(f"{name}={getattr(self, name)} is no share: give a number from 0 to 1.")
+
+    def faulty(self) -> bool:
+        return any(getattr(self, name) for name in RATES)
+
+
+RATES = ("error_rate", "garbage_rate", "hang_rate", "death_rate")
 
 
 class ScriptedEngine:
@@ -63,12 +91,18 @@ class ScriptedEngine:
 
     def __init__(self, name: str, script: Script, options: ScriptedOptions = ScriptedOptions()) -> None:
         self.name = name
-        self._script = script
+        self._script = FaultyScript(script, options) if options.faulty() else script
+        self._source = script
         self._options = options
         self._slots: asyncio.Semaphore | None = None
+        self._answering: set[asyncio.Future[None]] = set()
 
     def check(self) -> None:
         """Nothing to refuse: the script was read when the engine was built."""
+
+    def identity(self) -> Identity:
+        name = getattr(self._source, "name", None) or getattr(self._source, "__qualname__", type(self._source).__name__)
+        return {"engine": "scripted", "script": str(name)}
 
     async def start(self) -> None:
         self._slots = asyncio.Semaphore(self._options.slots)
@@ -77,15 +111,21 @@ class ScriptedEngine:
         self._slots = None
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
-        if self._slots is None:
-            raise RuntimeError(f"The scripted engine {self.name} was asked before it was started.")
+        slots = self._running()
         asked = time.perf_counter()
         answer = self._script(prompt)
+        if answer.fault == "error":
+            raise SampleError(f"{prompt.key}: the scripted {self.name} engine fails here, as its script says.")
         ttft_s, total_s = self._seconds(answer)
         scale = self._options.time_scale
-        async with self._slots:
+        async with slots:
             queued_s = time.perf_counter() - asked
-            await asyncio.sleep(total_s * scale)
+            if self._slots is not slots:
+                self._running()
+                raise EngineDied(f"The scripted {self.name} engine died before {prompt.key}.")
+            if answer.fault == "death":
+                self._die(prompt.key)
+            await self._seconds_pass(None if answer.fault == "hang" else total_s * scale)
         waited_s = queued_s / scale if scale > 0 else 0.0
         return Call(
             key=prompt.key,
@@ -99,6 +139,35 @@ class ScriptedEngine:
             total_s=waited_s + total_s,
         )
 
+    def _running(self) -> asyncio.Semaphore:
+        if self._slots is None:
+            raise EngineDied(f"The scripted {self.name} engine is not running.")
+        return self._slots
+
+    async def _seconds_pass(self, seconds: float | None) -> None:
+        """Like `asyncio.sleep`, for ever if None; a death ends it."""
+        if seconds == 0:
+            await asyncio.sleep(0)
+            return
+        loop = asyncio.get_running_loop()
+        end = loop.create_future()
+        timer = None if seconds is None else loop.call_later(seconds, _end, end)
+        self._answering.add(end)
+        try:
+            await end
+        finally:
+            self._answering.discard(end)
+            if timer is not None:
+                timer.cancel()
+
+    def _die(self, of: CallKey) -> None:
+        death = f"The scripted {self.name} engine died of {of}, as its script says."
+        self._slots = None
+        for end in self._answering:
+            if not end.done():
+                end.set_exception(EngineDied(death))
+        raise EngineDied(death)
+
     def _seconds(self, answer: Answer) -> tuple[float, float]:
         """(to first token, in all), as recorded or by Eq. 27."""
         options = self._options
@@ -109,6 +178,36 @@ class ScriptedEngine:
         return ttft_s, ttft_s + decoding_s
 
 
+def _end(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+class FaultyScript:
+    """Another script with faults at the rates of the options. The same seed gives the same calls the same faults, in
+    any order; a call that hung or killed the engine has another chance when it is asked again."""
+
+    def __init__(self, script: Script, options: ScriptedOptions) -> None:
+        self._script = script
+        self._options = options
+        self._asked: Counter[CallKey] = Counter()
+
+    def __call__(self, prompt: Prompt) -> Answer:
+        options, key = self._options, prompt.key
+        answer = self._script(prompt)
+        self._asked[key] += 1
+        once = random.Random(f"{options.fault_seed} {key}")
+        again = random.Random(f"{options.fault_seed} {key} {self._asked[key]}")
+        if once.random() < options.error_rate:
+            return replace(answer, fault="error")
+        if once.random() < options.garbage_rate:
+            answer = replace(answer, text=once.randbytes(once.randint(0, 200)).decode("latin-1"))
+        for fault, rate in (("death", options.death_rate), ("hang", options.hang_rate)):
+            if again.random() < rate:
+                return replace(answer, fault=fault)  # type: ignore[arg-type]
+        return answer
+
+
 class RecordedScript:
     """A script read from a JSON-lines file, keyed by task, document, stage and repeat.
 
@@ -117,6 +216,7 @@ class RecordedScript:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.name = f"{path.name} {file_digest(path)}" if path.is_file() else path.name
         self._answers: dict[tuple[str, int, str, int | None], Answer] = {}
         for number, line in enumerate(_lines(path), start=1):
             if line.strip():
@@ -128,6 +228,8 @@ class RecordedScript:
             record = json.loads(line)
             key = (record.pop("task"), record.pop("doc_id"), record.pop("stage"), record.pop("repeat", None))
             answer = Answer(**record)
+            if answer.fault not in (None, *get_args(Fault)):
+                raise TypeError(f"fault {answer.fault!r} is none of {', '.join(get_args(Fault))}")
         except json.JSONDecodeError as error:
             raise ArgumentError(f"The script's {where} is not JSON ({error}). Each line must be one object.") from None
         except KeyError as error:

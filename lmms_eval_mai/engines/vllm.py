@@ -6,12 +6,16 @@ own (`Renderer.render_chat_async`). Written against vLLM 0.32; imported only whe
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import itertools
 import os
 import time
 from typing import Any
 
+import psutil
+
+from lmms_eval_mai import fingerprint
 from lmms_eval_mai.config import SideConfig, check_names
 from lmms_eval_mai.engines import placement
 from lmms_eval_mai.engines.base import Call, Image, Prompt, Sampling, Side, Turn
@@ -24,13 +28,22 @@ from lmms_eval_mai.errors import (
     PromptTooLong,
     SampleError,
     UnreadableImage,
+    redacted,
 )
+from lmms_eval_mai.fingerprint import Identity
 
 INSTALL = (
     'Install it with `pip install "lmms-eval-mai[vllm]"` on a machine with a GPU; on one without, with '
     '`pip install "lmms-eval-mai[cpu]" --extra-index-url https://download.pytorch.org/whl/cpu`.'
 )
 
+
+INDIFFERENT = {
+    *("devices", "gpu_memory_utilization", "kv_cache_memory_bytes", "swap_space", "cpu_offload_gb", "max_num_seqs"),
+    *("max_num_batched_tokens", "block_size", "enforce_eager", "disable_log_stats", "load_format", "download_dir"),
+    *("mm_processor_cache_gb", "enable_prefix_caching", "enable_sleep_mode", "distributed_executor_backend"),
+}
+"""Arguments that say how fast or where, and not what: a run that is resumed may have others."""
 
 FINISHED = ("stop", "length", "repetition")
 """How a whole answer ends. vLLM also knows `abort` and `error`, whose text is a part."""
@@ -46,6 +59,8 @@ class VllmEngine:
         self._vllm_config: Any = None
         self._environment: dict[str, str] = {}
         self._llm: Any = None
+        self._building: asyncio.Future[Any] | None = None
+        self._others: set[psutil.Process] = set()
         self._requests = itertools.count()
 
     def check(self) -> None:
@@ -67,11 +82,25 @@ class VllmEngine:
         except Exception as error:
             raise EngineStartError(_why_not(self._config, error)) from error
 
+    def identity(self) -> Identity:
+        import vllm
+
+        given = self._config.arguments
+        return {
+            "engine": f"vllm {vllm.__version__}",
+            "model": self._config.model,
+            "checkpoint": fingerprint.checkpoint(self._config.model, given.get("revision")),
+            "arguments": fingerprint.arguments(given, INDIFFERENT),
+        }
+
     async def start(self) -> None:
         if self._vllm_config is None:
             self.check()
         # Building an engine takes half a minute and blocks: not on the event loop.
-        self._llm = await asyncio.to_thread(self._build)
+        self._others = _children()
+        self._building = asyncio.ensure_future(asyncio.to_thread(self._build))
+        self._llm = await asyncio.shield(self._building)
+        self._building = None
 
     def _build(self) -> Any:
         from vllm.v1.engine.async_llm import AsyncLLM
@@ -85,11 +114,24 @@ class VllmEngine:
 
     async def close(self) -> None:
         llm, self._llm = self._llm, None
+        self._vllm_config = None  # it holds what was found out about this engine: a next start makes its own
+        building, self._building = self._building, None
+        if building is not None:
+            llm = await self._broken_off(building)
         if llm is None:
             return
         if llm.output_handler is not None:
             llm.output_handler.cancel()  # it would take the end of the engine's process for a death, and log it
         await asyncio.to_thread(llm.shutdown)
+
+    async def _broken_off(self, building: "asyncio.Future[Any]") -> Any:
+        """A start that nobody waits for any more: its processes are killed, so that it ends now and not in minutes."""
+        while not building.done():
+            for child in _children() - self._others:
+                with contextlib.suppress(psutil.Error):
+                    child.kill()
+            await asyncio.wait({building}, timeout=0.2)
+        return None if building.cancelled() or building.exception() else building.result()
 
     async def forget(self) -> None:
         """Empty the caches of prefixes and pictures: what comes next is timed as if it came first. No call may be in
@@ -148,6 +190,10 @@ class VllmEngine:
         return SampleError(f"{prompt.key}: vLLM refused the request to {self._config.model} ({reason}).")
 
 
+def _children() -> set[psutil.Process]:
+    return set(psutil.Process().children(recursive=True))
+
+
 def _platform() -> placement.Platform:
     """Where vLLM would run here. Raises `EngineUnavailable` with the command that installs it."""
     try:
@@ -192,7 +238,7 @@ def _check_checkpoint(config: SideConfig) -> None:
 def _why_not(config: SideConfig, error: Exception) -> str:
     return (
         f"vLLM cannot start {config.side}={config.model}: {_reason(error)} Its arguments here: "
-        f"{dict(config.arguments) or 'none'}. Check the name or path, and `{config.side}_<argument>` values."
+        f"{redacted(config.arguments) or 'none'}. Check the name or path, and `{config.side}_<argument>` values."
     )
 
 

@@ -1,0 +1,246 @@
+"""What is done stays done: every finished call is on the disk before it counts.
+
+One file a run and rank, JSON lines: a head (format, fingerprint, tasks), then a line for each call, each sample that
+left (its exit) and each that failed. Its name is the fingerprint's digest, so the same command finds it again.
+
+A line is written and fsynced before its call goes on; all lines that are ready share one fsync, in a thread of its
+own. So neither a kill nor a power cut loses a finished call, and no sample waits for another's.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from loguru import logger
+
+from lmms_eval_mai import fingerprint
+from lmms_eval_mai.engines.base import Call, CallKey
+from lmms_eval_mai.errors import JournalError
+from lmms_eval_mai.fingerprint import Fingerprint
+
+FORMAT = 1
+
+SampleKey = tuple[str, int, int]
+"""Task, document, repeat."""
+
+
+def default_folder() -> Path:
+    """`lmms-eval-mai/journal` in the user's cache folder."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lmms-eval-mai" / "journal"
+
+
+class _Place(NamedTuple):
+    """Where a line is: texts stay on the disk until they are asked for."""
+
+    file: int
+    offset: int
+    length: int
+
+
+class Journal:
+    """The journal of one rank. Reads what all ranks of an earlier run with the same fingerprint left, writes its own.
+
+    Made and closed on the main thread; `append` is called on the event loop.
+    """
+
+    def __init__(
+        self, folder: Path, ours: Fingerprint, tasks: Iterable[str], rank: int = 0, world_size: int = 1
+    ) -> None:
+        """Raises `JournalError` if the folder cannot be written or another run is writing the same journal."""
+        self.digest = fingerprint.digest({**ours, "format": str(FORMAT)})
+        self.path = folder / f"{self.digest}-{rank}of{world_size}.jsonl"
+        self.exits: set[SampleKey] = set()
+        """Samples that an earlier process finished."""
+        self.wall_s = 0.0
+        """Seconds that earlier processes walked."""
+        self.closed = False
+        self._calls: dict[tuple[CallKey, str], _Place] = {}
+        self._pending: list[bytes] = []
+        self._batch: asyncio.Future[None] | None = None
+        self._writer: asyncio.Task[None] | None = None
+        self._thread = ThreadPoolExecutor(1, "mai-journal")
+        with _refused(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            self._lock()
+            self._others = [os.open(path, os.O_RDONLY) for path in self._left_by_others()]
+            for file in (*self._others, self._file):
+                end = self._read(file)
+            os.ftruncate(self._file, end)  # a torn last line
+            if end == 0:
+                self._tell_of_others(ours, set(tasks))
+                self._commit(_line({"format": FORMAT, "fingerprint": ours, "tasks": sorted(set(tasks))}))
+
+    @property
+    def calls(self) -> int:
+        """Finished calls of earlier processes."""
+        return len(self._calls)
+
+    def find(self, key: CallKey, prompt: str) -> Call | None:
+        """The finished call with this key and prompt digest."""
+        place = self._calls.get((key, prompt))
+        if place is None:
+            return None
+        record = json.loads(os.pread(place.file, place.length, place.offset))
+        return Call(key=key, **record["call"])
+
+    async def add_call(self, call: Call, prompt: str, images: list[str]) -> None:
+        figures = {f.name: getattr(call, f.name) for f in dataclasses.fields(Call) if f.name != "key"}
+        await self._append({"key": dataclasses.astuple(call.key), "prompt": prompt, "images": images, "call": figures})
+
+    async def add_exit(self, sample: SampleKey, exit: str, wall_s: float) -> None:
+        """`wall_s`: seconds of walking so far."""
+        await self._append({"sample": sample, "exit": exit, "wall_s": round(wall_s, 3)})
+
+    async def add_error(self, sample: SampleKey, error: Exception) -> None:
+        await self._append({"sample": sample, "error": type(error).__name__, "message": str(error)})
+
+    async def drain(self) -> None:
+        """Wait until all that was appended is on the disk."""
+        if self._writer is not None:
+            await self._writer
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        self._thread.shutdown()
+        for file in (self._file, *self._others):
+            os.close(file)
+
+    def remove(self) -> None:
+        """The run is complete: nothing is left to resume, of any rank."""
+        for path in [self.path, *self._left_by_others()]:
+            path.unlink(missing_ok=True)
+
+    async def _append(self, record: dict[str, Any]) -> None:
+        loop = asyncio.get_running_loop()
+        self._pending.append(_line(record))
+        if self._batch is None:
+            self._batch = loop.create_future()
+        batch = self._batch
+        if self._writer is None or self._writer.done():
+            self._writer = loop.create_task(self._write())
+        await asyncio.shield(batch)  # one sample that is cancelled does not cancel the others
+
+    async def _write(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._batch is not None:
+            lines, self._pending = self._pending, []
+            batch, self._batch = self._batch, None
+            try:
+                await loop.run_in_executor(self._thread, self._commit, b"".join(lines))
+            except OSError as error:
+                batch.set_exception(JournalError(_cannot_write(self.path, error)))
+                batch.exception()  # those who wait may all be gone
+            else:
+                batch.set_result(None)
+
+    def _commit(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._file, view) :]
+        os.fsync(self._file)
+
+    def _lock(self) -> None:
+        try:
+            # Of the process, not of the file: an engine's process that outlives ours by a moment holds no lock.
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise JournalError(
+                f"Another run with the same arguments is writing the journal {self.path}. Wait for it to end, or give "
+                "this one a journal of its own with journal=PATH, or none with journal=off."
+            ) from None
+
+    def _left_by_others(self) -> list[Path]:
+        """Journals of the other ranks, or of a run with another number of ranks."""
+        return sorted(path for path in self.path.parent.glob(f"{self.digest}-*.jsonl") if path != self.path)
+
+    def _read(self, file: int) -> int:
+        """Take note of all lines; -> where the last whole one ends. Damaged ones are left out, and said."""
+        end = damaged = 0
+        for offset, line in _lines(file):
+            if not line.endswith(b"\n"):
+                break
+            end = offset + len(line)
+            try:
+                self._note(json.loads(line), _Place(file, offset, len(line)))
+            except (ValueError, TypeError, KeyError):
+                damaged += 1
+        if damaged:
+            logger.warning(
+                f"mai_cascade: {damaged} lines of the journal {self.path} are damaged; what they held is asked again."
+            )
+        return end
+
+    def _note(self, record: dict[str, Any], place: _Place) -> None:
+        if "call" in record:
+            self._calls[CallKey(*record["key"]), record["prompt"]] = place
+        elif "exit" in record:
+            task, doc_id, repeat = record["sample"]
+            self.exits.add((task, doc_id, repeat))
+            self.wall_s = max(self.wall_s, record["wall_s"])
+
+    def _tell_of_others(self, ours: Fingerprint, tasks: set[str]) -> None:
+        """Say why a journal of the same tasks is not used: the newest."""
+        others = [path for path in self.path.parent.glob("*.jsonl") if not path.name.startswith(self.digest)]
+        for path in sorted(others, key=lambda path: path.stat().st_mtime, reverse=True):
+            head = _head(path)
+            shared = tasks & set(head.get("tasks", ()))
+            if shared:
+                differ = fingerprint.differences(head["fingerprint"], ours) or [
+                    f"format: {head.get('format')} there, {FORMAT} here"
+                ]
+                logger.warning(
+                    f"mai_cascade: {path} holds an unfinished run of {', '.join(sorted(shared))} with other arguments, "
+                    f"which is not resumed ({'; '.join(differ)})."
+                )
+                return
+
+
+@contextlib.contextmanager
+def _refused(folder: Path) -> Iterator[None]:
+    """What the file system refuses, as one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise JournalError(_cannot_write(folder, error)) from None
+
+
+def _cannot_write(path: Path, error: OSError) -> str:
+    return (
+        f"The journal {path} cannot be written ({error.strerror or error}). Make room or give another folder with "
+        "journal=PATH; journal=off does without, and a crash then loses the run."
+    )
+
+
+def _line(record: dict[str, Any]) -> bytes:
+    return json.dumps(record, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
+
+
+def _lines(file: int) -> Iterator[tuple[int, bytes]]:
+    """(offset, line) of each line; the last may lack its end."""
+    offset = 0
+    # Not through a second descriptor: closing any of a file's gives up the process's lock on it.
+    with open(file, "rb", closefd=False) as reader:
+        reader.seek(0)
+        for line in reader:
+            yield offset, line
+            offset += len(line)
+
+
+def _head(path: Path) -> dict[str, Any]:
+    """The first line of any journal; empty where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            head = json.loads(file.readline(1_000_000))
+        return head if isinstance(head, dict) and isinstance(head.get("fingerprint"), dict) else {}
+    except (OSError, ValueError):
+        return {}

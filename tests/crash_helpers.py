@@ -1,0 +1,119 @@
+"""Evaluations in processes of their own that can be killed: forked from a server that has imported lmms-eval once, so
+that each costs a second and not twenty."""
+
+import json
+import multiprocessing
+import os
+import random
+import resource
+import signal
+import time
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from pyarrow import Table, parquet
+
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(["lmms_eval.evaluator", "lmms_eval.tasks", "lmms_eval_mai.model"])
+
+POPE = Path("lmms-lab-encoder") / "POPE"
+
+
+def large_pope(drawn_data: Path, folder: Path, rows: int) -> Path:
+    """A data folder whose POPE has `rows` documents, over and over those of the drawn one."""
+    drawn = parquet.read_table(drawn_data / POPE / "data" / "test.parquet")
+    documents = [{**row, "question_id": str(i)} for i, row in enumerate(drawn.to_pylist() * (rows // len(drawn) + 1))]
+    (folder / POPE / "data").mkdir(parents=True)
+    name = f"{folder.name}-{rows}.parquet"  # datasets keys its cache on names
+    parquet.write_table(Table.from_pylist(documents[:rows], schema=drawn.schema), folder / POPE / "data" / name)
+    card = (drawn_data / POPE / "README.md").read_text()
+    (folder / POPE / "README.md").write_text(card.replace("test.parquet", name))
+    return folder
+
+
+def scripts(folder: Path, task: str, rows: int, seconds: float) -> dict[str, str]:
+    """Scripts of both sides in which the documents leave at all three exits, with tokens that differ from call to
+    call."""
+    rng = random.Random(5)
+    lines: dict[str, list[str]] = {"small": [], "large": []}
+    for doc_id in range(rows):
+        way = doc_id % 3
+        large = "Yes" if rng.random() < 0.5 else "No"
+        other = "No" if large == "Yes" else "Yes"
+        texts = {
+            ("small", "short"): f"[[{large if way == 0 else other}]]",
+            ("large", "short"): f"[[{large}]]",
+            ("small", "think"): f"I look.\n[[{large if way == 1 else other}]]",
+            ("large", "transfer"): f"[[{other}]]",
+        }
+        for (side, stage), text in texts.items():
+            record = {"task": task, "doc_id": doc_id, "stage": stage, "text": text}
+            record |= {"prompt_tokens": rng.randint(50, 90), "output_tokens": rng.randint(1, 40)}
+            lines[side].append(json.dumps({**record, "seconds": seconds * rng.random()}))
+    for side, records in lines.items():
+        (folder / f"{side}.jsonl").write_text("\n".join(records))
+    return {side: str(folder / f"{side}.jsonl") for side in lines}
+
+
+def start(data: Path, output: Path, task: str, file_limit: int | None = None, **model_args: Any) -> BaseProcess:
+    """An evaluation; what came of it is in `output` when it ended well. `file_limit`: no file may grow beyond so many
+    bytes."""
+    process = SERVER.Process(target=_evaluate, args=(data, output, task, model_args, file_limit))
+    process.start()
+    return process
+
+
+def _evaluate(data: Path, output: Path, task: str, model_args: dict[str, Any], file_limit: int | None) -> None:
+    if file_limit is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
+    log = os.open(output.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.chdir(data)
+    from lmms_eval.evaluator import simple_evaluate
+    from lmms_eval.tasks import TaskManager
+
+    from lmms_eval_mai.plugin import task_dir
+
+    results = simple_evaluate(
+        model="mai_cascade",
+        model_args=",".join(f"{name}={value}" for name, value in model_args.items()),
+        tasks=[task],
+        task_manager=TaskManager(include_path=str(task_dir()), include_defaults=False),
+        batch_size=1,
+        log_samples=True,
+    )
+    assert results is not None
+    samples = sorted(results["samples"][task], key=lambda sample: sample["doc_id"])
+    found = {
+        "scores": {name: value for name, value in results["results"][task].items() if isinstance(value, float)},
+        "exits": [one["token_counts"][0]["exit"] for one in samples],
+        "answers": [one["filtered_resps"] for one in samples],
+        "tokens": [[one["token_counts"][0][f"{kind}_tokens"] for kind in ("input", "output")] for one in samples],
+        "usage": {side: {k: used[k] for k in ("n_api_calls", "output_tokens")}
+                  for side, used in results["usage"]["by_source"].items()},
+    }  # fmt: skip
+    part = output.with_suffix(".part")
+    part.write_text(json.dumps(found))
+    part.rename(output)
+
+
+def lines_of(journal: Path) -> list[str]:
+    """Whole lines of the only journal in a folder; none while there is no journal."""
+    files = list(journal.glob("*.jsonl"))
+    return files[0].read_text().split("\n")[:-1] if files else []
+
+
+def strike(process: BaseProcess, journal: Path, after: int, how: int) -> bool:
+    """Send a signal once the journal has `after` lines; -> whether the process was still running."""
+    while process.is_alive() and len(lines_of(journal)) < after:
+        time.sleep(0.005)
+    alive = process.is_alive()
+    if alive and process.pid:
+        os.kill(process.pid, how)
+    process.join(60)
+    if process.is_alive():
+        process.kill()
+        raise AssertionError(f"the process outlived {signal.Signals(how).name} by a minute")
+    return alive
