@@ -5,17 +5,22 @@ Each function takes one sample its whole way; many run at once, and none waits f
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, field
-from typing import Any, get_args
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, get_args
 
 from lmms_eval_mai import prompts
 from lmms_eval_mai.benchmarks import Rules, Verification, verify
 from lmms_eval_mai.engines.base import Call, CallKey, Engine, Prompt, Side, Stage, Turn
+from lmms_eval_mai.errors import PromptTooLong
 from lmms_eval_mai.prompts import Variant
 from lmms_eval_mai.sample import Exit, Sample, Trace
 
-Ask = Callable[[Stage, str], Awaitable[Call]]
-"""One model of a sample's walk: (stage, the stage's text) -> its call."""
+
+class Ask(Protocol):
+    """One model of a sample's walk."""
+
+    def __call__(self, stage: Stage, text: str, thinking: str = "") -> Awaitable[Call]:
+        """Ask it with the stage's text, which may hold thinking."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +88,13 @@ async def _think(walk: "_Walk", ask: Ask) -> tuple[Call, Call]:
     thinking = await ask("think", prompts.instruction(walk.think, kind))
     if not walk.sample.two_stage:
         return thinking, thinking
-    return thinking, await ask("stage2", prompts.stage2(thinking.text, kind))
+    return thinking, await ask("stage2", prompts.stage2(thinking.text, kind), thinking.text)
 
 
 async def _transfer(walk: "_Walk", thinking: Call) -> Call:
     sample = walk.sample
-    return await walk.large("transfer", prompts.transfer(sample.benchmark.name, thinking.text, sample.kind))
+    text = prompts.transfer(sample.benchmark.name, thinking.text, sample.kind)
+    return await walk.large("transfer", text, thinking.text)
 
 
 async def _alone(sample: Sample, pair: Pair, side: Side) -> Trace:
@@ -116,16 +122,24 @@ class _Walk:
         variant = self.sample.variant
         return variant if variant in ("E", "R") else self.pair.think
 
-    async def small(self, stage: Stage, text: str) -> Call:
-        return await self._ask(self.pair.small, "small", stage, text)
+    async def small(self, stage: Stage, text: str, thinking: str = "") -> Call:
+        return await self._ask(self.pair.small, "small", stage, text, thinking)
 
-    async def large(self, stage: Stage, text: str) -> Call:
-        return await self._ask(self.pair.large, "large", stage, text)
+    async def large(self, stage: Stage, text: str, thinking: str = "") -> Call:
+        return await self._ask(self.pair.large, "large", stage, text, thinking)
 
-    async def _ask(self, engine: Engine, side: Side, stage: Stage, text: str) -> Call:
+    async def _ask(self, engine: Engine, side: Side, stage: Stage, text: str, thinking: str) -> Call:
         sample = self.sample
-        key = CallKey(sample.task, sample.doc_id, sample.repeat, side, stage)
-        call = await engine.generate(Prompt(_append(sample, text), key), sample.sampling[stage])
+        sampling = sample.sampling[stage]
+        prompt = Prompt(_append(sample, text), CallKey(sample.task, sample.doc_id, sample.repeat, side, stage))
+        try:
+            call = await engine.generate(prompt, sampling)
+        except PromptTooLong:
+            if not thinking or self.pair.on_overflow == "error":
+                raise
+            end, dropped = await engine.shorten(prompt, thinking, sampling)
+            shorter = replace(prompt, turns=_append(sample, text.replace(thinking, end, 1)))
+            call = replace(await engine.generate(shorter, sampling), dropped_tokens=dropped)
         self.calls.append(call)
         return call
 

@@ -56,11 +56,6 @@ class SampleError(MaiError):
 class PromptTooLong(SampleError):
     """Raised when a prompt does not fit the model's context."""
 
-    def __init__(self, message: str, excess: int = 0) -> None:
-        super().__init__(message)
-        self.excess = excess
-        """Tokens above the context; 0 where the engine does not tell."""
-
 
 class UnreadableImage(SampleError):
     """Raised when an image cannot be decoded or prepared for the model."""

@@ -132,6 +132,7 @@ def _call_record(call: Call) -> dict[str, Any]:
         "prompt_tokens": call.prompt_tokens,
         "cached_tokens": call.cached_tokens,
         "output_tokens": call.output_tokens,
+        **({"dropped_tokens": call.dropped_tokens} if call.dropped_tokens else {}),
         "queued_s": round(call.queued_s, 6),
         "ttft_s": round(call.ttft_s, 6),
         "total_s": round(call.total_s, 6),

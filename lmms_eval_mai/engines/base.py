@@ -94,6 +94,8 @@ class Call:
     """Seconds from the request to the first output token, preparation of image and prompt included."""
     total_s: float
     """Seconds from the request to the last output token."""
+    dropped_tokens: int = 0
+    """Those of the thinking that were left out of the prompt so that it fits the context."""
 
 
 class Engine(Protocol):
@@ -118,6 +120,11 @@ class Engine(Protocol):
         """Make ready to answer. Raises `EngineStartError`."""
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call: ...
+
+    async def shorten(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
+        """For a prompt that does not fit, and thinking that stands in its last turn: the end of the thinking with which
+        it fits, room for an answer included, and how many of its tokens that drops. Raises `PromptTooLong` if it does
+        not fit without any."""
 
     async def close(self) -> None:
         """Stop and leave no process behind, in the middle of a start too. May be called more than once; `start`

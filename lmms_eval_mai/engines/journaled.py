@@ -37,6 +37,9 @@ class JournaledEngine:
             await self._journal.add_call(call, digest, images)
         return call
 
+    async def shorten(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
+        return await self._engine.shorten(prompt, thinking, sampling)
+
 
 def prompt_digest(prompt: Prompt, sampling: Sampling) -> str:
     """The hash of all that the engine is asked: roles, texts, the hashes of the images' pixels, and sampling."""

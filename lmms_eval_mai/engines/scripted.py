@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from lmms_eval_mai.engines.base import Call, CallKey, Prompt, Sampling
-from lmms_eval_mai.errors import ArgumentError, EngineDied, MissingAnswer, SampleError
+from lmms_eval_mai.errors import ArgumentError, EngineDied, MissingAnswer, PromptTooLong, SampleError
 from lmms_eval_mai.fingerprint import Identity, file_digest
 
 Fault = Literal["error", "hang", "death"]
@@ -138,6 +138,9 @@ class ScriptedEngine:
             ttft_s=waited_s + ttft_s,
             total_s=waited_s + total_s,
         )
+
+    async def shorten(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
+        raise PromptTooLong(f"{prompt.key}: a scripted engine has no context to shorten for.")
 
     def _running(self) -> asyncio.Semaphore:
         if self._slots is None:

@@ -68,6 +68,9 @@ class SupervisedEngine:
                     with self._door.suspect(deaths):
                         await self._rebuilt(life, error)
 
+    async def shorten(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
+        return await self._engine.shorten(prompt, thinking, sampling)
+
     async def _timed(self, prompt: Prompt, sampling: Sampling) -> Call:
         try:
             async with asyncio.timeout(self._call_timeout):

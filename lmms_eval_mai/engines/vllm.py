@@ -2,7 +2,7 @@
 
 vLLM batches continuously whatever is ready; its prefix and encoder caches serve the later calls of a sample,
 since image and question come first in every prompt. Chat template, image preparation and validation are vLLM's
-own (`Renderer.render_chat_async`). Written against vLLM 0.32; imported only when this engine is used.
+own (`rendering.py`). Written against vLLM 0.32; imported only when this engine is used.
 """
 
 import asyncio
@@ -19,6 +19,8 @@ from lmms_eval_mai import fingerprint
 from lmms_eval_mai.config import SideConfig, check_names
 from lmms_eval_mai.engines import placement
 from lmms_eval_mai.engines.base import Call, Image, Prompt, Sampling, Side, Turn
+from lmms_eval_mai.engines.rendering import Renderer
+from lmms_eval_mai.engines.vllm_errors import sample_error, why_not
 from lmms_eval_mai.errors import (
     ArgumentError,
     EngineDied,
@@ -27,8 +29,6 @@ from lmms_eval_mai.errors import (
     MaiError,
     PromptTooLong,
     SampleError,
-    UnreadableImage,
-    redacted,
 )
 from lmms_eval_mai.fingerprint import Identity
 
@@ -45,6 +45,9 @@ INDIFFERENT = {
 }
 """Arguments that say how fast or where, and not what: a run that is resumed may have others."""
 
+ANSWER_ROOM = 256
+"""Tokens kept free for an answer where thinking is shortened to fit."""
+
 FINISHED = ("stop", "length", "repetition")
 """How a whole answer ends. vLLM also knows `abort` and `error`, whose text is a part."""
 
@@ -59,6 +62,8 @@ class VllmEngine:
         self._vllm_config: Any = None
         self._environment: dict[str, str] = {}
         self._llm: Any = None
+        self._renderer: Any = None
+        self._context = 0
         self._building: asyncio.Future[Any] | None = None
         self._others: set[psutil.Process] = set()
         self._requests = itertools.count()
@@ -80,7 +85,7 @@ class VllmEngine:
         except MaiError:
             raise
         except Exception as error:
-            raise EngineStartError(_why_not(self._config, error)) from error
+            raise EngineStartError(why_not(self._config, error)) from error
 
     def identity(self) -> Identity:
         import vllm
@@ -95,12 +100,14 @@ class VllmEngine:
 
     async def start(self) -> None:
         if self._vllm_config is None:
-            self.check()
+            await asyncio.to_thread(self.check)
         # Building an engine takes half a minute and blocks: not on the event loop.
         self._others = _children()
         self._building = asyncio.ensure_future(asyncio.to_thread(self._build))
         self._llm = await asyncio.shield(self._building)
         self._building = None
+        self._renderer = Renderer(self._llm)
+        self._context = self._llm.vllm_config.model_config.max_model_len
 
     def _build(self) -> Any:
         from vllm.v1.engine.async_llm import AsyncLLM
@@ -110,7 +117,7 @@ class VllmEngine:
                 # With statistics on, every output tells when it was queued, scheduled and begun.
                 return AsyncLLM.from_vllm_config(self._vllm_config, disable_log_stats=False)
             except Exception as error:
-                raise EngineStartError(_why_not(self._config, error)) from error
+                raise EngineStartError(why_not(self._config, error)) from error
 
     async def close(self) -> None:
         llm, self._llm = self._llm, None
@@ -147,47 +154,61 @@ class VllmEngine:
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
         from vllm.exceptions import VLLMClientError
-        from vllm.renderers.params import ChatParams
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
-        if self._llm is None:
+        llm, renderer = self._llm, self._renderer
+        if llm is None:
             raise EngineDied(f"The {self.name} engine is not running.")
         asked = time.perf_counter()
-        messages = [_message(turn) for turn in prompt.turns]
-        parameters = ChatParams(chat_template_kwargs={"add_generation_prompt": True, "tokenize": False})
-        request_id = f"{self.name}-{next(self._requests)}"
         result = None
-        try:
-            _, (rendered,) = await self._llm.renderer.render_chat_async([messages], parameters)
-            async for output in self._llm.generate(rendered, _sampling_params(sampling), request_id):
-                result = output
-        except EngineDeadError as error:
-            raise EngineDied(
-                f"The {self.name} engine ({self._config.model}) died during {prompt.key}. Its own log above says why."
-            ) from error
-        except (VLLMClientError, EngineGenerateError, ValueError, OSError) as error:
-            raise self._sample_error(prompt, error) from error
-        if result is None or result.outputs[0].finish_reason not in FINISHED:
-            how = result.outputs[0].finish_reason if result else "without an answer"
-            raise SampleError(f"{prompt.key}: vLLM ended the request ({how}), so there is no whole answer.")
-        return _call(prompt, result, asked)
+        for _ in range(2):
+            try:
+                result = await self._answer(llm, renderer, prompt, sampling)
+            except Exception as error:
+                if isinstance(error, EngineDeadError) or self._llm is not llm:  # or it was closed meanwhile
+                    raise EngineDied(
+                        f"The {self.name} engine ({self._config.model}) died during {prompt.key}. Its own log above "
+                        "says why."
+                    ) from error
+                if isinstance(error, (VLLMClientError, EngineGenerateError, ValueError, OSError)):
+                    raise sample_error(prompt, self._config, self._context, error) from error
+                raise
+            if result is not None and result.outputs[0].finish_reason in FINISHED:
+                return _call(prompt, result, asked)
+            # "error": the engine did not find a picture that the renderer took for known, since a request that brought
+            # it had been refused or cancelled on its way (vLLM's issue #46354). The second time it brings it again.
+        how = result.outputs[0].finish_reason if result else "without an answer"
+        raise SampleError(f"{prompt.key}: vLLM ended the request ({how}), so there is no whole answer.")
 
-    def _sample_error(self, prompt: Prompt, error: Exception) -> SampleError:
-        """What vLLM refused, as this sample's error."""
-        reason = _reason(error.__cause__ or error)
-        if "context length" in str(error):
-            length = self._vllm_config.model_config.max_model_len
-            return PromptTooLong(
-                f"{prompt.key}: the prompt does not fit the context of {self._config.model}, {length} tokens "
-                f"({reason}). Raise {self.name}_max_model_len, or shrink images with "
-                f'{self.name}_mm_processor_kwargs={{"max_pixels":N}}.'
+    async def _answer(self, llm: Any, renderer: Renderer, prompt: Prompt, sampling: Sampling) -> Any:
+        """vLLM's own result; None where it gave none."""
+        rendered, result = None, None
+        try:
+            rendered = await renderer.render(prompt.turns)
+            async for output in llm.generate(
+                rendered, _sampling_params(sampling), f"{self.name}-{next(self._requests)}"
+            ):
+                result = output
+        except BaseException:
+            renderer.forget(rendered)
+            raise
+        return result
+
+    async def shorten(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
+        *before, last = prompt.turns
+        empty = tuple(b if isinstance(b, Image) else b.replace(thinking, "", 1) for b in last.blocks)
+        try:
+            rendered = await self._renderer.render((*before, Turn(last.role, empty)))
+            self._renderer.forget(rendered)
+        except Exception as error:
+            raise sample_error(prompt, self._config, self._context, error) from error
+        room = self._context - len(rendered["prompt_token_ids"]) - max(16, min(sampling.max_tokens, ANSWER_ROOM))
+        if room <= 0:
+            raise PromptTooLong(
+                f"{prompt.key}: image and question leave no room for thinking in the context of {self._config.model}, "
+                f"{self._context} tokens. Raise {self.name}_max_model_len."
             )
-        if "Processor" in str(error) and any(isinstance(b, Image) for turn in prompt.turns for b in turn.blocks):
-            return UnreadableImage(
-                f"{prompt.key}: the image could not be prepared for {self._config.model} ({reason}). "
-                "Check the document's image."
-            )
-        return SampleError(f"{prompt.key}: vLLM refused the request to {self._config.model} ({reason}).")
+        return self._renderer.end_of(thinking, room), max(0, len(self._renderer.text_tokens(thinking)) - room)
 
 
 def _children() -> set[psutil.Process]:
@@ -233,35 +254,6 @@ def _check_checkpoint(config: SideConfig) -> None:
             f"{config.side}={config.model} is no checkpoint: there is no {os.path.join(path, 'config.json')}. "
             "Give the folder of a Hugging Face checkpoint, or a name on the hub."
         )
-
-
-def _why_not(config: SideConfig, error: Exception) -> str:
-    return (
-        f"vLLM cannot start {config.side}={config.model}: {_reason(error)} Its arguments here: "
-        f"{redacted(config.arguments) or 'none'}. Check the name or path, and `{config.side}_<argument>` values."
-    )
-
-
-def _reason(error: BaseException) -> str:
-    """What an error of vLLM says, in one line of at most 400 characters."""
-    if callable(details := getattr(error, "errors", None)):  # pydantic: its first line is but a count
-        text = "; ".join(" ".join([*map(str, detail["loc"]), detail["msg"]]) for detail in details())
-    else:
-        text = str(error)
-    text = " ".join(text.split()) or type(error).__name__
-    return text if len(text) <= 400 else text[:400] + "..."
-
-
-def _message(turn: Turn) -> dict[str, Any]:
-    """A chat message as vLLM takes it. Neighbouring texts are joined: templates that take plain strings would
-    put a line break between them, and every template must show the same words."""
-    content: list[dict[str, Any]] = []
-    for is_image, blocks in itertools.groupby(turn.blocks, key=lambda block: isinstance(block, Image)):
-        if is_image:
-            content += [{"type": "image_pil", "image_pil": b.pixels, "uuid": b.uuid} for b in blocks]  # type: ignore[union-attr]
-        else:
-            content.append({"type": "text", "text": "".join(blocks)})  # type: ignore[arg-type]
-    return {"role": turn.role, "content": content}
 
 
 def _sampling_params(sampling: Sampling) -> Any:

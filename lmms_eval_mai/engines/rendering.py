@@ -1,0 +1,92 @@
+"""A chat as vLLM's engine takes it. Template, tokens and images are vLLM's own, but for one thing: text that looks like
+a special token stays text.
+
+`<|im_end|>` in a document, or in the small model's thinking, would end the turn; `<|image_pad|>` would be taken for a
+picture. So in a chat that holds such text, every text is first hidden behind a mark that no template touches, and put
+in its place as tokens of plain text.
+"""
+
+import copy
+import itertools
+import re
+import secrets
+import time
+from typing import Any
+
+from lmms_eval_mai.engines.base import Image, Turn
+
+
+class Renderer:
+    """vLLM's renderer of one engine."""
+
+    def __init__(self, llm: Any) -> None:
+        self._renderer = llm.renderer
+        tokenizer = self._renderer.get_tokenizer()
+        # A copy: reading special tokens as text is a state of the tokenizer, which vLLM uses in threads of its own.
+        self._tokenizer = copy.deepcopy(tokenizer)
+        special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+        self._special = re.compile("|".join(map(re.escape, special))) if special else None
+
+    async def render(self, turns: tuple[Turn, ...]) -> Any:
+        """The engine's input. Raises what vLLM raises for prompts that do not fit and pictures it cannot take."""
+        from vllm.renderers.params import ChatParams
+
+        hidden: list[str] = []
+        mark = secrets.token_hex(4) if self._looks_special(turns) else None
+        messages = [_message(turn, mark, hidden) for turn in turns]
+        parameters = ChatParams(chat_template_kwargs={"add_generation_prompt": True, "tokenize": False})
+        _, prompt = await self._renderer.render_messages_async(messages, parameters)
+        if mark is not None:
+            text = prompt.pop("prompt")
+            prompt["prompt_token_ids"] = self._tokens(text, mark, hidden)
+        (tokens,) = await self._renderer.tokenize_prompts_async([prompt], self._renderer.default_chat_tok_params)
+        return await self._renderer.process_for_engine_async(tokens, time.time())
+
+    def forget(self, rendered: Any) -> None:
+        """Pictures of a prompt that may not have reached the engine: the next prompt brings them again."""
+        cache = self._renderer.mm_processor_cache
+        if cache is not None and rendered is not None:
+            for number in itertools.chain.from_iterable(rendered.get("mm_hashes", {}).values()):
+                cache.invalidate(number)
+
+    def text_tokens(self, text: str) -> list[int]:
+        """The tokens of a text in which nothing is special."""
+        ids: list[int] = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        return ids
+
+    def end_of(self, text: str, tokens: int) -> str:
+        """The text's last tokens; of a character cut in two, nothing."""
+        if tokens <= 0:
+            return ""
+        end: str = self._tokenizer.decode(self.text_tokens(text)[-tokens:])
+        return end.lstrip("\ufffd")
+
+    def _looks_special(self, turns: tuple[Turn, ...]) -> bool:
+        texts = (block for turn in turns for block in turn.blocks if isinstance(block, str))
+        return self._special is not None and any(self._special.search(text) for text in texts)
+
+    def _tokens(self, text: str, mark: str, hidden: list[str]) -> list[int]:
+        """The template's parts with their special tokens, the hidden texts without any."""
+        ids: list[int] = []
+        for number, part in enumerate(re.split(f"{mark}-(\\d+)-", text)):
+            if number % 2:
+                ids += self.text_tokens(hidden[int(part)])
+            else:
+                ids += self._tokenizer(part, add_special_tokens=False, split_special_tokens=False)["input_ids"]
+        return ids
+
+
+def _message(turn: Turn, mark: str | None, hidden: list[str]) -> dict[str, Any]:
+    """A chat message as vLLM takes it. Neighbouring texts are joined: templates that take plain strings would put a
+    line break between them, and every template must show the same words."""
+    content: list[dict[str, Any]] = []
+    for is_image, blocks in itertools.groupby(turn.blocks, key=lambda block: isinstance(block, Image)):
+        if is_image:
+            content += [{"type": "image_pil", "image_pil": b.pixels, "uuid": b.uuid} for b in blocks]  # type: ignore[union-attr]
+            continue
+        text = "".join(blocks)  # type: ignore[arg-type]
+        if mark is not None:
+            hidden.append(text)
+            text = f"{mark}-{len(hidden) - 1}-"
+        content.append({"type": "text", "text": text})
+    return {"role": turn.role, "content": content}

@@ -1,0 +1,38 @@
+"""What vLLM refuses, in this package's errors and sentences."""
+
+from lmms_eval_mai.config import SideConfig
+from lmms_eval_mai.engines.base import Image, Prompt
+from lmms_eval_mai.errors import PromptTooLong, SampleError, UnreadableImage, redacted
+
+
+def sample_error(prompt: Prompt, config: SideConfig, context: int, error: Exception) -> SampleError:
+    """A request that was refused. `context`: tokens the model takes."""
+    why = reason(error.__cause__ or error)
+    if "context length" in str(error) or "maximum model length" in str(error):
+        return PromptTooLong(
+            f"{prompt.key}: the prompt does not fit the context of {config.model}, {context} tokens ({why}). Raise "
+            f'{config.side}_max_model_len, or shrink images with {config.side}_mm_processor_kwargs={{"max_pixels":N}}.'
+        )
+    if "Processor" in str(error) and any(isinstance(b, Image) for turn in prompt.turns for b in turn.blocks):
+        return UnreadableImage(
+            f"{prompt.key}: the image could not be prepared for {config.model} ({why}). Check the document's image."
+        )
+    return SampleError(f"{prompt.key}: vLLM refused the request to {config.model} ({why}).")
+
+
+def why_not(config: SideConfig, error: Exception) -> str:
+    """An engine that does not start."""
+    return (
+        f"vLLM cannot start {config.side}={config.model}: {reason(error)} Its arguments here: "
+        f"{redacted(config.arguments) or 'none'}. Check the name or path, and `{config.side}_<argument>` values."
+    )
+
+
+def reason(error: BaseException) -> str:
+    """What an error of vLLM says, in one line of at most 400 characters."""
+    if callable(details := getattr(error, "errors", None)):  # pydantic: its first line is but a count
+        text = "; ".join(" ".join([*map(str, detail["loc"]), detail["msg"]]) for detail in details())
+    else:
+        text = str(error)
+    text = " ".join(text.split()) or type(error).__name__
+    return text if len(text) <= 400 else text[:400] + "..."
