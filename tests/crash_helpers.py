@@ -56,15 +56,19 @@ def scripts(folder: Path, task: str, rows: int, seconds: float) -> dict[str, str
     return {side: str(folder / f"{side}.jsonl") for side in lines}
 
 
-def start(data: Path, output: Path, task: str, file_limit: int | None = None, **model_args: Any) -> BaseProcess:
-    """An evaluation; what came of it is in `output` when it ended well. `file_limit`: no file may grow beyond so many
-    bytes."""
-    process = SERVER.Process(target=_evaluate, args=(data, output, task, model_args, file_limit))
+def start(
+    data: Path, output: Path, task: str, limit: int | None = None, file_limit: int | None = None, **model_args: Any
+) -> BaseProcess:
+    """An evaluation of `limit` documents; what came of it is in `output` when it ended well. `file_limit`: no file may
+    grow beyond so many bytes."""
+    process = SERVER.Process(target=_evaluate, args=(data, output, task, limit, file_limit, model_args))
     process.start()
     return process
 
 
-def _evaluate(data: Path, output: Path, task: str, model_args: dict[str, Any], file_limit: int | None) -> None:
+def _evaluate(
+    data: Path, output: Path, task: str, limit: int | None, file_limit: int | None, model_args: dict[str, Any]
+) -> None:
     if file_limit is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
     log = os.open(output.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -82,6 +86,7 @@ def _evaluate(data: Path, output: Path, task: str, model_args: dict[str, Any], f
         tasks=[task],
         task_manager=TaskManager(include_path=str(task_dir()), include_defaults=False),
         batch_size=1,
+        limit=limit,
         log_samples=True,
     )
     assert results is not None
@@ -112,7 +117,7 @@ def strike(process: BaseProcess, journal: Path, after: int, how: int) -> bool:
     alive = process.is_alive()
     if alive and process.pid:
         os.kill(process.pid, how)
-    process.join(60)
+    process.join(90)
     if process.is_alive():
         process.kill()
         raise AssertionError(f"the process outlived {signal.Signals(how).name} by a minute")

@@ -19,6 +19,7 @@ from lmms_eval_mai import fingerprint
 from lmms_eval_mai.config import SideConfig, check_names
 from lmms_eval_mai.engines import placement
 from lmms_eval_mai.engines.base import Call, Image, Prompt, Sampling, Side, Turn
+from lmms_eval_mai.engines.guardian import Guardian
 from lmms_eval_mai.engines.rendering import Renderer
 from lmms_eval_mai.engines.vllm_errors import sample_error, why_not
 from lmms_eval_mai.errors import (
@@ -66,6 +67,7 @@ class VllmEngine:
         self._context = 0
         self._building: asyncio.Future[Any] | None = None
         self._others: set[psutil.Process] = set()
+        self._guardian: Guardian | None = None
         self._requests = itertools.count()
 
     def check(self) -> None:
@@ -102,9 +104,13 @@ class VllmEngine:
         if self._vllm_config is None:
             await asyncio.to_thread(self.check)
         # Building an engine takes half a minute and blocks: not on the event loop.
+        self._guardian = Guardian()
         self._others = _children()
         self._building = asyncio.ensure_future(asyncio.to_thread(self._build))
-        self._llm = await asyncio.shield(self._building)
+        while not self._building.done():  # wait() leaves it alone when it is cancelled itself
+            await asyncio.wait({self._building}, timeout=0.5)
+            self._guardian.watch(child.pid for child in _children() - self._others)
+        self._llm = self._building.result()
         self._building = None
         self._renderer = Renderer(self._llm)
         self._context = self._llm.vllm_config.model_config.max_model_len
@@ -125,11 +131,13 @@ class VllmEngine:
         building, self._building = self._building, None
         if building is not None:
             llm = await self._broken_off(building)
-        if llm is None:
-            return
-        if llm.output_handler is not None:
-            llm.output_handler.cancel()  # it would take the end of the engine's process for a death, and log it
-        await asyncio.to_thread(llm.shutdown)
+        if llm is not None:
+            if llm.output_handler is not None:
+                llm.output_handler.cancel()  # it would take the end of the engine's process for a death, and log it
+            await asyncio.to_thread(llm.shutdown)
+        if self._guardian is not None:
+            self._guardian.close()
+            self._guardian = None
 
     async def _broken_off(self, building: "asyncio.Future[Any]") -> Any:
         """A start that nobody waits for any more: its processes are killed, so that it ends now and not in minutes."""

@@ -1,0 +1,114 @@
+"""How the command ends that cannot go on: lmms-eval itself swallows every exception and exits with 0."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+from crash_helpers import large_pope, lines_of, scripts
+
+from lmms_eval_mai import ending
+from lmms_eval_mai.errors import ArgumentError
+
+ROWS = 60
+
+
+@pytest.fixture(scope="module")
+def data(drawn_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return large_pope(drawn_data, tmp_path_factory.mktemp("ending"), ROWS)
+
+
+def command(data: Path, journal: Path, **model_args: Any) -> subprocess.Popen[str]:
+    arguments = {"engine": "scripted", "max_open_samples": 2, "journal": journal, **model_args}
+    line = [str(Path(sys.executable).parent / "lmms-eval"), "--model", "mai_cascade", "--tasks", "pope_s"]
+    line += ["--model_args", ",".join(f"{name}={value}" for name, value in arguments.items())]
+    return subprocess.Popen(
+        line, cwd=data, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        env={**os.environ, "MAI_TEST": str(journal)},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def no_process_left(tmp_path: Path) -> Iterator[None]:
+    yield
+    left = [
+        p for p in psutil.process_iter(["environ"]) if str(tmp_path) in (p.info["environ"] or {}).get("MAI_TEST", "")
+    ]
+    assert left == []
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+@pytest.mark.usefixtures("no_process_left")
+def test_a_signal_ends_the_command_with_its_code_and_a_hint_how_to_resume(
+    data: Path, tmp_path: Path, how: int, code: int, word: str
+) -> None:
+    process = command(data, tmp_path / "journal", **scripts(data, "pope_s", ROWS, seconds=2))
+    while len(lines_of(tmp_path / "journal")) < 20:
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(how)
+    text = process.communicate(timeout=60)[0]
+    assert process.returncode == code
+    assert f"mai_cascade: {word}. All finished calls are in {tmp_path}/journal/" in text
+    assert "the same command goes on from there" in text and "Traceback" not in text
+
+
+@pytest.mark.usefixtures("no_process_left")
+def test_too_many_errors_end_the_command_with_1_and_no_traceback(data: Path, tmp_path: Path) -> None:
+    process = command(
+        data, tmp_path / "journal", error_rate=0.1, time_scale=0, **scripts(data, "pope_s", ROWS, seconds=1)
+    )
+    text = process.communicate(timeout=120)[0]
+    assert process.returncode == 1 and "Traceback" not in text
+    assert f"of {ROWS} samples failed, and max_errors=0 allows 0:" in text
+    assert "the same command goes on from there" in text
+
+
+@pytest.mark.usefixtures("no_process_left")
+def test_a_wrong_argument_ends_the_command_with_1_and_one_sentence(data: Path, tmp_path: Path) -> None:
+    process = command(data, tmp_path / "journal", mode="both", small="x", large="y")
+    text = process.communicate(timeout=120)[0]
+    assert process.returncode == 1 and "Traceback" not in text
+    assert "mai_cascade: mode=both is unknown: choose one of cascade, transfer, small, large." in text
+
+
+def test_in_a_library_an_error_stays_an_exception_with_the_hint_as_a_note() -> None:
+    with pytest.raises(ArgumentError, match="no good") as raised, ending.told_to_user(lambda: "Type this."):
+        raise ArgumentError("no good")
+    assert raised.value.__notes__ == ["Type this."]
+    with pytest.raises(KeyboardInterrupt), ending.told_to_user(lambda: "Type this."):
+        raise KeyboardInterrupt
+
+
+def test_a_handler_of_the_users_own_for_sigterm_stays() -> None:
+    seen: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
+    try:
+        with ending.told_to_user():
+            signal.raise_signal(signal.SIGTERM)
+        assert seen == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("no_process_left")
+def test_with_several_configurations_lmms_eval_goes_on_with_the_next(data: Path, tmp_path: Path) -> None:
+    good = {"engine": "scripted", "time_scale": 0, "journal": "off", **scripts(data, "pope_s", ROWS, seconds=1)}
+    runs = [
+        {"model": "mai_cascade", "tasks": "pope_s", "model_args": ",".join(f"{k}={v}" for k, v in args.items())}
+        for args in ({"mode": "both"}, good)
+    ]
+    (tmp_path / "runs.yaml").write_text(yaml.safe_dump(runs))
+    line = [str(Path(sys.executable).parent / "lmms-eval"), "--config", str(tmp_path / "runs.yaml")]
+    done = subprocess.run(line, cwd=data, capture_output=True, text=True, timeout=120)
+    assert "mode=both is unknown" in done.stderr
+    assert "|pope_accuracy|" in done.stdout.replace(" ", "")

@@ -1,0 +1,61 @@
+"""The demo pair on two real engines, killed three times: the whole process, one engine's core, and with SIGTERM."""
+
+import json
+import os
+import random
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+
+import psutil
+from crash_helpers import lines_of, start, strike
+
+DOCUMENTS = 150
+
+
+def test_a_run_on_real_engines_that_is_killed_ends_like_one_that_was_not(tmp_path: Path) -> None:
+    rng = random.Random()
+    # fp32: in bf16 a batch of other calls can change a rounding, and with it a greedy token.
+    arguments = {"pair": "demo", "dtype": "float32", "max_open_samples": 16}
+    journal = tmp_path / "journal"
+    undisturbed, output, kept = tmp_path / "undisturbed.json", tmp_path / "found.json", tmp_path / "kept.jsonl"
+    process = start(tmp_path, undisturbed, "shapes_s", DOCUMENTS, journal="off", **arguments)
+    process.join(300)
+    expected = json.loads(undisturbed.read_text())
+    assert len(Counter(expected["exits"])) == 3
+
+    process = start(tmp_path, output, "shapes_s", DOCUMENTS, journal=journal, **arguments)
+    while not lines_of(journal):
+        assert process.is_alive()
+        time.sleep(0.01)
+    kept.hardlink_to(next(journal.glob("*.jsonl")))
+    engines = _engines(process.pid, journal)
+    assert strike(process, journal, after=rng.randint(5, 150), how=signal.SIGKILL)
+    _, left = psutil.wait_procs(engines, timeout=60)
+    assert not left  # engines that lost their process end by themselves
+
+    process = start(tmp_path, output, "shapes_s", DOCUMENTS, journal=journal, **arguments)
+    engines = _engines(process.pid, journal, more_than=len(lines_of(journal)))
+    core = rng.choice([engine for engine in engines if "EngineCore" in engine.name()] or engines)
+    os.kill(core.pid, signal.SIGKILL)
+    before = len(lines_of(journal))
+    assert strike(process, journal, after=before + 30, how=signal.SIGTERM)
+    assert process.exitcode == 143
+    assert "It is started again (1 restarts left)" in output.with_suffix(".log").read_text(errors="replace")
+
+    process = start(tmp_path, output, "shapes_s", DOCUMENTS, journal=journal, **arguments)
+    process.join(300)
+    assert json.loads(output.read_text()) == expected
+    keys = Counter(tuple(json.loads(line)["key"]) for line in kept.read_text().split("\n") if '"call":' in line)
+    assert set(keys.values()) == {1} and list(journal.iterdir()) == []
+
+
+def _engines(pid: int | None, journal: Path, more_than: int = 0) -> list[psutil.Process]:
+    """The processes below a run that has begun to answer."""
+    deadline = time.monotonic() + 300
+    while len(lines_of(journal)) <= max(1, more_than):
+        assert time.monotonic() < deadline, "no call within five minutes"
+        time.sleep(0.01)
+    below = psutil.Process(pid).children(recursive=True)
+    return [p for p in below if "resource_tracker" not in " ".join(p.cmdline())]
