@@ -7,10 +7,10 @@ import pytest
 from helpers import Recorder, sample, scripted_pair
 
 from lmms_eval_mai import prompts
-from lmms_eval_mai.cascade import MODES
-from lmms_eval_mai.engines.base import Image, Prompt
-from lmms_eval_mai.engines.scripted import Answer
-from lmms_eval_mai.errors import MissingAnswer
+from lmms_eval_mai.cascade import MODES, Pair, cascade
+from lmms_eval_mai.engines.base import Call, Image, Prompt, Sampling
+from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine
+from lmms_eval_mai.errors import MissingAnswer, PromptTooLong
 from lmms_eval_mai.sample import EXITS, Sample, Trace
 
 YES, NO = "[[Yes]]", "[[No]]"
@@ -182,3 +182,37 @@ def test_the_exits_of_a_mode_are_those_it_can_have() -> None:
             trace, *_ = walk(mode, sample(), answers, {"short": large, "transfer": YES})
             seen[mode].add(trace.exit)
     assert {mode: set(exits) for mode, exits in EXITS.items()} == seen
+
+
+class Narrow(ScriptedEngine):
+    """A scripted engine whose context takes `room` characters of thinking."""
+
+    room = 20
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
+        text = "".join(block for block in prompt.turns[-1].blocks if isinstance(block, str))
+        if len(text) > 400:
+            raise PromptTooLong(f"{prompt.key}: does not fit")
+        return await super().generate(prompt, sampling)
+
+    async def shorten(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
+        return thinking[-self.room :], len(thinking) - self.room
+
+
+def test_thinking_that_overflows_is_shortened_or_refused() -> None:
+    thinking = "Look again. " * 100 + "So the answer is [[No]]"
+
+    async def run(**pair: Any) -> tuple[Trace, Recorder]:
+        small = Recorder({"short": "[[No]]", "think": thinking})
+        large = Recorder({"short": "[[Yes]]", "transfer": "Yes"})
+        engines = [Narrow(name, script) for name, script in (("small", small), ("large", large))]
+        for engine in engines:
+            await engine.start()
+        return await cascade(sample(), Pair(*engines, **pair)), large
+
+    trace, large = asyncio.run(run())
+    assert trace.exit == "transfer" and trace.answer.dropped_tokens == len(thinking) - 20
+    assert f"{thinking[-20:]}\n Answer" in large.asked("transfer") and "Look again" not in large.asked("transfer")
+    assert [call.dropped_tokens for call in trace.calls if call is not trace.answer] == [0, 0, 0]
+    with pytest.raises(PromptTooLong):
+        asyncio.run(run(on_overflow="error"))

@@ -266,7 +266,8 @@ def test_ranks_share_the_documents_and_padding_is_answered_without_a_call(
 ) -> None:
     scripts = pope_scripts(write_script, "pope_s")
     command = [str(Path(sys.executable).parent / "torchrun"), "--nproc_per_node=2", "--standalone", "-m", "lmms_eval"]
-    command += ["--model", "mai_cascade", "--model_args", ",".join(f"{k}={v}" for k, v in scripts.items())]
+    model_args = {**scripts, "journal": tmp_path / "journal"}
+    command += ["--model", "mai_cascade", "--model_args", ",".join(f"{k}={v}" for k, v in model_args.items())]
     command += ["--tasks", "pope_s", "--limit", "5", "--output_path", str(tmp_path / "out"), "--log_samples"]
     done = subprocess.run(command, capture_output=True, text=True)
     tables = [line.split("|")[1:6] for line in done.stdout.splitlines() if line.startswith("|pope_s|") and "%" in line]
@@ -275,3 +276,4 @@ def test_ranks_share_the_documents_and_padding_is_answered_without_a_call(
     (file,) = (tmp_path / "out").rglob("*_samples_pope_s.jsonl")
     samples = [json.loads(line) for line in file.read_text().split("\n") if line]
     assert {s["doc_id"]: s["token_counts"][0]["exit"] for s in samples} == {i: way(i) for i in range(5)}
+    assert list((tmp_path / "journal").iterdir()) == []  # rank 0 removes those of all ranks
