@@ -34,8 +34,8 @@ def told_to_user(hint: Callable[[], str] = str) -> Iterator[None]:
             raise SystemExit(143) from None
         except MaiError as error:
             if not _in_lmms_evals_command():
-                if (more := hint()) not in str(error):
-                    error.add_note(more)
+                if more := hint():
+                    error.args = (f"{error}\n{more}",)
                 raise
             _print(f"mai_cascade: {error} {hint()}")
             raise SystemExit(1) from None

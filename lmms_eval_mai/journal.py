@@ -62,6 +62,7 @@ class Journal:
         """Seconds that earlier processes walked."""
         self.closed = False
         self._calls: dict[tuple[CallKey, str], _Place] = {}
+        self._added = False
         self._pending: list[bytes] = []
         self._batch: asyncio.Future[None] | None = None
         self._writer: asyncio.Task[None] | None = None
@@ -83,6 +84,11 @@ class Journal:
         """Finished calls of earlier processes."""
         return len(self._calls)
 
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing in it to resume."""
+        return not self._calls and not self._added
+
     def find(self, key: CallKey, prompt: str) -> Call | None:
         """The finished call with this key and prompt digest."""
         place = self._calls.get((key, prompt))
@@ -92,6 +98,7 @@ class Journal:
         return Call(key=key, **record["call"])
 
     async def add_call(self, call: Call, prompt: str, images: list[str]) -> None:
+        self._added = True
         figures = {f.name: getattr(call, f.name) for f in dataclasses.fields(Call) if f.name != "key"}
         await self._append({"key": dataclasses.astuple(call.key), "prompt": prompt, "images": images, "call": figures})
 
@@ -111,6 +118,8 @@ class Journal:
         if self.closed:
             return
         self.closed = True
+        if self.empty:
+            self.path.unlink(missing_ok=True)
         self._thread.shutdown()
         for file in (self._file, *self._others):
             os.close(file)

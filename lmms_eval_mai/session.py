@@ -110,6 +110,8 @@ class Session:
         """What to type after a run that stopped."""
         if self._journal is None:
             return "journal=off: nothing of this run was kept." if self.run.meter.tasks else ""
+        if self._journal.empty:
+            return ""
         return f"All finished calls are in {self._journal.path}: the same command goes on from there."
 
     def stop(self) -> None:

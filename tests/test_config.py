@@ -1,6 +1,8 @@
 """Arguments arrive as lmms-eval parses them, and what cannot work is refused with a sentence."""
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,38 @@ def test_a_named_pair_stands_for_its_arguments_and_those_beside_it_win() -> None
     assert (beside.small.model, beside.large.model, beside.mode) == (config.small.model, "x/y", "transfer")
     assert (config.max_new_tokens, parse_text("pair=demo,max_new_tokens=9").max_new_tokens) == (512, 9)
     assert parse_text("pair=qwen3vl-2b-8b") == parse({})
+
+
+def test_every_named_pair_is_two_models_of_one_family() -> None:
+    families = {"demo": "/", "internvl3_5": "OpenGVLab/InternVL3_5-", "qwen3vl": "Qwen/Qwen3-VL-"}
+    assert {name.split("-")[0] for name in presets.names()} == set(families) and len(presets.names()) == 7
+    for name in presets.names():
+        config = parse_text(f"pair={name}")
+        family, *sizes = name.split("-")
+        for side, size in zip(config.sides(), sizes, strict=False):
+            assert side.model.startswith(families[family] + size.upper())
+
+
+def test_a_pair_may_be_a_file_of_the_users_own(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("small: ./a\nlarge: org/b\nmax_new_tokens: 64\nlarge_limit_mm_per_prompt: {image: 2}\n")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "config.json").write_text("{}")
+    config = parse_text(f"pair={file},max_new_tokens=32")
+    assert (config.small.model, config.large.model) == (str(tmp_path / "a"), "org/b")
+    assert config.max_new_tokens == 32 and config.large.arguments == {"limit_mm_per_prompt": {"image": 2}}
+    for text, words in (("small: x", "`small` and `large`"), ("a: [", "cannot be read"), ("- 1", "must be a mapping")):
+        file.write_text(text)
+        with pytest.raises(ArgumentError, match=words):
+            parse_text(f"pair={file}")
+
+
+def test_the_command_lists_the_pairs() -> None:
+    shown = subprocess.run(
+        [str(Path(sys.executable).parent / "lmms-eval-mai"), "pairs"], capture_output=True, text=True
+    )
+    assert [line.split()[0] for line in shown.stdout.splitlines()] == presets.names()
+    assert "Qwen/Qwen3-VL-2B-Instruct + Qwen/Qwen3-VL-8B-Instruct (default)" in shown.stdout
 
 
 def test_a_pair_whose_checkpoints_are_gone_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -79,7 +113,7 @@ def test_a_mode_of_one_model_needs_only_that_model() -> None:
     ("text", "words"),
     [
         ("mode=casacde", ["mode=casacde", "cascade, transfer, small, large"]),
-        ("pair=dmo", ["pair=dmo", "demo, qwen3vl-2b-8b"]),
+        ("pair=dmo", ["pair=dmo", "demo, internvl3_5-1b-8b", "qwen3vl-4b-8b, give the path"]),
         ("pair=demo,engine=scripted", ["pair=demo", "engine=scripted", "small=..."]),
         ("think=S", ["think=S", "R, E"]),
         ("engine=sglang", ["engine=sglang", "vllm, scripted"]),

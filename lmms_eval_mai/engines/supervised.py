@@ -72,10 +72,11 @@ class SupervisedEngine:
         return await self._engine.shorten(prompt, thinking, sampling)
 
     async def _timed(self, prompt: Prompt, sampling: Sampling) -> Call:
+        if self._call_timeout is None:
+            return await self._engine.generate(prompt, sampling)
         try:
-            async with asyncio.timeout(self._call_timeout):
-                return await self._engine.generate(prompt, sampling)
-        except TimeoutError:
+            return await asyncio.wait_for(self._engine.generate(prompt, sampling), self._call_timeout)
+        except asyncio.TimeoutError:
             raise CallTimeout(
                 f"{prompt.key}: no answer of the {self.name} engine within call_timeout={self._call_timeout:g} s. "
                 "Raise it, or lower max_open_samples so that calls wait less."
