@@ -125,7 +125,7 @@ def parse(arguments: Mapping[str, Any]) -> Config:
 def _side_config(side: Side, engine: str, model: Any, left: Mapping[str, Any]) -> SideConfig:
     other = "large_" if side == "small" else "small_"
     arguments = {
-        name.removeprefix(f"{side}_"): decode(value)
+        name.removeprefix(f"{side}_"): decode(value, name)
         # A side's own argument comes last and so wins over the one for both.
         for name, value in sorted(left.items(), key=lambda item: item[0].startswith(f"{side}_"))
         if not name.startswith(other)
@@ -135,7 +135,7 @@ def _side_config(side: Side, engine: str, model: Any, left: Mapping[str, Any]) -
     return SideConfig(side, engine, str(model), arguments)
 
 
-def decode(value: Any) -> Any:
+def decode(value: Any, name: str = "A value") -> Any:
     """An engine argument as lmms-eval hands it over -> its value: JSON or Python text of a dict or list, none."""
     if not isinstance(value, str):
         return value
@@ -150,7 +150,8 @@ def decode(value: Any) -> Any:
                 return read(text)
             except (ValueError, SyntaxError):
                 continue
-        raise ArgumentError(f'{text!r} is neither JSON nor a Python literal. Quote its names, e.g. {{"image": 8}}.')
+        # Without the value, which may hold a key.
+        raise ArgumentError(f'{name} is neither JSON nor a Python literal. Quote the names in it, e.g. {{"image": 8}}.')
     return value
 
 

@@ -8,6 +8,7 @@ import contextlib
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from types import FrameType
 
@@ -38,6 +39,12 @@ def told_to_user(hint: Callable[[], str] = str) -> Iterator[None]:
                     error.args = (f"{error}\n{more}",)
                 raise
             _print(f"mai_cascade: {error} {hint()}")
+            raise SystemExit(1) from None
+        except Exception:
+            if not _in_lmms_evals_command():
+                raise
+            traceback.print_exc()
+            _print(f"mai_cascade: unexpected: please report it, with the lines above. {hint()}")
             raise SystemExit(1) from None
 
 

@@ -79,10 +79,17 @@ SECRET = ("key", "token", "secret", "password", "authorization", "credential", "
 def redacted(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments without their secrets, as they may be printed and stored. A name that only counts tokens
     (`max_num_batched_tokens`) is none."""
-    return {
-        name: "<redacted>" if _secret(name) else redacted(value) if isinstance(value, Mapping) else value
-        for name, value in arguments.items()
-    }
+    return {name: "<redacted>" if _secret(name) else _redacted(value) for name, value in arguments.items()}
+
+
+def _redacted(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return redacted(value)
+    if isinstance(value, list | tuple):
+        return [_redacted(one) for one in value]
+    if isinstance(value, str) and "=" in value and _secret(value.split("=")[0]):
+        return value.split("=")[0] + "=<redacted>"
+    return value
 
 
 def _secret(name: str) -> bool:

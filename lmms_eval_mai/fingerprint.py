@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lmms_eval_mai import prompts
 from lmms_eval_mai.errors import redacted
 
 if TYPE_CHECKING:
@@ -22,11 +23,15 @@ CHUNK = 65_536
 """Bytes. Files of more than 64 chunks (weights) are told apart by their size and 16 chunks; others by all of it."""
 
 
-def of_run(config: "Config", engines: Mapping[str, Identity]) -> Fingerprint:
-    """The fingerprint of a run. `engines`: side -> what `Engine.identity` says."""
+def of_run(config: "Config", engines: Mapping[str, Identity], decoding: Mapping[str, Any]) -> Fingerprint:
+    """The fingerprint of a run. `engines`: side -> what `Engine.identity` says. `decoding`: task -> its generation
+    arguments, `--gen_kwargs` included."""
     fields = {
         "lmms-eval-mai": _version("lmms-eval-mai"),
         "lmms-eval": _version("lmms-eval"),
+        "templates": file_digest(Path(prompts.__file__)),
+        "tasks": ",".join(sorted(decoding)),
+        "decoding": json.dumps(decoding, sort_keys=True, default=str),
         "mode": config.mode,
         "think": config.think,
         "max_new_tokens": str(config.max_new_tokens),
@@ -65,7 +70,7 @@ def checkpoint(model: str, revision: str | None) -> str:
     if not folder.is_dir():
         return _commit(model, revision)
     files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
-    parts = [f"{path.name} {file_digest(path)}" for path in files if path.suffix not in (".md", ".txt", ".log")]
+    parts = [f"{path.name} {file_digest(path)}" for path in files if path.suffix not in (".md", ".log")]
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
 
 

@@ -10,11 +10,13 @@ own. So neither a kill nor a power cut loses a finished call, and no sample wait
 import asyncio
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import util
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,13 +65,16 @@ class Journal:
         self.closed = False
         self._calls: dict[tuple[CallKey, str], _Place] = {}
         self._added = False
+        self._broken: JournalError | None = None
         self._pending: list[bytes] = []
         self._batch: asyncio.Future[None] | None = None
         self._writer: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, "mai-journal")
+        _forget_complete(self.path)
         with _refused(folder):
             folder.mkdir(parents=True, exist_ok=True)
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            _sync_folder(folder)
             self._lock()
             self._others = [os.open(path, os.O_RDONLY) for path in self._left_by_others()]
             for file in (*self._others, self._file):
@@ -124,12 +129,16 @@ class Journal:
         for file in (self._file, *self._others):
             os.close(file)
 
-    def remove(self) -> None:
-        """The run is complete: nothing is left to resume, of any rank."""
-        for path in [self.path, *self._left_by_others()]:
-            path.unlink(missing_ok=True)
+    def complete(self, walked: set[SampleKey] | None) -> None:
+        """The run is complete: nothing of these samples (None: of all) is left to resume, of any rank. The lines go
+        when this process ends well, or opens the journal again: lmms-eval has scored, but its results are not yet on
+        the disk."""
+        files = [self.path, *self._left_by_others()]
+        _complete[self.path] = util.Finalize(None, _leave_out, (files, walked), exitpriority=0)
 
     async def _append(self, record: dict[str, Any]) -> None:
+        if self._broken is not None:
+            raise self._broken  # a line after half a line would be lost with it
         loop = asyncio.get_running_loop()
         self._pending.append(_line(record))
         if self._batch is None:
@@ -147,7 +156,8 @@ class Journal:
             try:
                 await loop.run_in_executor(self._thread, self._commit, b"".join(lines))
             except OSError as error:
-                batch.set_exception(JournalError(_cannot_write(self.path, error)))
+                self._broken = JournalError(_cannot_write(self.path, error))
+                batch.set_exception(self._broken)
                 batch.exception()  # those who wait may all be gone
             else:
                 batch.set_result(None)
@@ -162,7 +172,12 @@ class Journal:
         try:
             # Of the process, not of the file: an engine's process that outlives ours by a moment holds no lock.
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                logger.warning(
+                    f"mai_cascade: {self.path} cannot be locked ({error.strerror}): see that no two runs write it."
+                )
+                return
             raise JournalError(
                 f"Another run with the same arguments is writing the journal {self.path}. Wait for it to end, or give "
                 "this one a journal of its own with journal=PATH, or none with journal=off."
@@ -200,7 +215,7 @@ class Journal:
     def _tell_of_others(self, ours: Fingerprint, tasks: set[str]) -> None:
         """Say why a journal of the same tasks is not used: the newest."""
         others = [path for path in self.path.parent.glob("*.jsonl") if not path.name.startswith(self.digest)]
-        for path in sorted(others, key=lambda path: path.stat().st_mtime, reverse=True):
+        for path in sorted(others, key=_changed, reverse=True):
             head = _head(path)
             shared = tasks & set(head.get("tasks", ()))
             if shared:
@@ -212,6 +227,57 @@ class Journal:
                     f"which is not resumed ({'; '.join(differ)})."
                 )
                 return
+
+
+_complete: dict[Path, util.Finalize] = {}
+"""Journals of runs that this process completed."""
+
+
+def _forget_complete(path: Path) -> None:
+    done = _complete.pop(path, None)
+    if done is not None:
+        done()
+
+
+def _leave_out(files: list[Path], walked: set[SampleKey] | None) -> None:
+    """Rewrite journals without the samples of a complete run; no file where nothing else is in it."""
+    for file in files:
+        with contextlib.suppress(OSError):
+            head, *lines = file.read_bytes().splitlines(keepends=True)
+            kept = [line for line in lines if walked is not None and _sample_of(line) not in walked]
+            if kept:
+                part = file.with_suffix(".part")
+                part.write_bytes(b"".join([head, *kept]))
+                part.replace(file)
+            else:
+                file.unlink()
+
+
+def _sample_of(line: bytes) -> SampleKey | None:
+    try:
+        record = json.loads(line)
+        task, doc_id, repeat = (record["key"] if "key" in record else record["sample"])[:3]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return task, doc_id, repeat
+
+
+def _changed(path: Path) -> float:
+    """When; 0 for a file that another run has just removed."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _sync_folder(folder: Path) -> None:
+    """A new file's name is on the disk too."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 @contextlib.contextmanager

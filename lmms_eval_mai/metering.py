@@ -11,6 +11,8 @@ from lmms_eval_mai.engines.base import Call, Side
 from lmms_eval_mai.errors import MaiError, SampleError
 from lmms_eval_mai.sample import Exit, Trace
 
+SHOWN_ERRORS = 10
+
 
 @dataclass
 class Usage:
@@ -52,6 +54,8 @@ class Meter:
 
     def __init__(self) -> None:
         self.tasks: dict[str, TaskTotals] = {}
+        self.first_errors: list[str] = []
+        """What the first `SHOWN_ERRORS` samples without an answer failed of."""
 
     def add(self, trace: Trace) -> None:
         totals = self.tasks.setdefault(trace.answer.key.task, TaskTotals())
@@ -62,6 +66,8 @@ class Meter:
 
     def add_error(self, task: str, error: SampleError) -> None:
         self.tasks.setdefault(task, TaskTotals()).errors[type(error).__name__] += 1
+        if len(self.first_errors) < SHOWN_ERRORS:
+            self.first_errors.append(f"{type(error).__name__}: {error}")
 
     def failed(self) -> int:
         """Samples without an answer, of all tasks."""

@@ -23,6 +23,10 @@ from lmms_eval_mai.requests import sampling, task_of
 from lmms_eval_mai.sample import Trace
 from lmms_eval_mai.session import Outcome, Session
 
+NOTHING = GenerationResult(None)  # type: ignore[arg-type]
+"""What a sample without an answer has. Of a blank text lmms-eval's response cache keeps a note in its log, and takes it
+for an answer when it reads that again; null it reads as a miss."""
+
 
 class Rounds(list):  # type: ignore[type-arg]
     """The texts of a two-stage task's calls, the answer last, as `generate_until_multi_round` returns them.
@@ -59,8 +63,10 @@ class MaiCascade(lmms):
         return torch.device("cpu")
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
-        self._session.stop()
-        raise MaiError("mai_cascade generates answers and has no loglikelihood: choose tasks of type generate_until.")
+        with told_to_user(), self._stopped_on_error():
+            raise MaiError(
+                "mai_cascade generates answers and has no loglikelihood: choose tasks of type generate_until."
+            )
 
     def generate_until(self, requests: list[Instance]) -> list[GenerationResult]:
         """One result a request, in order; the trace of each sample is in its token counts."""
@@ -79,12 +85,13 @@ class MaiCascade(lmms):
 
     def clean(self) -> None:
         """Stop both engines, fill lmms-eval's throughput table and print our own."""
-        self._session.stop()
-        run, self._session.run = self._session.run, Run()
-        if run.meter.tasks:
-            report.log_throughput(run, self.config)
-            print(report.table(run, self.config, self.rank, self.world_size), flush=True)
-        super().clean()
+        with told_to_user(self._session.resume_hint):
+            self._session.stop()
+            run, self._session.run = self._session.run, Run()
+            if run.meter.tasks:
+                report.log_throughput(run, self.config)
+                print(report.table(run, self.config, self.rank, self.world_size), flush=True)
+            super().clean()
 
     def _walk(self, requests: list[Instance], rounds: bool = False) -> list[tuple[Instance, Outcome]]:
         """Whatever goes wrong, a refused second batch of requests too, no engine is left behind: lmms-eval does not
@@ -95,10 +102,10 @@ class MaiCascade(lmms):
                 _check(request, rounds)
                 sampling(request.args[2], task_of(request).variant, self.config.think, self.config.max_new_tokens)
             outcomes = self._session.walk(requests, self.task_dict, self.rank, self.world_size)
-        walked = list(zip(requests, outcomes, strict=True))
-        for request, outcome in walked:
-            if isinstance(outcome, SampleError):
-                _leave_out(request)
+            walked = list(zip(requests, outcomes, strict=True))
+            for request, outcome in walked:
+                if isinstance(outcome, SampleError):
+                    _leave_out(request)
         return walked
 
     @contextlib.contextmanager
@@ -111,7 +118,7 @@ class MaiCascade(lmms):
 
     def _result(self, request: Instance, outcome: Outcome) -> GenerationResult:
         if not isinstance(outcome, Trace):
-            return GenerationResult("")  # lmms-eval's response cache takes no blank text
+            return NOTHING
         # Our tasks take the answer out of its brackets themselves. Others do not know them, and did not ask for them
         # where their own prompt was used.
         answer = outcome.answer
@@ -130,7 +137,7 @@ def _check(request: Instance, rounds: bool) -> None:
 
 def _rounds(outcome: Outcome) -> GenerationResult:
     if not isinstance(outcome, Trace):
-        return GenerationResult(Rounds(["", ""]))  # type: ignore[arg-type]
+        return NOTHING
     others = [call.text for call in outcome.calls if call is not outcome.answer]
     return GenerationResult(Rounds([*others, outcome.answer.text]), TraceCounts.of(outcome))  # type: ignore[arg-type]
 

@@ -9,7 +9,7 @@ from pytablewriter import MarkdownTableWriter
 
 from lmms_eval_mai.config import Config
 from lmms_eval_mai.engines.base import Side
-from lmms_eval_mai.metering import Run, TaskTotals, Usage
+from lmms_eval_mai.metering import Meter, Run, TaskTotals, Usage
 from lmms_eval_mai.sample import EXITS, Exit, Trace
 
 
@@ -61,9 +61,17 @@ def table(run: Run, config: Config, rank: int = 0, world_size: int = 1) -> str:
         lines += [
             f"{meter.failed()} samples have no answer and no part in any score: "
             + ", ".join(f"{count} {cause}" for cause, count in causes.most_common())
-            + ". The journal and the log name each."
+            + ".",
+            failures(meter),
         ]
     return f"\nmai_cascade mode={config.mode}: {models}{part}\n{writer.dumps()}" + "\n".join(lines) + "\n"
+
+
+def failures(meter: Meter) -> str:
+    """A line for each of the first samples without an answer. The log names all."""
+    more = meter.failed() - len(meter.first_errors)
+    lines = [f"  {error}" for error in meter.first_errors]
+    return "\n".join([*lines, f"  ... and {more:,} more, named in the log above"] if more else lines)
 
 
 def _row(task: str, totals: TaskTotals, exits: tuple[Exit, ...], config: Config, missing: bool) -> list[str]:

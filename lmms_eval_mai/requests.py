@@ -9,7 +9,7 @@ import PIL.Image
 
 from lmms_eval_mai.benchmarks import ANY, BENCHMARKS, Benchmark
 from lmms_eval_mai.engines.base import Block, Image, Sampling, Stage, Turn
-from lmms_eval_mai.errors import ArgumentError, SampleError, UnreadableImage
+from lmms_eval_mai.errors import ArgumentError, MaiError, SampleError, UnreadableImage
 from lmms_eval_mai.prompts import MAX_TOKENS, Variant
 from lmms_eval_mai.sample import Sample
 
@@ -64,7 +64,26 @@ def open_sample(
     try:
         doc = documents[task][split][doc_id]
         turns = tuple(_turn(message, where) for message in doc_to_messages(doc))
-    except SampleError:
+        if not turns or turns[-1].role != "user":
+            raise SampleError(f"{where}: its messages do not end with a user's turn; there is nothing to answer.")
+        if variant is not None:  # the last text of our tasks is the instruction, which every stage brings itself
+            turns = (*turns[:-1], Turn("user", turns[-1].blocks[:-1]))
+        if not any(isinstance(block, str) and block.strip() for turn in turns for block in turn.blocks):
+            raise SampleError(f"{where}: its question is empty. Repair the dataset, or leave the document out.")
+        return Sample(
+            task=task,
+            doc_id=doc_id,
+            repeat=repeat,
+            question=turns,
+            # Parsers read texts; the images are in the question already and must not be kept twice.
+            doc={name: value for name, value in doc.items() if not isinstance(value, PIL.Image.Image)},
+            benchmark=benchmark,
+            kind=benchmark.kind(doc),
+            variant=variant,
+            two_stage=two_stage,
+            sampling=sampling(gen_kwargs, variant, think, max_new_tokens),
+        )
+    except MaiError:
         raise
     except (OSError, SyntaxError, PIL.Image.DecompressionBombError) as error:  # what PIL raises for broken images
         raise UnreadableImage(
@@ -75,25 +94,6 @@ def open_sample(
             f"{where}: its task cannot make a question of it ({type(error).__name__}: {error}). Look at the document's "
             "fields."
         ) from error
-    if not turns or turns[-1].role != "user":
-        raise SampleError(f"{where}: its messages do not end with a user's turn; the cascade has nothing to answer.")
-    if variant is not None:  # the last text of our tasks is the instruction, which every stage brings itself
-        turns = (*turns[:-1], Turn("user", turns[-1].blocks[:-1]))
-    if not any(isinstance(block, str) and block.strip() for turn in turns for block in turn.blocks):
-        raise SampleError(f"{where}: its question is empty. Repair the dataset, or leave the document out.")
-    return Sample(
-        task=task,
-        doc_id=doc_id,
-        repeat=repeat,
-        question=turns,
-        # Parsers read texts; the images are in the question already and must not be kept twice.
-        doc={name: value for name, value in doc.items() if not isinstance(value, PIL.Image.Image)},
-        benchmark=benchmark,
-        kind=benchmark.kind(doc),
-        variant=variant,
-        two_stage=two_stage,
-        sampling=sampling(gen_kwargs, variant, think, max_new_tokens),
-    )
 
 
 def _turn(message: Mapping[str, Any], where: str) -> Turn:

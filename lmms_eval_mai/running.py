@@ -50,15 +50,17 @@ async def walk_all(
             except MaiError as error:
                 stopped.append(error)
 
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1), "mai-open") as pool:
-        workers = [asyncio.create_task(worker(pool)) for _ in range(min(max_open, count))]
-        try:
-            await asyncio.gather(*workers)
-        except BaseException:
-            for task in workers:
-                task.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
-            raise
+    pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1), "mai-open")
+    workers = [asyncio.create_task(worker(pool)) for _ in range(min(max_open, count))]
+    try:
+        await asyncio.gather(*workers)
+    except BaseException:
+        for task in workers:
+            task.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+        raise
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # a document that hangs must not hang Ctrl-C
     for error in stopped:
         if error is not None:
             raise error

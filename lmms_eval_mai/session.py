@@ -24,7 +24,7 @@ from lmms_eval_mai.engines.journaled import JournaledEngine
 from lmms_eval_mai.engines.supervised import SupervisedEngine
 from lmms_eval_mai.errors import MaiError, SampleError, TooManyErrors
 from lmms_eval_mai.journal import Journal, SampleKey, default_folder
-from lmms_eval_mai.metering import Run
+from lmms_eval_mai.metering import Meter, Run
 from lmms_eval_mai.requests import is_padding, open_sample
 from lmms_eval_mai.running import LoopThread, walk_all
 from lmms_eval_mai.sample import Sample, Trace
@@ -41,13 +41,16 @@ class Session:
         self.config = config
         self.run = Run()
         self._engines: dict[str, Engine] = {}
+        starting = asyncio.Lock()
         for side in config.sides():
             engine = build(config, side)
             engine.check()
-            self._engines[side.side] = SupervisedEngine(engine, config.engine_restarts, config.call_timeout)
+            self._engines[side.side] = SupervisedEngine(engine, config.engine_restarts, config.call_timeout, starting)
         self._journal: Journal | None = None
         self._loop: LoopThread | None = None
         self._running = False
+        self._walked: set[SampleKey] = set()
+        self._ranks = 1
 
     def walk(self, requests: Sequence[Any], documents: Mapping[str, Any], rank: int, world_size: int) -> list[Outcome]:
         """One outcome a request. Raises a `MaiError` when the run cannot go on; what is done is in the journal."""
@@ -56,13 +59,14 @@ class Session:
         if not todo:
             return outcomes
         keys = [_sample_key(requests[index], repeat) for index, repeat in todo]
-        self._open_journal(keys, rank, world_size)
+        self._open_journal(keys, {request.args[4]: request.args[2] for request in requests}, rank, world_size)
+        self._walked.update(keys)
+        self._ranks = world_size
         self._call(self._start())
         pair, config, journal, meter = self._pair(), self.config, self._journal, self.run.meter
         mode, models = MODES[config.mode], {side.side: side.model for side in config.sides()}
-        allowed = config.max_errors if config.max_errors >= 1 else int(config.max_errors * len(todo))
+        allowed = config.max_errors if config.max_errors >= 1 else int(config.max_errors * len(self._walked))
         began, before = time.perf_counter(), self.run.wall_s
-        failures: list[SampleError] = []
 
         def open_(number: int) -> Sample:
             index, repeat = todo[number]
@@ -92,18 +96,18 @@ class Session:
 
         async def failed(number: int, error: SampleError) -> bool:
             outcomes[todo[number][0]] = error
-            failures.append(error)
             meter.add_error(keys[number][0], error)
+            logger.warning(f"mai_cascade: not answered: {type(error).__name__}: {error}")
             if journal is not None:
                 await journal.add_error(keys[number], error)
             bar.update()
-            return len(failures) <= allowed
+            return meter.failed() <= allowed
 
         with _imports_out_of_gc(), tqdm(total=len(todo), desc="mai_cascade", disable=rank != 0) as bar:
             self._call(walk_all(len(todo), open_, walk_one, done, failed, config.max_open_samples))
         self.run.wall_s = before + time.perf_counter() - began
-        if len(failures) > allowed:
-            raise TooManyErrors(_too_many(failures, allowed, len(todo), config))
+        if meter.failed() > allowed:
+            raise TooManyErrors(_too_many(meter, allowed, len(self._walked), config))
         return outcomes
 
     def resume_hint(self) -> str:
@@ -129,8 +133,10 @@ class Session:
     def complete(self) -> None:
         """The results are there: nothing is left to resume."""
         if self._journal is not None:
-            self._journal.remove()
+            # Other ranks walked other samples, of which this one knows nothing.
+            self._journal.complete(self._walked if self._ranks == 1 else None)
             self._journal = None
+        self._walked = set()
 
     def _pair(self) -> Pair:
         """Alone, a model stands on both sides; its mode calls one of them."""
@@ -140,13 +146,15 @@ class Session:
         small, large = (engines.get(side) or next(iter(engines.values())) for side in SIDES)
         return Pair(small, large, self.config.think, self.config.rules, self.config.on_overflow)
 
-    def _open_journal(self, keys: Sequence[SampleKey], rank: int, world_size: int) -> None:
+    def _open_journal(self, keys: Sequence[SampleKey], decoding: Mapping[str, Any], rank: int, world_size: int) -> None:
+        """`decoding`: task -> its generation arguments."""
         if self.config.journal == "off":
             return
         if self._journal is None or self._journal.closed:
-            ours = fingerprint.of_run(self.config, {side: e.identity() for side, e in self._engines.items()})
+            identities = {side: engine.identity() for side, engine in self._engines.items()}
+            ours = fingerprint.of_run(self.config, identities, decoding)
             folder = Path(self.config.journal).expanduser() if self.config.journal else default_folder()
-            self._journal = Journal(folder, ours, {key[0] for key in keys}, rank, world_size)
+            self._journal = Journal(folder, ours, decoding, rank, world_size)
             self.run.wall_s = self.run.earlier_s = self._journal.wall_s
         done = len(self._journal.exits.intersection(keys))
         if done or self._journal.calls:
@@ -162,9 +170,9 @@ class Session:
     async def _start(self) -> None:
         if self._running:
             return
-        self._running = True
         for engine in self._engines.values():  # one after the other: each measures the memory that is free
             await engine.start()
+        self._running = True
 
     async def _close_all(self) -> None:
         if self._journal is not None and not self._journal.closed:
@@ -175,13 +183,11 @@ class Session:
                 logger.warning(f"mai_cascade: an engine did not stop cleanly: {outcome}")
 
 
-def _too_many(failures: Sequence[SampleError], allowed: float, count: int, config: Config) -> str:
-    shown = "\n".join(f"  {type(error).__name__}: {error}" for error in failures[:10])
-    more = f"\n  ... and {len(failures) - 10:,} more" if len(failures) > 10 else ""
+def _too_many(meter: Meter, allowed: float, count: int, config: Config) -> str:
     return (
-        f"{len(failures):,} of {count:,} samples failed, and max_errors={config.max_errors:g} allows {allowed:,.0f}:\n"
-        f"{shown}{more}\nMend what they name, or allow more with max_errors=N (or a share, max_errors=0.01); scores "
-        "are then over the answered samples."
+        f"{meter.failed():,} of {count:,} samples failed, and max_errors={config.max_errors:g} allows {allowed:,.0f}:\n"
+        f"{report.failures(meter)}\nMend what they name or allow more with max_errors=N (or a share, max_errors=0.01): "
+        "scores are then over the answered samples."
     )
 
 

@@ -125,7 +125,7 @@ def test_a_mode_of_one_model_needs_only_that_model() -> None:
         ("anls_threshold=2", ["anls_threshold=2", "at most 1"]),
         ("chartqa_match=fuzzy", ["chartqa_match=fuzzy", "exact, relaxed"]),
         ("engine=scripted,small=a.jsonl", ["large=PATH"]),
-        ("small_mm_processor_kwargs={max_pixels:5}", ["{max_pixels:5}", "JSON"]),
+        ("small_mm_processor_kwargs={max_pixels:5}", ["small_mm_processor_kwargs", "JSON"]),
     ],
 )
 def test_a_value_that_cannot_work_is_named_with_what_to_do(text: str, words: list[str]) -> None:

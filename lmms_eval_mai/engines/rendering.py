@@ -45,9 +45,11 @@ class Renderer:
     def forget(self, rendered: Any) -> None:
         """Pictures of a prompt that may not have reached the engine: the next prompt brings them again."""
         cache = self._renderer.mm_processor_cache
-        if cache is not None and rendered is not None:
-            for number in itertools.chain.from_iterable(rendered.get("mm_hashes", {}).values()):
-                cache.invalidate(number)
+        if cache is None or rendered is None:
+            return
+        hashes = list(itertools.chain.from_iterable(rendered.get("mm_hashes", {}).values()))
+        # In the one thread that uses the cache, between two pictures: never while one of them looks at it.
+        self._renderer._mm_executor.submit(lambda: [cache.invalidate(number) for number in hashes])
 
     def text_tokens(self, text: str) -> list[int]:
         """The tokens of a text in which nothing is special."""
@@ -62,7 +64,7 @@ class Renderer:
         return end.lstrip("\ufffd")
 
     def _looks_special(self, turns: tuple[Turn, ...]) -> bool:
-        texts = (block for turn in turns for block in turn.blocks if isinstance(block, str))
+        texts = ("".join(block for block in turn.blocks if isinstance(block, str)) for turn in turns)
         return self._special is not None and any(self._special.search(text) for text in texts)
 
     def _tokens(self, text: str, mark: str, hidden: list[str]) -> list[int]:

@@ -102,7 +102,8 @@ class ScriptedEngine:
 
     def identity(self) -> Identity:
         name = getattr(self._source, "name", None) or getattr(self._source, "__qualname__", type(self._source).__name__)
-        return {"engine": "scripted", "script": str(name)}
+        faults = {name: getattr(self._options, name) for name in (*RATES, "fault_seed")}
+        return {"engine": "scripted", "script": str(name), "faults": str(faults) if self._options.faulty() else "none"}
 
     async def start(self) -> None:
         self._slots = asyncio.Semaphore(self._options.slots)

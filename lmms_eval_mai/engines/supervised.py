@@ -1,34 +1,54 @@
 """An engine that comes back: deaths, calls that hang, and the one sample that kills.
 
-When an engine dies, every call in flight is a suspect. It is rebuilt once for all of them; suspects are asked again
-before anything new, the first time together, from the second time on alone. Whoever is alone when the engine dies is
-guilty: that call becomes its sample's error, and the restarts that it cost are given back.
+When an engine dies, every call in flight is a suspect. It is rebuilt once for all of them, and suspects are asked again
+before anything new: those of one death together, of two in groups, of more alone. Whoever is alone when the engine
+dies once more is guilty, and that call becomes its sample's error. A death among calls that were no suspects costs one
+of the restarts, which is given back when somebody is found guilty; the others are the search, which ends by itself.
 """
 
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import TypeVar
 
 from loguru import logger
 
-from lmms_eval_mai.engines.base import Call, Engine, Prompt, Sampling
-from lmms_eval_mai.errors import CallTimeout, EngineDied, KilledEngine
+from lmms_eval_mai.engines.base import Call, CallKey, Engine, Prompt, Sampling
+from lmms_eval_mai.errors import CallTimeout, EngineDied, KilledEngine, MaiError
 from lmms_eval_mai.fingerprint import Identity
+
+R = TypeVar("R")
+
+GROUP = 16
+"""Suspects of two deaths that are asked at once."""
+GUILTY_IN_A_ROW = 3
+"""So many guilty calls with no answer between them are the engine's fault and not theirs."""
+PATIENCE_S = 5.0
+"""Seconds before a start that failed is tried again: a killed process's memory is not free at once."""
 
 
 class SupervisedEngine:
     """Any engine, restarted when it dies, under the contract of `Engine`."""
 
-    def __init__(self, engine: Engine, restarts: int, call_timeout: float | None = None) -> None:
-        """`restarts`: how often the engine may come back from deaths that no single call explains.
-        `call_timeout`: seconds for one call, waiting in the engine included."""
+    def __init__(
+        self,
+        engine: Engine,
+        restarts: int,
+        call_timeout: float | None = None,
+        starting: asyncio.Lock | None = None,
+    ) -> None:
+        """`restarts`: how often the engine may come back from deaths that no single call explains. `call_timeout`:
+        seconds for one call, waiting in the engine included. `starting`: held while an engine starts; engines that
+        share a machine share it, since each measures the memory that is free."""
         self.name = engine.name
         self._engine = engine
-        self._restarts_left = restarts
+        self._restarts = self._restarts_left = restarts
         self._call_timeout = call_timeout
+        self._starting = starting or asyncio.Lock()
         self._gone: EngineDied | None = None
         self._lives = 0
+        self._guilty = 0
         self._rebuilding: asyncio.Task[None] | None = None
         self._door = _Door()
 
@@ -39,15 +59,24 @@ class SupervisedEngine:
         return self._engine.identity()
 
     async def start(self) -> None:
-        await self._engine.start()
+        self._gone, self._restarts_left, self._guilty = None, self._restarts, 0
+        async with self._starting:
+            await self._engine.start()
 
     async def close(self) -> None:
         if self._rebuilding is not None:
             self._rebuilding.cancel()
+            await asyncio.gather(self._rebuilding, return_exceptions=True)
         await self._engine.close()
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
         """Raises `CallTimeout` or `KilledEngine` for this call, `EngineDied` when the engine cannot come back."""
+        return await self._survived(prompt.key, lambda: self._timed(prompt, sampling))
+
+    async def shorten(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
+        return await self._survived(prompt.key, lambda: self._engine.shorten(prompt, thinking, sampling))
+
+    async def _survived(self, key: CallKey, ask: Callable[[], Awaitable[R]]) -> R:
         deaths = 0
         while True:
             async with self._door.passed(deaths):
@@ -55,21 +84,23 @@ class SupervisedEngine:
                     raise self._gone
                 life = self._lives
                 try:
-                    return await self._timed(prompt, sampling)
+                    answer = await ask()
                 except EngineDied as error:
                     deaths += 1
                     if deaths > 1 and self._door.alone:
-                        self._restarts_left += deaths
-                        await self._rebuilt(life, error)
+                        self._guilty += 1
+                        # Its first death, when it was no suspect yet, cost one.
+                        self._restarts_left = min(self._restarts, self._restarts_left + 1)
+                        await self._rebuilt(life, error, charged=False)
                         raise KilledEngine(
-                            f"{prompt.key}: the {self.name} engine died of this call {deaths} times, the last time "
-                            "while it ran nothing else. Look at the document, and at the engine's log above."
+                            f"{key}: the {self.name} engine died of this call {deaths} times, the last time while it "
+                            "ran nothing else. Look at the document, and at the engine's log above."
                         ) from error
                     with self._door.suspect(deaths):
-                        await self._rebuilt(life, error)
-
-    async def shorten(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
-        return await self._engine.shorten(prompt, thinking, sampling)
+                        await self._rebuilt(life, error, charged=deaths == 1)
+                else:
+                    self._guilty = 0
+                    return answer
 
     async def _timed(self, prompt: Prompt, sampling: Sampling) -> Call:
         if self._call_timeout is None:
@@ -82,31 +113,42 @@ class SupervisedEngine:
                 "Raise it, or lower max_open_samples so that calls wait less."
             ) from None
 
-    async def _rebuilt(self, life: int, death: EngineDied) -> None:
+    async def _rebuilt(self, life: int, death: EngineDied, charged: bool) -> None:
         """Once a death, whoever notices it first; all others wait for it, and one that is cancelled stops nothing."""
         if life == self._lives and self._rebuilding is None and self._gone is None:
-            self._rebuilding = asyncio.create_task(self._rebuild(death))
+            self._rebuilding = asyncio.create_task(self._rebuild(death, charged))
         if self._rebuilding is not None:
             await asyncio.shield(self._rebuilding)
 
-    async def _rebuild(self, death: EngineDied) -> None:
+    async def _rebuild(self, death: EngineDied, charged: bool) -> None:
         try:
-            if self._restarts_left <= 0:
-                self._gone = EngineDied(f"{death} It is not started again: engine_restarts is used up.")
-                return
-            self._restarts_left -= 1
-            logger.warning(f"mai_cascade: {death} It is started again ({self._restarts_left} restarts left).")
-            await self._engine.close()
-            await self._engine.start()
+            if self._guilty >= GUILTY_IN_A_ROW:
+                self._gone = EngineDied(
+                    f"{death} It is not started again: it has died of {self._guilty} calls in a row."
+                )
+            while self._gone is None:
+                if charged and self._restarts_left <= 0:
+                    self._gone = EngineDied(f"{death} It is not started again: engine_restarts is used up.")
+                    return
+                self._restarts_left -= charged
+                logger.warning(f"mai_cascade: {death} It is started again ({self._restarts_left} restarts left).")
+                try:
+                    async with self._starting:
+                        await self._engine.close()
+                        await self._engine.start()
+                    return
+                except MaiError as error:
+                    death, charged = EngineDied(f"The {self.name} engine did not start again: {error}"), True
+                    await asyncio.sleep(PATIENCE_S)
         except Exception as error:
-            self._gone = EngineDied(f"{death} It could not be started again: {error}")
+            self._gone = EngineDied(f"{death} It could not be started again: {type(error).__name__}: {error}")
         finally:
             self._lives += 1
             self._rebuilding = None
 
 
 class _Door:
-    """Who may be in flight: everyone; after a death the suspects first, those of two deaths one at a time."""
+    """Who may be in flight: everyone; after a death the suspects, those of the most deaths first."""
 
     def __init__(self) -> None:
         self._inside = 0
@@ -147,7 +189,8 @@ class _Door:
 
     def _may_enter(self, deaths: int) -> bool:
         worst = max(self._suspects, default=0)
-        return deaths == worst and (worst < 2 or self._inside == 0)
+        room = {0: None, 1: None, 2: GROUP}.get(worst, 1)
+        return deaths == worst and (room is None or self._inside < room)
 
     def _clear(self, deaths: int) -> None:
         if deaths:

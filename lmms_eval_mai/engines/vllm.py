@@ -161,14 +161,12 @@ class VllmEngine:
         await self._llm.reset_encoder_cache()
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
-        from vllm.exceptions import VLLMClientError
-        from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+        from vllm.v1.engine.exceptions import EngineDeadError
 
         llm, renderer = self._llm, self._renderer
         if llm is None:
             raise EngineDied(f"The {self.name} engine is not running.")
         asked = time.perf_counter()
-        result = None
         for _ in range(2):
             try:
                 result = await self._answer(llm, renderer, prompt, sampling)
@@ -178,14 +176,14 @@ class VllmEngine:
                         f"The {self.name} engine ({self._config.model}) died during {prompt.key}. Its own log above "
                         "says why."
                     ) from error
-                if isinstance(error, (VLLMClientError, EngineGenerateError, ValueError, OSError)):
-                    raise sample_error(prompt, self._config, self._context, error) from error
-                raise
-            if result is not None and result.outputs[0].finish_reason in FINISHED:
+                raise sample_error(prompt, self._config, self._context, error) from error
+            how = result.outputs[0].finish_reason if result else "abort"
+            if how in FINISHED:
                 return _call(prompt, result, asked)
+            if how == "abort":  # nobody here has asked for it: the engine's core was told to stop
+                raise EngineDied(f"The {self.name} engine ({self._config.model}) is stopping during {prompt.key}.")
             # "error": the engine did not find a picture that the renderer took for known, since a request that brought
             # it had been refused or cancelled on its way (vLLM's issue #46354). The second time it brings it again.
-        how = result.outputs[0].finish_reason if result else "without an answer"
         raise SampleError(f"{prompt.key}: vLLM ended the request ({how}), so there is no whole answer.")
 
     async def _answer(self, llm: Any, renderer: Renderer, prompt: Prompt, sampling: Sampling) -> Any:
@@ -203,12 +201,17 @@ class VllmEngine:
         return result
 
     async def shorten(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
+        llm, renderer = self._llm, self._renderer
+        if llm is None:
+            raise EngineDied(f"The {self.name} engine is not running.")
         *before, last = prompt.turns
         empty = tuple(b if isinstance(b, Image) else b.replace(thinking, "", 1) for b in last.blocks)
         try:
-            rendered = await self._renderer.render((*before, Turn(last.role, empty)))
-            self._renderer.forget(rendered)
+            rendered = await renderer.render((*before, Turn(last.role, empty)))
+            renderer.forget(rendered)
         except Exception as error:
+            if self._llm is not llm:
+                raise EngineDied(f"The {self.name} engine was stopped during {prompt.key}.") from error
             raise sample_error(prompt, self._config, self._context, error) from error
         room = self._context - len(rendered["prompt_token_ids"]) - max(16, min(sampling.max_tokens, ANSWER_ROOM))
         if room <= 0:
@@ -216,7 +219,7 @@ class VllmEngine:
                 f"{prompt.key}: image and question leave no room for thinking in the context of {self._config.model}, "
                 f"{self._context} tokens. Raise {self.name}_max_model_len."
             )
-        return self._renderer.end_of(thinking, room), max(0, len(self._renderer.text_tokens(thinking)) - room)
+        return renderer.end_of(thinking, room), max(0, len(renderer.text_tokens(thinking)) - room)
 
 
 def _children() -> set[psutil.Process]:

@@ -17,7 +17,7 @@ def sample_error(prompt: Prompt, config: SideConfig, context: int, error: Except
         return UnreadableImage(
             f"{prompt.key}: the image could not be prepared for {config.model} ({why}). Check the document's image."
         )
-    return SampleError(f"{prompt.key}: vLLM refused the request to {config.model} ({why}).")
+    return SampleError(f"{prompt.key}: vLLM failed on this request to {config.model} ({type(error).__name__}: {why}).")
 
 
 def why_not(config: SideConfig, error: Exception) -> str:
