@@ -71,6 +71,7 @@ def _evaluate(
 ) -> None:
     if file_limit is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
+    os.setsid()  # a group of its own, for signals as a terminal sends them
     log = os.open(output.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -110,13 +111,14 @@ def lines_of(journal: Path) -> list[str]:
     return files[0].read_text().split("\n")[:-1] if files else []
 
 
-def strike(process: BaseProcess, journal: Path, after: int, how: int) -> bool:
-    """Send a signal once the journal has `after` lines; -> whether the process was still running."""
+def strike(process: BaseProcess, journal: Path, after: int, how: int, group: bool = False) -> bool:
+    """Send a signal once the journal has `after` lines, to the process or, as a terminal does, to its whole group; ->
+    whether the process was still running."""
     while process.is_alive() and len(lines_of(journal)) < after:
         time.sleep(0.005)
     alive = process.is_alive()
     if alive and process.pid:
-        os.kill(process.pid, how)
+        (os.killpg if group else os.kill)(process.pid, how)
     process.join(90)
     if process.is_alive():
         process.kill()

@@ -104,6 +104,13 @@ def test_engine_arguments_that_lmms_eval_leaves_as_text_are_decoded(text: str, v
     assert parse_text(f"small_option={text}").small.arguments == {"option": value}
 
 
+def test_the_journal_is_on_or_off_or_somewhere() -> None:
+    assert [parse_text(f"journal={text}").journal for text in ("on", "true", "off", "false", "none")] == [
+        None, None, "off", "off", "off",
+    ]  # fmt: skip
+    assert parse_text("journal=/tmp/j").journal == "/tmp/j" and parse({}).journal is None
+
+
 def test_a_mode_of_one_model_needs_only_that_model() -> None:
     config = parse_text("engine=scripted,mode=small,small=a.jsonl")
     assert [side.side for side in config.sides()] == ["small"]
@@ -122,6 +129,12 @@ def test_a_mode_of_one_model_needs_only_that_model() -> None:
         ("max_open_samples=inf", ["max_open_samples=inf"]),
         ("max_new_tokens=nan", ["max_new_tokens=nan"]),
         ("max_new_tokens=1.5", ["max_new_tokens=1.5", "whole number"]),
+        ("max_errors=-1", ["max_errors=-1", "at least 0"]),
+        ("max_errors=nan", ["max_errors=nan"]),
+        ("max_errors=many", ["max_errors=many"]),
+        ("call_timeout=0", ["call_timeout=0"]),
+        ("engine_restarts=-1", ["engine_restarts=-1"]),
+        ("on_overflow=drop", ["on_overflow=drop", "truncate, error"]),
         ("anls_threshold=2", ["anls_threshold=2", "at most 1"]),
         ("chartqa_match=fuzzy", ["chartqa_match=fuzzy", "exact, relaxed"]),
         ("engine=scripted,small=a.jsonl", ["large=PATH"]),

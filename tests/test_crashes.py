@@ -74,6 +74,30 @@ def test_the_same_command_after_a_complete_run_starts_anew(
         assert "resuming" not in (tmp_path / name).with_suffix(".log").read_text()
 
 
+def test_a_shorter_run_that_completes_leaves_the_rest_of_a_longer_one(
+    data: Path, model_args: dict[str, Any], undisturbed: dict[str, Any], tmp_path: Path
+) -> None:
+    journal, output = tmp_path / "journal", tmp_path / "found.json"
+    process = start(data, output, "pope_s", journal=journal, **model_args)
+    assert strike(process, journal, after=400, how=signal.SIGKILL)
+    kept = len(lines_of(journal))
+    start(data, tmp_path / "short.json", "pope_s", limit=8, journal=journal, **model_args).join(120)
+    assert (tmp_path / "short.json").exists() and kept - 8 * 5 <= len(lines_of(journal)) < kept
+    start(data, output, "pope_s", journal=journal, **model_args).join(120)
+    assert json.loads(output.read_text()) == undisturbed and list(journal.iterdir()) == []
+    assert "resuming: " in output.with_suffix(".log").read_text()
+
+
+def test_a_run_of_another_task_has_a_journal_of_its_own(data: Path, model_args: dict[str, Any], tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    process = start(data, tmp_path / "a.json", "pope_s", journal=journal, **model_args)
+    assert strike(process, journal, after=100, how=signal.SIGKILL)
+    before = lines_of(journal)
+    other = {**model_args, **scripts(tmp_path, "pope_e", ROWS, seconds=0)}
+    start(data, tmp_path / "b.json", "pope_e", journal=journal, **other).join(120)
+    assert (tmp_path / "b.json").exists() and lines_of(journal) == before
+
+
 def test_another_run_of_the_same_tasks_is_told_what_differs(
     data: Path, model_args: dict[str, Any], tmp_path: Path
 ) -> None:

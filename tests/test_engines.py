@@ -335,7 +335,8 @@ def test_a_killed_engine_raises_for_every_call_in_flight_and_comes_back(
     (call,) = vllm.ask(question(0))
     assert isinstance(call, Call)
     again = Running(SupervisedEngine(doomed, restarts=1), vllm.loop)
-    assert [type(call) for call in again.ask(*(question(i) for i in range(4)))] == [Call] * 4
+    answers = again.ask(*(question(i) for i in range(4)))
+    assert [type(call) for call in answers] == [Call] * 4, answers
     vllm.loop.run(doomed.close())
     psutil.wait_procs(ours(before), timeout=20)
     assert ours(before) == []

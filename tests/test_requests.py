@@ -1,12 +1,13 @@
 """How a request of lmms-eval is decoded, and what is refused before an engine starts."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.prompts import MAX_TOKENS
-from lmms_eval_mai.requests import sampling
+from lmms_eval_mai.requests import open_sample, sampling
 
 TASK = {"max_new_tokens": 1024, "temperature": 0, "top_p": 1.0, "num_beams": 1, "do_sample": False, "until": []}
 
@@ -37,3 +38,14 @@ def test_the_tasks_own_limit_is_that_of_its_own_prompt_and_the_argument_caps_eve
 def test_a_value_that_no_engine_takes_is_named(name: str, value: Any) -> None:
     with pytest.raises(ArgumentError, match=f"{name}={value} .* cannot be: it must be"):
         sampling({**TASK, name: value}, "S", "R", None)
+
+
+@pytest.mark.parametrize(
+    ("written", "read"), [("half \ud83d", "half \ufffd"), ("\ud83d\ude00", "\U0001f600"), ("漢字 é", "漢字 é")]
+)
+def test_text_that_utf8_cannot_hold_is_made_whole(written: str, read: str) -> None:
+    messages = [{"role": "user", "content": [{"type": "text", "text": written}]}]
+    request = SimpleNamespace(args=("", lambda doc: messages, TASK, 0, "foreign", "test"), metadata={})
+    sample = open_sample(request, 0, {"foreign": {"test": [{"question": written}]}}, "R", None)
+    assert sample.question[0].blocks == (read,)
+    read.encode()

@@ -46,7 +46,7 @@ class Guardian:
     def __init__(self) -> None:
         command = [sys.executable, "-I", "-S", "-c", WATCH, str(os.getpid())]
         # A session of its own: Ctrl-C in the terminal must not reach it.
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, start_new_session=True)
         self._told: set[int] = set()
 
     def watch(self, pids: Iterable[int]) -> None:
@@ -67,7 +67,6 @@ class Guardian:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(line.encode())
-            self._process.stdin.flush()
         except OSError:  # it is gone itself: then nobody watches, and nothing else is wrong
             self._process.poll()
 
