@@ -8,15 +8,13 @@ own. So neither a kill nor a power cut loses a finished call, and no sample wait
 """
 
 import asyncio
-import contextlib
 import dataclasses
 import errno
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing import util
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,16 +24,20 @@ from lmms_eval_mai import fingerprint
 from lmms_eval_mai.engines.base import Call, CallKey
 from lmms_eval_mai.errors import JournalError
 from lmms_eval_mai.fingerprint import Fingerprint
+from lmms_eval_mai.journal_files import (
+    SampleKey,
+    cannot_write,
+    changed,
+    complete,
+    forget_complete,
+    head_of,
+    line_of,
+    lines_of,
+    refused,
+    sync_folder,
+)
 
 FORMAT = 1
-
-SampleKey = tuple[str, int, int]
-"""Task, document, repeat."""
-
-
-def default_folder() -> Path:
-    """`lmms-eval-mai/journal` in the user's cache folder."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lmms-eval-mai" / "journal"
 
 
 class _Place(NamedTuple):
@@ -70,11 +72,11 @@ class Journal:
         self._batch: asyncio.Future[None] | None = None
         self._writer: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, "mai-journal")
-        _forget_complete(self.path)
-        with _refused(folder):
+        forget_complete(self.path)
+        with refused(folder):
             folder.mkdir(parents=True, exist_ok=True)
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-            _sync_folder(folder)
+            sync_folder(folder)
             self._lock()
             self._others = [os.open(path, os.O_RDONLY) for path in self._left_by_others()]
             for file in (*self._others, self._file):
@@ -82,7 +84,7 @@ class Journal:
             os.ftruncate(self._file, end)  # a torn last line
             if end == 0:
                 self._tell_of_others(ours, set(tasks))
-                self._commit(_line({"format": FORMAT, "fingerprint": ours, "tasks": sorted(set(tasks))}))
+                self._commit(line_of({"format": FORMAT, "fingerprint": ours, "tasks": sorted(set(tasks))}))
 
     @property
     def calls(self) -> int:
@@ -133,14 +135,13 @@ class Journal:
         """The run is complete: nothing of these samples (None: of all) is left to resume, of any rank. The lines go
         when this process ends well, or opens the journal again: lmms-eval has scored, but its results are not yet on
         the disk."""
-        files = [self.path, *self._left_by_others()]
-        _complete[self.path] = util.Finalize(None, _leave_out, (files, walked), exitpriority=0)
+        complete(self.path, [self.path, *self._left_by_others()], walked)
 
     async def _append(self, record: dict[str, Any]) -> None:
         if self._broken is not None:
             raise self._broken  # a line after half a line would be lost with it
         loop = asyncio.get_running_loop()
-        self._pending.append(_line(record))
+        self._pending.append(line_of(record))
         if self._batch is None:
             self._batch = loop.create_future()
         batch = self._batch
@@ -156,7 +157,7 @@ class Journal:
             try:
                 await loop.run_in_executor(self._thread, self._commit, b"".join(lines))
             except OSError as error:
-                self._broken = JournalError(_cannot_write(self.path, error))
+                self._broken = JournalError(cannot_write(self.path, error))
                 batch.set_exception(self._broken)
                 batch.exception()  # those who wait may all be gone
             else:
@@ -190,7 +191,7 @@ class Journal:
     def _read(self, file: int) -> int:
         """Take note of all lines; -> where the last whole one ends. Damaged ones are left out, and said."""
         end = damaged = 0
-        for offset, line in _lines(file):
+        for offset, line in lines_of(file):
             if not line.endswith(b"\n"):
                 break
             end = offset + len(line)
@@ -215,8 +216,8 @@ class Journal:
     def _tell_of_others(self, ours: Fingerprint, tasks: set[str]) -> None:
         """Say why a journal of the same tasks is not used: the newest."""
         others = [path for path in self.path.parent.glob("*.jsonl") if not path.name.startswith(self.digest)]
-        for path in sorted(others, key=_changed, reverse=True):
-            head = _head(path)
+        for path in sorted(others, key=changed, reverse=True):
+            head = head_of(path)
             shared = tasks & set(head.get("tasks", ()))
             if shared:
                 differ = fingerprint.differences(head["fingerprint"], ours) or [
@@ -227,95 +228,3 @@ class Journal:
                     f"which is not resumed ({'; '.join(differ)})."
                 )
                 return
-
-
-_complete: dict[Path, util.Finalize] = {}
-"""Journals of runs that this process completed."""
-
-
-def _forget_complete(path: Path) -> None:
-    done = _complete.pop(path, None)
-    if done is not None:
-        done()
-
-
-def _leave_out(files: list[Path], walked: set[SampleKey] | None) -> None:
-    """Rewrite journals without the samples of a complete run; no file where nothing else is in it."""
-    for file in files:
-        with contextlib.suppress(OSError):
-            head, *lines = file.read_bytes().splitlines(keepends=True)
-            kept = [line for line in lines if walked is not None and _sample_of(line) not in walked]
-            if kept:
-                part = file.with_suffix(".part")
-                part.write_bytes(b"".join([head, *kept]))
-                part.replace(file)
-            else:
-                file.unlink()
-
-
-def _sample_of(line: bytes) -> SampleKey | None:
-    try:
-        record = json.loads(line)
-        task, doc_id, repeat = (record["key"] if "key" in record else record["sample"])[:3]
-    except (ValueError, TypeError, KeyError):
-        return None
-    return task, doc_id, repeat
-
-
-def _changed(path: Path) -> float:
-    """When; 0 for a file that another run has just removed."""
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
-
-
-def _sync_folder(folder: Path) -> None:
-    """A new file's name is on the disk too."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _refused(folder: Path) -> Iterator[None]:
-    """What the file system refuses, as one sentence."""
-    try:
-        yield
-    except OSError as error:
-        raise JournalError(_cannot_write(folder, error)) from None
-
-
-def _cannot_write(path: Path, error: OSError) -> str:
-    return (
-        f"The journal {path} cannot be written ({error.strerror or error}). Make room or give another folder with "
-        "journal=PATH; journal=off does without, and a crash then loses the run."
-    )
-
-
-def _line(record: dict[str, Any]) -> bytes:
-    return json.dumps(record, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
-
-
-def _lines(file: int) -> Iterator[tuple[int, bytes]]:
-    """(offset, line) of each line; the last may lack its end."""
-    offset = 0
-    # Not through a second descriptor: closing any of a file's gives up the process's lock on it.
-    with open(file, "rb", closefd=False) as reader:
-        reader.seek(0)
-        for line in reader:
-            yield offset, line
-            offset += len(line)
-
-
-def _head(path: Path) -> dict[str, Any]:
-    """The first line of any journal; empty where it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            head = json.loads(file.readline(1_000_000))
-        return head if isinstance(head, dict) and isinstance(head.get("fingerprint"), dict) else {}
-    except (OSError, ValueError):
-        return {}

@@ -23,7 +23,8 @@ from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.journaled import JournaledEngine
 from lmms_eval_mai.engines.supervised import SupervisedEngine
 from lmms_eval_mai.errors import MaiError, SampleError, TooManyErrors
-from lmms_eval_mai.journal import Journal, SampleKey, default_folder
+from lmms_eval_mai.journal import Journal
+from lmms_eval_mai.journal_files import SampleKey, default_folder
 from lmms_eval_mai.metering import Meter, Run
 from lmms_eval_mai.requests import is_padding, open_sample
 from lmms_eval_mai.running import LoopThread, walk_all
