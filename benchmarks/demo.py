@@ -23,6 +23,7 @@ import asyncio
 import statistics
 import sys
 import time
+from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -56,6 +57,8 @@ class Run:
 
     traces: list[Trace]
     right: list[bool]
+    kinds: list[str]
+    """Of each document's question."""
     short_right: list[bool]
     """Of the large model's short answers, in the ways that ask for them."""
     wall_s: float
@@ -95,7 +98,8 @@ async def run_way(mode: str, task: Any, pair: Pair, config: Config, samples: int
     wall_s = time.perf_counter() - began
     whole = [trace for trace in traces if trace is not None]
     short = [c for trace in whole for c in trace.calls if (c.key.side, c.key.stage) == ("large", "short")]
-    return Run(whole, [score(task, t.answer) for t in whole], [score(task, call) for call in short], wall_s)
+    kinds = [task.test_docs()[trace.answer.key.doc_id]["category"] for trace in whole]
+    return Run(whole, [score(task, t.answer) for t in whole], kinds, [score(task, call) for call in short], wall_s)
 
 
 async def measure(samples: int, repeats: int) -> dict[str, list[Run]]:
@@ -123,6 +127,10 @@ async def measure(samples: int, repeats: int) -> dict[str, list[Run]]:
     return runs
 
 
+def right_by_kind(run: Run) -> Counter[str]:
+    return Counter(kind for kind, right in zip(run.kinds, run.right, strict=True) if right)
+
+
 def report(runs: dict[str, list[Run]], samples: int, repeats: int) -> None:
     first = {way: one[0] for way, one in runs.items()}
     wall_s = {way: statistics.median(run.wall_s for run in one) for way, one in runs.items()}
@@ -147,6 +155,13 @@ def report(runs: dict[str, list[Run]], samples: int, repeats: int) -> None:
         rows,
     )
     right = {way: run.right for way, run in first.items()}
+    by_kind = {way: right_by_kind(run) for way, run in first.items()}
+    kinds = Counter(first["MAI"].kinds)
+    print_table(
+        "Right, by kind of question",
+        ["Kind", "Documents", *WAYS],
+        [(kind, str(number), *(str(by_kind[way][kind]) for way in WAYS)) for kind, number in kinds.items()],
+    )
     gains = {
         "small R - small S": gain(right["small R"], right["small S"]),
         "large S - small S": gain(right["large S"], right["small S"]),
@@ -179,7 +194,7 @@ def report(runs: dict[str, list[Run]], samples: int, repeats: int) -> None:
     print(", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()))
     figures = {"samples": samples, "repeats": repeats, "accuracy": accuracy, "tokens": tokens, "wall_s": wall_s}
     figures |= {"gains": {name: list(values) for name, values in gains.items()}, "exits": shares}
-    figures |= {"harm": harms, "ratios": ratios}
+    figures |= {"harm": harms, "ratios": ratios, "documents": kinds, "by_kind": by_kind}
     print_json("demo", figures)
 
 

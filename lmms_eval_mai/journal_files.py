@@ -42,6 +42,7 @@ def _leave_out(files: list[Path], walked: set[SampleKey] | None) -> None:
             kept = [line for line in lines if walked is not None and _sample_of(line) not in walked]
             if kept:
                 part = file.with_suffix(".part")
+                part.touch(0o600)  # the models' texts are nobody else's
                 part.write_bytes(b"".join([head, *kept]))
                 part.replace(file)
             else:

@@ -64,6 +64,14 @@ def test_the_answer_is_what_the_words_of_the_question_ask_for(
         assert answer == by_hand(cells, question), (cells, question)
 
 
+def test_one_word_tells_the_options_apart(drawn: list[tuple[shapes.Cells, shapes.Question]]) -> None:
+    options = [question.options for _, question in drawn if question.options]
+    assert len(options) > 80
+    for four in options:
+        words = [word for option in four for word in option.split()]
+        assert len(four) == 4 and len(set(words)) == len(words), four
+
+
 def test_thinking_explanation_and_short_answer_end_with_the_same_answer(
     drawn: list[tuple[shapes.Cells, shapes.Question]],
 ) -> None:
@@ -123,8 +131,21 @@ def test_a_training_prompt_is_what_the_chat_template_makes_of_the_tasks_message(
             return_tensors="pt",
         )
         group = batches.group([0], [sample])
-        assert group.tokens[0, : group.last[0] + 1].tolist() == asked["input_ids"][0].tolist()
-        response = group.labels[0][group.labels[0] != -100].tolist()
+        learnt = group.labels[0] != -100
+        last = int(learnt.nonzero()[0])
+        assert group.tokens[0, : last + 1].tolist() == asked["input_ids"][0].tolist()
+        response = group.labels[0][learnt].tolist()
+        ends = [option.split()[-1] for option in sample.question.options]
+        assert [batches.tokenizer.decode(group.tokens[0, i]).strip() for i in group.options[0] if i >= 0] == ends
+        short = sample.form not in ("E", "R")
+        assert int(group.asked) == last + short
+        weights = {
+            batches.tokenizer.decode(token): float(weight)
+            for token, weight in zip(response, group.weights[0][learnt], strict=True)
+        }
+        assert weights["<|im_end|>"] == (4.0 if short else 1.0)
+        assert not sample.question.options or weights[solve(sample.question, cells).answer] == (4.0 if short else 8.0)
+        assert set(group.weights[0][~learnt].tolist()) == {0.0}
         assert batches.tokenizer.decode(response) == sample.response + "<|im_end|>"
 
 
@@ -134,7 +155,7 @@ def test_the_batched_forward_pass_is_that_of_transformers(batches: Batches) -> N
     for weight in model.parameters():
         if weight.dim() >= 2:
             torch.nn.init.normal_(weight, std=0.1)
-    fast = network.Network(model, batches.positions(model))
+    fast = network.Network(model, batches.positions(model), (2,))
     processor = checkpoint.make_processor(batches.tokenizer)
     rng = random.Random(7)
     drawn = samples.draw_pictures(rng, 3)
@@ -142,14 +163,19 @@ def test_the_batched_forward_pass_is_that_of_transformers(batches: Batches) -> N
     group = batches.group([0, 1, 2], batch)
     with torch.no_grad():
         seen, deep = fast.encode(network.patches_of([picture for _, picture in drawn]))
-        states = fast(group.tokens, seen, deep)
+        states, (middle,), looks = fast(group.tokens, seen, deep, group.naming)
         for row, (_, picture) in enumerate(drawn):
             prompt = batches.opening.replace("<|image_pad|>" * network.IMAGE_TOKENS, "<|image_pad|>")
             prompt += batch[row].prompt + batches.closing
             inputs = processor(images=[picture], text=[prompt], return_tensors="pt")
-            theirs = model(**inputs).logits[0]
-            ours = model.lm_head(states[row, : group.last[row] + 1])
-            torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+            theirs = model(**inputs, output_hidden_states=True, output_attentions=True)
+            length = theirs.logits.shape[1]
+            torch.testing.assert_close(model.lm_head(states[row, :length]), theirs.logits[0], atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(middle[row, :length], theirs.hidden_states[2][0], atol=1e-4, rtol=1e-4)
+            at = min(int(group.naming[row]), length - 1)
+            if at == group.naming[row]:
+                attention = theirs.attentions[-1][0, 0, at]
+                torch.testing.assert_close(looks[row].softmax(-1)[:length], attention, atol=1e-4, rtol=1e-4)
 
 
 def test_places_are_the_cells_that_a_question_is_about(drawn: list[tuple[shapes.Cells, shapes.Question]]) -> None:
@@ -196,7 +222,7 @@ def test_training_ends_in_a_checkpoint_that_transformers_loads_and_a_curve(tmp_p
     train(tmp_path, "small", recipe, 2, compiled=False)
     lines = [json.loads(line) for line in (tmp_path / "small.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [2, 3]
-    assert all(line[part] > 0 for line in lines for part in ("loss", "cell_loss", "place_loss"))
+    assert all(line[part] > 0 for line in lines for part in ("loss", "cell_loss", "place_loss", "option_loss"))
     model = AutoModelForImageTextToText.from_pretrained(tmp_path / "small")
     assert model.dtype == torch.bfloat16
     assert AutoProcessor.from_pretrained(tmp_path / "small").tokenizer.model_max_length == checkpoint.CONTEXT
@@ -211,7 +237,7 @@ def test_the_learning_rate_rises_stays_and_falls_to_nothing() -> None:
 def test_learning_lowers_the_loss(batches: Batches) -> None:
     torch.manual_seed(0)
     model = checkpoint.make_model(checkpoint.SIZES["small"], batches.tokenizer)
-    net = network.Network(model, batches.positions(model))
+    net = network.Network(model, batches.positions(model), (1, 3))
     auxiliary = Auxiliary(model, batches.tokenizer, checkpoint.SIZES["small"].hidden)
     batch, found = batches.draw(random.Random(2), 4, 4), []
     steppers = optimizers(model, auxiliary)

@@ -23,7 +23,7 @@ def test_a_run_on_real_engines_that_is_killed_ends_like_one_that_was_not(tmp_pat
     process = start(tmp_path, undisturbed, "shapes_s", DOCUMENTS, journal="off", **arguments)
     process.join(300)
     expected = json.loads(undisturbed.read_text())
-    assert len(Counter(expected["exits"])) == 3
+    assert len(Counter(expected["exits"])) >= 2
 
     process = start(tmp_path, output, "shapes_s", DOCUMENTS, journal=journal, **arguments)
     while not lines_of(journal):

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from demo_pair.batches import Batch, Batches
 from demo_pair.checkpoint import SIZES, make_model, make_processor, make_tokenizer
-from demo_pair.losses import CELL_WEIGHT, PLACE_WEIGHT, Auxiliary, losses
+from demo_pair.losses import CELL_WEIGHT, OPTION_WEIGHT, PLACE_WEIGHT, Auxiliary, losses
 from demo_pair.network import Network
 from make_tiny_pair import save
 from torch import nn
@@ -45,7 +45,8 @@ class Recipe:
         return self.learning_rate * min((step + 1) / self.warmup, 1.0, falling)
 
 
-RECIPES = {"small": Recipe(steps=3000, seed=1), "large": Recipe(steps=4000, seed=2)}
+RECIPES = {"small": Recipe(steps=3000, seed=1), "large": Recipe(steps=3000, seed=2)}
+WEIGHTS = (1.0, CELL_WEIGHT, PLACE_WEIGHT, OPTION_WEIGHT)
 HELD_OUT = 10_000
 """Added to a seed: the pictures of the learning curve, none of them trained on."""
 
@@ -58,7 +59,7 @@ def train(folder: Path, name: str, recipe: Recipe, log_every: int, *, compiled: 
     batches = Batches(tokenizer, name)
     torch.manual_seed(recipe.seed)
     model = make_model(SIZES[name], tokenizer)
-    network = Network(model, batches.positions(model)).to(device)
+    network = Network(model, batches.positions(model), (1, SIZES[name].places_layer)).to(device)
     auxiliary = Auxiliary(model, tokenizer, SIZES[name].hidden).to(device)
     forward = torch.compile(network, dynamic=True) if compiled else network
     rng, held_out = random.Random(recipe.seed), random.Random(HELD_OUT + recipe.seed)
@@ -70,8 +71,7 @@ def train(folder: Path, name: str, recipe: Recipe, log_every: int, *, compiled: 
             batch = batches.draw(rng, recipe.pictures, recipe.samples).to(device)
             with torch.autocast(device, torch.bfloat16):
                 parts = losses(forward, auxiliary, batch)
-            text_loss, cell_loss, place_loss = parts
-            (text_loss + CELL_WEIGHT * cell_loss + PLACE_WEIGHT * place_loss).backward()
+            sum(weight * part for weight, part in zip(WEIGHTS, parts, strict=True)).backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             for stepper in steppers:
                 for group in stepper.param_groups:
@@ -81,7 +81,7 @@ def train(folder: Path, name: str, recipe: Recipe, log_every: int, *, compiled: 
             if (step + 1) % log_every == 0 or step + 1 == recipe.steps:
                 with torch.autocast(device, torch.bfloat16):
                     scores = evaluate(network, auxiliary, tests)
-                names = ("loss", "cell_loss", "place_loss")
+                names = ("loss", "cell_loss", "place_loss", "option_loss")
                 figures = {kind: round(float(part.detach()), 4) for kind, part in zip(names, parts, strict=True)}
                 line = {"step": step + 1, "seconds": round(time.perf_counter() - began, 1), **figures, **scores}
                 print(json.dumps(line), file=log, flush=True)
@@ -102,7 +102,8 @@ def evaluate(network: Network, auxiliary: Auxiliary, batches: list[Batch]) -> di
         read = torch.stack([logits.argmax(-1) for logits in auxiliary.cell_logits(seen)], -1)
         right["cells"] += (read == batch.cells).flatten().tolist()
         for group, samples in zip(batch.groups, batch.samples, strict=True):
-            states = network(group.tokens, seen[group.picture], [level[group.picture] for level in deep])
+            deep_here = [level[group.picture] for level in deep]
+            states, *_ = network(group.tokens, seen[group.picture], deep_here, group.naming)
             guesses = network.model.lm_head(states).argmax(-1)
             exact = ((guesses == group.labels) | (group.labels == -100)).all(-1)
             for sample, fine in zip(samples, exact.tolist(), strict=True):

@@ -1,11 +1,14 @@
 """Training batches: new pictures with several samples each, as tensors."""
 
+import itertools
 import random
 from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3VLForConditionalGeneration
+
+from lmms_eval_mai.shapes import LETTERS
 
 from .network import GRID, IMAGE_TOKENS, patches_of
 from .samples import Sample, draw_pictures, draw_sample
@@ -16,6 +19,8 @@ GROUPS = 4
 """Parts of a batch, by length: little is padded."""
 SHORT = 8
 """A response of fewer tokens is a short answer."""
+SHORT_WEIGHT, LETTER_WEIGHT = 4.0, 8.0
+"""Of each token of a short answer, and of an option's letter in thinking; that of any other is 1."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +33,19 @@ class Group:
     """[samples, length]"""
     labels: Tensor
     """[samples, length]: the token that comes next, -100 where it is no part of the response."""
-    last: Tensor
-    """[samples]: the last token of each prompt."""
+    weights: Tensor
+    """[samples, length]: of each token to learn."""
+    asked: Tensor
+    """[samples]: where the model has to know what is asked: the end of the prompt; of a short answer the token after,
+    its opening brackets, which the answer follows."""
     places: Tensor
     """[samples, 2 * cells]: `places_of` each question."""
+    options: Tensor
+    """[samples, 4]: the last word of each option; -1 for a question without."""
+    naming: Tensor
+    """[samples]: the token that the right option's letter follows for the first time; 0 for a question without."""
+    right: Tensor
+    """[samples]: the number of the right option, -1 for a question without."""
 
     def to(self, device: str) -> "Group":
         return Group(*(getattr(self, one.name).to(device) for one in fields(self)))
@@ -62,6 +76,10 @@ class Batches:
         self.name = name
         picture = f"<|vision_start|>{'<|image_pad|>' * IMAGE_TOKENS}<|vision_end|>"
         self.opening = f"<|im_start|>user\n{picture}"
+        self.letters = {
+            token for letter in LETTERS for ids in tokenizer([letter, f" {letter}"]).input_ids for token in ids
+        }
+        self.openings = [tuple(tokenizer(f"{letter}.").input_ids) for letter in LETTERS]
         self.closing = "<|im_end|>\n<|im_start|>assistant\n"
 
     def positions(self, model: Qwen3VLForConditionalGeneration) -> Tensor:
@@ -96,13 +114,42 @@ class Batches:
         length = (length + 15) // 16 * 16  # few shapes to compile for
         tokens = torch.full((len(samples), length), self.tokenizer.pad_token_id)
         labels = torch.full((len(samples), length), -100)
+        weights = torch.zeros(len(samples), length)
+        asked = torch.zeros(len(samples), dtype=torch.long)
         for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
             tokens[row, : len(prompt) + len(response)] = torch.tensor(prompt + response)
-            labels[row, len(prompt) - 1 : len(prompt) + len(response) - 1] = torch.tensor(response)
-        last = torch.tensor([len(prompt) - 1 for prompt in prompts])
+            learnt = slice(len(prompt) - 1, len(prompt) + len(response) - 1)
+            labels[row, learnt] = torch.tensor(response)
+            short = len(response) < SHORT
+            weights[row, learnt] = torch.tensor([self._weight(token, short) for token in response])
+            asked[row] = len(prompt) - 1 + short
         destination = self.name == "large"
         places = [places_of(sample.question, sample.cells, destination) for sample in samples]
-        return Group(torch.tensor(picture), tokens, labels, last, torch.tensor(places))
+        options = torch.tensor([self._options(prompt) for prompt in prompts])
+        right = [LETTERS.index(sample.letter) if sample.letter else -1 for sample in samples]
+        letters = torch.isin(labels, torch.tensor(sorted(self.letters))) & (options[:, :1] >= 0)
+        return Group(
+            torch.tensor(picture),
+            tokens,
+            labels,
+            weights,
+            asked,
+            torch.tensor(places),
+            options,
+            letters.int().argmax(1),
+            torch.tensor(right),
+        )
+
+    def _weight(self, token: int, short: bool) -> float:
+        if short:
+            return SHORT_WEIGHT
+        return LETTER_WEIGHT if token in self.letters else 1.0
+
+    def _options(self, prompt: list[int]) -> list[int]:
+        """Where the options end. "A. red circle" and "A. 3" both have three tokens after the letter's."""
+        follows = itertools.pairwise(prompt)
+        starts = {pair[0]: index for index, pair in enumerate(follows) if pair in self.openings}
+        return [starts.get(letter, -4) + 3 for letter, _ in self.openings]
 
 
 def places_of(question: Question, cells: Cells, destination: bool) -> list[float]:

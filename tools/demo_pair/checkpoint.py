@@ -33,11 +33,13 @@ class Size:
     intermediate: int
     vision_hidden: int
     vision_layers: int
+    places_layer: int
+    """In training: the number of layers after which the model has to know which cells it is asked about."""
 
 
 SIZES = {
-    "small": Size(hidden=96, layers=3, heads=4, intermediate=256, vision_hidden=48, vision_layers=1),
-    "large": Size(hidden=144, layers=5, heads=6, intermediate=384, vision_hidden=64, vision_layers=2),
+    "small": Size(hidden=96, layers=3, heads=4, intermediate=256, vision_hidden=48, vision_layers=1, places_layer=3),
+    "large": Size(hidden=144, layers=5, heads=6, intermediate=384, vision_hidden=64, vision_layers=2, places_layer=4),
 }
 
 

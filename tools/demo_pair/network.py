@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import Qwen3VLForConditionalGeneration
-from transformers.models.qwen3_vl.modeling_qwen3_vl import apply_rotary_pos_emb_vision
+from transformers.models.qwen3_vl.modeling_qwen3_vl import apply_rotary_pos_emb, apply_rotary_pos_emb_vision
 
 from .shapes import SIDE
 
@@ -36,10 +36,12 @@ def patches_of(pictures: list[Image.Image]) -> Tensor:
 class Network(nn.Module):
     """Batched forward over the modules of `model`."""
 
-    def __init__(self, model: Qwen3VLForConditionalGeneration, image_positions: Tensor) -> None:
-        """`image_positions`: [3, 1, tokens], what `get_rope_index` gives for a long prompt with a picture."""
+    def __init__(self, model: Qwen3VLForConditionalGeneration, image_positions: Tensor, kept: tuple[int, ...]) -> None:
+        """`image_positions`: [3, 1, tokens], what `get_rope_index` gives for a long prompt with a picture. `kept`:
+        numbers of layers after which the states are returned as well."""
         super().__init__()
         self.model = model
+        self.kept = kept
         visual = model.model.visual
         rows = torch.arange(GRID).view(SIDE, 1, MERGE, 1).expand(SIDE, SIDE, MERGE, MERGE).reshape(-1)
         columns = torch.arange(GRID).view(1, SIDE, 1, MERGE).expand(SIDE, SIDE, MERGE, MERGE).reshape(-1)
@@ -72,18 +74,42 @@ class Network(nn.Module):
                 deep.append(merger(states).view(number, IMAGE_TOKENS, -1))
         return visual.merger(states).view(number, IMAGE_TOKENS, -1), deep
 
-    def forward(self, tokens: Tensor, seen: Tensor, deep: list[Tensor]) -> Tensor:
-        """Tokens [samples, length], padded on the right, and their pictures' encodings -> the last hidden states."""
+    def forward(
+        self, tokens: Tensor, seen: Tensor, deep: list[Tensor], looking: Tensor
+    ) -> tuple[Tensor, list[Tensor], Tensor]:
+        """Tokens [samples, length], padded on the right, and their pictures' encodings -> the last hidden states, those
+        of the layers that are kept, before any norm, and what the first head of the last layer looks at from the
+        tokens at `looking` [samples]: logits [samples, length]."""
         text = self.model.model.language_model
         end = IMAGE_START + IMAGE_TOKENS
         states = text.embed_tokens(tokens)
         states = torch.cat([states[:, :IMAGE_START], seen.to(states.dtype), states[:, end:]], 1)
         positions = self.cos[:, : tokens.shape[1]], self.sin[:, : tokens.shape[1]]
         length = tokens.shape[1]
+        kept = []
         mask = torch.full((length, length), torch.finfo(torch.float32).min, device=tokens.device).triu(1)
+        looks = states.new_zeros(())
         for level, layer in enumerate(text.layers):
+            if level + 1 == len(text.layers):
+                looks = _looks(layer, states, positions, looking)
             states = layer(states, position_embeddings=positions, attention_mask=mask)
             if level < len(deep):
                 extra = nn.functional.pad(deep[level], (0, 0, IMAGE_START, tokens.shape[1] - end))
                 states = states + extra
-        return text.norm(states)
+            if level + 1 in self.kept:
+                kept.append(states)
+        return text.norm(states), kept, looks
+
+
+def _looks(layer: nn.Module, states: Tensor, positions: tuple[Tensor, Tensor], looking: Tensor) -> Tensor:
+    """Attention logits of the layer's first head, [samples, length], from one token of each sample; those after it are
+    out of sight."""
+    attention, normed = layer.self_attn, layer.input_layernorm(states)
+    shape = (*normed.shape[:2], -1, attention.head_dim)
+    query = attention.q_norm(attention.q_proj(normed).view(shape))[:, None, :, 0]
+    key = attention.k_norm(attention.k_proj(normed).view(shape))[:, None, :, 0]
+    query, key = apply_rotary_pos_emb(query, key, *positions)
+    chosen = query[torch.arange(len(query), device=query.device), 0, looking]
+    logits = torch.einsum("sd,sld->sl", chosen, key[:, 0]).float() * attention.scaling
+    after = torch.arange(logits.shape[1], device=logits.device) > looking[:, None]
+    return logits.masked_fill(after, float("-inf"))

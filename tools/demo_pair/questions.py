@@ -1,6 +1,7 @@
 """Questions about the cells of a picture, drawn at random so that each has one exact answer."""
 
 import random
+from collections.abc import Iterable
 from dataclasses import replace
 
 from .shapes import COLOURS, EMPTY, KINDS, MOVES, SHAPES, SIDE, Category, Cells, Question, count, walk
@@ -8,13 +9,14 @@ from .thinking import solve
 
 MIX: dict[Category, float] = {
     "yes_no": 0.14,
-    "count": 0.16,
+    "count": 0.15,
     "compare": 0.10,
-    "where": 0.14,
-    "path": 0.28,
-    "choice": 0.18,
+    "where": 0.13,
+    "path": 0.26,
+    "choice": 0.22,
 }
-CHOICE_MIX: dict[Category, float] = {"path": 0.5, "count": 0.25, "where": 0.25}
+CHOICE_MIX: dict[Category, float] = {"path": 0.4, "count": 0.3, "where": 0.3}
+MOVES_MIX = {1: 0.4, 2: 0.4, 3: 0.2}
 
 
 def ask(rng: random.Random, cells: Cells) -> Question:
@@ -76,7 +78,7 @@ def _ask_path(rng: random.Random, cells: Cells) -> Question | None:
     for _ in range(100 if once else 0):
         start = rng.choice(once)
         begin = divmod(cells.index(start), SIDE)
-        moves = tuple(rng.choices(list(MOVES), k=rng.choices([1, 2, 3], [0.3, 0.4, 0.3])[0]))
+        moves = tuple(rng.choices(list(MOVES), k=rng.choices(list(MOVES_MIX), list(MOVES_MIX.values()))[0]))
         places = walk(begin, moves)
         if places is None or len({begin, *places}) <= len(places):
             continue
@@ -89,13 +91,21 @@ def _ask_path(rng: random.Random, cells: Cells) -> Question | None:
 
 
 def _options(question: Question, rng: random.Random, cells: Cells) -> tuple[str, ...]:
-    """Four different answers, the right one among them, in a random order: near numbers, or cells of the picture."""
-    answer = solve(question, cells).answer
+    """Four different answers, the right one among them, in a random order: near numbers, or cells (of the picture as
+    far as possible) of which no two have a colour or a shape in common, so that one word tells them apart."""
+    options = [solve(question, cells).answer]
     if question.category == "count":
-        others = [str(number) for number in range(10) if 1 <= abs(number - int(answer)) <= 3]
+        near = [str(number) for number in range(10) if 1 <= abs(number - int(options[0])) <= 3]
+        options += rng.sample(near, 3)
     else:
-        others = sorted({cell for cell in cells if cell != answer})
-        others += [kind for kind in KINDS if kind != answer and kind not in others][: max(0, 3 - len(others))]
-    options = [answer, *rng.sample(others, 3)]
+        for cell in [*_shuffled(rng, set(cells)), *_shuffled(rng, KINDS)]:
+            if len(options) < 4 and not {word for option in options for word in option.split()} & set(cell.split()):
+                options.append(cell)
     rng.shuffle(options)
     return tuple(options)
+
+
+def _shuffled(rng: random.Random, cells: Iterable[str]) -> list[str]:
+    ordered = sorted(cells)
+    rng.shuffle(ordered)
+    return ordered

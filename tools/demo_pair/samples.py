@@ -40,6 +40,8 @@ class Sample:
     prompt: str
     """Everything after the picture in the user's turn."""
     response: str
+    letter: str = ""
+    """Of the right option."""
 
 
 def draw_pictures(rng: random.Random, number: int) -> list[tuple[Cells, Image.Image]]:
@@ -64,7 +66,9 @@ def draw_sample(rng: random.Random, cells: Cells, name: str) -> Sample:
             given = _given_thinking(rng, question, cells, solution)
             template = prompts.REASON_TRANSFER["reference" if form == "reference" else "previous_thinking"][kind]
             ending, response = template.format(stage1_response=given), short(solution.answer)
-    return Sample(cells, question, form, full_text(question) + ending, response)
+    return Sample(
+        cells, question, form, full_text(question) + ending, response, solution.answer if question.options else ""
+    )
 
 
 def _given_thinking(rng: random.Random, question: Question, cells: Cells, solution: Solution) -> str:

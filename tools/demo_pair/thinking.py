@@ -34,9 +34,8 @@ def solve(question: Question, cells: Cells, start: tuple[int, int] | None = None
     }[question.category](question, cells, start)
     if question.options:
         letter = LETTERS[question.options.index(answer)]
-        thinking += f" The answer is {answer}, option {letter}."
-        explanation += f" The answer is {answer}."
-        answer = letter
+        conclusion = f" The answer is {answer}: {letter}."
+        thinking, explanation, answer = thinking + conclusion, explanation + conclusion, letter
     return Solution(f"{thinking}\n[[{answer}]]", f"{explanation}\n[[{answer}]]", answer)
 
 
