@@ -55,9 +55,9 @@ class Config:
     """Thinking that does not fit the context: truncate (keep its end, say how much was dropped) or error."""
     rules: Rules = Rules()  # noqa: RUF009 - frozen
     journal: str | None = None
-    """Folder of the journals; None is `journal.default_folder()`, "off" is none."""
+    """Folder of the journals; None is `journal_files.default_folder()`, "off" is none."""
     max_errors: float = 0
-    """Samples that may fail: a number, or below 1 a share of all."""
+    """Samples that may fail: a number, or below 1 a share of those that were asked for."""
     call_timeout: float | None = None
     """Seconds for one call."""
     engine_restarts: int = 2
@@ -87,6 +87,8 @@ def parse(arguments: Mapping[str, Any]) -> Config:
     on_overflow = _choice("on_overflow", left.pop("on_overflow", Config.on_overflow), ("truncate", "error"))
     journal = _journal(left.pop("journal", None))
     max_errors = _number("max_errors", left.pop("max_errors", Config.max_errors), least=0)
+    if max_errors > 1 and max_errors != int(max_errors):
+        raise ArgumentError(f"max_errors={max_errors:g} cannot be: give a number of samples, or a share below 1.")
     call_timeout = left.pop("call_timeout", None)
     if call_timeout is not None:
         call_timeout = _number("call_timeout", call_timeout, least=1e-3)
@@ -181,13 +183,15 @@ def _choice(name: str, value: Any, allowed: Iterable[str]) -> Any:
 
 def _positive_int(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or not float(value).is_integer() or value < 1:
-        raise ArgumentError(f"{name}={value} cannot be: give a whole number of at least 1.")
+        shown = f"{value:g}" if isinstance(value, float) else value
+        raise ArgumentError(f"{name}={shown} cannot be: give a whole number of at least 1.")
     return int(value)
 
 
 def _number(name: str, value: Any, least: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < float("inf"):
-        raise ArgumentError(f"{name}={value} cannot be: give a number of at least {least:g}.")
+        shown = f"{value:g}" if isinstance(value, float) else value
+        raise ArgumentError(f"{name}={shown} cannot be: give a number of at least {least:g}.")
     return value
 
 

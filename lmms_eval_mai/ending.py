@@ -1,7 +1,8 @@
 """How a run ends that cannot go on.
 
 lmms-eval's command swallows every exception, prints its traceback and exits with 0 (its issue #542). There an error of
-ours becomes a sentence and exit code 1, Ctrl-C 130 and SIGTERM 143. In library use errors are ordinary exceptions.
+ours becomes a sentence and exit code 1, and so do results that it could not write; Ctrl-C is 130, SIGTERM 143 and
+SIGHUP 129. In library use errors are ordinary exceptions.
 """
 
 import contextlib
@@ -11,18 +12,27 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
+
+from loguru import logger
 
 from lmms_eval_mai.errors import MaiError
 
+SIGNALS = {signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
+
 
 class Terminated(BaseException):
-    """Raised in the main thread by SIGTERM."""
+    """Raised in the main thread by one of `SIGNALS`."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 @contextlib.contextmanager
 def told_to_user(hint: Callable[[], str] = str) -> Iterator[None]:
     """Around all that can fail. `hint`: what to do next, asked when the run has stopped; may be empty."""
-    with _sigterm_raises():
+    with _signals_raise():
         try:
             yield
         except KeyboardInterrupt:
@@ -30,9 +40,9 @@ def told_to_user(hint: Callable[[], str] = str) -> Iterator[None]:
             if _in_lmms_evals_command():
                 raise SystemExit(130) from None
             raise
-        except Terminated:
-            _print(f"mai_cascade: terminated. {hint()}")
-            raise SystemExit(143) from None
+        except Terminated as signalled:
+            _print(f"mai_cascade: {SIGNALS[signal.Signals(signalled.number)]}. {hint()}")
+            raise SystemExit(128 + signalled.number) from None
         except MaiError as error:
             if not _in_lmms_evals_command():
                 if more := hint():
@@ -48,21 +58,38 @@ def told_to_user(hint: Callable[[], str] = str) -> Iterator[None]:
             raise SystemExit(1) from None
 
 
+def ends_if_results_are_lost(hint: Callable[[], str]) -> None:
+    """In lmms-eval's command: exit with 1 when it cannot write its results, of which it makes a warning and a 0
+    (loggers/evaluation_tracker.py). The warning is all that is to be seen of it."""
+
+    def end(message: Any) -> None:
+        _print(f"mai_cascade: lmms-eval cannot write its results ({sys.exc_info()[1]}). {hint()}")
+        raise SystemExit(1)
+
+    if _in_lmms_evals_command():
+        logger.add(end, level="WARNING", filter=_says_results_are_lost, catch=False)
+
+
+def _says_results_are_lost(record: Any) -> bool:
+    return record["name"] == "lmms_eval.loggers.evaluation_tracker" and record["message"].startswith("Could not save")
+
+
 @contextlib.contextmanager
-def _sigterm_raises() -> Iterator[None]:
-    """Only where nobody else listens: a handler of the user's own stays."""
-    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    if ours:
-        signal.signal(signal.SIGTERM, _terminate)
+def _signals_raise() -> Iterator[None]:
+    """Only where nobody else listens: a handler of the user's own stays, and so does `nohup`."""
+    main = threading.current_thread() is threading.main_thread()
+    ours = [number for number in SIGNALS if main and signal.getsignal(number) == signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, _terminate)
     try:
         yield
     finally:
-        if ours:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    raise Terminated
+    raise Terminated(number)
 
 
 def _in_lmms_evals_command() -> bool:

@@ -1,5 +1,6 @@
 """What can change an answer: the fingerprint that heads a journal. Two runs with the same one may share calls."""
 
+import contextlib
 import hashlib
 import importlib.metadata
 import json
@@ -50,10 +51,24 @@ def digest(fingerprint: Fingerprint) -> str:
 
 
 def differences(there: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
-    """Each field that differs, with both values."""
+    """What differs, with both values; of fields that hold arguments, those that differ."""
+    there, here = _flat(there), _flat(here)
     fields = sorted({*there, *here})
-    return [f"{field}: {there.get(field)} there, {here.get(field)} here" for field in fields
+    return [f"{field} was {there.get(field, 'not given')} and is {here.get(field, 'not given')}" for field in fields
             if there.get(field) != here.get(field)]  # fmt: skip
+
+
+def _flat(fields: Mapping[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in fields.items():
+        if isinstance(value, str) and value.startswith("{"):
+            with contextlib.suppress(ValueError):
+                value = json.loads(value)
+        if isinstance(value, Mapping):
+            flat |= {f"{name} {field}": one for field, one in _flat(value).items()}
+        else:
+            flat[name] = value
+    return flat
 
 
 def arguments(given: Mapping[str, Any], indifferent: Collection[str]) -> str:

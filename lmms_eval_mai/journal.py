@@ -13,7 +13,7 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,7 +37,7 @@ from lmms_eval_mai.journal_files import (
     sync_folder,
 )
 
-FORMAT = 1
+FORMAT = 2
 
 
 class _Place(NamedTuple):
@@ -60,11 +60,8 @@ class Journal:
         """Raises `JournalError` if the folder cannot be written or another run is writing the same journal."""
         self.digest = fingerprint.digest({**ours, "format": str(FORMAT)})
         self.path = folder / f"{self.digest}-{rank}of{world_size}.jsonl"
-        self.exits: set[SampleKey] = set()
-        """Samples that an earlier process finished."""
-        self.wall_s = 0.0
-        """Seconds that earlier processes walked."""
         self.closed = False
+        self._seconds: dict[str, dict[SampleKey, float]] = {}
         self._calls: dict[tuple[CallKey, str], _Place] = {}
         self._added = False
         self._broken: JournalError | None = None
@@ -79,8 +76,8 @@ class Journal:
             sync_folder(folder)
             self._lock()
             self._others = [os.open(path, os.O_RDONLY) for path in self._left_by_others()]
-            for file in (*self._others, self._file):
-                end = self._read(file)
+            for path, file in zip((*self._left_by_others(), self.path), (*self._others, self._file), strict=True):
+                end = self._read(file, self._seconds.setdefault(path.stem, {}))
             os.ftruncate(self._file, end)  # a torn last line
             if end == 0:
                 self._tell_of_others(ours, set(tasks))
@@ -96,6 +93,18 @@ class Journal:
         """Whether there is nothing in it to resume."""
         return not self._calls and not self._added
 
+    def done(self, samples: Collection[SampleKey]) -> int:
+        """How many of these earlier processes finished."""
+        return len(set().union(*self._seconds.values()).intersection(samples))
+
+    def wall_s(self, samples: Collection[SampleKey]) -> float:
+        """Seconds that earlier processes walked for these. The ranks of one run walked at the same time."""
+        walls: dict[str, float] = {}
+        for name, seconds in self._seconds.items():
+            ranks = name.rpartition("of")[2]
+            walls[ranks] = max(walls.get(ranks, 0.0), sum(seconds.get(sample, 0.0) for sample in samples))
+        return sum(walls.values())
+
     def find(self, key: CallKey, prompt: str) -> Call | None:
         """The finished call with this key and prompt digest."""
         place = self._calls.get((key, prompt))
@@ -110,7 +119,7 @@ class Journal:
         await self._append({"key": dataclasses.astuple(call.key), "prompt": prompt, "images": images, "call": figures})
 
     async def add_exit(self, sample: SampleKey, exit: str, wall_s: float) -> None:
-        """`wall_s`: seconds of walking so far."""
+        """`wall_s`: seconds of walking since the exit before, so that they add up."""
         await self._append({"sample": sample, "exit": exit, "wall_s": round(wall_s, 3)})
 
     async def add_error(self, sample: SampleKey, error: Exception) -> None:
@@ -132,9 +141,9 @@ class Journal:
             os.close(file)
 
     def complete(self, walked: set[SampleKey] | None) -> None:
-        """The run is complete: nothing of these samples (None: of all) is left to resume, of any rank. The lines go
-        when this process ends well, or opens the journal again: lmms-eval has scored, but its results are not yet on
-        the disk."""
+        """The run of these samples (None: of all) is complete, and nothing is left to resume, of any rank. The journal
+        goes when this process ends well, or opens it again: lmms-eval has scored, but its results are not yet on the
+        disk. Of a longer run it stays."""
         complete(self.path, [self.path, *self._left_by_others()], walked)
 
     async def _append(self, record: dict[str, Any]) -> None:
@@ -181,14 +190,14 @@ class Journal:
                 return
             raise JournalError(
                 f"Another run with the same arguments is writing the journal {self.path}. Wait for it to end, or give "
-                "this one a journal of its own with journal=PATH, or none with journal=off."
+                "this one a journal of its own with journal=FOLDER, or none with journal=off."
             ) from None
 
     def _left_by_others(self) -> list[Path]:
         """Journals of the other ranks, or of a run with another number of ranks."""
         return sorted(path for path in self.path.parent.glob(f"{self.digest}-*.jsonl") if path != self.path)
 
-    def _read(self, file: int) -> int:
+    def _read(self, file: int, seconds: dict[SampleKey, float]) -> int:
         """Take note of all lines; -> where the last whole one ends. Damaged ones are left out, and said."""
         end = damaged = 0
         for offset, line in lines_of(file):
@@ -196,7 +205,12 @@ class Journal:
                 break
             end = offset + len(line)
             try:
-                self._note(json.loads(line), _Place(file, offset, len(line)))
+                record = json.loads(line)
+                if "call" in record:
+                    self._calls[CallKey(*record["key"]), record["prompt"]] = _Place(file, offset, len(line))
+                elif "exit" in record:
+                    task, doc_id, repeat = record["sample"]
+                    seconds[task, doc_id, repeat] = seconds.get((task, doc_id, repeat), 0.0) + record["wall_s"]
             except (ValueError, TypeError, KeyError):
                 damaged += 1
         if damaged:
@@ -204,14 +218,6 @@ class Journal:
                 f"mai_cascade: {damaged} lines of the journal {self.path} are damaged; what they held is asked again."
             )
         return end
-
-    def _note(self, record: dict[str, Any], place: _Place) -> None:
-        if "call" in record:
-            self._calls[CallKey(*record["key"]), record["prompt"]] = place
-        elif "exit" in record:
-            task, doc_id, repeat = record["sample"]
-            self.exits.add((task, doc_id, repeat))
-            self.wall_s = max(self.wall_s, record["wall_s"])
 
     def _tell_of_others(self, ours: Fingerprint, tasks: set[str]) -> None:
         """Say why a journal of the same tasks is not used: the newest."""
@@ -224,7 +230,7 @@ class Journal:
                     f"format: {head.get('format')} there, {FORMAT} here"
                 ]
                 logger.warning(
-                    f"mai_cascade: {path} holds an unfinished run of {', '.join(sorted(shared))} with other arguments, "
-                    f"which is not resumed ({'; '.join(differ)})."
+                    f"mai_cascade: an unfinished run of {', '.join(sorted(shared))} is not resumed: "
+                    f"{'; '.join(differ)}. Delete {path} to forget it."
                 )
                 return

@@ -1,6 +1,7 @@
 """The files of journals: where they are, their lines and heads, and how they go when a run is complete."""
 
 import contextlib
+import errno
 import json
 import os
 from collections.abc import Iterator
@@ -24,8 +25,9 @@ _complete: dict[Path, util.Finalize] = {}
 
 
 def complete(path: Path, files: list[Path], walked: set[SampleKey] | None) -> None:
-    """Take the lines of these samples (None: all) out of `files` when this process ends well, or opens `path` again."""
-    _complete[path] = util.Finalize(None, _leave_out, (files, walked), exitpriority=0)
+    """Remove `files` when this process ends well, or opens `path` again, unless they hold other samples than these
+    (None: whatever they hold): those of a longer run that is not complete."""
+    _complete[path] = util.Finalize(None, _remove, (files, walked), exitpriority=0)
 
 
 def forget_complete(path: Path) -> None:
@@ -34,19 +36,26 @@ def forget_complete(path: Path) -> None:
         done()
 
 
-def _leave_out(files: list[Path], walked: set[SampleKey] | None) -> None:
-    """Rewrite journals without the samples of a complete run; no file where nothing else is in it."""
-    for file in files:
-        with contextlib.suppress(OSError):
-            head, *lines = file.read_bytes().splitlines(keepends=True)
-            kept = [line for line in lines if walked is not None and _sample_of(line) not in walked]
-            if kept:
-                part = file.with_suffix(".part")
-                part.touch(0o600)  # the models' texts are nobody else's
-                part.write_bytes(b"".join([head, *kept]))
-                part.replace(file)
-            else:
+def keep_complete() -> list[Path]:
+    """The journals of runs that this process completed are to stay after all."""
+    for done in _complete.values():
+        done.cancel()
+    kept = list(_complete)
+    _complete.clear()
+    return kept
+
+
+def _remove(files: list[Path], walked: set[SampleKey] | None) -> None:
+    with contextlib.suppress(OSError):
+        if walked is None or all(_sample_of(line) in walked for file in files for line in _records(file)):
+            for file in files:
                 file.unlink()
+
+
+def _records(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as lines:
+        next(lines, None)  # the head
+        yield from lines
 
 
 def _sample_of(line: bytes) -> SampleKey | None:
@@ -86,9 +95,11 @@ def refused(folder: Path) -> Iterator[None]:
 
 
 def cannot_write(path: Path, error: OSError) -> str:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     return (
-        f"The journal {path} cannot be written ({error.strerror or error}). Make room or give another folder with "
-        "journal=PATH; journal=off does without, and a crash then loses the run."
+        f"The journal {path} cannot be written ({error.strerror or error}). "
+        f"{'Make room, or give' if full else 'Give'} a folder that can be written with journal=FOLDER; journal=off "
+        "does without, and a crash then loses the run."
     )
 
 

@@ -16,8 +16,9 @@ from lmms_eval.api.model import lmms
 from lmms_eval_mai import report
 from lmms_eval_mai.benchmarks import extract_answer
 from lmms_eval_mai.config import parse
-from lmms_eval_mai.ending import told_to_user
+from lmms_eval_mai.ending import ends_if_results_are_lost, told_to_user
 from lmms_eval_mai.errors import ArgumentError, MaiError, SampleError
+from lmms_eval_mai.journal_files import keep_complete
 from lmms_eval_mai.metering import Run, TraceCounts
 from lmms_eval_mai.requests import sampling, task_of
 from lmms_eval_mai.sample import Trace
@@ -81,6 +82,7 @@ class MaiCascade(lmms):
         """Batch sizes as lmms-eval reports them: there are none. It asks when the results are there and never before
         (evaluator.py, `simple_evaluate`), so this is where a complete run's journal goes."""
         self._session.complete()
+        ends_if_results_are_lost(_kept_journal)
         return {}
 
     def clean(self) -> None:
@@ -125,6 +127,13 @@ class MaiCascade(lmms):
         ours = task_of(request).variant is not None
         text = answer.text if ours or answer.key.stage == "task" else extract_answer(answer.text)
         return GenerationResult(text, TraceCounts.of(outcome))
+
+
+def _kept_journal() -> str:
+    paths = ", ".join(map(str, keep_complete()))
+    return (
+        f"All answers are still in {paths}: the same command with another --output_path scores them." if paths else ""
+    )
 
 
 def _check(request: Instance, rounds: bool) -> None:

@@ -68,6 +68,7 @@ class Session:
         mode, models = MODES[config.mode], {side.side: side.model for side in config.sides()}
         allowed = config.max_errors if config.max_errors >= 1 else int(config.max_errors * len(self._walked))
         began, before = time.perf_counter(), self.run.wall_s
+        last_exit = began
 
         def open_(number: int) -> Sample:
             index, repeat = todo[number]
@@ -86,9 +87,11 @@ class Session:
                 ) from error
 
         async def done(number: int, trace: Trace) -> None:
-            self.run.wall_s = before + time.perf_counter() - began
+            nonlocal last_exit
+            since, last_exit = last_exit, time.perf_counter()
+            self.run.wall_s = before + last_exit - began
             if journal is not None:
-                await journal.add_exit(keys[number], trace.exit, self.run.wall_s)
+                await journal.add_exit(keys[number], trace.exit, last_exit - since)
             outcomes[todo[number][0]] = trace
             meter.add(trace)
             report.log_call_usage(trace, models)
@@ -98,14 +101,22 @@ class Session:
         async def failed(number: int, error: SampleError) -> bool:
             outcomes[todo[number][0]] = error
             meter.add_error(keys[number][0], error)
-            logger.warning(f"mai_cascade: not answered: {type(error).__name__}: {error}")
+            with tqdm.external_write_mode():
+                logger.warning(f"mai_cascade: not answered: {type(error).__name__}: {error}")
             if journal is not None:
                 await journal.add_error(keys[number], error)
             bar.update()
             return meter.failed() <= allowed
 
         with _imports_out_of_gc(), tqdm(total=len(todo), desc="mai_cascade", disable=rank != 0) as bar:
-            self._call(walk_all(len(todo), open_, walk_one, done, failed, config.max_open_samples))
+            try:
+                self._call(walk_all(len(todo), open_, walk_one, done, failed, config.max_open_samples))
+            except MaiError as error:
+                if meter.failed():
+                    error.args = (
+                        f"{error}\nBefore it, {meter.failed():,} samples failed:\n{report.failures(meter)}\n",
+                    )
+                raise
         self.run.wall_s = before + time.perf_counter() - began
         if meter.failed() > allowed:
             raise TooManyErrors(_too_many(meter, allowed, len(self._walked), config))
@@ -117,7 +128,8 @@ class Session:
             return "journal=off: nothing of this run was kept." if self.run.meter.tasks else ""
         if self._journal.empty:
             return ""
-        return f"All finished calls are in {self._journal.path}: the same command goes on from there."
+        path = self._journal.path
+        return f"All finished calls are in {path}: the same command, with the same models, goes on from there."
 
     def stop(self) -> None:
         """Stop the engines; the journal stays."""
@@ -151,14 +163,17 @@ class Session:
         """`decoding`: task -> its generation arguments."""
         if self.config.journal == "off":
             return
+        opened = self._journal is None or self._journal.closed
         if self._journal is None or self._journal.closed:
             identities = {side: engine.identity() for side, engine in self._engines.items()}
             ours = fingerprint.of_run(self.config, identities, decoding)
             folder = Path(self.config.journal).expanduser() if self.config.journal else default_folder()
             self._journal = Journal(folder, ours, decoding, rank, world_size)
-            self.run.wall_s = self.run.earlier_s = self._journal.wall_s
-        done = len(self._journal.exits.intersection(keys))
-        if done or self._journal.calls:
+        earlier_s = self._journal.wall_s(keys)
+        self.run.wall_s += earlier_s
+        self.run.earlier_s += earlier_s
+        done = self._journal.done(keys)
+        if done or (opened and self._journal.calls):
             of = f"{done:,} of {len(keys):,} done" + (f" on rank {rank}" if world_size > 1 else "")
             logger.warning(f"mai_cascade: resuming: {of} ({self._journal.calls:,} calls in {self._journal.path}).")
 

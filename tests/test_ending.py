@@ -25,10 +25,11 @@ def data(drawn_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return large_pope(drawn_data, tmp_path_factory.mktemp("ending"), ROWS)
 
 
-def command(data: Path, journal: Path, **model_args: Any) -> subprocess.Popen[str]:
+def command(data: Path, journal: Path, output: Path | None = None, **model_args: Any) -> subprocess.Popen[str]:
     arguments = {"engine": "scripted", "max_open_samples": 2, "journal": journal, **model_args}
     line = [str(Path(sys.executable).parent / "lmms-eval"), "--model", "mai_cascade", "--tasks", "pope_s"]
     line += ["--model_args", ",".join(f"{name}={value}" for name, value in arguments.items())]
+    line += ["--output_path", str(output)] if output else []
     return subprocess.Popen(
         line, cwd=data, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         env={**os.environ, "MAI_TEST": str(journal)},
@@ -45,7 +46,8 @@ def no_process_left(tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("how", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+    ("how", "code", "word"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated"), (signal.SIGHUP, 129, "hung up")],
 )
 @pytest.mark.usefixtures("no_process_left")
 def test_a_signal_ends_the_command_with_its_code_and_a_hint_how_to_resume(
@@ -59,7 +61,7 @@ def test_a_signal_ends_the_command_with_its_code_and_a_hint_how_to_resume(
     text = process.communicate(timeout=60)[0]
     assert process.returncode == code
     assert f"mai_cascade: {word}. All finished calls are in {tmp_path}/journal/" in text
-    assert "the same command goes on from there" in text and "Traceback" not in text
+    assert "the same command, with the same models, goes on from there" in text and "Traceback" not in text
 
 
 @pytest.mark.usefixtures("no_process_left")
@@ -70,7 +72,22 @@ def test_too_many_errors_end_the_command_with_1_and_no_traceback(data: Path, tmp
     text = process.communicate(timeout=120)[0]
     assert process.returncode == 1 and "Traceback" not in text
     assert f"of {ROWS} samples failed, and max_errors=0 allows 0:" in text
-    assert "the same command goes on from there" in text
+    assert "the same command, with the same models, goes on from there" in text
+
+
+@pytest.mark.usefixtures("no_process_left")
+def test_results_that_cannot_be_written_end_the_command_with_1_and_keep_the_journal(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    arguments = {"time_scale": 0, **scripts(data, "pope_s", ROWS, seconds=1)}
+    process = command(data, tmp_path / "journal", output=tmp_path / "file" / "out", **arguments)
+    text = process.communicate(timeout=120)[0]
+    assert process.returncode == 1 and "Traceback" not in text
+    assert "lmms-eval cannot write its results ([Errno 20] Not a directory" in text
+    assert f"All answers are still in {tmp_path}/journal/" in text
+    process = command(data, tmp_path / "journal", output=tmp_path / "out", **arguments)
+    text = process.communicate(timeout=120)[0]
+    assert process.returncode == 0 and f"resuming: {ROWS} of {ROWS} done" in text
+    assert list((tmp_path / "journal").iterdir()) == [] and list((tmp_path / "out").glob("*/*_results.json"))
 
 
 @pytest.mark.usefixtures("no_process_left")

@@ -158,6 +158,7 @@ def test_a_record_without_seconds_takes_those_of_equation_27(loop: LoopThread) -
         ('{"task": "t", "doc_id": 0, "text": "x"}', ["line 1", "'stage'"]),
         ('{"task": "t", "doc_id": 0, "stage": "short", "text": "x", "tokens": 5}', ["line 1", "tokens"]),
         ('{"task": "t", "doc_id": 0, "stage": "short", "text": "x"}\n' * 2, ["line 2", "second time"]),
+        ('{"task": "t", "doc_id": 0, "stage": "short", "text": "x", "sec": 1}', ["line 1", "it has no field 'sec'"]),
     ],
 )
 def test_a_script_that_cannot_be_read_is_refused_with_the_line(tmp_path: Path, line: str, words: list[str]) -> None:
@@ -169,7 +170,7 @@ def test_a_script_that_cannot_be_read_is_refused_with_the_line(tmp_path: Path, l
 
 
 def test_a_script_that_is_not_there_is_refused_with_its_path(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match=r"nowhere\.jsonl cannot be read"):
+    with pytest.raises(ArgumentError, match=r"nowhere\.jsonl cannot be read \(No such file or directory\)"):
         RecordedScript(tmp_path / "nowhere.jsonl")
 
 
@@ -210,10 +211,11 @@ def test_token_counts_are_those_of_the_models_own_processor(vllm: Running, tiny_
 
 def test_greedy_answers_depend_on_image_and_text_and_repeat(vllm: Running) -> None:
     (first,), (again,) = vllm.ask(question(0)), vllm.ask(question(0))
-    (other_text,) = vllm.ask(question(1))
+    other_texts = vllm.ask(*(question(number) for number in range(1, 5)))
     (other_image,) = vllm.ask(prompt(0, picture("green", (64, 96)), *question(0).turns[0].blocks[1:]))
     assert first.text == again.text
-    assert other_text.text != first.text != other_image.text
+    # An untrained model may well say the same to one question more.
+    assert first.text != other_image.text and {call.text for call in other_texts} != {first.text}
 
 
 def test_the_output_limit_is_kept_and_named_as_the_reason(vllm: Running) -> None:
@@ -293,7 +295,8 @@ def test_a_call_that_takes_too_long_is_dropped_by_the_engine(vllm: Running) -> N
 def ours(before: set[int]) -> list[psutil.Process]:
     """Processes of engines started since."""
     found = [p for p in psutil.Process().children(recursive=True) if p.pid not in before]
-    return [p for p in found if p.is_running() and "resource_tracker" not in " ".join(p.cmdline())]
+    running = (p for p in found if p.is_running() and p.status() != psutil.STATUS_ZOMBIE)
+    return [p for p in running if "resource_tracker" not in " ".join(p.cmdline())]
 
 
 def test_a_start_that_is_broken_off_leaves_no_process(vllm: Running, tiny_pair: tuple[Path, Path]) -> None:

@@ -65,9 +65,16 @@ def test_another_checkpoint_at_the_same_path_is_another_run(checkpoint: Path, fi
     if file.endswith("safetensors"):  # training changes all weights, not one byte of 20 MB
         data[:] = bytes(byte ^ 1 for byte in data)
     (checkpoint / file).write_bytes(data)
-    assert [line.split(":")[0] for line in fingerprint.differences(before, of(checkpoint))] == [
-        "large checkpoint",
-        "small checkpoint",
+    differ = fingerprint.differences(before, of(checkpoint))
+    assert [line.split(" was ")[0] for line in differ] == ["large checkpoint", "small checkpoint"]
+
+
+def test_only_the_arguments_that_differ_are_named() -> None:
+    there = {"mode": "cascade", "small arguments": '{"dtype": "auto", "max_model_len": 2048, "seed": 0}'}
+    here = {"mode": "cascade", "small arguments": '{"dtype": "auto", "max_model_len": 4096}'}
+    assert fingerprint.differences(there, here) == [
+        "small arguments max_model_len was 2048 and is 4096",
+        "small arguments seed was 0 and is not given",
     ]
 
 

@@ -12,7 +12,7 @@ import pytest
 from datasets import load_dataset
 from pyarrow import parquet
 
-from lmms_eval_mai.errors import ArgumentError, TooManyErrors
+from lmms_eval_mai.errors import ArgumentError, EngineDied, TooManyErrors
 from lmms_eval_mai.plugin import task_dir
 
 Record = dict[str, Any]
@@ -187,7 +187,7 @@ def test_a_sample_that_cannot_be_answered_is_an_error_and_never_a_text(evaluate:
     with pytest.raises(TooManyErrors, match=r"1 of 12 samples failed, and max_errors=0 allows 0") as error:
         evaluate(["pope_s"], **scripts)
     assert "doc_id 11" in str(error.value) and "stage 'short'" in str(error.value)
-    assert "the same command goes on from there" in str(error.value)
+    assert "the same command, with the same models, goes on from there" in str(error.value)
 
 
 @pytest.mark.parametrize("task", ["pope_s", "pope_r_s2"])
@@ -226,6 +226,16 @@ def test_a_share_of_errors_is_of_all_samples(evaluate: Any, write_script: Any) -
     with pytest.raises(TooManyErrors, match=r"max_errors=0.2 allows 2"):
         evaluate(["pope_s"], max_errors=0.2, **scripts)
     assert len(evaluate(["pope_s"], max_errors=0.25, **scripts)["samples"]["pope_s"]) == 9
+
+
+def test_an_engine_that_is_given_up_names_the_samples_that_failed_before(evaluate: Any, write_script: Any) -> None:
+    answers = [record("pope_s", doc_id, "short", "[[Yes]]", seconds=0.01) for doc_id in range(3)]
+    answers[0]["fault"], answers[2]["fault"] = "error", "death"
+    script = str(write_script("both", answers))
+    wanted = r"engine_restarts=0 is used up\.\nBefore it, 1 samples failed:\n  SampleError: pope_s document 0, "
+    with pytest.raises(EngineDied, match=wanted):
+        evaluate(["pope_s"], {"limit": 3}, engine="scripted", small=script, large=script, max_errors=3,
+                 engine_restarts=0, max_open_samples=1)  # fmt: skip
 
 
 def test_a_document_fails_as_a_whole_when_one_repeat_does(evaluate: Any, write_script: Any) -> None:

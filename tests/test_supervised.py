@@ -95,7 +95,7 @@ def test_an_engine_that_dies_of_no_single_call_is_given_up_after_its_restarts() 
 
     first, second, third, fourth = asyncio.run(run())
     assert all(isinstance(one, Call) for one in first + second)
-    assert any(isinstance(one, EngineDied) and "engine_restarts is used up" in str(one) for one in third)
+    assert any(isinstance(one, EngineDied) and "engine_restarts=2 is used up" in str(one) for one in third)
     assert all(isinstance(one, EngineDied) for one in fourth)
 
 

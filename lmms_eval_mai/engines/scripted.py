@@ -231,7 +231,10 @@ class RecordedScript:
         try:
             record = json.loads(line)
             key = (record.pop("task"), record.pop("doc_id"), record.pop("stage"), record.pop("repeat", None))
-            answer = Answer(**record)
+            unknown = sorted(set(record) - set(Answer.__dataclass_fields__))
+            if unknown:
+                raise TypeError(f"it has no field {unknown[0]!r}")
+            answer = Answer(record.pop("text"), **record)
             if answer.fault not in (None, *get_args(Fault)):
                 raise TypeError(f"fault {answer.fault!r} is none of {', '.join(get_args(Fault))}")
         except json.JSONDecodeError as error:
@@ -265,5 +268,6 @@ def _lines(path: Path) -> list[str]:
         return path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ArgumentError(
-            f"The script {path} cannot be read ({error}). Give the path of a JSON-lines file."
+            f"The script {path} cannot be read ({getattr(error, 'strerror', None) or error}). "
+            "Give the path of a JSON-lines file: small=PATH, large=PATH."
         ) from None

@@ -110,7 +110,7 @@ class SupervisedEngine:
         except asyncio.TimeoutError:
             raise CallTimeout(
                 f"{prompt.key}: no answer of the {self.name} engine within call_timeout={self._call_timeout:g} s. "
-                "Raise it, or lower max_open_samples so that calls wait less."
+                "Raise it, or lower max_open_samples so that calls wait less; an engine that hangs says so in its log."
             ) from None
 
     async def _rebuilt(self, life: int, death: EngineDied, charged: bool) -> None:
@@ -128,10 +128,15 @@ class SupervisedEngine:
                 )
             while self._gone is None:
                 if charged and self._restarts_left <= 0:
-                    self._gone = EngineDied(f"{death} It is not started again: engine_restarts is used up.")
+                    self._gone = EngineDied(
+                        f"{death} It is not started again: engine_restarts={self._restarts} is used up."
+                    )
                     return
                 self._restarts_left -= charged
-                logger.warning(f"mai_cascade: {death} It is started again ({self._restarts_left} restarts left).")
+                logger.warning(
+                    f"mai_cascade: {death} It is started again ({self._restarts_left} of "
+                    f"engine_restarts={self._restarts} left)."
+                )
                 try:
                     async with self._starting:
                         await self._engine.close()
