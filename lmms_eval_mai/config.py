@@ -20,7 +20,7 @@ from lmms_eval_mai.engines.base import Side
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.prompts import Variant
 
-ENGINES = ("vllm", "scripted")
+ENGINES = ("vllm", "openai", "scripted")
 SIDES: tuple[Side, Side] = ("small", "large")
 
 
@@ -32,7 +32,8 @@ class SideConfig:
     engine: str
     """Its kind: one of `ENGINES`."""
     model: str
-    """Hugging Face name or path of a checkpoint (vllm); path of a script (scripted)."""
+    """Hugging Face name or path of a checkpoint (vllm); address of an endpoint, or several (openai); path of a script
+    (scripted)."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """What goes to the engine itself."""
 
@@ -74,8 +75,8 @@ def parse(arguments: Mapping[str, Any]) -> Config:
     """Model arguments as lmms-eval passes them -> `Config`. Raises `ArgumentError`."""
     left = dict(arguments)
     pair = left.pop("pair", None)
-    if pair is not None:
-        left = {**presets.load(pair), **left}
+    preset = presets.load(pair) if pair is not None else {}
+    left = {**preset, **left}
     mode = _choice("mode", left.pop("mode", "cascade"), MODES)
     think = _choice("think", left.pop("think", "R"), ("R", "E"))
     open_samples = _positive_int("max_open_samples", left.pop("max_open_samples", Config.max_open_samples))
@@ -94,14 +95,20 @@ def parse(arguments: Mapping[str, Any]) -> Config:
         call_timeout = _number("call_timeout", call_timeout, least=1e-3)
     restarts = int(_number("engine_restarts", left.pop("engine_restarts", Config.engine_restarts), least=0))
     model_name = left.pop("model_name", None)
-    engine = _choice("engine", left.pop("engine", "vllm"), ENGINES)
+    engine = left.pop("engine", None)
+    if engine is not None:
+        _choice("engine", engine, ENGINES)
     if pair is not None and engine == "scripted":
         raise ArgumentError(
             f"pair={pair} names checkpoints, and engine=scripted has none: give small=... and large=..."
         )
-    kinds = {side: _choice(f"{side}_engine", left.pop(f"{side}_engine", engine), ENGINES) for side in SIDES}
     models = {side: left.pop(side, None) for side in SIDES}
-    small, large = (_side_config(side, kinds[side], models[side], left) for side in SIDES)
+    kinds = {side: _kind(side, left.pop(f"{side}_engine", None), engine, models[side]) for side in SIDES}
+    # What a preset says beside the models is for vLLM.
+    given = {name: value for name, value in left.items() if name in arguments}
+    small, large = (
+        _side_config(side, kinds[side], models[side], left if kinds[side] == "vllm" else given) for side in SIDES
+    )
     config = Config(
         small=small,
         large=large,
@@ -120,8 +127,22 @@ def parse(arguments: Mapping[str, Any]) -> Config:
     for side_config in config.sides():
         if not side_config.model:
             side = side_config.side
-            raise ArgumentError(f"engine=scripted has no default model: give {side}=PATH of a JSON-lines script.")
+            what = "PATH of a JSON-lines script" if side_config.engine == "scripted" else "http://HOST:PORT/v1"
+            raise ArgumentError(f"engine={side_config.engine} has no default model: give {side}={what}.")
     return config
+
+
+def _kind(side: Side, own: Any, both: Any, model: Any) -> str:
+    """The kind of an engine: the side's own `<side>_engine`, or what an address asks for, or `engine`, or `vllm`."""
+    remote = str(model).lstrip("[ \"'").startswith(("http://", "https://"))
+    name, both = (f"{side}_engine", both) if own is not None else ("engine", both or "vllm")
+    kind = _choice(name, own or ("openai" if remote else both), ENGINES)
+    if remote != (kind == "openai") and model is not None:
+        raise ArgumentError(
+            f"{side}={model} is {'an' if remote else 'no'} address of an endpoint, and {side}_engine={kind}: "
+            f"{'leave the engine out' if remote else f'give {side}=http://HOST:PORT/v1'}."
+        )
+    return kind
 
 
 def _side_config(side: Side, engine: str, model: Any, left: Mapping[str, Any]) -> SideConfig:

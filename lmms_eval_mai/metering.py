@@ -139,7 +139,8 @@ def _call_record(call: Call) -> dict[str, Any]:
         "cached_tokens": call.cached_tokens,
         "output_tokens": call.output_tokens,
         **({"dropped_tokens": call.dropped_tokens} if call.dropped_tokens else {}),
-        "queued_s": round(call.queued_s, 6),
-        "ttft_s": round(call.ttft_s, 6),
-        "total_s": round(call.total_s, 6),
+        **{
+            name: None if seconds is None else round(seconds, 6)
+            for name, seconds in (("queued_s", call.queued_s), ("ttft_s", call.ttft_s), ("total_s", call.total_s))
+        },
     }

@@ -46,7 +46,9 @@ class Session:
         for side in config.sides():
             engine = build(config, side)
             engine.check()
-            self._engines[side.side] = SupervisedEngine(engine, config.engine_restarts, config.call_timeout, starting)
+            # A server is not ours to restart: its engine waits for it by itself.
+            restarts = None if side.engine == "openai" else config.engine_restarts
+            self._engines[side.side] = SupervisedEngine(engine, restarts, config.call_timeout, starting)
         self._journal: Journal | None = None
         self._loop: LoopThread | None = None
         self._running = False

@@ -3,10 +3,12 @@
 Knows nothing of lmms-eval, of the cascade or of any benchmark.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
+    import asyncio
+
     import PIL.Image
 
     from lmms_eval_mai.fingerprint import Identity
@@ -23,6 +25,8 @@ class Image:
 
     pixels: "PIL.Image.Image"
     uuid: str
+    encoded: "dict[int | None, asyncio.Future[str]]" = field(default_factory=dict, compare=False, repr=False)
+    """Its encodings for servers (`pictures.py`), which live as long as the sample does."""
 
 
 Block = str | Image
@@ -88,10 +92,11 @@ class Call:
     cached_tokens: int
     """Those of the prompt that came from the engine's prefix cache."""
     output_tokens: int
-    queued_s: float
-    """Seconds from the engine's acceptance to its first scheduling."""
-    ttft_s: float
-    """Seconds from the request to the first output token, preparation of image and prompt included."""
+    queued_s: float | None
+    """Seconds from the engine's acceptance to its first scheduling. None: the engine does not tell."""
+    ttft_s: float | None
+    """Seconds from the request to the first output token, preparation of image and prompt included. None: the engine
+    does not tell."""
     total_s: float
     """Seconds from the request to the last output token."""
     dropped_tokens: int = 0

@@ -13,6 +13,10 @@ def build(config: Config, side: SideConfig) -> Engine:
     """An engine that is not started yet. Raises `ArgumentError`."""
     if side.engine == "scripted":
         return _scripted(side)
+    if side.engine == "openai":
+        from lmms_eval_mai.engines.openai import OpenAIEngine
+
+        return OpenAIEngine(side)
     from lmms_eval_mai.engines.vllm import VllmEngine
 
     partner = next((other for other in config.sides() if other is not side and other.engine == "vllm"), None)

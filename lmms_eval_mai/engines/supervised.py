@@ -34,16 +34,18 @@ class SupervisedEngine:
     def __init__(
         self,
         engine: Engine,
-        restarts: int,
+        restarts: int | None,
         call_timeout: float | None = None,
         starting: asyncio.Lock | None = None,
     ) -> None:
-        """`restarts`: how often the engine may come back from deaths that no single call explains. `call_timeout`:
+        """`restarts`: how often the engine may come back from deaths that no single call explains; None leaves all
+        that to the engine itself. `call_timeout`:
         seconds for one call, waiting in the engine included. `starting`: held while an engine starts; engines that
         share a machine share it, since each measures the memory that is free."""
         self.name = engine.name
         self._engine = engine
-        self._restarts = self._restarts_left = restarts
+        self._remote = restarts is None
+        self._restarts = self._restarts_left = restarts or 0
         self._call_timeout = call_timeout
         self._starting = starting or asyncio.Lock()
         self._gone: EngineDied | None = None
@@ -77,6 +79,8 @@ class SupervisedEngine:
         return await self._survived(prompt.key, lambda: self._engine.shorten(prompt, thinking, sampling))
 
     async def _survived(self, key: CallKey, ask: Callable[[], Awaitable[R]]) -> R:
+        if self._remote:
+            return await ask()
         deaths = 0
         while True:
             async with self._door.passed(deaths):

@@ -1,0 +1,270 @@
+"""A model behind OpenAI-compatible endpoints: vLLM's server, SGLang, a router, Ray Serve, a vendor."""
+
+import dataclasses
+import itertools
+import os
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from lmms_eval_mai.config import SideConfig, check_names
+from lmms_eval_mai.engines.base import Call, Image, Prompt, Sampling, Side, Turn
+from lmms_eval_mai.engines.pictures import data_url
+from lmms_eval_mai.engines.replicas import Endpoint, Replicas, addresses, too_slow
+from lmms_eval_mai.errors import (
+    ArgumentError,
+    CallTimeout,
+    EngineDied,
+    EngineStartError,
+    EngineUnavailable,
+    MaiError,
+    PromptTooLong,
+    SampleError,
+)
+from lmms_eval_mai.fingerprint import Identity, arguments
+
+R = TypeVar("R")
+
+ANSWER_ROOM = 256
+"""Tokens kept free for an answer where thinking is shortened to fit."""
+LISTING_S = 10.0
+"""Seconds in which an endpoint says what it serves."""
+INDIFFERENT = {"api_key_env", "retry_for", "request_timeout", "concurrency"}
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenAIOptions:
+    """Arguments of the engine, `small_<name>` / `large_<name>` / `<name>` for both."""
+
+    model: str | None = None
+    """The name under which the endpoint serves the model; needed only where it serves several."""
+    api_key_env: str = "OPENAI_API_KEY"
+    """The environment variable that holds the key. A key is never an argument: lmms-eval prints those."""
+    retry_for: float = 120.0
+    """Seconds for which a call that fails is asked again, and for which an endpoint is waited for at the start."""
+    request_timeout: float = 600.0
+    """Seconds for one answer."""
+    concurrency: int = 256
+    """Requests at once to each endpoint."""
+    max_pixels: int | None = None
+    """Larger pictures are shrunk to it before they are sent."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("retry_for", 0), ("request_timeout", 0.001), ("concurrency", 1), ("max_pixels", 1)):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int | float) or not value >= least):
+                raise ArgumentError(f"{name}={value} cannot be: give a number of at least {least:g}.")
+
+
+class OpenAIEngine:
+    """One model on other machines, under the contract of `Engine`. It tells neither when a call was scheduled nor when
+    its first token came."""
+
+    def __init__(self, config: SideConfig) -> None:
+        """Raises `ArgumentError`."""
+        self.name: Side = config.side
+        self._config = config
+        check_names(config.side, config.arguments, {f.name for f in dataclasses.fields(OpenAIOptions)}, "openai")
+        self._options = OpenAIOptions(**config.arguments)
+        self._urls = addresses(config.side, config.model)
+        self._replicas: Replicas | None = None
+        self._model = ""
+        self._context: int | None = None
+
+    def check(self) -> None:
+        variable = self._options.api_key_env
+        if variable != OpenAIOptions.api_key_env and not os.environ.get(variable):
+            raise ArgumentError(f"{self.name}_api_key_env={variable}: there is no environment variable {variable}.")
+        try:
+            import openai  # noqa: F401
+        except ImportError as error:
+            raise EngineUnavailable(
+                f"engine=openai needs the openai package, which does not import here ({error}): `pip install openai`."
+            ) from error
+
+    def identity(self) -> Identity:
+        return {
+            "engine": "openai",
+            "model": self._options.model or self._config.model,
+            "arguments": arguments(self._config.arguments, INDIFFERENT),
+        }
+
+    async def start(self) -> None:
+        """Wait until every endpoint answers, and find out what it serves."""
+        options = self._options
+        replicas = Replicas(
+            self.name, self._urls, options.api_key_env, options.retry_for, options.request_timeout, options.concurrency
+        )
+        try:
+            served = [await self._served(replicas, endpoint) for endpoint in replicas.endpoints]
+        except BaseException:
+            await replicas.close()
+            raise
+        self._replicas = replicas
+        self._model, self._context = served[0]
+
+    async def close(self) -> None:
+        replicas, self._replicas = self._replicas, None
+        if replicas is not None:
+            await replicas.close()
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
+        asked = time.perf_counter()
+        answer = await self._ask(prompt, await self._messages(prompt.turns), sampling)
+        return _call(prompt, answer, time.perf_counter() - asked)
+
+    async def shorten(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
+        """With vLLM's own `/tokenize` and `/detokenize`, which other servers may lack."""
+        *before, last = prompt.turns
+        empty = tuple(b if isinstance(b, Image) else b.replace(thinking, "", 1) for b in last.blocks)
+        messages = await self._messages((*before, Turn(last.role, empty)))
+        alone = await self._ask(prompt, messages, dataclasses.replace(sampling, max_tokens=1))
+        if self._context is None:
+            raise PromptTooLong(
+                f"{prompt.key}: the thinking does not fit, and {self._urls[0]} does not say how long its context is. "
+                f"Serve {self._model} with a longer one, or lower max_new_tokens."
+            )
+        room = self._context - alone.usage.prompt_tokens - max(16, min(sampling.max_tokens, ANSWER_ROOM))
+        if room <= 0:
+            raise PromptTooLong(
+                f"{prompt.key}: image and question leave no room for thinking in the context of {self._model}, "
+                f"{self._context} tokens. Serve it with a longer one (--max-model-len)."
+            )
+        body = {"model": self._model, "prompt": thinking, "add_special_tokens": False}
+        tokens = (await self._post(prompt, "tokenize", body))["tokens"]
+        end = (await self._post(prompt, "detokenize", {"model": self._model, "tokens": tokens[-room:]}))["prompt"]
+        return str(end).lstrip("\ufffd"), max(0, len(tokens) - room)
+
+    async def _messages(self, turns: tuple[Turn, ...]) -> list[dict[str, Any]]:
+        return [{"role": turn.role, "content": await self._content(turn)} for turn in turns]
+
+    async def _content(self, turn: Turn) -> list[dict[str, Any]]:
+        """Neighbouring texts are joined: chat templates differ in what they put between two."""
+        content: list[dict[str, Any]] = []
+        for is_image, blocks in itertools.groupby(turn.blocks, key=lambda block: isinstance(block, Image)):
+            if is_image:
+                urls = [await data_url(b, self._options.max_pixels) for b in blocks if isinstance(b, Image)]
+                content += [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+            else:
+                content.append({"type": "text", "text": "".join(map(str, blocks))})
+        return content
+
+    async def _ask(self, prompt: Prompt, messages: list[dict[str, Any]], sampling: Sampling) -> Any:
+        parameters: dict[str, Any] = {
+            "model": self._model,
+            "messages": messages,
+            "max_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+        }
+        # What OpenAI's own servers do not know is sent only where it says something.
+        more = {"top_k": (sampling.top_k, 0), "repetition_penalty": (sampling.repetition_penalty, 1.0)}
+        extra = {name: value for name, (value, default) in more.items() if value != default}
+        extra |= {"ignore_eos": True} if sampling.ignore_eos else {}
+        if sampling.seed is not None:
+            parameters["seed"] = sampling.seed
+        return await self._sent(
+            prompt, lambda client: client.chat.completions.create(**parameters, extra_body=extra or None)
+        )
+
+    async def _post(self, prompt: Prompt, path: str, body: dict[str, Any]) -> Any:
+        """To a path beside `/v1`."""
+        return await self._sent(prompt, lambda client: client.post(_beside(client, path), body=body, cast_to=object))
+
+    async def _sent(self, prompt: Prompt, send: Callable[[Any], Awaitable[R]]) -> R:
+        """One request, to the endpoint of its sample."""
+        import openai
+
+        replicas = self._replicas
+        if replicas is None:
+            raise EngineDied(f"The {self.name} engine is not running.")
+        try:
+            return await replicas.ask(replicas.of(f"{prompt.key.task} {prompt.key.doc_id}"), send)
+        except openai.OpenAIError as error:
+            raise self._failure(prompt, error, replicas.why(error)) from error
+
+    def _failure(self, prompt: Prompt, error: Any, why: str) -> MaiError:
+        """What is left when asking again did not help."""
+        import openai
+
+        where, side, window = self._config.model, self.name, f"{self.name}_retry_for={self._options.retry_for:g} s"
+        if too_slow(error):
+            return CallTimeout(
+                f"{prompt.key}: {where} did not answer within {side}_request_timeout={self._options.request_timeout:g} "
+                "s. Raise it, or lower max_open_samples so that calls wait less."
+            )
+        if isinstance(error, openai.APIConnectionError):
+            return EngineDied(f"The {side} engine {where} did not answer for {window} ({why}). Look whether it runs.")
+        status = getattr(error, "status_code", None)
+        if status in (401, 403):
+            return EngineDied(self._key_refused(where, why))
+        if status == 404:
+            return EngineDied(f"{where} no longer serves {self._model} ({why}).")
+        if "context length" in why or "context_length" in str(getattr(error, "code", "")):
+            return PromptTooLong(
+                f"{prompt.key}: the prompt does not fit the context of {self._model} ({why}). Serve it with a longer "
+                f"one, or shrink pictures with {side}_max_pixels=N."
+            )
+        if status is None or (status < 500 and status != 429):
+            return SampleError(f"{prompt.key}: {where} refused the request ({why}).")
+        return SampleError(f"{prompt.key}: {where} failed for {window} ({why}).")
+
+    async def _served(self, replicas: Replicas, endpoint: Endpoint) -> tuple[str, int | None]:
+        """(name, context or None) of the model there. Raises `EngineStartError`."""
+        import openai
+
+        given, side = self._options.model, self.name
+        timeout = min(LISTING_S, self._options.request_timeout)
+        try:
+            page = await replicas.ask([endpoint], lambda client: client.models.list(timeout=timeout))
+        except openai.NotFoundError as error:
+            if given is not None:
+                return given, None  # some routers list nothing
+            raise EngineStartError(
+                f"{side}={endpoint.url} does not say which models it has ({replicas.why(error)}). Check the address, "
+                f"which usually ends in /v1, and give {side}_model=NAME if it is right."
+            ) from error
+        except (openai.AuthenticationError, openai.PermissionDeniedError) as error:
+            raise EngineStartError(self._key_refused(f"{side}={endpoint.url}", replicas.why(error))) from error
+        except openai.OpenAIError as error:
+            window = timeout if too_slow(error) else self._options.retry_for
+            raise EngineStartError(
+                f"{side}={endpoint.url} did not answer for {window:g} s ({replicas.why(error)}). Look whether the "
+                f"server runs there, and check the address; {side}_retry_for=SECONDS waits longer for one that starts."
+            ) from error
+        cards = {card.id: card for card in getattr(page, "data", None) or []}
+        if given is None and len(cards) == 1:
+            (given,) = cards
+        if given is None or given not in cards:
+            what = f"not {given}" if given else "and which one is meant is not said"
+            raise EngineStartError(
+                f"{side}={endpoint.url} serves {', '.join(sorted(cards)) or 'nothing'}, {what}: give {side}_model=NAME."
+            )
+        return given, getattr(cards[given], "max_model_len", None)
+
+    def _key_refused(self, where: str, why: str) -> str:
+        variable = self._options.api_key_env
+        key = f"the key in {variable}" if os.environ.get(variable) else f"requests without a key: {variable} is not set"
+        return f"{where} refuses {key} ({why}). Set {variable} in the environment."
+
+
+def _beside(client: Any, path: str) -> str:
+    return str(client.base_url).rstrip("/").removesuffix("/v1") + "/" + path
+
+
+def _call(prompt: Prompt, answer: Any, total_s: float) -> Call:
+    choice, usage = answer.choices[0], answer.usage
+    if choice.finish_reason not in ("stop", "length") or usage is None:
+        raise SampleError(f"{prompt.key}: the server ended the answer with {choice.finish_reason!r}.")
+    details = usage.prompt_tokens_details
+    return Call(
+        key=prompt.key,
+        text=choice.message.content or "",
+        finish_reason=choice.finish_reason,
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=(details.cached_tokens or 0) if details else 0,
+        output_tokens=usage.completion_tokens,
+        queued_s=None,
+        ttft_s=None,
+        total_s=total_s,
+    )

@@ -1,0 +1,110 @@
+"""An OpenAI-compatible server without a model: for tests of what the client does with failures, and to measure how much
+a client sustains.
+
+    python tools/scripted_server.py --port 8000 --seconds 0.5 --tokens 40
+
+Every chat gets the same answer after the same time. `faults` are played first, one a request, in order.
+"""
+
+import argparse
+import asyncio
+import json
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from aiohttp import web
+
+Fault = tuple[int, dict[str, str]] | Literal["hang", "drop", "abort"]
+"""A status and headers; an answer that never comes; a connection that breaks; an answer that the engine aborted."""
+
+
+@dataclass
+class ScriptedServer:
+    """What it serves, and what it saw."""
+
+    models: tuple[str, ...] = ("scripted",)
+    key: str | None = None
+    text: str = "[[Yes]]"
+    tokens: int = 5
+    seconds: float = 0.0
+    listing: bool = True
+    """Whether it says which models it has."""
+    silent: bool = False
+    """Whether it takes connections and never answers."""
+    faults: deque[Fault] = field(default_factory=deque)
+    seen: list[dict[str, Any]] = field(default_factory=list)
+    """The bodies of the requests, where `remember`."""
+    remember: bool = True
+    answered: int = 0
+    open: int = 0
+    most_open: int = 0
+
+    def app(self) -> web.Application:
+        app = web.Application(client_max_size=1 << 30)
+        app.router.add_get("/v1/models", self.list_models)
+        app.router.add_post("/v1/chat/completions", self.chat)
+        return app
+
+    async def list_models(self, request: web.Request) -> web.Response:
+        if self.silent:
+            await asyncio.Event().wait()
+        if not self.listing:
+            raise web.HTTPNotFound
+        if refused := self._refused(request):
+            return refused
+        return web.json_response({"object": "list", "data": [{"id": m, "object": "model"} for m in self.models]})
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        if refused := self._refused(request):
+            return refused
+        body = await request.read()
+        if self.remember:
+            self.seen.append(json.loads(body))
+        fault = self.faults.popleft() if self.faults else None
+        if fault == "drop" and request.transport is not None:
+            request.transport.abort()
+            return web.Response()
+        elif fault == "hang":
+            await asyncio.Event().wait()
+        elif isinstance(fault, tuple):
+            status, headers = fault
+            error = {"message": f"a fault with status {status}", "type": "scripted", "code": status}
+            return web.json_response({"error": error}, status=status, headers=headers)
+        self.open += 1
+        self.most_open = max(self.most_open, self.open)
+        try:
+            await asyncio.sleep(self.seconds)
+        finally:
+            self.open -= 1
+        self.answered += 1
+        return web.json_response(self._answer("abort" if fault == "abort" else "stop"))
+
+    def _refused(self, request: web.Request) -> web.Response | None:
+        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if self.key is None or given == self.key:
+            return None
+        error = {"message": f"Incorrect API key provided: {given}", "type": "auth", "code": 401}
+        return web.json_response({"error": error}, status=401)
+
+    def _answer(self, finish_reason: str) -> dict[str, Any]:
+        message = {"role": "assistant", "content": self.text}
+        usage = {"prompt_tokens": 50, "completion_tokens": self.tokens, "total_tokens": 50 + self.tokens}
+        usage["prompt_tokens_details"] = {"cached_tokens": 32}  # type: ignore[assignment]
+        choice = {"index": 0, "message": message, "finish_reason": finish_reason}
+        return {"id": "x", "object": "chat.completion", "created": 0, "model": self.models[0], "choices": [choice],
+                "usage": usage}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--seconds", type=float, default=0.0, help="of one answer")
+    parser.add_argument("--tokens", type=int, default=5, help="of one answer")
+    options = parser.parse_args()
+    server = ScriptedServer(seconds=options.seconds, tokens=options.tokens, remember=False)
+    web.run_app(server.app(), host="127.0.0.1", port=options.port, print=None, access_log=None)
+
+
+if __name__ == "__main__":
+    main()
