@@ -20,7 +20,7 @@ from lmms_eval_mai.engines.base import Side
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.prompts import Variant
 
-ENGINES = ("vllm", "openai", "scripted")
+ENGINES = ("vllm", "transformers", "openai", "scripted")
 SIDES: tuple[Side, Side] = ("small", "large")
 
 
@@ -32,8 +32,8 @@ class SideConfig:
     engine: str
     """Its kind: one of `ENGINES`."""
     model: str
-    """Hugging Face name or path of a checkpoint (vllm); address of an endpoint, or several (openai); path of a script
-    (scripted)."""
+    """Hugging Face name or path of a checkpoint (vllm, transformers); address of an endpoint, or several (openai); path
+    of a script (scripted)."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """What goes to the engine itself."""
 
@@ -154,7 +154,7 @@ def _side_config(side: Side, engine: str, model: Any, left: Mapping[str, Any]) -
         if not name.startswith(other)
     }
     if model is None:
-        model = presets.load(presets.DEFAULT)[side] if engine == "vllm" else ""
+        model = presets.load(presets.DEFAULT)[side] if engine in ("vllm", "transformers") else ""
     return SideConfig(side, engine, str(model), arguments)
 
 

@@ -59,6 +59,28 @@ def tiny_pair() -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="session")
+def loop() -> Iterator[Any]:
+    """An event loop in a thread of its own, for the engines of the session."""
+    from lmms_eval_mai.running import LoopThread
+
+    thread = LoopThread()
+    yield thread
+    thread.close()
+
+
+@pytest.fixture(scope="session")
+def vllm(tiny_pair: tuple[Path, Path], loop: Any) -> Iterator[Any]:
+    """vLLM on the small tiny checkpoint, in fp32: rounding decides no token."""
+    from engine_helpers import Running, vllm_engine
+
+    engine = vllm_engine(tiny_pair)
+    engine.check()
+    loop.run(engine.start())
+    yield Running(engine, loop)
+    loop.run(engine.close())
+
+
+@pytest.fixture(scope="session")
 def task_manager() -> Any:
     """lmms-eval's index of all tasks; reading its 2,000 YAML files takes ten seconds."""
     from lmms_eval.tasks import TaskManager

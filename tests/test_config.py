@@ -123,7 +123,7 @@ def test_a_mode_of_one_model_needs_only_that_model() -> None:
         ("pair=dmo", ["pair=dmo", "demo, internvl3_5-1b-8b", "qwen3vl-4b-8b, give the path"]),
         ("pair=demo,engine=scripted", ["pair=demo", "engine=scripted", "small=..."]),
         ("think=S", ["think=S", "R, E"]),
-        ("engine=sglang", ["engine=sglang", "vllm, openai, scripted"]),
+        ("engine=sglang", ["engine=sglang", "vllm, transformers, openai, scripted"]),
         ("large_engine=sglang", ["large_engine=sglang"]),
         ("max_open_samples=0", ["max_open_samples=0", "at least 1"]),
         ("max_open_samples=inf", ["max_open_samples=inf"]),

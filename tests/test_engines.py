@@ -1,21 +1,19 @@
-"""One contract for every engine, held by the same tests: scripted, and vLLM on a tiny checkpoint (two real engines)."""
+"""What only the scripted engine does, and only vLLM, on tiny checkpoints (two real engines)."""
 
 import asyncio
 import copy
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from PIL import Image as PilImage
+from engine_helpers import Running, answer, picture, prompt, question, vllm_engine
 
 from lmms_eval_mai.config import SideConfig, parse
-from lmms_eval_mai.engines.base import Call, CallKey, Engine, Image, Prompt, Sampling, Turn
+from lmms_eval_mai.engines.base import Call, Sampling
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.scripted import Answer, RecordedScript, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.engines.supervised import SupervisedEngine
@@ -25,111 +23,9 @@ from lmms_eval_mai.errors import (
     EngineDied,
     EngineStartError,
     EngineUnavailable,
-    MissingAnswer,
     PromptTooLong,
-    SampleError,
-    UnreadableImage,
 )
 from lmms_eval_mai.running import LoopThread
-
-GREEDY = Sampling(max_tokens=12, ignore_eos=True)
-
-
-@dataclass
-class Running:
-    """A started engine on its own event loop."""
-
-    engine: Any
-    loop: LoopThread
-
-    def ask(self, *prompts: Prompt, sampling: Sampling = GREEDY) -> list[Any]:
-        """Ask all at once; errors are returned like answers."""
-
-        async def all_at_once() -> list[Any]:
-            return await asyncio.gather(*(self.engine.generate(p, sampling) for p in prompts), return_exceptions=True)
-
-        return self.loop.run(all_at_once())
-
-
-def picture(colour: str = "red", size: tuple[int, int] = (96, 64), name: str | None = None) -> Image:
-    pixels = PilImage.effect_noise(size, 60).convert("RGB")
-    pixels.paste(colour, (8, 8, size[0] // 2, size[1] // 2))
-    return Image(pixels, name or f"{colour}-{size}")
-
-
-def prompt(doc_id: int, *blocks: Any) -> Prompt:
-    return Prompt((Turn("user", blocks),), CallKey("contract", doc_id, 0, "small", "short"))
-
-
-def question(doc_id: int) -> Prompt:
-    return prompt(doc_id, picture(), f"Is number {doc_id} in the image?\n", "Answer the question using a single word.")
-
-
-def answer(asked: Prompt) -> Answer:
-    if "unanswerable" in str(asked.turns[-1].blocks[-1]):
-        raise MissingAnswer(f"{asked.key} has no answer")
-    return Answer(f"answer {asked.key.doc_id}", prompt_tokens=20, output_tokens=12, ttft_s=0.01, seconds=0.02)
-
-
-def vllm_engine(tiny_pair: tuple[Path, Path], side: str = "small") -> Engine:
-    config = parse({"small": str(tiny_pair[0]), "large": str(tiny_pair[1])})
-    return build(config, getattr(config, side))
-
-
-@pytest.fixture(scope="module")
-def loop() -> Iterator[LoopThread]:
-    thread = LoopThread()
-    yield thread
-    thread.close()
-
-
-@pytest.fixture(scope="module")
-def vllm(tiny_pair: tuple[Path, Path], loop: LoopThread) -> Iterator[Running]:
-    engine = vllm_engine(tiny_pair)
-    engine.check()
-    loop.run(engine.start())
-    yield Running(engine, loop)
-    loop.run(engine.close())
-
-
-@pytest.fixture(params=["scripted", "vllm"])
-def running(request: pytest.FixtureRequest, loop: LoopThread) -> Running:
-    if request.param == "vllm":
-        return request.getfixturevalue("vllm")
-    engine = ScriptedEngine("small", answer, ScriptedOptions())
-    loop.run(engine.start())
-    return Running(engine, loop)
-
-
-def test_many_prompts_at_once_each_get_their_own_answer(running: Running) -> None:
-    calls = running.ask(*(question(i) for i in range(12)))
-    assert [call.key.doc_id for call in calls] == list(range(12))
-    for call in calls:
-        assert isinstance(call, Call) and call.finish_reason in ("stop", "length")
-        assert call.prompt_tokens > 0 and call.output_tokens == 12 and call.cached_tokens >= 0
-        assert 0 <= call.queued_s <= call.total_s and 0 < call.ttft_s <= call.total_s
-
-
-def test_a_prompt_that_cannot_be_answered_fails_alone(running: Running) -> None:
-    bad = prompt(1, picture(), "unanswerable " * 5000)
-    first, error, last = running.ask(question(0), bad, question(2))
-    assert isinstance(first, Call) and isinstance(last, Call)
-    assert isinstance(error, SampleError)
-    assert "contract document 1, small short" in str(error)
-
-
-def test_a_cancelled_call_frees_its_place_and_the_engine_goes_on(running: Running) -> None:
-    async def cancel() -> None:
-        long = running.engine.generate(question(7), replace(GREEDY, max_tokens=2000))
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(long, 0.005)
-
-    running.loop.run(cancel())
-    (call,) = running.ask(question(8))
-    assert call.key.doc_id == 8
-    if running.engine.__class__.__name__ == "VllmEngine":
-        assert running.engine._llm.get_num_unfinished_requests() == 0
-
 
 # --- scripted ----------------------------------------------------------------------------------------------
 
@@ -195,20 +91,6 @@ def test_an_engine_that_forgot_finds_nothing_in_its_prefix_cache(vllm: Running) 
     assert first.text == after.text
 
 
-def test_token_counts_are_those_of_the_models_own_processor(vllm: Running, tiny_pair: tuple[Path, Path]) -> None:
-    from transformers import AutoProcessor
-
-    processor = AutoProcessor.from_pretrained(tiny_pair[0])
-    image = picture("orange", (160, 96))
-    texts = ["Is there a dog?\n", "Answer the question."]
-    content = [{"type": "image", "image": image.pixels}, *({"type": "text", "text": text} for text in texts)]
-    chat = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
-    inputs = processor(text=[chat], images=[image.pixels])
-    (call,) = vllm.ask(prompt(0, image, *texts))
-    assert call.prompt_tokens == len(inputs["input_ids"][0])
-    assert len(processor.tokenizer(call.text)["input_ids"]) > 0
-
-
 def test_greedy_answers_depend_on_image_and_text_and_repeat(vllm: Running) -> None:
     (first,), (again,) = vllm.ask(question(0)), vllm.ask(question(0))
     other_texts = vllm.ask(*(question(number) for number in range(1, 5)))
@@ -235,13 +117,6 @@ def test_a_refused_prompt_spoils_no_other_prompt_with_the_same_picture(vllm: Run
     text = words * (4040 // len(vllm.engine._renderer.text_tokens(words)))
     (refused,), (call,) = vllm.ask(prompt(0, image, text)), vllm.ask(prompt(1, image, "What is it?"))
     assert isinstance(refused, PromptTooLong) and isinstance(call, Call)
-
-
-def test_an_image_that_cannot_be_prepared_is_that_samples_error(vllm: Running) -> None:
-    thin = prompt(5, Image(PilImage.new("RGB", (1, 1000)), "thin"), "What is it?")
-    first, error = vllm.ask(question(0), thin)
-    assert isinstance(first, Call)
-    assert isinstance(error, UnreadableImage) and "document 5" in str(error)
 
 
 def test_text_that_looks_like_a_special_token_reaches_the_model_as_text(vllm: Running) -> None:

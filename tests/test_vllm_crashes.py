@@ -44,7 +44,7 @@ def test_a_run_on_real_engines_that_is_killed_ends_like_one_that_was_not(tmp_pat
     assert process.exitcode == 1  # KeyboardInterrupt, as always in a library
     _, left = psutil.wait_procs(engines, timeout=30)
     assert not left
-    assert "It is started again (1 restarts left)" in output.with_suffix(".log").read_text(errors="replace")
+    assert "It is started again (1 of engine_restarts=2 left)" in output.with_suffix(".log").read_text(errors="replace")
 
     process = start(tmp_path, output, "shapes_s", DOCUMENTS, journal=journal, **arguments)
     process.join(300)

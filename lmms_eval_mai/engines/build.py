@@ -17,6 +17,10 @@ def build(config: Config, side: SideConfig) -> Engine:
         from lmms_eval_mai.engines.openai import OpenAIEngine
 
         return OpenAIEngine(side)
+    if side.engine == "transformers":
+        from lmms_eval_mai.engines.transformers import TransformersEngine
+
+        return TransformersEngine(side)
     from lmms_eval_mai.engines.vllm import VllmEngine
 
     partner = next((other for other in config.sides() if other is not side and other.engine == "vllm"), None)

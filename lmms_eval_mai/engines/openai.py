@@ -1,7 +1,6 @@
 """A model behind OpenAI-compatible endpoints: vLLM's server, SGLang, a router, Ray Serve, a vendor."""
 
 import dataclasses
-import itertools
 import os
 import time
 from collections.abc import Awaitable, Callable
@@ -9,6 +8,7 @@ from typing import Any, TypeVar
 
 from lmms_eval_mai.config import SideConfig, check_names
 from lmms_eval_mai.engines.base import Call, Image, Prompt, Sampling, Side, Turn
+from lmms_eval_mai.engines.chat import answer_room, joined, without
 from lmms_eval_mai.engines.pictures import data_url
 from lmms_eval_mai.engines.replicas import Endpoint, Replicas, addresses, too_slow
 from lmms_eval_mai.errors import (
@@ -25,8 +25,6 @@ from lmms_eval_mai.fingerprint import Identity, arguments
 
 R = TypeVar("R")
 
-ANSWER_ROOM = 256
-"""Tokens kept free for an answer where thinking is shortened to fit."""
 LISTING_S = 10.0
 """Seconds in which an endpoint says what it serves."""
 INDIFFERENT = {"api_key_env", "retry_for", "request_timeout", "concurrency"}
@@ -115,16 +113,14 @@ class OpenAIEngine:
 
     async def shorten(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
         """With vLLM's own `/tokenize` and `/detokenize`, which other servers may lack."""
-        *before, last = prompt.turns
-        empty = tuple(b if isinstance(b, Image) else b.replace(thinking, "", 1) for b in last.blocks)
-        messages = await self._messages((*before, Turn(last.role, empty)))
+        messages = await self._messages(without(prompt, thinking))
         alone = await self._ask(prompt, messages, dataclasses.replace(sampling, max_tokens=1))
         if self._context is None:
             raise PromptTooLong(
                 f"{prompt.key}: the thinking does not fit, and {self._urls[0]} does not say how long its context is. "
                 f"Serve {self._model} with a longer one, or lower max_new_tokens."
             )
-        room = self._context - alone.usage.prompt_tokens - max(16, min(sampling.max_tokens, ANSWER_ROOM))
+        room = self._context - alone.usage.prompt_tokens - answer_room(sampling.max_tokens)
         if room <= 0:
             raise PromptTooLong(
                 f"{prompt.key}: image and question leave no room for thinking in the context of {self._model}, "
@@ -139,14 +135,13 @@ class OpenAIEngine:
         return [{"role": turn.role, "content": await self._content(turn)} for turn in turns]
 
     async def _content(self, turn: Turn) -> list[dict[str, Any]]:
-        """Neighbouring texts are joined: chat templates differ in what they put between two."""
         content: list[dict[str, Any]] = []
-        for is_image, blocks in itertools.groupby(turn.blocks, key=lambda block: isinstance(block, Image)):
-            if is_image:
-                urls = [await data_url(b, self._options.max_pixels) for b in blocks if isinstance(b, Image)]
-                content += [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+        for block in joined(turn.blocks):
+            if isinstance(block, Image):
+                url = await data_url(block, self._options.max_pixels)
+                content.append({"type": "image_url", "image_url": {"url": url}})
             else:
-                content.append({"type": "text", "text": "".join(map(str, blocks))})
+                content.append({"type": "text", "text": block})
         return content
 
     async def _ask(self, prompt: Prompt, messages: list[dict[str, Any]], sampling: Sampling) -> Any:
@@ -157,9 +152,10 @@ class OpenAIEngine:
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
         }
-        # What OpenAI's own servers do not know is sent only where it says something.
         more = {"top_k": (sampling.top_k, 0), "repetition_penalty": (sampling.repetition_penalty, 1.0)}
-        extra = {name: value for name, (value, default) in more.items() if value != default}
+        # OpenAI's own servers do not know these: they get them where they say something. Those that tell their context
+        # (vLLM, SGLang) would take the checkpoint's own, which may be others.
+        extra = {name: value for name, (value, default) in more.items() if self._context or value != default}
         extra |= {"ignore_eos": True} if sampling.ignore_eos else {}
         if sampling.seed is not None:
             parameters["seed"] = sampling.seed

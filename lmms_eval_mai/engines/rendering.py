@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 from lmms_eval_mai.engines.base import Image, Turn
+from lmms_eval_mai.engines.chat import joined
 
 
 class Renderer:
@@ -79,16 +80,14 @@ class Renderer:
 
 
 def _message(turn: Turn, mark: str | None, hidden: list[str]) -> dict[str, Any]:
-    """A chat message as vLLM takes it. Neighbouring texts are joined: templates that take plain strings would put a
-    line break between them, and every template must show the same words."""
+    """A chat message as vLLM takes it."""
     content: list[dict[str, Any]] = []
-    for is_image, blocks in itertools.groupby(turn.blocks, key=lambda block: isinstance(block, Image)):
-        if is_image:
-            content += [{"type": "image_pil", "image_pil": b.pixels, "uuid": b.uuid} for b in blocks]  # type: ignore[union-attr]
+    for block in joined(turn.blocks):
+        if isinstance(block, Image):
+            content.append({"type": "image_pil", "image_pil": block.pixels, "uuid": block.uuid})
             continue
-        text = "".join(blocks)  # type: ignore[arg-type]
         if mark is not None:
-            hidden.append(text)
-            text = f"{mark}-{len(hidden) - 1}-"
-        content.append({"type": "text", "text": text})
+            hidden.append(block)
+            block = f"{mark}-{len(hidden) - 1}-"
+        content.append({"type": "text", "text": block})
     return {"role": turn.role, "content": content}

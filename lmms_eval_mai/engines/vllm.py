@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import dataclasses
 import itertools
-import os
 import time
 from typing import Any
 
@@ -18,12 +17,13 @@ import psutil
 from lmms_eval_mai import fingerprint
 from lmms_eval_mai.config import SideConfig, check_names
 from lmms_eval_mai.engines import placement
-from lmms_eval_mai.engines.base import Call, Image, Prompt, Sampling, Side, Turn
+from lmms_eval_mai.engines.base import Call, Prompt, Sampling, Side
+from lmms_eval_mai.engines.chat import answer_room, without
+from lmms_eval_mai.engines.checkpoints import check_checkpoint
 from lmms_eval_mai.engines.guardian import Guardian
 from lmms_eval_mai.engines.rendering import Renderer
 from lmms_eval_mai.engines.vllm_errors import sample_error, why_not
 from lmms_eval_mai.errors import (
-    ArgumentError,
     EngineDied,
     EngineStartError,
     EngineUnavailable,
@@ -45,9 +45,6 @@ INDIFFERENT = {
     *("mm_processor_cache_gb", "enable_prefix_caching", "enable_sleep_mode", "distributed_executor_backend"),
 }
 """Arguments that say how fast or where, and not what: a run that is resumed may have others."""
-
-ANSWER_ROOM = 256
-"""Tokens kept free for an answer where thinking is shortened to fit."""
 
 FINISHED = ("stop", "length", "repetition")
 """How a whole answer ends. vLLM also knows `abort` and `error`, whose text is a part."""
@@ -204,16 +201,14 @@ class VllmEngine:
         llm, renderer = self._llm, self._renderer
         if llm is None:
             raise EngineDied(f"The {self.name} engine is not running.")
-        *before, last = prompt.turns
-        empty = tuple(b if isinstance(b, Image) else b.replace(thinking, "", 1) for b in last.blocks)
         try:
-            rendered = await renderer.render((*before, Turn(last.role, empty)))
+            rendered = await renderer.render(without(prompt, thinking))
             renderer.forget(rendered)
         except Exception as error:
             if self._llm is not llm:
                 raise EngineDied(f"The {self.name} engine was stopped during {prompt.key}.") from error
             raise sample_error(prompt, self._config, self._context, error) from error
-        room = self._context - len(rendered["prompt_token_ids"]) - max(16, min(sampling.max_tokens, ANSWER_ROOM))
+        room = self._context - len(rendered["prompt_token_ids"]) - answer_room(sampling.max_tokens)
         if room <= 0:
             raise PromptTooLong(
                 f"{prompt.key}: image and question leave no room for thinking in the context of {self._config.model}, "
@@ -252,19 +247,8 @@ def _engine_args(config: SideConfig, arguments: dict[str, Any]) -> Any:
         # lmms-eval reads -1 and 1e4 as floats.
         if isinstance(value, float) and value.is_integer() and "float" not in fields[name]:
             arguments[name] = int(value)
-    _check_checkpoint(config)
+    check_checkpoint(config.side, config.model)
     return AsyncEngineArgs(model=config.model, **arguments)
-
-
-def _check_checkpoint(config: SideConfig) -> None:
-    """A path that is not there would be taken for a name on the Hugging Face hub, and fail much later."""
-    path = os.path.expanduser(config.model)
-    looks_like_path = path.startswith((".", "/")) or config.model.count("/") > 1
-    if looks_like_path and not os.path.exists(os.path.join(path, "config.json")):
-        raise ArgumentError(
-            f"{config.side}={config.model} is no checkpoint: there is no {os.path.join(path, 'config.json')}. "
-            "Give the folder of a Hugging Face checkpoint, or a name on the hub."
-        )
 
 
 def _sampling_params(sampling: Sampling) -> Any:

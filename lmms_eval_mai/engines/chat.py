@@ -1,0 +1,31 @@
+"""What every engine does with a chat before its own library gets it."""
+
+import itertools
+from collections.abc import Iterable, Iterator
+
+from lmms_eval_mai.engines.base import Block, Image, Prompt, Turn
+
+ANSWER_ROOM = 256
+"""Tokens kept free for an answer where thinking is shortened to fit."""
+
+
+def joined(blocks: Iterable[Block]) -> Iterator[Block]:
+    """Neighbouring texts as one: templates that take plain strings would put a line break between them, and every
+    template must show the same words."""
+    for is_image, group in itertools.groupby(blocks, key=lambda block: isinstance(block, Image)):
+        if is_image:
+            yield from group
+        else:
+            yield "".join(map(str, group))
+
+
+def without(prompt: Prompt, thinking: str) -> tuple[Turn, ...]:
+    """The prompt's turns with nothing where the last one holds this thinking."""
+    *before, last = prompt.turns
+    empty = tuple(b if isinstance(b, Image) else b.replace(thinking, "", 1) for b in last.blocks)
+    return (*before, Turn(last.role, empty))
+
+
+def answer_room(max_tokens: int) -> int:
+    """Tokens that thinking must leave to the answer."""
+    return max(16, min(max_tokens, ANSWER_ROOM))

@@ -1,0 +1,43 @@
+"""How Hugging Face's `generate` is told to decode, and watched while it does."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lmms_eval_mai.engines.base import Sampling
+
+
+class Watch:
+    """A stopping criterion of transformers: rows whose call was cancelled are done; notes when the first token came."""
+
+    def __init__(self, answers: Sequence[Any], stopped: Callable[[], bool]) -> None:
+        self._answers = answers
+        self._stopped = stopped
+        self.first: float | None = None
+
+    def __call__(self, input_ids: Any, scores: Any, **more: Any) -> Any:
+        import torch
+
+        self.first = self.first or time.perf_counter()
+        stopped = self._stopped()
+        return torch.tensor([stopped or one.done() for one in self._answers], device=input_ids.device)
+
+
+def generation_config(model: Any, sampling: Sampling, max_new_tokens: int, pad: int) -> tuple[Any, set[int]]:
+    """All that decides a token is said here: a checkpoint's own defaults would sample. -> (config, end tokens)."""
+    from transformers import GenerationConfig
+
+    own = model.generation_config.eos_token_id
+    ends = set() if sampling.ignore_eos or own is None else set(own if isinstance(own, list) else [own])
+    choices: dict[str, Any] = {"do_sample": False}
+    if sampling.temperature > 0:
+        choices = {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p}
+        choices["top_k"] = sampling.top_k  # 0: all
+    config = GenerationConfig(
+        max_new_tokens=max_new_tokens,
+        repetition_penalty=sampling.repetition_penalty,
+        eos_token_id=sorted(ends) or None,
+        pad_token_id=pad,
+        **choices,
+    )
+    return config, ends
