@@ -46,6 +46,7 @@ class Session:
         for side in config.sides():
             engine = build(config, side)
             engine.check()
+            logger.info(f"mai_cascade: {side.side}={side.model} on {side.engine}: {engine.plan()}")
             # A server is not ours to restart: its engine waits for it by itself.
             restarts = None if side.engine == "openai" else config.engine_restarts
             self._engines[side.side] = SupervisedEngine(engine, restarts, config.call_timeout, starting)

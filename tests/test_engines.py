@@ -13,6 +13,7 @@ import pytest
 from engine_helpers import Running, answer, picture, prompt, question, vllm_engine
 
 from lmms_eval_mai.config import SideConfig, parse
+from lmms_eval_mai.engines import placement
 from lmms_eval_mai.engines.base import Call, Sampling
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.scripted import Answer, RecordedScript, ScriptedEngine, ScriptedOptions
@@ -235,6 +236,18 @@ def test_what_cannot_start_is_refused_before_any_engine_starts(tiny_pair: tuple[
         with pytest.raises(error) as raised:
             build(config, config.small).check()
         assert all(word in str(raised.value) for word in words), str(raised.value)
+
+
+def test_ranks_that_would_share_a_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(ArgumentError, match="small_devices=0 would be the same for each of the 3 ranks"):
+        placement.devices("small", 0, "cuda")
+    monkeypatch.setattr(placement, "_gpus", lambda: 2)
+    with pytest.raises(ArgumentError, match="3 ranks run on this machine and 2 GPUs can be seen"):
+        placement.devices("small", None, "cuda")
+    monkeypatch.setattr(placement, "_gpus", lambda: 3)
+    assert placement.devices("small", None, "cuda") is None
 
 
 def test_without_vllm_the_error_names_the_command_to_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,6 +118,9 @@ class Engine(Protocol):
     def check(self) -> None:
         """Refuse what cannot work before anything is started. Raises `ArgumentError` or `EngineUnavailable`."""
 
+    def plan(self) -> str:
+        """Where it runs and with what, for people. Asked after `check`."""
+
     def identity(self) -> "Identity":
         """What of it can change an answer. Asked after `check`."""
 

@@ -18,6 +18,9 @@ class JournaledEngine:
     def check(self) -> None:
         self._engine.check()
 
+    def plan(self) -> str:
+        return self._engine.plan()
+
     def identity(self) -> Identity:
         return self._engine.identity()
 

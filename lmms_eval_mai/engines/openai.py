@@ -80,6 +80,10 @@ class OpenAIEngine:
                 f"engine=openai needs the openai package, which does not import here ({error}): `pip install openai`."
             ) from error
 
+    def plan(self) -> str:
+        replicas = f"{len(self._urls)} replicas, " if len(self._urls) > 1 else ""
+        return f"{replicas}up to {self._options.concurrency} calls at once{' each' if replicas else ''}"
+
     def identity(self) -> Identity:
         return {
             "engine": "openai",

@@ -29,20 +29,37 @@ _LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK
 
 
 def devices(side: str, given: Any, platform: Platform) -> list[str] | None:
-    """`small_devices=0`, `large_devices=[1,2]` -> the GPUs of one engine; None where the user names none."""
+    """`small_devices=0`, `large_devices=[1,2]` -> the GPUs of one engine; None where the user names none. Raises
+    `ArgumentError` where they are not there, or the ranks of a launcher would share one."""
+    ranks, rank = int(os.environ.get("LOCAL_WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0))
     if given is None:
+        if platform == "cuda" and rank >= (count := _gpus()):
+            raise ArgumentError(
+                f"{ranks} ranks run on this machine and {count} GPUs can be seen: each rank drives its own pair on a "
+                f"GPU of its own. Start {count} of them, or let them share endpoints (small=http://..., large=http://...)."
+            )
         return None
+    if ranks > 1:
+        raise ArgumentError(
+            f"{side}_devices={given} would be the same for each of the {ranks} ranks on this machine: leave it out, "
+            "and each rank takes the GPU of its own number, or start a single process."
+        )
     parts = given if isinstance(given, list) else str(given).replace(";", ",").replace("+", ",").split(",")
     found = [str(part).strip() for part in parts]
     if not all(part.isdigit() for part in found):
         raise ArgumentError(f"{side}_devices={given} is no list of GPU numbers: write {side}_devices=[0,1].")
     if platform == "cpu":
         raise ArgumentError(f"{side}_devices={given} names GPUs, but vLLM runs on the CPU here: leave it out.")
-    from vllm.platforms import current_platform
-
-    if max(map(int, found)) >= (count := current_platform.device_count()):
+    if max(map(int, found)) >= (count := _gpus()):
         raise ArgumentError(f"{side}_devices={given} names a GPU that is not there: {count} can be seen, from 0 on.")
     return found
+
+
+def _gpus() -> int:
+    from vllm.platforms import current_platform
+
+    count: int = current_platform.device_count()
+    return count
 
 
 def environment(side: Side, gpus: list[str] | None, shared: bool, platform: Platform) -> dict[str, str]:
@@ -92,8 +109,8 @@ def exported(variables: dict[str, str]) -> Iterator[None]:
 
 def set_defaults(
     engine_args: Any, config: SideConfig, partner: SideConfig | None, gpus: list[str] | None, platform: Platform
-) -> None:
-    """Fill in what the user left open and vLLM's own default would get wrong for a pair."""
+) -> str:
+    """Fill in what the user left open and vLLM's own default would get wrong for a pair; -> what was chosen."""
     given = config.arguments
     model_config = engine_args.create_model_config()
     if "max_model_len" not in given:
@@ -104,14 +121,11 @@ def set_defaults(
         _set_cpu_defaults(engine_args, given, model_config)
     elif not {"gpu_memory_utilization", "kv_cache_memory_bytes"} & set(given):
         engine_args.gpu_memory_utilization = _gpu_share(config, partner, gpus)
-    logger.info(
-        f"{config.side}={config.model}: context {engine_args.max_model_len} tokens, "
-        + (
-            f"KV cache {engine_args.kv_cache_memory_bytes / GIB:.2f} GiB"
-            if engine_args.kv_cache_memory_bytes
-            else f"{engine_args.gpu_memory_utilization:.0%} of the memory of GPU {','.join(gpus or ['0'])}"
-        )
-    )
+    share = f"{engine_args.gpu_memory_utilization:.0%} of the memory of GPU {','.join(gpus or ['0'])}"
+    cache = f"a KV cache of {(engine_args.kv_cache_memory_bytes or 0) / GIB:.2f} GiB"
+    where = "on the CPU" if platform == "cpu" else share
+    given_cache = f", {cache}" if engine_args.kv_cache_memory_bytes else ""
+    return f"{where}{given_cache}, context {engine_args.max_model_len} tokens"
 
 
 def _set_cpu_defaults(engine_args: Any, given: Any, model_config: Any) -> None:

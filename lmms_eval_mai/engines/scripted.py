@@ -100,6 +100,9 @@ class ScriptedEngine:
     def check(self) -> None:
         """Nothing to refuse: the script was read when the engine was built."""
 
+    def plan(self) -> str:
+        return f"replays recorded answers, {self._options.slots} at a time"
+
     def identity(self) -> Identity:
         name = getattr(self._source, "name", None) or getattr(self._source, "__qualname__", type(self._source).__name__)
         faults = {name: getattr(self._options, name) for name in (*RATES, "fault_seed")}

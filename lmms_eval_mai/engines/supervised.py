@@ -57,6 +57,9 @@ class SupervisedEngine:
     def check(self) -> None:
         self._engine.check()
 
+    def plan(self) -> str:
+        return self._engine.plan()
+
     def identity(self) -> Identity:
         return self._engine.identity()
 

@@ -101,6 +101,18 @@ class TransformersEngine:
         if device.startswith("cuda") and not torch.cuda.is_available():
             raise EngineUnavailable(f"{self.name}_device={device}: PyTorch finds no GPU here. Leave it out.")
 
+    def plan(self) -> str:
+        drafts = f", {self._options.assistant_model} drafts" if self._options.assistant_model else ""
+        return f"on {self._device()}, dtype {self._options.dtype}, {self._options.batch_size} calls a batch{drafts}"
+
+    def _device(self) -> str:
+        """Each rank of a launcher has its own GPU."""
+        import torch
+
+        return self._options.device or (
+            f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
+        )
+
     def identity(self) -> Identity:
         import transformers
 
@@ -121,15 +133,17 @@ class TransformersEngine:
         self._batches = asyncio.create_task(self._answer_batches())
 
     def _load(self) -> None:
-        import torch
         from transformers import AutoModelForImageTextToText, AutoProcessor
 
         from lmms_eval_mai.engines.processing import Preparer
 
         options = self._options
-        device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
         shared = {"revision": options.revision, "trust_remote_code": options.trust_remote_code}
-        loading = {"dtype": options.dtype, "attn_implementation": options.attn_implementation, "device_map": device}
+        loading = {
+            "dtype": options.dtype,
+            "attn_implementation": options.attn_implementation,
+            "device_map": self._device(),
+        }
 
         def model(path: str, **more: Any) -> Any:
             return AutoModelForImageTextToText.from_pretrained(os.path.expanduser(path), **loading, **more).eval()

@@ -58,6 +58,7 @@ class VllmEngine:
         self._config = config
         self._partner = partner
         self._vllm_config: Any = None
+        self._plan = ""
         self._environment: dict[str, str] = {}
         self._llm: Any = None
         self._renderer: Any = None
@@ -77,7 +78,7 @@ class VllmEngine:
         try:
             engine_args = _engine_args(self._config, arguments)
             self._environment = placement.environment(self._config.side, devices, self._partner is not None, platform)
-            placement.set_defaults(engine_args, self._config, self._partner, devices, platform)
+            self._plan = placement.set_defaults(engine_args, self._config, self._partner, devices, platform)
             with placement.exported(self._environment):
                 # Without a usage context vLLM takes its smallest batch limits, those of a bare engine.
                 self._vllm_config = engine_args.create_engine_config(UsageContext.LLM_CLASS)
@@ -85,6 +86,9 @@ class VllmEngine:
             raise
         except Exception as error:
             raise EngineStartError(why_not(self._config, error)) from error
+
+    def plan(self) -> str:
+        return self._plan
 
     def identity(self) -> Identity:
         import vllm
