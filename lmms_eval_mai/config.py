@@ -52,6 +52,8 @@ class Config:
     """Samples on their way at once; their images are in memory."""
     max_new_tokens: int | None = None
     """Caps the output of every call."""
+    sleep: bool = False
+    """Whether two vLLM engines take turns on cards that hold one model at a time."""
     on_overflow: str = "truncate"
     """Thinking that does not fit the context: truncate (keep its end, say how much was dropped) or error."""
     rules: Rules = Rules()  # noqa: RUF009 - frozen
@@ -95,6 +97,7 @@ def parse(arguments: Mapping[str, Any]) -> Config:
         call_timeout = _number("call_timeout", call_timeout, least=1e-3)
     restarts = int(_number("engine_restarts", left.pop("engine_restarts", Config.engine_restarts), least=0))
     model_name = left.pop("model_name", None)
+    sleep = _choice("sleep", left.pop("sleep", False), (True, False))
     engine = left.pop("engine", None)
     if engine is not None:
         _choice("engine", engine, ENGINES)
@@ -116,6 +119,7 @@ def parse(arguments: Mapping[str, Any]) -> Config:
         think=think,
         max_open_samples=open_samples,
         max_new_tokens=None if cap is None else _positive_int("max_new_tokens", cap),
+        sleep=sleep,
         on_overflow=on_overflow,
         rules=rules,
         journal=journal,
@@ -124,6 +128,8 @@ def parse(arguments: Mapping[str, Any]) -> Config:
         engine_restarts=restarts,
         model_name=None if model_name is None else str(model_name),
     )
+    if sleep and [side_config.engine for side_config in config.sides()] != ["vllm", "vllm"]:
+        raise ArgumentError(f"sleep=true lets two vLLM engines take turns, and mode={mode} has others: leave it out.")
     for side_config in config.sides():
         if not side_config.model:
             side = side_config.side

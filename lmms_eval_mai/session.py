@@ -10,7 +10,7 @@ import itertools
 import time
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from loguru import logger
 from tqdm import tqdm
@@ -22,6 +22,7 @@ from lmms_eval_mai.engines.base import Engine
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.journaled import JournaledEngine
 from lmms_eval_mai.engines.supervised import SupervisedEngine
+from lmms_eval_mai.engines.turns import Sleeper, TakingTurns, Turns
 from lmms_eval_mai.errors import MaiError, SampleError, TooManyErrors
 from lmms_eval_mai.journal import Journal
 from lmms_eval_mai.journal_files import SampleKey, default_folder
@@ -42,10 +43,12 @@ class Session:
         self.config = config
         self.run = Run()
         self._engines: dict[str, Engine] = {}
-        starting = asyncio.Lock()
+        starting, turns = asyncio.Lock(), Turns() if config.sleep else None
         for side in config.sides():
             engine = build(config, side)
             engine.check()
+            if turns is not None:
+                engine = TakingTurns(cast(Sleeper, engine), turns)
             logger.info(f"mai_cascade: {side.side}={side.model} on {side.engine}: {engine.plan()}")
             # A server is not ours to restart: its engine waits for it by itself.
             restarts = None if side.engine == "openai" else config.engine_restarts

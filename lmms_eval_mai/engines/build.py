@@ -23,6 +23,8 @@ def build(config: Config, side: SideConfig) -> Engine:
         return TransformersEngine(side)
     from lmms_eval_mai.engines.vllm import VllmEngine
 
+    if config.sleep:  # alone on its card, in turn
+        return VllmEngine(dataclasses.replace(side, arguments={**side.arguments, "enable_sleep_mode": True}), None)
     partner = next((other for other in config.sides() if other is not side and other.engine == "vllm"), None)
     return VllmEngine(side, partner)
 

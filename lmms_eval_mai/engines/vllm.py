@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import itertools
 import time
+from collections.abc import Coroutine
 from typing import Any
 
 import psutil
@@ -24,6 +25,7 @@ from lmms_eval_mai.engines.guardian import Guardian
 from lmms_eval_mai.engines.rendering import Renderer
 from lmms_eval_mai.engines.vllm_errors import sample_error, why_not
 from lmms_eval_mai.errors import (
+    ArgumentError,
     EngineDied,
     EngineStartError,
     EngineUnavailable,
@@ -77,6 +79,8 @@ class VllmEngine:
         devices = placement.devices(self.name, arguments.pop("devices", None), platform)
         try:
             engine_args = _engine_args(self._config, arguments)
+            if engine_args.enable_sleep_mode and platform == "cpu":
+                raise ArgumentError("sleep=true needs a GPU: on a CPU both models are in memory at once. Leave it out.")
             self._environment = placement.environment(self._config.side, devices, self._partner is not None, platform)
             self._plan = placement.set_defaults(engine_args, self._config, self._partner, devices, platform)
             with placement.exported(self._environment):
@@ -148,6 +152,21 @@ class VllmEngine:
                     child.kill()
             await asyncio.wait({building}, timeout=0.2)
         return None if building.cancelled() or building.exception() else building.result()
+
+    async def sleep(self) -> None:
+        """Weights into the machine's memory, caches away (vLLM's sleep level 1). No call may be in flight."""
+        await self._alive(self._llm.sleep(level=1))
+
+    async def wake(self) -> None:
+        await self._alive(self._llm.wake_up())
+
+    async def _alive(self, asked: Coroutine[Any, Any, None]) -> None:
+        try:
+            await asked
+        except Exception as error:
+            raise EngineDied(
+                f"The {self.name} engine ({self._config.model}) does not sleep or wake: {error}"
+            ) from error
 
     async def forget(self) -> None:
         """Empty the caches of prefixes and pictures: what comes next is timed as if it came first. No call may be in
