@@ -201,10 +201,10 @@ def check_names(side: Side, given: Iterable[str], known: Collection[str], engine
             )
 
 
-def _choice(name: str, value: Any, allowed: Iterable[str]) -> Any:
+def _choice(name: str, value: Any, allowed: Iterable[Any]) -> Any:
     allowed = list(allowed)
     if value not in allowed:
-        raise ArgumentError(f"{name}={value} is unknown: choose one of {', '.join(allowed)}.")
+        raise ArgumentError(f"{name}={value} is unknown: choose one of {', '.join(map(str, allowed))}.")
     return value
 
 

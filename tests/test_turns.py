@@ -1,4 +1,4 @@
-"""Two engines that take turns: at no time are both awake, all calls are answered, and a death does not stop the other."""
+"""Two engines that take turns: never are both awake, all calls are answered, and a death does not stop the other."""
 
 import asyncio
 from typing import Any
