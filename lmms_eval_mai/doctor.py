@@ -49,7 +49,7 @@ def report(findings: Iterable[Finding]) -> int:
 
 
 def _packages() -> Iterator[Finding]:
-    from lmms_eval_mai.engines.vllm import INSTALL
+    from lmms_eval_mai.engines.vllm_arguments import INSTALL
 
     yield Finding("python", sys.version_info >= (3, 10), sys.version.split()[0])
     remedies = {

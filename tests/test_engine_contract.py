@@ -133,6 +133,17 @@ def test_all_say_the_same_and_count_the_same_tokens(real: Running, expected: lis
         assert [getattr(call, name) for name in figures] == [getattr(wanted, name) for name in figures]
 
 
+def test_an_assistant_that_drafts_changes_no_token(
+    expected: list[Call], tiny_pair: tuple[Path, Path], loop: LoopThread
+) -> None:
+    arguments = {"small": str(tiny_pair[0]), "engine": "transformers", "dtype": "float32"}
+    for drafted in _running({**arguments, "small_assistant_model": str(tiny_pair[1])}, loop):
+        assert "one call at a time" in drafted.engine.plan()
+        for i, wanted in enumerate(expected):
+            (call,) = drafted.ask(question(i), sampling=Sampling(max_tokens=16 + i, ignore_eos=True))
+            assert (call.text, call.output_tokens) == (wanted.text, wanted.output_tokens)
+
+
 def test_token_counts_are_those_of_the_models_own_processor(real: Running, tiny_pair: tuple[Path, Path]) -> None:
     from transformers import AutoProcessor
 

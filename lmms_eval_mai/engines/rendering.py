@@ -4,6 +4,10 @@ a special token stays text.
 `<|im_end|>` in a document, or in the small model's thinking, would end the turn; `<|image_pad|>` would be taken for a
 picture. So in a chat that holds such text, every text is first hidden behind a mark that no template touches, and put
 in its place as tokens of plain text.
+
+Some models' place for a picture is plain text itself (InternVL's `<image>`). vLLM looks for its tokens, and where they
+are not found, since `>` and a line break are one token, it replaces in the decoded text and reads that anew, special
+tokens and all. So its tokens are kept apart in the template, and are never those of the same letters in a text.
 """
 
 import copy
@@ -26,7 +30,10 @@ class Renderer:
         # A copy: reading special tokens as text is a state of the tokenizer, which vLLM uses in threads of its own.
         self._tokenizer = copy.deepcopy(tokenizer)
         special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
-        self._special = re.compile("|".join(map(re.escape, special))) if special else None
+        self._place = _plain_place(llm, special)
+        self._place_tokens = self.text_tokens(self._place) if self._place else []
+        marked = [*special, *([self._place] if self._place else [])]
+        self._special = re.compile("|".join(map(re.escape, marked))) if marked else None
 
     async def render(self, turns: tuple[Turn, ...]) -> Any:
         """The engine's input. Raises what vLLM raises for prompts that do not fit and pictures it cannot take."""
@@ -73,10 +80,34 @@ class Renderer:
         ids: list[int] = []
         for number, part in enumerate(re.split(f"{mark}-(\\d+)-", text)):
             if number % 2:
-                ids += self.text_tokens(hidden[int(part)])
-            else:
-                ids += self._tokenizer(part, add_special_tokens=False, split_special_tokens=False)["input_ids"]
+                ids += self._text_without_places(hidden[int(part)])
+                continue
+            for place, piece in enumerate(part.split(self._place) if self._place else [part]):
+                ids += self._place_tokens if place else []
+                ids += self._tokenizer(piece, add_special_tokens=False, split_special_tokens=False)["input_ids"]
         return ids
+
+    def _text_without_places(self, text: str) -> list[int]:
+        """A text's tokens; those of a picture's place in it are cut otherwise, inside their first long one."""
+        if not self._place or self._place not in text:
+            return self.text_tokens(text)
+        starts = [self._tokenizer.decode(self._place_tokens[:n]) for n in range(len(self._place_tokens) + 1)]
+        cut = next((len(a) + 1 for a, b in itertools.pairwise(starts) if len(b) > len(a) + 1), 1)
+        first, last = self._place[:cut], self._place[cut:]
+        pieces = text.split(self._place)
+        fragments = [last * (n > 0) + piece + first * (n + 1 < len(pieces)) for n, piece in enumerate(pieces)]
+        return [token for fragment in fragments for token in self.text_tokens(fragment)]
+
+
+def _plain_place(llm: Any, special: list[str]) -> str | None:
+    """What stands for a picture in a prompt, if it is plain text."""
+    from vllm.model_executor.model_loader import get_model_cls
+
+    if not llm.vllm_config.model_config.is_multimodal_model:
+        return None
+    model: Any = get_model_cls(llm.vllm_config.model_config)
+    place: str | None = model.get_placeholder_str("image", 1)
+    return None if place is None or any(token in place for token in special) else place
 
 
 def _message(turn: Turn, mark: str | None, hidden: list[str]) -> dict[str, Any]:

@@ -102,8 +102,10 @@ class TransformersEngine:
             raise EngineUnavailable(f"{self.name}_device={device}: PyTorch finds no GPU here. Leave it out.")
 
     def plan(self) -> str:
-        drafts = f", {self._options.assistant_model} drafts" if self._options.assistant_model else ""
-        return f"on {self._device()}, dtype {self._options.dtype}, {self._options.batch_size} calls a batch{drafts}"
+        calls = f"{self._options.batch_size} calls a batch"
+        if self._options.assistant_model is not None:
+            calls = f"one call at a time, for which {self._options.assistant_model} drafts"
+        return f"on {self._device()}, dtype {self._options.dtype}, {calls}"
 
     def _device(self) -> str:
         """Each rank of a launcher has its own GPU."""

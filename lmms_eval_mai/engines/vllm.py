@@ -7,7 +7,6 @@ own (`rendering.py`). Written against vLLM 0.32; imported only when this engine 
 
 import asyncio
 import contextlib
-import dataclasses
 import itertools
 import time
 from collections.abc import Coroutine
@@ -16,11 +15,10 @@ from typing import Any
 import psutil
 
 from lmms_eval_mai import fingerprint
-from lmms_eval_mai.config import SideConfig, check_names
-from lmms_eval_mai.engines import placement
+from lmms_eval_mai.config import SideConfig
+from lmms_eval_mai.engines import placement, vllm_arguments
 from lmms_eval_mai.engines.base import Call, Prompt, Sampling, Side
 from lmms_eval_mai.engines.chat import answer_room, without
-from lmms_eval_mai.engines.checkpoints import check_checkpoint
 from lmms_eval_mai.engines.guardian import Guardian
 from lmms_eval_mai.engines.rendering import Renderer
 from lmms_eval_mai.engines.vllm_errors import sample_error, why_not
@@ -28,25 +26,11 @@ from lmms_eval_mai.errors import (
     ArgumentError,
     EngineDied,
     EngineStartError,
-    EngineUnavailable,
     MaiError,
     PromptTooLong,
     SampleError,
 )
 from lmms_eval_mai.fingerprint import Identity
-
-INSTALL = (
-    'Install it with `pip install "lmms-eval-mai[vllm]"` on a machine with a GPU; on one without, with '
-    '`pip install "lmms-eval-mai[cpu]" --extra-index-url https://download.pytorch.org/whl/cpu`.'
-)
-
-
-INDIFFERENT = {
-    *("devices", "gpu_memory_utilization", "kv_cache_memory_bytes", "swap_space", "cpu_offload_gb", "max_num_seqs"),
-    *("max_num_batched_tokens", "block_size", "enforce_eager", "disable_log_stats", "load_format", "download_dir"),
-    *("mm_processor_cache_gb", "enable_prefix_caching", "enable_sleep_mode", "distributed_executor_backend"),
-}
-"""Arguments that say how fast or where, and not what: a run that is resumed may have others."""
 
 FINISHED = ("stop", "length", "repetition")
 """How a whole answer ends. vLLM also knows `abort` and `error`, whose text is a part."""
@@ -72,13 +56,13 @@ class VllmEngine:
 
     def check(self) -> None:
         """Build the engine's configuration: wrong arguments and missing checkpoints show here, in the parent."""
-        platform = _platform()
+        platform = vllm_arguments.platform()
         from vllm.usage.usage_lib import UsageContext
 
         arguments = dict(self._config.arguments)
         devices = placement.devices(self.name, arguments.pop("devices", None), platform)
         try:
-            engine_args = _engine_args(self._config, arguments)
+            engine_args = vllm_arguments.engine_args(self._config, arguments)
             if engine_args.enable_sleep_mode and platform == "cpu":
                 raise ArgumentError("sleep=true needs a GPU: on a CPU both models are in memory at once. Leave it out.")
             self._environment = placement.environment(self._config.side, devices, self._partner is not None, platform)
@@ -102,7 +86,7 @@ class VllmEngine:
             "engine": f"vllm {vllm.__version__}",
             "model": self._config.model,
             "checkpoint": fingerprint.checkpoint(self._config.model, given.get("revision")),
-            "arguments": fingerprint.arguments(given, INDIFFERENT),
+            "arguments": fingerprint.arguments(given, vllm_arguments.INDIFFERENT),
         }
 
     async def start(self) -> None:
@@ -212,7 +196,7 @@ class VllmEngine:
         try:
             rendered = await renderer.render(prompt.turns)
             async for output in llm.generate(
-                rendered, _sampling_params(sampling), f"{self.name}-{next(self._requests)}"
+                rendered, vllm_arguments.sampling_params(sampling), f"{self.name}-{next(self._requests)}"
             ):
                 result = output
         except BaseException:
@@ -242,51 +226,6 @@ class VllmEngine:
 
 def _children() -> set[psutil.Process]:
     return set(psutil.Process().children(recursive=True))
-
-
-def _platform() -> placement.Platform:
-    """Where vLLM would run here. Raises `EngineUnavailable` with the command that installs it."""
-    try:
-        from vllm.platforms import current_platform
-    except ImportError as error:
-        raise EngineUnavailable(f"engine=vllm needs vLLM, which does not import here ({error}). {INSTALL}") from error
-    if current_platform.is_cpu():
-        return "cpu"
-    if current_platform.is_cuda_alike():
-        return "cuda"
-    raise EngineUnavailable(
-        "engine=vllm found neither a GPU nor vLLM's CPU build on this machine. Check `nvidia-smi`, or replace vllm: "
-        '`pip uninstall -y vllm && pip install "lmms-eval-mai[cpu]" --extra-index-url '
-        "https://download.pytorch.org/whl/cpu`."
-    )
-
-
-def _engine_args(config: SideConfig, arguments: dict[str, Any]) -> Any:
-    from vllm.engine.arg_utils import AsyncEngineArgs
-
-    fields = {f.name: str(f.type) for f in dataclasses.fields(AsyncEngineArgs)}
-    check_names(config.side, arguments, {*fields, "devices"} - {"model"}, "vllm")
-    for name, value in arguments.items():
-        # lmms-eval reads -1 and 1e4 as floats.
-        if isinstance(value, float) and value.is_integer() and "float" not in fields[name]:
-            arguments[name] = int(value)
-    check_checkpoint(config.side, config.model)
-    return AsyncEngineArgs(model=config.model, **arguments)
-
-
-def _sampling_params(sampling: Sampling) -> Any:
-    from vllm.sampling_params import RequestOutputKind, SamplingParams
-
-    return SamplingParams(
-        max_tokens=sampling.max_tokens,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        repetition_penalty=sampling.repetition_penalty,
-        seed=sampling.seed,
-        ignore_eos=sampling.ignore_eos,
-        output_kind=RequestOutputKind.FINAL_ONLY,
-    )
 
 
 def _call(prompt: Prompt, result: Any, asked: float) -> Call:

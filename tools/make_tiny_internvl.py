@@ -1,0 +1,213 @@
+"""Make tiny random checkpoints of the InternVL3.5 family, offline, in seconds: DIR/hf and, with the same weights,
+DIR/original.
+
+`hf` is as the `-HF` checkpoints are (`InternVLForConditionalGeneration` on a Qwen3 text model, with tokenizer,
+processor and chat template), and loads by path in vLLM and transformers. `original` is as the others are
+(`InternVLChatModel`), which only vLLM knows. Their weights are random: they answer nonsense, deterministically, and
+exist to exercise the plumbing.
+
+    python tools/make_tiny_internvl.py .checkpoints/tiny-internvl
+"""
+
+import argparse
+import json
+import re
+from pathlib import Path
+
+import torch
+from make_tiny_pair import SPECIAL, make_tokenizer
+from safetensors.torch import load_file, save_file
+from transformers import (
+    GotOcr2ImageProcessor,
+    InternVLConfig,
+    InternVLForConditionalGeneration,
+    InternVLProcessor,
+    InternVLVideoProcessor,
+    Qwen2Tokenizer,
+)
+
+NAMED = {
+    "start_image_token": "<img>",
+    "end_image_token": "</img>",
+    "context_image_token": "<IMG_CONTEXT>",
+    "video_token": "<video>",
+}
+"""The processor asks its tokenizer for these by name."""
+
+TILE = 112
+"""Pixels of a tile's side. With patches of 14 px and 2 x 2 of them a token, 16 tokens stand for a tile."""
+
+# The layout of InternVL's own template: a line break after each image, no system message of its own.
+CHAT_TEMPLATE = (
+    "{%- for message in messages -%}{{ '<|im_start|>' + message.role + '\\n' }}"
+    "{%- if message.content is string -%}{{ message.content }}"
+    "{%- else -%}{%- for part in message.content -%}"
+    "{%- if part.type == 'image' -%}{{ '<IMG_CONTEXT>\\n' }}"
+    "{%- elif part.type == 'video' -%}{{ '<video>\\n' }}"
+    "{%- elif part.type == 'text' -%}{{ part.text }}{%- endif -%}"
+    "{%- endfor -%}{%- endif -%}{{ '<|im_end|>\\n' }}{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}"
+)
+
+
+# Hugging Face's names and the original ones, where they differ. The vision tower's q, k and v are one in the original.
+ORIGINAL_NAMES = {
+    r"^vision_tower": "vision_model",
+    r"^multi_modal_projector\.layer_norm": "mlp1.0",
+    r"^multi_modal_projector\.linear_1": "mlp1.1",
+    r"^multi_modal_projector\.linear_2": "mlp1.3",
+    r"embeddings\.cls_token": "embeddings.class_embedding",
+    r"embeddings\.position_embeddings": "embeddings.position_embedding",
+    r"patch_embeddings\.projection": "patch_embedding",
+    r"encoder\.layer\.": "encoder.layers.",
+    r"attention\.projection_layer": "attn.proj",
+    r"layernorm_before": "norm1",
+    r"layernorm_after": "norm2",
+    r"lambda_(\d)": r"ls\1",
+}
+
+
+def make_internvl_tokenizer(folder: Path) -> Qwen2Tokenizer:
+    """Qwen's tokenizer with InternVL's tokens, and with `>` and a line break as one token, as Qwen has it: the end of
+    the original template's `<image>` is then no token of its own."""
+    make_tokenizer(folder)
+    vocabulary = json.loads((folder / "vocab.json").read_text())
+    vocabulary[">Ċ"] = len(vocabulary)
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    with (folder / "merges.txt").open("a") as merges:
+        merges.write("\n> Ċ")
+    tokenizer = Qwen2Tokenizer.from_pretrained(
+        folder, eos_token="<|im_end|>", pad_token="<|endoftext|>", unk_token="<|endoftext|>"
+    )
+    tokenizer.add_special_tokens({"additional_special_tokens": [*SPECIAL, *NAMED.values()]})
+    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.model_max_length = 4096
+    tokenizer.save_pretrained(folder)
+    return Qwen2Tokenizer.from_pretrained(folder, model_specific_special_tokens=NAMED)
+
+
+def make_processor(tokenizer: Qwen2Tokenizer) -> InternVLProcessor:
+    """Images are cut into up to 12 tiles and a thumbnail, unless they are square and small.
+
+    As in the real checkpoints, the image processor's file does not ask for tiles: the processor does, when it is
+    called.
+    """
+    pixels = {
+        "size": {"height": TILE, "width": TILE},
+        "image_mean": [0.485, 0.456, 0.406],
+        "image_std": [0.229, 0.224, 0.225],
+    }
+    return InternVLProcessor(
+        image_processor=GotOcr2ImageProcessor(**pixels),
+        tokenizer=tokenizer,
+        video_processor=InternVLVideoProcessor(**pixels),
+        image_seq_length=(TILE // 28) ** 2,
+        chat_template=CHAT_TEMPLATE,
+    )
+
+
+def make_checkpoint(folder: Path, *, hidden: int = 96, layers: int = 3, seed: int = 2) -> Path:
+    """Write one checkpoint of less than a million parameters into `folder`; returns it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = make_internvl_tokenizer(folder)
+    end, pad = (tokenizer.convert_tokens_to_ids(token) for token in ("<|im_end|>", "<|endoftext|>"))
+    config = InternVLConfig(
+        text_config={
+            "model_type": "qwen3",
+            "vocab_size": len(tokenizer),
+            "hidden_size": hidden,
+            "intermediate_size": 2 * hidden,
+            "num_hidden_layers": layers,
+            "num_attention_heads": hidden // 32,
+            "num_key_value_heads": 1,
+            "head_dim": 32,
+            "max_position_embeddings": 4096,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+            "tie_word_embeddings": False,
+            "eos_token_id": end,
+            "pad_token_id": pad,
+            "bos_token_id": None,
+        },
+        vision_config={
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 2,
+            "attention_bias": True,
+            "image_size": [TILE, TILE],
+            "patch_size": [14, 14],
+        },
+        image_token_id=tokenizer.context_image_token_id,
+        image_seq_length=(TILE // 28) ** 2,
+        tie_word_embeddings=False,
+    )
+    torch.manual_seed(seed)
+    model = InternVLForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        # The default initialisation is so narrow that greedy output would ignore image and prompt.
+        for name, weight in model.named_parameters():
+            if weight.dim() >= 2:
+                weight.normal_(0.0, 1.0 if "embed" in name else 0.25)
+    model.generation_config.update(eos_token_id=[end, pad], pad_token_id=pad, do_sample=False)
+    processor = make_processor(tokenizer)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    processor.save_pretrained(folder)
+    # transformers 5 writes processor_config.json alone; vLLM and older tools also look for this one.
+    processor.image_processor.save_pretrained(folder)
+    return folder
+
+
+def make_original(folder: Path, source: Path) -> Path:
+    """Write the checkpoint in `source` to `folder` as an `InternVLChatModel`; returns `folder`.
+
+    Real ones bring a configuration class as code (`model_type` `internvl_chat`), for which vLLM wants
+    `trust_remote_code`. vLLM has a class of its own with the same fields, under another model's name; this one needs no
+    code by it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    given = json.loads((source / "config.json").read_text())
+    text, vision = given["text_config"], given["vision_config"]
+    config = {
+        "architectures": ["InternVLChatModel"],
+        "model_type": "qianfan_ocr",
+        "text_config": {**text, "architectures": ["Qwen3ForCausalLM"]},
+        "vision_config": {
+            **{name: vision[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers")},
+            **{"num_attention_heads": vision["num_attention_heads"], "image_size": TILE, "patch_size": 14},
+            **{"qkv_bias": True, "qk_normalization": False, "norm_type": "layer_norm", "layer_norm_eps": 1e-6},
+        },
+        **{"force_image_size": TILE, "downsample_ratio": 0.5, "ps_version": "v2", "select_layer": -1},
+        **{"dynamic_image_size": True, "use_thumbnail": True, "min_dynamic_patch": 1, "max_dynamic_patch": 12},
+        **{"dtype": "bfloat16", "tie_word_embeddings": False, "image_token_id": given["image_token_id"]},
+    }
+    (folder / "config.json").write_text(json.dumps(config, indent=2))
+    (folder / "generation_config.json").write_text((source / "generation_config.json").read_text())
+    save_file(
+        _original_weights(load_file(source / "model.safetensors")), folder / "model.safetensors", {"format": "pt"}
+    )
+    tokenizer = Qwen2Tokenizer.from_pretrained(source)
+    tokenizer.chat_template = CHAT_TEMPLATE.replace(NAMED["context_image_token"], "<image>")
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def _original_weights(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = {}
+    for name, weight in weights.items():
+        if ".attention.k_proj" in name or ".attention.v_proj" in name:
+            continue
+        if ".attention.q_proj" in name:
+            parts = [weights[name.replace("q_proj", f"{part}_proj")] for part in "qkv"]
+            name, weight = name.replace("attention.q_proj", "attn.qkv"), torch.cat(parts)
+        for theirs, original in ORIGINAL_NAMES.items():
+            name = re.sub(theirs, original, name)
+        found[name] = weight.contiguous()
+    return found
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    folder = parser.parse_args().folder
+    hf = make_checkpoint(folder / "hf")
+    print(hf, make_original(folder / "original", hf), sep="\n")
