@@ -12,7 +12,7 @@ import psutil
 import pytest
 from engine_helpers import Running, answer, picture, prompt, question, vllm_engine
 
-from lmms_eval_mai.config import SideConfig, parse
+from lmms_eval_mai.config import SIDES, SideConfig, parse
 from lmms_eval_mai.engines import placement
 from lmms_eval_mai.engines.base import Call, Sampling
 from lmms_eval_mai.engines.build import build
@@ -236,6 +236,24 @@ def test_what_cannot_start_is_refused_before_any_engine_starts(tiny_pair: tuple[
         with pytest.raises(error) as raised:
             build(config, config.small).check()
         assert all(word in str(raised.value) for word in words), str(raised.value)
+
+
+def test_two_models_share_a_gpu_by_their_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.platforms import current_platform
+
+    for name, gib in (("small", 4), ("large", 16)):
+        (tmp_path / name).mkdir()
+        with (tmp_path / name / "model.safetensors").open("wb") as weights:
+            weights.truncate(gib << 30)  # no disk is used
+    small, large = (SideConfig(side, "vllm", str(tmp_path / side)) for side in SIDES)
+    memory = {"gib": 80}
+    monkeypatch.setattr(type(current_platform), "get_device_total_memory", lambda self, gpu=0: memory["gib"] << 30)
+    shares = placement._gpu_share(small, large, None), placement._gpu_share(large, small, None)
+    assert shares == (pytest.approx((4 + 26) / 80), pytest.approx((16 + 26) / 80))
+    assert placement._gpu_share(small, None, None) == placement.GPU_SHARE
+    memory["gib"] = 20
+    with pytest.raises(ArgumentError, match=r"\(4\.0 GiB\) and .*\(16\.0 GiB\) .* 4\.0 GiB short\. .*sleep=true"):
+        placement._gpu_share(small, large, None)
 
 
 def test_ranks_that_would_share_a_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

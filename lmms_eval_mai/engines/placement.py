@@ -164,9 +164,10 @@ def _gpu_share(config: SideConfig, partner: SideConfig | None, gpus: list[str] |
     rest = GPU_SHARE * total - own - other
     if rest < 2 * GIB:
         raise ArgumentError(
-            f"{config.model} ({own / GIB:.1f} GiB) and {partner.model} ({other / GIB:.1f} GiB) leave "
-            f"{rest / GIB:.1f} GiB of this GPU's {total / GIB:.1f} GiB for KV caches; at least 2 are needed. Use "
-            "smaller models, or give each its own GPU: small_devices=0,large_devices=1."
+            f"{config.model} ({own / GIB:.1f} GiB) and {partner.model} ({other / GIB:.1f} GiB) do not fit this GPU "
+            f"together: of {GPU_SHARE:.0%} of its {total / GIB:.1f} GiB, with 2 GiB for KV caches, they are "
+            f"{2 - rest / GIB:.1f} GiB short. Give each its own GPU (small_devices=0,large_devices=1), let them take "
+            "turns (sleep=true), or use smaller models."
         )
     return (own + rest / 2) / total
 

@@ -11,7 +11,8 @@ def sample_error(prompt: Prompt, config: SideConfig, context: int, error: Except
     if "context length" in str(error) or "maximum model length" in str(error):
         return PromptTooLong(
             f"{prompt.key}: the prompt does not fit the context of {config.model}, {context} tokens ({why}). Raise "
-            f'{config.side}_max_model_len, or shrink images with {config.side}_mm_processor_kwargs={{"max_pixels":N}}.'
+            f'{config.side}_max_model_len, or shrink images with {config.side}_mm_processor_kwargs={{"max_pixels":N}} '
+            '(InternVL: {"max_patches":N}).'
         )
     if "Processor" in str(error) and any(isinstance(b, Image) for turn in prompt.turns for b in turn.blocks):
         return UnreadableImage(
