@@ -81,6 +81,19 @@ def vllm(tiny_pair: tuple[Path, Path], loop: Any) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
+def demo_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A cascade of the demo pair on two vLLM engines in fp32 (rounding decides no token): what came of it, and all that
+    lmms-eval logged of each sample."""
+    from crash_helpers import DEMO_DOCUMENTS, start
+
+    output = tmp_path_factory.mktemp("demo") / "found.json"
+    arguments = {"pair": "demo", "dtype": "float32", "max_open_samples": 16, "journal": "off"}
+    start(output.parent, output, "shapes_s", DEMO_DOCUMENTS, **arguments).join(400)
+    assert output.exists(), output.with_suffix(".log").read_text(errors="replace")[-3000:]
+    return json.loads(output.read_text()), json.loads(output.with_suffix(".samples.json").read_text())
+
+
+@pytest.fixture(scope="session")
 def task_manager() -> Any:
     """lmms-eval's index of all tasks; reading its 2,000 YAML files takes ten seconds."""
     from lmms_eval.tasks import TaskManager

@@ -7,15 +7,20 @@ import os
 import random
 import resource
 import signal
+import sys
 import time
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import psutil
 from pyarrow import Table, parquet
 
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(["lmms_eval.evaluator", "lmms_eval.tasks", "lmms_eval_mai.model"])
+
+DEMO_DOCUMENTS = 150
+"""Of `shapes_s`, on which runs of the demo pair are compared."""
 
 POPE = Path("lmms-lab-encoder") / "POPE"
 
@@ -59,8 +64,8 @@ def scripts(folder: Path, task: str, rows: int, seconds: float) -> dict[str, str
 def start(
     data: Path, output: Path, task: str, limit: int | None = None, file_limit: int | None = None, **model_args: Any
 ) -> BaseProcess:
-    """An evaluation of `limit` documents; what came of it is in `output` when it ended well. `file_limit`: no file may
-    grow beyond so many bytes."""
+    """An evaluation of `limit` documents; what came of it is in `output` when it ended well, and beside it all that
+    lmms-eval logged of each sample. `file_limit`: no file may grow beyond so many bytes."""
     process = SERVER.Process(target=_evaluate, args=(data, output, task, limit, file_limit, model_args))
     process.start()
     return process
@@ -71,10 +76,7 @@ def _evaluate(
 ) -> None:
     if file_limit is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
-    os.setsid()  # a group of its own, for signals as a terminal sends them
-    log = os.open(output.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
+    _apart(output.with_suffix(".log"))
     os.chdir(data)
     from lmms_eval.evaluator import simple_evaluate
     from lmms_eval.tasks import TaskManager
@@ -100,9 +102,49 @@ def _evaluate(
         "usage": {side: {k: used[k] for k in ("n_api_calls", "output_tokens")}
                   for side, used in results["usage"]["by_source"].items()},
     }  # fmt: skip
+    output.with_suffix(".samples.json").write_text(json.dumps(samples, default=str))
     part = output.with_suffix(".part")
     part.write_text(json.dumps(found))
     part.rename(output)
+
+
+class Command:
+    """lmms-eval's own command, in a process like `start`'s."""
+
+    def __init__(self, folder: Path, log: Path, *arguments: str) -> None:
+        self._log = log
+        self.process = SERVER.Process(target=_command, args=(folder, log, arguments))
+        self.process.start()
+
+    def end(self, timeout: float = 120) -> tuple[int | None, str]:
+        """-> exit code, all it printed. No process of its own is left behind."""
+        self.process.join(timeout)
+        left = [p for p in psutil.process_iter() if _session(p) == self.process.pid]
+        assert left == []
+        return self.process.exitcode, self._log.read_text(errors="replace")
+
+
+def _session(process: psutil.Process) -> int | None:
+    try:
+        return os.getsid(process.pid)
+    except OSError:
+        return None
+
+
+def _command(folder: Path, log: Path, arguments: tuple[str, ...]) -> None:
+    _apart(log)
+    os.chdir(folder)
+    from lmms_eval.__main__ import cli_evaluate
+
+    sys.argv = ["lmms-eval", *arguments]
+    cli_evaluate()
+
+
+def _apart(log: Path) -> None:
+    os.setsid()  # a group of its own, for signals as a terminal sends them
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
 
 
 def lines_of(journal: Path) -> list[str]:

@@ -8,23 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from command_line import lmms_eval, read_samples
+from crash_helpers import DEMO_DOCUMENTS
 from PIL import Image
 
 from lmms_eval_mai import presets, prompts
 from lmms_eval_mai.benchmarks import BENCHMARKS, extract_answer
 
-DOCUMENTS = 50
+COMPARED = 50
+"""Documents of which transformers repeats every call."""
 Sample = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The output folder of one cascade over the first documents, in fp32: rounding decides no token."""
-    folder = tmp_path_factory.mktemp("demo")
-    text = lmms_eval(folder, ["shapes_s"], folder / "out", "pair=demo,dtype=float32", DOCUMENTS)
-    assert "Wall time" in text, text[-3000:]
-    return folder / "out"
 
 
 @pytest.fixture(scope="module")
@@ -34,14 +26,14 @@ def documents() -> list[dict[str, Any]]:
     from lmms_eval_mai.plugin import task_dir
 
     file = str(task_dir() / "shapes" / "test.parquet")
-    return list(datasets.load_dataset("parquet", data_files=file, split="train").select(range(DOCUMENTS)))
+    return list(datasets.load_dataset("parquet", data_files=file, split="train").select(range(DEMO_DOCUMENTS)))
 
 
 @pytest.fixture(scope="module")
-def samples(output: Path, documents: list[dict[str, Any]]) -> list[Sample]:
+def samples(demo_run: Any, documents: list[dict[str, Any]]) -> list[Sample]:
     """What lmms-eval logged, each with its document."""
-    found = read_samples(output, "shapes_s")
-    assert len(found) == DOCUMENTS
+    found = demo_run[1]
+    assert len(found) == DEMO_DOCUMENTS
     return [{**sample, "doc": documents[sample["doc_id"]]} for sample in found]
 
 
@@ -70,12 +62,12 @@ def test_transformers_says_what_vllm_said_in_every_call(samples: list[Sample], d
     seen: Counter[str] = Counter()
     for side in ("small", "large"):
         model, processor = load(side)
-        for sample in samples:
+        for sample in samples[:COMPARED]:
             for (by, stage), text in calls(sample).items():
                 if by == side:
                     assert answer(model, processor, sample["doc"], ending(sample, stage)) == text
                     seen[f"{side} {stage}"] += 1
-    assert seen["small short"] == seen["large short"] == DOCUMENTS
+    assert seen["small short"] == seen["large short"] == COMPARED
     assert seen["small think"] > seen["large transfer"] > 0
 
 
@@ -116,7 +108,7 @@ def answer(model: Any, processor: Any, doc: dict[str, Any], instruction: str) ->
     return str(processor.decode(tokens, skip_special_tokens=True))
 
 
-def test_the_score_and_the_exits_follow_from_the_traces(output: Path, samples: list[Sample]) -> None:
+def test_the_score_and_the_exits_follow_from_the_traces(demo_run: Any, samples: list[Sample]) -> None:
     parse = BENCHMARKS["shapes"].parse
     for sample in samples:
         said = calls(sample)
@@ -129,15 +121,13 @@ def test_the_score_and_the_exits_follow_from_the_traces(output: Path, samples: l
                 final, exit = said["large", "transfer"], "transfer"
         assert sample["token_counts"][0]["exit"] == exit
         assert sample["exact_match"] == float(right(final, sample))
-    (results,) = [json.loads(file.read_text()) for file in output.rglob("*_results.json")]
-    assert results["results"]["shapes_s"]["exact_match,none"] == pytest.approx(
-        sum(sample["exact_match"] for sample in samples) / DOCUMENTS
-    )
+    score = sum(sample["exact_match"] for sample in samples) / DEMO_DOCUMENTS
+    assert demo_run[0]["scores"]["exact_match,none"] == pytest.approx(score)
 
 
 def test_every_exit_is_taken_and_both_the_large_model_and_the_cascade_beat_the_small_one(samples: list[Sample]) -> None:
     exits = Counter(sample["token_counts"][0]["exit"] for sample in samples)
     assert set(exits) == {"agree_short", "agree_think", "transfer"}
-    assert exits["agree_short"] >= DOCUMENTS / 2
+    assert exits["agree_short"] >= DEMO_DOCUMENTS / 2
     short = {side: sum(right(calls(s)[side, "short"], s) for s in samples) for side in ("small", "large")}
     assert short["small"] + 5 <= min(short["large"], sum(sample["exact_match"] for sample in samples))

@@ -5,14 +5,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import yaml
-from crash_helpers import large_pope, lines_of, scripts
+from crash_helpers import Command, large_pope, lines_of, scripts
 
 from lmms_eval_mai import ending
 from lmms_eval_mai.errors import ArgumentError
@@ -25,76 +23,57 @@ def data(drawn_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return large_pope(drawn_data, tmp_path_factory.mktemp("ending"), ROWS)
 
 
-def command(data: Path, journal: Path, output: Path | None = None, **model_args: Any) -> subprocess.Popen[str]:
-    arguments = {"engine": "scripted", "max_open_samples": 2, "journal": journal, **model_args}
-    line = [str(Path(sys.executable).parent / "lmms-eval"), "--model", "mai_cascade", "--tasks", "pope_s"]
-    line += ["--model_args", ",".join(f"{name}={value}" for name, value in arguments.items())]
-    line += ["--output_path", str(output)] if output else []
-    return subprocess.Popen(
-        line, cwd=data, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        env={**os.environ, "MAI_TEST": str(journal)},
-    )  # fmt: skip
-
-
-@pytest.fixture
-def no_process_left(tmp_path: Path) -> Iterator[None]:
-    yield
-    left = [
-        p for p in psutil.process_iter(["environ"]) if str(tmp_path) in (p.info["environ"] or {}).get("MAI_TEST", "")
-    ]
-    assert left == []
+def command(data: Path, folder: Path, output: Path | None = None, **model_args: Any) -> Command:
+    arguments = {"engine": "scripted", "max_open_samples": 2, "journal": folder / "journal", **model_args}
+    given = ",".join(f"{name}={value}" for name, value in arguments.items())
+    line = ["--model", "mai_cascade", "--tasks", "pope_s", "--model_args", given]
+    return Command(data, folder / "log", *line, *(["--output_path", str(output)] if output else []))
 
 
 @pytest.mark.parametrize(
     ("how", "code", "word"),
     [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated"), (signal.SIGHUP, 129, "hung up")],
 )
-@pytest.mark.usefixtures("no_process_left")
 def test_a_signal_ends_the_command_with_its_code_and_a_hint_how_to_resume(
     data: Path, tmp_path: Path, how: int, code: int, word: str
 ) -> None:
-    process = command(data, tmp_path / "journal", **scripts(data, "pope_s", ROWS, seconds=2))
+    process = command(data, tmp_path, **scripts(data, "pope_s", ROWS, seconds=0.6))
     while len(lines_of(tmp_path / "journal")) < 20:
-        assert process.poll() is None
+        assert process.process.is_alive()
         time.sleep(0.05)
-    process.send_signal(how)
-    text = process.communicate(timeout=60)[0]
-    assert process.returncode == code
+    os.kill(process.process.pid or 0, how)
+    found, text = process.end()
+    assert found == code
     assert f"mai_cascade: {word}. All finished calls are in {tmp_path}/journal/" in text
     assert "the same command, with the same models, goes on from there" in text and "Traceback" not in text
 
 
-@pytest.mark.usefixtures("no_process_left")
 def test_too_many_errors_end_the_command_with_1_and_no_traceback(data: Path, tmp_path: Path) -> None:
-    process = command(
-        data, tmp_path / "journal", error_rate=0.1, time_scale=0, **scripts(data, "pope_s", ROWS, seconds=1)
-    )
-    text = process.communicate(timeout=120)[0]
-    assert process.returncode == 1 and "Traceback" not in text
+    process = command(data, tmp_path, error_rate=0.1, time_scale=0, **scripts(data, "pope_s", ROWS, seconds=1))
+    code, text = process.end()
+    assert code == 1 and "Traceback" not in text
     assert f"of {ROWS} samples failed, and max_errors=0 allows 0:" in text
     assert "the same command, with the same models, goes on from there" in text
 
 
-@pytest.mark.usefixtures("no_process_left")
 def test_results_that_cannot_be_written_end_the_command_with_1_and_keep_the_journal(data: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     arguments = {"time_scale": 0, **scripts(data, "pope_s", ROWS, seconds=1)}
-    process = command(data, tmp_path / "journal", output=tmp_path / "file" / "out", **arguments)
-    text = process.communicate(timeout=120)[0]
-    assert process.returncode == 1 and "Traceback" not in text
+    process = command(data, tmp_path, output=tmp_path / "file" / "out", **arguments)
+    code, text = process.end()
+    assert code == 1 and "Traceback" not in text
     assert "lmms-eval cannot write its results ([Errno 20] Not a directory" in text
     assert f"All answers are still in {tmp_path}/journal/" in text
-    process = command(data, tmp_path / "journal", output=tmp_path / "out", **arguments)
-    text = process.communicate(timeout=120)[0]
-    assert process.returncode == 0 and f"resuming: {ROWS} of {ROWS} done" in text
+    process = command(data, tmp_path, output=tmp_path / "out", **arguments)
+    code, text = process.end()
+    assert code == 0 and f"resuming: {ROWS} of {ROWS} done" in text
     assert list((tmp_path / "journal").iterdir()) == [] and list((tmp_path / "out").glob("*/*_results.json"))
 
 
-@pytest.mark.usefixtures("no_process_left")
 def test_a_wrong_argument_ends_the_command_with_1_and_one_sentence(data: Path, tmp_path: Path) -> None:
-    process = command(data, tmp_path / "journal", mode="both", small="x", large="y")
-    text = process.communicate(timeout=120)[0]
-    assert process.returncode == 1 and "Traceback" not in text
+    process = command(data, tmp_path, mode="both", small="x", large="y")
+    code, text = process.end()
+    assert code == 1 and "Traceback" not in text
     assert "mai_cascade: mode=both is unknown: choose one of cascade, transfer, small, large." in text
 
 
@@ -117,7 +96,6 @@ def test_a_handler_of_the_users_own_for_sigterm_stays() -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-@pytest.mark.usefixtures("no_process_left")
 def test_with_several_configurations_lmms_eval_goes_on_with_the_next(data: Path, tmp_path: Path) -> None:
     good = {"engine": "scripted", "time_scale": 0, "journal": "off", **scripts(data, "pope_s", ROWS, seconds=1)}
     runs = [

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crash_helpers import lines_of, start, strike
+from crash_helpers import DEMO_DOCUMENTS, lines_of, start, strike
 from server_helpers import Server
 
 from lmms_eval_mai.presets import FOLDER
-
-DOCUMENTS = 100
 
 
 @pytest.fixture(scope="module")
@@ -35,26 +33,26 @@ def run(folder: Path, name: str, **arguments: Any) -> dict[str, Any]:
     output = folder / f"{name}.json"
     # As in the preset: a call that never stops must leave room for the transfer.
     arguments = {"max_new_tokens": 512, "max_open_samples": 16, "journal": folder / name, **arguments}
-    start(folder, output, "shapes_s", DOCUMENTS, **arguments).join(300)
+    start(folder, output, "shapes_s", DEMO_DOCUMENTS, **arguments).join(300)
     assert output.exists(), output.with_suffix(".log").read_text()[-3000:]
     found: dict[str, Any] = json.loads(output.read_text())
     return found
 
 
 @pytest.fixture(scope="module")
-def expected(servers: dict[str, Server], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("servers-expected")
-    found = run(folder, "openai", **{side: server.url for side, server in servers.items()})
-    assert len(Counter(found["exits"])) >= 2 and len(found["exits"]) == DOCUMENTS
+def expected(demo_run: Any) -> dict[str, Any]:
+    """Of vLLM in the process."""
+    found: dict[str, Any] = demo_run[0]
+    assert len(Counter(found["exits"])) >= 2 and len(found["exits"]) == DEMO_DOCUMENTS
     return found
 
 
-@pytest.mark.parametrize("name", ["vllm", "transformers", "mixed"])
+@pytest.mark.parametrize("name", ["openai", "transformers", "mixed"])
 def test_the_same_answers_on_every_engine(
     name: str, servers: dict[str, Server], expected: dict[str, Any], tmp_path: Path
 ) -> None:
     arguments: dict[str, dict[str, Any]] = {
-        "vllm": {"pair": "demo", "dtype": "float32"},
+        "openai": {side: server.url for side, server in servers.items()},
         "transformers": {"pair": "demo", "engine": "transformers", "dtype": "float32"},
         "mixed": {"pair": "demo", "small_engine": "transformers", "small_dtype": "float32",
                   "large": servers["large"].url},
@@ -68,7 +66,7 @@ def test_a_server_that_is_killed_and_comes_back_loses_and_repeats_nothing(
     journal, output, kept = tmp_path / "journal", tmp_path / "found.json", tmp_path / "kept.jsonl"
     arguments = {"max_new_tokens": 512, "max_open_samples": 16, "journal": journal}
     urls = {side: server.url for side, server in servers.items()}
-    process = start(tmp_path, output, "shapes_s", DOCUMENTS, **arguments, **urls)
+    process = start(tmp_path, output, "shapes_s", DEMO_DOCUMENTS, **arguments, **urls)
     while len(lines_of(journal)) < 40:
         assert process.is_alive(), output.with_suffix(".log").read_text()[-3000:]
     kept.hardlink_to(next(journal.glob("*.jsonl")))
@@ -77,7 +75,7 @@ def test_a_server_that_is_killed_and_comes_back_loses_and_repeats_nothing(
     servers["small"].start()
     process.join(300)
     assert output.exists(), output.with_suffix(".log").read_text()[-3000:]
-    assert before < 40 + 3 * DOCUMENTS and json.loads(output.read_text()) == expected
+    assert before < 40 + 3 * DEMO_DOCUMENTS and json.loads(output.read_text()) == expected
     keys = Counter(tuple(json.loads(line)["key"]) for line in kept.read_text().split("\n") if '"call":' in line)
     assert set(keys.values()) == {1}
     log = output.with_suffix(".log").read_text()
@@ -90,7 +88,7 @@ def test_a_run_on_servers_that_is_interrupted_leaves_them_as_they_were(
     servers["small"].wait()
     journal, output = tmp_path / "journal", tmp_path / "found.json"
     urls = {side: server.url for side, server in servers.items()}
-    process = start(tmp_path, output, "shapes_s", DOCUMENTS, max_new_tokens=512, journal=journal, **urls)
+    process = start(tmp_path, output, "shapes_s", DEMO_DOCUMENTS, max_new_tokens=512, journal=journal, **urls)
     assert strike(process, journal, after=30, how=signal.SIGTERM) and process.exitcode == 143
     for server in servers.values():
         server.wait(5)

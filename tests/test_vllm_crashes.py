@@ -7,25 +7,22 @@ import signal
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import psutil
-from crash_helpers import lines_of, start, strike
-
-DOCUMENTS = 150
+from crash_helpers import DEMO_DOCUMENTS, lines_of, start, strike
 
 
-def test_a_run_on_real_engines_that_is_killed_ends_like_one_that_was_not(tmp_path: Path) -> None:
+def test_a_run_on_real_engines_that_is_killed_ends_like_one_that_was_not(demo_run: Any, tmp_path: Path) -> None:
     rng = random.Random()
     # fp32: in bf16 a batch of other calls can change a rounding, and with it a greedy token.
     arguments = {"pair": "demo", "dtype": "float32", "max_open_samples": 16}
     journal = tmp_path / "journal"
-    undisturbed, output, kept = tmp_path / "undisturbed.json", tmp_path / "found.json", tmp_path / "kept.jsonl"
-    process = start(tmp_path, undisturbed, "shapes_s", DOCUMENTS, journal="off", **arguments)
-    process.join(300)
-    expected = json.loads(undisturbed.read_text())
+    output, kept = tmp_path / "found.json", tmp_path / "kept.jsonl"
+    expected = demo_run[0]
     assert len(Counter(expected["exits"])) >= 2
 
-    process = start(tmp_path, output, "shapes_s", DOCUMENTS, journal=journal, **arguments)
+    process = start(tmp_path, output, "shapes_s", DEMO_DOCUMENTS, journal=journal, **arguments)
     while not lines_of(journal):
         assert process.is_alive()
         time.sleep(0.01)
@@ -35,7 +32,7 @@ def test_a_run_on_real_engines_that_is_killed_ends_like_one_that_was_not(tmp_pat
     _, left = psutil.wait_procs(engines, timeout=60)
     assert not left  # engines that lost their process end by themselves
 
-    process = start(tmp_path, output, "shapes_s", DOCUMENTS, journal=journal, **arguments)
+    process = start(tmp_path, output, "shapes_s", DEMO_DOCUMENTS, journal=journal, **arguments)
     engines = _engines(process.pid, journal, more_than=len(lines_of(journal)))
     core = rng.choice([engine for engine in engines if "EngineCore" in engine.name()] or engines)
     os.kill(core.pid, signal.SIGKILL)
@@ -46,7 +43,7 @@ def test_a_run_on_real_engines_that_is_killed_ends_like_one_that_was_not(tmp_pat
     assert not left
     assert "It is started again (1 of engine_restarts=2 left)" in output.with_suffix(".log").read_text(errors="replace")
 
-    process = start(tmp_path, output, "shapes_s", DOCUMENTS, journal=journal, **arguments)
+    process = start(tmp_path, output, "shapes_s", DEMO_DOCUMENTS, journal=journal, **arguments)
     process.join(300)
     assert json.loads(output.read_text()) == expected
     keys = Counter(tuple(json.loads(line)["key"]) for line in kept.read_text().split("\n") if '"call":' in line)
