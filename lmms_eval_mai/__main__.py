@@ -20,10 +20,12 @@ def main() -> None:
     commands.add_parser("task-dir", help="print the folder of the task YAMLs")
     doctor = commands.add_parser(
         "doctor",
+        allow_abbrev=False,  # --model is lmms-eval's and none of ours
         help="say what is installed, what can run here, and what a command would start",
         description="Say what is installed and what can run here; behind it the arguments of an lmms-eval command, to "
-        "say what that would start and where. The exit code is 1 where there is a problem.",
+        "say what that would start and where. Takes up to half a minute; the exit code is 1 where there is a problem.",
     )
+    doctor.add_argument("--model", default=None, help="as for lmms-eval; with it, and no --model_args, the defaults")
     doctor.add_argument("--model_args", default=None, help="as for lmms-eval")
     doctor.add_argument("--tasks", default=None, help="as for lmms-eval")
     arguments, others = parser.parse_known_args()
@@ -35,7 +37,8 @@ def main() -> None:
 
         logger.remove()
         logger.add(sys.stderr, level="ERROR")
-        sys.exit(report(examine(arguments.model_args, arguments.tasks)))
+        model_args = arguments.model_args if arguments.model_args is not None else "" if arguments.model else None
+        sys.exit(report(examine(model_args, arguments.tasks)))
     if others:
         parser.error(f"unknown arguments: {' '.join(others)}")
     if arguments.command == "task-dir":

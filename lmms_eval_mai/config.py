@@ -9,6 +9,7 @@ import ast
 import dataclasses
 import difflib
 import json
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,7 +82,7 @@ def parse(arguments: Mapping[str, Any]) -> Config:
     left = {**preset, **left}
     mode = _choice("mode", left.pop("mode", "cascade"), MODES)
     think = _choice("think", left.pop("think", "R"), ("R", "E"))
-    open_samples = _positive_int("max_open_samples", left.pop("max_open_samples", Config.max_open_samples))
+    open_samples = positive_int("max_open_samples", left.pop("max_open_samples", Config.max_open_samples))
     cap = left.pop("max_new_tokens", None)
     rules = Rules(
         anls_threshold=_share("anls_threshold", left.pop("anls_threshold", Rules.anls_threshold)),
@@ -118,7 +119,7 @@ def parse(arguments: Mapping[str, Any]) -> Config:
         mode=mode,
         think=think,
         max_open_samples=open_samples,
-        max_new_tokens=None if cap is None else _positive_int("max_new_tokens", cap),
+        max_new_tokens=None if cap is None else positive_int("max_new_tokens", cap),
         sleep=sleep,
         on_overflow=on_overflow,
         rules=rules,
@@ -140,12 +141,13 @@ def parse(arguments: Mapping[str, Any]) -> Config:
 
 def _kind(side: Side, own: Any, both: Any, model: Any) -> str:
     """The kind of an engine: the side's own `<side>_engine`, or what an address asks for, or `engine`, or `vllm`."""
-    remote = str(model).lstrip("[ \"'").startswith(("http://", "https://"))
+    remote = str(model).lstrip("[ \"'").lower().startswith(("http://", "https://"))
     name, both = (f"{side}_engine", both) if own is not None else ("engine", both or "vllm")
     kind = _choice(name, own or ("openai" if remote else both), ENGINES)
     if remote != (kind == "openai") and model is not None:
+        shown = re.sub(r"//[^/@]*@", "//<redacted>@", str(model))
         raise ArgumentError(
-            f"{side}={model} is {'an' if remote else 'no'} address of an endpoint, and {side}_engine={kind}: "
+            f"{side}={shown} is {'an' if remote else 'no'} address of an endpoint, and {side}_engine={kind}: "
             f"{'leave the engine out' if remote else f'give {side}=http://HOST:PORT/v1'}."
         )
     return kind
@@ -208,7 +210,8 @@ def _choice(name: str, value: Any, allowed: Iterable[Any]) -> Any:
     return value
 
 
-def _positive_int(name: str, value: Any) -> int:
+def positive_int(name: str, value: Any) -> int:
+    """A whole number of at least 1, which lmms-eval may have read as a float. Raises `ArgumentError`."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not float(value).is_integer() or value < 1:
         shown = f"{value:g}" if isinstance(value, float) else value
         raise ArgumentError(f"{name}={shown} cannot be: give a whole number of at least 1.")

@@ -1,6 +1,7 @@
 """`lmms-eval-mai doctor`: what is installed, what can run here, and what a given command line would start and where."""
 
 import asyncio
+import dataclasses
 import importlib
 import os
 import sys
@@ -10,7 +11,6 @@ from dataclasses import dataclass
 from lmms_eval_mai.config import Config, SideConfig, parse
 from lmms_eval_mai.engines.base import Engine
 from lmms_eval_mai.engines.build import build
-from lmms_eval_mai.errors import MaiError
 from lmms_eval_mai.plugin import MODEL_ID, task_dir
 
 GIB = 1 << 30
@@ -31,7 +31,7 @@ class Finding:
 def examine(model_args: str | None = None, tasks: str | None = None) -> Iterator[Finding]:
     """All findings, one by one: some take seconds. `model_args`, `tasks`: those of the command in question."""
     yield from _packages()
-    yield _devices()
+    yield _tried("devices", _devices, "`pip install torch`.")
     yield from _registered([task for task in (tasks or "").split(",") if task])
     if model_args is not None:
         yield from _command(model_args)
@@ -76,7 +76,7 @@ def _version(name: str) -> str:
     return version(name.replace("_", "-"))
 
 
-def _devices() -> Finding:
+def _devices() -> str:
     import psutil
     import torch
 
@@ -84,23 +84,28 @@ def _devices() -> Finding:
         memory = psutil.virtual_memory()
         cores = len(os.sched_getaffinity(0))
         free = f"{memory.available / GIB:.0f} of {memory.total / GIB:.0f} GiB of memory free"
-        return Finding("devices", True, f"no GPU that PyTorch can use; {cores} CPU cores, {free}")
+        return f"no GPU that PyTorch can use; {cores} CPU cores, {free}"
     cards = []
     for number in range(torch.cuda.device_count()):
         free_bytes, total = torch.cuda.mem_get_info(number)
         cards.append(
             f"{number}: {torch.cuda.get_device_name(number)}, {free_bytes / GIB:.0f} of {total / GIB:.0f} GiB free"
         )
-    return Finding("devices", True, "; ".join(cards))
+    return "; ".join(cards)
 
 
 def _registered(asked: list[str]) -> Iterator[Finding]:
-    from lmms_eval.models import get_model
-    from lmms_eval.tasks import TaskManager
+    try:
+        from lmms_eval.models import get_model
+        from lmms_eval.tasks import TaskManager
 
-    yield _tried("model", f"lmms-eval knows {MODEL_ID}", lambda: get_model(MODEL_ID), "Install lmms-eval-mai again.")
-    known = set(TaskManager().all_tasks)
-    ours = {f"{path.stem}" for path in task_dir().rglob("*_[ser].yaml")}
+        get_model(MODEL_ID)
+        known = set(TaskManager().all_tasks)
+    except Exception as error:
+        yield Finding("model", False, f"{_line(error)} Install lmms-eval-mai again.")
+        return
+    yield Finding("model", True, f"lmms-eval knows {MODEL_ID}")
+    ours = {path.stem for path in task_dir().rglob("*.yaml") if path.parent.name != "groups"}
     missing = sorted(ours - known)
     if missing:
         yield Finding("tasks", False, f"lmms-eval does not know {', '.join(missing)}: see the warnings above.")
@@ -125,14 +130,16 @@ def _command(model_args: str) -> Iterator[Finding]:
 
 
 def _engine(config: Config, side: SideConfig) -> Finding:
-    """What of it can be known without starting it; of an endpoint, whether it answers."""
+    """What of it can be known without starting it; of an endpoint, whether it answers now."""
+    if side.engine == "openai":
+        side = dataclasses.replace(side, arguments={**side.arguments, "retry_for": 0})
     try:
         engine: Engine = build(config, side)
         engine.check()
         if side.engine == "openai":
             asyncio.run(_answers(engine))
         return Finding(side.side, True, f"{side.engine} {side.model}: {engine.plan()}")
-    except MaiError as error:
+    except Exception as error:
         return Finding(side.side, False, _line(error))
 
 
@@ -141,12 +148,11 @@ async def _answers(engine: Engine) -> None:
     await engine.close()
 
 
-def _tried(what: str, fine: str, attempt: Callable[[], object], remedy: str) -> Finding:
+def _tried(what: str, find: Callable[[], str], remedy: str) -> Finding:
     try:
-        attempt()
+        return Finding(what, True, find())
     except Exception as error:
         return Finding(what, False, f"{_line(error)} {remedy}")
-    return Finding(what, True, fine)
 
 
 def _line(error: BaseException) -> str:

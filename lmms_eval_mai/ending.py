@@ -9,8 +9,10 @@ import contextlib
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -70,6 +72,16 @@ def ends_if_results_are_lost(hint: Callable[[], str]) -> None:
         logger.add(end, level="WARNING", filter=_says_results_are_lost, catch=False)
 
 
+def results_written() -> Callable[[], bool]:
+    """Whether lmms-eval's command has written its results since now, where it was told to. In a library they are the
+    caller's."""
+    frame, since = _command(), time.time() - 1  # file systems round
+    output = None if frame is None else getattr(frame.f_locals.get("args"), "output_path", None)
+    if output is None:
+        return lambda: True
+    return lambda: any(file.stat().st_mtime >= since for file in Path(output).rglob("*_results.json"))
+
+
 def _says_results_are_lost(record: Any) -> bool:
     return record["name"] == "lmms_eval.loggers.evaluation_tracker" and record["message"].startswith("Could not save")
 
@@ -95,13 +107,19 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 def _in_lmms_evals_command() -> bool:
     """Whether `lmms-eval` itself called us, for one configuration. With several in one `--config` file it goes on with
     the next after an error, and that must stay so."""
+    frame = _command()
+    return frame is not None and len(frame.f_locals.get("args_list", ())) <= 1
+
+
+def _command() -> FrameType | None:
+    """The frame of lmms-eval's command, if that is what called us."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         code = frame.f_code
         if code.co_name == "cli_evaluate" and code.co_filename.replace("\\", "/").endswith("lmms_eval/__main__.py"):
-            return len(frame.f_locals.get("args_list", ())) <= 1
+            return frame
         frame = frame.f_back
-    return False
+    return None
 
 
 def _print(text: str) -> None:

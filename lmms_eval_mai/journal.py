@@ -13,7 +13,7 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -140,11 +140,11 @@ class Journal:
         for file in (self._file, *self._others):
             os.close(file)
 
-    def complete(self, walked: set[SampleKey] | None) -> None:
+    def complete(self, walked: set[SampleKey] | None, written: Callable[[], bool] = lambda: True) -> None:
         """The run of these samples (None: of all) is complete, and nothing is left to resume, of any rank. The journal
         goes when this process ends well, or opens it again: lmms-eval has scored, but its results are not yet on the
-        disk. Of a longer run it stays."""
-        complete(self.path, [self.path, *self._left_by_others()], walked)
+        disk, which `written` tells then. Of a longer run it stays."""
+        complete(self.path, [self.path, *self._left_by_others()], walked, written)
 
     async def _append(self, record: dict[str, Any]) -> None:
         if self._broken is not None:

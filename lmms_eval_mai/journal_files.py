@@ -4,7 +4,7 @@ import contextlib
 import errno
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing import util
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,12 @@ _complete: dict[Path, util.Finalize] = {}
 """Journals of runs that this process completed."""
 
 
-def complete(path: Path, files: list[Path], walked: set[SampleKey] | None) -> None:
-    """Remove `files` when this process ends well, or opens `path` again, unless they hold other samples than these
-    (None: whatever they hold): those of a longer run that is not complete."""
-    _complete[path] = util.Finalize(None, _remove, (files, walked), exitpriority=0)
+def complete(
+    path: Path, files: list[Path], walked: set[SampleKey] | None, written: Callable[[], bool] = lambda: True
+) -> None:
+    """Remove `files` when this process ends by itself, or opens `path` again: if the results are `written`, and unless
+    they hold other samples than these (None: whatever they hold), those of a longer run that is not complete."""
+    _complete[path] = util.Finalize(None, _remove, (files, walked, written), exitpriority=0)
 
 
 def forget_complete(path: Path) -> None:
@@ -45,8 +47,10 @@ def keep_complete() -> list[Path]:
     return kept
 
 
-def _remove(files: list[Path], walked: set[SampleKey] | None) -> None:
+def _remove(files: list[Path], walked: set[SampleKey] | None, written: Callable[[], bool]) -> None:
     with contextlib.suppress(OSError):
+        if not written():
+            return
         if walked is None or all(_sample_of(line) in walked for file in files for line in _records(file)):
             for file in files:
                 file.unlink()

@@ -16,7 +16,7 @@ from lmms_eval.api.model import lmms
 from lmms_eval_mai import report
 from lmms_eval_mai.benchmarks import extract_answer
 from lmms_eval_mai.config import parse
-from lmms_eval_mai.ending import ends_if_results_are_lost, told_to_user
+from lmms_eval_mai.ending import ends_if_results_are_lost, results_written, told_to_user
 from lmms_eval_mai.errors import ArgumentError, MaiError, SampleError
 from lmms_eval_mai.journal_files import keep_complete
 from lmms_eval_mai.metering import Run, TraceCounts
@@ -81,7 +81,7 @@ class MaiCascade(lmms):
     def batch_sizes(self) -> dict[str, int]:
         """Batch sizes as lmms-eval reports them: there are none. It asks when the results are there and never before
         (evaluator.py, `simple_evaluate`), so this is where a complete run's journal goes."""
-        self._session.complete()
+        self._session.complete(results_written())
         ends_if_results_are_lost(_kept_journal)
         return {}
 

@@ -8,7 +8,7 @@ import contextlib
 import gc
 import itertools
 import time
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -55,7 +55,7 @@ class Session:
             self._engines[side.side] = SupervisedEngine(engine, restarts, config.call_timeout, starting)
         self._journal: Journal | None = None
         self._loop: LoopThread | None = None
-        self._running = False
+        self._running: set[str] = set()
         self._walked: set[SampleKey] = set()
         self._ranks = 1
 
@@ -66,10 +66,12 @@ class Session:
         if not todo:
             return outcomes
         keys = [_sample_key(requests[index], repeat) for index, repeat in todo]
+        # What an endpoint serves is part of the fingerprint, and only it can say so.
+        self._call(self._start([side.side for side in self.config.sides() if side.engine == "openai"]))
         self._open_journal(keys, {request.args[4]: request.args[2] for request in requests}, rank, world_size)
         self._walked.update(keys)
         self._ranks = world_size
-        self._call(self._start())
+        self._call(self._start(list(self._engines)))
         pair, config, journal, meter = self._pair(), self.config, self._journal, self.run.meter
         mode, models = MODES[config.mode], {side.side: side.model for side in config.sides()}
         allowed = config.max_errors if config.max_errors >= 1 else int(config.max_errors * len(self._walked))
@@ -140,7 +142,7 @@ class Session:
     def stop(self) -> None:
         """Stop the engines; the journal stays."""
         loop, self._loop = self._loop, None
-        self._running = False
+        self._running.clear()
         if loop is not None:
             try:
                 loop.run(self._close_all())
@@ -149,11 +151,11 @@ class Session:
         if self._journal is not None:
             self._journal.close()
 
-    def complete(self) -> None:
-        """The results are there: nothing is left to resume."""
+    def complete(self, written: Callable[[], bool]) -> None:
+        """The results are there: nothing is left to resume, once they are `written`."""
         if self._journal is not None:
             # Other ranks walked other samples, of which this one knows nothing.
-            self._journal.complete(self._walked if self._ranks == 1 else None)
+            self._journal.complete(self._walked if self._ranks == 1 else None, written)
             self._journal = None
         self._walked = set()
 
@@ -189,12 +191,11 @@ class Session:
             self._loop = LoopThread()
         self._loop.run(coroutine)
 
-    async def _start(self) -> None:
-        if self._running:
-            return
-        for engine in self._engines.values():  # one after the other: each measures the memory that is free
-            await engine.start()
-        self._running = True
+    async def _start(self, sides: Sequence[str]) -> None:
+        for side in sides:  # one after the other: each measures the memory that is free
+            if side not in self._running:
+                await self._engines[side].start()
+                self._running.add(side)
 
     async def _close_all(self) -> None:
         if self._journal is not None and not self._journal.closed:

@@ -111,9 +111,9 @@ def _evaluate(
 class Command:
     """lmms-eval's own command, in a process like `start`'s."""
 
-    def __init__(self, folder: Path, log: Path, *arguments: str) -> None:
+    def __init__(self, folder: Path, log: Path, *arguments: str, broken_off: bool = False) -> None:
         self._log = log
-        self.process = SERVER.Process(target=_command, args=(folder, log, arguments))
+        self.process = SERVER.Process(target=_command, args=(folder, log, arguments, broken_off))
         self.process.start()
 
     def end(self, timeout: float = 120) -> tuple[int | None, str]:
@@ -131,11 +131,17 @@ def _session(process: psutil.Process) -> int | None:
         return None
 
 
-def _command(folder: Path, log: Path, arguments: tuple[str, ...]) -> None:
+def _command(folder: Path, log: Path, arguments: tuple[str, ...], broken_off: bool) -> None:
     _apart(log)
     os.chdir(folder)
     from lmms_eval.__main__ import cli_evaluate
+    from lmms_eval.loggers import EvaluationTracker
 
+    def broken_off_here(*args: Any, **kwargs: Any) -> None:
+        sys.exit(130)
+
+    if broken_off:
+        EvaluationTracker.save_results_aggregated = broken_off_here  # type: ignore[method-assign]
     sys.argv = ["lmms-eval", *arguments]
     cli_evaluate()
 

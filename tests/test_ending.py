@@ -23,11 +23,15 @@ def data(drawn_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return large_pope(drawn_data, tmp_path_factory.mktemp("ending"), ROWS)
 
 
-def command(data: Path, folder: Path, output: Path | None = None, **model_args: Any) -> Command:
+def command(
+    data: Path, folder: Path, output: Path | None = None, broken_off: bool = False, **model_args: Any
+) -> Command:
+    """`broken_off`: Ctrl-C comes when lmms-eval is about to write its results."""
     arguments = {"engine": "scripted", "max_open_samples": 2, "journal": folder / "journal", **model_args}
     given = ",".join(f"{name}={value}" for name, value in arguments.items())
     line = ["--model", "mai_cascade", "--tasks", "pope_s", "--model_args", given]
-    return Command(data, folder / "log", *line, *(["--output_path", str(output)] if output else []))
+    line += ["--output_path", str(output)] if output else []
+    return Command(data, folder / "log", *line, broken_off=broken_off)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +72,14 @@ def test_results_that_cannot_be_written_end_the_command_with_1_and_keep_the_jour
     code, text = process.end()
     assert code == 0 and f"resuming: {ROWS} of {ROWS} done" in text
     assert list((tmp_path / "journal").iterdir()) == [] and list((tmp_path / "out").glob("*/*_results.json"))
+
+
+def test_a_command_that_ends_before_its_results_are_written_keeps_the_journal(data: Path, tmp_path: Path) -> None:
+    arguments = {"time_scale": 0, **scripts(data, "pope_s", ROWS, seconds=1)}
+    code, text = command(data, tmp_path, output=tmp_path / "out", broken_off=True, **arguments).end()
+    assert code == 130 and list((tmp_path / "journal").iterdir())
+    code, text = command(data, tmp_path, output=tmp_path / "out", **arguments).end()
+    assert code == 0 and f"resuming: {ROWS} of {ROWS} done" in text
 
 
 def test_a_wrong_argument_ends_the_command_with_1_and_one_sentence(data: Path, tmp_path: Path) -> None:

@@ -16,7 +16,15 @@ from lmms_eval_mai.config import parse
 from lmms_eval_mai.engines.base import Call, CallKey, Image, Prompt, Sampling, Turn
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.openai import OpenAIEngine
-from lmms_eval_mai.errors import ArgumentError, CallTimeout, EngineDied, EngineStartError, MaiError, SampleError
+from lmms_eval_mai.errors import (
+    ArgumentError,
+    CallTimeout,
+    EngineDied,
+    EngineStartError,
+    MaiError,
+    PromptTooLong,
+    SampleError,
+)
 
 SAMPLING = Sampling(max_tokens=16)
 
@@ -132,6 +140,71 @@ def test_an_answer_that_was_broken_off_is_no_answer() -> None:
     assert isinstance(error, SampleError) and "ended the answer with 'abort'" in str(error)
 
 
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ({"role": "assistant", "content": None, "refusal": "I will not."}, "it refused: I will not."),
+        ({"role": "assistant", "content": None, "reasoning_content": "Let me see."}, "splits off reasoning"),
+    ],
+)
+def test_an_answer_without_a_text_is_no_answer(message: dict[str, Any], words: str) -> None:
+    error = with_servers([ScriptedServer(message=message)], ask)
+    assert isinstance(error, SampleError) and words in str(error)
+
+
+def test_one_request_that_breaks_its_connection_is_its_samples_error_where_others_are_answered() -> None:
+    server = ScriptedServer(unanswerable="poison", seconds=0.01)
+
+    async def ask_all(engine: OpenAIEngine) -> tuple[Any, list[Any]]:
+        bad = asyncio.ensure_future(asyncio.gather(engine.generate(prompt(0, text="poison"), SAMPLING),
+                                                   return_exceptions=True))  # fmt: skip
+        good = []
+        while not bad.done():
+            good.append(await engine.generate(prompt(1), SAMPLING))
+            await asyncio.sleep(0.05)
+        return (await bad)[0], good
+
+    error, good = with_servers([server], ask_all, retry_for=3)
+    assert isinstance(
+        error, SampleError
+    ) and "breaks this request off for small_retry_for=3 s, and answers others" in str(error)
+    assert len(good) > 10
+
+
+def test_a_server_that_tells_its_context_gets_all_that_decides_a_token_and_no_more_tokens_than_it_has() -> None:
+    server = ScriptedServer(context=1000)
+
+    async def ask_long(engine: OpenAIEngine) -> None:
+        await engine.generate(prompt(), Sampling(max_tokens=4096))
+
+    with_servers([server], ask_long)
+    assert {name: server.seen[0][name] for name in ("max_tokens", "top_k", "repetition_penalty")} == {
+        "max_tokens": 1000, "top_k": 0, "repetition_penalty": 1.0,
+    }  # fmt: skip
+
+
+def test_thinking_cannot_be_shortened_on_a_server_without_a_tokenizer() -> None:
+    async def shorten(engine: OpenAIEngine) -> Any:
+        return await engine.shorten(prompt(0, text="Think: abc. Answer."), "abc", SAMPLING)
+
+    with pytest.raises(PromptTooLong, match="has no /tokenize with which to shorten it"):
+        with_servers([ScriptedServer(context=1000)], shorten)
+
+
+def test_replicas_that_serve_different_models_are_refused() -> None:
+    with pytest.raises(EngineStartError, match="serve different ones"):
+        with_servers([ScriptedServer(models=("a",)), ScriptedServer(models=("b",))], ask)
+
+
+def test_what_is_served_and_not_where_is_the_engines_identity() -> None:
+    async def identity(engine: OpenAIEngine) -> Any:
+        return engine.identity()
+
+    first, moved = (with_servers([ScriptedServer(models=("a",))], identity) for _ in range(2))
+    other = with_servers([ScriptedServer(models=("b",))], identity)
+    assert first == moved and first["model"] == "a" and other["model"] == "b"
+
+
 def test_calls_of_a_sample_go_to_one_replica_and_to_another_where_it_is_gone() -> None:
     servers = [ScriptedServer(), ScriptedServer(), ScriptedServer()]
 
@@ -235,6 +308,12 @@ def test_a_wrong_key_is_refused_and_printed_nowhere(monkeypatch: pytest.MonkeyPa
     assert "refuses the key in MINE" in text and "sk-wrong-one" not in text and "<key>" in text
     monkeypatch.setenv("MINE", "sk-right")
     assert isinstance(with_servers([server], ask, api_key_env="MINE"), Call)
+    monkeypatch.setenv("MINE", "sk-right\n")  # as `$(cat file)` and mounted secrets have it
+    assert isinstance(with_servers([server], ask, api_key_env="MINE"), Call)
+    monkeypatch.setenv("MINE", "sk-ri\x07ght")
+    with pytest.raises(ArgumentError, match="holds characters that no key has") as error:
+        engine_of("http://host/v1", api_key_env="MINE")
+    assert "sk-ri" not in str(error.value)
 
 
 def test_a_wrong_model_is_refused_with_those_that_are_served() -> None:
@@ -255,6 +334,10 @@ def test_a_server_that_lists_nothing_needs_the_models_name() -> None:
     [
         ({"small": "http://user:pw@host/v1"}, "a user name, a password or a query"),
         ({"small": "http:///v1"}, "is no address"),
+        ({"small": "http://host:99999/v1"}, "is no address"),
+        ({"small": "HTTP://host:port/v1"}, "is no address"),
+        ({"small": "http://user:pw@host/v1", "small_engine": "vllm"}, "is an address of an endpoint"),
+        ({"small": "http://host/v1", "small_concurrency": 2.5}, "concurrency=2.5"),
         ({"small": "http://host/v1", "small_api_key_env": "NOT_THERE"}, "no environment variable NOT_THERE"),
         ({"small": "http://host/v1", "small_retry_for": -1}, "retry_for=-1"),
         ({"small": "http://host/v1", "small_api_key": "sk-1"}, "Unknown model argument 'api_key'"),

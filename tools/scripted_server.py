@@ -28,6 +28,12 @@ class ScriptedServer:
     text: str = "[[Yes]]"
     tokens: int = 5
     seconds: float = 0.0
+    context: int | None = None
+    """`max_model_len` in its listing, as vLLM and SGLang have it."""
+    message: dict[str, Any] | None = None
+    """Instead of the text, the whole message of an answer."""
+    unanswerable: str | None = None
+    """A text in a request that breaks its connection."""
     listing: bool = True
     """Whether it says which models it has."""
     silent: bool = False
@@ -53,7 +59,9 @@ class ScriptedServer:
             raise web.HTTPNotFound
         if refused := self._refused(request):
             return refused
-        return web.json_response({"object": "list", "data": [{"id": m, "object": "model"} for m in self.models]})
+        more = {} if self.context is None else {"max_model_len": self.context}
+        cards = [{"id": name, "object": "model", **more} for name in self.models]
+        return web.json_response({"object": "list", "data": cards})
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         if refused := self._refused(request):
@@ -62,6 +70,8 @@ class ScriptedServer:
         if self.remember:
             self.seen.append(json.loads(body))
         fault = self.faults.popleft() if self.faults else None
+        if self.unanswerable is not None and self.unanswerable.encode() in body:
+            fault = "drop"
         if fault == "drop" and request.transport is not None:
             request.transport.abort()
             return web.Response()
@@ -88,7 +98,7 @@ class ScriptedServer:
         return web.json_response({"error": error}, status=401)
 
     def _answer(self, finish_reason: str) -> dict[str, Any]:
-        message = {"role": "assistant", "content": self.text}
+        message = self.message or {"role": "assistant", "content": self.text}
         usage = {"prompt_tokens": 50, "completion_tokens": self.tokens, "total_tokens": 50 + self.tokens}
         usage["prompt_tokens_details"] = {"cached_tokens": 32}  # type: ignore[assignment]
         choice = {"index": 0, "message": message, "finish_reason": finish_reason}

@@ -26,6 +26,11 @@ def without(prompt: Prompt, thinking: str) -> tuple[Turn, ...]:
     return (*before, Turn(last.role, empty))
 
 
+def is_too_long(reason: str) -> bool:
+    """Whether vLLM, in this process or behind a server, refuses a prompt for its length."""
+    return "context length" in reason or "maximum model length" in reason
+
+
 def answer_room(max_tokens: int) -> int:
     """Tokens that thinking must leave to the answer."""
     return max(16, min(max_tokens, ANSWER_ROOM))

@@ -23,21 +23,29 @@ class Watch:
         return torch.tensor([stopped or one.done() for one in self._answers], device=input_ids.device)
 
 
-def generation_config(model: Any, sampling: Sampling, max_new_tokens: int, pad: int) -> tuple[Any, set[int]]:
-    """All that decides a token is said here: a checkpoint's own defaults would sample. -> (config, end tokens)."""
+def take_over_decoding(model: Any) -> set[int]:
+    """From here on nothing of the checkpoint's own decides a token: `generate` fills what a configuration leaves open
+    from the model's. -> the tokens that end an answer."""
     from transformers import GenerationConfig
 
-    own = model.generation_config.eos_token_id
-    ends = set() if sampling.ignore_eos or own is None else set(own if isinstance(own, list) else [own])
+    own = model.generation_config
+    ends = own.eos_token_id
+    model.generation_config = GenerationConfig(bos_token_id=own.bos_token_id, pad_token_id=own.pad_token_id)
+    return set() if ends is None else set(ends if isinstance(ends, list) else [ends])
+
+
+def generation_config(sampling: Sampling, max_new_tokens: int, pad: int, ends: set[int]) -> Any:
+    """All that decides a token."""
+    from transformers import GenerationConfig
+
     choices: dict[str, Any] = {"do_sample": False}
     if sampling.temperature > 0:
         choices = {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p}
         choices["top_k"] = sampling.top_k  # 0: all
-    config = GenerationConfig(
+    return GenerationConfig(
         max_new_tokens=max_new_tokens,
         repetition_penalty=sampling.repetition_penalty,
         eos_token_id=sorted(ends) or None,
         pad_token_id=pad,
         **choices,
     )
-    return config, ends

@@ -9,15 +9,14 @@ from typing import Any, TypeVar
 from lmms_eval_mai.config import SideConfig, check_names
 from lmms_eval_mai.engines.base import Call, Image, Prompt, Sampling, Side, Turn
 from lmms_eval_mai.engines.chat import answer_room, joined, without
+from lmms_eval_mai.engines.openai_errors import OpenAIOptions, failure, key_refused
 from lmms_eval_mai.engines.pictures import data_url
-from lmms_eval_mai.engines.replicas import Endpoint, Replicas, addresses, too_slow
+from lmms_eval_mai.engines.replicas import Endpoint, Replicas, addresses, key_of, too_slow
 from lmms_eval_mai.errors import (
     ArgumentError,
-    CallTimeout,
     EngineDied,
     EngineStartError,
     EngineUnavailable,
-    MaiError,
     PromptTooLong,
     SampleError,
 )
@@ -28,30 +27,6 @@ R = TypeVar("R")
 LISTING_S = 10.0
 """Seconds in which an endpoint says what it serves."""
 INDIFFERENT = {"api_key_env", "retry_for", "request_timeout", "concurrency"}
-
-
-@dataclasses.dataclass(frozen=True)
-class OpenAIOptions:
-    """Arguments of the engine, `small_<name>` / `large_<name>` / `<name>` for both."""
-
-    model: str | None = None
-    """The name under which the endpoint serves the model; needed only where it serves several."""
-    api_key_env: str = "OPENAI_API_KEY"
-    """The environment variable that holds the key. A key is never an argument: lmms-eval prints those."""
-    retry_for: float = 120.0
-    """Seconds for which a call that fails is asked again, and for which an endpoint is waited for at the start."""
-    request_timeout: float = 600.0
-    """Seconds for one answer."""
-    concurrency: int = 256
-    """Requests at once to each endpoint."""
-    max_pixels: int | None = None
-    """Larger pictures are shrunk to it before they are sent."""
-
-    def __post_init__(self) -> None:
-        for name, least in (("retry_for", 0), ("request_timeout", 0.001), ("concurrency", 1), ("max_pixels", 1)):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int | float) or not value >= least):
-                raise ArgumentError(f"{name}={value} cannot be: give a number of at least {least:g}.")
 
 
 class OpenAIEngine:
@@ -71,6 +46,7 @@ class OpenAIEngine:
 
     def check(self) -> None:
         variable = self._options.api_key_env
+        key_of(variable)
         if variable != OpenAIOptions.api_key_env and not os.environ.get(variable):
             raise ArgumentError(f"{self.name}_api_key_env={variable}: there is no environment variable {variable}.")
         try:
@@ -85,9 +61,11 @@ class OpenAIEngine:
         return f"{replicas}up to {self._options.concurrency} calls at once{' each' if replicas else ''}"
 
     def identity(self) -> Identity:
+        """What is served is known after `start`."""
         return {
             "engine": "openai",
-            "model": self._options.model or self._config.model,
+            "model": self._model or self._options.model or self._config.model,
+            "context": str(self._context or "unknown"),
             "arguments": arguments(self._config.arguments, INDIFFERENT),
         }
 
@@ -102,8 +80,13 @@ class OpenAIEngine:
         except BaseException:
             await replicas.close()
             raise
+        if len({name for name, _ in served}) > 1:
+            await replicas.close()
+            each = ", ".join(f"{url}: {name}" for url, (name, _) in zip(self._urls, served, strict=True))
+            raise EngineStartError(f"The replicas of the {self.name} model serve different ones ({each}).")
         self._replicas = replicas
-        self._model, self._context = served[0]
+        self._model = served[0][0]
+        self._context = min((context for _, context in served if context is not None), default=None)
 
     async def close(self) -> None:
         replicas, self._replicas = self._replicas, None
@@ -131,8 +114,8 @@ class OpenAIEngine:
                 f"{self._context} tokens. Serve it with a longer one (--max-model-len)."
             )
         body = {"model": self._model, "prompt": thinking, "add_special_tokens": False}
-        tokens = (await self._post(prompt, "tokenize", body))["tokens"]
-        end = (await self._post(prompt, "detokenize", {"model": self._model, "tokens": tokens[-room:]}))["prompt"]
+        tokens = await self._post(prompt, "tokenize", body, "tokens")
+        end = await self._post(prompt, "detokenize", {"model": self._model, "tokens": tokens[-room:]}, "prompt")
         return str(end).lstrip("\ufffd"), max(0, len(tokens) - room)
 
     async def _messages(self, turns: tuple[Turn, ...]) -> list[dict[str, Any]]:
@@ -152,7 +135,8 @@ class OpenAIEngine:
         parameters: dict[str, Any] = {
             "model": self._model,
             "messages": messages,
-            "max_tokens": sampling.max_tokens,
+            # vLLM refuses more than the context instead of stopping there.
+            "max_tokens": min(sampling.max_tokens, self._context or sampling.max_tokens),
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
         }
@@ -167,9 +151,23 @@ class OpenAIEngine:
             prompt, lambda client: client.chat.completions.create(**parameters, extra_body=extra or None)
         )
 
-    async def _post(self, prompt: Prompt, path: str, body: dict[str, Any]) -> Any:
-        """To a path beside `/v1`."""
-        return await self._sent(prompt, lambda client: client.post(_beside(client, path), body=body, cast_to=object))
+    async def _post(self, prompt: Prompt, path: str, body: dict[str, Any], wanted: str) -> Any:
+        """To a path beside `/v1`; -> one field of the reply."""
+        import openai
+
+        try:
+            reply = await self._sent(
+                prompt, lambda client: client.post(_beside(client, path), body=body, cast_to=object)
+            )
+            return reply[wanted]  # type: ignore[index]
+        except (EngineDied, SampleError, KeyError, TypeError) as error:
+            status = getattr(error.__cause__, "status_code", None)
+            if isinstance(error.__cause__, openai.OpenAIError) and status not in (404, 405):
+                raise
+            raise PromptTooLong(
+                f"{prompt.key}: the thinking does not fit, and {self._config.model} has no /{path} with which to "
+                f"shorten it. Serve {self._model} with a longer context, or lower max_new_tokens."
+            ) from error
 
     async def _sent(self, prompt: Prompt, send: Callable[[Any], Awaitable[R]]) -> R:
         """One request, to the endpoint of its sample."""
@@ -181,33 +179,7 @@ class OpenAIEngine:
         try:
             return await replicas.ask(replicas.of(f"{prompt.key.task} {prompt.key.doc_id}"), send)
         except openai.OpenAIError as error:
-            raise self._failure(prompt, error, replicas.why(error)) from error
-
-    def _failure(self, prompt: Prompt, error: Any, why: str) -> MaiError:
-        """What is left when asking again did not help."""
-        import openai
-
-        where, side, window = self._config.model, self.name, f"{self.name}_retry_for={self._options.retry_for:g} s"
-        if too_slow(error):
-            return CallTimeout(
-                f"{prompt.key}: {where} did not answer within {side}_request_timeout={self._options.request_timeout:g} "
-                "s. Raise it, or lower max_open_samples so that calls wait less."
-            )
-        if isinstance(error, openai.APIConnectionError):
-            return EngineDied(f"The {side} engine {where} did not answer for {window} ({why}). Look whether it runs.")
-        status = getattr(error, "status_code", None)
-        if status in (401, 403):
-            return EngineDied(self._key_refused(where, why))
-        if status == 404:
-            return EngineDied(f"{where} no longer serves {self._model} ({why}).")
-        if "context length" in why or "context_length" in str(getattr(error, "code", "")):
-            return PromptTooLong(
-                f"{prompt.key}: the prompt does not fit the context of {self._model} ({why}). Serve it with a longer "
-                f"one, or shrink pictures with {side}_max_pixels=N."
-            )
-        if status is None or (status < 500 and status != 429):
-            return SampleError(f"{prompt.key}: {where} refused the request ({why}).")
-        return SampleError(f"{prompt.key}: {where} failed for {window} ({why}).")
+            raise failure(prompt, self._config.model, self._model, self._options, error, replicas) from error
 
     async def _served(self, replicas: Replicas, endpoint: Endpoint) -> tuple[str, int | None]:
         """(name, context or None) of the model there. Raises `EngineStartError`."""
@@ -225,7 +197,9 @@ class OpenAIEngine:
                 f"which usually ends in /v1, and give {side}_model=NAME if it is right."
             ) from error
         except (openai.AuthenticationError, openai.PermissionDeniedError) as error:
-            raise EngineStartError(self._key_refused(f"{side}={endpoint.url}", replicas.why(error))) from error
+            raise EngineStartError(
+                key_refused(f"{side}={endpoint.url}", self._options.api_key_env, replicas.why(error))
+            ) from error
         except openai.OpenAIError as error:
             window = timeout if too_slow(error) else self._options.retry_for
             raise EngineStartError(
@@ -242,24 +216,26 @@ class OpenAIEngine:
             )
         return given, getattr(cards[given], "max_model_len", None)
 
-    def _key_refused(self, where: str, why: str) -> str:
-        variable = self._options.api_key_env
-        key = f"the key in {variable}" if os.environ.get(variable) else f"requests without a key: {variable} is not set"
-        return f"{where} refuses {key} ({why}). Set {variable} in the environment."
-
 
 def _beside(client: Any, path: str) -> str:
     return str(client.base_url).rstrip("/").removesuffix("/v1") + "/" + path
 
 
 def _call(prompt: Prompt, answer: Any, total_s: float) -> Call:
+    if not getattr(answer, "choices", None) or answer.usage is None:
+        what = getattr(answer, "error", None) or "no answer, or no token counts, in the reply"
+        raise SampleError(f"{prompt.key}: the server answered without an answer ({str(what)[:400]}).")
     choice, usage = answer.choices[0], answer.usage
-    if choice.finish_reason not in ("stop", "length") or usage is None:
+    if choice.finish_reason not in ("stop", "length"):
         raise SampleError(f"{prompt.key}: the server ended the answer with {choice.finish_reason!r}.")
+    if choice.message.content is None:
+        refusal = getattr(choice.message, "refusal", None)
+        why = f"it refused: {refusal}" if refusal else "a server that splits off reasoning must be told not to"
+        raise SampleError(f"{prompt.key}: the server's answer has no text ({why}).")
     details = usage.prompt_tokens_details
     return Call(
         key=prompt.key,
-        text=choice.message.content or "",
+        text=choice.message.content,
         finish_reason=choice.finish_reason,
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=(details.cached_tokens or 0) if details else 0,

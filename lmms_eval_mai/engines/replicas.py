@@ -13,7 +13,7 @@ import time
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from loguru import logger
 
@@ -23,6 +23,8 @@ R = TypeVar("R")
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 16.0
 CONNECT_S = 5.0
+AVOIDED_S = 10.0
+"""Seconds for which an endpoint that could not be reached is asked after the others."""
 NO_KEY = "none"
 """What is sent where no key is set: the client insists on one, and servers of one's own ask for none."""
 
@@ -32,14 +34,31 @@ def addresses(side: str, given: str) -> list[str]:
     urls = [url.strip().strip("\"'").rstrip("/") for url in given.strip().strip("[]").split(",")]
     for url in urls:
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ArgumentError(f"{side}={given} is no address of an endpoint: give http://HOST:PORT/v1.")
         if parts.username or parts.password or parts.query:
             raise ArgumentError(
                 f"{side}: the address of {parts.hostname} holds a user name, a password or a query, which would be "
                 f"printed. Put the key into the environment: OPENAI_API_KEY, or the variable {side}_api_key_env names."
             )
+        if parts.scheme not in ("http", "https") or not parts.hostname or not _port(parts):
+            raise ArgumentError(f"{side}={given} is no address of an endpoint: give http://HOST:PORT/v1.")
     return urls
+
+
+def _port(parts: SplitResult) -> bool:
+    """Whether its port is one, or none is said."""
+    try:
+        return parts.port is None or parts.port > 0
+    except ValueError:
+        return False
+
+
+def key_of(variable: str) -> str:
+    """The key in an environment variable, without the line break that `cat` leaves; `NO_KEY` if there is none. Raises
+    `ArgumentError`."""
+    key = os.environ.get(variable, "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise ArgumentError(f"The key in {variable} holds characters that no key has: set it anew.")
+    return key or NO_KEY
 
 
 class Endpoint(NamedTuple):
@@ -59,7 +78,7 @@ class Replicas:
         import openai
 
         self._side = side
-        self._key = os.environ.get(key_env) or NO_KEY
+        self._key = key_of(key_env)
         self._retry_for = retry_for
         timeout = openai.Timeout(request_timeout, connect=CONNECT_S)
         self.endpoints = [
@@ -70,56 +89,74 @@ class Replicas:
             )
             for url in urls
         ]
-        self._silent = False
+        self._told: set[str] = set()
+        """Endpoints of which it was said that they fail."""
+        self._failed: dict[str, float] = {}
+        """Endpoints that could not be reached -> when."""
+        self._answered = float("-inf")
 
     async def close(self) -> None:
         for endpoint in self.endpoints:
             await endpoint.client.close()
 
     def of(self, sample: str) -> list[Endpoint]:
-        """The endpoint of a sample, and those after it."""
+        """The endpoint of a sample, and those after it; last those that could not be reached a moment ago."""
         home = zlib.crc32(sample.encode()) % len(self.endpoints)
-        return [*self.endpoints[home:], *self.endpoints[:home]]
+        order = [*self.endpoints[home:], *self.endpoints[:home]]
+        since = time.monotonic() - AVOIDED_S
+        return sorted(order, key=lambda endpoint: self._failed.get(endpoint.url, 0.0) > since)
 
     async def ask(self, order: Sequence[Endpoint], send: Callable[[Any], Awaitable[R]]) -> R:
         """Ask the first, after a failure that may pass the next, after all of them again with growing pauses, for
-        `retry_for` seconds from the first failure on. Raises the last error."""
+        `retry_for` seconds from the first failure on. Raises the last error, whose `others_answered` says whether
+        other requests were answered meanwhile."""
         import openai
 
-        deadline = None
+        began = 0.0
         for number in itertools.count(1):
             endpoint = order[(number - 1) % len(order)]
             try:
                 async with endpoint.places:
                     answer = await send(endpoint.client)
-                self._silent = False
+                self._answered = time.monotonic()
+                self._told.discard(endpoint.url)
+                self._failed.pop(endpoint.url, None)
                 return answer
             except (openai.APIConnectionError, openai.APIStatusError) as error:
                 now = time.monotonic()
-                deadline = deadline or now + self._retry_for
+                if isinstance(error, openai.APIConnectionError):
+                    self._failed[endpoint.url] = now
+                began = began or now
                 wait = _wait(error, number // len(order)) if number % len(order) == 0 else 0.0
-                if not _may_pass(error) or now + wait > deadline:
+                if not _may_pass(error) or now + wait > began + self._retry_for:
+                    # A second, for what had been answered when it began and was still on its way.
+                    error.others_answered = self._answered > began + 1  # type: ignore[union-attr]
                     raise
                 self._tell(endpoint, error)
             await asyncio.sleep(wait)
         raise AssertionError("unreachable")
 
     def _tell(self, endpoint: Endpoint, error: Exception) -> None:
-        """Once for each time that it stops to answer."""
-        if not self._silent:
-            self._silent = True
+        """Once for each time that it begins to fail."""
+        if endpoint.url not in self._told:
+            self._told.add(endpoint.url)
+            what = "does not answer" if not hasattr(error, "status_code") else "is busy or in trouble"
             logger.warning(
-                f"mai_cascade: {endpoint.url} ({self._side}) does not answer ({self.why(error)}). It is asked again "
-                f"for up to {self._retry_for:g} s ({self._side}_retry_for)."
+                f"mai_cascade: {endpoint.url} ({self._side}) {what} ({self.why(error)}). What it does not answer is "
+                f"asked again for up to {self._retry_for:g} s ({self._side}_retry_for)."
             )
 
     def why(self, error: BaseException) -> str:
         """What an error says, in one line and without the key."""
+        text = self.whole(error)
+        return text if len(text) <= 400 else text[:400] + "..."
+
+    def whole(self, error: BaseException) -> str:
+        """The same at any length."""
         causes = [error, *([error.__cause__] if error.__cause__ is not None else [])]
         texts = [" ".join(str(getattr(one, "message", one)).split()).rstrip(".") for one in causes]
         text = ": ".join(dict.fromkeys(filter(None, texts))) or type(error).__name__
-        text = text if self._key == NO_KEY else text.replace(self._key, "<key>")
-        return text if len(text) <= 400 else text[:400] + "..."
+        return text if self._key == NO_KEY else text.replace(self._key, "<key>")
 
 
 def too_slow(error: Any) -> bool:

@@ -16,10 +16,9 @@ from lmms_eval_mai import fingerprint
 from lmms_eval_mai.config import SideConfig, check_names
 from lmms_eval_mai.engines.base import Call, Prompt, Sampling, Side
 from lmms_eval_mai.engines.chat import answer_room, without
-from lmms_eval_mai.engines.checkpoints import check_checkpoint
-from lmms_eval_mai.engines.decoding import Watch, generation_config
+from lmms_eval_mai.engines.decoding import Watch, generation_config, take_over_decoding
+from lmms_eval_mai.engines.transformers_arguments import INDIFFERENT, TransformersOptions
 from lmms_eval_mai.errors import (
-    ArgumentError,
     EngineDied,
     EngineStartError,
     EngineUnavailable,
@@ -28,34 +27,6 @@ from lmms_eval_mai.errors import (
     UnreadableImage,
 )
 from lmms_eval_mai.fingerprint import Identity
-
-INDIFFERENT = {"batch_size", "devices", "device"}
-
-
-@dataclasses.dataclass(frozen=True)
-class TransformersOptions:
-    """Arguments of the engine, `small_<name>` / `large_<name>` / `<name>` for both."""
-
-    device: str | None = None
-    """`cuda:1`, `cpu`, ...; `auto` spreads the model over all there are. None: the first GPU, or the CPU."""
-    dtype: str = "auto"
-    """`float32`, `bfloat16`, ...; `auto` is the checkpoint's own."""
-    attn_implementation: str | None = None
-    """`sdpa`, `eager`, `flash_attention_2`, ...; None leaves it to transformers."""
-    batch_size: int = 8
-    """Calls that are answered together."""
-    max_model_len: int | None = None
-    """Tokens of prompt and answer; None: what the model was made for."""
-    assistant_model: str | None = None
-    """A checkpoint that drafts for this one. Calls are then answered one by one, as in Table 12."""
-    revision: str | None = None
-    trust_remote_code: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("batch_size", "max_model_len"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int | float) or value < 1):
-                raise ArgumentError(f"{name}={value} cannot be: give a whole number of at least 1.")
 
 
 @dataclasses.dataclass(eq=False)
@@ -84,22 +55,19 @@ class TransformersEngine:
         self._assistant: Any = None
         self._preparer: Any = None
         self._waiting: list[_Waiting] = []
+        self._answering: list[_Waiting] = []
+        self._threads: tuple[ThreadPoolExecutor, ...] = ()
         self._arrived = asyncio.Event()
         self._batches: asyncio.Task[None] | None = None
         self._stopped = False
 
     def check(self) -> None:
         try:
-            import torch
+            import torch  # noqa: F401
             import transformers  # noqa: F401
         except ImportError as error:
             raise EngineUnavailable(f"engine=transformers does not import here ({error}).") from error
-        check_checkpoint(self.name, self._config.model)
-        if self._options.assistant_model is not None:
-            check_checkpoint(f"{self.name}_assistant_model", self._options.assistant_model)
-        device = str(self._options.device or "")
-        if device.startswith("cuda") and not torch.cuda.is_available():
-            raise EngineUnavailable(f"{self.name}_device={device}: PyTorch finds no GPU here. Leave it out.")
+        self._options.check(self.name, self._config.model)
 
     def plan(self) -> str:
         calls = f"{self._options.batch_size} calls a batch"
@@ -131,6 +99,7 @@ class TransformersEngine:
         # One thread for the model, one for preparation, so that pictures are ready before the model is.
         self._model_thread = ThreadPoolExecutor(1, f"mai-{self.name}")
         self._preparing_thread = ThreadPoolExecutor(1, f"mai-{self.name}-prepare")
+        self._threads = (self._model_thread, self._preparing_thread)
         await asyncio.get_running_loop().run_in_executor(self._model_thread, self._load)
         self._batches = asyncio.create_task(self._answer_batches())
 
@@ -161,6 +130,7 @@ class TransformersEngine:
                 f"transformers cannot load {self.name}={self._config.model}: {_reason(error)} Its arguments here: "
                 f"{dict(self._config.arguments) or 'none'}."
             ) from error
+        self._ends = take_over_decoding(self._model)
         made_for = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
         self._context = int(options.max_model_len or made_for or 1 << 30)
 
@@ -170,12 +140,13 @@ class TransformersEngine:
         if batches is not None:
             batches.cancel()
             await asyncio.gather(batches, return_exceptions=True)
-            self._model_thread.shutdown(cancel_futures=True)
-            self._preparing_thread.shutdown(cancel_futures=True)
-        for one in self._waiting:
+        for thread in self._threads:  # a model that is loading or answering sees by itself that it is stopped
+            thread.shutdown(wait=False, cancel_futures=True)
+        self._threads = ()
+        for one in (*self._waiting, *self._answering):
             if not one.answer.done():
                 one.answer.set_exception(EngineDied(f"The {self.name} engine was stopped during {one.prompt.key}."))
-        self._waiting.clear()
+        self._waiting, self._answering = [], []
         self._model = self._assistant = self._preparer = None
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
@@ -222,6 +193,7 @@ class TransformersEngine:
             if not batch:
                 self._arrived.clear()
                 continue
+            self._answering = batch
             calls = await loop.run_in_executor(self._model_thread, self._answers_or_errors, batch)
             for one, call in zip(batch, calls, strict=True):
                 if not one.answer.done():
@@ -246,11 +218,13 @@ class TransformersEngine:
         try:
             return self._answers(batch)
         except Exception as error:
-            if self._stopped:
-                return [EngineDied(f"The {self.name} engine was stopped during {one.prompt.key}.") for one in batch]
-            if len(batch) > 1:
-                return [call for one in batch for call in self._answers_or_errors([one])]
-            return [_failure(batch[0], self._config.model, error)]
+            why = _reason(error)  # not the error: its traceback holds what the batch had in memory
+        if self._stopped:
+            return [EngineDied(f"The {self.name} engine was stopped during {one.prompt.key}.") for one in batch]
+        if len(batch) > 1:
+            _free_memory()
+            return [call for one in batch for call in self._answers_or_errors([one])]
+        return [_failure(batch[0], self._config.model, why)]
 
     def _answers(self, batch: list[_Waiting]) -> list[Call]:
         import torch
@@ -267,7 +241,8 @@ class TransformersEngine:
             for name, t in inputs.items()
         }
         watch = Watch([one.answer for one in batch], lambda: self._stopped)
-        config, ends = generation_config(self._model, sampling, min(sampling.max_tokens, room), pad)
+        ends = set() if sampling.ignore_eos else self._ends
+        config = generation_config(sampling, min(sampling.max_tokens, room), pad, ends)
         if sampling.seed is not None:
             torch.manual_seed(sampling.seed)
         with torch.inference_mode():
@@ -301,9 +276,16 @@ def _call(one: _Waiting, tokenizer: Any, row: list[int], ends: set[int], times: 
     )
 
 
-def _failure(one: _Waiting, model: str, error: Exception) -> SampleError:
+def _free_memory() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _failure(one: _Waiting, model: str, why: str) -> SampleError:
     return SampleError(
-        f"{one.prompt.key}: transformers failed on this request to {model} ({_reason(error)}). If memory is short, "
+        f"{one.prompt.key}: transformers failed on this request to {model} ({why}). If memory is short, "
         f"lower {one.prompt.key.side}_batch_size."
     )
 

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import psutil
@@ -62,9 +62,9 @@ class VllmEngine:
         arguments = dict(self._config.arguments)
         devices = placement.devices(self.name, arguments.pop("devices", None), platform)
         try:
-            engine_args = vllm_arguments.engine_args(self._config, arguments)
-            if engine_args.enable_sleep_mode and platform == "cpu":
+            if arguments.get("enable_sleep_mode") and platform == "cpu":
                 raise ArgumentError("sleep=true needs a GPU: on a CPU both models are in memory at once. Leave it out.")
+            engine_args = vllm_arguments.engine_args(self._config, arguments)
             self._environment = placement.environment(self._config.side, devices, self._partner is not None, platform)
             self._plan = placement.set_defaults(engine_args, self._config, self._partner, devices, platform)
             with placement.exported(self._environment):
@@ -139,14 +139,16 @@ class VllmEngine:
 
     async def sleep(self) -> None:
         """Weights into the machine's memory, caches away (vLLM's sleep level 1). No call may be in flight."""
-        await self._alive(self._llm.sleep(level=1))
+        await self._alive(lambda llm: llm.sleep(level=1))
 
     async def wake(self) -> None:
-        await self._alive(self._llm.wake_up())
+        await self._alive(lambda llm: llm.wake_up())
 
-    async def _alive(self, asked: Coroutine[Any, Any, None]) -> None:
+    async def _alive(self, ask: Callable[[Any], Coroutine[Any, Any, Any]]) -> None:
+        if self._llm is None:
+            raise EngineDied(f"The {self.name} engine is not running.")
         try:
-            await asked
+            await ask(self._llm)
         except Exception as error:
             raise EngineDied(
                 f"The {self.name} engine ({self._config.model}) does not sleep or wake: {error}"

@@ -2,13 +2,14 @@
 
 from lmms_eval_mai.config import SideConfig
 from lmms_eval_mai.engines.base import Image, Prompt
+from lmms_eval_mai.engines.chat import is_too_long
 from lmms_eval_mai.errors import PromptTooLong, SampleError, UnreadableImage, redacted
 
 
 def sample_error(prompt: Prompt, config: SideConfig, context: int, error: Exception) -> SampleError:
     """A request that was refused. `context`: tokens the model takes."""
     why = reason(error.__cause__ or error)
-    if "context length" in str(error) or "maximum model length" in str(error):
+    if is_too_long(str(error)):
         return PromptTooLong(
             f"{prompt.key}: the prompt does not fit the context of {config.model}, {context} tokens ({why}). Raise "
             f'{config.side}_max_model_len, or shrink images with {config.side}_mm_processor_kwargs={{"max_pixels":N}} '
