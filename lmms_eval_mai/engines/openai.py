@@ -203,8 +203,9 @@ class OpenAIEngine:
         except openai.OpenAIError as error:
             window = timeout if too_slow(error) else self._options.retry_for
             raise EngineStartError(
-                f"{side}={endpoint.url} did not answer for {window:g} s ({replicas.why(error)}). Look whether the "
-                f"server runs there, and check the address; {side}_retry_for=SECONDS waits longer for one that starts."
+                f"{side}={endpoint.url} {f'did not answer for {window:g} s' if window else 'does not answer'} "
+                f"({replicas.why(error)}). Look whether the server runs there, and check the address; "
+                f"{side}_retry_for=SECONDS waits longer for one that starts."
             ) from error
         cards = {card.id: card for card in getattr(page, "data", None) or []}
         if given is None and len(cards) == 1:
