@@ -148,6 +148,7 @@ def _command(folder: Path, log: Path, arguments: tuple[str, ...], broken_off: bo
 
 def _apart(log: Path) -> None:
     os.setsid()  # a group of its own, for signals as a terminal sends them
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever `nohup` has asked of the tests
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(file, 1)
     os.dup2(file, 2)
