@@ -73,6 +73,12 @@ class MissingAnswer(SampleError):
     """Raised when a scripted engine has no recorded answer for a call."""
 
 
+def one_line(text: str) -> str:
+    """What a library says, in one line of at most 400 characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= 400 else line[:400] + "..."
+
+
 SECRET = ("key", "token", "secret", "password", "authorization", "credential", "headers")
 
 

@@ -75,8 +75,9 @@ class Journal:
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             sync_folder(folder)
             self._lock()
-            self._others = [os.open(path, os.O_RDONLY) for path in self._left_by_others()]
-            for path, file in zip((*self._left_by_others(), self.path), (*self._others, self._file), strict=True):
+            others = self._left_by_others()  # once: another rank may make its own at any moment
+            self._others = [os.open(path, os.O_RDONLY) for path in others]
+            for path, file in zip((*others, self.path), (*self._others, self._file), strict=True):
                 end = self._read(file, self._seconds.setdefault(path.stem, {}))
             os.ftruncate(self._file, end)  # a torn last line
             if end == 0:

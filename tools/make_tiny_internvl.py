@@ -15,7 +15,7 @@ import re
 from pathlib import Path
 
 import torch
-from make_tiny_pair import SPECIAL, make_tokenizer
+from make_tiny_pair import SPECIAL, make_tokenizer, save, widen
 from safetensors.torch import load_file, save_file
 from transformers import (
     GotOcr2ImageProcessor,
@@ -143,17 +143,9 @@ def make_checkpoint(folder: Path, *, hidden: int = 96, layers: int = 3, seed: in
     )
     torch.manual_seed(seed)
     model = InternVLForConditionalGeneration(config).eval()
-    with torch.no_grad():
-        # The default initialisation is so narrow that greedy output would ignore image and prompt.
-        for name, weight in model.named_parameters():
-            if weight.dim() >= 2:
-                weight.normal_(0.0, 1.0 if "embed" in name else 0.25)
+    widen(model)
     model.generation_config.update(eos_token_id=[end, pad], pad_token_id=pad, do_sample=False)
-    processor = make_processor(tokenizer)
-    model.to(torch.bfloat16).save_pretrained(folder)
-    processor.save_pretrained(folder)
-    # transformers 5 writes processor_config.json alone; vLLM and older tools also look for this one.
-    processor.image_processor.save_pretrained(folder)
+    save(folder, model, make_processor(tokenizer))
     return folder
 
 

@@ -15,6 +15,8 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
+    PreTrainedModel,
+    ProcessorMixin,
     Qwen2Tokenizer,
     Qwen2VLImageProcessor,
     Qwen3VLConfig,
@@ -80,7 +82,15 @@ def make_processor(tokenizer: Qwen2Tokenizer, smallest: int, largest: int) -> Qw
     )
 
 
-def save(folder: Path, model: Qwen3VLForConditionalGeneration, processor: Qwen3VLProcessor) -> None:
+def widen(model: PreTrainedModel) -> None:
+    """The default initialisation is so narrow that greedy output would ignore image and prompt."""
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() >= 2:
+                weight.normal_(0.0, 1.0 if "embed" in name else 0.25)
+
+
+def save(folder: Path, model: PreTrainedModel, processor: ProcessorMixin) -> None:
     """As real checkpoints have it: bf16 safetensors, config, generation config, tokenizer, processor, chat template."""
     folder.mkdir(parents=True, exist_ok=True)
     model.to(torch.bfloat16).save_pretrained(folder)
@@ -136,11 +146,7 @@ def make_checkpoint(folder: Path, *, hidden: int, layers: int, seed: int) -> Non
     )
     torch.manual_seed(seed)
     model = Qwen3VLForConditionalGeneration(config).eval()
-    with torch.no_grad():
-        # The default initialisation is so narrow that greedy output would ignore image and prompt.
-        for name, weight in model.named_parameters():
-            if weight.dim() >= 2:
-                weight.normal_(0.0, 1.0 if "embed" in name else 0.25)
+    widen(model)
     model.generation_config.update(
         eos_token_id=[ids["<|im_end|>"], ids["<|endoftext|>"]], pad_token_id=ids["<|endoftext|>"], do_sample=False
     )

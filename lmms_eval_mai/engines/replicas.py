@@ -17,7 +17,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from loguru import logger
 
-from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.errors import ArgumentError, one_line
 
 R = TypeVar("R")
 
@@ -148,8 +148,7 @@ class Replicas:
 
     def why(self, error: BaseException) -> str:
         """What an error says, in one line and without the key."""
-        text = self.whole(error)
-        return text if len(text) <= 400 else text[:400] + "..."
+        return one_line(self.whole(error))
 
     def whole(self, error: BaseException) -> str:
         """The same at any length."""

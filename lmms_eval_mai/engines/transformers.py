@@ -25,6 +25,7 @@ from lmms_eval_mai.errors import (
     PromptTooLong,
     SampleError,
     UnreadableImage,
+    one_line,
 )
 from lmms_eval_mai.fingerprint import Identity
 
@@ -140,7 +141,7 @@ class TransformersEngine:
         if batches is not None:
             batches.cancel()
             await asyncio.gather(batches, return_exceptions=True)
-        for thread in self._threads:  # a model that is loading or answering sees by itself that it is stopped
+        for thread in self._threads:  # a model that answers sees that it is stopped; one that loads cannot be stopped
             thread.shutdown(wait=False, cancel_futures=True)
         self._threads = ()
         for one in (*self._waiting, *self._answering):
@@ -209,7 +210,7 @@ class TransformersEngine:
                 if one.sampling == first.sampling and one.prepared.shape() == first.prepared.shape()]  # fmt: skip
         # An assistant drafts for one at a time; a seed is one call's.
         alone = self._assistant is not None or first.sampling.seed is not None
-        batch = like[: 1 if alone else int(self._options.batch_size)]
+        batch = like[: 1 if alone else self._options.batch_size]
         self._waiting = [one for one in self._waiting if one not in batch]
         return batch
 
@@ -291,5 +292,4 @@ def _failure(one: _Waiting, model: str, why: str) -> SampleError:
 
 
 def _reason(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 400 else text[:400] + "..."
+    return one_line(str(error)) or type(error).__name__

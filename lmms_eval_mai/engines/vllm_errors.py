@@ -3,7 +3,7 @@
 from lmms_eval_mai.config import SideConfig
 from lmms_eval_mai.engines.base import Image, Prompt
 from lmms_eval_mai.engines.chat import is_too_long
-from lmms_eval_mai.errors import PromptTooLong, SampleError, UnreadableImage, redacted
+from lmms_eval_mai.errors import PromptTooLong, SampleError, UnreadableImage, one_line, redacted
 
 
 def sample_error(prompt: Prompt, config: SideConfig, context: int, error: Exception) -> SampleError:
@@ -36,5 +36,4 @@ def reason(error: BaseException) -> str:
         text = "; ".join(" ".join([*map(str, detail["loc"]), detail["msg"]]) for detail in details())
     else:
         text = str(error)
-    text = " ".join(text.split()) or type(error).__name__
-    return text if len(text) <= 400 else text[:400] + "..."
+    return one_line(text) or type(error).__name__
