@@ -66,6 +66,24 @@ async def walk_all(
             raise error
 
 
+async def within(seconds: float, coroutine: Coroutine[Any, Any, R]) -> R:
+    """Its result; `asyncio.TimeoutError` after so many seconds, when it is cancelled.
+
+    As `asyncio.wait_for`, which before Python 3.12 forgets its own cancellation when that comes just as the coroutine
+    ends (CPython's issue #86296): on Ctrl-C, such a worker would go on with all samples that are left.
+    """
+    task = asyncio.ensure_future(coroutine)
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+        if task.done():
+            return task.result()
+        raise asyncio.TimeoutError
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
 class LoopThread:
     """An event loop in a thread of its own, for as long as engines live.
 

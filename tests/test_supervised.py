@@ -14,7 +14,7 @@ from lmms_eval_mai.engines.base import Call, CallKey, Prompt, Sampling, Turn
 from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.engines.supervised import SupervisedEngine
 from lmms_eval_mai.errors import CallTimeout, EngineDied, EngineStartError, KilledEngine, MaiError, SampleError
-from lmms_eval_mai.running import walk_all
+from lmms_eval_mai.running import walk_all, within
 from lmms_eval_mai.sample import Sample, Trace
 
 SAMPLING = Sampling(max_tokens=8)
@@ -166,6 +166,25 @@ def test_a_call_that_hangs_ends_at_its_timeout_and_frees_its_place() -> None:
     assert isinstance(first, CallTimeout) and isinstance(second, CallTimeout)
     assert "task document 0, small short: no answer of the small engine within call_timeout=0.3 s" in str(first)
     assert answered.text == "answer 2"
+
+
+def test_a_cancellation_is_never_lost_however_close_the_end_of_the_call() -> None:
+    async def call(ticks: int) -> None:
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+
+    async def run(ticks: int, moment: int) -> bool:
+        waiting = asyncio.ensure_future(within(30, call(ticks)))
+        await call(moment)
+        if waiting.done():
+            return False
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        return True
+
+    early = [asyncio.run(run(ticks, moment)) for ticks in range(5) for moment in range(1, 8)]
+    assert True in early and False in early
 
 
 def test_a_cancelled_suspect_does_not_hold_up_the_others() -> None:

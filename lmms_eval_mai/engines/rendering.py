@@ -10,6 +10,7 @@ are not found, since `>` and a line break are one token, it replaces in the deco
 tokens and all. So its tokens are kept apart in the template, and are never those of the same letters in a text.
 """
 
+import asyncio
 import copy
 import itertools
 import re
@@ -36,7 +37,19 @@ class Renderer:
         self._special = re.compile("|".join(map(re.escape, marked))) if marked else None
 
     async def render(self, turns: tuple[Turn, ...]) -> Any:
-        """The engine's input. Raises what vLLM raises for prompts that do not fit and pictures it cannot take."""
+        """The engine's input. Raises what vLLM raises for prompts that do not fit and pictures it cannot take.
+
+        A cancelled one ends all the same, unheard: vLLM waits with `asyncio.wait_for`, which before Python 3.12 forgets
+        a cancellation that comes just as the waiting ends (CPython's issue #86296), and then the call would go on.
+        """
+        rendering = asyncio.ensure_future(self._render(turns))
+        try:
+            return await asyncio.shield(rendering)
+        except asyncio.CancelledError:
+            rendering.add_done_callback(self._forget_unheard)
+            raise
+
+    async def _render(self, turns: tuple[Turn, ...]) -> Any:
         from vllm.renderers.params import ChatParams
 
         hidden: list[str] = []
@@ -58,6 +71,10 @@ class Renderer:
         hashes = list(itertools.chain.from_iterable(rendered.get("mm_hashes", {}).values()))
         # In the one thread that uses the cache, between two pictures: never while one of them looks at it.
         self._renderer._mm_executor.submit(lambda: [cache.invalidate(number) for number in hashes])
+
+    def _forget_unheard(self, rendering: "asyncio.Future[Any]") -> None:
+        if not rendering.cancelled() and rendering.exception() is None:
+            self.forget(rendering.result())
 
     def text_tokens(self, text: str) -> list[int]:
         """The tokens of a text in which nothing is special."""

@@ -17,6 +17,7 @@ from loguru import logger
 from lmms_eval_mai.engines.base import Call, CallKey, Engine, Prompt, Sampling
 from lmms_eval_mai.errors import CallTimeout, EngineDied, KilledEngine, MaiError
 from lmms_eval_mai.fingerprint import Identity
+from lmms_eval_mai.running import within
 
 R = TypeVar("R")
 
@@ -113,7 +114,7 @@ class SupervisedEngine:
         if self._call_timeout is None:
             return await self._engine.generate(prompt, sampling)
         try:
-            return await asyncio.wait_for(self._engine.generate(prompt, sampling), self._call_timeout)
+            return await within(self._call_timeout, self._engine.generate(prompt, sampling))
         except asyncio.TimeoutError:
             raise CallTimeout(
                 f"{prompt.key}: no answer of the {self.name} engine within call_timeout={self._call_timeout:g} s. "
