@@ -7,15 +7,16 @@ Two real vLLM engines, started once, answer the same documents in six ways:
     Full RT            the small model always thinks, the large one always answers with its thinking
     MAI                the cascade
 
-    python benchmarks/demo.py                       # 1,000 documents, 2 repeats: about 10 minutes on 2 cores
+    python benchmarks/demo.py                       # 1,000 documents, 2 repeats: about 9 minutes on 2 cores
     python benchmarks/demo.py --samples 200 --repeats 1
 
-Requests are built, filtered and scored by lmms-eval's own task objects. Engines' caches are emptied before each run, so
-no way finds anything of another. Wall seconds are medians over the repeats and hold the opening of the samples; scores
-are those of the first repeat; every other repeat takes the ways in the opposite order. Intervals are at 95%, Wilson's,
-and for differences those of paired answers (tools/demo_figures.py). Harm: of the transferred documents that the large
-model's short answer in the same run had right, how many the transfer has wrong. The demo pair is a demonstration:
-nothing here is a benchmark result.
+Requests are built, filtered and scored by lmms-eval's own task objects. Engines' caches are emptied before each run,
+so no way finds anything of another. Wall seconds are medians over the repeats and hold the opening of the samples: of
+all documents as the cascade runs them, many at once, and a document of the first 100 one at a time, as a user waits
+for it. Scores are those of the first repeat; every other repeat takes the ways in the opposite order. Intervals are at
+95%, Wilson's, and for differences those of paired answers (tools/demo_figures.py). Harm: of the transferred documents
+that the large model's short answer in the same run had right, how many the transfer has wrong. The demo pair is a
+demonstration: nothing here is a benchmark result.
 """
 
 import argparse
@@ -24,7 +25,8 @@ import statistics
 import sys
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from common import print_json, print_table, walk_whole
@@ -33,7 +35,7 @@ from loguru import logger
 
 from lmms_eval_mai.cascade import MODES, Pair
 from lmms_eval_mai.config import Config, parse
-from lmms_eval_mai.engines.base import Call, Side
+from lmms_eval_mai.engines.base import Call, Engine, Side
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.vllm import VllmEngine
 from lmms_eval_mai.requests import open_sample
@@ -49,6 +51,8 @@ WAYS: dict[str, tuple[str, str]] = {
     "MAI": ("cascade", "shapes_s"),
 }
 """Name -> (mode, task)."""
+ALONE = 100
+"""Documents that are also answered one at a time."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,8 @@ class Run:
     short_right: list[bool]
     """Of the large model's short answers, in the ways that ask for them."""
     wall_s: float
+    alone_s: float = 0.0
+    """Wall seconds a document, one at a time."""
 
     def tokens(self, side: Side) -> int:
         return sum(call.output_tokens for trace in self.traces for call in trace.calls if call.key.side == side)
@@ -83,7 +89,7 @@ def score(task: Any, call: Call) -> bool:
     return bool(task.process_results(task.test_docs()[call.key.doc_id], [answer])["exact_match"])
 
 
-async def run_way(mode: str, task: Any, pair: Pair, config: Config, samples: int) -> Run:
+async def run_way(mode: str, task: Any, pair: Pair, config: Config, samples: int, open_samples: int) -> Run:
     documents = {task.config.task: {"test": task.test_docs()}}
     traces: list[Trace | None] = [None] * samples
 
@@ -94,12 +100,18 @@ async def run_way(mode: str, task: Any, pair: Pair, config: Config, samples: int
         traces[number] = trace
 
     began = time.perf_counter()
-    await walk_whole(len(traces), open_, lambda sample: MODES[mode](sample, pair), done, config.max_open_samples)
+    await walk_whole(len(traces), open_, lambda sample: MODES[mode](sample, pair), done, open_samples)
     wall_s = time.perf_counter() - began
     whole = [trace for trace in traces if trace is not None]
     short = [c for trace in whole for c in trace.calls if (c.key.side, c.key.stage) == ("large", "short")]
     kinds = [task.test_docs()[trace.answer.key.doc_id]["category"] for trace in whole]
     return Run(whole, [score(task, t.answer) for t in whole], kinds, [score(task, call) for call in short], wall_s)
+
+
+async def forget(engines: Mapping[str, Engine]) -> None:
+    for engine in engines.values():
+        assert isinstance(engine, VllmEngine)
+        await engine.forget()
 
 
 async def measure(samples: int, repeats: int) -> dict[str, list[Run]]:
@@ -113,14 +125,15 @@ async def measure(samples: int, repeats: int) -> dict[str, list[Run]]:
             await engine.start()
         pair = Pair(engines["small"], engines["large"], config.think, config.rules)
         for mode, task in WAYS.values():
-            await run_way(mode, tasks[task], pair, config, min(samples, 32))  # first-time costs
+            await run_way(mode, tasks[task], pair, config, min(samples, 32), 32)  # first-time costs
         for repeat in range(repeats):
             for way, (mode, task) in list(WAYS.items())[:: -1 if repeat % 2 else 1]:
-                for engine in engines.values():
-                    assert isinstance(engine, VllmEngine)
-                    await engine.forget()
-                runs[way].append(await run_way(mode, tasks[task], pair, config, samples))
-                logger.info(f"{way}: {runs[way][-1].wall_s:.1f} s")
+                await forget(engines)
+                run = await run_way(mode, tasks[task], pair, config, samples, config.max_open_samples)
+                await forget(engines)
+                alone = await run_way(mode, tasks[task], pair, config, min(samples, ALONE), 1)
+                runs[way].append(replace(run, alone_s=alone.wall_s / len(alone.traces)))
+                logger.info(f"{way}: {run.wall_s:.1f} s, {runs[way][-1].alone_s:.3f} s a document one at a time")
     finally:
         for engine in engines.values():
             await engine.close()
@@ -134,6 +147,7 @@ def right_by_kind(run: Run) -> Counter[str]:
 def report(runs: dict[str, list[Run]], samples: int, repeats: int) -> None:
     first = {way: one[0] for way, one in runs.items()}
     wall_s = {way: statistics.median(run.wall_s for run in one) for way, one in runs.items()}
+    alone_s = {way: statistics.median(run.alone_s for run in one) for way, one in runs.items()}
     accuracy = {way: 100 * sum(run.right) / samples for way, run in first.items()}
     tokens = {way: {"small": run.tokens("small"), "large": run.tokens("large")} for way, run in first.items()}
     rows = []
@@ -146,12 +160,13 @@ def report(runs: dict[str, list[Run]], samples: int, repeats: int) -> None:
                 f"{100 * low:.1f}-{100 * high:.1f}",
                 *(f"{tokens[way][side] / samples:.1f}" for side in ("small", "large")),
                 f"{wall_s[way]:.2f}",
+                f"{alone_s[way]:.3f}",
                 " ".join(f"{one.wall_s:.2f}" for one in runs[way]),
             )
         )
     print_table(
         f"The demo pair on {samples} documents of shapes, {repeats} interleaved runs (a demonstration)",
-        ["Way", "Accuracy %", "95% interval", "Small tokens/doc", "Large tokens/doc", "Wall s", "Runs"],
+        ["Way", "Accuracy %", "95% interval", "Small tokens/doc", "Large tokens/doc", "Wall s", "S/doc alone", "Runs"],
         rows,
     )
     right = {way: run.right for way, run in first.items()}
@@ -189,10 +204,12 @@ def report(runs: dict[str, list[Run]], samples: int, repeats: int) -> None:
     ratios = {
         "small tokens, MAI / Full RT": tokens["MAI"]["small"] / tokens["Full RT"]["small"],
         "wall, MAI / large R": wall_s["MAI"] / wall_s["large R"],
+        "wall one at a time, MAI / large R": alone_s["MAI"] / alone_s["large R"],
         "large tokens, Full RT / large S": tokens["Full RT"]["large"] / tokens["large S"]["large"],
     }
     print(", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()))
     figures = {"samples": samples, "repeats": repeats, "accuracy": accuracy, "tokens": tokens, "wall_s": wall_s}
+    figures |= {"alone_s": alone_s}
     figures |= {"gains": {name: list(values) for name, values in gains.items()}, "exits": shares}
     figures |= {"harm": harms, "ratios": ratios, "documents": kinds, "by_kind": by_kind}
     print_json("demo", figures)
