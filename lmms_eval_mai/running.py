@@ -66,22 +66,23 @@ async def walk_all(
             raise error
 
 
-async def within(seconds: float, coroutine: Coroutine[Any, Any, R]) -> R:
-    """Its result; `asyncio.TimeoutError` after so many seconds, when it is cancelled.
+async def within(seconds: float, awaitable: Awaitable[R]) -> R:
+    """Its result; `asyncio.TimeoutError` after so many seconds, when it is cancelled and has ended.
 
     As `asyncio.wait_for`, which before Python 3.12 forgets its own cancellation when that comes just as the coroutine
     ends (CPython's issue #86296): on Ctrl-C, such a worker would go on with all samples that are left.
     """
-    task = asyncio.ensure_future(coroutine)
+    task = asyncio.ensure_future(awaitable)
+    done: set[asyncio.Future[R]] = set()
     try:
-        await asyncio.wait({task}, timeout=seconds)
-        if task.done():
-            return task.result()
-        raise asyncio.TimeoutError
+        done, _ = await asyncio.wait({task}, timeout=seconds)
     finally:
-        if not task.done():
+        if not done:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+    if not done:
+        raise asyncio.TimeoutError
+    return task.result()
 
 
 class LoopThread:

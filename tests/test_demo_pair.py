@@ -125,9 +125,10 @@ def test_the_score_and_the_exits_follow_from_the_traces(demo_run: Any, samples: 
     assert demo_run[0]["scores"]["exact_match,none"] == pytest.approx(score)
 
 
-def test_every_exit_is_taken_and_both_the_large_model_and_the_cascade_beat_the_small_one(samples: list[Sample]) -> None:
+def test_every_exit_is_taken_and_the_cascade_beats_both_models_alone(samples: list[Sample]) -> None:
     exits = Counter(sample["token_counts"][0]["exit"] for sample in samples)
     assert set(exits) == {"agree_short", "agree_think", "transfer"}
     assert exits["agree_short"] >= DEMO_DOCUMENTS / 2
     short = {side: sum(right(calls(s)[side, "short"], s) for s in samples) for side in ("small", "large")}
-    assert short["small"] + 5 <= min(short["large"], sum(sample["exact_match"] for sample in samples))
+    cascade = sum(sample["exact_match"] for sample in samples)
+    assert short["small"] + 5 <= short["large"] and short["large"] + 3 <= cascade

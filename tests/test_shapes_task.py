@@ -44,6 +44,7 @@ def test_answers_are_of_the_kind_that_is_asked_for(docs: list[dict[str, Any]]) -
         options = [doc[letter] for letter in "ABCD" if doc[letter]]
         if doc["category"] == "choice":
             assert doc["answer"] in "ABCD" and len(set(options)) == 4
+            assert not doc["question"].startswith("Start at")  # two that are lost name the same letter by chance
         else:
             assert not options
             assert (doc["answer"] in ("yes", "no")) is (doc["category"] in ("yes_no", "compare"))

@@ -11,6 +11,7 @@ tokens and all. So its tokens are kept apart in the template, and are never thos
 """
 
 import asyncio
+import contextlib
 import copy
 import itertools
 import re
@@ -31,6 +32,7 @@ class Renderer:
         # A copy: reading special tokens as text is a state of the tokenizer, which vLLM uses in threads of its own.
         self._tokenizer = copy.deepcopy(tokenizer)
         special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+        self._unheard: set[asyncio.Future[Any]] = set()
         self._place = _plain_place(llm, special)
         self._place_tokens = self.text_tokens(self._place) if self._place else []
         marked = [*special, *([self._place] if self._place else [])]
@@ -46,8 +48,15 @@ class Renderer:
         try:
             return await asyncio.shield(rendering)
         except asyncio.CancelledError:
+            self._unheard.add(rendering)
             rendering.add_done_callback(self._forget_unheard)
             raise
+
+    async def close(self) -> None:
+        """Break off what nobody waits for any more."""
+        for rendering in self._unheard:
+            rendering.cancel()
+        await asyncio.gather(*self._unheard, return_exceptions=True)
 
     async def _render(self, turns: tuple[Turn, ...]) -> Any:
         from vllm.renderers.params import ChatParams
@@ -70,9 +79,11 @@ class Renderer:
             return
         hashes = list(itertools.chain.from_iterable(rendered.get("mm_hashes", {}).values()))
         # In the one thread that uses the cache, between two pictures: never while one of them looks at it.
-        self._renderer._mm_executor.submit(lambda: [cache.invalidate(number) for number in hashes])
+        with contextlib.suppress(RuntimeError):  # it is shut down, and the cache gone with it
+            self._renderer._mm_executor.submit(lambda: [cache.invalidate(number) for number in hashes])
 
     def _forget_unheard(self, rendering: "asyncio.Future[Any]") -> None:
+        self._unheard.discard(rendering)
         if not rendering.cancelled() and rendering.exception() is None:
             self.forget(rendering.result())
 

@@ -121,6 +121,8 @@ class VllmEngine:
         if building is not None:
             llm = await self._broken_off(building)
         if llm is not None:
+            if self._renderer is not None:
+                await self._renderer.close()
             if llm.output_handler is not None:
                 llm.output_handler.cancel()  # it would take the end of the engine's process for a death, and log it
             await asyncio.to_thread(llm.shutdown)

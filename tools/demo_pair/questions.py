@@ -18,7 +18,7 @@ MIX: dict[Category, float] = {
 CHOICE_MIX: dict[Category, float] = {"path": 0.4, "count": 0.3, "where": 0.3}
 """What training asks as multiple choice."""
 TEST_CHOICE_MIX: dict[Category, float] = {"count": 0.5, "where": 0.5}
-"""What the benchmark asks so. Not paths: two models that are lost guess among four letters, and by chance the same."""
+"""What the benchmark asks so. Not paths: two models that are lost name the same of four letters by chance."""
 MOVES_MIX = {1: 0.4, 2: 0.4, 3: 0.2}
 
 
