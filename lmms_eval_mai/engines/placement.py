@@ -13,7 +13,6 @@ from typing import Any, Literal
 from loguru import logger
 
 from lmms_eval_mai.config import SideConfig
-from lmms_eval_mai.engines.base import Side
 from lmms_eval_mai.errors import ArgumentError
 
 Platform = Literal["cpu", "cuda"]
@@ -23,6 +22,7 @@ MAX_MODEL_LEN: dict[Platform, int] = {"cuda": 32768, "cpu": 8192}
 GPU_SHARE = 0.90
 """Of a GPU's memory, what the engines on it take together."""
 GIB = 1 << 30
+IN_ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 
 # The launcher's own variables would make an engine's process join the launcher's group.
 _LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -62,10 +62,10 @@ def _gpus() -> int:
     return count
 
 
-def environment(side: Side, gpus: list[str] | None, shared: bool, platform: Platform) -> dict[str, str]:
+def environment(gpus: list[str] | None, shared: bool, platform: Platform) -> dict[str, str]:
     """Variables under which the engine's process starts. `shared`: another engine runs beside it."""
     if platform == "cpu":
-        return _cpu_cores(side, shared)
+        return _cpu_threads(shared)
     # vLLM's default is to fork, which a process with threads and another engine's locks must not.
     variables = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
     if gpus is None and "LOCAL_RANK" in os.environ:
@@ -77,17 +77,14 @@ def environment(side: Side, gpus: list[str] | None, shared: bool, platform: Plat
     return variables
 
 
-def _cpu_cores(side: Side, shared: bool) -> dict[str, str]:
-    """Half of this rank's cores for each engine ("auto" would bind both to the same). A user's own binding stays."""
+def _cpu_threads(shared: bool) -> dict[str, str]:
+    """Half of this rank's cores for each engine, bound to none: whatever prepares prompts needs cores too, and an engine
+    bound to one waits for it there (vLLM's "auto" would bind both engines to the same). A user's own binding stays."""
     if "VLLM_CPU_OMP_THREADS_BIND" in os.environ:
         return {}
-    cores = sorted(os.sched_getaffinity(0))
-    local_rank, local_size = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    cores = cores[local_rank::local_size] or cores
-    if shared and len(cores) > 1:
-        half = len(cores) // 2
-        cores = cores[:half] if side == "small" else cores[half:]
-    return {"VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)), "OMP_NUM_THREADS": str(len(cores))}
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    threads = len(os.sched_getaffinity(0)) // (ranks * (2 if shared else 1))
+    return {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(max(1, threads))}
 
 
 @contextlib.contextmanager
@@ -129,6 +126,12 @@ def set_defaults(
 
 
 def _set_cpu_defaults(engine_args: Any, given: Any, model_config: Any) -> None:
+    # Core and worker in two processes, vLLM's way on a CPU ("uni" is taken for "mp"), wait for each other by spinning.
+    # vLLM wants two so that it can bind threads; ours are not bound, and a user's own binding keeps vLLM's way.
+    several = engine_args.tensor_parallel_size * engine_args.pipeline_parallel_size > 1
+    bound = "VLLM_CPU_OMP_THREADS_BIND" in os.environ
+    if not (several or bound or "distributed_executor_backend" in given):
+        engine_args.distributed_executor_backend = IN_ONE_PROCESS
     if "enforce_eager" not in given:
         engine_args.enforce_eager = True  # compiling takes minutes and wants a C++ compiler
     if "block_size" not in given:

@@ -65,7 +65,7 @@ class VllmEngine:
             if arguments.get("enable_sleep_mode") and platform == "cpu":
                 raise ArgumentError("sleep=true needs a GPU: on a CPU both models are in memory at once. Leave it out.")
             engine_args = vllm_arguments.engine_args(self._config, arguments)
-            self._environment = placement.environment(self._config.side, devices, self._partner is not None, platform)
+            self._environment = placement.environment(devices, self._partner is not None, platform)
             self._plan = placement.set_defaults(engine_args, self._config, self._partner, devices, platform)
             with placement.exported(self._environment):
                 # Without a usage context vLLM takes its smallest batch limits, those of a bare engine.
