@@ -78,8 +78,8 @@ def environment(gpus: list[str] | None, shared: bool, platform: Platform) -> dic
 
 
 def _cpu_threads(shared: bool) -> dict[str, str]:
-    """Half of this rank's cores for each engine, bound to none: whatever prepares prompts needs cores too, and an engine
-    bound to one waits for it there (vLLM's "auto" would bind both engines to the same). A user's own binding stays."""
+    """As many threads an engine as half of this rank's cores, bound to none: what prepares prompts needs cores too, and
+    bound ones wait for it on theirs (vLLM's "auto" would bind both engines to the same). A user's own binding stays."""
     if "VLLM_CPU_OMP_THREADS_BIND" in os.environ:
         return {}
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1))

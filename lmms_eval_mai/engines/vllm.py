@@ -20,7 +20,7 @@ from lmms_eval_mai.engines import placement, vllm_arguments
 from lmms_eval_mai.engines.base import Call, Prompt, Sampling, Side
 from lmms_eval_mai.engines.chat import answer_room, without
 from lmms_eval_mai.engines.guardian import Guardian
-from lmms_eval_mai.engines.rendering import Renderer
+from lmms_eval_mai.engines.rendering import Renderer, renderer_for
 from lmms_eval_mai.engines.vllm_errors import sample_error, why_not
 from lmms_eval_mai.errors import (
     ArgumentError,
@@ -47,7 +47,8 @@ class VllmEngine:
         self._plan = ""
         self._environment: dict[str, str] = {}
         self._llm: Any = None
-        self._renderer: Any = None
+        self._renderer: Renderer | None = None
+        self._cache_gib = 0.0
         self._context = 0
         self._building: asyncio.Future[Any] | None = None
         self._others: set[psutil.Process] = set()
@@ -67,6 +68,8 @@ class VllmEngine:
             engine_args = vllm_arguments.engine_args(self._config, arguments)
             self._environment = placement.environment(devices, self._partner is not None, platform)
             self._plan = placement.set_defaults(engine_args, self._config, self._partner, devices, platform)
+            # Pictures are kept by the renderer, which may serve two engines, and not once more by each engine.
+            self._cache_gib, engine_args.mm_processor_cache_gb = engine_args.mm_processor_cache_gb, 0
             with placement.exported(self._environment):
                 # Without a usage context vLLM takes its smallest batch limits, those of a bare engine.
                 self._vllm_config = engine_args.create_engine_config(UsageContext.LLM_CLASS)
@@ -99,18 +102,22 @@ class VllmEngine:
         while not self._building.done():  # wait() leaves it alone when it is cancelled itself
             await asyncio.wait({self._building}, timeout=0.5)
             self._guardian.watch(child.pid for child in _children() - self._others)
-        self._llm = self._building.result()
+        self._llm, self._renderer = self._building.result()
         self._building = None
-        self._renderer = Renderer(self._llm)
         self._context = self._llm.vllm_config.model_config.max_model_len
 
-    def _build(self) -> Any:
+    def _build(self) -> tuple[Any, Renderer]:
         from vllm.v1.engine.async_llm import AsyncLLM
 
         with placement.exported(self._environment):
             try:
                 # With statistics on, every output tells when it was queued, scheduled and begun.
-                return AsyncLLM.from_vllm_config(self._vllm_config, disable_log_stats=False)
+                llm = AsyncLLM.from_vllm_config(self._vllm_config, disable_log_stats=False)
+                with contextlib.ExitStack() as started:
+                    started.callback(llm.shutdown)
+                    renderer = renderer_for(llm.vllm_config, self._cache_gib)
+                    started.pop_all()
+                return llm, renderer
             except Exception as error:
                 raise EngineStartError(why_not(self._config, error)) from error
 
@@ -120,9 +127,8 @@ class VllmEngine:
         building, self._building = self._building, None
         if building is not None:
             llm = await self._broken_off(building)
+        self._renderer = None
         if llm is not None:
-            if self._renderer is not None:
-                await self._renderer.close()
             if llm.output_handler is not None:
                 llm.output_handler.cancel()  # it would take the end of the engine's process for a death, and log it
             await asyncio.to_thread(llm.shutdown)
@@ -137,7 +143,7 @@ class VllmEngine:
                 with contextlib.suppress(psutil.Error):
                     child.kill()
             await asyncio.wait({building}, timeout=0.2)
-        return None if building.cancelled() or building.exception() else building.result()
+        return None if building.cancelled() or building.exception() else building.result()[0]
 
     async def sleep(self) -> None:
         """Weights into the machine's memory, caches away (vLLM's sleep level 1). No call may be in flight."""
@@ -165,56 +171,43 @@ class VllmEngine:
             await asyncio.sleep(0.1)
         else:
             raise MaiError(f"The {self.name} engine keeps its prefix cache: a call is still in flight. Wait for it.")
-        await self._llm.reset_mm_cache()
         await self._llm.reset_encoder_cache()
+        if self._renderer is not None:
+            await self._renderer.forget()
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
         from vllm.v1.engine.exceptions import EngineDeadError
 
         llm, renderer = self._llm, self._renderer
-        if llm is None:
+        if llm is None or renderer is None:
             raise EngineDied(f"The {self.name} engine is not running.")
         asked = time.perf_counter()
-        for _ in range(2):
-            try:
-                result = await self._answer(llm, renderer, prompt, sampling)
-            except Exception as error:
-                if isinstance(error, EngineDeadError) or self._llm is not llm:  # or it was closed meanwhile
-                    raise EngineDied(
-                        f"The {self.name} engine ({self._config.model}) died during {prompt.key}. Its own log above "
-                        "says why."
-                    ) from error
-                raise sample_error(prompt, self._config, self._context, error) from error
-            how = result.outputs[0].finish_reason if result else "abort"
-            if how in FINISHED:
-                return _call(prompt, result, asked)
-            if how == "abort":  # nobody here has asked for it: the engine's core was told to stop
-                raise EngineDied(f"The {self.name} engine ({self._config.model}) is stopping during {prompt.key}.")
-            # "error": the engine did not find a picture that the renderer took for known, since a request that brought
-            # it had been refused or cancelled on its way (vLLM's issue #46354). The second time it brings it again.
-        raise SampleError(f"{prompt.key}: vLLM ended the request ({how}), so there is no whole answer.")
-
-    async def _answer(self, llm: Any, renderer: Renderer, prompt: Prompt, sampling: Sampling) -> Any:
-        """vLLM's own result; None where it gave none."""
-        rendered, result = None, None
+        result = None
         try:
             rendered = await renderer.render(prompt.turns)
             async for output in llm.generate(
                 rendered, vllm_arguments.sampling_params(sampling), f"{self.name}-{next(self._requests)}"
             ):
                 result = output
-        except BaseException:
-            renderer.forget(rendered)
-            raise
-        return result
+        except Exception as error:
+            if isinstance(error, EngineDeadError) or self._llm is not llm:  # or it was closed meanwhile
+                raise EngineDied(
+                    f"The {self.name} engine ({self._config.model}) died during {prompt.key}. Its log above says why."
+                ) from error
+            raise sample_error(prompt, self._config, self._context, error) from error
+        how = result.outputs[0].finish_reason if result else "abort"
+        if how == "abort":  # nobody here has asked for it: the engine's core was told to stop
+            raise EngineDied(f"The {self.name} engine ({self._config.model}) is stopping during {prompt.key}.")
+        if how not in FINISHED:
+            raise SampleError(f"{prompt.key}: vLLM ended the request ({how}), so there is no whole answer.")
+        return _call(prompt, result, asked)
 
     async def shorten(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
         llm, renderer = self._llm, self._renderer
-        if llm is None:
+        if llm is None or renderer is None:
             raise EngineDied(f"The {self.name} engine is not running.")
         try:
             rendered = await renderer.render(without(prompt, thinking))
-            renderer.forget(rendered)
         except Exception as error:
             if self._llm is not llm:
                 raise EngineDied(f"The {self.name} engine was stopped during {prompt.key}.") from error
