@@ -166,7 +166,8 @@ def _likeness(renderer: Any) -> str | None:
         return None
     named = {name: value for name, value in tokenizer.init_kwargs.items() if not name.endswith(("_file", "_path"))}
     config = _without_sizes(model.hf_config.to_dict())
-    arguments = (model.max_model_len, model.dtype, model.multimodal_config, model.allowed_local_media_path)
+    given = {name: value for name, value in vars(model.multimodal_config).items() if name != "mm_processor_cache_gb"}
+    arguments = (model.max_model_len, model.dtype, given)
     parts = (
         *(type(tokenizer), tokenizer.backend_tokenizer.to_str(), tokenizer.chat_template, named),
         *(type(processor), processor.to_dict(), getattr(processor, "chat_template", None)),
