@@ -150,10 +150,10 @@ class PlannedEngine(VllmEngine):
     def __init__(self, side: Side, models: Mapping[Side, Path], plan: Plan) -> None:
         pair = {name: SideConfig(name, "vllm", str(models[name]), ARGUMENTS) for name in SIDES}
         super().__init__(pair[side], pair["large" if side == "small" else "small"])
-        self._plan = plan
+        self._planned = plan
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
-        step = self._plan.step(prompt.key)
+        step = self._planned.step(prompt.key)
         call = await super().generate(prompt, dataclasses.replace(sampling, max_tokens=step.tokens, ignore_eos=True))
         if call.output_tokens != step.tokens:
             raise RuntimeError(f"{prompt.key} decoded {call.output_tokens} tokens, not {step.tokens} as planned.")
