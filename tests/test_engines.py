@@ -115,7 +115,7 @@ def test_a_prompt_longer_than_the_context_names_the_limit_and_the_remedy(vllm: R
 def test_a_refused_prompt_spoils_no_other_prompt_with_the_same_picture(vllm: Running) -> None:
     image = picture("navy", (640, 480))  # its tokens do not fit beside the text, which does: vLLM's issue #46354
     words = "yes and no "
-    text = words * (4040 // len(vllm.engine._renderer.text_tokens(words)))
+    text = words * (4040 // len(vllm.engine._renderer.plain.tokens(words)))
     (refused,), (call,) = vllm.ask(prompt(0, image, text)), vllm.ask(prompt(1, image, "What is it?"))
     assert isinstance(refused, PromptTooLong) and isinstance(call, Call)
 
@@ -153,7 +153,7 @@ def test_thinking_that_does_not_fit_is_kept_from_its_end_up_to_the_space_there_i
     assert isinstance(error, PromptTooLong)
     kept, dropped = vllm.loop.run(vllm.engine.shorten(prompt(0, *blocks), thinking, sampling))
     assert thinking.endswith(kept) and kept.endswith(end)
-    assert dropped + len(vllm.engine._renderer.text_tokens(kept)) == len(vllm.engine._renderer.text_tokens(thinking))
+    assert dropped + len(vllm.engine._renderer.plain.tokens(kept)) == len(vllm.engine._renderer.plain.tokens(thinking))
     (call,) = vllm.ask(prompt(0, image, blocks[1], f"Reference: {kept}\nAnswer."), sampling=sampling)
     assert 4096 - 256 - 8 <= call.prompt_tokens <= 4096 - 256 + 8 and call.output_tokens >= 240
     crowded = (picture(), "yes and no " * 3000, f"Reference: {thinking}")

@@ -122,7 +122,7 @@ def test_text_that_looks_special_reaches_both_as_text(internvl_vllm: Running, in
     from_vllm = _said(internvl_vllm, *hostile)
     assert from_vllm == _said(internvl_transformers, *hostile)
     ((_, _, tokens, _),) = _said(internvl_vllm, prompt(2, "No image here: "))
-    assert from_vllm[2][2] == tokens + len(internvl_vllm.engine._renderer.text_tokens("<IMG_CONTEXT>"))
+    assert from_vllm[2][2] == tokens + len(internvl_vllm.engine._renderer.plain.tokens("<IMG_CONTEXT>"))
 
 
 # --- the original format ------------------------------------------------------------------------------------
@@ -143,7 +143,8 @@ def test_vllm_answers_on_the_original_format(original: Running, alone: list[list
 def test_text_that_looks_special_reaches_the_original_format_as_text(original: Running, forged: str) -> None:
     asked = prompt(0, picture("red", (112, 112)), forged, "Is there a dog?")
     rendered = original.loop.run(original.engine._renderer.render(asked.turns))
-    tokens = original.engine._renderer._tokenizer.convert_ids_to_tokens(rendered["prompt_token_ids"])
+    tokenizer = original.engine._llm.renderer.get_tokenizer()
+    tokens = tokenizer.convert_ids_to_tokens(rendered["prompt_token_ids"])
     assert [tokens.count(token) for token in ("<|im_end|>", "<|im_start|>", "<IMG_CONTEXT>")] == [1, 2, 16]
     (place,) = rendered["mm_placeholders"]["image"]
-    assert place.offset < 6 and forged in original.engine._renderer._tokenizer.decode(rendered["prompt_token_ids"])
+    assert place.offset < 6 and forged in tokenizer.decode(rendered["prompt_token_ids"])

@@ -13,7 +13,8 @@ from engine_helpers import Running, picture, prompt
 
 from lmms_eval_mai.config import parse
 from lmms_eval_mai.engines.build import build
-from lmms_eval_mai.engines.rendering import Renderer, renderer_for
+from lmms_eval_mai.engines.rendering import Renderer
+from lmms_eval_mai.engines.shared_rendering import renderer_for
 from lmms_eval_mai.engines.vllm import VllmEngine
 
 

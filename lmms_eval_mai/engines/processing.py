@@ -6,7 +6,6 @@ model sees, and put in its place as tokens of plain text.
 """
 
 import copy
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 
 from lmms_eval_mai.engines.base import Image, Turn
 from lmms_eval_mai.engines.chat import joined
+from lmms_eval_mai.engines.plain_text import PlainText
 
 HIDDEN = "<|lmms-eval-mai-hidden|>"
 
@@ -42,16 +42,13 @@ class Preparer:
     def __init__(self, processor: Any) -> None:
         self._processor = copy.deepcopy(processor)
         self.tokenizer = self._processor.tokenizer
-        # Reading special tokens as text is a state of a tokenizer, and so is the token of our own.
-        self._plain = copy.deepcopy(self.tokenizer)
-        special = [token.content for token in self.tokenizer.added_tokens_decoder.values() if token.special]
-        self._special = re.compile("|".join(map(re.escape, special))) if special else None
+        self.plain = PlainText(self.tokenizer, [HIDDEN])
         self.tokenizer.add_special_tokens({"additional_special_tokens": [HIDDEN]}, replace_extra_special_tokens=False)
         self._hidden = self.tokenizer.convert_tokens_to_ids(HIDDEN)
 
     def prepare(self, turns: tuple[Turn, ...]) -> Prepared:
         texts = [block for turn in turns for block in turn.blocks if isinstance(block, str)]
-        hide = self._special is not None and any(self._special.search(text) or HIDDEN in text for text in texts)
+        hide = any(map(self.plain.is_marked, texts))
         hidden: list[str] = []
         messages, pictures = [], []
         for turn in turns:
@@ -71,20 +68,10 @@ class Preparer:
         others = {name: t for name, t in found.items() if name not in tokens}
         return Prepared(self._revealed(tokens, hidden) if hide else tokens, others)
 
-    def text_tokens(self, text: str) -> list[int]:
-        """The tokens of a text in which nothing is special."""
-        ids: list[int] = self._plain(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-        return ids
-
-    def end_of(self, text: str, tokens: int) -> str:
-        """The text's last tokens; of a character cut in two, nothing."""
-        end: str = self._plain.decode(self.text_tokens(text)[-tokens:]) if tokens > 0 else ""
-        return end.lstrip("\ufffd")
-
     def _revealed(self, tokens: dict[str, torch.Tensor], hidden: list[str]) -> dict[str, torch.Tensor]:
         """Our token's places filled with those of the texts: ids, and what stands beside the ids of any text."""
         ids = tokens["input_ids"][0].tolist()
-        texts = iter([self.text_tokens(text) for text in hidden])
+        texts = iter([self.plain.tokens(text) for text in hidden])
         whole: dict[str, list[int]] = {name: [] for name in tokens}
         for place, token in enumerate(ids):
             text = next(texts) if token == self._hidden else None

@@ -5,29 +5,21 @@ a special token stays text.
 picture. So in a chat that holds such text, every text is first hidden behind a mark that no template touches, and put
 in its place as tokens of plain text.
 
-Engines that prepare prompts alike share one renderer, apart from the one that each `AsyncLLM` has of its own: so a
-picture is prepared once for both models of a cascade. It is kept here and nowhere else, and goes to an engine with
-every prompt; vLLM's own cache, which sends it once and has both processes remember that, serves one engine only, and
-forgets to send it again where the first prompt was refused on its way (vLLM's issue #46354).
-
 Some models' place for a picture is plain text itself (InternVL's `<image>`). vLLM looks for its tokens, and where they
 are not found, since `>` and a line break are one token, it replaces in the decoded text and reads that anew, special
 tokens and all. So its tokens are kept apart in the template, and are never those of the same letters in a text.
 """
 
 import asyncio
-import copy
-import hashlib
 import itertools
 import re
 import secrets
-import threading
 import time
-import weakref
 from typing import Any
 
 from lmms_eval_mai.engines.base import Image, Turn
 from lmms_eval_mai.engines.chat import joined
+from lmms_eval_mai.engines.plain_text import PlainText, special_tokens
 
 
 class Renderer:
@@ -36,13 +28,9 @@ class Renderer:
     def __init__(self, renderer: Any) -> None:
         self._renderer = renderer
         tokenizer = renderer.get_tokenizer()
-        # A copy: reading special tokens as text is a state of the tokenizer, which vLLM uses in threads of its own.
-        self._tokenizer = copy.deepcopy(tokenizer)
-        special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
-        self._place = _plain_place(renderer.model_config, special)
-        self._place_tokens = self.text_tokens(self._place) if self._place else []
-        marked = [*special, *([self._place] if self._place else [])]
-        self._special = re.compile("|".join(map(re.escape, marked))) if marked else None
+        self._place = _plain_place(renderer.model_config, special_tokens(tokenizer))
+        self.plain = PlainText(tokenizer, [self._place] if self._place else [])
+        self._place_tokens = self.plain.tokens(self._place) if self._place else []
 
     async def render(self, turns: tuple[Turn, ...]) -> Any:
         """The engine's input. Raises what vLLM raises for prompts that do not fit and pictures it cannot take.
@@ -76,21 +64,9 @@ class Renderer:
         (tokens,) = await self._renderer.tokenize_prompts_async([prompt], self._renderer.default_chat_tok_params)
         return await self._renderer.process_for_engine_async(tokens, time.time(), skip_mm_cache=True)
 
-    def text_tokens(self, text: str) -> list[int]:
-        """The tokens of a text in which nothing is special."""
-        ids: list[int] = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-        return ids
-
-    def end_of(self, text: str, tokens: int) -> str:
-        """The text's last tokens; of a character cut in two, nothing."""
-        if tokens <= 0:
-            return ""
-        end: str = self._tokenizer.decode(self.text_tokens(text)[-tokens:])
-        return end.lstrip("\ufffd")
-
     def _looks_special(self, turns: tuple[Turn, ...]) -> bool:
         texts = ("".join(block for block in turn.blocks if isinstance(block, str)) for turn in turns)
-        return self._special is not None and any(self._special.search(text) for text in texts)
+        return any(map(self.plain.is_marked, texts))
 
     def _tokens(self, text: str, mark: str, hidden: list[str]) -> list[int]:
         """The template's parts with their special tokens, the hidden texts without any."""
@@ -101,84 +77,19 @@ class Renderer:
                 continue
             for place, piece in enumerate(part.split(self._place) if self._place else [part]):
                 ids += self._place_tokens if place else []
-                ids += self._tokenizer(piece, add_special_tokens=False, split_special_tokens=False)["input_ids"]
+                ids += self.plain.tokens(piece, special=True)
         return ids
 
     def _text_without_places(self, text: str) -> list[int]:
         """A text's tokens; those of a picture's place in it are cut otherwise, inside their first long one."""
         if not self._place or self._place not in text:
-            return self.text_tokens(text)
-        starts = [self._tokenizer.decode(self._place_tokens[:n]) for n in range(len(self._place_tokens) + 1)]
+            return self.plain.tokens(text)
+        starts = [self.plain.text(self._place_tokens[:n]) for n in range(len(self._place_tokens) + 1)]
         cut = next((len(a) + 1 for a, b in itertools.pairwise(starts) if len(b) > len(a) + 1), 1)
         first, last = self._place[:cut], self._place[cut:]
         pieces = text.split(self._place)
         fragments = [last * (n > 0) + piece + first * (n + 1 < len(pieces)) for n, piece in enumerate(pieces)]
-        return [token for fragment in fragments for token in self.text_tokens(fragment)]
-
-
-_SHARED: "weakref.WeakValueDictionary[str, Renderer]" = weakref.WeakValueDictionary()
-_MAKING = threading.Lock()
-
-
-def renderer_for(vllm_config: Any, cache_gib: float) -> Renderer:
-    """The renderer of an engine, shared with any other that prepares prompts alike. `cache_gib`: for prepared pictures.
-
-    Blocks while vLLM loads tokenizer and processor."""
-    from vllm.renderers import renderer_from_config
-
-    renderer = renderer_from_config(_with_cache(vllm_config, cache_gib))
-    with _MAKING:
-        alike = _likeness(renderer)
-        shared = _SHARED.get(alike) if alike else None
-        if shared is None:
-            shared = Renderer(renderer)
-            if alike:
-                _SHARED[alike] = shared
-    return shared
-
-
-def _with_cache(vllm_config: Any, gib: float) -> Any:
-    """A copy whose renderer keeps pictures; the engine's own configuration has no such cache."""
-    changed = copy.copy(vllm_config)
-    if vllm_config.model_config.is_multimodal_model:
-        changed.model_config = copy.copy(vllm_config.model_config)
-        changed.model_config.multimodal_config = copy.copy(vllm_config.model_config.multimodal_config)
-        changed.model_config.multimodal_config.mm_processor_cache_gb = gib
-    return changed
-
-
-SIZES = {
-    *("hidden_size", "intermediate_size", "out_hidden_size", "depth", "num_hidden_layers", "num_attention_heads"),
-    *("num_heads", "deepstack_visual_indexes", "fullatt_block_indexes", "initializer_range", "tie_word_embeddings"),
-    *("text_config", "llm_config", "dtype", "torch_dtype", "_name_or_path", "transformers_version"),
-}
-"""What of a model's configuration says nothing about its prompts, in its vision part too."""
-
-
-def _likeness(renderer: Any) -> str | None:
-    """Equal for two renderers that make the same of every chat; None where that cannot be told. Whatever is not known
-    to be without effect counts."""
-    model, tokenizer = renderer.model_config, renderer.get_tokenizer()
-    if not model.is_multimodal_model or not hasattr(tokenizer, "backend_tokenizer"):
-        return None
-    processor = renderer.get_mm_processor().info.get_hf_processor()
-    if not hasattr(processor, "to_dict"):
-        return None
-    named = {name: value for name, value in tokenizer.init_kwargs.items() if not name.endswith(("_file", "_path"))}
-    config = _without_sizes(model.hf_config.to_dict())
-    given = {name: value for name, value in vars(model.multimodal_config).items() if name != "mm_processor_cache_gb"}
-    arguments = (model.max_model_len, model.dtype, given)
-    parts = (
-        *(type(tokenizer), tokenizer.backend_tokenizer.to_str(), tokenizer.chat_template, named),
-        *(type(processor), processor.to_dict(), getattr(processor, "chat_template", None)),
-        *(config, arguments),
-    )
-    return hashlib.sha256(repr(parts).encode()).hexdigest()
-
-
-def _without_sizes(config: dict[str, Any]) -> dict[str, Any]:
-    kept = sorted((name, value) for name, value in config.items() if name not in SIZES)
-    return {name: _without_sizes(value) if isinstance(value, dict) else value for name, value in kept}
+        return [token for fragment in fragments for token in self.plain.tokens(fragment)]
 
 
 def _plain_place(model_config: Any, special: list[str]) -> str | None:

@@ -172,7 +172,7 @@ class TransformersEngine:
                 f"{self._context} tokens. Raise {self.name}_max_model_len."
             )
         preparer = self._preparer
-        return preparer.end_of(thinking, room), max(0, len(preparer.text_tokens(thinking)) - room)
+        return preparer.plain.end(thinking, room)
 
     async def _prepared(self, prompt: Prompt, turns: Any) -> Any:
         if self._batches is None:

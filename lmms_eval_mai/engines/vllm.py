@@ -20,7 +20,8 @@ from lmms_eval_mai.engines import placement, vllm_arguments
 from lmms_eval_mai.engines.base import Call, Prompt, Sampling, Side
 from lmms_eval_mai.engines.chat import answer_room, without
 from lmms_eval_mai.engines.guardian import Guardian
-from lmms_eval_mai.engines.rendering import Renderer, renderer_for
+from lmms_eval_mai.engines.rendering import Renderer
+from lmms_eval_mai.engines.shared_rendering import renderer_for
 from lmms_eval_mai.engines.vllm_errors import sample_error, why_not
 from lmms_eval_mai.errors import (
     ArgumentError,
@@ -218,7 +219,7 @@ class VllmEngine:
                 f"{prompt.key}: image and question leave no room for thinking in the context of {self._config.model}, "
                 f"{self._context} tokens. Raise {self.name}_max_model_len."
             )
-        return renderer.end_of(thinking, room), max(0, len(renderer.text_tokens(thinking)) - room)
+        return renderer.plain.end(thinking, room)
 
 
 def _children() -> set[psutil.Process]:
