@@ -18,6 +18,7 @@ from lmms_eval_mai.engines.base import Call, Sampling
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.scripted import Answer, RecordedScript, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.engines.supervised import SupervisedEngine
+from lmms_eval_mai.engines.vllm import VllmEngine
 from lmms_eval_mai.errors import (
     ArgumentError,
     CallTimeout,
@@ -236,6 +237,31 @@ def test_what_cannot_start_is_refused_before_any_engine_starts(tiny_pair: tuple[
         with pytest.raises(error) as raised:
             build(config, config.small).check()
         assert all(word in str(raised.value) for word in words), str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "bound", "executor"),
+    [
+        ({}, None, placement.IN_ONE_PROCESS),
+        ({}, "0", "mp"),
+        ({"tensor_parallel_size": 2}, None, "mp"),
+        ({"distributed_executor_backend": "mp"}, None, "mp"),
+    ],
+)
+def test_an_engine_on_a_cpu_is_one_process_where_its_threads_are_not_bound(
+    tiny_pair: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: dict[str, Any],
+    bound: str | None,
+    executor: str,
+) -> None:
+    if bound is not None:
+        monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", bound)
+    config = parse({"mode": "small", "small": str(tiny_pair[0]), "small_engine": "vllm", **arguments})
+    engine = build(config, config.small)
+    assert isinstance(engine, VllmEngine)
+    engine.check()
+    assert engine._vllm_config.parallel_config.distributed_executor_backend == executor
 
 
 def test_two_models_share_a_gpu_by_their_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.rendering import Renderer
 from lmms_eval_mai.engines.shared_rendering import renderer_for
 from lmms_eval_mai.engines.vllm import VllmEngine
+from lmms_eval_mai.running import LoopThread
 
 
 def renderer(checkpoint: Path, **arguments: Any) -> Renderer:
@@ -83,7 +84,13 @@ def test_checkpoints_that_prepare_prompts_otherwise_share_nothing(
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"max_model_len": 512}, {"dtype": "bfloat16"}, {"mm_processor_kwargs": '{"max_pixels": 40000}'}]
+    "arguments",
+    [
+        {"max_model_len": 512},
+        {"dtype": "bfloat16"},
+        {"model_impl": "transformers"},
+        {"mm_processor_kwargs": '{"max_pixels": 40000}'},
+    ],
 )
 def test_arguments_that_change_prompts_are_not_shared_over(
     vllm: Running, tiny_pair: tuple[Path, Path], arguments: dict[str, Any]
@@ -91,10 +98,16 @@ def test_arguments_that_change_prompts_are_not_shared_over(
     assert renderer(tiny_pair[1], **arguments) is not vllm.engine._renderer
 
 
-def test_a_renderer_goes_with_the_last_engine_that_uses_it(tiny_pair: tuple[Path, Path]) -> None:
+def test_a_renderer_goes_with_the_last_engine_that_uses_it_and_its_pictures_too(
+    tiny_pair: tuple[Path, Path], loop: LoopThread
+) -> None:
     first = renderer(tiny_pair[0], max_model_len=1024)
     second = weakref.ref(renderer(tiny_pair[1], max_model_len=1024))
     assert second() is first
+    loop.run(first.render(prompt(0, picture(), "What is it?").turns))
+    kept, thread = first._renderer._mm_processor_only_cache, first._renderer._mm_executor
+    assert len(kept._cache) == 1
     del first
     gc.collect()
-    assert second() is None
+    thread.shutdown()
+    assert second() is None and len(kept._cache) == 0

@@ -5,6 +5,7 @@ decided before the first one starts. Arguments that the user gives always win.
 """
 
 import contextlib
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,10 +63,16 @@ def _gpus() -> int:
     return count
 
 
-def environment(gpus: list[str] | None, shared: bool, platform: Platform) -> dict[str, str]:
-    """Variables under which the engine's process starts. `shared`: another engine runs beside it."""
+def workers(engine_args: Any) -> int:
+    """How many parts vLLM cuts the engine into, each a process of its own."""
+    ways = ("tensor_parallel", "pipeline_parallel", "prefill_context_parallel", "data_parallel")
+    return math.prod(getattr(engine_args, f"{way}_size") for way in ways)
+
+
+def environment(gpus: list[str] | None, parts: int, platform: Platform) -> dict[str, str]:
+    """Variables under which the engine's process starts. `parts`: workers of all engines of this process."""
     if platform == "cpu":
-        return _cpu_threads(shared)
+        return _cpu_threads(parts)
     # vLLM's default is to fork, which a process with threads and another engine's locks must not.
     variables = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
     if gpus is None and "LOCAL_RANK" in os.environ:
@@ -77,13 +84,14 @@ def environment(gpus: list[str] | None, shared: bool, platform: Platform) -> dic
     return variables
 
 
-def _cpu_threads(shared: bool) -> dict[str, str]:
-    """As many threads an engine as half of this rank's cores, bound to none: what prepares prompts needs cores too, and
-    bound ones wait for it on theirs (vLLM's "auto" would bind both engines to the same). A user's own binding stays."""
+def _cpu_threads(parts: int) -> dict[str, str]:
+    """As many threads a part as its share of this rank's cores, bound to none: what prepares prompts needs cores too,
+    and bound threads wait for it on theirs (vLLM's "auto" would bind both engines to the same). So it was on two cores;
+    on many, or two sockets, a binding of one's own may be better, and stays."""
     if "VLLM_CPU_OMP_THREADS_BIND" in os.environ:
         return {}
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    threads = len(os.sched_getaffinity(0)) // (ranks * (2 if shared else 1))
+    threads = len(os.sched_getaffinity(0)) // (ranks * parts)
     return {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(max(1, threads))}
 
 
@@ -128,9 +136,8 @@ def set_defaults(
 def _set_cpu_defaults(engine_args: Any, given: Any, model_config: Any) -> None:
     # Core and worker in two processes, vLLM's way on a CPU ("uni" is taken for "mp"), wait for each other by spinning.
     # vLLM wants two so that it can bind threads; ours are not bound, and a user's own binding keeps vLLM's way.
-    several = engine_args.tensor_parallel_size * engine_args.pipeline_parallel_size > 1
     bound = "VLLM_CPU_OMP_THREADS_BIND" in os.environ
-    if not (several or bound or "distributed_executor_backend" in given):
+    if workers(engine_args) == 1 and not bound and "distributed_executor_backend" not in given:
         engine_args.distributed_executor_backend = IN_ONE_PROCESS
     if "enforce_eager" not in given:
         engine_args.enforce_eager = True  # compiling takes minutes and wants a C++ compiler

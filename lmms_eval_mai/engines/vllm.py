@@ -67,7 +67,8 @@ class VllmEngine:
             if arguments.get("enable_sleep_mode") and platform == "cpu":
                 raise ArgumentError("sleep=true needs a GPU: on a CPU both models are in memory at once. Leave it out.")
             engine_args = vllm_arguments.engine_args(self._config, arguments)
-            self._environment = placement.environment(devices, self._partner is not None, platform)
+            parts = placement.workers(engine_args) * (2 if self._partner is not None else 1)
+            self._environment = placement.environment(devices, parts, platform)
             self._plan = placement.set_defaults(engine_args, self._config, self._partner, devices, platform)
             # Pictures are kept by the renderer, which may serve two engines, and not once more by each engine.
             self._cache_gib, engine_args.mm_processor_cache_gb = engine_args.mm_processor_cache_gb, 0
