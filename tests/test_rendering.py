@@ -40,6 +40,8 @@ def edited(file: str, edit: Callable[[dict[str, Any]], Any]) -> Callable[[Path],
 def test_a_picture_is_prepared_once_for_both_models_of_a_pair(vllm: Running, tiny_pair: tuple[Path, Path]) -> None:
     large = renderer(tiny_pair[1])
     assert large is vllm.engine._renderer
+    # The engine itself keeps none.
+    assert vllm.engine._llm.vllm_config.model_config.multimodal_config.mm_processor_cache_gb == 0
     image, cache = picture("olive", (160, 96)), large._renderer._mm_processor_only_cache
     vllm.ask(prompt(0, image, "What is it?"))
     before = cache.make_stats()
