@@ -89,7 +89,7 @@ def test_the_demos_table_adds_up_what_lmms_eval_logged(
         "Full RT": ("100.0", "210", "15", "2.5"),
         "MAI": ("66.7", "122", "16", "1.5"),
     }
-    assert "agree_short 33%, agree_think 33%, transfer 33%" in printed
+    assert "agree_short 33.3%, agree_think 33.3%, transfer 33.3%" in printed
 
 
 def test_runs_that_cannot_be_compared_are_refused(mai: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

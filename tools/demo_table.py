@@ -129,7 +129,7 @@ def main() -> None:
     print(f"\nThe demo pair on {len(mai.samples)} documents of shapes (a demonstration, not a benchmark result):\n")
     rows = [short_row("small S", "small", mai), short_row("large S", "large", mai)]
     print(table([*rows, run_row("Full RT", full_rt), run_row("MAI", mai)]))
-    shares = (f"{exit} {mai.exits().count(exit) / len(mai.samples):.0%}" for exit in EXITS["cascade"])
+    shares = (f"{exit} {mai.exits().count(exit) / len(mai.samples):.1%}" for exit in EXITS["cascade"])
     print(f"MAI left by: {', '.join(shares)}.")
 
 
