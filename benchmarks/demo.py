@@ -7,7 +7,7 @@ Two real vLLM engines, started once, answer the same documents in six ways:
     Full RT            the small model always thinks, the large one always answers with its thinking
     MAI                the cascade
 
-    python benchmarks/demo.py                       # 1,000 documents, 2 repeats: about 10 minutes on 2 cores
+    python benchmarks/demo.py                       # 1,000 documents, 2 repeats: about 5 minutes on 2 cores
     python benchmarks/demo.py --samples 200 --repeats 1
 
 Requests are built, filtered and scored by lmms-eval's own task objects. Engines' caches are emptied before each run,

@@ -53,12 +53,12 @@ def test_a_picture_is_prepared_once_for_both_models_of_a_pair(vllm: Running, tin
 
 
 def test_an_engine_that_forgot_prepares_its_pictures_anew(vllm: Running) -> None:
-    image, renderer = picture("teal", (160, 96)), vllm.engine._renderer
-    vllm.loop.run(renderer.render(prompt(0, image, "What is it?").turns))
+    image, own = picture("teal", (160, 96)), vllm.engine._renderer
+    vllm.loop.run(own.render(prompt(0, image, "What is it?").turns))
     vllm.loop.run(vllm.engine.forget())
-    cache = renderer._renderer._mm_processor_only_cache
+    cache = own._renderer._mm_processor_only_cache
     before = cache.make_stats()
-    vllm.loop.run(renderer.render(prompt(0, image, "What is it?").turns))
+    vllm.loop.run(own.render(prompt(0, image, "What is it?").turns))
     after = cache.make_stats()
     assert (after.hits - before.hits, after.total - before.total) == (0, 1)
 

@@ -15,6 +15,8 @@ import itertools
 import re
 import secrets
 import time
+import weakref
+from concurrent.futures import Future
 from typing import Any
 
 from lmms_eval_mai.engines.base import Image, Turn
@@ -31,6 +33,8 @@ class Renderer:
         self._place = _plain_place(renderer.model_config, special_tokens(tokenizer))
         self.plain = PlainText(tokenizer, [self._place] if self._place else [])
         self._place_tokens = self.plain.tokens(self._place) if self._place else []
+        # vLLM's own is held by circles of references, and its pictures may take gigabytes.
+        weakref.finalize(self, _end, renderer).atexit = False
 
     async def render(self, turns: tuple[Turn, ...]) -> Any:
         """The engine's input. Raises what vLLM raises for prompts that do not fit and pictures it cannot take.
@@ -46,9 +50,8 @@ class Renderer:
             raise
 
     async def forget(self) -> None:
-        """Empty the cache of pictures. In the one thread that uses it, between two of them."""
-        if cache := self._renderer._mm_processor_only_cache:
-            await asyncio.wrap_future(self._renderer._mm_executor.submit(cache.clear_cache))
+        """Empty the cache of pictures."""
+        await asyncio.wrap_future(_drop_pictures(self._renderer))
 
     async def _render(self, turns: tuple[Turn, ...]) -> Any:
         from vllm.renderers.params import ChatParams
@@ -90,6 +93,18 @@ class Renderer:
         pieces = text.split(self._place)
         fragments = [last * (n > 0) + piece + first * (n + 1 < len(pieces)) for n, piece in enumerate(pieces)]
         return [token for fragment in fragments for token in self.plain.tokens(fragment)]
+
+
+def _drop_pictures(renderer: Any) -> "Future[None]":
+    """In the one thread that uses their cache, between two of them: one may be in work that nobody waits for."""
+    cache = renderer._mm_processor_only_cache
+    dropped: Future[None] = renderer._mm_executor.submit(lambda: None if cache is None else cache.clear_cache())
+    return dropped
+
+
+def _end(renderer: Any) -> None:
+    _drop_pictures(renderer)
+    renderer.shutdown()
 
 
 def _plain_place(model_config: Any, special: list[str]) -> str | None:

@@ -34,17 +34,9 @@ def renderer_for(vllm_config: Any, cache_gib: float) -> Renderer:
             renderer.shutdown()
             return shared
         shared = Renderer(renderer)
-        # vLLM's own is held by circles of references, and its pictures may take gigabytes.
-        weakref.finalize(shared, _end, renderer).atexit = False
         if alike:
             _SHARED[alike] = shared
         return shared
-
-
-def _end(renderer: Any) -> None:
-    if (cache := renderer._mm_processor_only_cache) is not None:
-        renderer._mm_executor.submit(cache.clear_cache)  # where a picture may still be in work that nobody waits for
-    renderer.shutdown()
 
 
 def _with_cache(vllm_config: Any, gib: float) -> Any:

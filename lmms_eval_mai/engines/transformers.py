@@ -171,8 +171,7 @@ class TransformersEngine:
                 f"{prompt.key}: image and question leave no room for thinking in the context of {self._config.model}, "
                 f"{self._context} tokens. Raise {self.name}_max_model_len."
             )
-        preparer = self._preparer
-        return preparer.plain.end(thinking, room)
+        return self._preparer.plain.end(thinking, room)
 
     async def _prepared(self, prompt: Prompt, turns: Any) -> Any:
         if self._batches is None:

@@ -115,11 +115,11 @@ class VllmEngine:
             try:
                 # With statistics on, every output tells when it was queued, scheduled and begun.
                 llm = AsyncLLM.from_vllm_config(self._vllm_config, disable_log_stats=False)
-                with contextlib.ExitStack() as started:
-                    started.callback(llm.shutdown)
-                    renderer = renderer_for(llm.vllm_config, self._cache_gib)
-                    started.pop_all()
-                return llm, renderer
+                try:
+                    return llm, renderer_for(llm.vllm_config, self._cache_gib)
+                except Exception:
+                    llm.shutdown()
+                    raise
             except Exception as error:
                 raise EngineStartError(why_not(self._config, error)) from error
 
