@@ -19,14 +19,14 @@ from common import planned_exits
 from lmms_eval.api.instance import Instance
 from PIL import Image, ImageDraw
 
-from lmms_eval_mai.cascade import Pair, cascade
-from lmms_eval_mai.config import SIDES, SideConfig
 from lmms_eval_mai.engines.base import Call, CallKey, Prompt, Sampling, Side, Stage
 from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine, ScriptedOptions
-from lmms_eval_mai.engines.vllm import VllmEngine
-from lmms_eval_mai.requests import open_sample
-from lmms_eval_mai.sample import Exit, Sample
-from lmms_eval_mai.tasks import doc_to_messages
+from lmms_eval_mai.engines.vllm.engine import VllmEngine
+from lmms_eval_mai.harness.requests import open_sample
+from lmms_eval_mai.harness.tasks import doc_to_messages
+from lmms_eval_mai.paper.cascade import Pair, cascade
+from lmms_eval_mai.paper.sample import Exit, Sample
+from lmms_eval_mai.run.config import SIDES, SideConfig
 
 SEED = 260404929
 THINKING_TOKENS = 256

@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 from pytablewriter import MarkdownTableWriter
 
 from lmms_eval_mai.errors import SampleError
-from lmms_eval_mai.running import walk_all
-from lmms_eval_mai.sample import Exit
+from lmms_eval_mai.paper.sample import Exit
+from lmms_eval_mai.run.scheduler import walk_all
 
 CHARTQA_EXITS: dict[Exit, float] = {"agree_short": 0.72, "agree_think": 0.078, "transfer": 0.202}
 """Table 10, ChartQA: 1,800, 195 and 505 of 2,500."""

@@ -33,14 +33,14 @@ from common import print_json, print_table, walk_whole
 from demo_figures import gain, harm, wilson
 from loguru import logger
 
-from lmms_eval_mai.cascade import MODES, Pair
-from lmms_eval_mai.config import Config, parse
 from lmms_eval_mai.engines.base import Call, Engine, Side
 from lmms_eval_mai.engines.build import build
-from lmms_eval_mai.engines.vllm import VllmEngine
-from lmms_eval_mai.requests import open_sample
-from lmms_eval_mai.sample import EXITS, Sample, Trace
-from lmms_eval_mai.tasks import AnswerFilter
+from lmms_eval_mai.engines.vllm.engine import VllmEngine
+from lmms_eval_mai.harness.requests import open_sample
+from lmms_eval_mai.harness.tasks import AnswerFilter
+from lmms_eval_mai.paper.cascade import MODES, Pair
+from lmms_eval_mai.paper.sample import EXITS, Sample, Trace
+from lmms_eval_mai.run.config import Config, parse
 
 WAYS: dict[str, tuple[str, str]] = {
     "small S": ("small", "shapes_s"),

@@ -35,9 +35,9 @@ from lmms_eval.models.model_utils.usage_metrics import reset_usage_metrics
 from loguru import logger
 from PIL import Image
 
-from lmms_eval_mai.model import MaiCascade
-from lmms_eval_mai.sample import Exit
-from lmms_eval_mai.tasks import doc_to_messages
+from lmms_eval_mai.harness.model import MaiCascade
+from lmms_eval_mai.harness.tasks import doc_to_messages
+from lmms_eval_mai.paper.sample import Exit
 
 TASK, SPLIT = "pope_s", "test"
 PROMPT = {"benchmark": "pope", "variant": "s"}

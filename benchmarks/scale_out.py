@@ -25,9 +25,9 @@ from common import print_json, print_table
 from PIL import Image as PilImage
 from PIL import ImageDraw
 
-from lmms_eval_mai.config import parse
 from lmms_eval_mai.engines.base import CallKey, Image, Prompt, Sampling, Turn
 from lmms_eval_mai.engines.build import build
+from lmms_eval_mai.run.config import parse
 
 SERVER = Path(__file__).resolve().parents[1] / "tools" / "scripted_server.py"
 PICTURES = {"no picture": None, "96 x 64": (96, 64), "800 x 600": (800, 600)}

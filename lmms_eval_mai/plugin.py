@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 MODEL_ID = "mai_cascade"
-CLASS_PATH = "lmms_eval_mai.model.MaiCascade"
+CLASS_PATH = "lmms_eval_mai.harness.model.MaiCascade"
 TASKS_MODULE = "lmms_eval.tasks"
 
 

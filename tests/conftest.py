@@ -13,7 +13,7 @@ from typing import Any
 
 import hypothesis
 import pytest
-from task_helpers import BUILT_IN, NAMES, TWO_STAGE, Loaded
+from support.tasks import BUILT_IN, NAMES, TWO_STAGE, Loaded
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
@@ -61,7 +61,7 @@ def tiny_pair() -> tuple[Path, Path]:
 @pytest.fixture(scope="session")
 def loop() -> Iterator[Any]:
     """An event loop in a thread of its own, for the engines of the session."""
-    from lmms_eval_mai.running import LoopThread
+    from lmms_eval_mai.run.scheduler import LoopThread
 
     thread = LoopThread()
     yield thread
@@ -71,7 +71,7 @@ def loop() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def vllm(tiny_pair: tuple[Path, Path], loop: Any) -> Iterator[Any]:
     """vLLM on the small tiny checkpoint, in fp32: rounding decides no token."""
-    from engine_helpers import Running, vllm_engine
+    from support.engines import Running, vllm_engine
 
     engine = vllm_engine(tiny_pair)
     engine.check()
@@ -84,7 +84,7 @@ def vllm(tiny_pair: tuple[Path, Path], loop: Any) -> Iterator[Any]:
 def demo_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A cascade of the demo pair on two vLLM engines in fp32 (rounding decides no token): what came of it, and all that
     lmms-eval logged of each sample."""
-    from crash_helpers import DEMO_DOCUMENTS, start
+    from support.processes import DEMO_DOCUMENTS, start
 
     output = tmp_path_factory.mktemp("demo") / "found.json"
     arguments = {"pair": "demo", "dtype": "float32", "max_open_samples": 16, "journal": "off"}

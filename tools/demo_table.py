@@ -17,8 +17,8 @@ from demo_figures import wilson
 from lmms_eval.api.metrics import exact_match_hf_evaluate
 from pytablewriter import MarkdownTableWriter
 
-from lmms_eval_mai.benchmarks import extract_answer
-from lmms_eval_mai.sample import EXITS
+from lmms_eval_mai.paper.agreement import extract_answer
+from lmms_eval_mai.paper.sample import EXITS
 
 Record = dict[str, Any]
 """One line of lmms-eval's samples file."""

@@ -16,7 +16,7 @@ from demo_pair.questions import TEST_CHOICE_MIX, ask
 from demo_pair.shapes import draw, random_cells
 from demo_pair.thinking import solve
 
-from lmms_eval_mai.shapes import LETTERS
+from lmms_eval_mai.harness.shapes import LETTERS
 
 DOCUMENTS = 1000
 SEED = "shapes test 2"

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     import PIL.Image
 
-    from lmms_eval_mai.fingerprint import Identity
+    from lmms_eval_mai.run.fingerprint import Identity
 
 Side = Literal["small", "large"]
 Stage = Literal["short", "think", "stage2", "transfer", "task"]

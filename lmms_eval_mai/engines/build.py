@@ -3,10 +3,10 @@
 import dataclasses
 from pathlib import Path
 
-from lmms_eval_mai.config import Config, SideConfig, check_names
 from lmms_eval_mai.engines.base import Engine
 from lmms_eval_mai.engines.scripted import RecordedScript, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.run.config import Config, SideConfig, check_names
 
 
 def build(config: Config, side: SideConfig) -> Engine:
@@ -14,14 +14,14 @@ def build(config: Config, side: SideConfig) -> Engine:
     if side.engine == "scripted":
         return _scripted(side)
     if side.engine == "openai":
-        from lmms_eval_mai.engines.openai import OpenAIEngine
+        from lmms_eval_mai.engines.openai.engine import OpenAIEngine
 
         return OpenAIEngine(side)
     if side.engine == "transformers":
-        from lmms_eval_mai.engines.transformers import TransformersEngine
+        from lmms_eval_mai.engines.transformers.engine import TransformersEngine
 
         return TransformersEngine(side)
-    from lmms_eval_mai.engines.vllm import VllmEngine
+    from lmms_eval_mai.engines.vllm.engine import VllmEngine
 
     if config.sleep:  # alone on its card, in turn
         return VllmEngine(dataclasses.replace(side, arguments={**side.arguments, "enable_sleep_mode": True}), None)

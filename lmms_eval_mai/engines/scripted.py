@@ -23,7 +23,7 @@ from typing import Literal, get_args
 
 from lmms_eval_mai.engines.base import Call, CallKey, Prompt, Sampling
 from lmms_eval_mai.errors import ArgumentError, EngineDied, MissingAnswer, PromptTooLong, SampleError
-from lmms_eval_mai.fingerprint import Identity, file_digest
+from lmms_eval_mai.run.fingerprint import Identity, file_digest
 
 Fault = Literal["error", "hang", "death"]
 

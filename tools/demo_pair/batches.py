@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3VLForConditionalGeneration
 
-from lmms_eval_mai.shapes import LETTERS
+from lmms_eval_mai.harness.shapes import LETTERS
 
 from .network import GRID, IMAGE_TOKENS, patches_of
 from .samples import Sample, draw_pictures, draw_sample

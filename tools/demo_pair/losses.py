@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, normalize
 from transformers import PreTrainedTokenizerFast
 
-from lmms_eval_mai.shapes import LETTERS
+from lmms_eval_mai.harness.shapes import LETTERS
 
 from .batches import COLOUR_WORDS, SHAPE_WORDS, Batch
 from .network import IMAGE_TOKENS, Network

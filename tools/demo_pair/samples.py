@@ -6,8 +6,8 @@ from typing import Literal
 
 from PIL import Image
 
-from lmms_eval_mai import prompts
-from lmms_eval_mai.prompts import Kind
+from lmms_eval_mai.paper import prompts
+from lmms_eval_mai.paper.prompts import Kind
 
 from .questions import ask
 from .shapes import Cells, Question, draw, full_text, random_cells

@@ -10,7 +10,7 @@ from typing import Literal
 
 from PIL import Image, ImageDraw
 
-from lmms_eval_mai.shapes import LETTERS
+from lmms_eval_mai.harness.shapes import LETTERS
 
 SIDE, CELL = 3, 32
 COLOURS = {"red": (214, 48, 49), "green": (39, 158, 79), "blue": (41, 98, 217), "yellow": (232, 190, 36)}

@@ -6,7 +6,7 @@ Steps are small enough for a network of a few layers: one cell, one tally, one m
 import random
 from dataclasses import dataclass
 
-from lmms_eval_mai.shapes import LETTERS
+from lmms_eval_mai.harness.shapes import LETTERS
 
 from .shapes import EMPTY, KINDS, SIDE, Cells, Question, count, matches, walk
 

@@ -1,0 +1,167 @@
+"""lmms-eval's requests in: one `Instance` -> one `Sample`. Knows nothing of engines or of the algorithm."""
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import PIL.Image
+
+from lmms_eval_mai.engines.base import Block, Image, Sampling, Stage, Turn
+from lmms_eval_mai.errors import ArgumentError, MaiError, SampleError, UnreadableImage
+from lmms_eval_mai.paper.agreement import ANY, BENCHMARKS, Benchmark
+from lmms_eval_mai.paper.prompts import MAX_TOKENS, Variant
+from lmms_eval_mai.paper.sample import Sample
+
+VARIANTS: dict[str, tuple[Variant, bool]] = {
+    "s": ("S", False),
+    "e": ("E", False),
+    "r": ("R", False),
+    "e_s2": ("E", True),
+    "r_s2": ("R", True),
+}
+"""`metadata: {mai: {variant: ...}}` of a task -> its prompt, and whether it has a second stage."""
+
+
+def is_padding(request: Any) -> bool:
+    """lmms-eval clones requests so that all ranks have the same number; nobody reads the answers."""
+    return bool((request.metadata or {}).get("__padding_only__"))
+
+
+class TaskPrompt(NamedTuple):
+    """What a task asks."""
+
+    benchmark: Benchmark
+    variant: Variant | None
+    """Its own prompt; None for a task that is not ours."""
+    two_stage: bool
+
+
+def task_of(request: Any) -> TaskPrompt:
+    """What the request's task asks. Raises `ArgumentError` for metadata that names what does not exist."""
+    mai = (request.metadata or {}).get("mai")
+    if mai is None:
+        return TaskPrompt(ANY, None, False)
+    if not isinstance(mai, Mapping) or mai.get("benchmark") not in BENCHMARKS or mai.get("variant") not in VARIANTS:
+        raise ArgumentError(
+            f"Task {request.args[4]} has metadata mai={mai}: it must name a benchmark ({', '.join(BENCHMARKS)}) "
+            f"and a variant ({', '.join(VARIANTS)})."
+        )
+    return TaskPrompt(BENCHMARKS[mai["benchmark"]], *VARIANTS[mai["variant"]])
+
+
+def open_sample(
+    request: Any, repeat: int, documents: Mapping[str, Any], think: Variant, max_new_tokens: int | None
+) -> Sample:
+    """Fetch the document, decode its images and build the chat. Blocks: run it in a thread.
+
+    `documents` is the model's `task_dict`. Raises `UnreadableImage`, or another `SampleError` for what the cascade
+    cannot take (video, audio, no question) and for whatever the task's own functions trip over.
+    """
+    _, doc_to_messages, gen_kwargs, doc_id, task, split = request.args
+    benchmark, variant, two_stage = task_of(request)
+    where = f"{task} document {doc_id}"
+    try:
+        doc = documents[task][split][doc_id]
+        turns = tuple(_turn(message, where) for message in doc_to_messages(doc))
+        if not turns or turns[-1].role != "user":
+            raise SampleError(f"{where}: its messages do not end with a user's turn; there is nothing to answer.")
+        if variant is not None:  # the last text of our tasks is the instruction, which every stage brings itself
+            turns = (*turns[:-1], Turn("user", turns[-1].blocks[:-1]))
+        if not any(isinstance(block, str) and block.strip() for turn in turns for block in turn.blocks):
+            raise SampleError(f"{where}: its question is empty. Repair the dataset, or leave the document out.")
+        return Sample(
+            task=task,
+            doc_id=doc_id,
+            repeat=repeat,
+            question=turns,
+            # Parsers read texts; the images are in the question already and must not be kept twice.
+            doc={name: value for name, value in doc.items() if not isinstance(value, PIL.Image.Image)},
+            benchmark=benchmark,
+            kind=benchmark.kind(doc),
+            variant=variant,
+            two_stage=two_stage,
+            sampling=sampling(gen_kwargs, variant, think, max_new_tokens),
+        )
+    except MaiError:
+        raise
+    except (OSError, SyntaxError, PIL.Image.DecompressionBombError) as error:  # what PIL raises for broken images
+        raise UnreadableImage(
+            f"{where}: its image cannot be read ({error}). Repair the dataset, or leave the document out."
+        ) from error
+    except Exception as error:
+        raise SampleError(
+            f"{where}: its task cannot make a question of it ({type(error).__name__}: {error}). Look at the document's "
+            "fields."
+        ) from error
+
+
+def _turn(message: Mapping[str, Any], where: str) -> Turn:
+    content = message["content"]
+    if isinstance(content, str):
+        return Turn(message["role"], (_whole(content),))
+    return Turn(message["role"], tuple(_block(part, where) for part in content))
+
+
+def _whole(text: str) -> str:
+    """Text that UTF-8 can hold: halves of surrogate pairs become U+FFFD."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _block(part: Mapping[str, Any], where: str) -> Block:
+    if part["type"] == "text":
+        return _whole(str(part["text"]))
+    if part["type"] != "image":
+        raise SampleError(f"{where} holds {part['type']}: mai_cascade takes text and images only.")
+    image = part["url"]
+    if isinstance(image, str):
+        image = PIL.Image.open(image)
+    if not isinstance(image, PIL.Image.Image):
+        raise UnreadableImage(f"{where}: its image is a {type(image).__name__}, not a picture or the path of one.")
+    if not (image.width and image.height):
+        raise UnreadableImage(f"{where}: its image has a side of 0 pixels ({image.width} x {image.height}).")
+    pixels = image if image.mode == "RGB" else image.convert("RGB")
+    digest = hashlib.blake2b(f"{pixels.width}x{pixels.height}".encode(), digest_size=16)
+    digest.update(pixels.tobytes())
+    return Image(pixels, digest.hexdigest())
+
+
+def sampling(
+    gen_kwargs: Mapping[str, Any], variant: Variant | None, think: Variant, max_new_tokens: int | None
+) -> dict[Stage, Sampling]:
+    """How each stage is decoded. Temperature and the like are the task's (and `--gen_kwargs`') for every call; limits
+    come from `MAX_TOKENS`, where the task's own replaces that of its own prompt. `do_sample` is not looked at, as in
+    lmms-eval's vllm model, nor is `until`: lmms-eval's default of a blank line would cut every thinking short.
+
+    Raises `ArgumentError` for values no engine takes.
+    """
+    own_limit = int(gen_kwargs.get("max_new_tokens") or MAX_TOKENS["answer"])
+    limits: dict[Stage, int] = {
+        "short": own_limit if variant == "S" else MAX_TOKENS["S"],
+        "think": own_limit if variant in ("E", "R") else MAX_TOKENS[think],
+        "stage2": MAX_TOKENS["answer"],
+        "transfer": MAX_TOKENS["answer"],
+        "task": own_limit,
+    }
+    base = Sampling(
+        max_tokens=1,
+        temperature=float(gen_kwargs.get("temperature") or 0.0),
+        top_p=float(gen_kwargs.get("top_p") or 1.0),
+        top_k=max(0, int(gen_kwargs.get("top_k") or 0)),
+        repetition_penalty=float(gen_kwargs.get("repetition_penalty") or 1.0),
+        seed=gen_kwargs.get("seed"),
+    )
+    for name, fine, wanted in (
+        ("temperature", base.temperature >= 0, "at least 0"),
+        ("top_p", 0 < base.top_p <= 1, "above 0 and at most 1"),
+        ("repetition_penalty", base.repetition_penalty > 0, "above 0"),
+        ("max_new_tokens", own_limit > 0, "at least 1"),
+    ):
+        if not fine:
+            raise ArgumentError(
+                f"{name}={gen_kwargs[name]} of the task or --gen_kwargs cannot be: it must be {wanted}."
+            )
+    return {
+        stage: dataclasses.replace(base, max_tokens=min(limit, max_new_tokens or limit))
+        for stage, limit in limits.items()
+    }

@@ -1,0 +1,146 @@
+"""The one meter: every figure of every report is a sum over calls."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from lmms_eval.api.instance import TokenCounts
+
+from lmms_eval_mai.engines.base import Call, Side
+from lmms_eval_mai.errors import MaiError, SampleError
+from lmms_eval_mai.paper.sample import Exit, Trace
+from lmms_eval_mai.run.config import SIDES
+
+SHOWN_ERRORS = 10
+
+
+@dataclass
+class Usage:
+    """What one engine did for one task."""
+
+    calls: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    seconds: float = 0.0
+    """Sum over calls of their total seconds; calls overlap, so it exceeds the wall time."""
+
+    def add(self, call: Call) -> None:
+        self.calls += 1
+        self.prompt_tokens += call.prompt_tokens
+        self.cached_tokens += call.cached_tokens
+        self.output_tokens += call.output_tokens
+        self.seconds += call.total_s
+
+
+@dataclass
+class TaskTotals:
+    """One task's figures."""
+
+    samples: int = 0
+    """Those that were answered."""
+    errors: Counter[str] = field(default_factory=Counter)
+    """Those that failed, by what failed."""
+    exits: Counter[Exit] = field(default_factory=Counter)
+    usage: dict[Side, Usage] = field(default_factory=lambda: {side: Usage() for side in SIDES})
+
+    def check(self, task: str) -> None:
+        if sum(self.exits.values()) != self.samples:
+            raise MaiError(f"The exits of {task} sum to {sum(self.exits.values())}, not to its {self.samples} samples.")
+
+
+class Meter:
+    """Adds up traces as they finish. Its size does not depend on how many there are."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[str, TaskTotals] = {}
+        self.first_errors: list[str] = []
+        """What the first `SHOWN_ERRORS` samples without an answer failed of."""
+
+    def add(self, trace: Trace) -> None:
+        totals = self.tasks.setdefault(trace.answer.key.task, TaskTotals())
+        totals.samples += 1
+        totals.exits[trace.exit] += 1
+        for call in trace.calls:
+            totals.usage[call.key.side].add(call)
+
+    def add_error(self, task: str, error: SampleError) -> None:
+        self.tasks.setdefault(task, TaskTotals()).errors[type(error).__name__] += 1
+        if len(self.first_errors) < SHOWN_ERRORS:
+            self.first_errors.append(f"{type(error).__name__}: {error}")
+
+    def failed(self) -> int:
+        """Samples without an answer, of all tasks."""
+        return sum(totals.errors.total() for totals in self.tasks.values())
+
+    def exits(self) -> Counter[Exit]:
+        """Exits of all tasks so far."""
+        total: Counter[Exit] = Counter()
+        for totals in self.tasks.values():
+            total.update(totals.exits)
+        return total
+
+    def usage(self, side: Side) -> Usage:
+        """What one engine did for all tasks."""
+        total = Usage()
+        for totals in self.tasks.values():
+            one = totals.usage[side]
+            total.calls += one.calls
+            total.prompt_tokens += one.prompt_tokens
+            total.cached_tokens += one.cached_tokens
+            total.output_tokens += one.output_tokens
+            total.seconds += one.seconds
+        return total
+
+
+@dataclass
+class Run:
+    """The figures of a run, over all requests that walked."""
+
+    meter: Meter = field(default_factory=Meter)
+    wall_s: float = 0.0
+    """Seconds of walking, those before a crash included."""
+    earlier_s: float = 0.0
+    """Those of them that earlier processes spent."""
+
+
+@dataclass
+class TraceCounts(TokenCounts):
+    """A sample's token counts as lmms-eval knows them, and with `--log_samples` its whole trace."""
+
+    trace: Trace | None = None
+
+    @classmethod
+    def of(cls, trace: Trace) -> "TraceCounts":
+        return cls(
+            input_tokens=sum(call.prompt_tokens for call in trace.calls),
+            output_tokens=sum(call.output_tokens for call in trace.calls),
+            trace=trace,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        record: dict[str, Any] = super().to_dict()
+        if self.trace is not None:
+            record["exit"] = self.trace.exit
+            record["answers"] = [
+                {"small": v.small, "large": v.large, "agree": v.agree} for v in self.trace.verifications
+            ]
+            record["calls"] = [_call_record(call) for call in self.trace.calls]
+        return record
+
+
+def _call_record(call: Call) -> dict[str, Any]:
+    return {
+        "side": call.key.side,
+        "stage": call.key.stage,
+        "text": call.text,
+        "finish_reason": call.finish_reason,
+        "prompt_tokens": call.prompt_tokens,
+        "cached_tokens": call.cached_tokens,
+        "output_tokens": call.output_tokens,
+        **({"dropped_tokens": call.dropped_tokens} if call.dropped_tokens else {}),
+        **{
+            name: None if seconds is None else round(seconds, 6)
+            for name, seconds in (("queued_s", call.queued_s), ("ttft_s", call.ttft_s), ("total_s", call.total_s))
+        },
+    }

@@ -1,0 +1,55 @@
+"""What `lmms-eval-mai doctor` finds."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lmms_eval_mai.cli import doctor
+
+COMMAND = str(Path(sys.executable).parent / "lmms-eval-mai")
+
+
+def run(*arguments: str) -> tuple[int, list[str]]:
+    done = subprocess.run([COMMAND, "doctor", *arguments], capture_output=True, text=True, timeout=120)
+    return done.returncode, done.stdout.strip().splitlines()
+
+
+def test_it_says_what_a_command_would_start_and_where_it_cannot_work() -> None:
+    code, lines = run(
+        "--model", "mai_cascade", "--tasks", "pope_s,nope", "--limit", "4",
+        "--model_args", "pair=demo,large=http://127.0.0.1:9/v1",
+    )  # fmt: skip
+    text = "\n".join(lines)
+    assert code == 1 and lines[-1] == "2 problems." and len(lines) < 25
+    assert " ok  model          lmms-eval knows mai_cascade" in text
+    assert "lmms-eval knows pope_s and" in text and "PROBLEM  tasks          nope is unknown" in text
+    (small,) = [line for line in lines if " small " in line]
+    assert "ok  small" in small and "vllm" in small and "context 2048 tokens" in small
+    (large,) = [line for line in lines if " large " in line]
+    assert "PROBLEM" in large and "http://127.0.0.1:9/v1 does not answer (Connection error" in large
+
+
+@pytest.mark.parametrize(
+    ("model_args", "fine", "words"),
+    [
+        ("pair=demo,engine=transformers", [True, True, True], ["transformers", "on cpu", "8 calls a batch"]),
+        ("pair=demo,mode=small,batch=3", [True, False], ["Unknown model argument 'batch'"]),
+        ("mode=both", [False], ["choose one of cascade"]),
+        ("small=/nowhere/at/all,mode=small", [True, False], ["there is no /nowhere/at/all/config.json"]),
+    ],
+)
+def test_each_side_is_built_as_a_run_would_build_it(model_args: str, fine: list[bool], words: list[str]) -> None:
+    found = list(doctor._command(model_args))
+    assert [finding.fine for finding in found] == fine
+    assert all(word in " ".join(finding.text for finding in found) for word in words)
+
+
+def test_what_is_missing_and_not_needed_is_no_problem(capsys: pytest.CaptureFixture[str]) -> None:
+    findings = [
+        doctor.Finding("torch", True, "2.13"),
+        doctor.Finding("vllm", False, "does not import. Install it.", needed=False),
+    ]
+    assert doctor.report(findings) == 0
+    assert "-  vllm           does not import. Install it." in capsys.readouterr().out

@@ -1,0 +1,97 @@
+"""The demo pair on every real engine: in this process, behind two vLLM servers on loopback, in transformers, and mixed.
+A server that is killed and comes back costs nothing."""
+
+import json
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.processes import DEMO_DOCUMENTS, lines_of, start, strike
+from support.servers import Server
+
+from lmms_eval_mai.run.presets import FOLDER
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
+    logs = tmp_path_factory.mktemp("servers")
+    found = {side: Server(FOLDER / "demo" / side, logs / side, core) for core, side in enumerate(("small", "large"))}
+    for server in found.values():
+        server.start()
+    for server in found.values():
+        server.wait()
+    yield found
+    for server in found.values():
+        server.kill()
+
+
+def run(folder: Path, name: str, **arguments: Any) -> dict[str, Any]:
+    """Exits, answers, tokens and scores of a cascade over the first documents."""
+    output = folder / f"{name}.json"
+    # As in the preset: a call that never stops must leave room for the transfer.
+    arguments = {"max_new_tokens": 512, "max_open_samples": 16, "journal": folder / name, **arguments}
+    start(folder, output, "shapes_s", DEMO_DOCUMENTS, **arguments).join(300)
+    assert output.exists(), output.with_suffix(".log").read_text()[-3000:]
+    found: dict[str, Any] = json.loads(output.read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def expected(demo_run: Any) -> dict[str, Any]:
+    """Of vLLM in the process."""
+    found: dict[str, Any] = demo_run[0]
+    assert len(Counter(found["exits"])) >= 2 and len(found["exits"]) == DEMO_DOCUMENTS
+    return found
+
+
+@pytest.mark.parametrize("name", ["openai", "transformers", "mixed"])
+def test_the_same_answers_on_every_engine(
+    name: str, servers: dict[str, Server], expected: dict[str, Any], tmp_path: Path
+) -> None:
+    arguments: dict[str, dict[str, Any]] = {
+        "openai": {side: server.url for side, server in servers.items()},
+        "transformers": {"pair": "demo", "engine": "transformers", "dtype": "float32"},
+        "mixed": {"pair": "demo", "small_engine": "transformers", "small_dtype": "float32",
+                  "large": servers["large"].url},
+    }  # fmt: skip
+    assert run(tmp_path, name, **arguments[name]) == expected
+
+
+def test_a_server_that_is_killed_and_comes_back_loses_and_repeats_nothing(
+    servers: dict[str, Server], expected: dict[str, Any], tmp_path: Path
+) -> None:
+    journal, output, kept = tmp_path / "journal", tmp_path / "found.json", tmp_path / "kept.jsonl"
+    arguments = {"max_new_tokens": 512, "max_open_samples": 16, "journal": journal}
+    urls = {side: server.url for side, server in servers.items()}
+    process = start(tmp_path, output, "shapes_s", DEMO_DOCUMENTS, **arguments, **urls)
+    while len(lines_of(journal)) < 40:
+        assert process.is_alive(), output.with_suffix(".log").read_text()[-3000:]
+    kept.hardlink_to(next(journal.glob("*.jsonl")))
+    servers["small"].kill()
+    before = len(lines_of(journal))
+    servers["small"].start()
+    process.join(300)
+    assert output.exists(), output.with_suffix(".log").read_text()[-3000:]
+    assert before < 40 + 3 * DEMO_DOCUMENTS and json.loads(output.read_text()) == expected
+    keys = Counter(tuple(json.loads(line)["key"]) for line in kept.read_text().split("\n") if '"call":' in line)
+    assert set(keys.values()) == {1}
+    log = output.with_suffix(".log").read_text()
+    assert (
+        f"{servers['small'].url} (small) does not answer" in log
+        and "asked again for up to 120 s (small_retry_for)" in " ".join(log.split())
+    )
+
+
+def test_a_run_on_servers_that_is_interrupted_leaves_them_as_they_were(
+    servers: dict[str, Server], tmp_path: Path
+) -> None:
+    servers["small"].wait()
+    journal, output = tmp_path / "journal", tmp_path / "found.json"
+    urls = {side: server.url for side, server in servers.items()}
+    process = start(tmp_path, output, "shapes_s", DEMO_DOCUMENTS, max_new_tokens=512, journal=journal, **urls)
+    assert strike(process, journal, after=30, how=signal.SIGTERM) and process.exitcode == 143
+    for server in servers.values():
+        server.wait(5)

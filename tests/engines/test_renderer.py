@@ -1,0 +1,115 @@
+"""Which engines share a renderer: those that make the same of every chat, and prepare a picture once for both."""
+
+import gc
+import json
+import shutil
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.engines import Running, picture, prompt
+
+from lmms_eval_mai.engines.build import build
+from lmms_eval_mai.engines.vllm.engine import VllmEngine
+from lmms_eval_mai.engines.vllm.renderer import Renderer
+from lmms_eval_mai.engines.vllm.renderer_sharing import renderer_for
+from lmms_eval_mai.run.config import parse
+from lmms_eval_mai.run.scheduler import LoopThread
+
+
+def renderer(checkpoint: Path, **arguments: Any) -> Renderer:
+    """That of an engine which is not started."""
+    config = parse({"mode": "large", "large": str(checkpoint), "large_engine": "vllm", "dtype": "float32", **arguments})
+    engine = build(config, config.large)
+    assert isinstance(engine, VllmEngine)
+    engine.check()
+    return renderer_for(engine._vllm_config, 1.0)
+
+
+def edited(file: str, edit: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        content = json.loads((folder / file).read_text())
+        edit(content)
+        (folder / file).write_text(json.dumps(content))
+
+    return apply
+
+
+def test_a_picture_is_prepared_once_for_both_models_of_a_pair(vllm: Running, tiny_pair: tuple[Path, Path]) -> None:
+    large = renderer(tiny_pair[1])
+    assert large is vllm.engine._renderer
+    # The engine itself keeps none.
+    assert vllm.engine._llm.vllm_config.model_config.multimodal_config.mm_processor_cache_gb == 0
+    image, cache = picture("olive", (160, 96)), large._renderer._mm_processor_only_cache
+    vllm.ask(prompt(0, image, "What is it?"))
+    before = cache.make_stats()
+    rendered = vllm.loop.run(large.render(prompt(0, image, "Is it a dog?\n").turns))
+    after = cache.make_stats()
+    assert (after.hits - before.hits, after.total - before.total) == (1, 1)
+    (sent,) = rendered["mm_kwargs"]["image"]
+    assert len(sent.get_data()["pixel_values"]) == sent.get_data()["image_grid_thw"].prod()
+
+
+def test_an_engine_that_forgot_prepares_its_pictures_anew(vllm: Running) -> None:
+    image, own = picture("teal", (160, 96)), vllm.engine._renderer
+    vllm.loop.run(own.render(prompt(0, image, "What is it?").turns))
+    vllm.loop.run(vllm.engine.forget())
+    cache = own._renderer._mm_processor_only_cache
+    before = cache.make_stats()
+    vllm.loop.run(own.render(prompt(0, image, "What is it?").turns))
+    after = cache.make_stats()
+    assert (after.hits - before.hits, after.total - before.total) == (0, 1)
+
+
+DIFFERENCES: dict[str, Callable[[Path], None]] = {
+    "chat template": lambda folder: (folder / "chat_template.jinja").write_text(
+        (folder / "chat_template.jinja").read_text().replace("assistant", "helper")
+    ),
+    "pixels": edited(
+        "processor_config.json", lambda content: content["image_processor"]["size"].update(longest_edge=40_000)
+    ),
+    "picture token": edited("config.json", lambda content: content.update(image_token_id=1)),
+    "vision": edited("config.json", lambda content: content["vision_config"].update(temporal_patch_size=1)),
+}
+
+
+@pytest.mark.parametrize("difference", DIFFERENCES)
+def test_checkpoints_that_prepare_prompts_otherwise_share_nothing(
+    vllm: Running, tiny_pair: tuple[Path, Path], tmp_path: Path, difference: str
+) -> None:
+    folder = shutil.copytree(tiny_pair[1], tmp_path / "other")
+    assert renderer(folder) is vllm.engine._renderer  # the folder's name says nothing
+    DIFFERENCES[difference](shutil.copytree(folder, tmp_path / "changed"))
+    assert renderer(tmp_path / "changed") is not vllm.engine._renderer
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"max_model_len": 512},
+        {"dtype": "bfloat16"},
+        {"model_impl": "transformers"},
+        {"mm_processor_kwargs": '{"max_pixels": 40000}'},
+    ],
+)
+def test_arguments_that_change_prompts_are_not_shared_over(
+    vllm: Running, tiny_pair: tuple[Path, Path], arguments: dict[str, Any]
+) -> None:
+    assert renderer(tiny_pair[1], **arguments) is not vllm.engine._renderer
+
+
+def test_a_renderer_goes_with_the_last_engine_that_uses_it_and_its_pictures_too(
+    tiny_pair: tuple[Path, Path], loop: LoopThread
+) -> None:
+    first = renderer(tiny_pair[0], max_model_len=1024)
+    second = weakref.ref(renderer(tiny_pair[1], max_model_len=1024))
+    assert second() is first
+    loop.run(first.render(prompt(0, picture(), "What is it?").turns))
+    kept, thread = first._renderer._mm_processor_only_cache, first._renderer._mm_executor
+    assert len(kept._cache) == 1
+    del first
+    gc.collect()
+    thread.shutdown()
+    assert second() is None and len(kept._cache) == 0

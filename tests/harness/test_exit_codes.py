@@ -1,0 +1,121 @@
+"""How the command ends that cannot go on: lmms-eval itself swallows every exception and exits with 0."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.processes import Command, large_pope, lines_of, scripts
+
+from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.harness import exit_codes
+
+ROWS = 60
+
+
+@pytest.fixture(scope="module")
+def data(drawn_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return large_pope(drawn_data, tmp_path_factory.mktemp("ending"), ROWS)
+
+
+def command(
+    data: Path, folder: Path, output: Path | None = None, broken_off: bool = False, **model_args: Any
+) -> Command:
+    """`broken_off`: Ctrl-C comes when lmms-eval is about to write its results."""
+    arguments = {"engine": "scripted", "max_open_samples": 2, "journal": folder / "journal", **model_args}
+    given = ",".join(f"{name}={value}" for name, value in arguments.items())
+    line = ["--model", "mai_cascade", "--tasks", "pope_s", "--model_args", given]
+    line += ["--output_path", str(output)] if output else []
+    return Command(data, folder / "log", *line, broken_off=broken_off)
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "word"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated"), (signal.SIGHUP, 129, "hung up")],
+)
+def test_a_signal_ends_the_command_with_its_code_and_a_hint_how_to_resume(
+    data: Path, tmp_path: Path, how: int, code: int, word: str
+) -> None:
+    process = command(data, tmp_path, **scripts(data, "pope_s", ROWS, seconds=0.6))
+    while len(lines_of(tmp_path / "journal")) < 20:
+        assert process.process.is_alive()
+        time.sleep(0.05)
+    os.kill(process.process.pid or 0, how)
+    found, text = process.end()
+    assert found == code
+    assert f"mai_cascade: {word}. All finished calls are in {tmp_path}/journal/" in text
+    assert "the same command, with the same models, goes on from there" in text and "Traceback" not in text
+
+
+def test_too_many_errors_end_the_command_with_1_and_no_traceback(data: Path, tmp_path: Path) -> None:
+    process = command(data, tmp_path, error_rate=0.1, time_scale=0, **scripts(data, "pope_s", ROWS, seconds=1))
+    code, text = process.end()
+    assert code == 1 and "Traceback" not in text
+    assert f"of {ROWS} samples failed, and max_errors=0 allows 0:" in text
+    assert "the same command, with the same models, goes on from there" in text
+
+
+def test_results_that_cannot_be_written_end_the_command_with_1_and_keep_the_journal(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    arguments = {"time_scale": 0, **scripts(data, "pope_s", ROWS, seconds=1)}
+    process = command(data, tmp_path, output=tmp_path / "file" / "out", **arguments)
+    code, text = process.end()
+    assert code == 1 and "Traceback" not in text
+    assert "lmms-eval cannot write its results ([Errno 20] Not a directory" in text
+    assert f"All answers are still in {tmp_path}/journal/" in text
+    process = command(data, tmp_path, output=tmp_path / "out", **arguments)
+    code, text = process.end()
+    assert code == 0 and f"resuming: {ROWS} of {ROWS} done" in text
+    assert list((tmp_path / "journal").iterdir()) == [] and list((tmp_path / "out").glob("*/*_results.json"))
+
+
+def test_a_command_that_ends_before_its_results_are_written_keeps_the_journal(data: Path, tmp_path: Path) -> None:
+    arguments = {"time_scale": 0, **scripts(data, "pope_s", ROWS, seconds=1)}
+    code, text = command(data, tmp_path, output=tmp_path / "out", broken_off=True, **arguments).end()
+    assert code == 130 and list((tmp_path / "journal").iterdir())
+    code, text = command(data, tmp_path, output=tmp_path / "out", **arguments).end()
+    assert code == 0 and f"resuming: {ROWS} of {ROWS} done" in text
+
+
+def test_a_wrong_argument_ends_the_command_with_1_and_one_sentence(data: Path, tmp_path: Path) -> None:
+    process = command(data, tmp_path, mode="both", small="x", large="y")
+    code, text = process.end()
+    assert code == 1 and "Traceback" not in text
+    assert "mai_cascade: mode=both is unknown: choose one of cascade, transfer, small, large." in text
+
+
+def test_in_a_library_an_error_stays_an_exception_that_ends_with_the_hint() -> None:
+    with pytest.raises(ArgumentError, match="no good") as raised, exit_codes.told_to_user(lambda: "Type this."):
+        raise ArgumentError("no good")
+    assert str(raised.value) == "no good\nType this."
+    with pytest.raises(KeyboardInterrupt), exit_codes.told_to_user(lambda: "Type this."):
+        raise KeyboardInterrupt
+
+
+def test_a_handler_of_the_users_own_for_sigterm_stays() -> None:
+    seen: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
+    try:
+        with exit_codes.told_to_user():
+            signal.raise_signal(signal.SIGTERM)
+        assert seen == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_with_several_configurations_lmms_eval_goes_on_with_the_next(data: Path, tmp_path: Path) -> None:
+    good = {"engine": "scripted", "time_scale": 0, "journal": "off", **scripts(data, "pope_s", ROWS, seconds=1)}
+    runs = [
+        {"model": "mai_cascade", "tasks": "pope_s", "model_args": ",".join(f"{k}={v}" for k, v in args.items())}
+        for args in ({"mode": "both"}, good)
+    ]
+    (tmp_path / "runs.yaml").write_text(yaml.safe_dump(runs))
+    line = [str(Path(sys.executable).parent / "lmms-eval"), "--config", str(tmp_path / "runs.yaml")]
+    done = subprocess.run(line, cwd=data, capture_output=True, text=True, timeout=120)
+    assert "mode=both is unknown" in done.stderr
+    assert "|pope_accuracy|" in done.stdout.replace(" ", "")

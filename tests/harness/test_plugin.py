@@ -1,0 +1,135 @@
+"""lmms-eval finds our model and tasks with no flag, and a fault of ours never breaks somebody else's run."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lmms_eval_mai.plugin import task_dir
+
+ROOT = Path(__file__).resolve().parents[2]
+OUR_TASKS = [
+    f"{name}_{variant}"
+    for name in ("pope", "mmmu_val", "mmbench_en_dev", "chartqa", "infovqa_val", "realworldqa", "shapes")
+    for variant in ("s", "e", "r", "e_s2", "r_s2")
+]
+
+
+def run(code: str, path: Path | None = None) -> tuple[list[str], list[str]]:
+    """Run Python in a child process; -> the lines it printed, and our warnings. `path` comes before the installed
+    package. lmms-eval's logger writes to standard output."""
+    environment = {**os.environ, **({"PYTHONPATH": str(path)} if path else {})}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=path or ROOT, check=True
+    )
+    lines = (done.stdout + done.stderr).splitlines()
+    printed = [line.removeprefix("> ") for line in lines if line.startswith("> ")]
+    return printed, [line for line in lines if "WARNING" in line and "lmms-eval-mai" in line]
+
+
+def test_the_entry_point_module_imports_nothing_heavy() -> None:
+    heavy = "{'torch', 'vllm', 'transformers', 'datasets', 'lmms_eval', 'lmms_eval.tasks', 'PIL', 'numpy'}"
+    assert run(f"import sys, lmms_eval_mai.plugin; print('>', sorted({heavy} & set(sys.modules)))") == (["[]"], [])
+
+
+def test_importing_lmms_evals_models_registers_ours_without_loading_its_tasks() -> None:
+    code = (
+        "import sys, lmms_eval.models as m\n"
+        "print('>', 'lmms_eval.tasks' in sys.modules, 'lmms_eval_mai.harness.model' in sys.modules)\n"
+        "print('>', m.get_model('mai_cascade').__module__)\n"
+    )
+    assert run(code) == (["False False", "lmms_eval_mai.harness.model"], [])
+
+
+def test_plain_commands_show_our_model_and_tasks() -> None:
+    models = subprocess.run([_command("lmms-eval"), "models"], capture_output=True, text=True)
+    assert "mai_cascade" in models.stdout, models.stderr
+    listed = subprocess.run([sys.executable, "-m", "lmms_eval", "--tasks", "list"], capture_output=True, text=True)
+    text = listed.stdout + listed.stderr
+    assert all(name in text for name in OUR_TASKS), text[-2000:]
+    shown = subprocess.run([sys.executable, "-m", "lmms_eval_mai", "task-dir"], capture_output=True, text=True)
+    sub = subprocess.run(
+        [_command("lmms-eval"), "tasks", "list", "--include-path", shown.stdout.strip()], capture_output=True, text=True
+    )
+    assert set(OUR_TASKS) <= set(sub.stdout.split()), sub.stderr
+
+
+def test_a_broken_yaml_of_ours_costs_our_tasks_and_one_warning_and_nothing_else(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "lmms_eval_mai", tmp_path / "lmms_eval_mai")
+    shutil.copytree(task_dir(), tmp_path / "task_configs")
+    (tmp_path / "task_configs" / "pope" / "pope_s.yaml").write_text("task: [unclosed")
+    printed, warnings = run(
+        "import lmms_eval.models, lmms_eval_mai\n"
+        "from lmms_eval.tasks import TaskManager\n"
+        "names = [TaskManager().all_tasks for _ in range(2)][1]\n"
+        "print('>', lmms_eval_mai.__file__)\n"
+        "print('>', 'pope' in names, 'pope_s' in names, 'pope_r' in names)\n"
+        "print('>', lmms_eval.models.get_model('mai_cascade').__name__)",
+        path=tmp_path,
+    )
+    assert printed == [str(tmp_path / "lmms_eval_mai" / "__init__.py"), "True False False", "MaiCascade"]
+    assert len(warnings) == 1 and "its tasks in" in warnings[0] and "not available" in warnings[0]
+
+
+@pytest.mark.parametrize(
+    "moved",
+    [
+        "del t.TaskManager.initialize_tasks",
+        "del t.TaskManager",
+        "t.TaskManager.initialize_tasks = lambda self, where=None, new=1: {'theirs': {'type': 'task'}}",
+        "t.TaskManager.initialize_tasks = lambda self, include_path=None, include_defaults=True: None",
+    ],
+)
+def test_an_lmms_eval_that_moves_what_we_hook_goes_on_with_one_warning(moved: str) -> None:
+    printed, warnings = run(
+        f"import lmms_eval.tasks as t\n{moved}\n"
+        "import lmms_eval.models as m\n"
+        "print('>', m.get_model('mai_cascade').__name__, len(m.MODEL_REGISTRY_V2.list_canonical_model_ids()) > 50)\n"
+        "ask = getattr(getattr(t, 'TaskManager', None), 'initialize_tasks', None)\n"
+        "print('>', ask and ask(object()))"
+    )
+    assert printed[0] == "MaiCascade True"
+    assert printed[1] in ("None", "{'theirs': {'type': 'task'}}")  # theirs, untouched
+    assert len(warnings) == 1 and "not available" in warnings[0]
+
+
+def test_looking_for_lmms_evals_tasks_without_importing_them_leaves_the_hook_in_place() -> None:
+    printed, _ = run(
+        "import importlib.util, lmms_eval_mai\n"
+        "importlib.util.find_spec('lmms_eval.tasks')\n"
+        "import lmms_eval.tasks as t\n"
+        "print('>', getattr(t.TaskManager.initialize_tasks, '_lmms_eval_mai', False))"
+    )
+    assert printed == ["True"]
+
+
+def test_a_model_registry_that_moved_leaves_the_other_models_alone() -> None:
+    printed, warnings = run(
+        "import sys\nsys.modules['lmms_eval.models.registry_v2'] = type(sys)('registry_v2')\n"
+        "from lmms_eval_mai.plugin import manifests\nprint('>', manifests())"
+    )
+    assert printed == ["[]"]
+    assert len(warnings) == 1 and "the model mai_cascade is not available" in warnings[0]
+
+
+def test_a_caller_who_wants_only_his_own_folder_gets_only_that(tmp_path: Path) -> None:
+    from lmms_eval.tasks import TaskManager
+
+    import lmms_eval_mai  # noqa: F401
+
+    assert TaskManager(include_path=str(tmp_path), include_defaults=False).all_tasks == []
+
+
+def test_the_users_own_tasks_come_before_ours(tmp_path: Path, task_manager: Any) -> None:
+    (tmp_path / "mine.yaml").write_text("task: pope_s\ndataset_path: mine\noutput_type: generate_until\n")
+    index = type(task_manager).initialize_tasks(task_manager, include_path=str(tmp_path))
+    assert index["pope_s"]["yaml_path"] == str(tmp_path / "mine.yaml")
+    assert "pope_r" in index
+
+
+def _command(name: str) -> str:
+    return str(Path(sys.executable).parent / name)

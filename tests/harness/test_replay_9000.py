@@ -1,0 +1,112 @@
+"""Published answers of real models at full size: LLaVA-1.5-7B as the small and -13B as the large model on POPE."""
+
+import json
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from pyarrow import parquet
+
+from lmms_eval_mai.harness.model import MaiCascade
+
+TREE = "data/placeholder"
+MIB = 1 << 20
+Row = dict[str, Any]
+
+
+def object_of(question: str) -> str:
+    """What a POPE question asks for; some published files have "an", some a typing error."""
+    found = re.fullmatch(r"Is there an? (.+) in the iman?ge\?", question)
+    assert found, question
+    return found.group(1)
+
+
+def official_questions(shared: Path) -> list[Row]:
+    (file,) = (shared / TREE / "lmms-lab-encoder" / "POPE" / "data").glob("*.parquet")
+    return parquet.read_table(file, columns=["question", "answer", "image_source", "category"]).to_pylist()
+
+
+def published_answers(shared: Path, file: str, questions: list[Row]) -> list[str]:
+    """A model's answers to the questions, in order; empty where its authors published none."""
+    records = [json.loads(line) for line in (shared / "data" / "replay" / file).read_text().splitlines()]
+    known = {(r["category"], r["image"][: -len(".jpg")], object_of(r["question"])): r["response"] for r in records}
+    return [known.get((q["category"], q["image_source"], object_of(q["question"])), "") for q in questions]
+
+
+def write_script(path: Path, texts: list[str], stages: tuple[str, ...]) -> Path:
+    rows = (
+        {"task": "pope_s", "doc_id": doc_id, "stage": stage, "text": text, "prompt_tokens": 9, "output_tokens": 1}
+        for doc_id, text in enumerate(texts)
+        for stage in stages
+    )
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def f1(predictions: list[str], gold: list[str]) -> float:
+    both = sum(p == g == "yes" for p, g in zip(predictions, gold, strict=True))
+    return 2 * both / (predictions.count("yes") + gold.count("yes"))
+
+
+class Memory(threading.Thread):
+    """Resident memory of this process while a model runs, with the number of samples that were done."""
+
+    def __init__(self, model: MaiCascade) -> None:
+        super().__init__(daemon=True)
+        self.model, self.stopped, self.seen = model, threading.Event(), [(0, 0)]
+
+    def run(self) -> None:
+        process = psutil.Process()
+        while not self.stopped.wait(0.02):
+            done = sum(totals.samples for totals in list(self.model._session.run.meter.tasks.values()))
+            self.seen.append((done, process.memory_info().rss))
+
+    def growth(self, after: int) -> int:
+        """Bytes by which the peak exceeds the level at the first `after` samples."""
+        self.stopped.set()
+        self.join()
+        level = next(rss for done, rss in reversed(self.seen) if done <= after)
+        return max(rss for done, rss in self.seen if done > after) - level
+
+
+def test_a_replay_of_9000_questions_has_lmms_evals_score_an_independent_agreement_rate_and_flat_memory(
+    shared: Path, task_manager: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lmms_eval.evaluator import simple_evaluate
+
+    questions = official_questions(shared)
+    gold = [question["answer"] for question in questions]
+    small = published_answers(shared, "pope__llava-v1.5-7b_greedy.jsonl", questions)
+    large = published_answers(shared, "pope__llava-v1.5-13b.jsonl", questions)
+    assert (len(questions), small.count(""), large.count("")) == (9000, 0, 90)
+
+    # Nobody published their thinking: each model repeats its answer, so that every sample ends with the large one's.
+    scripts = (
+        write_script(tmp_path / "7b.jsonl", small, ("short", "think")),
+        write_script(tmp_path / "13b.jsonl", large, ("short", "transfer")),
+    )
+    monkeypatch.chdir(shared / TREE)
+    model = MaiCascade.create_from_arg_string("engine=scripted,small={},large={}".format(*scripts))
+    memory = Memory(model)
+    memory.start()
+    results = simple_evaluate(model=model, tasks=["pope_s"], task_manager=task_manager, batch_size=1, log_samples=True)
+    grown = memory.growth(after=500)
+
+    said = [text.lower() for text in large]
+    scores = results["results"]["pope_s"]
+    assert scores["pope_accuracy,none"] == sum(s == g for s, g in zip(said, gold, strict=True)) / 9000
+    assert scores["pope_f1_score,none"] == pytest.approx(f1(said, gold))
+
+    agreeing = sum(a.lower() == b.lower() for a, b in zip(small, large, strict=True))
+    exits = [one["token_counts"][0]["exit"] for one in results["samples"]["pope_s"]]
+    assert len(exits) == 9000
+    assert exits.count("agree_short") == agreeing
+    assert exits.count("transfer") == 9000 - agreeing
+    usage = results["usage"]["by_source"]
+    assert usage["small"]["n_api_calls"] == usage["large"]["n_api_calls"] == 9000 + exits.count("transfer")
+
+    assert grown < 300 * MIB, f"peak memory exceeds the level of the first 500 samples by {grown / MIB:.0f} MiB"
+    print(f"agreement {agreeing / 9000:.4f}, F1 {scores['pope_f1_score,none']:.4f}, memory +{grown / MIB:.0f} MiB")

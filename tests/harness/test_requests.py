@@ -1,0 +1,51 @@
+"""How a request of lmms-eval is decoded, and what is refused before an engine starts."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.harness.requests import open_sample, sampling
+from lmms_eval_mai.paper.prompts import MAX_TOKENS
+
+TASK = {"max_new_tokens": 1024, "temperature": 0, "top_p": 1.0, "num_beams": 1, "do_sample": False, "until": []}
+
+
+def test_our_tasks_are_decoded_greedily_with_the_limits_of_their_stages() -> None:
+    stages = sampling(TASK, "S", "R", None)
+    assert {one.temperature for one in stages.values()} == {0.0}
+    assert (stages["short"].max_tokens, stages["think"].max_tokens) == (1024, MAX_TOKENS["R"])
+
+
+def test_gen_kwargs_given_on_the_command_line_reach_every_call() -> None:
+    given = {"temperature": 0.7, "top_p": 0.9, "top_k": 20, "repetition_penalty": 1.1, "seed": 7}
+    for stage in sampling({**TASK, **given}, "R", "R", None).values():
+        assert (stage.temperature, stage.top_p, stage.top_k) == (0.7, 0.9, 20)
+        assert (stage.repetition_penalty, stage.seed) == (1.1, 7)
+
+
+def test_the_tasks_own_limit_is_that_of_its_own_prompt_and_the_argument_caps_every_call() -> None:
+    stages = sampling({**TASK, "max_new_tokens": 16}, "R", "R", None)
+    assert (stages["think"].max_tokens, stages["short"].max_tokens) == (16, MAX_TOKENS["S"])
+    capped = sampling(TASK, "S", "R", 64)
+    assert {one.max_tokens for one in capped.values()} == {64}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("temperature", -1), ("top_p", 2), ("repetition_penalty", -1), ("max_new_tokens", -5)]
+)
+def test_a_value_that_no_engine_takes_is_named(name: str, value: Any) -> None:
+    with pytest.raises(ArgumentError, match=f"{name}={value} .* cannot be: it must be"):
+        sampling({**TASK, name: value}, "S", "R", None)
+
+
+@pytest.mark.parametrize(
+    ("written", "read"), [("half \ud83d", "half \ufffd"), ("\ud83d\ude00", "\U0001f600"), ("漢字 é", "漢字 é")]
+)
+def test_text_that_utf8_cannot_hold_is_made_whole(written: str, read: str) -> None:
+    messages = [{"role": "user", "content": [{"type": "text", "text": written}]}]
+    request = SimpleNamespace(args=("", lambda doc: messages, TASK, 0, "foreign", "test"), metadata={})
+    sample = open_sample(request, 0, {"foreign": {"test": [{"question": written}]}}, "R", None)
+    assert sample.question[0].blocks == (read,)
+    read.encode()

@@ -1,0 +1,99 @@
+"""Our 30 tasks in lmms-eval's index, with the data, scorers and metrics of its own tasks."""
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.tasks import BUILT_IN, NAMES, VARIANTS, Loaded, config, split_name
+
+from lmms_eval_mai import plugin
+
+# --- the index ------------------------------------------------------------------------------------------
+
+
+def test_lmms_eval_lists_thirty_tasks_of_the_six_benchmarks_and_five_of_shapes(task_manager: Any) -> None:
+    ours = [
+        name
+        for name, entry in task_manager.task_index.items()
+        if entry["type"] == "task" and Path(entry["yaml_path"]).is_relative_to(plugin.task_dir())
+    ]
+    assert sorted(ours) == sorted([*NAMES, *(f"shapes_{variant}" for variant in VARIANTS)])
+    assert len(ours) == 35
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_tag_holds_the_six_tasks_of_its_variant(task_manager: Any, variant: str) -> None:
+    entry = task_manager.task_index[f"mai_{variant}"]
+    assert entry["type"] == "tag"
+    assert sorted(entry["task"]) == sorted(f"{benchmark}_{variant}" for benchmark in BUILT_IN)
+
+
+def test_there_are_five_tags_of_ours(task_manager: Any) -> None:
+    assert [tag for tag in task_manager.all_tags if tag.startswith("mai_")] == sorted(f"mai_{v}" for v in VARIANTS)
+
+
+def test_the_built_in_tasks_keep_their_place(task_manager: Any) -> None:
+    for name in BUILT_IN.values():
+        assert "lmms_eval/tasks/" in task_manager.task_index[name]["yaml_path"]
+
+
+# --- the contract with the built-in tasks --------------------------------------------------------------------
+
+OURS_ALONE = {
+    *("task", "tag", "output_type", "doc_to_text", "doc_to_messages", "lmms_eval_specific_kwargs"),
+    *("generation_kwargs", "model_specific_generation_kwargs", "filter_list", "reasoning_tags"),
+    *("metadata", "dataset_kwargs"),
+}
+"""Keys in which a task of ours is meant to differ. Whatever else either side sets must be the same."""
+
+
+def comparable(value: Any) -> Any:
+    """A config value with functions as (name, file): built-ins load their `utils` anew for every reference."""
+    if callable(value):
+        return value.__name__, inspect.getsourcefile(value)
+    if isinstance(value, dict):
+        return {key: comparable(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [comparable(one) for one in value]
+    return value
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_data_metrics_and_scorer_are_those_of_the_installed_built_in_task(task_manager: Any, name: str) -> None:
+    benchmark, _ = split_name(name)
+    ours, theirs = config(task_manager, name), config(task_manager, BUILT_IN[benchmark])
+    assert {key: comparable(value) for key, value in ours.items() if key not in OURS_ALONE} == {
+        key: comparable(value) for key, value in theirs.items() if key not in OURS_ALONE
+    }
+    assert {"dataset_path", "test_split", "doc_to_visual", "doc_to_target", "metric_list"} <= set(ours) & set(theirs)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_metrics_of_the_loaded_task_are_those_of_the_loaded_built_in_task(tasks: Loaded, name: str) -> None:
+    ours, theirs = tasks.chat[name], tasks.built_in[split_name(name)[0]]
+    assert comparable(ours.aggregation()) == comparable(theirs.aggregation())
+    assert ours.higher_is_better() == theirs.higher_is_better()
+    assert set(ours.aggregation())
+    assert [ours.doc_to_target(doc) for doc in ours.test_docs()] == [
+        theirs.doc_to_target(doc) for doc in theirs.test_docs()
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_task_asks_for_no_token_and_sets_the_papers_limits(task_manager: Any, tasks: Loaded, name: str) -> None:
+    assert config(task_manager, name)["dataset_kwargs"] == {}
+    decoding = tasks.chat[name].config.generation_kwargs
+    assert decoding["until"] == []  # lmms-eval's own default would stop every thinking at its first blank line
+    assert decoding["max_new_tokens"] == (1024 if name.endswith("_s") else 4096)
+    assert (decoding["temperature"], decoding["do_sample"]) == (0.0, False)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_model_is_told_the_benchmark_and_variant_that_the_prompt_was_made_of(tasks: Loaded, name: str) -> None:
+    benchmark, variant = split_name(name)
+    task = tasks.chat[name]
+    for told in (task.instances[0].metadata["mai"], task.config.lmms_eval_specific_kwargs["default"]):
+        assert told == {"benchmark": benchmark, "variant": variant}
+    rounds = "generate_until_multi_round" if name.endswith("_s2") else "generate_until"
+    assert task.OUTPUT_TYPE == task.instances[0].request_type == rounds

@@ -1,0 +1,170 @@
+"""From the responses to our tasks to their metrics: the answer filters, and lmms-eval's own scorers."""
+
+import inspect
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.tasks import BUILT_IN, NAMES, TWO_STAGE, VARIANTS, Doc, Loaded, config, split_name
+
+from lmms_eval_mai.harness.tasks import AnswerFilter, TwoStageAnswerFilter
+
+# --- scoring ------------------------------------------------------------------------------------------------
+
+
+def filtered(task: Any, responses: list[Any]) -> list[Any]:
+    """What the task's own filters leave of one response to each of its first documents."""
+    instances = task.instances[: len(responses)]
+    for instance, response in zip(instances, responses, strict=True):
+        instance.resps = [response]
+    (ensemble,) = task._filters
+    ensemble.apply(instances, task.task_docs)
+    return [instance.filtered_resps[ensemble.name] for instance in instances]
+
+
+def score(task: Any, answer: Callable[[Doc], str]) -> dict[str, float]:
+    """The task's metrics when every document is answered by `answer`, in a last bracket after a wrong one."""
+    docs = list(task.test_docs())
+    said = [f"First I thought [[nothing]].\n\nBut it is [[ {answer(doc)}\x0b ]]." for doc in docs]
+    responses: list[Any] = [["a thinking, [[wrong]]", text] for text in said] if task.config.task in TWO_STAGE else said
+    found: dict[str, list[Any]] = {}
+    for doc, left in zip(docs, filtered(task, responses), strict=True):
+        for metric, value in task.process_results(doc, [left]).items():
+            found.setdefault(metric, []).append(value)
+    metrics = {}
+    for metric, aggregate in task.aggregation().items():
+        takes_args = "args" in inspect.signature(aggregate).parameters
+        metrics[metric] = aggregate(found[metric], args=None) if takes_args else aggregate(found[metric])
+    return metrics
+
+
+def gold(doc: Doc) -> str:
+    return doc["answers"][0] if "answers" in doc else doc["answer"]
+
+
+def wrong(doc: Doc) -> str:
+    if gold(doc) in ("yes", "no"):
+        return "no" if gold(doc) == "yes" else "yes"
+    return ("B" if gold(doc) == "A" else "A") if gold(doc) in "ABCD" else "98765"
+
+
+MAIN = {
+    "pope": ("pope_accuracy", 1.0),
+    "mmmu_val": ("mmmu_acc", 1.0),
+    "mmbench_en_dev": ("gpt_eval_score", 100.0),
+    "chartqa": ("relaxed_overall", 1.0),
+    "infovqa_val": ("anls", 1.0),
+    "realworldqa": ("exact_match", 1.0),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_content_of_the_last_brackets_reaches_the_scorer(
+    tasks: Loaded, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # MMBench writes ./submissions
+    metric, best = MAIN[split_name(name)[0]]
+    assert score(tasks.chat[name], gold)[metric] == best
+    assert score(tasks.chat[name], wrong)[metric] == 0
+
+
+class _Network:
+    """Fails the test that looks up or connects to an address, past every `except Exception` on its way."""
+
+    refused = False
+
+    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self.refused and event in ("socket.connect", "socket.getaddrinfo"):
+            pytest.fail(f"{event} {arguments[:2]}")
+
+
+@pytest.fixture(scope="module")
+def network() -> _Network:
+    watch = _Network()
+    sys.addaudithook(watch)  # cannot be taken away again; idle unless `refused`
+    return watch
+
+
+@pytest.fixture
+def no_network(network: _Network) -> Iterator[None]:
+    network.refused = True
+    yield
+    network.refused = False
+
+
+@pytest.mark.parametrize("benchmark", BUILT_IN)
+def test_scoring_answers_that_do_not_parse_calls_no_api(
+    tasks: Loaded, benchmark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_network: None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    metric, best = MAIN[benchmark]
+    assert score(tasks.chat[f"{benchmark}_s"], lambda doc: "???")[metric] < best
+
+
+def test_the_watch_over_the_network_notices_a_look_up(no_network: None) -> None:
+    with pytest.raises(pytest.fail.Exception):
+        socket.getaddrinfo("localhost", 80)
+
+
+def test_every_mmbench_task_is_scored_by_the_static_evaluator(task_manager: Any) -> None:
+    for variant in VARIANTS:
+        metrics = config(task_manager, f"mmbench_en_dev_{variant}")["metric_list"]
+        assert {one["metric"]: one["aggregation"].__name__ for one in metrics} == {
+            "gpt_eval_score": "mmbench_aggregate_dev_results_static",
+            "submission": "mmbench_aggregate_dev_results_submission",
+        }
+
+
+# --- filters ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        ("It is [[red]].", "red"),
+        ("[[red]], no, [[blue]]", "blue"),
+        (" just words\n", "just words"),
+        ("<think>[[red]]</think>blue", "blue"),
+        ("[[]]", ""),
+        ("", ""),
+        ("[[a\x00b\x0bc\x1f]]", "abc"),
+        ("no brackets\x07 at all\x1b", "no brackets at all"),
+        ("[[two\nlines\tand a tab]]", "two\nlines\tand a tab"),
+    ],
+)
+def test_the_answer_filter_leaves_the_last_brackets_without_control_characters(
+    tasks: Loaded, response: str, answer: str
+) -> None:
+    assert filtered(tasks.chat["pope_s"], [response]) == [answer]
+    assert filtered(tasks.chat["pope_e_s2"], [["a [[first]] round", response]]) == [answer]
+
+
+def test_the_answer_filter_keeps_every_response_of_every_document_in_order() -> None:
+    responses = [["[[1]]", "[[2]]"], ["3"], []]
+    assert AnswerFilter().apply(iter(responses), None) == [["1", "2"], ["3"], []]
+
+
+@pytest.mark.parametrize("code", [*range(0x20), 0x7F])
+def test_an_answer_of_any_character_can_be_written_to_a_spreadsheet(code: int, tmp_path: Path) -> None:
+    import openpyxl
+
+    ((answer,),) = AnswerFilter().apply([[f"[[a{chr(code)}b]]"]], None)
+    book = openpyxl.Workbook()
+    book.active.append([answer])
+    book.save(tmp_path / "answers.xlsx")
+    assert answer.replace(chr(code), "") == "ab"
+
+
+@pytest.mark.parametrize("response", ["[[yes]]", ["[[yes]]"], [], "['round 0', 'round 1']"])
+def test_a_two_stage_task_refuses_an_answer_of_one_round_and_says_what_to_do(tasks: Loaded, response: Any) -> None:
+    with pytest.raises(ValueError, match=r"one round.*mai_cascade.*without _s2"):
+        filtered(tasks.chat["chartqa_r_s2"], [response])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_only_two_stage_tasks_filter_rounds(tasks: Loaded, name: str) -> None:
+    first = tasks.chat[name]._filters[0].filters[0]
+    assert type(first) is (TwoStageAnswerFilter if name in TWO_STAGE else AnswerFilter)

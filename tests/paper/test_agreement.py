@@ -1,0 +1,220 @@
+"""Mutual verification of two answers against a table, and the kind of answer that a document asks for."""
+
+import random
+from itertools import product
+from typing import Any
+
+import pytest
+from support.documents import (
+    ALL,
+    MMBENCH_FOUR,
+    MMBENCH_TWO,
+    MMMU_CHOICE,
+    MMMU_OPEN,
+    NONE,
+    RELAXED,
+    RULES,
+    RWQA_BARE,
+    RWQA_CHOICE,
+    RWQA_OPEN,
+    SHAPES_CHOICE,
+    SHAPES_WORD,
+)
+
+from lmms_eval_mai.paper.agreement import BENCHMARKS, Rules, Verification, verify
+
+MMBENCH_HOLES = {"A": "red", "B": "green", "C": float("nan"), "D": None}
+
+# benchmark, document, one answer, another answer, whether they are the same
+TABLE: list[tuple[str, dict[str, Any], str, str, bool]] = [
+    # POPE: yes or no at the start, and nothing that merely holds these letters.
+    ("pope", NONE, "Yes", "yes", True),
+    ("pope", NONE, "[[No]]", "no.", True),
+    ("pope", NONE, "**Yes**", "Yes, there is a dog.", True),
+    ("pope", NONE, "y", "YES", True),
+    ("pope", NONE, "N", "No", True),
+    ("pope", NONE, "Yes", "No", False),
+    ("pope", NONE, "Not sure", "No", False),
+    ("pope", NONE, "Not sure", "Not sure", False),
+    ("pope", NONE, "Nothing", "Nothing", False),
+    ("pope", NONE, "None", "no", False),
+    ("pope", NONE, "Yesterday", "yes", False),
+    ("pope", NONE, "There is no dog", "no", False),
+    ("pope", NONE, "", "", False),
+    ("pope", NONE, "I cannot tell.", "I cannot tell.", False),
+    # MMMU, multiple choice: where lmms-eval would draw a letter, there is no answer.
+    ("mmmu_val", MMMU_CHOICE, "B", "(B)", True),
+    ("mmmu_val", MMMU_CHOICE, "[[C]]", "C. blue", True),
+    ("mmmu_val", MMMU_CHOICE, "The first colour to be seen is green", "B", True),
+    ("mmmu_val", MMMU_CHOICE, "A", "B", False),
+    ("mmmu_val", MMMU_CHOICE, "E", "E", False),
+    *(("mmmu_val", MMMU_CHOICE, text, text, False) for text in ("", "none", "**D**", "\\boxed{B}", "a", "B: green")),
+    # MMMU, open: the scorer's own equality, which rounds numbers, but in both directions.
+    ("mmmu_val", MMMU_OPEN, "12,300", "12300.0", True),
+    ("mmmu_val", MMMU_OPEN, "5", "5.001", True),
+    ("mmmu_val", MMMU_OPEN, "Sodium chloride", "sodium chloride", True),
+    ("mmmu_val", MMMU_OPEN, "5", "6", False),
+    ("mmmu_val", MMMU_OPEN, "cat", "cats", False),
+    ("mmmu_val", MMMU_OPEN, "the answer is 5", "5", False),
+    ("mmmu_val", MMMU_OPEN, "x = 3", "y = 3", False),
+    ("mmmu_val", MMMU_OPEN, "a", "a b", False),
+    ("mmmu_val", MMMU_OPEN, "", "", False),
+    # MMBench: letters of options that exist; "nan" and empty columns are none.
+    ("mmbench_en_dev", MMBENCH_FOUR, "D", "[[D.]]", True),
+    ("mmbench_en_dev", MMBENCH_FOUR, "It is orange", "D", True),
+    ("mmbench_en_dev", MMBENCH_FOUR, "A", "B", False),
+    ("mmbench_en_dev", MMBENCH_FOUR, "red and blue", "red and blue", False),
+    ("mmbench_en_dev", MMBENCH_FOUR, "E", "E", False),
+    ("mmbench_en_dev", MMBENCH_TWO, "a ripe banana", "A", True),
+    ("mmbench_en_dev", MMBENCH_TWO, "nan", "nan", False),
+    ("mmbench_en_dev", MMBENCH_TWO, "C", "C", False),
+    ("mmbench_en_dev", MMBENCH_TWO, "D", "nan", False),
+    ("mmbench_en_dev", MMBENCH_HOLES, "B", "green", True),
+    ("mmbench_en_dev", MMBENCH_HOLES, "C", "C", False),
+    ("mmbench_en_dev", MMBENCH_HOLES, "none", "none", False),
+    ("mmbench_en_dev", MMBENCH_FOUR, "", "", False),
+    # ChartQA: the same text.
+    ("chartqa", NONE, "Blue", " blue", True),
+    ("chartqa", NONE, "100", "104", False),
+    ("chartqa", NONE, "0", "0.0", False),
+    ("chartqa", NONE, "", "", False),
+    # InfoVQA: nearly the same words, and the same numbers.
+    ("infovqa_val", NONE, "two thousand people", "two thousand peoples", True),
+    ("infovqa_val", NONE, "North  America", "north america", True),
+    ("infovqa_val", NONE, "2019", "2018", False),
+    ("infovqa_val", NONE, "19", "18", False),
+    ("infovqa_val", NONE, "the end of the year 2019", "the end of the year 2018", False),
+    ("infovqa_val", NONE, "1.5 million", "1.5 billion", False),
+    ("infovqa_val", NONE, "North America", "South America", False),
+    ("infovqa_val", NONE, "", "", False),
+    # RealWorldQA: a letter that the question lists, or the open answer as its scorer reads it.
+    ("realworldqa", RWQA_CHOICE, "B", "(B)", True),
+    ("realworldqa", RWQA_CHOICE, "The answer is C", "C.", True),
+    ("realworldqa", RWQA_CHOICE, "Bird", "B", False),
+    ("realworldqa", RWQA_CHOICE, "Bird", "Bird", False),
+    ("realworldqa", RWQA_CHOICE, "D", "D", False),
+    ("realworldqa", RWQA_CHOICE, "A", "C", False),
+    ("realworldqa", RWQA_CHOICE, "", "", False),
+    ("realworldqa", RWQA_BARE, "D", "d) D", True),
+    ("realworldqa", RWQA_BARE, "left", "left", False),
+    ("realworldqa", RWQA_OPEN, "3", "3.", True),
+    ("realworldqa", RWQA_OPEN, "Downhill", "downhill", True),
+    ("realworldqa", RWQA_OPEN, "A", "a", True),
+    ("realworldqa", RWQA_OPEN, "3", "three", False),
+    ("realworldqa", RWQA_OPEN, ".", ".", False),
+    ("shapes", SHAPES_CHOICE, "B", "(B)", True),
+    ("shapes", SHAPES_CHOICE, "The answer is C", "C.", True),
+    ("shapes", SHAPES_CHOICE, "A", "D", False),
+    ("shapes", SHAPES_CHOICE, "Bird", "B", False),
+    ("shapes", SHAPES_WORD, "Red circle", "red circle", True),
+    ("shapes", SHAPES_WORD, "red circle", "red cross", False),
+    ("shapes", SHAPES_WORD, "", "", False),
+    # A task that is not ours: letters where the document shows options, else the same text.
+    ("any", {"options": ["red", "green"]}, "B", "(B)", True),
+    ("any", {"options": ["red", "green"]}, "C", "C", False),
+    ("any", {"options": ["red", "green"]}, "red", "red", False),
+    ("any", {"options": "['red', 'green', 'blue']"}, "C", "The answer is C", True),
+    ("any", {"options": "['red', 'green', 'blue']"}, "D", "D", False),
+    ("any", {"choices": {"A": "red", "B": "green"}}, "A.", "A", True),
+    ("any", MMBENCH_TWO, "B", "B", True),
+    ("any", MMBENCH_TWO, "C", "C", False),
+    ("any", {"A": 0, "B": 1, "C": 2, "D": 3}, "A", "A", True),
+    ("any", {"options": "red or green"}, "Red", "red", True),
+    ("any", {"options": "['only one']"}, "Red", "red", True),
+    ("any", {"A": "a lone column"}, "C", "c", True),
+    ("any", NONE, "Forty two", "forty two ", True),
+    ("any", NONE, "42", "42.", False),
+    ("any", NONE, "", "", False),
+]
+
+
+@pytest.mark.parametrize(("name", "doc", "a", "b", "same"), TABLE)
+def test_two_answers_agree_exactly_when_the_table_says_so(
+    name: str, doc: dict[str, Any], a: str, b: str, same: bool
+) -> None:
+    assert verify(ALL[name], doc, a, b, RULES).agree is same
+    assert verify(ALL[name], doc, b, a, RULES).agree is same
+
+
+def test_every_benchmark_has_answers_that_agree_and_answers_that_do_not() -> None:
+    assert {(name, same) for name, _, _, _, same in TABLE} == set(product(ALL, (True, False)))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "same"),
+    [
+        ("100", "104", True),
+        ("50%", "0.51", True),
+        ("-100", "-104", True),
+        ("Blue", "blue", True),
+        ("0", "0", True),
+        ("inf", "inf", True),  # whose relative change is no number
+        ("105.1", "100", False),  # 105.1 is 5.1 % off 100, though 100 is 4.9 % off 105.1
+        ("95", "100", False),  # 95 is 5 % off 100, but 100 is 5.3 % off 95
+        ("0", "0.0", False),  # a target of zero is compared as text
+        ("0", "0.01", False),
+        ("100", "-100", False),
+        ("1,000", "1000", False),
+        ("inf", "5", False),
+        ("blue", "green", False),
+        ("", "", False),
+    ],
+)
+def test_relaxed_chartqa_asks_for_the_tolerance_in_both_directions(a: str, b: str, same: bool) -> None:
+    assert verify(BENCHMARKS["chartqa"], NONE, a, b, RELAXED).agree is same
+    assert verify(BENCHMARKS["chartqa"], NONE, b, a, RELAXED).agree is same
+
+
+def test_the_anls_threshold_of_infovqa_is_the_users() -> None:
+    answers = "Microsoft Windows", "Microsoft Window"  # ANLS 0.94
+    assert verify(BENCHMARKS["infovqa_val"], NONE, *answers, Rules(anls_threshold=0.94)).agree
+    assert not verify(BENCHMARKS["infovqa_val"], NONE, *answers, Rules(anls_threshold=0.95)).agree
+
+
+def test_no_anls_threshold_makes_two_numbers_the_same() -> None:
+    assert not verify(BENCHMARKS["infovqa_val"], NONE, "2019", "2018", Rules(anls_threshold=0.0)).agree
+
+
+def test_every_benchmark_is_filed_under_its_own_name() -> None:
+    assert [benchmark.name for benchmark in ALL.values()] == list(ALL)
+
+
+def test_a_verification_tells_what_was_parsed() -> None:
+    text = "The sign points there. [[**No**]]"
+    assert verify(BENCHMARKS["pope"], NONE, text, "Nothing", RULES) == Verification("no", None, False)
+    assert verify(BENCHMARKS["mmmu_val"], MMMU_CHOICE, "(B)", "none", RULES) == Verification("B", None, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "doc", "kind"),
+    [
+        ("pope", NONE, "word"),
+        ("chartqa", NONE, "word"),
+        ("infovqa_val", NONE, "word"),
+        ("mmbench_en_dev", MMBENCH_FOUR, "letter"),
+        ("mmmu_val", MMMU_CHOICE, "letter"),
+        ("mmmu_val", MMMU_OPEN, "word"),
+        ("realworldqa", RWQA_CHOICE, "letter"),
+        ("realworldqa", RWQA_BARE, "letter"),
+        ("realworldqa", RWQA_OPEN, "word"),
+        ("shapes", SHAPES_CHOICE, "letter"),
+        ("shapes", SHAPES_WORD, "word"),
+        ("any", NONE, "word"),
+        ("any", MMBENCH_TWO, "letter"),
+        ("any", {"choices": ["x", "y"]}, "letter"),
+        ("any", {"options": "['x']"}, "word"),
+    ],
+)
+def test_the_document_decides_between_a_word_and_a_letter(name: str, doc: dict[str, Any], kind: str) -> None:
+    assert ALL[name].kind(doc) == kind
+
+
+def test_choices_that_must_not_be_guessed_cannot_be_drawn_on_any_python() -> None:
+    """Python 3.10's random.choice takes `choices[0]` of an empty sequence; 3.11's asks for its length."""
+    from lmms_eval_mai.paper.agreement import _NoGuess
+
+    choices = _NoGuess(["A", "B"])
+    assert [choice for choice in choices] == ["A", "B"]
+    for draw in (random.choice, lambda sequence: sequence[0]):
+        with pytest.raises(IndexError):
+            draw(choices)

@@ -1,0 +1,270 @@
+"""What holds of mutual verification for any answers, documents and rules, and under any hash seed."""
+
+import copy
+import json
+import os
+import random
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from support.documents import (
+    ALL,
+    MMBENCH_FOUR,
+    MMMU_CHOICE,
+    MMMU_OPEN,
+    NONE,
+    RELAXED,
+    RULES,
+    RWQA_BARE,
+    RWQA_CHOICE,
+    RWQA_OPEN,
+    SHAPES_CHOICE,
+    SHAPES_WORD,
+    mmmu_letter,
+)
+
+from lmms_eval_mai.paper.agreement import ANY, BENCHMARKS, Rules, extract_answer, verify
+
+# --- properties over generated answers and documents -------------------------------------------------------
+
+WORDS = ["red", "green", "blue", "banana", "apple", "nan", "a light blue car", "north america", "$7"]
+ATOMS = [
+    *"ABCDE",
+    "a",
+    "b",
+    "(A)",
+    "(B)",
+    "B.",
+    "**C**",
+    "B: green",
+    "A or B",
+    "Bird",
+    "\\boxed{B}",
+    "A photo of a car",
+]
+ATOMS += ["yes", "No", "n", "Yes.", "Not sure", "Nothing", "None", "yes and no", "There is no dog"]
+ATOMS += [
+    "0",
+    "0.0",
+    "-1",
+    "5",
+    "5%",
+    "95",
+    "100",
+    "104",
+    "105.1",
+    "2018",
+    "2019",
+    "1,000",
+    "12,300",
+    "1e3",
+    "inf",
+    ".5",
+]
+ATOMS += ["x = 5", "so it is 5, or 6", "the result is 12,300 = 1e3", "north amerika", "", " ", ".", "[[", "]]", *WORDS]
+
+
+def answers() -> st.SearchStrategy[str]:
+    """Texts as models write them: often in brackets, often the same as another one, sometimes anything at all."""
+    atom = st.sampled_from(ATOMS) | st.text(max_size=8)
+    sentence = st.builds("{} {}".format, st.sampled_from(["The answer is", "So", "I choose", "Look:"]), atom)
+    bare = atom | sentence
+    wrapped = st.builds("{}[[{}]]{}".format, st.sampled_from(["", "First 3, then ", "[[B]] "]), atom, st.just("."))
+    thought = st.builds("<think>{}</think>{}".format, atom, bare | wrapped)
+    return bare | wrapped | thought
+
+
+def documents(name: str) -> st.SearchStrategy[dict[str, Any]]:
+    options = st.lists(st.sampled_from(WORDS), min_size=2, max_size=4, unique=True)
+    if name == "mmmu_val":
+        choice = st.builds(lambda o: {"question_type": "multiple-choice", "options": str(o)}, options)
+        return choice | st.just(MMMU_OPEN)
+    columns = options.map(lambda o: {**dict.fromkeys("ABCD", "nan"), **dict(zip("ABCD", o, strict=False))})
+    if name == "mmbench_en_dev":
+        return columns
+    if name == "shapes":
+        return st.sampled_from([SHAPES_CHOICE, SHAPES_WORD])
+    if name == "realworldqa":
+        listed = options.map(lambda o: "Which?\n" + "\n".join(f"{'ABCD'[i]}. {word}" for i, word in enumerate(o)))
+        return listed.map(lambda question: {"question": question}) | st.sampled_from([RWQA_BARE, RWQA_OPEN])
+    if name == "any":
+        lists = st.builds(lambda key, o: {key: o}, st.sampled_from(["options", "choices"]), options | options.map(str))
+        return (
+            columns | lists | st.builds(lambda text: {"options": text}, st.text("[]'a,1 ", max_size=10)) | st.just({})
+        )
+    return st.just({})
+
+
+RULESETS = st.builds(Rules, st.sampled_from([0.0, 0.5, 0.9, 1.0]), st.sampled_from(["exact", "relaxed"]))
+every_benchmark = pytest.mark.parametrize("name", ALL)
+quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@st.composite
+def two_answers(draw: st.DrawFn) -> tuple[str, str]:
+    """Two texts; every other time the same answer said twice."""
+    a = draw(answers())
+    return a, draw(st.just(a) | answers())
+
+
+@every_benchmark
+@quick
+@given(data=st.data(), texts=two_answers(), rules=RULESETS)
+def test_agreement_is_symmetric(name: str, data: st.DataObject, texts: tuple[str, str], rules: Rules) -> None:
+    doc = data.draw(documents(name))
+    one, other = verify(ALL[name], doc, *texts, rules), verify(ALL[name], doc, *reversed(texts), rules)
+    assert (one.small, one.large, one.agree) == (other.large, other.small, other.agree)
+
+
+@every_benchmark
+@quick
+@given(data=st.data(), texts=two_answers(), rules=RULESETS, seeds=st.tuples(st.integers(), st.integers()))
+def test_verification_neither_reads_nor_moves_the_global_random_state_nor_the_document(
+    name: str, data: st.DataObject, texts: tuple[str, str], rules: Rules, seeds: tuple[int, int]
+) -> None:
+    doc = data.draw(documents(name))
+    before, outcomes = copy.deepcopy(doc), []
+    for seed in seeds:
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        states = random.getstate(), str(np.random.get_state())
+        outcomes.append(verify(ALL[name], doc, *texts, rules))
+        unmoved = (random.getstate(), str(np.random.get_state())) == states
+        assert unmoved  # without pytest's comparison of 600 numbers
+    assert outcomes[0] == outcomes[1]
+    assert doc == before
+
+
+@every_benchmark
+@quick
+@given(data=st.data(), blank=st.text(" \n\t", max_size=3), other=answers(), rules=RULESETS)
+def test_an_empty_answer_agrees_with_nothing_not_even_with_another_one(
+    name: str, data: st.DataObject, blank: str, other: str, rules: Rules
+) -> None:
+    doc = data.draw(documents(name))
+    empty = data.draw(st.sampled_from([blank, f"Yes [[{blank}]]", f"<think>A</think>{blank}"]))
+    for text in (other, empty):
+        found = verify(ALL[name], doc, empty, text, rules)
+        assert (found.small, found.agree) == (None, False)
+
+
+@every_benchmark
+@quick
+@given(data=st.data(), text=answers(), rules=RULESETS)
+def test_an_answer_agrees_with_itself_exactly_when_it_parses(
+    name: str, data: st.DataObject, text: str, rules: Rules
+) -> None:
+    doc = data.draw(documents(name))
+    found = verify(ALL[name], doc, text, text, rules)
+    assert found.small == found.large
+    assert found.agree is (found.small is not None)
+    assert found.small != ""
+
+
+@quick
+@given(doc=documents("mmmu_val").filter(lambda doc: doc is not MMMU_OPEN), text=answers())
+@example(doc=MMMU_CHOICE, text="none")
+@example(doc=MMMU_CHOICE, text="(C)")
+def test_an_mmmu_letter_is_the_scorers_own_and_never_a_drawn_one(doc: dict[str, Any], text: str) -> None:
+    letter, guessed = mmmu_letter(doc, extract_answer(text))
+    found = verify(BENCHMARKS["mmmu_val"], doc, text, text, RULES)
+    assert found.small == (None if guessed else letter)
+
+
+@quick
+@given(a=answers(), b=answers())
+@example(a="5.004", b="5")
+@example(a="[[1,000]]", b="1000")
+@example(a="nan", b="nan")
+def test_open_mmmu_answers_agree_when_lmms_eval_normalises_them_to_the_same(a: str, b: str) -> None:
+    from lmms_eval.tasks.mmmu.utils import normalize_str
+
+    texts = [extract_answer(text).lower() for text in (a, b)]
+    equal = texts[0] == texts[1] or normalize_str(texts[0]) == normalize_str(texts[1])  # a number "nan" equals nothing
+    same = equal and all(texts)
+    assert verify(BENCHMARKS["mmmu_val"], MMMU_OPEN, a, b, RULES).agree is same
+
+
+@quick
+@given(text=st.text("[]{}()'\",:1 -a", max_size=12))
+@example(text="{{1}, {2}}")
+def test_options_that_are_no_python_list_never_raise(text: str) -> None:
+    doc = {"options": text}
+    assert ANY.kind(doc) in ("word", "letter")
+    assert verify(ANY, doc, "Red", "red", RULES).agree is (ANY.kind(doc) == "word")
+
+
+# --- hash order ---------------------------------------------------------------------------------------------
+
+_CHILD = """
+import json, sys
+from lmms_eval_mai.paper.agreement import ANY, BENCHMARKS, Rules, verify
+rules = Rules(chartqa_match="relaxed")
+found = [verify({**BENCHMARKS, "any": ANY}[name], doc, a, b, rules) for name, doc, a, b in json.load(open(sys.argv[1]))]
+json.dump([[one.small, one.large, one.agree] for one in found], sys.stdout)
+"""
+
+
+DOCS = {
+    "pope": [NONE],
+    "mmmu_val": [MMMU_CHOICE, MMMU_OPEN],
+    "mmbench_en_dev": [MMBENCH_FOUR],
+    "chartqa": [NONE],
+    "infovqa_val": [NONE],
+    "realworldqa": [RWQA_CHOICE, RWQA_OPEN],
+    "shapes": [SHAPES_CHOICE, SHAPES_WORD],
+    "any": [{"options": ["red", "green"]}, NONE],
+}
+
+
+def fixed_pairs() -> list[tuple[str, dict[str, Any], str, str]]:
+    """Every benchmark's documents with pairs of texts. lmms-eval makes a set of the candidates of an open MMMU answer:
+    those of the last texts have several strings in common."""
+    texts = [
+        "A",
+        "(B)",
+        "B. green",
+        "red or green",
+        "yes",
+        "Not sure",
+        "100",
+        "104",
+        "2018",
+        "12,300",
+        "",
+        "north america",
+    ]
+    texts += ["the green one is the first that I can see", "therefore 5, 6, 7, 8 or 9 = 5"]
+    colours = ["red", "green", "blue", "black", "white"]
+    texts += ["\n".join(f"so it is {colour}" for colour in colours if colour != other) for other in colours]
+    docs = [(name, doc) for name in ALL for doc in DOCS[name]]
+    return [(name, doc, a, b) for name, doc in docs for a, b in product(texts, texts)]
+
+
+def test_outcomes_do_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
+    pairs = fixed_pairs()
+    asked = tmp_path / "pairs.json"
+    asked.write_text(json.dumps(pairs))
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", _CHILD, str(asked)],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # lmms-eval logs a line for many of MMBench's answers
+            text=True,
+        )
+        for seed in ("1", "2")
+    ]
+    outputs = [child.communicate()[0] for child in children]
+    assert [child.returncode for child in children] == [0, 0]
+    here = [verify(ALL[name], doc, a, b, RELAXED) for name, doc, a, b in pairs]
+    for pair, one, *children_found in zip(pairs, here, *map(json.loads, outputs), strict=True):
+        assert [[one.small, one.large, one.agree]] * 2 == children_found, pair
+    assert {one.agree for one in here} == {True, False}

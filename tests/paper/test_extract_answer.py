@@ -1,0 +1,65 @@
+"""The answer in a model's text: what its last double brackets hold, without its thoughts."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lmms_eval_mai.paper.agreement import extract_answer
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("It is round. [[ball]]", "ball"),
+        ("[[cat]], or rather [[dog]].", "dog"),
+        ("  plain text \n", "plain text"),
+        ("", ""),
+        ("[[]]", ""),
+        ("[[ ]]", ""),
+        ("[[yes]] no, [[]]", ""),
+        ("[[\n 12\n]]", "12"),
+        ("[[two\nlines]]", "two\nlines"),
+        ("[[a [b] c]]", "a [b] c"),
+        ("[[ [[inner]] ]]", "inner"),
+        ("[[[three]]]", "three"),
+        ("[[lopsided]]]", "lopsided"),
+        ("[single]", "[single]"),
+        ("[[unclosed", "[[unclosed"),
+        ("[[half closed]", "[[half closed]"),
+        ("[[done]] and [[cut", "done"),
+        ("not opened]]", "not opened]]"),
+        ("<think>[[no]]</think>[[yes]]", "yes"),
+        ("<think>maybe [[no]]</think> Yes", "Yes"),
+        ("<think>a</think><think>[[b]]</think>c", "c"),
+        ("<analysis>[[no]]</analysis>yes", "yes"),
+        ("the tag was opened by the prompt [[no]]</think>\n[[yes]]", "yes"),
+        ("<think>[[only a thought]]</think>", ""),
+        ("<think>cut short after [[7]]", "7"),
+    ],
+)
+def test_the_answer_is_what_the_last_double_brackets_hold(text: str, answer: str) -> None:
+    assert extract_answer(text) == answer
+
+
+_PLAIN = st.text(st.characters(exclude_characters="[]<>", exclude_categories=["Cs"]), max_size=12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(_PLAIN, _PLAIN, _PLAIN, st.lists(_PLAIN, max_size=3))
+def test_text_around_the_last_brackets_does_not_count(answer: str, before: str, after: str, others: list[str]) -> None:
+    earlier = "".join(f"[[{other}]]{before}" for other in others)
+    assert extract_answer(f"{before}{earlier}[[{answer}]]{after}") == answer.strip()
+
+
+@settings(max_examples=50, deadline=None)
+@given(_PLAIN, _PLAIN)
+def test_thoughts_between_tags_do_not_count(answer: str, thought: str) -> None:
+    assert extract_answer(f"<think>{thought}[[{thought}]]</think>{answer}") == answer.strip()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text("[]a <think>/", max_size=30))
+def test_no_text_makes_extraction_fail_or_leaves_space_around_the_answer(text: str) -> None:
+    answer = extract_answer(text)
+    assert answer == answer.strip()
+    assert answer in text

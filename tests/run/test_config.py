@@ -1,0 +1,160 @@
+"""Arguments arrive as lmms-eval parses them, and what cannot work is refused with a sentence."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lmms_eval.utils import simple_parse_args_string
+
+from lmms_eval_mai.engines.build import build
+from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.run import presets
+from lmms_eval_mai.run.config import Config, decode, parse
+
+
+def parse_text(text: str) -> Config:
+    """As `--model_args text` on the command line."""
+    return parse(simple_parse_args_string(text))
+
+
+def test_without_arguments_the_papers_pair_runs_as_a_cascade_on_vllm() -> None:
+    config = parse({})
+    assert (config.small.model, config.large.model) == ("Qwen/Qwen3-VL-2B-Instruct", "Qwen/Qwen3-VL-8B-Instruct")
+    assert (config.small.engine, config.mode, config.think) == ("vllm", "cascade", "R")
+
+
+def test_a_named_pair_stands_for_its_arguments_and_those_beside_it_win() -> None:
+    config = parse_text("pair=demo")
+    for side in config.sides():
+        assert (Path(side.model) / "config.json").is_file() and Path(side.model).name == side.side
+    beside = parse_text("pair=demo,large=x/y,mode=transfer")
+    assert (beside.small.model, beside.large.model, beside.mode) == (config.small.model, "x/y", "transfer")
+    assert (config.max_new_tokens, parse_text("pair=demo,max_new_tokens=9").max_new_tokens) == (512, 9)
+    assert parse_text("pair=qwen3vl-2b-8b") == parse({})
+
+
+def test_every_named_pair_is_two_models_of_one_family() -> None:
+    families = {"demo": "/", "internvl3_5": "OpenGVLab/InternVL3_5-", "qwen3vl": "Qwen/Qwen3-VL-"}
+    assert {name.split("-")[0] for name in presets.names()} == set(families) and len(presets.names()) == 7
+    for name in presets.names():
+        config = parse_text(f"pair={name}")
+        family, *sizes = name.split("-")
+        for side, size in zip(config.sides(), sizes, strict=False):
+            assert side.model.startswith(families[family] + size.upper())
+
+
+def test_a_pair_may_be_a_file_of_the_users_own(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("small: ./a\nlarge: org/b\nmax_new_tokens: 64\nlarge_limit_mm_per_prompt: {image: 2}\n")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "config.json").write_text("{}")
+    config = parse_text(f"pair={file},max_new_tokens=32")
+    assert (config.small.model, config.large.model) == (str(tmp_path / "a"), "org/b")
+    assert config.max_new_tokens == 32 and config.large.arguments == {"limit_mm_per_prompt": {"image": 2}}
+    for text, words in (("small: x", "`small` and `large`"), ("a: [", "cannot be read"), ("- 1", "must be a mapping")):
+        file.write_text(text)
+        with pytest.raises(ArgumentError, match=words):
+            parse_text(f"pair={file}")
+
+
+def test_the_command_lists_the_pairs() -> None:
+    shown = subprocess.run(
+        [str(Path(sys.executable).parent / "lmms-eval-mai"), "pairs"], capture_output=True, text=True
+    )
+    assert [line.split()[0] for line in shown.stdout.splitlines()] == presets.names()
+    assert "Qwen/Qwen3-VL-2B-Instruct + Qwen/Qwen3-VL-8B-Instruct (default)" in shown.stdout
+
+
+def test_a_pair_whose_checkpoints_are_gone_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    shutil.copy(presets.FOLDER / "demo.yaml", tmp_path)
+    monkeypatch.setattr(presets, "FOLDER", tmp_path)
+    with pytest.raises(ArgumentError, match="pair=demo is missing from"):
+        parse_text("pair=demo")
+
+
+def test_an_argument_goes_to_both_engines_and_a_sides_own_wins() -> None:
+    config = parse_text("max_model_len=4096,small_max_model_len=8192,large_enforce_eager=True")
+    assert config.small.arguments == {"max_model_len": 8192}
+    assert config.large.arguments == {"max_model_len": 4096, "enforce_eager": True}
+    swapped = parse_text("small_max_model_len=8192,max_model_len=4096")
+    assert swapped.small.arguments == {"max_model_len": 8192}
+
+
+def test_each_side_may_be_of_another_engine() -> None:
+    config = parse_text("small_engine=scripted,small=a.jsonl,large=b")
+    assert (config.small.engine, config.large.engine) == ("scripted", "vllm")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"image": 8}', {"image": 8}),
+        ("{'image': 8}", {"image": 8}),
+        ("[1,2]", [1, 2]),
+        ("none", None),
+        ('"1,2"', "1,2"),
+        ("bfloat16", "bfloat16"),
+    ],
+)
+def test_engine_arguments_that_lmms_eval_leaves_as_text_are_decoded(text: str, value: Any) -> None:
+    assert decode(text) == value
+    assert parse_text(f"small_option={text}").small.arguments == {"option": value}
+
+
+def test_the_journal_is_on_or_off_or_somewhere() -> None:
+    assert [parse_text(f"journal={text}").journal for text in ("on", "true", "off", "false", "none")] == [
+        None, None, "off", "off", "off",
+    ]  # fmt: skip
+    assert parse_text("journal=/tmp/j").journal == "/tmp/j" and parse({}).journal is None
+
+
+def test_a_mode_of_one_model_needs_only_that_model() -> None:
+    config = parse_text("engine=scripted,mode=small,small=a.jsonl")
+    assert [side.side for side in config.sides()] == ["small"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("mode=casacde", ["mode=casacde", "cascade, transfer, small, large"]),
+        ("pair=dmo", ["pair=dmo", "demo, internvl3_5-1b-8b", "qwen3vl-4b-8b, give the path"]),
+        ("pair=demo,engine=scripted", ["pair=demo", "engine=scripted", "small=..."]),
+        ("think=S", ["think=S", "R, E"]),
+        ("engine=sglang", ["engine=sglang", "vllm, transformers, openai, scripted"]),
+        ("large_engine=sglang", ["large_engine=sglang"]),
+        ("max_open_samples=0", ["max_open_samples=0", "at least 1"]),
+        ("max_open_samples=inf", ["max_open_samples=inf"]),
+        ("max_new_tokens=nan", ["max_new_tokens=nan"]),
+        ("max_new_tokens=1.5", ["max_new_tokens=1.5", "whole number"]),
+        ("max_errors=-1", ["max_errors=-1 cannot", "at least 0"]),
+        ("max_errors=1.5", ["max_errors=1.5", "a number of samples, or a share below 1"]),
+        ("max_errors=nan", ["max_errors=nan"]),
+        ("max_errors=many", ["max_errors=many"]),
+        ("call_timeout=0", ["call_timeout=0"]),
+        ("engine_restarts=-1", ["engine_restarts=-1"]),
+        ("on_overflow=drop", ["on_overflow=drop", "truncate, error"]),
+        ("anls_threshold=2", ["anls_threshold=2", "at most 1"]),
+        ("chartqa_match=fuzzy", ["chartqa_match=fuzzy", "exact, relaxed"]),
+        ("engine=scripted,small=a.jsonl", ["large=PATH"]),
+        ("small_mm_processor_kwargs={max_pixels:5}", ["small_mm_processor_kwargs", "JSON"]),
+    ],
+)
+def test_a_value_that_cannot_work_is_named_with_what_to_do(text: str, words: list[str]) -> None:
+    with pytest.raises(ArgumentError) as error:
+        parse_text(text)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_an_argument_nobody_knows_is_refused_with_the_nearest(tmp_path: Any) -> None:
+    script = tmp_path / "a.jsonl"
+    script.write_text("")
+    for text, near in (("max_open_sample=8", "max_open_samples"), ("time_scal=0", "time_scale"), ("pretrained=x", "")):
+        config = parse_text(f"engine=scripted,small={script},large={script},{text}")
+        with pytest.raises(ArgumentError) as error:
+            build(config, config.small)
+        assert text.split("=")[0] in str(error.value)
+        assert near in str(error.value)

@@ -1,0 +1,98 @@
+"""What makes two runs the same: everything that can change an answer, and nothing else."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from lmms_eval_mai.engines.build import build
+from lmms_eval_mai.engines.vllm.errors import why_not
+from lmms_eval_mai.errors import redacted
+from lmms_eval_mai.run import fingerprint
+from lmms_eval_mai.run.config import parse
+from lmms_eval_mai.run.fingerprint import Fingerprint
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def of(checkpoint: Path, **arguments: object) -> Fingerprint:
+    config = parse({"small": str(checkpoint), "large": str(checkpoint), **arguments})
+    identities = {side.side: build(config, side).identity() for side in config.sides()}
+    return fingerprint.of_run(config, identities, {"pope_s": {"temperature": 0}})
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    (folder / "model.safetensors").write_bytes(bytes(20_000_000))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"mode": "transfer"},
+        {"think": "E"},
+        {"max_new_tokens": 64},
+        {"on_overflow": "error"},
+        {"anls_threshold": 0.8},
+        {"small_max_model_len": 4096},
+        {"dtype": "float32"},
+        {"large_revision": "v2"},
+    ],
+)
+def test_what_can_change_an_answer_changes_the_fingerprint(checkpoint: Path, arguments: dict[str, object]) -> None:
+    assert fingerprint.digest(of(checkpoint)) != fingerprint.digest(of(checkpoint, **arguments))
+    assert 1 <= len(fingerprint.differences(of(checkpoint), of(checkpoint, **arguments))) <= 2
+
+
+def test_what_says_how_fast_or_where_does_not(checkpoint: Path) -> None:
+    where = {"gpu_memory_utilization": 0.4, "small_devices": 1, "max_num_seqs": 8, "enforce_eager": True}
+    how = {"max_open_samples": 8, "call_timeout": 60, "engine_restarts": 5, "max_errors": 3, "model_name": "x"}
+    assert of(checkpoint) == of(checkpoint, **where, **how)
+
+
+@pytest.mark.parametrize(
+    ("file", "offset"), [("config.json", 0), ("chat_template.jinja", 3), ("model.safetensors", 10_640_000)]
+)
+def test_another_checkpoint_at_the_same_path_is_another_run(checkpoint: Path, file: str, offset: int) -> None:
+    before = of(checkpoint)
+    data = bytearray((checkpoint / file).read_bytes())
+    data[offset] ^= 1
+    if file.endswith("safetensors"):  # training changes all weights, not one byte of 20 MB
+        data[:] = bytes(byte ^ 1 for byte in data)
+    (checkpoint / file).write_bytes(data)
+    differ = fingerprint.differences(before, of(checkpoint))
+    assert [line.split(" was ")[0] for line in differ] == ["large checkpoint", "small checkpoint"]
+
+
+def test_only_the_arguments_that_differ_are_named() -> None:
+    there = {"mode": "cascade", "small arguments": '{"dtype": "auto", "max_model_len": 2048, "seed": 0}'}
+    here = {"mode": "cascade", "small arguments": '{"dtype": "auto", "max_model_len": 4096}'}
+    assert fingerprint.differences(there, here) == [
+        "small arguments max_model_len was 2048 and is 4096",
+        "small arguments seed was 0 and is not given",
+    ]
+
+
+def test_no_secret_reaches_a_fingerprint_or_a_message(checkpoint: Path) -> None:
+    secret = "hf_abc123"
+    config = parse({"small": str(checkpoint), "hf_token": secret, "hf_overrides": f'{{"api_key": "{secret}"}}'})
+    assert secret not in str(of(checkpoint, hf_token=secret, hf_overrides=f'{{"api_key": "{secret}"}}'))
+    assert secret not in why_not(config.small, ValueError("no such dtype"))
+    given = {"OPENAI_API_KEY": 1, "default_headers": {}, "max_num_batched_tokens": 8, "eos_token_id": 3, "dtype": "x"}
+    assert redacted(given) == {
+        **given,
+        "OPENAI_API_KEY": "<redacted>",
+        "default_headers": "<redacted>",
+    }
+
+
+def test_the_tests_that_the_page_on_reliability_names_exist() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs" / "reliability.md").read_text())
+    assert len(named) > 25
+    for file, name in named:
+        assert f"def {name}(" in (ROOT / file).read_text(), f"{file}::{name}"

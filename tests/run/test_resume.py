@@ -1,0 +1,188 @@
+"""A run that is killed goes on where it was: real processes, real signals, at random moments."""
+
+import asyncio
+import json
+import random
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.processes import large_pope, lines_of, scripts, start, strike
+
+from lmms_eval_mai.engines.base import Call, CallKey
+from lmms_eval_mai.run.journal import Journal
+
+ROWS = 240
+KILLS = 6
+
+
+@pytest.fixture(scope="module")
+def data(drawn_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return large_pope(drawn_data, tmp_path_factory.mktemp("crashes"), ROWS)
+
+
+@pytest.fixture(scope="module")
+def model_args(data: Path) -> dict[str, Any]:
+    return {"engine": "scripted", "max_open_samples": 12, **scripts(data, "pope_s", ROWS, seconds=0.06)}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(data: Path, model_args: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    output = tmp_path_factory.mktemp("undisturbed") / "found.json"
+    process = start(data, output, "pope_s", journal="off", **model_args)
+    process.join(120)
+    found: dict[str, Any] = json.loads(output.read_text())
+    assert Counter(found["exits"]) == dict.fromkeys(("agree_short", "agree_think", "transfer"), ROWS // 3)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_run_killed_again_and_again_ends_like_one_that_was_not(
+    data: Path, model_args: dict[str, Any], undisturbed: dict[str, Any], tmp_path: Path, seed: int
+) -> None:
+    rng = random.Random(seed)
+    journal, output, kept = tmp_path / "journal", tmp_path / "found.json", tmp_path / "kept.jsonl"
+    for kill in range(KILLS):
+        how = rng.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+        process = start(data, output, "pope_s", journal=journal, **model_args)
+        # 240 samples leave 720 calls and 240 exits, so six blows of at most 140 lines each come before the end.
+        assert strike(process, journal, after=len(lines_of(journal)) + rng.randint(2, 140), how=how)
+        # 1: KeyboardInterrupt, as always in a library; Ctrl-C in the command is in tests/harness/test_exit_codes.py.
+        assert process.exitcode == {signal.SIGKILL: -9, signal.SIGINT: 1, signal.SIGTERM: 143}[how]
+        assert not output.exists()
+        if kill == 0:
+            kept.hardlink_to(next(journal.glob("*.jsonl")))
+    process = start(data, output, "pope_s", journal=journal, **model_args)
+    process.join(120)
+    assert json.loads(output.read_text()) == undisturbed
+    assert list(journal.iterdir()) == []  # a run that completed leaves nothing to resume
+
+    keys = Counter(tuple(record["key"]) for record in map(_read, kept.read_text().split("\n")) if "call" in record)
+    assert len(keys) == ROWS // 3 * (2 + 3 + 4) and set(keys.values()) == {1}  # nothing was asked twice
+    assert "resuming: " in (log := output.with_suffix(".log").read_text()) and f" of {ROWS} done" in log
+
+
+def _read(line: str) -> dict[str, Any]:
+    """A torn line was never finished; the file goes on after its remains are cut off."""
+    return json.loads(line) if line else {}
+
+
+def test_the_same_command_after_a_complete_run_starts_anew(
+    data: Path, model_args: dict[str, Any], undisturbed: dict[str, Any], tmp_path: Path
+) -> None:
+    for name in ("first.json", "second.json"):
+        start(data, tmp_path / name, "pope_s", journal=tmp_path / "journal", **model_args).join(120)
+        assert json.loads((tmp_path / name).read_text()) == undisturbed
+        assert "resuming" not in (tmp_path / name).with_suffix(".log").read_text()
+
+
+def test_a_shorter_run_that_completes_leaves_the_rest_of_a_longer_one(
+    data: Path, model_args: dict[str, Any], undisturbed: dict[str, Any], tmp_path: Path
+) -> None:
+    journal, output = tmp_path / "journal", tmp_path / "found.json"
+    process = start(data, output, "pope_s", journal=journal, **model_args)
+    assert strike(process, journal, after=400, how=signal.SIGKILL)
+    kept = lines_of(journal)
+    start(data, tmp_path / "short.json", "pope_s", limit=8, journal=journal, **model_args).join(120)
+    assert (tmp_path / "short.json").exists() and lines_of(journal)[: len(kept)] == kept
+    start(data, output, "pope_s", journal=journal, **model_args).join(120)
+    assert json.loads(output.read_text()) == undisturbed and list(journal.iterdir()) == []
+    assert "resuming: " in output.with_suffix(".log").read_text()
+
+
+def test_a_run_of_another_task_has_a_journal_of_its_own(data: Path, model_args: dict[str, Any], tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    process = start(data, tmp_path / "a.json", "pope_s", journal=journal, **model_args)
+    assert strike(process, journal, after=100, how=signal.SIGKILL)
+    before = lines_of(journal)
+    other = {**model_args, **scripts(tmp_path, "pope_e", ROWS, seconds=0)}
+    start(data, tmp_path / "b.json", "pope_e", journal=journal, **other).join(120)
+    assert (tmp_path / "b.json").exists() and lines_of(journal) == before
+
+
+def test_another_run_of_the_same_tasks_is_told_what_differs(
+    data: Path, model_args: dict[str, Any], tmp_path: Path
+) -> None:
+    journal = tmp_path / "journal"
+    process = start(data, tmp_path / "a.json", "pope_s", journal=journal, **model_args)
+    assert strike(process, journal, after=50, how=signal.SIGKILL)
+    start(data, tmp_path / "b.json", "pope_s", journal=journal, think="E", **model_args).join(120)
+    log = (tmp_path / "b.log").read_text()
+    assert "an unfinished run of pope_s is not resumed: think was R and is E. Delete " in log
+    assert len(list(journal.iterdir())) == 1  # the first run can still be resumed
+
+
+def test_ranks_resume_each_others_work(data: Path, model_args: dict[str, Any], tmp_path: Path) -> None:
+    """A run of two ranks that crashed is gone on with by one."""
+    journal = tmp_path / "journal"
+    process = start(data, tmp_path / "a.json", "pope_s", journal=journal, **model_args)
+    assert strike(process, journal, after=300, how=signal.SIGKILL)
+    (file,) = journal.iterdir()
+    head, *lines = file.read_text().split("\n")[:-1]
+    stem = file.name.split("-")[0]
+    file.unlink()
+    for rank in range(2):
+        (journal / f"{stem}-{rank}of2.jsonl").write_text("\n".join([head, *lines[rank::2], ""]))
+    start(data, tmp_path / "b.json", "pope_s", journal=journal, **model_args).join(120)
+    calls = sum('"call":' in line for line in lines)
+    assert f"({calls} calls" in (tmp_path / "b.log").read_text()
+    assert list(journal.iterdir()) == []
+
+
+def test_the_wall_time_is_that_of_the_samples_asked_for_and_of_the_slowest_rank(tmp_path: Path) -> None:
+    async def exits(journal: Journal, seconds: dict[int, float]) -> None:
+        await journal.add_call(
+            Call(CallKey("pope_s", min(seconds), 0, "small", "short"), "Yes", "stop", 1, 0, 1, 0, 0, 0), "", []
+        )
+        for doc_id, wall_s in seconds.items():
+            await journal.add_exit(("pope_s", doc_id, 0), "agree_short", wall_s)
+        await journal.drain()
+
+    for rank, seconds in enumerate(({0: 1.0, 1: 2.0}, {2: 4.0, 3: 8.0})):
+        journal = Journal(tmp_path, {"mode": "cascade"}, ["pope_s"], rank, world_size=2)
+        asyncio.run(exits(journal, seconds))
+        journal.close()
+    journal = Journal(tmp_path, {"mode": "cascade"}, ["pope_s"])
+    samples = [("pope_s", doc_id, 0) for doc_id in range(5)]
+    assert (journal.wall_s(samples), journal.wall_s(samples[:3]), journal.done(samples)) == (12.0, 4.0, 4)
+    journal.close()
+
+
+def test_two_runs_do_not_write_one_journal(data: Path, model_args: dict[str, Any], tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    first = start(data, tmp_path / "a.json", "pope_s", journal=journal, **model_args)
+    while not lines_of(journal):
+        assert first.is_alive()
+    second = start(data, tmp_path / "b.json", "pope_s", journal=journal, **model_args)
+    second.join(60)
+    assert second.exitcode == 1 and not (tmp_path / "b.json").exists()
+    assert "Another run with the same arguments is writing the journal" in (tmp_path / "b.log").read_text()
+    first.join(120)
+    assert (tmp_path / "a.json").exists()
+
+
+def test_a_full_disk_ends_in_one_sentence_and_the_run_goes_on_when_there_is_room(
+    data: Path, model_args: dict[str, Any], undisturbed: dict[str, Any], tmp_path: Path
+) -> None:
+    journal, output = tmp_path / "journal", tmp_path / "found.json"
+    first = start(data, output, "pope_s", journal=journal, **model_args)
+    assert strike(first, journal, after=100, how=signal.SIGKILL)
+    (file,) = journal.iterdir()
+    room = file.stat().st_size + 10_000  # some dozen lines, the last of them in part
+    full = start(data, output, "pope_s", file_limit=room, journal=journal, **model_args)
+    full.join(60)
+    assert full.exitcode == 1 and not output.exists() and file.stat().st_size == room
+    assert f"The journal {file} cannot be written (File too large)" in (tmp_path / "found.log").read_text()
+    start(data, output, "pope_s", journal=journal, **model_args).join(120)
+    assert json.loads(output.read_text()) == undisturbed
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_starts(
+    data: Path, model_args: dict[str, Any], tmp_path: Path
+) -> None:
+    process = start(data, tmp_path / "found.json", "pope_s", journal="/proc/journal", **model_args)
+    process.join(60)
+    assert process.exitcode == 1
+    assert "The journal /proc/journal cannot be written" in (tmp_path / "found.log").read_text()

@@ -1,0 +1,41 @@
+"""Rules and documents for tests of mutual verification, and what lmms-eval's own scorer makes of an MMMU answer."""
+
+import ast
+import random
+from typing import Any
+
+from lmms_eval_mai.paper.agreement import ANY, BENCHMARKS, Rules
+
+RULES = Rules()
+RELAXED = Rules(chartqa_match="relaxed")
+ALL = {**BENCHMARKS, "any": ANY}
+
+MMMU_CHOICE = {"question_type": "multiple-choice", "options": "['red', 'green', 'blue', 'orange']"}
+MMMU_OPEN = {"question_type": "open", "options": "[]"}
+MMBENCH_FOUR = {"A": "red", "B": "green", "C": "blue", "D": "orange"}
+MMBENCH_TWO = {"A": "banana", "B": "apple", "C": "nan", "D": "nan"}
+LETTER_ONLY = "Please answer directly with only the letter of the correct option and nothing else."
+RWQA_CHOICE = {"question": f"Which side?\n\nA. Left.\nB. Right.\nC. None.\n\n{LETTER_ONLY}"}
+RWQA_BARE = {"question": f"Which of the four? {LETTER_ONLY}"}
+RWQA_OPEN = {"question": "How many cars?\n\nPlease answer directly with a single word or number."}
+SHAPES_CHOICE = {"A": "red circle", "B": "blue cross", "C": "empty cell", "D": "red cross"}
+SHAPES_WORD = dict.fromkeys("ABCD", "")
+NONE: dict[str, Any] = {}
+
+
+def mmmu_letter(doc: dict[str, Any], text: str) -> tuple[str, bool]:
+    """What lmms-eval's scorer makes of a text, and whether it drew the letter: its outcome then hangs on the seed,
+    and the state of the generator has moved."""
+    from lmms_eval.tasks.mmmu.utils import get_multi_choice_info, parse_multi_choice_response
+
+    index2ans, choices = get_multi_choice_info(ast.literal_eval(doc["options"]))
+    letters, moved = [], []
+    kept = random.getstate()
+    for seed in (1, 2, 3, 4, 5):
+        random.seed(seed)
+        state = random.getstate()
+        letters.append(parse_multi_choice_response(text, choices, index2ans))
+        moved.append(random.getstate() != state)
+    random.setstate(kept)
+    assert len(set(letters)) == 1 or all(moved)
+    return letters[0], all(moved)

@@ -1,0 +1,60 @@
+"""Engines on tiny checkpoints, and what they are asked."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image as PilImage
+
+from lmms_eval_mai.engines.base import CallKey, Engine, Image, Prompt, Sampling, Turn
+from lmms_eval_mai.engines.build import build
+from lmms_eval_mai.engines.scripted import Answer
+from lmms_eval_mai.errors import MissingAnswer
+from lmms_eval_mai.run.config import parse
+from lmms_eval_mai.run.scheduler import LoopThread
+
+GREEDY = Sampling(max_tokens=12, ignore_eos=True)
+
+
+@dataclass
+class Running:
+    """A started engine on its own event loop."""
+
+    engine: Any
+    loop: LoopThread
+
+    def ask(self, *prompts: Prompt, sampling: Sampling = GREEDY) -> list[Any]:
+        """Ask all at once; errors are returned like answers."""
+
+        async def all_at_once() -> list[Any]:
+            return await asyncio.gather(*(self.engine.generate(p, sampling) for p in prompts), return_exceptions=True)
+
+        return self.loop.run(all_at_once())
+
+
+def picture(colour: str = "red", size: tuple[int, int] = (96, 64), name: str | None = None) -> Image:
+    noise = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    pixels = PilImage.fromarray(noise)
+    pixels.paste(colour, (8, 8, size[0] // 2, size[1] // 2))
+    return Image(pixels, name or f"{colour}-{size}")
+
+
+def prompt(doc_id: int, *blocks: Any) -> Prompt:
+    return Prompt((Turn("user", blocks),), CallKey("contract", doc_id, 0, "small", "short"))
+
+
+def question(doc_id: int) -> Prompt:
+    return prompt(doc_id, picture(), f"Is number {doc_id} in the image?\n", "Answer the question using a single word.")
+
+
+def answer(asked: Prompt) -> Answer:
+    if "unanswerable" in str(asked.turns[-1].blocks[-1]):
+        raise MissingAnswer(f"{asked.key} has no answer")
+    return Answer(f"answer {asked.key.doc_id}", prompt_tokens=20, output_tokens=12, ttft_s=0.01, seconds=0.02)
+
+
+def vllm_engine(tiny_pair: tuple[Path, Path], side: str = "small") -> Engine:
+    config = parse({"small": str(tiny_pair[0]), "large": str(tiny_pair[1]), "dtype": "float32"})
+    return build(config, getattr(config, side))

@@ -1,0 +1,63 @@
+"""Samples and engines for tests of the algorithm and its surroundings."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from PIL import Image as PilImage
+
+from lmms_eval_mai.engines.base import Image, Prompt, Sampling, Turn
+from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine, ScriptedOptions
+from lmms_eval_mai.errors import MissingAnswer
+from lmms_eval_mai.paper.agreement import ANY, BENCHMARKS
+from lmms_eval_mai.paper.cascade import Pair
+from lmms_eval_mai.paper.sample import Sample
+
+STAGES = ("short", "think", "stage2", "transfer", "task")
+
+
+def sample(
+    benchmark: str = "pope", variant: str | None = "S", *, two_stage: bool = False, doc_id: int = 0, doc: Any = None
+) -> Sample:
+    """A sample with a real picture, as `open_sample` makes them."""
+    rules = BENCHMARKS.get(benchmark, ANY)
+    doc = doc or {"question": "Is there a dog in the image?"}
+    picture = Image(PilImage.new("RGB", (64, 48), "red"), f"picture-{doc_id}")
+    return Sample(
+        task=f"{benchmark}_x",
+        doc_id=doc_id,
+        repeat=0,
+        question=(Turn("user", (picture, "Is there a dog in the image?\n")),),
+        doc=doc,
+        benchmark=rules,
+        kind=rules.kind(doc),
+        variant=variant,  # type: ignore[arg-type]
+        two_stage=two_stage,
+        sampling={stage: Sampling(max_tokens=64) for stage in STAGES},  # type: ignore[misc]
+    )
+
+
+class Recorder:
+    """A script from a table of stage -> text, which keeps every prompt it was asked."""
+
+    def __init__(self, answers: Mapping[str, str]) -> None:
+        self.answers = answers
+        self.prompts: list[Prompt] = []
+
+    def __call__(self, prompt: Prompt) -> Answer:
+        self.prompts.append(prompt)
+        if prompt.key.stage not in self.answers:
+            raise MissingAnswer(f"{prompt.key} was not expected")
+        return Answer(self.answers[prompt.key.stage], prompt_tokens=10, output_tokens=3, seconds=0.0)
+
+    def asked(self, stage: str) -> str:
+        """The text of the only prompt of one stage."""
+        (prompt,) = [prompt for prompt in self.prompts if prompt.key.stage == stage]
+        return "".join(block for turn in prompt.turns for block in turn.blocks if isinstance(block, str))
+
+
+async def scripted_pair(small: Any, large: Any, **pair: Any) -> Pair:
+    """Two started scripted engines from two scripts."""
+    engines = [ScriptedEngine(name, script, ScriptedOptions()) for name, script in (("small", small), ("large", large))]
+    for engine in engines:
+        await engine.start()
+    return Pair(*engines, **pair)
