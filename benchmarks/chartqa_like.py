@@ -19,14 +19,13 @@ from common import planned_exits
 from lmms_eval.api.instance import Instance
 from PIL import Image, ImageDraw
 
-from lmms_eval_mai.engines.base import Call, CallKey, Prompt, Sampling, Side, Stage
+from lmms_eval_mai.engines.base import SIDES, Call, CallKey, EngineConfig, Prompt, Sampling, Side, Stage
 from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.engines.vllm.engine import VllmEngine
 from lmms_eval_mai.harness.requests import open_sample
 from lmms_eval_mai.harness.tasks import doc_to_messages
 from lmms_eval_mai.paper.cascade import Pair, cascade
 from lmms_eval_mai.paper.sample import Exit, Sample
-from lmms_eval_mai.run.config import SIDES, SideConfig
 
 SEED = 260404929
 THINKING_TOKENS = 256
@@ -148,7 +147,7 @@ class PlannedEngine(VllmEngine):
     """vLLM, made to decode as many tokens as planned; the planned text then takes the place of theirs."""
 
     def __init__(self, side: Side, models: Mapping[Side, Path], plan: Plan) -> None:
-        pair = {name: SideConfig(name, "vllm", str(models[name]), ARGUMENTS) for name in SIDES}
+        pair = {name: EngineConfig(name, "vllm", str(models[name]), ARGUMENTS) for name in SIDES}
         super().__init__(pair[side], pair["large" if side == "small" else "small"])
         self._planned = plan
 

@@ -22,7 +22,7 @@ from pytablewriter import MarkdownTableWriter
 
 from lmms_eval_mai.errors import SampleError
 from lmms_eval_mai.paper.sample import Exit
-from lmms_eval_mai.run.scheduler import walk_all
+from lmms_eval_mai.run.scheduler import run_samples
 
 CHARTQA_EXITS: dict[Exit, float] = {"agree_short": 0.72, "agree_think": 0.078, "transfer": 0.202}
 """Table 10, ChartQA: 1,800, 195 and 505 of 2,500."""
@@ -59,15 +59,15 @@ def machine() -> dict[str, Any]:
 
 
 async def walk_whole(count: int, open_: Any, walk: Any, done: Callable[[int, Any], None], max_open: int) -> None:
-    """`walk_all` where any failure ends the benchmark."""
+    """`run_samples` where any failure ends the benchmark."""
 
-    async def done_(number: int, result: Any) -> None:
+    async def report(number: int, result: Any) -> bool:
+        if isinstance(result, SampleError):
+            raise result
         done(number, result)
+        return True
 
-    async def failed(number: int, error: SampleError) -> bool:
-        raise error
-
-    await walk_all(count, open_, walk, done_, failed, max_open)
+    await run_samples(count, open_, walk, report, max_open)
 
 
 def _cpu_model() -> str:

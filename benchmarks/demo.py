@@ -111,17 +111,17 @@ async def run_way(mode: str, task: Any, pair: Pair, config: Config, samples: int
 async def forget(engines: Mapping[str, Engine]) -> None:
     for engine in engines.values():
         assert isinstance(engine, VllmEngine)
-        await engine.forget()
+        await engine.clear_caches()
 
 
 async def measure(samples: int, repeats: int) -> dict[str, list[Run]]:
     config = parse({"pair": "demo"})
     tasks = load_tasks(samples)
-    engines = {side.side: build(config, side) for side in config.sides()}
+    engines = {side.side: build(side, config.other(side)) for side in config.engines()}
     runs: dict[str, list[Run]] = {way: [] for way in WAYS}
     try:
         for engine in engines.values():
-            engine.check()
+            engine.validate()
             await engine.start()
         pair = Pair(engines["small"], engines["large"], config.think, config.rules)
         for mode, task in WAYS.values():

@@ -42,10 +42,10 @@ from common import print_json, print_table, walk_whole
 from loguru import logger
 from make_tiny_pair import make_pair
 
-from lmms_eval_mai.engines.base import Prompt, Side, Stage
+from lmms_eval_mai.engines.base import SIDES, Prompt, Side, Stage
 from lmms_eval_mai.paper.cascade import Pair, cascade
 from lmms_eval_mai.paper.sample import Sample, Trace
-from lmms_eval_mai.run.config import SIDES, Config
+from lmms_eval_mai.run.config import Config
 
 CHECKPOINTS = Path(__file__).resolve().parents[1] / ".checkpoints" / "tiny"
 STAGES: dict[Stage, tuple[Side, ...]] = {"short": ("small", "large"), "think": ("small",), "transfer": ("large",)}

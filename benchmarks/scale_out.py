@@ -4,8 +4,8 @@
 
 The servers are scripted (tools/scripted_server.py), processes of their own on loopback: they cost nothing but HTTP.
 Saturation: servers that answer at once, so that the client's own work is all there is, without a picture, with a small
-one and with a chart of 800 x 600 pixels. Replicas: servers that take 0.5 s and have 32 places, 64 calls a second each,
-until the client has enough. Calls are those of the `openai` engine, 512 at a time.
+one and with a chart of 800 x 600 pixels. EndpointPool: servers that take 0.5 s and have 32 places, 64 calls a second
+each, until the client has enough. Calls are those of the `openai` engine, 512 at a time.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from common import print_json, print_table
 from PIL import Image as PilImage
 from PIL import ImageDraw
 
-from lmms_eval_mai.engines.base import CallKey, Image, Prompt, Sampling, Turn
+from lmms_eval_mai.engines.base import CallKey, Image, Message, Prompt, Sampling
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.run.config import parse
 
@@ -86,7 +86,7 @@ def _wait(url: str) -> None:
 def rate(urls: str, calls: int, size: tuple[int, int] | None, concurrency: int) -> tuple[float, float]:
     """(calls a second, milliseconds of this process's CPU a call). Two calls share a picture, as in a cascade."""
     config = parse({"small": urls, "mode": "small", "small_concurrency": concurrency})
-    engine = build(config, config.small)
+    engine = build(config.small)
     pixels = None if size is None else chart(size)
     pictures = [None if pixels is None else Image(pixels, str(i)) for i in range(calls // 2)]
     waiting = iter(range(calls))
@@ -94,8 +94,8 @@ def rate(urls: str, calls: int, size: tuple[int, int] | None, concurrency: int) 
     async def worker() -> None:
         for i in waiting:
             blocks: Sequence[Any] = (pictures[i // 2], "What is it?") if pixels else ("What is it?",)
-            turn = Turn("user", tuple(blocks))
-            await engine.generate(Prompt((turn,), CallKey("t", i, 0, "small", "short")), Sampling(16))
+            message = Message("user", tuple(blocks))
+            await engine.generate(Prompt((message,), CallKey("t", i, 0, "small", "short")), Sampling(16))
             if i % 2:
                 pictures[i // 2] = None
 
@@ -141,8 +141,8 @@ def main() -> None:
     one = statistics.median(grown[1])
     medians = {replicas: statistics.median(rates) for replicas, rates in grown.items()}
     print_table(
-        f"Replicas that take {SECONDS} s a call, {PLACES} at a time ({PLACES / SECONDS:.0f} calls a second each)",
-        ["Replicas", "Calls a second", "To one"],
+        f"EndpointPool that take {SECONDS} s a call, {PLACES} at a time ({PLACES / SECONDS:.0f} calls a second each)",
+        ["EndpointPool", "Calls a second", "To one"],
         [[str(replicas), f"{calls:.0f}", f"{calls / one:.2f}"] for replicas, calls in medians.items()],
     )
     print_json("scale_out", {"calls": arguments.calls, "repeats": arguments.repeats, "saturation": saturation,

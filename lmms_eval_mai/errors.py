@@ -1,24 +1,21 @@
-"""What can go wrong, as sentences.
+"""All errors of this package. Every message is a sentence that says what happened, with which value, and what to do.
 
     MaiError
-    ├── ArgumentError        a model argument is unknown or has a value that cannot work
-    ├── EngineUnavailable    the engine cannot run on this machine (package or device missing)
-    ├── EngineStartError     the engine could not be built or started
-    ├── EngineDied           the engine is gone; raised for every call in flight
-    ├── JournalError         the journal cannot be read or written
-    ├── TooManyErrors        more samples failed than `max_errors` allows
-    └── SampleError          one sample cannot be answered; the engine and the other samples are fine
-        ├── PromptTooLong    a prompt does not fit the model's context
-        ├── UnreadableImage  an image cannot be decoded or prepared
-        ├── CallTimeout      a call took longer than `call_timeout`
-        ├── KilledEngine     a call that the engine died of, and of no other
-        └── MissingAnswer    a scripted engine has no recorded answer for a call
+    ├── ArgumentError            a model argument is unknown or its value cannot work
+    ├── EngineUnavailable        the engine cannot run on this machine (package or device missing)
+    ├── EngineStartError         the engine could not be built or started
+    ├── EngineCrashed            the engine has crashed; raised for every call in flight
+    ├── JournalError             the journal cannot be read or written
+    ├── TooManyErrors            more samples failed than `max_errors` allows
+    └── SampleError              one sample cannot be answered; the engine and the other samples are fine
+        ├── PromptTooLong        a prompt does not fit the model's context
+        ├── UnreadableImage      an image cannot be decoded or prepared
+        ├── CallTimeout          a call took longer than `call_timeout`
+        ├── EngineCrashedByCall  the engine crashes on this call and on no other
+        └── MissingAnswer        a scripted engine has no recorded answer for a call
 
-Every message says what happened, with which value, and what to do. No message holds a secret: `redacted`.
+No message holds a secret (`redaction.py`).
 """
-
-from collections.abc import Mapping
-from typing import Any
 
 
 class MaiError(Exception):
@@ -26,7 +23,7 @@ class MaiError(Exception):
 
 
 class ArgumentError(MaiError, ValueError):
-    """Raised when a model argument is unknown or has a value that cannot work."""
+    """Raised when a model argument is unknown or its value cannot work."""
 
 
 class EngineUnavailable(MaiError):
@@ -37,8 +34,8 @@ class EngineStartError(MaiError):
     """Raised when an engine could not be configured or started."""
 
 
-class EngineDied(MaiError):
-    """Raised for every call in flight when an engine is gone."""
+class EngineCrashed(MaiError):
+    """Raised for every call in flight when an engine has crashed."""
 
 
 class JournalError(MaiError):
@@ -62,42 +59,12 @@ class UnreadableImage(SampleError):
 
 
 class CallTimeout(SampleError):
-    """Raised when a call took longer than `call_timeout`; the engine has dropped it."""
+    """Raised when a call took longer than `call_timeout`. The engine has dropped the call."""
 
 
-class KilledEngine(SampleError):
-    """Raised when the engine died of one call, again and again, and of no other."""
+class EngineCrashedByCall(SampleError):
+    """Raised when the engine crashed twice during one call, the second time while it ran no other call."""
 
 
 class MissingAnswer(SampleError):
     """Raised when a scripted engine has no recorded answer for a call."""
-
-
-def one_line(text: str) -> str:
-    """What a library says, in one line of at most 400 characters."""
-    line = " ".join(text.split())
-    return line if len(line) <= 400 else line[:400] + "..."
-
-
-SECRET = ("key", "token", "secret", "password", "authorization", "credential", "headers")
-
-
-def redacted(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments without their secrets, as they may be printed and stored. A name that only counts tokens
-    (`max_num_batched_tokens`) is none."""
-    return {name: "<redacted>" if _secret(name) else _redacted(value) for name, value in arguments.items()}
-
-
-def _redacted(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return redacted(value)
-    if isinstance(value, list | tuple):
-        return [_redacted(one) for one in value]
-    if isinstance(value, str) and "=" in value and _secret(value.split("=")[0]):
-        return value.split("=")[0] + "=<redacted>"
-    return value
-
-
-def _secret(name: str) -> bool:
-    lower = str(name).lower()
-    return any(word in lower for word in SECRET) and not lower.endswith("tokens") and "token_id" not in lower

@@ -61,7 +61,7 @@ def tiny_pair() -> tuple[Path, Path]:
 @pytest.fixture(scope="session")
 def loop() -> Iterator[Any]:
     """An event loop in a thread of its own, for the engines of the session."""
-    from lmms_eval_mai.run.scheduler import LoopThread
+    from lmms_eval_mai.run.event_loop import LoopThread
 
     thread = LoopThread()
     yield thread
@@ -74,7 +74,7 @@ def vllm(tiny_pair: tuple[Path, Path], loop: Any) -> Iterator[Any]:
     from support.engines import Running, vllm_engine
 
     engine = vllm_engine(tiny_pair)
-    engine.check()
+    engine.validate()
     loop.run(engine.start())
     yield Running(engine, loop)
     loop.run(engine.close())

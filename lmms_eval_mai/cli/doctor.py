@@ -8,10 +8,10 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from lmms_eval_mai.engines.base import Engine
+from lmms_eval_mai.engines.base import Engine, EngineConfig
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.plugin import MODEL_ID, task_dir
-from lmms_eval_mai.run.config import Config, SideConfig, parse
+from lmms_eval_mai.run.config import Config, parse
 
 GIB = 1 << 30
 
@@ -125,20 +125,20 @@ def _command(model_args: str) -> Iterator[Finding]:
         yield Finding("arguments", False, _line(error))
         return
     yield Finding("arguments", True, f"mode={config.mode}, think={config.think}")
-    for side in config.sides():
+    for side in config.engines():
         yield _engine(config, side)
 
 
-def _engine(config: Config, side: SideConfig) -> Finding:
+def _engine(config: Config, side: EngineConfig) -> Finding:
     """What of it can be known without starting it; of an endpoint, whether it answers now."""
     if side.engine == "openai":
         side = dataclasses.replace(side, arguments={**side.arguments, "retry_for": 0})
     try:
-        engine: Engine = build(config, side)
-        engine.check()
+        engine: Engine = build(side, config.other(side), config.sleep)
+        engine.validate()
         if side.engine == "openai":
             asyncio.run(_answers(engine))
-        return Finding(side.side, True, f"{side.engine} {side.model}: {engine.plan()}")
+        return Finding(side.side, True, f"{side.engine} {side.model}: {engine.describe()}")
     except Exception as error:
         return Finding(side.side, False, _line(error))
 

@@ -1,43 +1,59 @@
-"""What an engine is asked, what it answers, and the contract between.
+"""The engine contract: what an engine is asked, what it returns, and how it is configured.
 
 Knows nothing of lmms-eval, of the cascade or of any benchmark.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
-    import asyncio
-
     import PIL.Image
 
-    from lmms_eval_mai.run.fingerprint import Identity
-
 Side = Literal["small", "large"]
+SIDES: tuple[Side, Side] = ("small", "large")
+
 Stage = Literal["short", "think", "stage2", "transfer", "task"]
-"""short: Eq. 5-6. think: Eq. 7 and 10. stage2: Eq. 8. transfer: Eq. 9. task: a foreign task's own prompt."""
+"""short: Eq. 5-6. think: Eq. 7 and 10. stage2: Eq. 8. transfer: Eq. 9. task: the own prompt of another lmms-eval
+task."""
+
+Identity = dict[str, str]
+"""Everything about one engine that can change an answer: kind and version, model, checkpoint, arguments."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
+class EngineConfig:
+    """The configuration of one of the two engines."""
+
+    side: Side
+    engine: str
+    """The kind of engine: a key of `build.ENGINES`."""
+    model: str
+    """vllm, transformers: Hugging Face name or path of a checkpoint. openai: address of an endpoint, or a list of
+    addresses. scripted: path of a script."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the engine itself."""
+
+
+@dataclass(frozen=True, eq=False)
 class Image:
-    """A decoded RGB image. `uuid` is the hash of its pixels: every engine's cache keys on it, so a later
-    call of the same sample neither hashes nor encodes the image again."""
+    """A decoded RGB image."""
 
     pixels: "PIL.Image.Image"
     uuid: str
-    encoded: "dict[int | None, asyncio.Future[str]]" = field(default_factory=dict, compare=False, repr=False)
-    """Its encodings for servers (`pictures.py`), which live as long as the sample does."""
+    """The hash of the pixels. Every engine's image cache uses it as key, so a later call of the same sample neither
+    hashes nor encodes the image again."""
 
 
-Block = str | Image
+ContentPart = str | Image
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """One message of a chat: its role and its texts and images in reading order."""
+class Message:
+    """One message of a chat: its role, and its texts and images in reading order."""
 
     role: str
-    blocks: tuple[Block, ...]
+    content: tuple[ContentPart, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +73,16 @@ class CallKey:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A chat for one call. Images and question come first and the stage's text last, so that all calls
-    of a sample share a prefix."""
+    """The chat of one call. Images and question come first and the stage's text comes last, so that all calls of a
+    sample share a prefix."""
 
-    turns: tuple[Turn, ...]
+    messages: tuple[Message, ...]
     key: CallKey
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to decode. Greedy by default, as the paper's tasks ask."""
+    """How to decode. The default is greedy, as in the paper's tasks."""
 
     max_tokens: int
     temperature: float = 0.0
@@ -81,59 +97,63 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One finished request to one engine, and what it cost. The only thing that is metered."""
+    """One finished request to one engine, and its cost. Only calls are metered."""
 
     key: CallKey
     text: str
     finish_reason: str
-    """`stop`, or `length` when the token limit or the context cut it off."""
+    """`stop`, or `length` if the token limit or the context cut the answer off."""
     prompt_tokens: int
     """Image tokens included."""
     cached_tokens: int
-    """Those of the prompt that came from the engine's prefix cache."""
+    """Prompt tokens that came from the engine's prefix cache."""
     output_tokens: int
     queued_s: float | None
-    """Seconds from the engine's acceptance to its first scheduling. None: the engine does not tell."""
+    """Seconds from the engine's acceptance to its first scheduling. None: the engine does not report it."""
     ttft_s: float | None
     """Seconds from the request to the first output token, preparation of image and prompt included. None: the engine
-    does not tell."""
+    does not report it."""
     total_s: float
     """Seconds from the request to the last output token."""
     dropped_tokens: int = 0
-    """Those of the thinking that were left out of the prompt so that it fits the context."""
+    """Tokens of the thinking that were left out of the prompt so that it fits the context."""
 
 
 class Engine(Protocol):
-    """One model that answers.
+    """One running model.
 
-    `generate` may be called any number of times at once; the order of answers is free. Cancelling it frees
-    the slot. A prompt that does not fit or an image that cannot be prepared raises a `SampleError` for that
-    call only; a dead engine raises `EngineDied` for every call in flight.
+    `generate` may be called any number of times at once; answers may come in any order. Cancelling a call frees its
+    slot. A prompt that does not fit, or an image that cannot be prepared, raises a `SampleError` for that call only. A
+    crashed engine raises `EngineCrashed` for every call in flight.
     """
 
     @property
-    def name(self) -> str:
+    def side(self) -> str:
         """`small` or `large`, for messages."""
 
-    def check(self) -> None:
-        """Refuse what cannot work before anything is started. Raises `ArgumentError` or `EngineUnavailable`."""
+    def validate(self) -> None:
+        """Refuse a configuration that cannot work, before anything is started. Raises `ArgumentError` or
+        `EngineUnavailable`."""
 
-    def plan(self) -> str:
-        """Where it runs and with what, for people. Asked after `check`."""
+    def describe(self) -> str:
+        """Return where the engine runs and with which settings, for people. Call `validate` first."""
 
-    def identity(self) -> "Identity":
-        """What of it can change an answer. Asked after `check`."""
+    def identity(self) -> Identity:
+        """Return everything about the engine that can change an answer. Call `validate` first."""
 
     async def start(self) -> None:
-        """Make ready to answer. Raises `EngineStartError`."""
+        """Start the engine. Raises `EngineStartError`."""
 
-    async def generate(self, prompt: Prompt, sampling: Sampling) -> Call: ...
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
+        """Return the model's answer. Raises a `SampleError` or `EngineCrashed`."""
 
-    async def shorten(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
-        """For a prompt that does not fit, and thinking that stands in its last turn: the end of the thinking with which
-        it fits, room for an answer included, and how many of its tokens that drops. Raises `PromptTooLong` if it does
-        not fit without any."""
+    async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
+        """Return the end of `thinking` with which `prompt` fits the context, and the number of dropped tokens.
+
+        `thinking` must be part of the last message. Space for an answer is kept free. Raises `PromptTooLong` if the
+        prompt does not fit even without thinking.
+        """
 
     async def close(self) -> None:
-        """Stop and leave no process behind, in the middle of a start too. May be called more than once; `start`
-        makes it ready again."""
+        """Stop the engine, also during its start, and leave no process behind. May be called more than once; `start`
+        starts the engine again."""

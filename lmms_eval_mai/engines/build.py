@@ -1,40 +1,52 @@
-"""How an engine is built from its configuration."""
+"""The four kinds of engines: their classes, their argument names, and how one is built from its configuration."""
 
 import dataclasses
-from pathlib import Path
+import importlib
+from typing import Any
 
-from lmms_eval_mai.engines.base import Engine
-from lmms_eval_mai.engines.scripted import RecordedScript, ScriptedEngine, ScriptedOptions
-from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.run.config import Config, SideConfig, check_names
+from lmms_eval_mai.engines.arguments import vllm_argument_names
+from lmms_eval_mai.engines.base import Engine, EngineConfig
 
+ENGINES: dict[str, str] = {
+    "vllm": "lmms_eval_mai.engines.vllm.engine:VllmEngine",
+    "transformers": "lmms_eval_mai.engines.transformers.engine:TransformersEngine",
+    "openai": "lmms_eval_mai.engines.openai.engine:OpenAIEngine",
+    "scripted": "lmms_eval_mai.engines.scripted:ScriptedEngine",
+}
+"""Kind -> "module:class". The class has a classmethod `from_config(config, other)`."""
 
-def build(config: Config, side: SideConfig) -> Engine:
-    """An engine that is not started yet. Raises `ArgumentError`."""
-    if side.engine == "scripted":
-        return _scripted(side)
-    if side.engine == "openai":
-        from lmms_eval_mai.engines.openai.engine import OpenAIEngine
-
-        return OpenAIEngine(side)
-    if side.engine == "transformers":
-        from lmms_eval_mai.engines.transformers.engine import TransformersEngine
-
-        return TransformersEngine(side)
-    from lmms_eval_mai.engines.vllm.engine import VllmEngine
-
-    if config.sleep:  # alone on its card, in turn
-        return VllmEngine(dataclasses.replace(side, arguments={**side.arguments, "enable_sleep_mode": True}), None)
-    partner = next((other for other in config.sides() if other is not side and other.engine == "vllm"), None)
-    return VllmEngine(side, partner)
+OPTIONS: dict[str, str] = {
+    "transformers": "lmms_eval_mai.engines.transformers.options:TransformersOptions",
+    "openai": "lmms_eval_mai.engines.openai.options:OpenAIOptions",
+    "scripted": "lmms_eval_mai.engines.scripted:ScriptedOptions",
+}
+"""Kind -> the dataclass of its arguments. vLLM's arguments are vLLM's own."""
 
 
-def _scripted(side: SideConfig) -> ScriptedEngine:
-    check_names(side.side, side.arguments, {f.name for f in dataclasses.fields(ScriptedOptions)}, "scripted")
-    try:
-        options = ScriptedOptions(**side.arguments)
-    except TypeError as error:
-        raise ArgumentError(
-            f"An argument of the scripted {side.side} engine is no number: {side.arguments}."
-        ) from error
-    return ScriptedEngine(side.side, RecordedScript(Path(side.model).expanduser()), options)
+def build(config: EngineConfig, other: EngineConfig | None = None, sleep: bool = False) -> Engine:
+    """Return an engine that is not started yet. Raises `ArgumentError`.
+
+    `other`: the second engine of the pair, if it runs on this machine at the same time. `sleep`: the two engines take
+    turns on one GPU.
+    """
+    if sleep:  # each engine has the GPU for itself while it is awake
+        config = dataclasses.replace(config, arguments={**config.arguments, "enable_sleep_mode": True})
+        other = None
+    if other is not None and other.engine != "vllm":
+        other = None
+    engine: Engine = _load(ENGINES[config.engine]).from_config(config, other)
+    return engine
+
+
+def argument_names(kind: str) -> frozenset[str] | None:
+    """Return the names of an engine's arguments without importing its library. None: they are unknown, because vLLM is
+    not installed."""
+    if kind != "vllm":
+        return frozenset(field.name for field in dataclasses.fields(_load(OPTIONS[kind])))
+    names = vllm_argument_names()
+    return None if names is None else (names | {"devices"}) - {"model"}
+
+
+def _load(path: str) -> Any:
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)

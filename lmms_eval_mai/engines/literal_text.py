@@ -10,7 +10,7 @@ def special_tokens(tokenizer: Any) -> list[str]:
     return [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
 
 
-class PlainText:
+class LiteralTokenizer:
     """A tokenizer that can take special tokens for text. `marks`: what else a text may hold that means something."""
 
     def __init__(self, tokenizer: Any, marks: Iterable[str] = ()) -> None:

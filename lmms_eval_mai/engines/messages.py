@@ -3,13 +3,13 @@
 import itertools
 from collections.abc import Iterable, Iterator
 
-from lmms_eval_mai.engines.base import Block, Image, Prompt, Turn
+from lmms_eval_mai.engines.base import ContentPart, Image, Message, Prompt
 
-ANSWER_ROOM = 256
+RESERVED_ANSWER_TOKENS = 256
 """Tokens kept free for an answer where thinking is shortened to fit."""
 
 
-def joined(blocks: Iterable[Block]) -> Iterator[Block]:
+def merge_adjacent_text(blocks: Iterable[ContentPart]) -> Iterator[ContentPart]:
     """Neighbouring texts as one: templates that take plain strings would put a line break between them, and every
     template must show the same words."""
     for is_image, group in itertools.groupby(blocks, key=lambda block: isinstance(block, Image)):
@@ -19,11 +19,11 @@ def joined(blocks: Iterable[Block]) -> Iterator[Block]:
             yield "".join(map(str, group))
 
 
-def without(prompt: Prompt, thinking: str) -> tuple[Turn, ...]:
+def without(prompt: Prompt, thinking: str) -> tuple[Message, ...]:
     """The prompt's turns with nothing where the last one holds this thinking."""
-    *before, last = prompt.turns
-    empty = tuple(b if isinstance(b, Image) else b.replace(thinking, "", 1) for b in last.blocks)
-    return (*before, Turn(last.role, empty))
+    *before, last = prompt.messages
+    empty = tuple(b if isinstance(b, Image) else b.replace(thinking, "", 1) for b in last.content)
+    return (*before, Message(last.role, empty))
 
 
 def is_too_long(reason: str) -> bool:
@@ -31,6 +31,6 @@ def is_too_long(reason: str) -> bool:
     return "context length" in reason or "maximum model length" in reason
 
 
-def answer_room(max_tokens: int) -> int:
+def reserved_answer_tokens(max_tokens: int) -> int:
     """Tokens that thinking must leave to the answer."""
-    return max(16, min(max_tokens, ANSWER_ROOM))
+    return max(16, min(max_tokens, RESERVED_ANSWER_TOKENS))

@@ -14,22 +14,21 @@ from typing import TypeVar
 
 from loguru import logger
 
-from lmms_eval_mai.engines.base import Call, CallKey, Engine, Prompt, Sampling
-from lmms_eval_mai.errors import CallTimeout, EngineDied, KilledEngine, MaiError
-from lmms_eval_mai.run.fingerprint import Identity
-from lmms_eval_mai.run.scheduler import within
+from lmms_eval_mai.engines.base import Call, CallKey, Engine, Identity, Prompt, Sampling
+from lmms_eval_mai.engines.waiting import wait_for
+from lmms_eval_mai.errors import CallTimeout, EngineCrashed, EngineCrashedByCall, MaiError
 
 R = TypeVar("R")
 
 GROUP = 16
 """Suspects of two deaths that are asked at once."""
-GUILTY_IN_A_ROW = 3
+MAX_CONSECUTIVE_CRASHERS = 3
 """So many guilty calls with no answer between them are the engine's fault and not theirs."""
-PATIENCE_S = 5.0
+RESTART_DELAY_S = 5.0
 """Seconds before a start that failed is tried again: a killed process's memory is not free at once."""
 
 
-class SupervisedEngine:
+class RestartingEngine:
     """Any engine, restarted when it dies, under the contract of `Engine`."""
 
     def __init__(
@@ -43,23 +42,23 @@ class SupervisedEngine:
         that to the engine itself. `call_timeout`:
         seconds for one call, waiting in the engine included. `starting`: held while an engine starts; engines that
         share a machine share it, since each measures the memory that is free."""
-        self.name = engine.name
+        self.side = engine.side
         self._engine = engine
         self._remote = restarts is None
         self._restarts = self._restarts_left = restarts or 0
         self._call_timeout = call_timeout
         self._starting = starting or asyncio.Lock()
-        self._gone: EngineDied | None = None
+        self._gone: EngineCrashed | None = None
         self._lives = 0
         self._guilty = 0
-        self._rebuilding: asyncio.Task[None] | None = None
-        self._door = _Door()
+        self._restarting: asyncio.Task[None] | None = None
+        self._door = _Admission()
 
-    def check(self) -> None:
-        self._engine.check()
+    def validate(self) -> None:
+        self._engine.validate()
 
-    def plan(self) -> str:
-        return self._engine.plan()
+    def describe(self) -> str:
+        return self._engine.describe()
 
     def identity(self) -> Identity:
         return self._engine.identity()
@@ -70,19 +69,20 @@ class SupervisedEngine:
             await self._engine.start()
 
     async def close(self) -> None:
-        if self._rebuilding is not None:
-            self._rebuilding.cancel()
-            await asyncio.gather(self._rebuilding, return_exceptions=True)
+        if self._restarting is not None:
+            self._restarting.cancel()
+            await asyncio.gather(self._restarting, return_exceptions=True)
         await self._engine.close()
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
-        """Raises `CallTimeout` or `KilledEngine` for this call, `EngineDied` when the engine cannot come back."""
-        return await self._survived(prompt.key, lambda: self._timed(prompt, sampling))
+        """Raises `CallTimeout` or `EngineCrashedByCall` for this call, `EngineCrashed` when the engine cannot come
+        back."""
+        return await self._with_restarts(prompt.key, lambda: self._timed(prompt, sampling))
 
-    async def shorten(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
-        return await self._survived(prompt.key, lambda: self._engine.shorten(prompt, thinking, sampling))
+    async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
+        return await self._with_restarts(prompt.key, lambda: self._engine.truncate_thinking(prompt, thinking, sampling))
 
-    async def _survived(self, key: CallKey, ask: Callable[[], Awaitable[R]]) -> R:
+    async def _with_restarts(self, key: CallKey, ask: Callable[[], Awaitable[R]]) -> R:
         if self._remote:
             return await ask()
         deaths = 0
@@ -93,19 +93,19 @@ class SupervisedEngine:
                 life = self._lives
                 try:
                     answer = await ask()
-                except EngineDied as error:
+                except EngineCrashed as error:
                     deaths += 1
                     if deaths > 1 and self._door.alone:
                         self._guilty += 1
                         # Its first death, when it was no suspect yet, cost one.
                         self._restarts_left = min(self._restarts, self._restarts_left + 1)
-                        await self._rebuilt(life, error, charged=False)
-                        raise KilledEngine(
-                            f"{key}: the {self.name} engine died of this call {deaths} times, the last time while it "
+                        await self._wait_for_restart(life, error, charged=False)
+                        raise EngineCrashedByCall(
+                            f"{key}: the {self.side} engine died of this call {deaths} times, the last time while it "
                             "ran nothing else. Look at the document, and at the engine's log above."
                         ) from error
                     with self._door.suspect(deaths):
-                        await self._rebuilt(life, error, charged=deaths == 1)
+                        await self._wait_for_restart(life, error, charged=deaths == 1)
                 else:
                     self._guilty = 0
                     return answer
@@ -114,30 +114,30 @@ class SupervisedEngine:
         if self._call_timeout is None:
             return await self._engine.generate(prompt, sampling)
         try:
-            return await within(self._call_timeout, self._engine.generate(prompt, sampling))
+            return await wait_for(self._call_timeout, self._engine.generate(prompt, sampling))
         except asyncio.TimeoutError:
             raise CallTimeout(
-                f"{prompt.key}: no answer of the {self.name} engine within call_timeout={self._call_timeout:g} s. "
+                f"{prompt.key}: no answer of the {self.side} engine within call_timeout={self._call_timeout:g} s. "
                 "Raise it, or lower max_open_samples so that calls wait less; an engine that hangs says so in its log."
             ) from None
 
-    async def _rebuilt(self, life: int, death: EngineDied, charged: bool) -> None:
+    async def _wait_for_restart(self, life: int, death: EngineCrashed, charged: bool) -> None:
         """Once a death, whoever notices it first; all others wait for it, and one that is cancelled stops nothing."""
-        if life == self._lives and self._rebuilding is None and self._gone is None:
-            self._rebuilding = asyncio.create_task(self._rebuild(death, charged))
-        if self._rebuilding is not None:
-            await asyncio.shield(self._rebuilding)
+        if life == self._lives and self._restarting is None and self._gone is None:
+            self._restarting = asyncio.create_task(self._restart(death, charged))
+        if self._restarting is not None:
+            await asyncio.shield(self._restarting)
 
-    async def _rebuild(self, death: EngineDied, charged: bool) -> None:
+    async def _restart(self, death: EngineCrashed, charged: bool) -> None:
         try:
-            if self._guilty >= GUILTY_IN_A_ROW:
-                self._gone = EngineDied(
+            if self._guilty >= MAX_CONSECUTIVE_CRASHERS:
+                self._gone = EngineCrashed(
                     f"{death} It is not started again: it has died of {self._guilty} calls in a row."
                 )
             while self._gone is None:
                 if charged and self._restarts_left <= 0:
-                    self._gone = EngineDied(
-                        f"{death} It is not started again: engine_restarts={self._restarts} is used up."
+                    self._gone = EngineCrashed(
+                        f"{death} It is not restarted: of engine_restarts={self._restarts}, none is left."
                     )
                     return
                 self._restarts_left -= charged
@@ -151,16 +151,16 @@ class SupervisedEngine:
                         await self._engine.start()
                     return
                 except MaiError as error:
-                    death, charged = EngineDied(f"The {self.name} engine did not start again: {error}"), True
-                    await asyncio.sleep(PATIENCE_S)
+                    death, charged = EngineCrashed(f"The {self.side} engine did not start again: {error}"), True
+                    await asyncio.sleep(RESTART_DELAY_S)
         except Exception as error:
-            self._gone = EngineDied(f"{death} It could not be started again: {type(error).__name__}: {error}")
+            self._gone = EngineCrashed(f"{death} It could not be started again: {type(error).__name__}: {error}")
         finally:
             self._lives += 1
-            self._rebuilding = None
+            self._restarting = None
 
 
-class _Door:
+class _Admission:
     """Who may be in flight: everyone; after a death the suspects, those of the most deaths first."""
 
     def __init__(self) -> None:

@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
-from lmms_eval_mai.engines.base import Call, CallKey, Prompt, Sampling
-from lmms_eval_mai.errors import ArgumentError, EngineDied, MissingAnswer, PromptTooLong, SampleError
-from lmms_eval_mai.run.fingerprint import Identity, file_digest
+from lmms_eval_mai.engines.base import Call, CallKey, EngineConfig, Identity, Prompt, Sampling
+from lmms_eval_mai.engines.checkpoints import file_digest
+from lmms_eval_mai.errors import ArgumentError, EngineCrashed, MissingAnswer, PromptTooLong, SampleError
 
 Fault = Literal["error", "hang", "death"]
 
@@ -89,18 +89,29 @@ RATES = ("error_rate", "garbage_rate", "hang_rate", "death_rate")
 class ScriptedEngine:
     """Answers from a script, under the contract of `Engine`."""
 
-    def __init__(self, name: str, script: Script, options: ScriptedOptions = ScriptedOptions()) -> None:
-        self.name = name
+    def __init__(self, side: str, script: Script, options: ScriptedOptions = ScriptedOptions()) -> None:
+        self.side = side
         self._script = FaultyScript(script, options) if options.faulty() else script
         self._source = script
         self._options = options
         self._slots: asyncio.Semaphore | None = None
         self._answering: set[asyncio.Future[None]] = set()
 
-    def check(self) -> None:
+    @classmethod
+    def from_config(cls, config: EngineConfig, other: EngineConfig | None) -> "ScriptedEngine":
+        """Raises `ArgumentError` if the script cannot be read or an argument is invalid."""
+        try:
+            options = ScriptedOptions(**config.arguments)
+        except TypeError as error:
+            raise ArgumentError(
+                f"An argument of the scripted {config.side} engine must be a number: {dict(config.arguments)}."
+            ) from error
+        return cls(config.side, RecordedScript(Path(config.model).expanduser()), options)
+
+    def validate(self) -> None:
         """Nothing to refuse: the script was read when the engine was built."""
 
-    def plan(self) -> str:
+    def describe(self) -> str:
         return f"replays recorded answers, {self._options.slots} at a time"
 
     def identity(self) -> Identity:
@@ -119,14 +130,14 @@ class ScriptedEngine:
         asked = time.perf_counter()
         answer = self._script(prompt)
         if answer.fault == "error":
-            raise SampleError(f"{prompt.key}: the scripted {self.name} engine fails here, as its script says.")
+            raise SampleError(f"{prompt.key}: the scripted {self.side} engine fails here, as its script says.")
         ttft_s, total_s = self._seconds(answer)
         scale = self._options.time_scale
         async with slots:
             queued_s = time.perf_counter() - asked
             if self._slots is not slots:
                 self._running()
-                raise EngineDied(f"The scripted {self.name} engine died before {prompt.key}.")
+                raise EngineCrashed(f"The scripted {self.side} engine died before {prompt.key}.")
             if answer.fault == "death":
                 self._die(prompt.key)
             await self._seconds_pass(None if answer.fault == "hang" else total_s * scale)
@@ -143,12 +154,12 @@ class ScriptedEngine:
             total_s=waited_s + total_s,
         )
 
-    async def shorten(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
+    async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
         raise PromptTooLong(f"{prompt.key}: a scripted engine has no context to shorten for.")
 
     def _running(self) -> asyncio.Semaphore:
         if self._slots is None:
-            raise EngineDied(f"The scripted {self.name} engine is not running.")
+            raise EngineCrashed(f"The scripted {self.side} engine is not running.")
         return self._slots
 
     async def _seconds_pass(self, seconds: float | None) -> None:
@@ -168,12 +179,12 @@ class ScriptedEngine:
                 timer.cancel()
 
     def _die(self, of: CallKey) -> None:
-        death = f"The scripted {self.name} engine died of {of}, as its script says."
+        death = f"The scripted {self.side} engine died of {of}, as its script says."
         self._slots = None
         for end in self._answering:
             if not end.done():
-                end.set_exception(EngineDied(death))
-        raise EngineDied(death)
+                end.set_exception(EngineCrashed(death))
+        raise EngineCrashed(death)
 
     def _seconds(self, answer: Answer) -> tuple[float, float]:
         """(to first token, in all), as recorded or by Eq. 27."""

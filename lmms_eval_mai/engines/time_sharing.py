@@ -13,12 +13,11 @@ from typing import Any, Protocol
 
 from loguru import logger
 
-from lmms_eval_mai.engines.base import Call, Engine, Prompt, Sampling
-from lmms_eval_mai.errors import EngineDied
-from lmms_eval_mai.run.fingerprint import Identity
+from lmms_eval_mai.engines.base import Call, Engine, Identity, Prompt, Sampling
+from lmms_eval_mai.errors import EngineCrashed
 
 
-class Sleeper(Engine, Protocol):
+class SleepableEngine(Engine, Protocol):
     """An engine that can give its card's memory back and take it again. No call may be in flight."""
 
     async def sleep(self) -> None: ...
@@ -26,23 +25,23 @@ class Sleeper(Engine, Protocol):
     async def wake(self) -> None: ...
 
 
-class Turns:
+class TimeSharing:
     """Whose turn it is."""
 
     def __init__(self) -> None:
         self.taken = 0
         """How often the engines changed."""
-        self._awake: Sleeper | None = None
+        self._awake: SleepableEngine | None = None
         self._inside = 0
         self._changed = asyncio.Condition()
 
     @contextlib.asynccontextmanager
-    async def turn(self, engine: Sleeper) -> AsyncIterator[None]:
+    async def turn(self, engine: SleepableEngine) -> AsyncIterator[None]:
         """While the engine is awake."""
         async with self._changed:
             while self._awake is not engine:
                 if self._inside == 0:
-                    await _to_its_end(self._change(engine))
+                    await shielded(self._change(engine))
                 else:
                     await self._changed.wait()
             self._inside += 1
@@ -54,25 +53,25 @@ class Turns:
                 await asyncio.shield(self._tell())
 
     @contextlib.asynccontextmanager
-    async def start(self, engine: Sleeper) -> AsyncIterator[None]:
+    async def start(self, engine: SleepableEngine) -> AsyncIterator[None]:
         """While an engine starts: the other sleeps, or is stopped by whoever starts this one."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._inside == 0 or self._awake is engine)
-            await _to_its_end(self._put_to_sleep())
+            await shielded(self._put_to_sleep())
             yield
             self._awake = engine
 
-    def forget(self, engine: Sleeper) -> None:
+    def forget(self, engine: SleepableEngine) -> None:
         """It was closed."""
         if self._awake is engine:
             self._awake = None
 
-    async def _change(self, engine: Sleeper) -> None:
+    async def _change(self, engine: SleepableEngine) -> None:
         await self._put_to_sleep()
         await engine.wake()
         self._awake = engine
         self.taken += 1
-        logger.debug(f"mai_cascade: turn {self.taken}: the {engine.name} engine is awake.")
+        logger.debug(f"mai_cascade: turn {self.taken}: the {engine.side} engine is awake.")
         self._changed.notify_all()
 
     async def _put_to_sleep(self) -> None:
@@ -80,7 +79,7 @@ class Turns:
         if before is not None:
             try:
                 await before.sleep()
-            except EngineDied as error:  # its memory is free as well; its next call brings it back
+            except EngineCrashed as error:  # its memory is free as well; its next call brings it back
                 logger.warning(f"mai_cascade: {error}")
 
     async def _tell(self) -> None:
@@ -88,7 +87,7 @@ class Turns:
             self._changed.notify_all()
 
 
-async def _to_its_end(change: Coroutine[Any, Any, None]) -> None:
+async def shielded(change: Coroutine[Any, Any, None]) -> None:
     """A cancelled call leaves no engine half awake."""
     task = asyncio.ensure_future(change)
     try:
@@ -98,19 +97,19 @@ async def _to_its_end(change: Coroutine[Any, Any, None]) -> None:
         raise
 
 
-class TakingTurns:
+class TimeSharedEngine:
     """An engine that shares its card, under the contract of `Engine`."""
 
-    def __init__(self, engine: Sleeper, turns: Turns) -> None:
-        self.name = engine.name
+    def __init__(self, engine: SleepableEngine, turns: TimeSharing) -> None:
+        self.side = engine.side
         self._engine = engine
         self._turns = turns
 
-    def check(self) -> None:
-        self._engine.check()
+    def validate(self) -> None:
+        self._engine.validate()
 
-    def plan(self) -> str:
-        return f"{self._engine.plan()}, asleep while the other engine works"
+    def describe(self) -> str:
+        return f"{self._engine.describe()}, asleep while the other engine works"
 
     def identity(self) -> Identity:
         return self._engine.identity()
@@ -127,6 +126,6 @@ class TakingTurns:
         async with self._turns.turn(self._engine):
             return await self._engine.generate(prompt, sampling)
 
-    async def shorten(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
+    async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
         async with self._turns.turn(self._engine):
-            return await self._engine.shorten(prompt, thinking, sampling)
+            return await self._engine.truncate_thinking(prompt, thinking, sampling)

@@ -1,30 +1,29 @@
-"""How a run ends that cannot go on.
+"""Exit codes and messages of a run that cannot go on.
 
-lmms-eval's command swallows every exception, prints its traceback and exits with 0 (its issue #542). There an error of
-ours becomes a sentence and exit code 1, and so do results that it could not write; Ctrl-C is 130, SIGTERM 143 and
-SIGHUP 129. In library use errors are ordinary exceptions.
+lmms-eval's command catches every exception, prints its traceback and exits with 0 (its issue #542). Under the command,
+an error of this package becomes a sentence and exit code 1, and so do results that lmms-eval could not write. Ctrl-C
+exits with 130, SIGTERM with 143 and SIGHUP with 129. In library use errors are ordinary exceptions.
 """
 
 import contextlib
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from loguru import logger
 
 from lmms_eval_mai.errors import MaiError
+from lmms_eval_mai.harness.command import running_command
 
-SIGNALS = {signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
+SIGNALS = {signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP"}
 
 
-class Terminated(BaseException):
-    """Raised in the main thread by one of `SIGNALS`."""
+class SignalReceived(BaseException):
+    """Raised in the main thread when one of `SIGNALS` arrives."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -32,67 +31,71 @@ class Terminated(BaseException):
 
 
 @contextlib.contextmanager
-def told_to_user(hint: Callable[[], str] = str) -> Iterator[None]:
-    """Around all that can fail. `hint`: what to do next, asked when the run has stopped; may be empty."""
+def report_errors_to_user(hint: Callable[[], str] = str) -> Iterator[None]:
+    """Turn errors and signals inside the block into messages and exit codes.
+
+    `hint` returns what to do next, or an empty text; it is called when the run has stopped.
+    """
     with _signals_raise():
         try:
             yield
         except KeyboardInterrupt:
-            _print(f"mai_cascade: interrupted. {hint()}")
-            if _in_lmms_evals_command():
+            _print(f"mai_cascade: stopped by Ctrl-C. {hint()}")
+            if _exits_with_error():
                 raise SystemExit(130) from None
             raise
-        except Terminated as signalled:
-            _print(f"mai_cascade: {SIGNALS[signal.Signals(signalled.number)]}. {hint()}")
-            raise SystemExit(128 + signalled.number) from None
+        except SignalReceived as received:
+            _print(f"mai_cascade: received {SIGNALS[signal.Signals(received.number)]}. {hint()}")
+            raise SystemExit(128 + received.number) from None
         except MaiError as error:
-            if not _in_lmms_evals_command():
+            if not _exits_with_error():
                 if more := hint():
                     error.args = (f"{error}\n{more}",)
                 raise
             _print(f"mai_cascade: {error} {hint()}")
             raise SystemExit(1) from None
         except Exception:
-            if not _in_lmms_evals_command():
+            if not _exits_with_error():
                 raise
             traceback.print_exc()
-            _print(f"mai_cascade: unexpected: please report it, with the lines above. {hint()}")
+            _print(f"mai_cascade: unexpected error: please report it, with the lines above. {hint()}")
             raise SystemExit(1) from None
 
 
-def ends_if_results_are_lost(hint: Callable[[], str]) -> None:
-    """In lmms-eval's command: exit with 1 when it cannot write its results, of which it makes a warning and a 0
-    (loggers/evaluation_tracker.py). The warning is all that is to be seen of it."""
+_sink: int | None = None
 
-    def end(message: Any) -> None:
+
+def exit_if_results_not_saved(hint: Callable[[], str]) -> None:
+    """Under lmms-eval's command, exit with 1 if it cannot write its results.
+
+    lmms-eval only logs a warning and exits with 0 (loggers/evaluation_tracker.py), so a log sink waits for that
+    warning. May be called more than once; the last `hint` counts.
+    """
+    global _sink
+
+    def exit_with_error(message: Any) -> None:
         _print(f"mai_cascade: lmms-eval cannot write its results ({sys.exc_info()[1]}). {hint()}")
         raise SystemExit(1)
 
-    if _in_lmms_evals_command():
-        logger.add(end, level="WARNING", filter=_says_results_are_lost, catch=False)
+    if _sink is not None:
+        with contextlib.suppress(ValueError):  # lmms-eval removes all sinks when its command starts
+            logger.remove(_sink)
+        _sink = None
+    if _exits_with_error():
+        _sink = logger.add(exit_with_error, level="WARNING", filter=_results_not_saved, catch=False)
 
 
-def results_written() -> Callable[[], bool]:
-    """Whether lmms-eval's command has written its results since now, where it was told to. In a library they are the
-    caller's."""
-    frame, since = _command(), time.time() - 1  # file systems round
-    output = None if frame is None else getattr(frame.f_locals.get("args"), "output_path", None)
-    if output is None:
-        return lambda: True
-    return lambda: any(file.stat().st_mtime >= since for file in Path(output).rglob("*_results.json"))
-
-
-def _says_results_are_lost(record: Any) -> bool:
+def _results_not_saved(record: Any) -> bool:
     return record["name"] == "lmms_eval.loggers.evaluation_tracker" and record["message"].startswith("Could not save")
 
 
 @contextlib.contextmanager
 def _signals_raise() -> Iterator[None]:
-    """Only where nobody else listens: a handler of the user's own stays, and so does `nohup`."""
+    """Raise `SignalReceived` inside the block. A handler that the user or `nohup` has set stays."""
     main = threading.current_thread() is threading.main_thread()
     ours = [number for number in SIGNALS if main and signal.getsignal(number) == signal.SIG_DFL]
     for number in ours:
-        signal.signal(number, _terminate)
+        signal.signal(number, _raise_signal_received)
     try:
         yield
     finally:
@@ -100,26 +103,15 @@ def _signals_raise() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
-def _terminate(number: int, frame: FrameType | None) -> None:
-    raise Terminated(number)
+def _raise_signal_received(number: int, frame: FrameType | None) -> None:
+    raise SignalReceived(number)
 
 
-def _in_lmms_evals_command() -> bool:
-    """Whether `lmms-eval` itself called us, for one configuration. With several in one `--config` file it goes on with
-    the next after an error, and that must stay so."""
-    frame = _command()
-    return frame is not None and len(frame.f_locals.get("args_list", ())) <= 1
-
-
-def _command() -> FrameType | None:
-    """The frame of lmms-eval's command, if that is what called us."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        code = frame.f_code
-        if code.co_name == "cli_evaluate" and code.co_filename.replace("\\", "/").endswith("lmms_eval/__main__.py"):
-            return frame
-        frame = frame.f_back
-    return None
+def _exits_with_error() -> bool:
+    """Whether lmms-eval's command runs one configuration. With several in one `--config` file, lmms-eval goes on with
+    the next configuration after an error, and that must stay so."""
+    command = running_command()
+    return command is not None and command.configurations <= 1
 
 
 def _print(text: str) -> None:

@@ -2,12 +2,13 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import PIL.Image
 
-from lmms_eval_mai.engines.base import Block, Image, Sampling, Stage, Turn
+from lmms_eval_mai.engines.base import ContentPart, Image, Message, Sampling, Stage
 from lmms_eval_mai.errors import ArgumentError, MaiError, SampleError, UnreadableImage
 from lmms_eval_mai.paper.agreement import ANY, BENCHMARKS, Benchmark
 from lmms_eval_mai.paper.prompts import MAX_TOKENS, Variant
@@ -26,6 +27,12 @@ VARIANTS: dict[str, tuple[Variant, bool]] = {
 def is_padding(request: Any) -> bool:
     """lmms-eval clones requests so that all ranks have the same number; nobody reads the answers."""
     return bool((request.metadata or {}).get("__padding_only__"))
+
+
+def repeats(requests: Sequence[Any]) -> list[int]:
+    """Return the number of each request among its repeats: lmms-eval repeats a request by listing the same object
+    several times in a row."""
+    return [repeat for _, same in itertools.groupby(requests, key=id) for repeat, _ in enumerate(same)]
 
 
 class TaskPrompt(NamedTuple):
@@ -63,18 +70,18 @@ def open_sample(
     where = f"{task} document {doc_id}"
     try:
         doc = documents[task][split][doc_id]
-        turns = tuple(_turn(message, where) for message in doc_to_messages(doc))
-        if not turns or turns[-1].role != "user":
+        messages = tuple(_message(message, where) for message in doc_to_messages(doc))
+        if not messages or messages[-1].role != "user":
             raise SampleError(f"{where}: its messages do not end with a user's turn; there is nothing to answer.")
         if variant is not None:  # the last text of our tasks is the instruction, which every stage brings itself
-            turns = (*turns[:-1], Turn("user", turns[-1].blocks[:-1]))
-        if not any(isinstance(block, str) and block.strip() for turn in turns for block in turn.blocks):
+            messages = (*messages[:-1], Message("user", messages[-1].content[:-1]))
+        if not any(isinstance(block, str) and block.strip() for message in messages for block in message.content):
             raise SampleError(f"{where}: its question is empty. Repair the dataset, or leave the document out.")
         return Sample(
             task=task,
             doc_id=doc_id,
             repeat=repeat,
-            question=turns,
+            question=messages,
             # Parsers read texts; the images are in the question already and must not be kept twice.
             doc={name: value for name, value in doc.items() if not isinstance(value, PIL.Image.Image)},
             benchmark=benchmark,
@@ -96,21 +103,21 @@ def open_sample(
         ) from error
 
 
-def _turn(message: Mapping[str, Any], where: str) -> Turn:
+def _message(message: Mapping[str, Any], where: str) -> Message:
     content = message["content"]
     if isinstance(content, str):
-        return Turn(message["role"], (_whole(content),))
-    return Turn(message["role"], tuple(_block(part, where) for part in content))
+        return Message(message["role"], (replace_lone_surrogates(content),))
+    return Message(message["role"], tuple(_block(part, where) for part in content))
 
 
-def _whole(text: str) -> str:
+def replace_lone_surrogates(text: str) -> str:
     """Text that UTF-8 can hold: halves of surrogate pairs become U+FFFD."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _block(part: Mapping[str, Any], where: str) -> Block:
+def _block(part: Mapping[str, Any], where: str) -> ContentPart:
     if part["type"] == "text":
-        return _whole(str(part["text"]))
+        return replace_lone_surrogates(str(part["text"]))
     if part["type"] != "image":
         raise SampleError(f"{where} holds {part['type']}: mai_cascade takes text and images only.")
     image = part["url"]

@@ -33,7 +33,7 @@ REALWORLDQA_WORD = "Please answer directly with a single word or number."
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
-Block = dict[str, Any]
+ContentPart = dict[str, Any]
 Messages = list[dict[str, Any]]
 
 
@@ -58,7 +58,7 @@ def two_stage_text(
 ) -> str | tuple[Any, Any, bool, Any, Any]:
     """`doc_to_text` of the `_s2` tasks: round 0 asks E or R, round 1 asks Stage 2 with the answer to it.
 
-    Rounds after 0 return lmms-eval's (visuals, text, terminal, previous outputs, round info).
+    RoundTexts after 0 return lmms-eval's (visuals, text, terminal, previous outputs, round info).
     """
     if not round_idx or not previous_output:
         _tell_once()
@@ -77,7 +77,7 @@ def two_stage_messages(
     previous_output: Sequence[str] | None = None,
     previous_round_info: Any = None,
 ) -> Messages | tuple[Messages | None, bool, Any, Any]:
-    """The same for `doc_to_messages`. Rounds after 0 return (messages, terminal, previous outputs, round info)."""
+    """The same for `doc_to_messages`. RoundTexts after 0 return (messages, terminal, previous outputs, round info)."""
     if not round_idx or not previous_output:
         return doc_to_messages(doc, lmms_eval_specific_kwargs)
     if round_idx > 1:
@@ -150,7 +150,7 @@ def _messages(benchmark: str, doc: Doc, ending: str) -> Messages:
     return [{"role": "user", "content": [*_question_blocks(benchmark, doc), {"type": "text", "text": ending}]}]
 
 
-def _question_blocks(benchmark: str, doc: Doc) -> list[Block]:
+def _question_blocks(benchmark: str, doc: Doc) -> list[ContentPart]:
     if benchmark != "mmmu_val":
         images = [{"type": "image", "url": image} for image in _upstream(benchmark, "doc_to_visual")(doc)]
         return [*images, {"type": "text", "text": _question(benchmark, doc)}]

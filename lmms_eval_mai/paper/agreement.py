@@ -26,7 +26,7 @@ _DIGIT = re.compile(r"\d")
 
 
 @dataclass(frozen=True)
-class Rules:
+class AgreementRules:
     """What the user may choose about agreement."""
 
     anls_threshold: float = 0.9
@@ -43,7 +43,7 @@ class Benchmark:
     kind: Callable[[Doc], Kind]
     parse: Callable[[str, Doc], str | None]
     """(the content of the last [[...]], or the whole text; the document) -> the answer, None if it does not parse."""
-    agree: Callable[[str, str, Rules], bool]
+    agree: Callable[[str, str, AgreementRules], bool]
     """Whether two parsed answers are the same; symmetric."""
 
 
@@ -64,7 +64,7 @@ def extract_answer(text: str) -> str:
     return (found[-1] if found else text).strip()
 
 
-def verify(benchmark: Benchmark, doc: Doc, small: str, large: str, rules: Rules) -> Verification:
+def verify(benchmark: Benchmark, doc: Doc, small: str, large: str, rules: AgreementRules) -> Verification:
     """Compare a small and a large model's texts for one document."""
     a, b = (benchmark.parse(extract_answer(text), doc) or None for text in (small, large))
     return Verification(a, b, a is not None and b is not None and benchmark.agree(a, b, rules))
@@ -111,7 +111,7 @@ def _parse_mmmu(answer: str, doc: Doc) -> str | None:
         return None
 
 
-def _agree_mmmu(a: str, b: str, rules: Rules) -> bool:
+def _agree_mmmu(a: str, b: str, rules: AgreementRules) -> bool:
     """Equal, or each is right where the other is taken for gold (MMMU's open rule is not symmetric)."""
     if a == b:
         return True
@@ -173,11 +173,11 @@ def _exact(answer: str, doc: Doc) -> str | None:
     return answer.strip().lower()
 
 
-def _equal(a: str, b: str, rules: Rules) -> bool:
+def _equal(a: str, b: str, rules: AgreementRules) -> bool:
     return a == b
 
 
-def _agree_chartqa(a: str, b: str, rules: Rules) -> bool:
+def _agree_chartqa(a: str, b: str, rules: AgreementRules) -> bool:
     if rules.chartqa_match == "exact" or a == b:
         return a == b
     from lmms_eval.tasks.chartqa.utils import relaxed_correctness
@@ -186,7 +186,7 @@ def _agree_chartqa(a: str, b: str, rules: Rules) -> bool:
     return relaxed_correctness(a, b) and relaxed_correctness(b, a)
 
 
-def _agree_infovqa(a: str, b: str, rules: Rules) -> bool:
+def _agree_infovqa(a: str, b: str, rules: AgreementRules) -> bool:
     """ANLS for words. Answers with numbers must be the same: "1.5 million" is 0.91 of "1.5 billion"."""
     if _DIGIT.search(a + b):
         return a.split() == b.split()
@@ -241,4 +241,5 @@ BENCHMARKS: dict[str, Benchmark] = {
 }
 
 ANY = Benchmark("any", _letter_if(_options), _parse_any, _equal)
-"""Rules for a task that is not ours: normalised exact match, or the option letter where the document has options."""
+"""Rules for a task that is not ours: normalised exact match, or the option letter where the document has
+options."""

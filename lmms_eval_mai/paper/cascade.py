@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, get_args
 
-from lmms_eval_mai.engines.base import Call, CallKey, Engine, Prompt, Side, Stage, Turn
+from lmms_eval_mai.engines.base import Call, CallKey, Engine, Message, Prompt, Side, Stage
 from lmms_eval_mai.errors import PromptTooLong
 from lmms_eval_mai.paper import prompts
-from lmms_eval_mai.paper.agreement import Rules, Verification, verify
+from lmms_eval_mai.paper.agreement import AgreementRules, Verification, verify
 from lmms_eval_mai.paper.prompts import Variant
 from lmms_eval_mai.paper.sample import Exit, Sample, Trace
 
@@ -32,17 +32,19 @@ class Pair:
     large: Engine
     think: Variant = "R"
     """Promptthink of Eq. 7, for tasks that do not name one themselves (`_s` tasks and tasks that are not ours)."""
-    rules: Rules = Rules()  # noqa: RUF009 - frozen
+    rules: AgreementRules = AgreementRules()  # noqa: RUF009 - frozen
     on_overflow: str = "truncate"
     """What to do with thinking that does not fit the context: truncate or error."""
 
 
 async def cascade(sample: Sample, pair: Pair) -> Trace:
     """Multi-agent inference (MAI): mutual verification, then reasoning transfer. Figure 2 (c), Table 10."""
-    walk = _Walk(sample, pair)
+    walk = SampleRun(sample, pair)
     simple = prompts.instruction("S", sample.kind)
 
-    large_short, small_short = await _both(walk.large("short", simple), walk.small("short", simple))  # Eq. 5, 6
+    large_short, small_short = await gather_or_cancel(
+        walk.large("short", simple), walk.small("short", simple)
+    )  # Eq. 5, 6
     if walk.agree(small_short, large_short):
         return walk.leave("agree_short", large_short)
 
@@ -55,7 +57,7 @@ async def cascade(sample: Sample, pair: Pair) -> Trace:
 
 async def transfer(sample: Sample, pair: Pair) -> Trace:
     """Full RT, the baseline of Tables 8, 10 and 11: the small model always thinks, the large one always answers."""
-    walk = _Walk(sample, pair)
+    walk = SampleRun(sample, pair)
     thinking = await walk.small("think", prompts.instruction(walk.think, sample.kind))  # Eq. 7
     return walk.leave("transfer", await _transfer(walk, thinking))  # Eq. 9
 
@@ -78,7 +80,7 @@ MODES: dict[str, Callable[[Sample, Pair], Awaitable[Trace]]] = {
 }
 
 
-async def _think(walk: "_Walk", ask: Ask) -> tuple[Call, Call]:
+async def _think(walk: "SampleRun", ask: Ask) -> tuple[Call, Call]:
     """(thinking, the call that holds the thought answer), of the small model in the cascade.
 
     The two are one call where the thinking itself is used for verification ("adopting Rs_think in lieu of
@@ -91,14 +93,14 @@ async def _think(walk: "_Walk", ask: Ask) -> tuple[Call, Call]:
     return thinking, await ask("stage2", prompts.stage2(thinking.text, kind), thinking.text)
 
 
-async def _transfer(walk: "_Walk", thinking: Call) -> Call:
+async def _transfer(walk: "SampleRun", thinking: Call) -> Call:
     sample = walk.sample
     text = prompts.transfer(sample.benchmark.name, thinking.text, sample.kind)
     return await walk.large("transfer", text, thinking.text)
 
 
 async def _alone(sample: Sample, pair: Pair, side: Side) -> Trace:
-    walk = _Walk(sample, pair)
+    walk = SampleRun(sample, pair)
     ask = walk.small if side == "small" else walk.large
     if sample.variant is None:
         return walk.leave(side, await ask("task", ""))
@@ -109,7 +111,7 @@ async def _alone(sample: Sample, pair: Pair, side: Side) -> Trace:
 
 
 @dataclass
-class _Walk:
+class SampleRun:
     """One sample on its way: asks the engines and keeps what happened."""
 
     sample: Sample
@@ -131,14 +133,14 @@ class _Walk:
     async def _ask(self, engine: Engine, side: Side, stage: Stage, text: str, thinking: str) -> Call:
         sample = self.sample
         sampling = sample.sampling[stage]
-        prompt = Prompt(_append(sample, text), CallKey(sample.task, sample.doc_id, sample.repeat, side, stage))
+        prompt = Prompt(with_stage_text(sample, text), CallKey(sample.task, sample.doc_id, sample.repeat, side, stage))
         try:
             call = await engine.generate(prompt, sampling)
         except PromptTooLong:
             if not thinking or self.pair.on_overflow == "error":
                 raise
-            end, dropped = await engine.shorten(prompt, thinking, sampling)
-            shorter = replace(prompt, turns=_append(sample, text.replace(thinking, end, 1)))
+            end, dropped = await engine.truncate_thinking(prompt, thinking, sampling)
+            shorter = replace(prompt, messages=with_stage_text(sample, text.replace(thinking, end, 1)))
             call = replace(await engine.generate(shorter, sampling), dropped_tokens=dropped)
         self.calls.append(call)
         return call
@@ -154,17 +156,17 @@ class _Walk:
         return Trace(exit, answer, tuple(calls), tuple(self.verifications))
 
 
-def _append(sample: Sample, text: str) -> tuple[Turn, ...]:
+def with_stage_text(sample: Sample, text: str) -> tuple[Message, ...]:
     """The chat with the stage's text at its very end: the prefix stays the same for all calls of a sample."""
-    *turns, last = sample.question
+    *messages, last = sample.question
     if not text:
         return sample.question
     if sample.variant is None:  # the questions of our own tasks end with a line break
         text = "\n" + text
-    return (*turns, Turn(last.role, (*last.blocks, text)))
+    return (*messages, Message(last.role, (*last.content, text)))
 
 
-async def _both(first: Coroutine[Any, Any, Call], second: Coroutine[Any, Any, Call]) -> tuple[Call, Call]:
+async def gather_or_cancel(first: Coroutine[Any, Any, Call], second: Coroutine[Any, Any, Call]) -> tuple[Call, Call]:
     """Run two calls at once; if one fails, stop the other."""
     tasks = asyncio.ensure_future(first), asyncio.ensure_future(second)
     try:

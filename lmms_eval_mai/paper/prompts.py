@@ -5,6 +5,7 @@ LaTeX's rendering of the ASCII one that lmms-eval's own prompts have, and ASCII 
 are in docs/paper-notes.md.
 """
 
+import hashlib
 from typing import Literal
 
 Kind = Literal["word", "letter"]
@@ -91,3 +92,9 @@ def transfer(benchmark: str, thinking: str, kind: Kind) -> str:
     """Reason Transfer: Rs_think + Prompt_simple of Eq. 9, as `benchmark` has it."""
     template = REASON_TRANSFER[TRANSFER_TEMPLATE.get(benchmark, "reference")][kind]
     return template.format(stage1_response=thinking)
+
+
+def digest() -> str:
+    """Return a hash of all templates and limits of this module: runs with different prompts must not share answers."""
+    constants = (INSTRUCTIONS, STAGE2, REASON_TRANSFER, TRANSFER_TEMPLATE, MAX_TOKENS)
+    return hashlib.blake2b(repr(constants).encode(), digest_size=8).hexdigest()

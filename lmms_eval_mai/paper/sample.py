@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from lmms_eval_mai.engines.base import Call, Sampling, Side, Stage, Turn
+from lmms_eval_mai.engines.base import Call, Message, Sampling, Side, Stage
 from lmms_eval_mai.paper.agreement import Benchmark, Doc, Verification
 from lmms_eval_mai.paper.prompts import Kind, Variant
 
@@ -28,7 +28,7 @@ class Sample:
     task: str
     doc_id: int
     repeat: int
-    question: tuple[Turn, ...]
+    question: tuple[Message, ...]
     """Images and question; a stage's text is appended to the last turn."""
     doc: Doc
     benchmark: Benchmark

@@ -1,173 +1,94 @@
 """The arguments of `--model mai_cascade`: read, checked and frozen before anything is started.
 
-lmms-eval parses `--model_args` into bool, int, float and str (lmms_eval/utils.py): nested values arrive as
-strings and -1 as -1.0, so every value is coerced here. What is not an argument of ours belongs to an engine:
-`small_<arg>`, `large_<arg>`, or `<arg>` for both.
+lmms-eval parses `--model_args` into bool, int, float and str (lmms_eval/utils.py): nested values arrive as strings and
+-1 arrives as -1.0, so every value is converted here. An argument that `Config` does not have belongs to an engine:
+`small_<argument>`, `large_<argument>`, or `<argument>` for both.
 """
 
 import ast
 import dataclasses
-import difflib
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from lmms_eval_mai.engines.base import Side
+from lmms_eval_mai.engines.arguments import positive_int, reject_unknown_arguments
+from lmms_eval_mai.engines.base import SIDES, EngineConfig, Side
+from lmms_eval_mai.engines.build import ENGINES, argument_names
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.paper.agreement import Rules
+from lmms_eval_mai.paper.agreement import AgreementRules
 from lmms_eval_mai.paper.cascade import MODES
 from lmms_eval_mai.paper.prompts import Variant
 from lmms_eval_mai.run import presets
 
-ENGINES = ("vllm", "transformers", "openai", "scripted")
-SIDES: tuple[Side, Side] = ("small", "large")
-
-
-@dataclass(frozen=True)
-class SideConfig:
-    """One of the two models."""
-
-    side: Side
-    engine: str
-    """Its kind: one of `ENGINES`."""
-    model: str
-    """Hugging Face name or path of a checkpoint (vllm, transformers); address of an endpoint, or several (openai); path
-    of a script (scripted)."""
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    """What goes to the engine itself."""
-
 
 @dataclass(frozen=True)
 class Config:
-    """Everything `--model_args` can say."""
+    """All model arguments, except those of the engines themselves."""
 
-    small: SideConfig
-    large: SideConfig
+    small: EngineConfig
+    large: EngineConfig
     mode: str = "cascade"
-    """cascade (the paper's MAI), transfer (Full RT), small or large (one model alone, the task's own prompt)."""
+    """`cascade`: the paper's MAI. `transfer`: Full RT, the small model always thinks and the large model always answers
+    with that thinking. `small`, `large`: one model alone with the task's own prompt."""
     think: Variant = "R"
-    """The small model's thinking prompt in tasks that do not name one: R or E."""
+    """The small model's thinking prompt in `_s` tasks: `R` or `E`. `_e` and `_r` tasks use their own prompt."""
     max_open_samples: int = 256
-    """Samples on their way at once; their images are in memory."""
+    """Number of samples processed at the same time. Their images are in memory."""
     max_new_tokens: int | None = None
-    """Caps the output of every call."""
+    """Limits the output tokens of every call."""
     sleep: bool = False
-    """Whether two vLLM engines take turns on cards that hold one model at a time."""
+    """Two vLLM engines take turns on GPUs that hold one model at a time. `sleep_mode` is another name for it. Not run
+    on a GPU yet."""
     on_overflow: str = "truncate"
-    """Thinking that does not fit the context: truncate (keep its end, say how much was dropped) or error."""
-    rules: Rules = Rules()  # noqa: RUF009 - frozen
+    """What to do if the thinking does not fit the large model's context: `truncate` keeps its end, `error` fails the
+    sample."""
+    rules: AgreementRules = AgreementRules()  # noqa: RUF009 - frozen
     journal: str | None = None
-    """Folder of the journals; None is `journal_files.default_folder()`, "off" is none."""
+    """Folder of the journals, from which the same command resumes after a crash. Default: in the user's cache folder.
+    `off`: no journal."""
     max_errors: float = 0
-    """Samples that may fail: a number, or below 1 a share of those that were asked for."""
+    """Number of samples that may fail, or below 1 a share of all samples. Failed samples are left out of the scores and
+    counted."""
     call_timeout: float | None = None
-    """Seconds for one call."""
+    """Seconds for one call. Default: no limit."""
     engine_restarts: int = 2
-    """How often each engine may come back when it died."""
+    """How often each engine may be restarted after a crash."""
     model_name: str | None = None
-    """A label; lmms-eval names the output folder after it."""
+    """A label. lmms-eval names the output folder after it; without it, runs on endpoints share a folder."""
 
-    def sides(self) -> tuple[SideConfig, ...]:
-        """The models this mode uses."""
+    def engines(self) -> tuple[EngineConfig, ...]:
+        """Return the engines that this mode uses."""
         return {"small": (self.small,), "large": (self.large,)}.get(self.mode, (self.small, self.large))
+
+    def other(self, engine: EngineConfig) -> EngineConfig | None:
+        """Return the second engine of this mode, if there is one."""
+        return next((other for other in self.engines() if other.side != engine.side), None)
 
 
 def parse(arguments: Mapping[str, Any]) -> Config:
-    """Model arguments as lmms-eval passes them -> `Config`. Raises `ArgumentError`."""
-    left = dict(arguments)
-    pair = left.pop("pair", None)
-    preset = presets.load(pair) if pair is not None else {}
-    left = {**preset, **left}
-    mode = _choice("mode", left.pop("mode", "cascade"), MODES)
-    think = _choice("think", left.pop("think", "R"), ("R", "E"))
-    open_samples = positive_int("max_open_samples", left.pop("max_open_samples", Config.max_open_samples))
-    cap = left.pop("max_new_tokens", None)
-    rules = Rules(
-        anls_threshold=_share("anls_threshold", left.pop("anls_threshold", Rules.anls_threshold)),
-        chartqa_match=_choice("chartqa_match", left.pop("chartqa_match", "exact"), ("exact", "relaxed")),
-    )
-    on_overflow = _choice("on_overflow", left.pop("on_overflow", Config.on_overflow), ("truncate", "error"))
-    journal = _journal(left.pop("journal", None))
-    max_errors = _number("max_errors", left.pop("max_errors", Config.max_errors), least=0)
-    if max_errors > 1 and max_errors != int(max_errors):
-        raise ArgumentError(f"max_errors={max_errors:g} cannot be: give a number of samples, or a share below 1.")
-    call_timeout = left.pop("call_timeout", None)
-    if call_timeout is not None:
-        call_timeout = _number("call_timeout", call_timeout, least=1e-3)
-    restarts = int(_number("engine_restarts", left.pop("engine_restarts", Config.engine_restarts), least=0))
-    model_name = left.pop("model_name", None)
-    sleep = _choice("sleep", left.pop("sleep", False), (True, False))
-    engine = left.pop("engine", None)
-    if engine is not None:
-        _choice("engine", engine, ENGINES)
-    if pair is not None and engine == "scripted":
-        raise ArgumentError(
-            f"pair={pair} names checkpoints, and engine=scripted has none: give small=... and large=..."
-        )
-    models = {side: left.pop(side, None) for side in SIDES}
-    kinds = {side: _kind(side, left.pop(f"{side}_engine", None), engine, models[side]) for side in SIDES}
-    # What a preset says beside the models is for vLLM.
-    given = {name: value for name, value in left.items() if name in arguments}
-    small, large = (
-        _side_config(side, kinds[side], models[side], left if kinds[side] == "vllm" else given) for side in SIDES
-    )
-    config = Config(
-        small=small,
-        large=large,
-        mode=mode,
-        think=think,
-        max_open_samples=open_samples,
-        max_new_tokens=None if cap is None else positive_int("max_new_tokens", cap),
-        sleep=sleep,
-        on_overflow=on_overflow,
-        rules=rules,
-        journal=journal,
-        max_errors=max_errors,
-        call_timeout=call_timeout,
-        engine_restarts=restarts,
-        model_name=None if model_name is None else str(model_name),
-    )
-    if sleep and [side_config.engine for side_config in config.sides()] != ["vllm", "vllm"]:
-        raise ArgumentError(f"sleep=true lets two vLLM engines take turns, and mode={mode} has others: leave it out.")
-    for side_config in config.sides():
-        if not side_config.model:
-            side = side_config.side
-            what = "PATH of a JSON-lines script" if side_config.engine == "scripted" else "http://HOST:PORT/v1"
-            raise ArgumentError(f"engine={side_config.engine} has no default model: give {side}={what}.")
+    """Read model arguments as lmms-eval passes them. Raises `ArgumentError`."""
+    preset = presets.load(arguments["pair"]) if arguments.get("pair") is not None else {}
+    given = {**preset, **{ALIASES.get(name, name): value for name, value in arguments.items() if name != "pair"}}
+    own = {name: read(name, given.pop(name)) for name, read in READERS.items() if name in given}
+    rules = AgreementRules(**{name: own.pop(name) for name in RULES if name in own})
+    small, large = _engine_configs(given, arguments, set(preset))
+    config = Config(small=small, large=large, rules=rules, **own)
+    if config.sleep and [engine.engine for engine in config.engines()] != ["vllm", "vllm"]:
+        raise ArgumentError(f"sleep=true needs two vLLM engines, and mode={config.mode} has others: leave it out.")
+    for engine in config.engines():
+        if not engine.model:
+            example = "PATH of a JSON-lines script" if engine.engine == "scripted" else "http://HOST:PORT/v1"
+            raise ArgumentError(f"engine={engine.engine} has no default model: give {engine.side}={example}.")
+        if (known := argument_names(engine.engine)) is not None:
+            reject_unknown_arguments(engine.side, engine.arguments, known, engine.engine, suggestions=OWN_NAMES)
     return config
 
 
-def _kind(side: Side, own: Any, both: Any, model: Any) -> str:
-    """The kind of an engine: the side's own `<side>_engine`, or what an address asks for, or `engine`, or `vllm`."""
-    remote = str(model).lstrip("[ \"'").lower().startswith(("http://", "https://"))
-    name, both = (f"{side}_engine", both) if own is not None else ("engine", both or "vllm")
-    kind = _choice(name, own or ("openai" if remote else both), ENGINES)
-    if remote != (kind == "openai") and model is not None:
-        shown = re.sub(r"//[^/@]*@", "//<redacted>@", str(model))
-        raise ArgumentError(
-            f"{side}={shown} is {'an' if remote else 'no'} address of an endpoint, and {side}_engine={kind}: "
-            f"{'leave the engine out' if remote else f'give {side}=http://HOST:PORT/v1'}."
-        )
-    return kind
-
-
-def _side_config(side: Side, engine: str, model: Any, left: Mapping[str, Any]) -> SideConfig:
-    other = "large_" if side == "small" else "small_"
-    arguments = {
-        name.removeprefix(f"{side}_"): decode(value, name)
-        # A side's own argument comes last and so wins over the one for both.
-        for name, value in sorted(left.items(), key=lambda item: item[0].startswith(f"{side}_"))
-        if not name.startswith(other)
-    }
-    if model is None:
-        model = presets.load(presets.DEFAULT)[side] if engine in ("vllm", "transformers") else ""
-    return SideConfig(side, engine, str(model), arguments)
-
-
-def decode(value: Any, name: str = "A value") -> Any:
-    """An engine argument as lmms-eval hands it over -> its value: JSON or Python text of a dict or list, none."""
+def parse_literal(value: Any, name: str = "A value") -> Any:
+    """Convert an engine argument: JSON or Python text of a dict or list, quoted text, or none. Raises
+    `ArgumentError`."""
     if not isinstance(value, str):
         return value
     text = value.strip()
@@ -181,58 +102,132 @@ def decode(value: Any, name: str = "A value") -> Any:
                 return read(text)
             except (ValueError, SyntaxError):
                 continue
-        # Without the value, which may hold a key.
+        # The message leaves out the value, which may hold a key.
         raise ArgumentError(f'{name} is neither JSON nor a Python literal. Quote the names in it, e.g. {{"image": 8}}.')
     return value
 
 
-def check_names(side: Side, given: Iterable[str], known: Collection[str], engine: str) -> None:
-    """Refuse arguments that neither we nor the engine know, with the nearest that exist."""
-    ours = (
-        [f.name for f in dataclasses.fields(Config)] + [f.name for f in dataclasses.fields(Rules)] + ["engine", "pair"]
+# --- engines ----------------------------------------------------------------------------------------------
+
+
+def _engine_configs(
+    given: dict[str, Any], arguments: Mapping[str, Any], preset: set[str]
+) -> tuple[EngineConfig, EngineConfig]:
+    """Read what `Config` leaves over. Arguments of a preset, except the models, are for vLLM only."""
+    engine = given.pop("engine", None)
+    if engine is not None:
+        _choice(ENGINES)("engine", engine)
+    if preset and engine == "scripted":
+        raise ArgumentError(
+            f"pair={arguments['pair']} names checkpoints, and engine=scripted has none: give small=... and large=..."
+        )
+    models = {side: given.pop(side, None) for side in SIDES}
+    kinds = {side: _engine_kind(side, given.pop(f"{side}_engine", None), engine, models[side]) for side in SIDES}
+    from_user = {name: value for name, value in given.items() if name in arguments}
+    small, large = (
+        _engine_config(side, kinds[side], models[side], given if kinds[side] == "vllm" else from_user) for side in SIDES
     )
-    for name in given:
-        if name not in known:
-            near = difflib.get_close_matches(name, [*ours, *known], n=3)
-            hint = f" Did you mean {' or '.join(near)}?" if near else ""
-            if name in ("model", "pretrained", "model_version"):
-                hint = " There are two models here: small=... and large=..."
-            raise ArgumentError(
-                f"Unknown model argument {name!r}: neither mai_cascade nor the {engine} engine ({side}) has it."
-                f"{hint} The README lists the arguments."
-            )
+    return small, large
 
 
-def _choice(name: str, value: Any, allowed: Iterable[Any]) -> Any:
-    allowed = list(allowed)
-    if value not in allowed:
-        raise ArgumentError(f"{name}={value} is unknown: choose one of {', '.join(map(str, allowed))}.")
-    return value
+def _engine_kind(side: Side, own: Any, both: Any, model: Any) -> str:
+    """Return `<side>_engine`, else "openai" if the model is an address, else `engine`, else "vllm"."""
+    is_address = str(model).lstrip("[ \"'").lower().startswith(("http://", "https://"))
+    name, both = (f"{side}_engine", both) if own is not None else ("engine", both or "vllm")
+    kind: str = _choice(ENGINES)(name, own or ("openai" if is_address else both))
+    if is_address != (kind == "openai") and model is not None:
+        shown = re.sub(r"//[^/@]*@", "//<redacted>@", str(model))
+        raise ArgumentError(
+            f"{side}={shown} is {'an address' if is_address else 'not the address'} of an endpoint, and "
+            f"{side}_engine={kind}: "
+            f"{'leave the engine out' if is_address else f'give {side}=http://HOST:PORT/v1'}."
+        )
+    return kind
 
 
-def positive_int(name: str, value: Any) -> int:
-    """A whole number of at least 1, which lmms-eval may have read as a float. Raises `ArgumentError`."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not float(value).is_integer() or value < 1:
-        shown = f"{value:g}" if isinstance(value, float) else value
-        raise ArgumentError(f"{name}={shown} cannot be: give a whole number of at least 1.")
-    return int(value)
+def _engine_config(side: Side, kind: str, model: Any, given: Mapping[str, Any]) -> EngineConfig:
+    other_prefix = "large_" if side == "small" else "small_"
+    arguments = {
+        name.removeprefix(f"{side}_"): parse_literal(value, name)
+        # A side's own argument comes last, so it wins over the argument for both.
+        for name, value in sorted(given.items(), key=lambda item: item[0].startswith(f"{side}_"))
+        if not name.startswith(other_prefix)
+    }
+    if model is None:
+        model = presets.load(presets.DEFAULT)[side] if kind in ("vllm", "transformers") else ""
+    return EngineConfig(side, kind, str(model), arguments)
 
 
-def _number(name: str, value: Any, least: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < float("inf"):
-        shown = f"{value:g}" if isinstance(value, float) else value
-        raise ArgumentError(f"{name}={shown} cannot be: give a number of at least {least:g}.")
-    return value
+# --- readers of single values -----------------------------------------------------------------------------
+
+Reader = Callable[[str, Any], Any]
+"""(name, value as lmms-eval passes it) -> the value. Raises `ArgumentError`."""
 
 
-def _journal(value: Any) -> str | None:
+def _choice(allowed: Iterable[Any]) -> Reader:
+    options = list(allowed)
+
+    def read(name: str, value: Any) -> Any:
+        if value not in options:
+            raise ArgumentError(f"{name}={value} is unknown: choose one of {', '.join(map(str, options))}.")
+        return value
+
+    return read
+
+
+def _number(least: float) -> Reader:
+    def read(name: str, value: Any) -> Any:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < float("inf"):
+            shown = f"{value:g}" if isinstance(value, float) else value
+            raise ArgumentError(f"{name}={shown} is invalid: expected a number of at least {least:g}.")
+        return value
+
+    return read
+
+
+def _optional(read: Reader) -> Reader:
+    return lambda name, value: None if value is None else read(name, value)
+
+
+def _fraction(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        raise ArgumentError(f"{name}={value} is invalid: expected a number above 0 and at most 1.")
+    return float(value)
+
+
+def _max_errors(name: str, value: Any) -> float:
+    allowed: float = _number(0)(name, value)
+    if allowed > 1 and allowed != int(allowed):
+        raise ArgumentError(f"{name}={allowed:g} is invalid: expected a number of samples, or a share below 1.")
+    return allowed
+
+
+def _journal(name: str, value: Any) -> str | None:
     """lmms-eval reads true and false as bool."""
     if value is None or value is True or value == "on":
         return None
-    return "off" if value is False else str(decode(value) or "off")
+    return "off" if value is False else str(parse_literal(value) or "off")
 
 
-def _share(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
-        raise ArgumentError(f"{name}={value} cannot be: give a number above 0 and at most 1.")
-    return float(value)
+READERS: dict[str, Reader] = {
+    "mode": _choice(MODES),
+    "think": _choice(("R", "E")),
+    "max_open_samples": positive_int,
+    "max_new_tokens": _optional(positive_int),
+    "sleep": _choice((True, False)),
+    "on_overflow": _choice(("truncate", "error")),
+    "journal": _journal,
+    "max_errors": _max_errors,
+    "call_timeout": _optional(_number(1e-3)),
+    "engine_restarts": lambda name, value: int(_number(0)(name, value)),
+    "model_name": _optional(lambda name, value: str(value)),
+    "anls_threshold": _fraction,
+    "chartqa_match": _choice(("exact", "relaxed")),
+}
+"""Every argument of `Config` and `AgreementRules` except the engines."""
+
+ALIASES = {"sleep_mode": "sleep"}
+"""Other names of arguments. `sleep_mode` is vLLM's word."""
+
+RULES = [field.name for field in dataclasses.fields(AgreementRules)]
+OWN_NAMES = [*READERS, *ALIASES, *SIDES, "engine", "pair"]

@@ -4,11 +4,10 @@ import contextlib
 import hashlib
 import importlib.metadata
 import json
-from collections.abc import Collection, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from lmms_eval_mai.errors import redacted
+from lmms_eval_mai.engines.base import Identity
 from lmms_eval_mai.paper import prompts
 
 if TYPE_CHECKING:
@@ -17,12 +16,6 @@ if TYPE_CHECKING:
 Fingerprint = dict[str, str]
 """Field -> value, both for people: "small model" -> "Qwen/Qwen3-VL-2B-Instruct"."""
 
-Identity = dict[str, str]
-"""What of one engine can change an answer: its kind and version, model, checkpoint, arguments."""
-
-CHUNK = 65_536
-"""Bytes. Files of more than 64 chunks (weights) are told apart by their size and 16 chunks; others by all of it."""
-
 
 def of_run(config: "Config", engines: Mapping[str, Identity], decoding: Mapping[str, Any]) -> Fingerprint:
     """The fingerprint of a run. `engines`: side -> what `Engine.identity` says. `decoding`: task -> its generation
@@ -30,7 +23,7 @@ def of_run(config: "Config", engines: Mapping[str, Identity], decoding: Mapping[
     fields = {
         "lmms-eval-mai": _version("lmms-eval-mai"),
         "lmms-eval": _version("lmms-eval"),
-        "templates": file_digest(Path(prompts.__file__)),
+        "templates": prompts.digest(),
         "tasks": ",".join(sorted(decoding)),
         "decoding": json.dumps(decoding, sort_keys=True, default=str),
         "mode": config.mode,
@@ -69,45 +62,6 @@ def _flat(fields: Mapping[str, Any]) -> dict[str, Any]:
         else:
             flat[name] = value
     return flat
-
-
-def arguments(given: Mapping[str, Any], indifferent: Collection[str]) -> str:
-    """Engine arguments that can change an answer, as text without secrets. `indifferent` are those that say how fast
-    or where, so that a run may be resumed with less memory or on another card."""
-    kept = {name: value for name, value in given.items() if name not in indifferent}
-    return json.dumps(redacted(kept), sort_keys=True, default=str)
-
-
-def checkpoint(model: str, revision: str | None) -> str:
-    """A folder: the hash of its files. A name on the Hugging Face hub: the commit that is in the local cache, or that
-    is asked for; "unknown" before the first download."""
-    folder = Path(model).expanduser()
-    if not folder.is_dir():
-        return _commit(model, revision)
-    files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
-    parts = [f"{path.name} {file_digest(path)}" for path in files if path.suffix not in (".md", ".log")]
-    return hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
-
-
-def file_digest(path: Path) -> str:
-    """Of a small file the hash of its bytes; of a large one that of its size and of chunks spread over it."""
-    size = path.stat().st_size
-    found = hashlib.blake2b(str(size).encode(), digest_size=8)
-    with path.open("rb") as file:
-        if size <= 64 * CHUNK:
-            found.update(file.read())
-        else:
-            for number in range(16):
-                file.seek(number * (size - CHUNK) // 15)
-                found.update(file.read(CHUNK))
-    return found.hexdigest()
-
-
-def _commit(model: str, revision: str | None) -> str:
-    from huggingface_hub import try_to_load_from_cache
-
-    found = try_to_load_from_cache(model, "config.json", revision=revision)
-    return Path(found).parent.name if isinstance(found, str) else revision or "unknown"
 
 
 def _version(package: str) -> str:

@@ -26,21 +26,21 @@ from lmms_eval_mai.run import fingerprint
 from lmms_eval_mai.run.fingerprint import Fingerprint
 from lmms_eval_mai.run.journal_files import (
     SampleKey,
-    cannot_write,
-    changed,
-    complete,
-    forget_complete,
     head_of,
+    journal_io_errors,
     line_of,
     lines_of,
-    refused,
+    modified_time,
+    remove_at_exit,
+    remove_now,
     sync_folder,
+    write_error_text,
 )
 
 FORMAT = 2
 
 
-class _Place(NamedTuple):
+class _LineLocation(NamedTuple):
     """Where a line is: texts stay on the disk until they are asked for."""
 
     file: int
@@ -62,15 +62,15 @@ class Journal:
         self.path = folder / f"{self.digest}-{rank}of{world_size}.jsonl"
         self.closed = False
         self._seconds: dict[str, dict[SampleKey, float]] = {}
-        self._calls: dict[tuple[CallKey, str], _Place] = {}
+        self._calls: dict[tuple[CallKey, str], _LineLocation] = {}
         self._added = False
         self._broken: JournalError | None = None
         self._pending: list[bytes] = []
         self._batch: asyncio.Future[None] | None = None
         self._writer: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, "mai-journal")
-        forget_complete(self.path)
-        with refused(folder):
+        remove_now(self.path)
+        with journal_io_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             sync_folder(folder)
@@ -117,16 +117,18 @@ class Journal:
     async def add_call(self, call: Call, prompt: str, images: list[str]) -> None:
         self._added = True
         figures = {f.name: getattr(call, f.name) for f in dataclasses.fields(Call) if f.name != "key"}
-        await self._append({"key": dataclasses.astuple(call.key), "prompt": prompt, "images": images, "call": figures})
+        await self.with_stage_text(
+            {"key": dataclasses.astuple(call.key), "prompt": prompt, "images": images, "call": figures}
+        )
 
     async def add_exit(self, sample: SampleKey, exit: str, wall_s: float) -> None:
         """`wall_s`: seconds of walking since the exit before, so that they add up."""
-        await self._append({"sample": sample, "exit": exit, "wall_s": round(wall_s, 3)})
+        await self.with_stage_text({"sample": sample, "exit": exit, "wall_s": round(wall_s, 3)})
 
     async def add_error(self, sample: SampleKey, error: Exception) -> None:
-        await self._append({"sample": sample, "error": type(error).__name__, "message": str(error)})
+        await self.with_stage_text({"sample": sample, "error": type(error).__name__, "message": str(error)})
 
-    async def drain(self) -> None:
+    async def flush(self) -> None:
         """Wait until all that was appended is on the disk."""
         if self._writer is not None:
             await self._writer
@@ -145,9 +147,9 @@ class Journal:
         """The run of these samples (None: of all) is complete, and nothing is left to resume, of any rank. The journal
         goes when this process ends well, or opens it again: lmms-eval has scored, but its results are not yet on the
         disk, which `written` tells then. Of a longer run it stays."""
-        complete(self.path, [self.path, *self._left_by_others()], walked, written)
+        remove_at_exit(self.path, [self.path, *self._left_by_others()], walked, written)
 
-    async def _append(self, record: dict[str, Any]) -> None:
+    async def with_stage_text(self, record: dict[str, Any]) -> None:
         if self._broken is not None:
             raise self._broken  # a line after half a line would be lost with it
         loop = asyncio.get_running_loop()
@@ -167,7 +169,7 @@ class Journal:
             try:
                 await loop.run_in_executor(self._thread, self._commit, b"".join(lines))
             except OSError as error:
-                self._broken = JournalError(cannot_write(self.path, error))
+                self._broken = JournalError(write_error_text(self.path, error))
                 batch.set_exception(self._broken)
                 batch.exception()  # those who wait may all be gone
             else:
@@ -208,7 +210,7 @@ class Journal:
             try:
                 record = json.loads(line)
                 if "call" in record:
-                    self._calls[CallKey(*record["key"]), record["prompt"]] = _Place(file, offset, len(line))
+                    self._calls[CallKey(*record["key"]), record["prompt"]] = _LineLocation(file, offset, len(line))
                 elif "exit" in record:
                     task, doc_id, repeat = record["sample"]
                     seconds[task, doc_id, repeat] = seconds.get((task, doc_id, repeat), 0.0) + record["wall_s"]
@@ -223,7 +225,7 @@ class Journal:
     def _tell_of_others(self, ours: Fingerprint, tasks: set[str]) -> None:
         """Say why a journal of the same tasks is not used: the newest."""
         others = [path for path in self.path.parent.glob("*.jsonl") if not path.name.startswith(self.digest)]
-        for path in sorted(others, key=changed, reverse=True):
+        for path in sorted(others, key=modified_time, reverse=True):
             head = head_of(path)
             shared = tasks & set(head.get("tasks", ()))
             if shared:

@@ -24,7 +24,7 @@ _complete: dict[Path, util.Finalize] = {}
 """Journals of runs that this process completed."""
 
 
-def complete(
+def remove_at_exit(
     path: Path, files: list[Path], walked: set[SampleKey] | None, written: Callable[[], bool] = lambda: True
 ) -> None:
     """Remove `files` when this process ends by itself, or opens `path` again: if the results are `written`, and unless
@@ -32,13 +32,13 @@ def complete(
     _complete[path] = util.Finalize(None, _remove, (files, walked, written), exitpriority=0)
 
 
-def forget_complete(path: Path) -> None:
+def remove_now(path: Path) -> None:
     done = _complete.pop(path, None)
     if done is not None:
         done()
 
 
-def keep_complete() -> list[Path]:
+def keep() -> list[Path]:
     """The journals of runs that this process completed are to stay after all."""
     for done in _complete.values():
         done.cancel()
@@ -71,7 +71,7 @@ def _sample_of(line: bytes) -> SampleKey | None:
     return task, doc_id, repeat
 
 
-def changed(path: Path) -> float:
+def modified_time(path: Path) -> float:
     """When; 0 for a file that another run has just removed."""
     try:
         return path.stat().st_mtime
@@ -90,15 +90,15 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def refused(folder: Path) -> Iterator[None]:
+def journal_io_errors(folder: Path) -> Iterator[None]:
     """What the file system refuses, as one sentence."""
     try:
         yield
     except OSError as error:
-        raise JournalError(cannot_write(folder, error)) from None
+        raise JournalError(write_error_text(folder, error)) from None
 
 
-def cannot_write(path: Path, error: OSError) -> str:
+def write_error_text(path: Path, error: OSError) -> str:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     return (
         f"The journal {path} cannot be written ({error.strerror or error}). "

@@ -11,15 +11,15 @@ class JournaledEngine:
     """Any engine with a journal, under the contract of `Engine`."""
 
     def __init__(self, engine: Engine, journal: Journal) -> None:
-        self.name = engine.name
+        self.side = engine.side
         self._engine = engine
         self._journal = journal
 
-    def check(self) -> None:
-        self._engine.check()
+    def validate(self) -> None:
+        self._engine.validate()
 
-    def plan(self) -> str:
-        return self._engine.plan()
+    def describe(self) -> str:
+        return self._engine.describe()
 
     def identity(self) -> Identity:
         return self._engine.identity()
@@ -36,20 +36,22 @@ class JournaledEngine:
         call = self._journal.find(prompt.key, digest)
         if call is None:
             call = await self._engine.generate(prompt, sampling)
-            images = [block.uuid for turn in prompt.turns for block in turn.blocks if isinstance(block, Image)]
+            images = [
+                block.uuid for message in prompt.messages for block in message.content if isinstance(block, Image)
+            ]
             await self._journal.add_call(call, digest, images)
         return call
 
-    async def shorten(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
-        return await self._engine.shorten(prompt, thinking, sampling)
+    async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
+        return await self._engine.truncate_thinking(prompt, thinking, sampling)
 
 
 def prompt_digest(prompt: Prompt, sampling: Sampling) -> str:
     """The hash of all that the engine is asked: roles, texts, the hashes of the images' pixels, and sampling."""
     found = hashlib.blake2b(repr(sampling).encode(), digest_size=16)
-    for turn in prompt.turns:
-        found.update(b"\0turn" + turn.role.encode())
-        for block in turn.blocks:
+    for message in prompt.messages:
+        found.update(b"\0turn" + message.role.encode())
+        for block in message.content:
             kind, text = ("image", block.uuid) if isinstance(block, Image) else ("text", block)
             found.update(f"\0{kind}{text}".encode("utf-8", "surrogatepass"))
     return found.hexdigest()

@@ -2,14 +2,10 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
 
-from lmms_eval.api.instance import TokenCounts
-
-from lmms_eval_mai.engines.base import Call, Side
+from lmms_eval_mai.engines.base import SIDES, Call, Side
 from lmms_eval_mai.errors import MaiError, SampleError
 from lmms_eval_mai.paper.sample import Exit, Trace
-from lmms_eval_mai.run.config import SIDES
 
 SHOWN_ERRORS = 10
 
@@ -94,7 +90,7 @@ class Meter:
 
 
 @dataclass
-class Run:
+class RunTotals:
     """The figures of a run, over all requests that walked."""
 
     meter: Meter = field(default_factory=Meter)
@@ -102,45 +98,3 @@ class Run:
     """Seconds of walking, those before a crash included."""
     earlier_s: float = 0.0
     """Those of them that earlier processes spent."""
-
-
-@dataclass
-class TraceCounts(TokenCounts):
-    """A sample's token counts as lmms-eval knows them, and with `--log_samples` its whole trace."""
-
-    trace: Trace | None = None
-
-    @classmethod
-    def of(cls, trace: Trace) -> "TraceCounts":
-        return cls(
-            input_tokens=sum(call.prompt_tokens for call in trace.calls),
-            output_tokens=sum(call.output_tokens for call in trace.calls),
-            trace=trace,
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        record: dict[str, Any] = super().to_dict()
-        if self.trace is not None:
-            record["exit"] = self.trace.exit
-            record["answers"] = [
-                {"small": v.small, "large": v.large, "agree": v.agree} for v in self.trace.verifications
-            ]
-            record["calls"] = [_call_record(call) for call in self.trace.calls]
-        return record
-
-
-def _call_record(call: Call) -> dict[str, Any]:
-    return {
-        "side": call.key.side,
-        "stage": call.key.stage,
-        "text": call.text,
-        "finish_reason": call.finish_reason,
-        "prompt_tokens": call.prompt_tokens,
-        "cached_tokens": call.cached_tokens,
-        "output_tokens": call.output_tokens,
-        **({"dropped_tokens": call.dropped_tokens} if call.dropped_tokens else {}),
-        **{
-            name: None if seconds is None else round(seconds, 6)
-            for name, seconds in (("queued_s", call.queued_s), ("ttft_s", call.ttft_s), ("total_s", call.total_s))
-        },
-    }

@@ -35,7 +35,7 @@ def test_it_says_what_a_command_would_start_and_where_it_cannot_work() -> None:
     ("model_args", "fine", "words"),
     [
         ("pair=demo,engine=transformers", [True, True, True], ["transformers", "on cpu", "8 calls a batch"]),
-        ("pair=demo,mode=small,batch=3", [True, False], ["Unknown model argument 'batch'"]),
+        ("pair=demo,mode=small,batch=3", [False], ["Unknown model argument 'batch'"]),
         ("mode=both", [False], ["choose one of cascade"]),
         ("small=/nowhere/at/all,mode=small", [True, False], ["there is no /nowhere/at/all/config.json"]),
     ],

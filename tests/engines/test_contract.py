@@ -15,9 +15,9 @@ from support.servers import Server
 from lmms_eval_mai.engines.base import Call, Image, Sampling
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.scripted import ScriptedEngine, ScriptedOptions
-from lmms_eval_mai.errors import EngineDied, PromptTooLong, SampleError
+from lmms_eval_mai.errors import EngineCrashed, PromptTooLong, SampleError
 from lmms_eval_mai.run.config import parse
-from lmms_eval_mai.run.scheduler import LoopThread
+from lmms_eval_mai.run.event_loop import LoopThread
 
 REAL = ("vllm", "openai", "transformers")
 
@@ -44,8 +44,8 @@ def transformers(tiny_pair: tuple[Path, Path], loop: LoopThread) -> Iterator[Run
 
 def _running(arguments: dict[str, Any], loop: LoopThread) -> Iterator[Running]:
     config = parse({"mode": "small", **arguments})
-    engine = build(config, config.small)
-    engine.check()
+    engine = build(config.small)
+    engine.validate()
     loop.run(engine.start())
     yield Running(engine, loop)
     loop.run(engine.close())
@@ -111,7 +111,7 @@ def test_an_engine_that_is_not_running_is_dead(running: Running) -> None:
         if name in stopped.__dict__:
             setattr(stopped, name, None)
     (error,) = Running(stopped, running.loop).ask(question(0))
-    assert isinstance(error, EngineDied) and "small" in str(error)
+    assert isinstance(error, EngineCrashed) and "small" in str(error)
 
 
 # --- real ones ----------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def test_an_assistant_that_drafts_changes_no_token(
 ) -> None:
     arguments = {"small": str(tiny_pair[0]), "engine": "transformers", "dtype": "float32"}
     for drafted in _running({**arguments, "small_assistant_model": str(tiny_pair[1])}, loop):
-        assert "one call at a time" in drafted.engine.plan()
+        assert "one call at a time" in drafted.engine.describe()
         for i, wanted in enumerate(expected):
             (call,) = drafted.ask(question(i), sampling=Sampling(max_tokens=16 + i, ignore_eos=True))
             assert (call.text, call.output_tokens) == (wanted.text, wanted.output_tokens)
@@ -191,7 +191,7 @@ def test_thinking_that_does_not_fit_is_kept_from_its_end(real: Running) -> None:
     sampling = Sampling(max_tokens=300, ignore_eos=True)
     (error,) = real.ask(asked, sampling=sampling)
     assert isinstance(error, PromptTooLong)
-    kept, dropped = real.loop.run(real.engine.shorten(asked, thinking, sampling))
+    kept, dropped = real.loop.run(real.engine.truncate_thinking(asked, thinking, sampling))
     assert thinking.endswith(kept) and kept.endswith("zebra") and dropped > 0
     fits = prompt(0, picture(), "How many bars are there?\n", f"Reference: {kept}\nAnswer.")
     (call,) = real.ask(fits, sampling=sampling)

@@ -10,7 +10,7 @@ from support.engines import Running, picture, prompt
 from lmms_eval_mai.engines.base import Call, Prompt
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.run.config import parse
-from lmms_eval_mai.run.scheduler import LoopThread
+from lmms_eval_mai.run.event_loop import LoopThread
 
 FIGURES = ("text", "finish_reason", "prompt_tokens", "output_tokens")
 
@@ -55,8 +55,8 @@ def internvl_transformers(checkpoint: Path, loop: LoopThread) -> Iterator[Runnin
 
 def _running(arguments: dict[str, Any], loop: LoopThread) -> Iterator[Running]:
     config = parse({"mode": "small", "dtype": "float32", **arguments})
-    engine = build(config, config.small)
-    engine.check()
+    engine = build(config.small)
+    engine.validate()
     loop.run(engine.start())
     yield Running(engine, loop)
     loop.run(engine.close())
@@ -88,10 +88,10 @@ def test_an_image_counts_all_its_tiles(checkpoint: Path, alone: list[list[Any]])
     processor = AutoProcessor.from_pretrained(checkpoint)
     assert alone[1][2] - alone[0][2] == 6 * 16  # 3 x 2 tiles and a thumbnail, instead of one tile of 16 tokens
     for asked, (_, _, tokens, _) in zip(PROMPTS, alone, strict=True):
-        (turn,) = asked.turns
+        (message,) = asked.messages
         content = [
             {"type": "text", "text": block} if isinstance(block, str) else {"type": "image", "image": block.pixels}
-            for block in turn.blocks
+            for block in message.content
         ]
         found = processor.apply_chat_template(
             [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=True, return_dict=True
@@ -142,7 +142,7 @@ def test_vllm_answers_on_the_original_format(original: Running, alone: list[list
 )
 def test_text_that_looks_special_reaches_the_original_format_as_text(original: Running, forged: str) -> None:
     asked = prompt(0, picture("red", (112, 112)), forged, "Is there a dog?")
-    rendered = original.loop.run(original.engine._renderer.render(asked.turns))
+    rendered = original.loop.run(original.engine._renderer.render(asked.messages))
     tokenizer = original.engine._llm.renderer.get_tokenizer()
     tokens = tokenizer.convert_ids_to_tokens(rendered["prompt_token_ids"])
     assert [tokens.count(token) for token in ("<|im_end|>", "<|im_start|>", "<IMG_CONTEXT>")] == [1, 2, 16]

@@ -12,13 +12,14 @@ import pytest
 from aiohttp import web
 from scripted_server import ScriptedServer
 
-from lmms_eval_mai.engines.base import Call, CallKey, Image, Prompt, Sampling, Turn
+from lmms_eval_mai.engines.base import Call, CallKey, Image, Message, Prompt, Sampling
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.openai.engine import OpenAIEngine
+from lmms_eval_mai.engines.openai.images import _ENCODINGS
 from lmms_eval_mai.errors import (
     ArgumentError,
     CallTimeout,
-    EngineDied,
+    EngineCrashed,
     EngineStartError,
     MaiError,
     PromptTooLong,
@@ -35,14 +36,14 @@ def picture(size: tuple[int, int] = (64, 48)) -> Image:
 
 def prompt(doc_id: int = 0, image: Image | None = None, text: str = "What is it?") -> Prompt:
     blocks = (image, text, " Answer.") if image else (text,)
-    return Prompt((Turn("user", blocks),), CallKey("t", doc_id, 0, "small", "short"))
+    return Prompt((Message("user", blocks),), CallKey("t", doc_id, 0, "small", "short"))
 
 
 def engine_of(urls: str, **arguments: Any) -> OpenAIEngine:
     config = parse({"small": urls, "mode": "small", **{f"small_{name}": value for name, value in arguments.items()}})
-    engine = build(config, config.small)
+    engine = build(config.small)
     assert isinstance(engine, OpenAIEngine)
-    engine.check()
+    engine.validate()
     return engine
 
 
@@ -121,7 +122,7 @@ def test_a_server_that_is_gone_is_a_dead_engine_for_all_calls_in_flight() -> Non
 
     server = ScriptedServer()
     errors = with_servers([server], gone, retry_for=1)
-    assert all(isinstance(error, EngineDied) for error in errors), errors
+    assert all(isinstance(error, EngineCrashed) for error in errors), errors
     assert "did not answer for small_retry_for=1 s" in str(errors[0])
 
 
@@ -184,11 +185,11 @@ def test_a_server_that_tells_its_context_gets_all_that_decides_a_token_and_no_mo
 
 
 def test_thinking_cannot_be_shortened_on_a_server_without_a_tokenizer() -> None:
-    async def shorten(engine: OpenAIEngine) -> Any:
-        return await engine.shorten(prompt(0, text="Think: abc. Answer."), "abc", SAMPLING)
+    async def truncate_thinking(engine: OpenAIEngine) -> Any:
+        return await engine.truncate_thinking(prompt(0, text="Think: abc. Answer."), "abc", SAMPLING)
 
     with pytest.raises(PromptTooLong, match="has no /tokenize with which to shorten it"):
-        with_servers([ScriptedServer(context=1000)], shorten)
+        with_servers([ScriptedServer(context=1000)], truncate_thinking)
 
 
 def test_replicas_that_serve_different_models_are_refused() -> None:
@@ -258,7 +259,7 @@ def test_a_picture_is_sent_whole_encoded_once_and_shrunk_where_told() -> None:
     with_servers([server], ask_twice)
     with_servers([server], ask_twice, max_pixels=30_000)
     urls = [body["messages"][0]["content"][0]["image_url"]["url"] for body in server.seen]
-    assert urls[0] == urls[1] and urls[2] == urls[3] and len(image.encoded) == 2
+    assert urls[0] == urls[1] and urls[2] == urls[3] and len(_ENCODINGS[image]) == 2
     sent = [PIL.Image.open(io.BytesIO(base64.b64decode(url.split(",")[1]))) for url in (urls[0], urls[2])]
     assert sent[0].tobytes() == image.pixels.tobytes() and sent[1].size == (200, 150)
     assert server.seen[0]["messages"][0]["content"][1] == {"type": "text", "text": "What is it? Answer."}
@@ -333,23 +334,23 @@ def test_a_server_that_lists_nothing_needs_the_models_name() -> None:
     ("arguments", "words"),
     [
         ({"small": "http://user:pw@host/v1"}, "a user name, a password or a query"),
-        ({"small": "http:///v1"}, "is no address"),
-        ({"small": "http://host:99999/v1"}, "is no address"),
-        ({"small": "HTTP://host:port/v1"}, "is no address"),
+        ({"small": "http:///v1"}, "is not the address"),
+        ({"small": "http://host:99999/v1"}, "is not the address"),
+        ({"small": "HTTP://host:port/v1"}, "is not the address"),
         ({"small": "http://user:pw@host/v1", "small_engine": "vllm"}, "is an address of an endpoint"),
         ({"small": "http://host/v1", "small_concurrency": 2.5}, "concurrency=2.5"),
         ({"small": "http://host/v1", "small_api_key_env": "NOT_THERE"}, "no environment variable NOT_THERE"),
         ({"small": "http://host/v1", "small_retry_for": -1}, "retry_for=-1"),
         ({"small": "http://host/v1", "small_api_key": "sk-1"}, "Unknown model argument 'api_key'"),
         ({"small": "http://host/v1", "small_engine": "vllm"}, "is an address of an endpoint, and small_engine=vllm"),
-        ({"small": "a/path", "engine": "openai"}, "is no address of an endpoint"),
+        ({"small": "a/path", "engine": "openai"}, "is not the address of an endpoint"),
         ({"engine": "openai"}, "has no default model: give small=http://HOST:PORT/v1"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_asked(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ArgumentError) as error:
         config = parse({"mode": "small", **arguments})
-        build(config, config.small).check()
+        build(config.small).validate()
     assert words in str(error.value) and "pw@" not in str(error.value) and "sk-1" not in str(error.value)
 
 
@@ -358,7 +359,7 @@ def test_each_side_may_be_of_another_kind() -> None:
     config = parse(given)
     assert (config.small.engine, config.large.engine) == ("vllm", "openai")
     assert config.small.arguments == {"max_model_len": 2048} and config.large.arguments == {}
-    assert isinstance(build(config, config.large), OpenAIEngine)
+    assert isinstance(build(config.large), OpenAIEngine)
 
 
 def test_an_engine_that_is_not_running_says_so() -> None:

@@ -14,18 +14,18 @@ from support.engines import Running, picture, prompt
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.vllm.engine import VllmEngine
 from lmms_eval_mai.engines.vllm.renderer import Renderer
-from lmms_eval_mai.engines.vllm.renderer_sharing import renderer_for
+from lmms_eval_mai.engines.vllm.renderer_sharing import shared_renderer
 from lmms_eval_mai.run.config import parse
-from lmms_eval_mai.run.scheduler import LoopThread
+from lmms_eval_mai.run.event_loop import LoopThread
 
 
 def renderer(checkpoint: Path, **arguments: Any) -> Renderer:
     """That of an engine which is not started."""
     config = parse({"mode": "large", "large": str(checkpoint), "large_engine": "vllm", "dtype": "float32", **arguments})
-    engine = build(config, config.large)
+    engine = build(config.large)
     assert isinstance(engine, VllmEngine)
-    engine.check()
-    return renderer_for(engine._vllm_config, 1.0)
+    engine.validate()
+    return shared_renderer(engine._vllm_config, 1.0)
 
 
 def edited(file: str, edit: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
@@ -45,7 +45,7 @@ def test_a_picture_is_prepared_once_for_both_models_of_a_pair(vllm: Running, tin
     image, cache = picture("olive", (160, 96)), large._renderer._mm_processor_only_cache
     vllm.ask(prompt(0, image, "What is it?"))
     before = cache.make_stats()
-    rendered = vllm.loop.run(large.render(prompt(0, image, "Is it a dog?\n").turns))
+    rendered = vllm.loop.run(large.render(prompt(0, image, "Is it a dog?\n").messages))
     after = cache.make_stats()
     assert (after.hits - before.hits, after.total - before.total) == (1, 1)
     (sent,) = rendered["mm_kwargs"]["image"]
@@ -54,11 +54,11 @@ def test_a_picture_is_prepared_once_for_both_models_of_a_pair(vllm: Running, tin
 
 def test_an_engine_that_forgot_prepares_its_pictures_anew(vllm: Running) -> None:
     image, own = picture("teal", (160, 96)), vllm.engine._renderer
-    vllm.loop.run(own.render(prompt(0, image, "What is it?").turns))
-    vllm.loop.run(vllm.engine.forget())
+    vllm.loop.run(own.render(prompt(0, image, "What is it?").messages))
+    vllm.loop.run(vllm.engine.clear_caches())
     cache = own._renderer._mm_processor_only_cache
     before = cache.make_stats()
-    vllm.loop.run(own.render(prompt(0, image, "What is it?").turns))
+    vllm.loop.run(own.render(prompt(0, image, "What is it?").messages))
     after = cache.make_stats()
     assert (after.hits - before.hits, after.total - before.total) == (0, 1)
 
@@ -106,7 +106,7 @@ def test_a_renderer_goes_with_the_last_engine_that_uses_it_and_its_pictures_too(
     first = renderer(tiny_pair[0], max_model_len=1024)
     second = weakref.ref(renderer(tiny_pair[1], max_model_len=1024))
     assert second() is first
-    loop.run(first.render(prompt(0, picture(), "What is it?").turns))
+    loop.run(first.render(prompt(0, picture(), "What is it?").messages))
     kept, thread = first._renderer._mm_processor_only_cache, first._renderer._mm_executor
     assert len(kept._cache) == 1
     del first

@@ -9,19 +9,27 @@ import pytest
 from support.samples import sample
 
 from lmms_eval_mai.engines import restart
-from lmms_eval_mai.engines.base import Call, CallKey, Prompt, Sampling, Turn
-from lmms_eval_mai.engines.restart import SupervisedEngine
+from lmms_eval_mai.engines.base import Call, CallKey, Message, Prompt, Sampling
+from lmms_eval_mai.engines.restart import RestartingEngine
 from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine, ScriptedOptions
-from lmms_eval_mai.errors import CallTimeout, EngineDied, EngineStartError, KilledEngine, MaiError, SampleError
+from lmms_eval_mai.engines.waiting import wait_for
+from lmms_eval_mai.errors import (
+    CallTimeout,
+    EngineCrashed,
+    EngineCrashedByCall,
+    EngineStartError,
+    MaiError,
+    SampleError,
+)
 from lmms_eval_mai.paper.cascade import Pair, cascade
 from lmms_eval_mai.paper.sample import Sample, Trace
-from lmms_eval_mai.run.scheduler import walk_all, within
+from lmms_eval_mai.run.scheduler import run_samples
 
 SAMPLING = Sampling(max_tokens=8)
 
 
 def prompt(number: int) -> Prompt:
-    return Prompt((Turn("user", (f"Question {number}",)),), CallKey("task", number, 0, "small", "short"))
+    return Prompt((Message("user", (f"Question {number}",)),), CallKey("task", number, 0, "small", "short"))
 
 
 class Script:
@@ -43,7 +51,7 @@ def ask(script: Script, numbers: Iterable[int], restarts: int = 2, **more: Any) 
     """All calls at once; errors are returned like answers."""
 
     async def run() -> list[Any]:
-        engine = SupervisedEngine(ScriptedEngine("small", script), restarts, **more)
+        engine = RestartingEngine(ScriptedEngine("small", script), restarts, **more)
         await engine.start()
         calls = (engine.generate(prompt(number), SAMPLING) for number in numbers)
         return await asyncio.gather(*calls, return_exceptions=True)
@@ -60,21 +68,21 @@ def test_after_a_death_what_was_in_flight_is_asked_again_and_all_are_answered() 
 def test_the_call_that_kills_is_its_samples_error_and_the_others_are_answered() -> None:
     script = Script(lambda number, time: "death" if number == 7 else None)
     found = ask(script, range(20))
-    assert isinstance(found[7], KilledEngine) and "task document 7, small short" in str(found[7])
+    assert isinstance(found[7], EngineCrashedByCall) and "task document 7, small short" in str(found[7])
     assert [call.text for i, call in enumerate(found) if i != 7] == [f"answer {i}" for i in range(20) if i != 7]
 
 
 def test_a_call_that_kills_alone_is_found_at_the_second_death() -> None:
     script = Script(lambda number, time: "death")
     (found,) = ask(script, [0])
-    assert isinstance(found, KilledEngine) and script.asked[0] == 2
+    assert isinstance(found, EngineCrashedByCall) and script.asked[0] == 2
 
 
 def test_several_killers_are_all_found_and_cost_no_restarts() -> None:
     killers = {3, 11, 17}
     script = Script(lambda number, time: "death" if number in killers else None)
     found = ask(script, range(20), restarts=1)
-    assert {i for i, one in enumerate(found) if isinstance(one, KilledEngine)} == killers
+    assert {i for i, one in enumerate(found) if isinstance(one, EngineCrashedByCall)} == killers
     assert all(isinstance(one, Call) for i, one in enumerate(found) if i not in killers)
 
 
@@ -83,7 +91,7 @@ def test_an_engine_that_dies_of_no_single_call_is_given_up_after_its_restarts() 
     script = Script(lambda number, time: "death" if (number % 20, time) == (7, 1) else None)
 
     async def run() -> list[list[Any]]:
-        engine = SupervisedEngine(ScriptedEngine("small", script), restarts=2)
+        engine = RestartingEngine(ScriptedEngine("small", script), restarts=2)
         await engine.start()
         return [
             await asyncio.gather(
@@ -95,8 +103,8 @@ def test_an_engine_that_dies_of_no_single_call_is_given_up_after_its_restarts() 
 
     first, second, third, fourth = asyncio.run(run())
     assert all(isinstance(one, Call) for one in first + second)
-    assert any(isinstance(one, EngineDied) and "engine_restarts=2 is used up" in str(one) for one in third)
-    assert all(isinstance(one, EngineDied) for one in fourth)
+    assert any(isinstance(one, EngineCrashed) and "of engine_restarts=2, none is left" in str(one) for one in third)
+    assert all(isinstance(one, EngineCrashed) for one in fourth)
 
 
 def test_an_engine_that_dies_of_everything_is_given_up_and_does_not_blame_every_sample() -> None:
@@ -109,19 +117,19 @@ def test_an_engine_that_dies_of_everything_is_given_up_and_does_not_blame_every_
             await super().start()
 
     async def run() -> list[Any]:
-        engine = SupervisedEngine(Counted("small", Script(lambda number, time: "death")), restarts=2)
+        engine = RestartingEngine(Counted("small", Script(lambda number, time: "death")), restarts=2)
         await engine.start()
         calls = (engine.generate(prompt(number), SAMPLING) for number in range(100))
         return await asyncio.gather(*calls, return_exceptions=True)
 
     found = Counter(type(one) for one in asyncio.run(run()))
-    assert found == {EngineDied: 97, KilledEngine: 3} and starts <= 8
+    assert found == {EngineCrashed: 97, EngineCrashedByCall: 3} and starts <= 8
 
 
 def test_an_engine_that_was_given_up_can_be_started_again() -> None:
     async def run() -> tuple[Any, str]:
         script = Script(lambda number, time: "death" if time == 1 else None)
-        engine = SupervisedEngine(ScriptedEngine("small", script), restarts=0)
+        engine = RestartingEngine(ScriptedEngine("small", script), restarts=0)
         await engine.start()
         (given_up,) = await asyncio.gather(engine.generate(prompt(0), SAMPLING), return_exceptions=True)
         await engine.close()
@@ -129,11 +137,11 @@ def test_an_engine_that_was_given_up_can_be_started_again() -> None:
         return given_up, (await engine.generate(prompt(0), SAMPLING)).text
 
     given_up, answered = asyncio.run(run())
-    assert isinstance(given_up, EngineDied) and answered == "answer 0"
+    assert isinstance(given_up, EngineCrashed) and answered == "answer 0"
 
 
 def test_a_start_that_fails_is_tried_again_while_there_are_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(restart, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(restart, "RESTART_DELAY_S", 0.01)
     fine = iter([True, False, True])
 
     class Late(ScriptedEngine):
@@ -144,7 +152,7 @@ def test_a_start_that_fails_is_tried_again_while_there_are_restarts(monkeypatch:
 
     async def run() -> str:
         script = Script(lambda number, time: "death" if time == 1 else None)
-        engine = SupervisedEngine(Late("small", script), restarts=2)
+        engine = RestartingEngine(Late("small", script), restarts=2)
         await engine.start()
         return (await engine.generate(prompt(0), SAMPLING)).text
 
@@ -155,7 +163,7 @@ def test_a_call_that_hangs_ends_at_its_timeout_and_frees_its_place() -> None:
     async def run() -> list[Any]:
         script = Script(lambda number, time: "hang" if number < 2 else None)
         inner = ScriptedEngine("small", script, ScriptedOptions(slots=2))
-        engine = SupervisedEngine(inner, restarts=0, call_timeout=0.3)
+        engine = RestartingEngine(inner, restarts=0, call_timeout=0.3)
         await engine.start()
         hanging = await asyncio.gather(
             *(engine.generate(prompt(number), SAMPLING) for number in range(2)), return_exceptions=True
@@ -177,7 +185,7 @@ def test_a_cancellation_is_never_lost_however_close_the_end_of_the_call() -> Non
 
     async def run(ticks: int, moment: int) -> bool:
         inner = asyncio.ensure_future(call(ticks))
-        waiting = asyncio.ensure_future(within(30, inner))
+        waiting = asyncio.ensure_future(wait_for(30, inner))
         await call(moment)
         if waiting.done():
             return False
@@ -194,7 +202,7 @@ def test_a_cancellation_is_never_lost_however_close_the_end_of_the_call() -> Non
 def test_a_cancelled_suspect_does_not_hold_up_the_others() -> None:
     async def run() -> str:
         script = Script(lambda number, time: "death" if (number, time) == (1, 1) else None, seconds=0.05)
-        engine = SupervisedEngine(ScriptedEngine("small", script), restarts=2)
+        engine = RestartingEngine(ScriptedEngine("small", script), restarts=2)
         await engine.start()
         tasks = [asyncio.create_task(engine.generate(prompt(number), SAMPLING)) for number in range(5)]
         while script.asked[0] < 2:  # noqa: ASYNC110 - 0 died with 1 and is asked again
@@ -219,17 +227,17 @@ def walk_9000(options: ScriptedOptions, call_timeout: float | None) -> tuple[dic
         agrees = key.side == "large" or (key.stage == "short" and way == 0) or (key.stage == "think" and way == 1)
         return Answer(f"[[{large if agrees else other}]]", prompt_tokens=10, output_tokens=3, seconds=0.0001)
 
-    def supervised_engine(side: str) -> SupervisedEngine:
-        return SupervisedEngine(ScriptedEngine(side, texts, options), restarts=1000, call_timeout=call_timeout)
+    def supervised_engine(side: str) -> RestartingEngine:
+        return RestartingEngine(ScriptedEngine(side, texts, options), restarts=1000, call_timeout=call_timeout)
 
     traces: dict[int, Trace] = {}
     errors: dict[int, SampleError] = {}
 
-    async def done(number: int, trace: Trace) -> None:
-        traces[number] = trace
-
-    async def failed(number: int, error: SampleError) -> bool:
-        errors[number] = error
+    async def report(number: int, outcome: Trace | SampleError) -> bool:
+        if isinstance(outcome, SampleError):
+            errors[number] = outcome
+        else:
+            traces[number] = outcome
         return True
 
     async def run() -> None:
@@ -237,7 +245,7 @@ def walk_9000(options: ScriptedOptions, call_timeout: float | None) -> tuple[dic
         for engine in (pair.small, pair.large):
             await engine.start()
         walk: Callable[[Sample], Awaitable[Trace]] = lambda one: cascade(one, pair)  # noqa: E731
-        await walk_all(SAMPLES, lambda number: sample(doc_id=number), walk, done, failed, max_open=256)
+        await run_samples(SAMPLES, lambda number: sample(doc_id=number), walk, report, max_open=256)
 
     asyncio.run(run())
     return traces, errors
@@ -249,7 +257,7 @@ def test_9000_samples_on_engines_in_trouble_are_all_answered_or_named() -> None:
     traces, errors = walk_9000(ScriptedOptions(**LASTING, hang_rate=0.0005, death_rate=0.0001), 5)
     assert len(traces) + len(errors) == SAMPLES and not traces.keys() & errors.keys()
     kinds = Counter(type(error).__name__ for error in errors.values())
-    assert 20 < len(calm_errors) < 120 and 0 < kinds["CallTimeout"] < 60 and kinds["KilledEngine"] <= 3
+    assert 20 < len(calm_errors) < 120 and 0 < kinds["CallTimeout"] < 60 and kinds["EngineCrashedByCall"] <= 3
     # Deaths and hangs leave no trace in what is answered, and blame nobody but whom they hung or who killed.
     lasting = {number for number, error in errors.items() if type(error) is SampleError}
     others = errors.keys() - lasting
@@ -271,15 +279,14 @@ def test_an_error_that_is_not_one_samples_ends_the_run_after_what_is_in_flight()
     async def walk(number: int) -> int:
         await asyncio.sleep(0.001 * number)
         if number == 3:
-            raise EngineDied("The small engine died.")
+            raise EngineCrashed("The small engine died.")
         return number
 
-    async def done(number: int, result: int) -> None:
+    async def report(number: int, result: int | SampleError) -> bool:
+        assert not isinstance(result, SampleError)
         finished.append(number)
-
-    async def failed(number: int, error: SampleError) -> bool:
-        raise AssertionError("no sample is to blame")
+        return True
 
     with pytest.raises(MaiError, match="The small engine died"):
-        asyncio.run(walk_all(1000, lambda number: number, walk, done, failed, max_open=8))
+        asyncio.run(run_samples(1000, lambda number: number, walk, report, max_open=8))
     assert set(range(8)) - {3} <= set(finished) and len(finished) < 30

@@ -8,10 +8,10 @@ from support.engines import prompt
 
 from lmms_eval_mai.engines.base import Call, Prompt, Sampling
 from lmms_eval_mai.engines.build import build
-from lmms_eval_mai.engines.restart import SupervisedEngine
+from lmms_eval_mai.engines.restart import RestartingEngine
 from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine
-from lmms_eval_mai.engines.time_sharing import TakingTurns, Turns
-from lmms_eval_mai.errors import ArgumentError, EngineDied
+from lmms_eval_mai.engines.time_sharing import TimeSharedEngine, TimeSharing
+from lmms_eval_mai.errors import ArgumentError, EngineCrashed
 from lmms_eval_mai.run.config import parse
 
 SAMPLING = Sampling(max_tokens=8)
@@ -47,33 +47,35 @@ class Sleeping(ScriptedEngine):
         self._card = card
 
     async def start(self) -> None:
-        self._card.take(self.name)
+        self._card.take(self.side)
         await super().start()
 
     async def close(self) -> None:
         await super().close()
-        self._card.give_back(self.name)
+        self._card.give_back(self.side)
 
     async def sleep(self) -> None:
         if self._slots is None:
-            self._card.give_back(self.name)
-            raise EngineDied(f"The {self.name} engine is dead.")
+            self._card.give_back(self.side)
+            raise EngineCrashed(f"The {self.side} engine is dead.")
         assert not self._answering
         await asyncio.sleep(0.001)
-        self._card.give_back(self.name)
+        self._card.give_back(self.side)
 
     async def wake(self) -> None:
-        self._card.take(self.name)
+        self._card.take(self.side)
         await asyncio.sleep(0.001)
 
 
-def cascade(count: int, deadly: int | None = None) -> tuple[list[Any], Card, Turns]:
+def cascade(count: int, deadly: int | None = None) -> tuple[list[Any], Card, TimeSharing]:
     """Samples that ask both, then the small one, then the large one."""
-    card, turns = Card(), Turns()
+    card, turns = Card(), TimeSharing()
 
     async def run() -> list[Any]:
         small, large = (
-            SupervisedEngine(TakingTurns(Sleeping(name, card, deadly if name == "small" else None), turns), restarts=1)
+            RestartingEngine(
+                TimeSharedEngine(Sleeping(name, card, deadly if name == "small" else None), turns), restarts=1
+            )
             for name in ("small", "large")
         )
         await small.start()
@@ -104,10 +106,10 @@ def test_an_engine_that_dies_in_its_turn_comes_back() -> None:
 
 
 def test_a_call_that_is_cancelled_while_it_waits_leaves_the_turns_in_order() -> None:
-    card, turns = Card(), Turns()
+    card, turns = Card(), TimeSharing()
 
     async def run() -> list[Call]:
-        small, large = (TakingTurns(Sleeping(name, card), turns) for name in ("small", "large"))
+        small, large = (TimeSharedEngine(Sleeping(name, card), turns) for name in ("small", "large"))
         await small.start()
         await large.start()
         waiting = [asyncio.ensure_future(small.generate(prompt(i), SAMPLING)) for i in range(4)]
@@ -125,7 +127,7 @@ def test_a_call_that_is_cancelled_while_it_waits_leaves_the_turns_in_order() -> 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"pair": "demo", "large": "http://a:1/v1"}, "sleep=true lets two vLLM engines take turns"),
+        ({"pair": "demo", "large": "http://a:1/v1"}, "sleep=true needs two vLLM engines"),
         ({"pair": "demo", "mode": "small"}, "mode=small has others"),
         ({"pair": "demo"}, "sleep=true needs a GPU"),
     ],
@@ -133,4 +135,4 @@ def test_a_call_that_is_cancelled_while_it_waits_leaves_the_turns_in_order() -> 
 def test_turns_that_cannot_be_taken_are_refused(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ArgumentError, match=words):
         config = parse({"sleep": True, **arguments})
-        build(config, config.small).check()
+        build(config.small, config.other(config.small), config.sleep).validate()

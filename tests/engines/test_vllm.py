@@ -12,22 +12,22 @@ import psutil
 import pytest
 from support.engines import Running, answer, picture, prompt, question, vllm_engine
 
-from lmms_eval_mai.engines.base import Call, Sampling
+from lmms_eval_mai.engines.base import SIDES, Call, EngineConfig, Sampling
 from lmms_eval_mai.engines.build import build
-from lmms_eval_mai.engines.restart import SupervisedEngine
+from lmms_eval_mai.engines.restart import RestartingEngine
 from lmms_eval_mai.engines.scripted import Answer, RecordedScript, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.engines.vllm import placement
 from lmms_eval_mai.engines.vllm.engine import VllmEngine
 from lmms_eval_mai.errors import (
     ArgumentError,
     CallTimeout,
-    EngineDied,
+    EngineCrashed,
     EngineStartError,
     EngineUnavailable,
     PromptTooLong,
 )
-from lmms_eval_mai.run.config import SIDES, SideConfig, parse
-from lmms_eval_mai.run.scheduler import LoopThread
+from lmms_eval_mai.run.config import parse
+from lmms_eval_mai.run.event_loop import LoopThread
 
 # --- scripted ----------------------------------------------------------------------------------------------
 
@@ -87,7 +87,7 @@ def test_a_second_call_of_a_sample_finds_image_and_question_in_the_prefix_cache(
 def test_an_engine_that_forgot_finds_nothing_in_its_prefix_cache(vllm: Running) -> None:
     image, text = picture("purple", (208, 128)), "Which colour has it? "
     (first,), (again,) = vllm.ask(prompt(0, image, text)), vllm.ask(prompt(0, image, text))
-    vllm.loop.run(vllm.engine.forget())
+    vllm.loop.run(vllm.engine.clear_caches())
     (after,) = vllm.ask(prompt(0, image, text))
     assert (first.cached_tokens, after.cached_tokens) == (0, 0) and again.cached_tokens >= 32
     assert first.text == after.text
@@ -96,7 +96,7 @@ def test_an_engine_that_forgot_finds_nothing_in_its_prefix_cache(vllm: Running) 
 def test_greedy_answers_depend_on_image_and_text_and_repeat(vllm: Running) -> None:
     (first,), (again,) = vllm.ask(question(0)), vllm.ask(question(0))
     other_texts = vllm.ask(*(question(number) for number in range(1, 5)))
-    (other_image,) = vllm.ask(prompt(0, picture("green", (64, 96)), *question(0).turns[0].blocks[1:]))
+    (other_image,) = vllm.ask(prompt(0, picture("green", (64, 96)), *question(0).messages[0].content[1:]))
     assert first.text == again.text
     # An untrained model may well say the same to one question more.
     assert first.text != other_image.text and {call.text for call in other_texts} != {first.text}
@@ -126,7 +126,9 @@ def test_text_that_looks_like_a_special_token_reaches_the_model_as_text(vllm: Ru
     image = picture()
 
     def ids(*blocks: Any) -> list[int]:
-        rendered: list[int] = vllm.loop.run(vllm.engine._renderer.render(prompt(0, *blocks).turns))["prompt_token_ids"]
+        rendered: list[int] = vllm.loop.run(vllm.engine._renderer.render(prompt(0, *blocks).messages))[
+            "prompt_token_ids"
+        ]
         return rendered
 
     tokenizer = vllm.engine._llm.renderer.get_tokenizer()
@@ -138,8 +140,8 @@ def test_text_that_looks_like_a_special_token_reaches_the_model_as_text(vllm: Ru
     # The way that is taken for such text gives other text the very tokens of the usual way.
     usual = vllm.engine._renderer
     marked = copy.copy(usual)
-    marked._looks_special = lambda turns: True
-    rendered = vllm.loop.run(marked.render(prompt(0, image, "Is there a dog?\n").turns))
+    marked._looks_special = lambda messages: True
+    rendered = vllm.loop.run(marked.render(prompt(0, image, "Is there a dog?\n").messages))
     assert rendered["prompt_token_ids"] == plain
     before, after = vllm.ask(question(1)), vllm.ask(prompt(1, image, forged), question(1))
     assert isinstance(after[0], Call) and after[1].text == before[0].text
@@ -152,18 +154,18 @@ def test_thinking_that_does_not_fit_is_kept_from_its_end_up_to_the_space_there_i
     sampling = Sampling(max_tokens=300, ignore_eos=True)
     (error,) = vllm.ask(prompt(0, *blocks), sampling=sampling)
     assert isinstance(error, PromptTooLong)
-    kept, dropped = vllm.loop.run(vllm.engine.shorten(prompt(0, *blocks), thinking, sampling))
+    kept, dropped = vllm.loop.run(vllm.engine.truncate_thinking(prompt(0, *blocks), thinking, sampling))
     assert thinking.endswith(kept) and kept.endswith(end)
     assert dropped + len(vllm.engine._renderer.plain.tokens(kept)) == len(vllm.engine._renderer.plain.tokens(thinking))
     (call,) = vllm.ask(prompt(0, image, blocks[1], f"Reference: {kept}\nAnswer."), sampling=sampling)
     assert 4096 - 256 - 8 <= call.prompt_tokens <= 4096 - 256 + 8 and call.output_tokens >= 240
     crowded = (picture(), "yes and no " * 3000, f"Reference: {thinking}")
     with pytest.raises(PromptTooLong):
-        vllm.loop.run(vllm.engine.shorten(prompt(0, *crowded), thinking, sampling))
+        vllm.loop.run(vllm.engine.truncate_thinking(prompt(0, *crowded), thinking, sampling))
 
 
 def test_a_call_that_takes_too_long_is_dropped_by_the_engine(vllm: Running) -> None:
-    hurried = Running(SupervisedEngine(vllm.engine, 0, call_timeout=0.3), vllm.loop)
+    hurried = Running(RestartingEngine(vllm.engine, 0, call_timeout=0.3), vllm.loop)
     (error,) = hurried.ask(question(0), sampling=Sampling(max_tokens=3000, ignore_eos=True))
     assert isinstance(error, CallTimeout) and "call_timeout=0.3" in str(error)
     assert vllm.engine._llm.get_num_unfinished_requests() == 0
@@ -210,11 +212,11 @@ def test_a_killed_engine_raises_for_every_call_in_flight_and_comes_back(
 
     errors = vllm.loop.run(kill_in_flight())
     assert len(processes) >= 1
-    assert all(isinstance(error, EngineDied) for error in errors), errors
+    assert all(isinstance(error, EngineCrashed) for error in errors), errors
     assert "large" in str(errors[0]) and str(tiny_pair[1]) in str(errors[0])
     (call,) = vllm.ask(question(0))
     assert isinstance(call, Call)
-    again = Running(SupervisedEngine(doomed, restarts=1), vllm.loop)
+    again = Running(RestartingEngine(doomed, restarts=1), vllm.loop)
     answers = again.ask(*(question(i) for i in range(4)))
     assert [type(call) for call in answers] == [Call] * 4, answers
     vllm.loop.run(doomed.close())
@@ -233,16 +235,15 @@ def test_what_cannot_start_is_refused_before_any_engine_starts(tiny_pair: tuple[
         ({"small": small, "dtype": "int3"}, EngineStartError, [f"small={small}", "int3"]),
         ({"small": small, "max_model_len": 999999}, EngineStartError, ["max_model_len (999999)", "4096"]),
     ):
-        config = parse(arguments)
         with pytest.raises(error) as raised:
-            build(config, config.small).check()
+            build(parse(arguments).small).validate()
         assert all(word in str(raised.value) for word in words), str(raised.value)
 
 
 @pytest.mark.parametrize(
     ("arguments", "bound", "executor"),
     [
-        ({}, None, placement.IN_ONE_PROCESS),
+        ({}, None, placement.UNIPROC_EXECUTOR),
         ({}, "0", "mp"),
         ({"tensor_parallel_size": 2}, None, "mp"),
         ({"distributed_executor_backend": "mp"}, None, "mp"),
@@ -258,9 +259,9 @@ def test_an_engine_on_a_cpu_is_one_process_where_its_threads_are_not_bound(
     if bound is not None:
         monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", bound)
     config = parse({"mode": "small", "small": str(tiny_pair[0]), "small_engine": "vllm", **arguments})
-    engine = build(config, config.small)
+    engine = build(config.small)
     assert isinstance(engine, VllmEngine)
-    engine.check()
+    engine.validate()
     assert engine._vllm_config.parallel_config.distributed_executor_backend == executor
 
 
@@ -271,7 +272,7 @@ def test_two_models_share_a_gpu_by_their_sizes(tmp_path: Path, monkeypatch: pyte
         (tmp_path / name).mkdir()
         with (tmp_path / name / "model.safetensors").open("wb") as weights:
             weights.truncate(gib << 30)  # no disk is used
-    small, large = (SideConfig(side, "vllm", str(tmp_path / side)) for side in SIDES)
+    small, large = (EngineConfig(side, "vllm", str(tmp_path / side)) for side in SIDES)
     memory = {"gib": 80}
     monkeypatch.setattr(type(current_platform), "get_device_total_memory", lambda self, gpu=0: memory["gib"] << 30)
     shares = placement._gpu_share(small, large, None), placement._gpu_share(large, small, None)
@@ -298,6 +299,5 @@ def test_without_vllm_the_error_names_the_command_to_run(monkeypatch: pytest.Mon
     for name in [name for name in sys.modules if name == "vllm" or name.startswith("vllm.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "vllm", None)  # Python's own way to make an import fail
-    config = parse({})
     with pytest.raises(EngineUnavailable, match=r"pip install \"lmms-eval-mai\[vllm\]\"[\s\S]*\[cpu\]"):
-        build(config, SideConfig("small", "vllm", "x")).check()
+        build(EngineConfig("small", "vllm", "x")).validate()

@@ -36,7 +36,11 @@ def command(
 
 @pytest.mark.parametrize(
     ("how", "code", "word"),
-    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated"), (signal.SIGHUP, 129, "hung up")],
+    [
+        (signal.SIGINT, 130, "stopped by Ctrl-C"),
+        (signal.SIGTERM, 143, "received SIGTERM"),
+        (signal.SIGHUP, 129, "received SIGHUP"),
+    ],
 )
 def test_a_signal_ends_the_command_with_its_code_and_a_hint_how_to_resume(
     data: Path, tmp_path: Path, how: int, code: int, word: str
@@ -90,10 +94,11 @@ def test_a_wrong_argument_ends_the_command_with_1_and_one_sentence(data: Path, t
 
 
 def test_in_a_library_an_error_stays_an_exception_that_ends_with_the_hint() -> None:
-    with pytest.raises(ArgumentError, match="no good") as raised, exit_codes.told_to_user(lambda: "Type this."):
+    hint = exit_codes.report_errors_to_user(lambda: "Type this.")
+    with pytest.raises(ArgumentError, match="no good") as raised, hint:
         raise ArgumentError("no good")
     assert str(raised.value) == "no good\nType this."
-    with pytest.raises(KeyboardInterrupt), exit_codes.told_to_user(lambda: "Type this."):
+    with pytest.raises(KeyboardInterrupt), exit_codes.report_errors_to_user(lambda: "Type this."):
         raise KeyboardInterrupt
 
 
@@ -101,7 +106,7 @@ def test_a_handler_of_the_users_own_for_sigterm_stays() -> None:
     seen: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
     try:
-        with exit_codes.told_to_user():
+        with exit_codes.report_errors_to_user():
             signal.raise_signal(signal.SIGTERM)
         assert seen == [signal.SIGTERM]
     finally:

@@ -124,9 +124,9 @@ def test_hostile_documents_are_answered_or_named_and_change_no_other_answer(
     pair = {side: str(path) for side, path in zip(("small", "large"), tiny_pair, strict=True)}
     model = MaiCascade(**pair, dtype="float32", max_new_tokens=24, max_errors=ROWS, journal="off")
     model.task_dict = {"pope_s": task.dataset}
-    alone = {names[request.doc_id]: outcome for request, outcome in model._walk(good)}
-    among = {names[request.doc_id]: outcome for request, outcome in model._walk(requests)}
-    meter = model._session.run.meter.tasks["pope_s"]
+    alone = {names[request.doc_id]: outcome for request, outcome in zip(good, model._run(good), strict=True)}
+    among = {names[request.doc_id]: outcome for request, outcome in zip(requests, model._run(requests), strict=True)}
+    meter = model._session.totals.meter.tasks["pope_s"]
     model.clean()
 
     refused = {name: outcome for name, outcome in among.items() if isinstance(outcome, SampleError)}

@@ -47,5 +47,5 @@ def test_text_that_utf8_cannot_hold_is_made_whole(written: str, read: str) -> No
     messages = [{"role": "user", "content": [{"type": "text", "text": written}]}]
     request = SimpleNamespace(args=("", lambda doc: messages, TASK, 0, "foreign", "test"), metadata={})
     sample = open_sample(request, 0, {"foreign": {"test": [{"question": written}]}}, "R", None)
-    assert sample.question[0].blocks == (read,)
+    assert sample.question[0].content == (read,)
     read.encode()

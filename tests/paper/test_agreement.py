@@ -21,7 +21,7 @@ from support.documents import (
     SHAPES_WORD,
 )
 
-from lmms_eval_mai.paper.agreement import BENCHMARKS, Rules, Verification, verify
+from lmms_eval_mai.paper.agreement import BENCHMARKS, AgreementRules, Verification, verify
 
 MMBENCH_HOLES = {"A": "red", "B": "green", "C": float("nan"), "D": None}
 
@@ -167,12 +167,12 @@ def test_relaxed_chartqa_asks_for_the_tolerance_in_both_directions(a: str, b: st
 
 def test_the_anls_threshold_of_infovqa_is_the_users() -> None:
     answers = "Microsoft Windows", "Microsoft Window"  # ANLS 0.94
-    assert verify(BENCHMARKS["infovqa_val"], NONE, *answers, Rules(anls_threshold=0.94)).agree
-    assert not verify(BENCHMARKS["infovqa_val"], NONE, *answers, Rules(anls_threshold=0.95)).agree
+    assert verify(BENCHMARKS["infovqa_val"], NONE, *answers, AgreementRules(anls_threshold=0.94)).agree
+    assert not verify(BENCHMARKS["infovqa_val"], NONE, *answers, AgreementRules(anls_threshold=0.95)).agree
 
 
 def test_no_anls_threshold_makes_two_numbers_the_same() -> None:
-    assert not verify(BENCHMARKS["infovqa_val"], NONE, "2019", "2018", Rules(anls_threshold=0.0)).agree
+    assert not verify(BENCHMARKS["infovqa_val"], NONE, "2019", "2018", AgreementRules(anls_threshold=0.0)).agree
 
 
 def test_every_benchmark_is_filed_under_its_own_name() -> None:

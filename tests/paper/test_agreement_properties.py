@@ -30,7 +30,7 @@ from support.documents import (
     mmmu_letter,
 )
 
-from lmms_eval_mai.paper.agreement import ANY, BENCHMARKS, Rules, extract_answer, verify
+from lmms_eval_mai.paper.agreement import ANY, BENCHMARKS, AgreementRules, extract_answer, verify
 
 # --- properties over generated answers and documents -------------------------------------------------------
 
@@ -102,7 +102,7 @@ def documents(name: str) -> st.SearchStrategy[dict[str, Any]]:
     return st.just({})
 
 
-RULESETS = st.builds(Rules, st.sampled_from([0.0, 0.5, 0.9, 1.0]), st.sampled_from(["exact", "relaxed"]))
+RULESETS = st.builds(AgreementRules, st.sampled_from([0.0, 0.5, 0.9, 1.0]), st.sampled_from(["exact", "relaxed"]))
 every_benchmark = pytest.mark.parametrize("name", ALL)
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -117,7 +117,7 @@ def two_answers(draw: st.DrawFn) -> tuple[str, str]:
 @every_benchmark
 @quick
 @given(data=st.data(), texts=two_answers(), rules=RULESETS)
-def test_agreement_is_symmetric(name: str, data: st.DataObject, texts: tuple[str, str], rules: Rules) -> None:
+def test_agreement_is_symmetric(name: str, data: st.DataObject, texts: tuple[str, str], rules: AgreementRules) -> None:
     doc = data.draw(documents(name))
     one, other = verify(ALL[name], doc, *texts, rules), verify(ALL[name], doc, *reversed(texts), rules)
     assert (one.small, one.large, one.agree) == (other.large, other.small, other.agree)
@@ -127,7 +127,7 @@ def test_agreement_is_symmetric(name: str, data: st.DataObject, texts: tuple[str
 @quick
 @given(data=st.data(), texts=two_answers(), rules=RULESETS, seeds=st.tuples(st.integers(), st.integers()))
 def test_verification_neither_reads_nor_moves_the_global_random_state_nor_the_document(
-    name: str, data: st.DataObject, texts: tuple[str, str], rules: Rules, seeds: tuple[int, int]
+    name: str, data: st.DataObject, texts: tuple[str, str], rules: AgreementRules, seeds: tuple[int, int]
 ) -> None:
     doc = data.draw(documents(name))
     before, outcomes = copy.deepcopy(doc), []
@@ -146,7 +146,7 @@ def test_verification_neither_reads_nor_moves_the_global_random_state_nor_the_do
 @quick
 @given(data=st.data(), blank=st.text(" \n\t", max_size=3), other=answers(), rules=RULESETS)
 def test_an_empty_answer_agrees_with_nothing_not_even_with_another_one(
-    name: str, data: st.DataObject, blank: str, other: str, rules: Rules
+    name: str, data: st.DataObject, blank: str, other: str, rules: AgreementRules
 ) -> None:
     doc = data.draw(documents(name))
     empty = data.draw(st.sampled_from([blank, f"Yes [[{blank}]]", f"<think>A</think>{blank}"]))
@@ -159,7 +159,7 @@ def test_an_empty_answer_agrees_with_nothing_not_even_with_another_one(
 @quick
 @given(data=st.data(), text=answers(), rules=RULESETS)
 def test_an_answer_agrees_with_itself_exactly_when_it_parses(
-    name: str, data: st.DataObject, text: str, rules: Rules
+    name: str, data: st.DataObject, text: str, rules: AgreementRules
 ) -> None:
     doc = data.draw(documents(name))
     found = verify(ALL[name], doc, text, text, rules)
@@ -205,8 +205,8 @@ def test_options_that_are_no_python_list_never_raise(text: str) -> None:
 
 _CHILD = """
 import json, sys
-from lmms_eval_mai.paper.agreement import ANY, BENCHMARKS, Rules, verify
-rules = Rules(chartqa_match="relaxed")
+from lmms_eval_mai.paper.agreement import ANY, BENCHMARKS, AgreementRules, verify
+rules = AgreementRules(chartqa_match="relaxed")
 found = [verify({**BENCHMARKS, "any": ANY}[name], doc, a, b, rules) for name, doc, a, b in json.load(open(sys.argv[1]))]
 json.dump([[one.small, one.large, one.agree] for one in found], sys.stdout)
 """

@@ -132,7 +132,7 @@ def test_both_question_types_of_mmmu_are_asked_and_verified(doc: Any, kind: Any,
 
 def test_every_call_of_a_sample_shares_image_and_question_as_prefix() -> None:
     _, small, large = walk("cascade", sample(), {"short": YES, "think": YES}, {"short": NO, "transfer": NO})
-    prefixes = [prompt.turns[-1].blocks[:2] for script in (small, large) for prompt in script.prompts]
+    prefixes = [prompt.messages[-1].content[:2] for script in (small, large) for prompt in script.prompts]
     assert len(prefixes) == 4
     assert all(prefix == prefixes[0] and isinstance(prefix[0], Image) for prefix in prefixes)
 
@@ -190,12 +190,12 @@ class Narrow(ScriptedEngine):
     room = 20
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
-        text = "".join(block for block in prompt.turns[-1].blocks if isinstance(block, str))
+        text = "".join(block for block in prompt.messages[-1].content if isinstance(block, str))
         if len(text) > 400:
             raise PromptTooLong(f"{prompt.key}: does not fit")
         return await super().generate(prompt, sampling)
 
-    async def shorten(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
+    async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
         return thinking[-self.room :], len(thinking) - self.room
 
 

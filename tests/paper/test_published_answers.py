@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.documents import MMMU_OPEN, NONE, RELAXED, RULES, mmmu_letter
 
-from lmms_eval_mai.paper.agreement import BENCHMARKS, Rules, Verification, extract_answer, verify
+from lmms_eval_mai.paper.agreement import BENCHMARKS, AgreementRules, Verification, extract_answer, verify
 
 
 def replay(shared: Path, name: str) -> Iterator[dict[str, Any]]:
@@ -99,7 +99,7 @@ def test_real_mmbench_letters_parse_as_themselves(shared: Path) -> None:
 
 
 @pytest.mark.parametrize("rules", [RULES, RELAXED], ids=["exact", "relaxed"])
-def test_every_real_chartqa_answer_agrees_with_itself(shared: Path, rules: Rules) -> None:
+def test_every_real_chartqa_answer_agrees_with_itself(shared: Path, rules: AgreementRules) -> None:
     texts = [record["response"] for record in replay(shared, "chartqa__qwen2.5-vl-7b")]
     assert len(texts) == 2500
     for text in texts:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from lmms_eval_mai.engines.build import build
-from lmms_eval_mai.engines.vllm.errors import why_not
-from lmms_eval_mai.errors import redacted
+from lmms_eval_mai.engines.vllm.errors import start_error_text
+from lmms_eval_mai.redaction import redacted
 from lmms_eval_mai.run import fingerprint
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.fingerprint import Fingerprint
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def of(checkpoint: Path, **arguments: object) -> Fingerprint:
     config = parse({"small": str(checkpoint), "large": str(checkpoint), **arguments})
-    identities = {side.side: build(config, side).identity() for side in config.sides()}
+    identities = {side.side: build(side, config.other(side)).identity() for side in config.engines()}
     return fingerprint.of_run(config, identities, {"pope_s": {"temperature": 0}})
 
 
@@ -82,7 +82,7 @@ def test_no_secret_reaches_a_fingerprint_or_a_message(checkpoint: Path) -> None:
     secret = "hf_abc123"
     config = parse({"small": str(checkpoint), "hf_token": secret, "hf_overrides": f'{{"api_key": "{secret}"}}'})
     assert secret not in str(of(checkpoint, hf_token=secret, hf_overrides=f'{{"api_key": "{secret}"}}'))
-    assert secret not in why_not(config.small, ValueError("no such dtype"))
+    assert secret not in start_error_text(config.small, ValueError("no such dtype"))
     given = {"OPENAI_API_KEY": 1, "default_headers": {}, "max_num_batched_tokens": 8, "eos_token_id": 3, "dtype": "x"}
     assert redacted(given) == {
         **given,

@@ -138,7 +138,7 @@ def test_the_wall_time_is_that_of_the_samples_asked_for_and_of_the_slowest_rank(
         )
         for doc_id, wall_s in seconds.items():
             await journal.add_exit(("pope_s", doc_id, 0), "agree_short", wall_s)
-        await journal.drain()
+        await journal.flush()
 
     for rank, seconds in enumerate(({0: 1.0, 1: 2.0}, {2: 4.0, 3: 8.0})):
         journal = Journal(tmp_path, {"mode": "cascade"}, ["pope_s"], rank, world_size=2)

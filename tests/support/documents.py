@@ -1,13 +1,14 @@
-"""Rules and documents for tests of mutual verification, and what lmms-eval's own scorer makes of an MMMU answer."""
+"""Rules and documents for tests of mutual verification, and what lmms-eval's own scorer makes of an MMMU
+answer."""
 
 import ast
 import random
 from typing import Any
 
-from lmms_eval_mai.paper.agreement import ANY, BENCHMARKS, Rules
+from lmms_eval_mai.paper.agreement import ANY, BENCHMARKS, AgreementRules
 
-RULES = Rules()
-RELAXED = Rules(chartqa_match="relaxed")
+RULES = AgreementRules()
+RELAXED = AgreementRules(chartqa_match="relaxed")
 ALL = {**BENCHMARKS, "any": ANY}
 
 MMMU_CHOICE = {"question_type": "multiple-choice", "options": "['red', 'green', 'blue', 'orange']"}

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from PIL import Image as PilImage
 
-from lmms_eval_mai.engines.base import CallKey, Engine, Image, Prompt, Sampling, Turn
+from lmms_eval_mai.engines.base import CallKey, Engine, Image, Message, Prompt, Sampling
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.scripted import Answer
 from lmms_eval_mai.errors import MissingAnswer
 from lmms_eval_mai.run.config import parse
-from lmms_eval_mai.run.scheduler import LoopThread
+from lmms_eval_mai.run.event_loop import LoopThread
 
 GREEDY = Sampling(max_tokens=12, ignore_eos=True)
 
@@ -42,7 +42,7 @@ def picture(colour: str = "red", size: tuple[int, int] = (96, 64), name: str | N
 
 
 def prompt(doc_id: int, *blocks: Any) -> Prompt:
-    return Prompt((Turn("user", blocks),), CallKey("contract", doc_id, 0, "small", "short"))
+    return Prompt((Message("user", blocks),), CallKey("contract", doc_id, 0, "small", "short"))
 
 
 def question(doc_id: int) -> Prompt:
@@ -50,11 +50,12 @@ def question(doc_id: int) -> Prompt:
 
 
 def answer(asked: Prompt) -> Answer:
-    if "unanswerable" in str(asked.turns[-1].blocks[-1]):
+    if "unanswerable" in str(asked.messages[-1].content[-1]):
         raise MissingAnswer(f"{asked.key} has no answer")
     return Answer(f"answer {asked.key.doc_id}", prompt_tokens=20, output_tokens=12, ttft_s=0.01, seconds=0.02)
 
 
 def vllm_engine(tiny_pair: tuple[Path, Path], side: str = "small") -> Engine:
     config = parse({"small": str(tiny_pair[0]), "large": str(tiny_pair[1]), "dtype": "float32"})
-    return build(config, getattr(config, side))
+    own = config.small if side == "small" else config.large
+    return build(own, config.other(own))

@@ -5,7 +5,7 @@ from typing import Any
 
 from PIL import Image as PilImage
 
-from lmms_eval_mai.engines.base import Image, Prompt, Sampling, Turn
+from lmms_eval_mai.engines.base import Image, Message, Prompt, Sampling
 from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.errors import MissingAnswer
 from lmms_eval_mai.paper.agreement import ANY, BENCHMARKS
@@ -26,7 +26,7 @@ def sample(
         task=f"{benchmark}_x",
         doc_id=doc_id,
         repeat=0,
-        question=(Turn("user", (picture, "Is there a dog in the image?\n")),),
+        question=(Message("user", (picture, "Is there a dog in the image?\n")),),
         doc=doc,
         benchmark=rules,
         kind=rules.kind(doc),
@@ -52,7 +52,7 @@ class Recorder:
     def asked(self, stage: str) -> str:
         """The text of the only prompt of one stage."""
         (prompt,) = [prompt for prompt in self.prompts if prompt.key.stage == stage]
-        return "".join(block for turn in prompt.turns for block in turn.blocks if isinstance(block, str))
+        return "".join(block for message in prompt.messages for block in message.content if isinstance(block, str))
 
 
 async def scripted_pair(small: Any, large: Any, **pair: Any) -> Pair:

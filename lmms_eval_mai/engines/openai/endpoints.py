@@ -17,13 +17,14 @@ from urllib.parse import SplitResult, urlsplit
 
 from loguru import logger
 
-from lmms_eval_mai.errors import ArgumentError, one_line
+from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.redaction import one_line
 
 R = TypeVar("R")
 
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 16.0
+BACKOFF_MIN_S, BACKOFF_MAX_S = 0.5, 16.0
 CONNECT_S = 5.0
-AVOIDED_S = 10.0
+COOLDOWN_S = 10.0
 """Seconds for which an endpoint that could not be reached is asked after the others."""
 NO_KEY = "none"
 """What is sent where no key is set: the client insists on one, and servers of one's own ask for none."""
@@ -40,7 +41,7 @@ def addresses(side: str, given: str) -> list[str]:
                 f"printed. Put the key into the environment: OPENAI_API_KEY, or the variable {side}_api_key_env names."
             )
         if parts.scheme not in ("http", "https") or not parts.hostname or not _port(parts):
-            raise ArgumentError(f"{side}={given} is no address of an endpoint: give http://HOST:PORT/v1.")
+            raise ArgumentError(f"{side}={given} is not the address of an endpoint: give http://HOST:PORT/v1.")
     return urls
 
 
@@ -68,7 +69,7 @@ class Endpoint(NamedTuple):
     places: asyncio.Semaphore
 
 
-class Replicas:
+class EndpointPool:
     """Endpoints that serve the same model."""
 
     def __init__(
@@ -103,7 +104,7 @@ class Replicas:
         """The endpoint of a sample, and those after it; last those that could not be reached a moment ago."""
         home = zlib.crc32(sample.encode()) % len(self.endpoints)
         order = [*self.endpoints[home:], *self.endpoints[:home]]
-        since = time.monotonic() - AVOIDED_S
+        since = time.monotonic() - COOLDOWN_S
         return sorted(order, key=lambda endpoint: self._failed.get(endpoint.url, 0.0) > since)
 
     async def ask(self, order: Sequence[Endpoint], send: Callable[[Any], Awaitable[R]]) -> R:
@@ -128,7 +129,7 @@ class Replicas:
                     self._failed[endpoint.url] = now
                 began = began or now
                 wait = _wait(error, number // len(order)) if number % len(order) == 0 else 0.0
-                if not _may_pass(error) or now + wait > began + self._retry_for:
+                if not is_transient(error) or now + wait > began + self._retry_for:
                     # A second, for what had been answered when it began and was still on its way.
                     error.others_answered = self._answered > began + 1  # type: ignore[union-attr]
                     raise
@@ -158,24 +159,24 @@ class Replicas:
         return text if self._key == NO_KEY else text.replace(self._key, "<key>")
 
 
-def too_slow(error: Any) -> bool:
+def is_timeout(error: Any) -> bool:
     """Whether an answer did not come within `request_timeout`. It would not come the second time."""
     import openai
 
     return isinstance(error, openai.APITimeoutError) and "Connect" not in type(error.__cause__).__name__
 
 
-def _may_pass(error: Any) -> bool:
+def is_transient(error: Any) -> bool:
     import openai
 
     if isinstance(error, openai.APIStatusError):
         return error.status_code in (408, 409, 425, 429) or error.status_code >= 500
-    return not too_slow(error)
+    return not is_timeout(error)
 
 
 def _wait(error: Any, rounds: int) -> float:
     """Seconds until the next round: exponential with jitter, or what the server asks for."""
-    backoff = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** min(rounds - 1, 10)) * random.uniform(0.5, 1.0)
+    backoff = min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2 ** min(rounds - 1, 10)) * random.uniform(0.5, 1.0)
     return max(backoff, _told(error))
 
 

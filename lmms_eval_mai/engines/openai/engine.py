@@ -6,49 +6,51 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from lmms_eval_mai.engines.base import Call, Image, Prompt, Sampling, Side, Turn
-from lmms_eval_mai.engines.messages import answer_room, joined, without
-from lmms_eval_mai.engines.openai.endpoints import Endpoint, Replicas, addresses, key_of, too_slow
-from lmms_eval_mai.engines.openai.errors import OpenAIOptions, failure, key_refused
+from lmms_eval_mai.engines.base import Call, EngineConfig, Identity, Image, Message, Prompt, Sampling, Side
+from lmms_eval_mai.engines.checkpoints import argument_identity
+from lmms_eval_mai.engines.messages import merge_adjacent_text, reserved_answer_tokens, without
+from lmms_eval_mai.engines.openai.endpoints import Endpoint, EndpointPool, addresses, is_timeout, key_of
+from lmms_eval_mai.engines.openai.errors import auth_error_text, to_mai_error
 from lmms_eval_mai.engines.openai.images import data_url
+from lmms_eval_mai.engines.openai.options import PERFORMANCE_ARGUMENTS, OpenAIOptions
 from lmms_eval_mai.errors import (
     ArgumentError,
-    EngineDied,
+    EngineCrashed,
     EngineStartError,
     EngineUnavailable,
     PromptTooLong,
     SampleError,
 )
-from lmms_eval_mai.run.config import SideConfig, check_names
-from lmms_eval_mai.run.fingerprint import Identity, arguments
 
 R = TypeVar("R")
 
-LISTING_S = 10.0
+MODEL_LIST_TIMEOUT_S = 10.0
 """Seconds in which an endpoint says what it serves."""
-INDIFFERENT = {"api_key_env", "retry_for", "request_timeout", "concurrency"}
 
 
 class OpenAIEngine:
     """One model on other machines, under the contract of `Engine`. It tells neither when a call was scheduled nor when
     its first token came."""
 
-    def __init__(self, config: SideConfig) -> None:
+    def __init__(self, config: EngineConfig) -> None:
         """Raises `ArgumentError`."""
-        self.name: Side = config.side
+        self.side: Side = config.side
         self._config = config
-        check_names(config.side, config.arguments, {f.name for f in dataclasses.fields(OpenAIOptions)}, "openai")
         self._options = OpenAIOptions(**config.arguments)
         self._urls = addresses(config.side, config.model)
-        self._replicas: Replicas | None = None
+        self._replicas: EndpointPool | None = None
         self._model = ""
         self._context: int | None = None
 
-    def check(self) -> None:
+    @classmethod
+    def from_config(cls, config: EngineConfig, other: EngineConfig | None) -> "OpenAIEngine":
+        return cls(config)
+
+    def validate(self) -> None:
         variable = self._options.api_key_env
         key_of(variable)
         if variable != OpenAIOptions.api_key_env and not os.environ.get(variable):
-            raise ArgumentError(f"{self.name}_api_key_env={variable}: there is no environment variable {variable}.")
+            raise ArgumentError(f"{self.side}_api_key_env={variable}: there is no environment variable {variable}.")
         try:
             import openai  # noqa: F401
         except ImportError as error:
@@ -56,7 +58,7 @@ class OpenAIEngine:
                 f"engine=openai needs the openai package, which does not import here ({error}): `pip install openai`."
             ) from error
 
-    def plan(self) -> str:
+    def describe(self) -> str:
         replicas = f"{len(self._urls)} replicas, " if len(self._urls) > 1 else ""
         return f"{replicas}up to {self._options.concurrency} calls at once{' each' if replicas else ''}"
 
@@ -66,24 +68,24 @@ class OpenAIEngine:
             "engine": "openai",
             "model": self._model or self._options.model or self._config.model,
             "context": str(self._context or "unknown"),
-            "arguments": arguments(self._config.arguments, INDIFFERENT),
+            "arguments": argument_identity(self._config.arguments, PERFORMANCE_ARGUMENTS),
         }
 
     async def start(self) -> None:
         """Wait until every endpoint answers, and find out what it serves."""
         options = self._options
-        replicas = Replicas(
-            self.name, self._urls, options.api_key_env, options.retry_for, options.request_timeout, options.concurrency
+        replicas = EndpointPool(
+            self.side, self._urls, options.api_key_env, options.retry_for, options.request_timeout, options.concurrency
         )
         try:
-            served = [await self._served(replicas, endpoint) for endpoint in replicas.endpoints]
+            served = [await self._served_model(replicas, endpoint) for endpoint in replicas.endpoints]
         except BaseException:
             await replicas.close()
             raise
         if len({name for name, _ in served}) > 1:
             await replicas.close()
             each = ", ".join(f"{url}: {name}" for url, (name, _) in zip(self._urls, served, strict=True))
-            raise EngineStartError(f"The replicas of the {self.name} model serve different ones ({each}).")
+            raise EngineStartError(f"The replicas of the {self.side} model serve different ones ({each}).")
         self._replicas = replicas
         self._model = served[0][0]
         self._context = min((context for _, context in served if context is not None), default=None)
@@ -95,10 +97,10 @@ class OpenAIEngine:
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
         asked = time.perf_counter()
-        answer = await self._ask(prompt, await self._messages(prompt.turns), sampling)
+        answer = await self._ask(prompt, await self._messages(prompt.messages), sampling)
         return _call(prompt, answer, time.perf_counter() - asked)
 
-    async def shorten(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
+    async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
         """With vLLM's own `/tokenize` and `/detokenize`, which other servers may lack."""
         messages = await self._messages(without(prompt, thinking))
         alone = await self._ask(prompt, messages, dataclasses.replace(sampling, max_tokens=1))
@@ -107,7 +109,7 @@ class OpenAIEngine:
                 f"{prompt.key}: the thinking does not fit, and {self._urls[0]} does not say how long its context is. "
                 f"Serve {self._model} with a longer one, or lower max_new_tokens."
             )
-        room = self._context - alone.usage.prompt_tokens - answer_room(sampling.max_tokens)
+        room = self._context - alone.usage.prompt_tokens - reserved_answer_tokens(sampling.max_tokens)
         if room <= 0:
             raise PromptTooLong(
                 f"{prompt.key}: image and question leave no room for thinking in the context of {self._model}, "
@@ -118,12 +120,12 @@ class OpenAIEngine:
         end = await self._post(prompt, "detokenize", {"model": self._model, "tokens": tokens[-room:]}, "prompt")
         return str(end).lstrip("\ufffd"), max(0, len(tokens) - room)
 
-    async def _messages(self, turns: tuple[Turn, ...]) -> list[dict[str, Any]]:
-        return [{"role": turn.role, "content": await self._content(turn)} for turn in turns]
+    async def _messages(self, messages: tuple[Message, ...]) -> list[dict[str, Any]]:
+        return [{"role": message.role, "content": await self._content(message)} for message in messages]
 
-    async def _content(self, turn: Turn) -> list[dict[str, Any]]:
+    async def _content(self, message: Message) -> list[dict[str, Any]]:
         content: list[dict[str, Any]] = []
-        for block in joined(turn.blocks):
+        for block in merge_adjacent_text(message.content):
             if isinstance(block, Image):
                 url = await data_url(block, self._options.max_pixels)
                 content.append({"type": "image_url", "image_url": {"url": url}})
@@ -147,7 +149,7 @@ class OpenAIEngine:
         extra |= {"ignore_eos": True} if sampling.ignore_eos else {}
         if sampling.seed is not None:
             parameters["seed"] = sampling.seed
-        return await self._sent(
+        return await self._request(
             prompt, lambda client: client.chat.completions.create(**parameters, extra_body=extra or None)
         )
 
@@ -156,11 +158,11 @@ class OpenAIEngine:
         import openai
 
         try:
-            reply = await self._sent(
-                prompt, lambda client: client.post(_beside(client, path), body=body, cast_to=object)
+            reply = await self._request(
+                prompt, lambda client: client.post(_server_root(client, path), body=body, cast_to=object)
             )
             return reply[wanted]  # type: ignore[index]
-        except (EngineDied, SampleError, KeyError, TypeError) as error:
+        except (EngineCrashed, SampleError, KeyError, TypeError) as error:
             status = getattr(error.__cause__, "status_code", None)
             if isinstance(error.__cause__, openai.OpenAIError) and status not in (404, 405):
                 raise
@@ -169,24 +171,24 @@ class OpenAIEngine:
                 f"shorten it. Serve {self._model} with a longer context, or lower max_new_tokens."
             ) from error
 
-    async def _sent(self, prompt: Prompt, send: Callable[[Any], Awaitable[R]]) -> R:
+    async def _request(self, prompt: Prompt, send: Callable[[Any], Awaitable[R]]) -> R:
         """One request, to the endpoint of its sample."""
         import openai
 
         replicas = self._replicas
         if replicas is None:
-            raise EngineDied(f"The {self.name} engine is not running.")
+            raise EngineCrashed(f"The {self.side} engine is not running.")
         try:
             return await replicas.ask(replicas.of(f"{prompt.key.task} {prompt.key.doc_id}"), send)
         except openai.OpenAIError as error:
-            raise failure(prompt, self._config.model, self._model, self._options, error, replicas) from error
+            raise to_mai_error(prompt, self._config.model, self._model, self._options, error, replicas) from error
 
-    async def _served(self, replicas: Replicas, endpoint: Endpoint) -> tuple[str, int | None]:
+    async def _served_model(self, replicas: EndpointPool, endpoint: Endpoint) -> tuple[str, int | None]:
         """(name, context or None) of the model there. Raises `EngineStartError`."""
         import openai
 
-        given, side = self._options.model, self.name
-        timeout = min(LISTING_S, self._options.request_timeout)
+        given, side = self._options.model, self.side
+        timeout = min(MODEL_LIST_TIMEOUT_S, self._options.request_timeout)
         try:
             page = await replicas.ask([endpoint], lambda client: client.models.list(timeout=timeout))
         except openai.NotFoundError as error:
@@ -198,10 +200,10 @@ class OpenAIEngine:
             ) from error
         except (openai.AuthenticationError, openai.PermissionDeniedError) as error:
             raise EngineStartError(
-                key_refused(f"{side}={endpoint.url}", self._options.api_key_env, replicas.why(error))
+                auth_error_text(f"{side}={endpoint.url}", self._options.api_key_env, replicas.why(error))
             ) from error
         except openai.OpenAIError as error:
-            window = timeout if too_slow(error) else self._options.retry_for
+            window = timeout if is_timeout(error) else self._options.retry_for
             raise EngineStartError(
                 f"{side}={endpoint.url} {f'did not answer for {window:g} s' if window else 'does not answer'} "
                 f"({replicas.why(error)}). Look whether the server runs there, and check the address; "
@@ -218,7 +220,7 @@ class OpenAIEngine:
         return given, getattr(cards[given], "max_model_len", None)
 
 
-def _beside(client: Any, path: str) -> str:
+def _server_root(client: Any, path: str) -> str:
     return str(client.base_url).rstrip("/").removesuffix("/v1") + "/" + path
 
 

@@ -4,18 +4,23 @@ import asyncio
 import base64
 import io
 import math
+import weakref
 
 from PIL.Image import Resampling
 
 from lmms_eval_mai.engines.base import Image
 
+_ENCODINGS: "weakref.WeakKeyDictionary[Image, dict[int | None, asyncio.Future[str]]]" = weakref.WeakKeyDictionary()
+"""Image -> `max_pixels` -> its data URL. An entry lives as long as its sample; both engines of a pair share it."""
+
 
 async def data_url(image: Image, max_pixels: int | None = None) -> str:
     """The picture as `data:image/png;base64,...`: PNG loses nothing, so a server sees the pixels that an engine in this
     process would. One of more than `max_pixels` is shrunk first, its proportions kept."""
-    made = image.encoded.get(max_pixels)
+    encodings = _ENCODINGS.setdefault(image, {})
+    made = encodings.get(max_pixels)
     if made is None:
-        made = image.encoded[max_pixels] = asyncio.ensure_future(asyncio.to_thread(_encode, image, max_pixels))
+        made = encodings[max_pixels] = asyncio.ensure_future(asyncio.to_thread(_encode, image, max_pixels))
     return await asyncio.shield(made)  # another call may wait for it, too
 
 

@@ -12,30 +12,28 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from lmms_eval_mai.engines.base import Call, Prompt, Sampling, Side
-from lmms_eval_mai.engines.messages import answer_room, without
-from lmms_eval_mai.engines.transformers.generation import Watch, generation_config, take_over_decoding
-from lmms_eval_mai.engines.transformers.options import INDIFFERENT, TransformersOptions
+from lmms_eval_mai.engines.base import Call, EngineConfig, Identity, Prompt, Sampling, Side
+from lmms_eval_mai.engines.checkpoints import argument_identity, checkpoint_identity
+from lmms_eval_mai.engines.messages import reserved_answer_tokens, without
+from lmms_eval_mai.engines.transformers.generation import StopWhenCancelled, generation_config, reset_generation_config
+from lmms_eval_mai.engines.transformers.options import PERFORMANCE_ARGUMENTS, TransformersOptions
 from lmms_eval_mai.errors import (
-    EngineDied,
+    EngineCrashed,
     EngineStartError,
     EngineUnavailable,
     PromptTooLong,
     SampleError,
     UnreadableImage,
-    one_line,
 )
-from lmms_eval_mai.run import fingerprint
-from lmms_eval_mai.run.config import SideConfig, check_names
-from lmms_eval_mai.run.fingerprint import Identity
+from lmms_eval_mai.redaction import one_line
 
 
 @dataclasses.dataclass(eq=False)
-class _Waiting:
+class _Request:
     prompt: Prompt
     sampling: Sampling
     prepared: Any
-    """`processing.Prepared`."""
+    """`processing.ModelInput`."""
     answer: "asyncio.Future[Call]"
     asked: float
     ready: float
@@ -44,33 +42,34 @@ class _Waiting:
 class TransformersEngine:
     """One model in this process, under the contract of `Engine`."""
 
-    def __init__(self, config: SideConfig) -> None:
+    def __init__(self, config: EngineConfig) -> None:
         """Raises `ArgumentError`."""
-        self.name: Side = config.side
+        self.side: Side = config.side
         self._config = config
-        check_names(
-            config.side, config.arguments, {f.name for f in dataclasses.fields(TransformersOptions)}, "transformers"
-        )
         self._options = TransformersOptions(**config.arguments)
         self._model: Any = None
         self._assistant: Any = None
         self._preparer: Any = None
-        self._waiting: list[_Waiting] = []
-        self._answering: list[_Waiting] = []
+        self._waiting: list[_Request] = []
+        self._answering: list[_Request] = []
         self._threads: tuple[ThreadPoolExecutor, ...] = ()
         self._arrived = asyncio.Event()
         self._batches: asyncio.Task[None] | None = None
         self._stopped = False
 
-    def check(self) -> None:
+    @classmethod
+    def from_config(cls, config: EngineConfig, other: EngineConfig | None) -> "TransformersEngine":
+        return cls(config)
+
+    def validate(self) -> None:
         try:
             import torch  # noqa: F401
             import transformers  # noqa: F401
         except ImportError as error:
             raise EngineUnavailable(f"engine=transformers does not import here ({error}).") from error
-        self._options.check(self.name, self._config.model)
+        self._options.check(self.side, self._config.model)
 
-    def plan(self) -> str:
+    def describe(self) -> str:
         calls = f"{self._options.batch_size} calls a batch"
         if self._options.assistant_model is not None:
             calls = f"one call at a time, for which {self._options.assistant_model} drafts"
@@ -91,15 +90,15 @@ class TransformersEngine:
         return {
             "engine": f"transformers {transformers.__version__}",
             "model": model,
-            "checkpoint": fingerprint.checkpoint(model, self._options.revision),
-            "arguments": fingerprint.arguments(given, INDIFFERENT),
+            "checkpoint": checkpoint_identity(model, self._options.revision),
+            "arguments": argument_identity(given, PERFORMANCE_ARGUMENTS),
         }
 
     async def start(self) -> None:
         self._stopped = False
         # One thread for the model, one for preparation, so that pictures are ready before the model is.
-        self._model_thread = ThreadPoolExecutor(1, f"mai-{self.name}")
-        self._preparing_thread = ThreadPoolExecutor(1, f"mai-{self.name}-prepare")
+        self._model_thread = ThreadPoolExecutor(1, f"mai-{self.side}")
+        self._preparing_thread = ThreadPoolExecutor(1, f"mai-{self.side}-prepare")
         self._threads = (self._model_thread, self._preparing_thread)
         await asyncio.get_running_loop().run_in_executor(self._model_thread, self._load)
         self._batches = asyncio.create_task(self._answer_batches())
@@ -107,7 +106,7 @@ class TransformersEngine:
     def _load(self) -> None:
         from transformers import AutoModelForImageTextToText, AutoProcessor
 
-        from lmms_eval_mai.engines.transformers.inputs import Preparer
+        from lmms_eval_mai.engines.transformers.inputs import InputBuilder
 
         options = self._options
         shared = {"revision": options.revision, "trust_remote_code": options.trust_remote_code}
@@ -122,16 +121,16 @@ class TransformersEngine:
 
         try:
             processor = AutoProcessor.from_pretrained(os.path.expanduser(self._config.model), **shared)
-            self._preparer = Preparer(processor)
+            self._preparer = InputBuilder(processor)
             self._model = model(self._config.model, **shared)
             if options.assistant_model is not None:
                 self._assistant = model(options.assistant_model)
         except Exception as error:
             raise EngineStartError(
-                f"transformers cannot load {self.name}={self._config.model}: {_reason(error)} Its arguments here: "
+                f"transformers cannot load {self.side}={self._config.model}: {_reason(error)} Its arguments here: "
                 f"{dict(self._config.arguments) or 'none'}."
             ) from error
-        self._ends = take_over_decoding(self._model)
+        self._ends = reset_generation_config(self._model)
         made_for = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
         self._context = int(options.max_model_len or made_for or 1 << 30)
 
@@ -146,39 +145,39 @@ class TransformersEngine:
         self._threads = ()
         for one in (*self._waiting, *self._answering):
             if not one.answer.done():
-                one.answer.set_exception(EngineDied(f"The {self.name} engine was stopped during {one.prompt.key}."))
+                one.answer.set_exception(EngineCrashed(f"The {self.side} engine was stopped during {one.prompt.key}."))
         self._waiting, self._answering = [], []
         self._model = self._assistant = self._preparer = None
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
         asked = time.perf_counter()
-        prepared = await self._prepared(prompt, prompt.turns)
+        prepared = await self._prepared(prompt, prompt.messages)
         if prepared.length >= self._context:
             raise PromptTooLong(
                 f"{prompt.key}: the prompt has {prepared.length} tokens, and the context of {self._config.model} is "
-                f"{self._context}. Raise {self.name}_max_model_len if the model can take more."
+                f"{self._context}. Raise {self.side}_max_model_len if the model can take more."
             )
         answer: asyncio.Future[Call] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(prompt, sampling, prepared, answer, asked, time.perf_counter()))
+        self._waiting.append(_Request(prompt, sampling, prepared, answer, asked, time.perf_counter()))
         self._arrived.set()
         return await answer
 
-    async def shorten(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
+    async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
         alone = await self._prepared(prompt, without(prompt, thinking))
-        room = self._context - alone.length - answer_room(sampling.max_tokens)
+        room = self._context - alone.length - reserved_answer_tokens(sampling.max_tokens)
         if room <= 0:
             raise PromptTooLong(
                 f"{prompt.key}: image and question leave no room for thinking in the context of {self._config.model}, "
-                f"{self._context} tokens. Raise {self.name}_max_model_len."
+                f"{self._context} tokens. Raise {self.side}_max_model_len."
             )
         return self._preparer.plain.end(thinking, room)
 
-    async def _prepared(self, prompt: Prompt, turns: Any) -> Any:
+    async def _prepared(self, prompt: Prompt, messages: Any) -> Any:
         if self._batches is None:
-            raise EngineDied(f"The {self.name} engine is not running.")
+            raise EngineCrashed(f"The {self.side} engine is not running.")
         loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._preparing_thread, self._preparer.prepare, turns)
+            return await loop.run_in_executor(self._preparing_thread, self._preparer.prepare, messages)
         except Exception as error:
             raise UnreadableImage(
                 f"{prompt.key}: image and text could not be prepared for {self._config.model} ({_reason(error)}). "
@@ -194,12 +193,12 @@ class TransformersEngine:
                 self._arrived.clear()
                 continue
             self._answering = batch
-            calls = await loop.run_in_executor(self._model_thread, self._answers_or_errors, batch)
+            calls = await loop.run_in_executor(self._model_thread, self._generate_or_split, batch)
             for one, call in zip(batch, calls, strict=True):
                 if not one.answer.done():
                     one.answer.set_exception(call) if isinstance(call, Exception) else one.answer.set_result(call)
 
-    def _next_batch(self) -> list[_Waiting]:
+    def _next_batch(self) -> list[_Request]:
         """The call that has waited longest, and others that can be answered with it."""
         self._waiting = [one for one in self._waiting if not one.answer.done()]
         if not self._waiting:
@@ -213,20 +212,20 @@ class TransformersEngine:
         self._waiting = [one for one in self._waiting if one not in batch]
         return batch
 
-    def _answers_or_errors(self, batch: list[_Waiting]) -> list[Any]:
+    def _generate_or_split(self, batch: list[_Request]) -> list[Any]:
         """In the model's thread. Calls that fail together, for want of memory above all, are asked one by one."""
         try:
             return self._answers(batch)
         except Exception as error:
             why = _reason(error)  # not the error: its traceback holds what the batch had in memory
         if self._stopped:
-            return [EngineDied(f"The {self.name} engine was stopped during {one.prompt.key}.") for one in batch]
+            return [EngineCrashed(f"The {self.side} engine was stopped during {one.prompt.key}.") for one in batch]
         if len(batch) > 1:
             _free_memory()
-            return [call for one in batch for call in self._answers_or_errors([one])]
+            return [call for one in batch for call in self._generate_or_split([one])]
         return [_failure(batch[0], self._config.model, why)]
 
-    def _answers(self, batch: list[_Waiting]) -> list[Call]:
+    def _answers(self, batch: list[_Request]) -> list[Call]:
         import torch
 
         from lmms_eval_mai.engines.transformers.inputs import batch_of
@@ -240,7 +239,7 @@ class TransformersEngine:
             name: t.to(self._model.device, self._model.dtype if t.is_floating_point() else t.dtype)
             for name, t in inputs.items()
         }
-        watch = Watch([one.answer for one in batch], lambda: self._stopped)
+        watch = StopWhenCancelled([one.answer for one in batch], lambda: self._stopped)
         ends = set() if sampling.ignore_eos else self._ends
         config = generation_config(sampling, min(sampling.max_tokens, room), pad, ends)
         if sampling.seed is not None:
@@ -258,7 +257,7 @@ class TransformersEngine:
         ]
 
 
-def _call(one: _Waiting, tokenizer: Any, row: list[int], ends: set[int], times: tuple[float, float, float]) -> Call:
+def _call(one: _Request, tokenizer: Any, row: list[int], ends: set[int], times: tuple[float, float, float]) -> Call:
     began, first, ended = times
     last = next((place for place, token in enumerate(row) if token in ends), None)
     tokens = row if last is None else row[: last + 1]
@@ -283,7 +282,7 @@ def _free_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def _failure(one: _Waiting, model: str, why: str) -> SampleError:
+def _failure(one: _Request, model: str, why: str) -> SampleError:
     return SampleError(
         f"{one.prompt.key}: transformers failed on this request to {model} ({why}). If memory is short, "
         f"lower {one.prompt.key.side}_batch_size."

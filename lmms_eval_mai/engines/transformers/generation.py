@@ -7,7 +7,7 @@ from typing import Any
 from lmms_eval_mai.engines.base import Sampling
 
 
-class Watch:
+class StopWhenCancelled:
     """A stopping criterion of transformers: rows whose call was cancelled are done; notes when the first token came."""
 
     def __init__(self, answers: Sequence[Any], stopped: Callable[[], bool]) -> None:
@@ -23,7 +23,7 @@ class Watch:
         return torch.tensor([stopped or one.done() for one in self._answers], device=input_ids.device)
 
 
-def take_over_decoding(model: Any) -> set[int]:
+def reset_generation_config(model: Any) -> set[int]:
     """From here on nothing of the checkpoint's own decides a token: `generate` fills what a configuration leaves open
     from the model's. -> the tokens that end an answer."""
     from transformers import GenerationConfig

@@ -2,11 +2,11 @@
 
 import dataclasses
 
+from lmms_eval_mai.engines.arguments import positive_int
 from lmms_eval_mai.engines.checkpoints import check_checkpoint
 from lmms_eval_mai.errors import ArgumentError, EngineUnavailable
-from lmms_eval_mai.run.config import positive_int
 
-INDIFFERENT = {"batch_size", "devices", "device"}
+PERFORMANCE_ARGUMENTS = {"batch_size", "devices", "device"}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,18 +3,17 @@
 import dataclasses
 from typing import Any
 
-from lmms_eval_mai.engines.base import Sampling
+from lmms_eval_mai.engines.base import EngineConfig, Sampling
 from lmms_eval_mai.engines.checkpoints import check_checkpoint
 from lmms_eval_mai.engines.vllm.placement import Platform
 from lmms_eval_mai.errors import EngineUnavailable
-from lmms_eval_mai.run.config import SideConfig, check_names
 
 INSTALL = (
     'Install it with `pip install "lmms-eval-mai[vllm]"` on a machine with a GPU; on one without, with '
     '`pip install "lmms-eval-mai[cpu]" --extra-index-url https://download.pytorch.org/whl/cpu`.'
 )
 
-INDIFFERENT = {
+PERFORMANCE_ARGUMENTS = {
     *("devices", "gpu_memory_utilization", "kv_cache_memory_bytes", "swap_space", "cpu_offload_gb", "max_num_seqs"),
     *("max_num_batched_tokens", "block_size", "enforce_eager", "disable_log_stats", "load_format", "download_dir"),
     *("mm_processor_cache_gb", "enable_prefix_caching", "enable_sleep_mode", "distributed_executor_backend"),
@@ -39,11 +38,10 @@ def platform() -> Platform:
     )
 
 
-def engine_args(config: SideConfig, arguments: dict[str, Any]) -> Any:
+def engine_args(config: EngineConfig, arguments: dict[str, Any]) -> Any:
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     fields = {f.name: str(f.type) for f in dataclasses.fields(AsyncEngineArgs)}
-    check_names(config.side, arguments, {*fields, "devices"} - {"model"}, "vllm")
     for name, value in arguments.items():
         # lmms-eval reads -1 and 1e4 as floats.
         if isinstance(value, float) and value.is_integer() and "float" not in fields[name]:

@@ -1,12 +1,12 @@
 """What vLLM refuses, in this package's errors and sentences."""
 
-from lmms_eval_mai.engines.base import Image, Prompt
+from lmms_eval_mai.engines.base import EngineConfig, Image, Prompt
 from lmms_eval_mai.engines.messages import is_too_long
-from lmms_eval_mai.errors import PromptTooLong, SampleError, UnreadableImage, one_line, redacted
-from lmms_eval_mai.run.config import SideConfig
+from lmms_eval_mai.errors import PromptTooLong, SampleError, UnreadableImage
+from lmms_eval_mai.redaction import one_line, redacted
 
 
-def sample_error(prompt: Prompt, config: SideConfig, context: int, error: Exception) -> SampleError:
+def sample_error(prompt: Prompt, config: EngineConfig, context: int, error: Exception) -> SampleError:
     """A request that was refused. `context`: tokens the model takes."""
     why = reason(error.__cause__ or error)
     if is_too_long(str(error)):
@@ -15,14 +15,14 @@ def sample_error(prompt: Prompt, config: SideConfig, context: int, error: Except
             f'{config.side}_max_model_len, or shrink images with {config.side}_mm_processor_kwargs={{"max_pixels":N}} '
             '(InternVL: {"max_patches":N}).'
         )
-    if "Processor" in str(error) and any(isinstance(b, Image) for turn in prompt.turns for b in turn.blocks):
+    if "Processor" in str(error) and any(isinstance(b, Image) for message in prompt.messages for b in message.content):
         return UnreadableImage(
             f"{prompt.key}: the image could not be prepared for {config.model} ({why}). Check the document's image."
         )
     return SampleError(f"{prompt.key}: vLLM failed on this request to {config.model} ({type(error).__name__}: {why}).")
 
 
-def why_not(config: SideConfig, error: Exception) -> str:
+def start_error_text(config: EngineConfig, error: Exception) -> str:
     """An engine that does not start."""
     return (
         f"vLLM cannot start {config.side}={config.model}: {reason(error)} Its arguments here: "

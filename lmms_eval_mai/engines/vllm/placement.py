@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from loguru import logger
 
+from lmms_eval_mai.engines.base import EngineConfig
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.run.config import SideConfig
 
 Platform = Literal["cpu", "cuda"]
 
@@ -23,7 +23,7 @@ MAX_MODEL_LEN: dict[Platform, int] = {"cuda": 32768, "cpu": 8192}
 GPU_SHARE = 0.90
 """Of a GPU's memory, what the engines on it take together."""
 GIB = 1 << 30
-IN_ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
+UNIPROC_EXECUTOR = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 
 # The launcher's own variables would make an engine's process join the launcher's group.
 _LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -63,7 +63,7 @@ def _gpus() -> int:
     return count
 
 
-def workers(engine_args: Any) -> int:
+def worker_count(engine_args: Any) -> int:
     """How many parts vLLM cuts the engine into, each a process of its own."""
     ways = ("tensor_parallel", "pipeline_parallel", "prefill_context_parallel", "data_parallel")
     return math.prod(getattr(engine_args, f"{way}_size") for way in ways)
@@ -96,7 +96,7 @@ def _cpu_threads(parts: int) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def exported(variables: dict[str, str]) -> Iterator[None]:
+def environment_for_children(variables: dict[str, str]) -> Iterator[None]:
     """Set variables for the processes that start inside, and take the launcher's away; restore both after."""
     saved = {name: os.environ.get(name) for name in (*variables, *_LAUNCHER)}
     for name in _LAUNCHER:
@@ -113,7 +113,7 @@ def exported(variables: dict[str, str]) -> Iterator[None]:
 
 
 def set_defaults(
-    engine_args: Any, config: SideConfig, partner: SideConfig | None, gpus: list[str] | None, platform: Platform
+    engine_args: Any, config: EngineConfig, other: EngineConfig | None, gpus: list[str] | None, platform: Platform
 ) -> str:
     """Fill in what the user left open and vLLM's own default would get wrong for a pair; -> what was chosen."""
     given = config.arguments
@@ -125,7 +125,7 @@ def set_defaults(
     if platform == "cpu":
         _set_cpu_defaults(engine_args, given, model_config)
     elif not {"gpu_memory_utilization", "kv_cache_memory_bytes"} & set(given):
-        engine_args.gpu_memory_utilization = _gpu_share(config, partner, gpus)
+        engine_args.gpu_memory_utilization = _gpu_share(config, other, gpus)
     share = f"{engine_args.gpu_memory_utilization:.0%} of the memory of GPU {','.join(gpus or ['0'])}"
     cache = f"a KV cache of {(engine_args.kv_cache_memory_bytes or 0) / GIB:.2f} GiB"
     where = "on the CPU" if platform == "cpu" else share
@@ -137,8 +137,8 @@ def _set_cpu_defaults(engine_args: Any, given: Any, model_config: Any) -> None:
     # Core and worker in two processes, vLLM's way on a CPU ("uni" is taken for "mp"), wait for each other by spinning.
     # vLLM wants two so that it can bind threads; ours are not bound, and a user's own binding keeps vLLM's way.
     bound = "VLLM_CPU_OMP_THREADS_BIND" in os.environ
-    if workers(engine_args) == 1 and not bound and "distributed_executor_backend" not in given:
-        engine_args.distributed_executor_backend = IN_ONE_PROCESS
+    if worker_count(engine_args) == 1 and not bound and "distributed_executor_backend" not in given:
+        engine_args.distributed_executor_backend = UNIPROC_EXECUTOR
     if "enforce_eager" not in given:
         engine_args.enforce_eager = True  # compiling takes minutes and wants a C++ compiler
     if "block_size" not in given:
@@ -151,38 +151,38 @@ def _set_cpu_defaults(engine_args: Any, given: Any, model_config: Any) -> None:
         engine_args.kv_cache_memory_bytes = max(64 << 20, 4 * per_token * engine_args.max_model_len)
 
 
-def _gpu_share(config: SideConfig, partner: SideConfig | None, gpus: list[str] | None) -> float:
+def _gpu_share(config: EngineConfig, other: EngineConfig | None, gpus: list[str] | None) -> float:
     """This engine's part of its GPU's memory: its weights, and half of what both leave for the KV caches."""
-    if partner is None:
+    if other is None:
         return GPU_SHARE
-    theirs = devices(partner.side, partner.arguments.get("devices"), "cuda")
+    theirs = devices(other.side, other.arguments.get("devices"), "cuda")
     if gpus is not None and theirs is not None and not set(gpus) & set(theirs):
         return GPU_SHARE
-    if "gpu_memory_utilization" in partner.arguments:
-        return GPU_SHARE - float(partner.arguments["gpu_memory_utilization"])
+    if "gpu_memory_utilization" in other.arguments:
+        return GPU_SHARE - float(other.arguments["gpu_memory_utilization"])
     from vllm.platforms import current_platform
 
     # Through NVML: torch would open a CUDA context here.
     total = current_platform.get_device_total_memory(int(gpus[0]) if gpus else 0)
-    own, other = _bytes_on_a_gpu(config, gpus), _bytes_on_a_gpu(partner, theirs)
-    if own is None or other is None:
+    own_bytes, other_bytes = _bytes_on_a_gpu(config, gpus), _bytes_on_a_gpu(other, theirs)
+    if own_bytes is None or other_bytes is None:
         logger.warning(
-            f"The size of {config.model if own is None else partner.model} is unknown: memory is split evenly. "
+            f"The size of {config.model if own_bytes is None else other.model} is unknown: memory is split evenly. "
             "Set small_gpu_memory_utilization and large_gpu_memory_utilization to split it otherwise."
         )
         return GPU_SHARE / 2
-    rest = GPU_SHARE * total - own - other
+    rest = GPU_SHARE * total - own_bytes - other_bytes
     if rest < 2 * GIB:
         raise ArgumentError(
-            f"{config.model} ({own / GIB:.1f} GiB) and {partner.model} ({other / GIB:.1f} GiB) do not fit this GPU "
-            f"together: of {GPU_SHARE:.0%} of its {total / GIB:.1f} GiB, with 2 GiB for KV caches, they are "
+            f"{config.model} ({own_bytes / GIB:.1f} GiB) and {other.model} ({other_bytes / GIB:.1f} GiB) do not fit "
+            f"this GPU together: of {GPU_SHARE:.0%} of its {total / GIB:.1f} GiB, with 2 GiB for KV caches, they are "
             f"{2 - rest / GIB:.1f} GiB short. Give each its own GPU (small_devices=0,large_devices=1), let them take "
             "turns (sleep=true), or use smaller models."
         )
-    return (own + rest / 2) / total
+    return (own_bytes + rest / 2) / total
 
 
-def _bytes_on_a_gpu(config: SideConfig, gpus: list[str] | None) -> float | None:
+def _bytes_on_a_gpu(config: EngineConfig, gpus: list[str] | None) -> float | None:
     size = weight_bytes(config.model)
     parts = int(config.arguments.get("tensor_parallel_size") or len(gpus or [0]))
     return None if size is None else size / parts

@@ -19,9 +19,9 @@ import weakref
 from concurrent.futures import Future
 from typing import Any
 
-from lmms_eval_mai.engines.base import Image, Turn
-from lmms_eval_mai.engines.literal_text import PlainText, special_tokens
-from lmms_eval_mai.engines.messages import joined
+from lmms_eval_mai.engines.base import Image, Message
+from lmms_eval_mai.engines.literal_text import LiteralTokenizer, special_tokens
+from lmms_eval_mai.engines.messages import merge_adjacent_text
 
 
 class Renderer:
@@ -30,45 +30,45 @@ class Renderer:
     def __init__(self, renderer: Any) -> None:
         self._renderer = renderer
         tokenizer = renderer.get_tokenizer()
-        self._place = _plain_place(renderer.model_config, special_tokens(tokenizer))
-        self.plain = PlainText(tokenizer, [self._place] if self._place else [])
+        self._place = image_placeholder(renderer.model_config, special_tokens(tokenizer))
+        self.plain = LiteralTokenizer(tokenizer, [self._place] if self._place else [])
         self._place_tokens = self.plain.tokens(self._place) if self._place else []
         # vLLM's own is held by circles of references, and its pictures may take gigabytes.
         weakref.finalize(self, _end, renderer).atexit = False
 
-    async def render(self, turns: tuple[Turn, ...]) -> Any:
+    async def render(self, messages: tuple[Message, ...]) -> Any:
         """The engine's input. Raises what vLLM raises for prompts that do not fit and pictures it cannot take.
 
         vLLM waits with `asyncio.wait_for`, which before Python 3.12 forgets a cancellation that comes just as the
         waiting ends (CPython's issue #86296): so this does not wait for the end of a cancelled rendering.
         """
-        rendering = asyncio.ensure_future(self._render(turns))
+        rendering = asyncio.ensure_future(self._render(messages))
         try:
             return await asyncio.shield(rendering)
         except asyncio.CancelledError:
             rendering.cancel()
             raise
 
-    async def forget(self) -> None:
+    async def clear_caches(self) -> None:
         """Empty the cache of pictures."""
-        await asyncio.wrap_future(_drop_pictures(self._renderer))
+        await asyncio.wrap_future(clear_image_cache(self._renderer))
 
-    async def _render(self, turns: tuple[Turn, ...]) -> Any:
+    async def _render(self, messages: tuple[Message, ...]) -> Any:
         from vllm.renderers.params import ChatParams
 
         hidden: list[str] = []
-        mark = secrets.token_hex(4) if self._looks_special(turns) else None
-        messages = [_message(turn, mark, hidden) for turn in turns]
+        mark = secrets.token_hex(4) if self._looks_special(messages) else None
+        chat = [_message(message, mark, hidden) for message in messages]
         parameters = ChatParams(chat_template_kwargs={"add_generation_prompt": True, "tokenize": False})
-        _, prompt = await self._renderer.render_messages_async(messages, parameters)
+        _, prompt = await self._renderer.render_messages_async(chat, parameters)
         if mark is not None:
             text = prompt.pop("prompt")
             prompt["prompt_token_ids"] = self._tokens(text, mark, hidden)
         (tokens,) = await self._renderer.tokenize_prompts_async([prompt], self._renderer.default_chat_tok_params)
         return await self._renderer.process_for_engine_async(tokens, time.time(), skip_mm_cache=True)
 
-    def _looks_special(self, turns: tuple[Turn, ...]) -> bool:
-        texts = ("".join(block for block in turn.blocks if isinstance(block, str)) for turn in turns)
+    def _looks_special(self, messages: tuple[Message, ...]) -> bool:
+        texts = ("".join(block for block in message.content if isinstance(block, str)) for message in messages)
         return any(map(self.plain.is_marked, texts))
 
     def _tokens(self, text: str, mark: str, hidden: list[str]) -> list[int]:
@@ -95,7 +95,7 @@ class Renderer:
         return [token for fragment in fragments for token in self.plain.tokens(fragment)]
 
 
-def _drop_pictures(renderer: Any) -> "Future[None]":
+def clear_image_cache(renderer: Any) -> "Future[None]":
     """In the one thread that uses their cache, between two of them: one may be in work that nobody waits for."""
     cache = renderer._mm_processor_only_cache
     dropped: Future[None] = renderer._mm_executor.submit(lambda: None if cache is None else cache.clear_cache())
@@ -103,11 +103,11 @@ def _drop_pictures(renderer: Any) -> "Future[None]":
 
 
 def _end(renderer: Any) -> None:
-    _drop_pictures(renderer)
+    clear_image_cache(renderer)
     renderer.shutdown()
 
 
-def _plain_place(model_config: Any, special: list[str]) -> str | None:
+def image_placeholder(model_config: Any, special: list[str]) -> str | None:
     """What stands for a picture in a prompt, if it is plain text."""
     from vllm.model_executor.model_loader import get_model_cls
 
@@ -118,10 +118,10 @@ def _plain_place(model_config: Any, special: list[str]) -> str | None:
     return None if place is None or any(token in place for token in special) else place
 
 
-def _message(turn: Turn, mark: str | None, hidden: list[str]) -> dict[str, Any]:
+def _message(message: Message, mark: str | None, hidden: list[str]) -> dict[str, Any]:
     """A chat message as vLLM takes it."""
     content: list[dict[str, Any]] = []
-    for block in joined(turn.blocks):
+    for block in merge_adjacent_text(message.content):
         if isinstance(block, Image):
             content.append({"type": "image_pil", "image_pil": block.pixels, "uuid": block.uuid})
             continue
@@ -129,4 +129,4 @@ def _message(turn: Turn, mark: str | None, hidden: list[str]) -> dict[str, Any]:
             hidden.append(block)
             block = f"{mark}-{len(hidden) - 1}-"
         content.append({"type": "text", "text": block})
-    return {"role": turn.role, "content": content}
+    return {"role": message.role, "content": content}

@@ -1,7 +1,7 @@
 """One renderer for all engines that prepare prompts alike, so that a picture is prepared once for both models of a
 cascade.
 
-It is none of those that each `AsyncLLM` has of its own: those go with their engines. Prepared pictures are kept here
+It is none of those that each `AsyncLLM` has of its own: those go with their engines. ModelInput pictures are kept here
 and nowhere else, and go to an engine with every prompt. vLLM's own cache, which sends a picture once and has both
 processes remember that, serves one engine only, and where the first prompt was refused on its way the next one's
 picture is missing (vLLM's issue #46354).
@@ -19,7 +19,7 @@ _SHARED: "weakref.WeakValueDictionary[str, Renderer]" = weakref.WeakValueDiction
 _MAKING = threading.Lock()
 
 
-def renderer_for(vllm_config: Any, cache_gib: float) -> Renderer:
+def shared_renderer(vllm_config: Any, cache_gib: float) -> Renderer:
     """The renderer of an engine, shared with any other that prepares prompts alike. `cache_gib`: for prepared pictures;
     of two engines, the first one's.
 
@@ -28,7 +28,7 @@ def renderer_for(vllm_config: Any, cache_gib: float) -> Renderer:
 
     renderer = renderer_from_config(_with_cache(vllm_config, cache_gib))
     with _MAKING:
-        alike = _likeness(renderer)
+        alike = compatibility_key(renderer)
         shared = _SHARED.get(alike) if alike else None
         if shared is not None:
             renderer.shutdown()
@@ -52,7 +52,7 @@ def _with_cache(vllm_config: Any, gib: float) -> Any:
     return changed
 
 
-WITHOUT_EFFECT = {
+PROMPT_IRRELEVANT_FIELDS = {
     *("hidden_size", "intermediate_size", "out_hidden_size", "depth", "num_hidden_layers", "num_attention_heads"),
     *("num_heads", "deepstack_visual_indexes", "fullatt_block_indexes", "initializer_range", "tie_word_embeddings"),
     *("dtype", "torch_dtype", "_name_or_path", "transformers_version"),
@@ -62,7 +62,7 @@ OF_TEXT = ("model_type", "bos_token_id", "eos_token_id", "pad_token_id")
 """What of its text part does."""
 
 
-def _likeness(renderer: Any) -> str | None:
+def compatibility_key(renderer: Any) -> str | None:
     """Equal for two renderers that make the same of every chat; None where that cannot be told. Whatever is not known
     to be without effect counts."""
     from vllm.renderers.hf import resolve_chat_template
@@ -90,6 +90,6 @@ def _likeness(renderer: Any) -> str | None:
 
 def _of_prompts(config: dict[str, Any]) -> dict[str, Any]:
     """What of a configuration may have to do with prompts."""
-    left_out = {*WITHOUT_EFFECT, "text_config", "llm_config"}
+    left_out = {*PROMPT_IRRELEVANT_FIELDS, "text_config", "llm_config"}
     kept = sorted((name, value) for name, value in config.items() if name not in left_out)
     return {name: _of_prompts(value) if isinstance(value, dict) else value for name, value in kept}

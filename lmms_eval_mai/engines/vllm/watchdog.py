@@ -40,7 +40,7 @@ for pid, when in watched.items():
 """
 
 
-class Guardian:
+class Watchdog:
     """Watches this process, and kills those it was told of when this one is gone. Linux: elsewhere it does nothing."""
 
     def __init__(self) -> None:

@@ -1,0 +1,36 @@
+"""Waiting with asyncio where the standard functions lose a cancellation."""
+
+import asyncio
+from collections.abc import Awaitable, Coroutine
+from typing import Any, TypeVar
+
+R = TypeVar("R")
+
+
+async def wait_for(seconds: float, awaitable: Awaitable[R]) -> R:
+    """Return the result of `awaitable`. After `seconds`, cancel it, wait for its end and raise `asyncio.TimeoutError`.
+
+    `asyncio.wait_for` does the same, but before Python 3.12 it loses its own cancellation if that arrives at the moment
+    the coroutine ends (CPython issue #86296). On Ctrl-C such a worker would go on with all remaining samples.
+    """
+    task = asyncio.ensure_future(awaitable)
+    done: set[asyncio.Future[R]] = set()
+    try:
+        done, _ = await asyncio.wait({task}, timeout=seconds)
+    finally:
+        if not done:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+    if not done:
+        raise asyncio.TimeoutError
+    return task.result()
+
+
+async def shielded(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run the coroutine to its end even if the caller is cancelled; then raise the cancellation."""
+    task = asyncio.ensure_future(coroutine)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.gather(task, return_exceptions=True)
+        raise

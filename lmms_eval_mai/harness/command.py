@@ -1,0 +1,61 @@
+"""Everything this package knows about lmms-eval's command, for as long as it runs.
+
+lmms-eval tells a model neither its output folder nor whether its command or a library call runs it. Only the command's
+own frame holds both (lmms_eval/__main__.py, `cli_evaluate`). A frame that looks different from what is expected counts
+as "unknown", and unknown means that the results are not known to be written.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+
+@dataclass(frozen=True)
+class Command:
+    """A running `lmms-eval` command."""
+
+    output_path: str | None
+    """`--output_path` of the configuration that runs. None: not given, or unknown."""
+    configurations: int
+    """Number of configurations; a `--config` file may hold several. 1 if unknown."""
+    known: bool
+    """Whether the command's frame looks as expected."""
+
+
+def running_command() -> Command | None:
+    """Return the command that called this function, or None in library use."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and not _is_command(frame):
+        frame = frame.f_back
+    if frame is None:
+        return None
+    args, args_list = frame.f_locals.get("args"), frame.f_locals.get("args_list")
+    configurations = len(args_list) if isinstance(args_list, Sequence) else 1
+    return Command(
+        output_path=getattr(args, "output_path", None),
+        configurations=configurations,
+        known=hasattr(args, "output_path") and isinstance(args_list, Sequence),
+    )
+
+
+def results_written(command: Command | None) -> Callable[[], bool]:
+    """Return a function that tells whether the command has written its results since now.
+
+    In library use (None) and without `--output_path` the results belong to the caller, so the function returns True.
+    """
+    if command is None:
+        return lambda: True
+    if not command.known:
+        return lambda: False
+    output_path, since = command.output_path, time.time() - 1  # file systems round times
+    if output_path is None:
+        return lambda: True
+    return lambda: any(file.stat().st_mtime >= since for file in Path(output_path).rglob("*_results.json"))
+
+
+def _is_command(frame: FrameType) -> bool:
+    code = frame.f_code
+    return code.co_name == "cli_evaluate" and code.co_filename.replace("\\", "/").endswith("lmms_eval/__main__.py")

@@ -1,0 +1,87 @@
+"""lmms-eval's results out: the token counts and the trace of each sample."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from lmms_eval.api.instance import GenerationResult, TokenCounts
+
+from lmms_eval_mai.engines.base import Call
+from lmms_eval_mai.paper.agreement import extract_answer
+from lmms_eval_mai.paper.sample import Trace
+from lmms_eval_mai.run.progress import Outcome
+
+NO_ANSWER = GenerationResult(None)  # type: ignore[arg-type]
+"""Result of a failed sample. None, because lmms-eval's response cache treats a blank string as an answer when it reads
+its log again, and null as a miss."""
+
+
+class RoundTexts(list):  # type: ignore[type-arg]
+    """The texts of a two-stage task's calls, the answer last, as `generate_until_multi_round` returns them.
+
+    lmms-eval's response cache calls `.strip()` on the text of a `GenerationResult`
+    (caching/response_cache.py, `_is_valid_response`) and stores the text as JSON.
+    """
+
+    def strip(self) -> str:
+        return str(self[-1]).strip()
+
+
+def result(outcome: Outcome | None, own_task: bool) -> GenerationResult:
+    """Return the result of a one-round request; None stands for a padding request. `own_task`: one of our tasks, whose
+    own filter extracts the answer from its brackets."""
+    if not isinstance(outcome, Trace):
+        return NO_ANSWER
+    answer = outcome.answer
+    # Other tasks do not know the brackets. If their own prompt was used, nothing asked the model for brackets.
+    text = answer.text if own_task or answer.key.stage == "task" else extract_answer(answer.text)
+    return GenerationResult(text, TraceCounts.of(outcome))
+
+
+def rounds_result(outcome: Outcome | None) -> GenerationResult:
+    """Return the result of a two-stage request; None stands for a padding request."""
+    if not isinstance(outcome, Trace):
+        return NO_ANSWER
+    others = [call.text for call in outcome.calls if call is not outcome.answer]
+    return GenerationResult(RoundTexts([*others, outcome.answer.text]), TraceCounts.of(outcome))  # type: ignore[arg-type]
+
+
+@dataclass
+class TraceCounts(TokenCounts):
+    """The token counts of a sample. With `--log_samples`, lmms-eval writes its whole trace too."""
+
+    trace: Trace | None = None
+
+    @classmethod
+    def of(cls, trace: Trace) -> "TraceCounts":
+        return cls(
+            input_tokens=sum(call.prompt_tokens for call in trace.calls),
+            output_tokens=sum(call.output_tokens for call in trace.calls),
+            trace=trace,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        record: dict[str, Any] = super().to_dict()
+        if self.trace is not None:
+            record["exit"] = self.trace.exit
+            record["answers"] = [
+                {"small": v.small, "large": v.large, "agree": v.agree} for v in self.trace.verifications
+            ]
+            record["calls"] = [_call_record(call) for call in self.trace.calls]
+        return record
+
+
+def _call_record(call: Call) -> dict[str, Any]:
+    return {
+        "side": call.key.side,
+        "stage": call.key.stage,
+        "text": call.text,
+        "finish_reason": call.finish_reason,
+        "prompt_tokens": call.prompt_tokens,
+        "cached_tokens": call.cached_tokens,
+        "output_tokens": call.output_tokens,
+        **({"dropped_tokens": call.dropped_tokens} if call.dropped_tokens else {}),
+        **{
+            name: None if seconds is None else round(seconds, 6)
+            for name, seconds in (("queued_s", call.queued_s), ("ttft_s", call.ttft_s), ("total_s", call.total_s))
+        },
+    }

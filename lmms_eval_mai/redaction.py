@@ -1,0 +1,33 @@
+"""Hides secrets in arguments and shortens messages of other libraries."""
+
+from collections.abc import Mapping
+from typing import Any
+
+SECRET_WORDS = ("key", "token", "secret", "password", "authorization", "credential", "headers")
+
+
+def one_line(text: str) -> str:
+    """Return the text as one line of at most 400 characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= 400 else line[:400] + "..."
+
+
+def redacted(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments without their secrets, so that they can be printed and stored."""
+    return {name: "<redacted>" if _is_secret(name) else _redacted_value(value) for name, value in arguments.items()}
+
+
+def _redacted_value(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return redacted(value)
+    if isinstance(value, list | tuple):
+        return [_redacted_value(item) for item in value]
+    if isinstance(value, str) and "=" in value and _is_secret(value.split("=")[0]):
+        return value.split("=")[0] + "=<redacted>"
+    return value
+
+
+def _is_secret(name: str) -> bool:
+    """Whether a name may hold a secret. Names that count tokens (`max_num_batched_tokens`) do not."""
+    lower = str(name).lower()
+    return any(word in lower for word in SECRET_WORDS) and not lower.endswith("tokens") and "token_id" not in lower

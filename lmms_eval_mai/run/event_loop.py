@@ -1,0 +1,45 @@
+"""An event loop in its own thread, for code that is not asynchronous."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+R = TypeVar("R")
+
+
+class LoopThread:
+    """An event loop that runs in its own thread as long as the engines live.
+
+    lmms-eval calls a model synchronously and several times, in a notebook from inside a running loop. vLLM's engines
+    belong to one loop.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="mai-loop", daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
+        """Run the coroutine to its end and return its result. On Ctrl-C the coroutine is cancelled, and this function
+        waits up to 10 s for its end."""
+        ended = threading.Event()
+
+        async def run_and_set() -> R:
+            try:
+                return await coroutine
+            finally:
+                ended.set()
+
+        future = asyncio.run_coroutine_threadsafe(run_and_set(), self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            ended.wait(timeout=10)
+            raise
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

@@ -1,0 +1,63 @@
+"""Records finished samples: outcomes, totals, journal and progress bar."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from loguru import logger
+from tqdm import tqdm
+
+from lmms_eval_mai.errors import SampleError
+from lmms_eval_mai.paper.sample import Trace
+from lmms_eval_mai.run.journal import Journal
+from lmms_eval_mai.run.journal_files import SampleKey
+from lmms_eval_mai.run.metering import RunTotals
+
+Outcome = Trace | SampleError
+"""The result of a sample: its trace or its error."""
+
+
+@dataclass
+class Progress:
+    """The samples of one call of `Session.run_samples` that are finished so far."""
+
+    keys: Sequence[SampleKey]
+    totals: RunTotals
+    journal: Journal | None
+    allowed_errors: int
+    bar: "tqdm[None]"
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    """Index of the sample -> its outcome."""
+
+    def __post_init__(self) -> None:
+        self._started_at = self._last_exit_at = time.perf_counter()
+        self._earlier_wall_s = self.totals.wall_s
+
+    async def report(self, index: int, outcome: Outcome) -> bool:
+        """Record a finished sample. Returns whether the run may go on."""
+        self.outcomes[index] = outcome
+        if isinstance(outcome, SampleError):
+            await self._add_error(index, outcome)
+        else:
+            await self._add_trace(index, outcome)
+        self.bar.update()
+        return self.totals.meter.failed() <= self.allowed_errors
+
+    def stop_clock(self) -> None:
+        """Set the run's wall time to this moment."""
+        self.totals.wall_s = self._earlier_wall_s + time.perf_counter() - self._started_at
+
+    async def _add_trace(self, index: int, trace: Trace) -> None:
+        since, self._last_exit_at = self._last_exit_at, time.perf_counter()
+        self.stop_clock()
+        if self.journal is not None:
+            await self.journal.add_exit(self.keys[index], trace.exit, self._last_exit_at - since)
+        self.totals.meter.add(trace)
+        self.bar.set_postfix(self.totals.meter.exits(), refresh=False)
+
+    async def _add_error(self, index: int, error: SampleError) -> None:
+        self.totals.meter.add_error(self.keys[index][0], error)
+        with tqdm.external_write_mode():
+            logger.warning(f"mai_cascade: not answered: {type(error).__name__}: {error}")
+        if self.journal is not None:
+            await self.journal.add_error(self.keys[index], error)
