@@ -19,7 +19,7 @@ def merge_adjacent_text(blocks: Iterable[ContentPart]) -> Iterator[ContentPart]:
             yield "".join(map(str, group))
 
 
-def without(prompt: Prompt, thinking: str) -> tuple[Message, ...]:
+def without_thinking(prompt: Prompt, thinking: str) -> tuple[Message, ...]:
     """The prompt's turns with nothing where the last one holds this thinking."""
     *before, last = prompt.messages
     empty = tuple(b if isinstance(b, Image) else b.replace(thinking, "", 1) for b in last.content)

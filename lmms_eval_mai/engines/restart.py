@@ -14,8 +14,9 @@ from typing import TypeVar
 
 from loguru import logger
 
-from lmms_eval_mai.engines.base import Call, CallKey, Engine, Identity, Prompt, Sampling
+from lmms_eval_mai.engines.base import Call, CallKey, Engine, Prompt, Sampling
 from lmms_eval_mai.engines.waiting import wait_for
+from lmms_eval_mai.engines.wrapper import EngineWrapper
 from lmms_eval_mai.errors import CallTimeout, EngineCrashed, EngineCrashedByCall, MaiError
 
 R = TypeVar("R")
@@ -28,7 +29,7 @@ RESTART_DELAY_S = 5.0
 """Seconds before a start that failed is tried again: a killed process's memory is not free at once."""
 
 
-class RestartingEngine:
+class RestartingEngine(EngineWrapper[Engine]):
     """Any engine, restarted when it dies, under the contract of `Engine`."""
 
     def __init__(
@@ -42,8 +43,7 @@ class RestartingEngine:
         that to the engine itself. `call_timeout`:
         seconds for one call, waiting in the engine included. `starting`: held while an engine starts; engines that
         share a machine share it, since each measures the memory that is free."""
-        self.side = engine.side
-        self._engine = engine
+        super().__init__(engine)
         self._remote = restarts is None
         self._restarts = self._restarts_left = restarts or 0
         self._call_timeout = call_timeout
@@ -53,15 +53,6 @@ class RestartingEngine:
         self._guilty = 0
         self._restarting: asyncio.Task[None] | None = None
         self._door = _Admission()
-
-    def validate(self) -> None:
-        self._engine.validate()
-
-    def describe(self) -> str:
-        return self._engine.describe()
-
-    def identity(self) -> Identity:
-        return self._engine.identity()
 
     async def start(self) -> None:
         self._gone, self._restarts_left, self._guilty = None, self._restarts, 0

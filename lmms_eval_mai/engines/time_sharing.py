@@ -8,12 +8,14 @@ model out and one in. `max_open_samples` says how many share a turn.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
-from typing import Any, Protocol
+from collections.abc import AsyncIterator
+from typing import Protocol
 
 from loguru import logger
 
-from lmms_eval_mai.engines.base import Call, Engine, Identity, Prompt, Sampling
+from lmms_eval_mai.engines.base import Call, Engine, Prompt, Sampling
+from lmms_eval_mai.engines.waiting import shielded
+from lmms_eval_mai.engines.wrapper import EngineWrapper
 from lmms_eval_mai.errors import EngineCrashed
 
 
@@ -87,32 +89,15 @@ class TimeSharing:
             self._changed.notify_all()
 
 
-async def shielded(change: Coroutine[Any, Any, None]) -> None:
-    """A cancelled call leaves no engine half awake."""
-    task = asyncio.ensure_future(change)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.gather(task, return_exceptions=True)
-        raise
-
-
-class TimeSharedEngine:
+class TimeSharedEngine(EngineWrapper[SleepableEngine]):
     """An engine that shares its card, under the contract of `Engine`."""
 
     def __init__(self, engine: SleepableEngine, turns: TimeSharing) -> None:
-        self.side = engine.side
-        self._engine = engine
+        super().__init__(engine)
         self._turns = turns
-
-    def validate(self) -> None:
-        self._engine.validate()
 
     def describe(self) -> str:
         return f"{self._engine.describe()}, asleep while the other engine works"
-
-    def identity(self) -> Identity:
-        return self._engine.identity()
 
     async def start(self) -> None:
         async with self._turns.start(self._engine):

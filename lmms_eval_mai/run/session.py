@@ -9,24 +9,21 @@ import contextlib
 import gc
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from loguru import logger
 from tqdm import tqdm
 
-from lmms_eval_mai.engines.base import SIDES, Engine
-from lmms_eval_mai.engines.build import build
-from lmms_eval_mai.engines.restart import RestartingEngine
-from lmms_eval_mai.engines.time_sharing import SleepableEngine, TimeSharedEngine, TimeSharing
+from lmms_eval_mai.engines.base import SIDES
 from lmms_eval_mai.errors import MaiError, SampleError, TooManyErrors
 from lmms_eval_mai.paper.cascade import MODES, Pair
 from lmms_eval_mai.paper.sample import Sample, Trace
 from lmms_eval_mai.run import fingerprint, table
 from lmms_eval_mai.run.config import Config
+from lmms_eval_mai.run.engine_chain import build_engines
 from lmms_eval_mai.run.event_loop import LoopThread
 from lmms_eval_mai.run.journal import Journal
 from lmms_eval_mai.run.journal_files import SampleKey, default_folder
-from lmms_eval_mai.run.journaled import JournaledEngine
 from lmms_eval_mai.run.metering import RunTotals
 from lmms_eval_mai.run.progress import Outcome, Progress
 from lmms_eval_mai.run.scheduler import run_samples
@@ -39,7 +36,7 @@ class Session:
         """Raises `ArgumentError`, `EngineUnavailable` or `EngineStartError`."""
         self.config = config
         self.totals = RunTotals()
-        self._engines = _wrapped_engines(config)
+        self._engines = build_engines(config, lambda: self._journal)
         self._running: set[str] = set()
         self._loop: LoopThread | None = None
         self._journal: Journal | None = None
@@ -117,10 +114,7 @@ class Session:
 
     def _pair(self) -> Pair:
         """Return both engines. In the modes `small` and `large` one engine has both places and only one is called."""
-        engines = self._engines
-        if self._journal is not None:
-            engines = {side: JournaledEngine(engine, self._journal) for side, engine in engines.items()}
-        small, large = (engines.get(side) or next(iter(engines.values())) for side in SIDES)
+        small, large = (self._engines.get(side) or next(iter(self._engines.values())) for side in SIDES)
         return Pair(small, large, self.config.think, self.config.rules, self.config.on_overflow)
 
     def _open_journal(self, keys: Sequence[SampleKey], decoding: Mapping[str, Any], rank: int, world_size: int) -> None:
@@ -177,27 +171,6 @@ class Session:
         for outcome in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(outcome, Exception):
                 logger.warning(f"mai_cascade: an engine did not stop cleanly: {outcome}")
-
-
-def _wrapped_engines(config: Config) -> dict[str, Engine]:
-    """Build the engines of a run. From inside to outside: the engine, time sharing, restart; `Session._pair` adds the
-    journal.
-
-    Time sharing is inside restart, so that a restart waits for its turn on the GPU. The journal is outside, so that a
-    journaled call needs no running engine.
-    """
-    starting, time_sharing = asyncio.Lock(), TimeSharing() if config.sleep else None
-    engines: dict[str, Engine] = {}
-    for side in config.engines():
-        engine = build(side, config.other(side), config.sleep)
-        engine.validate()
-        if time_sharing is not None:
-            engine = TimeSharedEngine(cast(SleepableEngine, engine), time_sharing)
-        logger.info(f"mai_cascade: {side.side}={side.model} on {side.engine}: {engine.describe()}")
-        # This process cannot restart a server; the openai engine waits for it.
-        restarts = None if side.engine == "openai" else config.engine_restarts
-        engines[side.side] = RestartingEngine(engine, restarts, config.call_timeout, starting)
-    return engines
 
 
 async def _unexpected_as_sample_error(sample: Sample, running: Awaitable[Trace]) -> Trace:

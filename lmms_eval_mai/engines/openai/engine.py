@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from lmms_eval_mai.engines.base import Call, EngineConfig, Identity, Image, Message, Prompt, Sampling, Side
 from lmms_eval_mai.engines.checkpoints import argument_identity
-from lmms_eval_mai.engines.messages import merge_adjacent_text, reserved_answer_tokens, without
+from lmms_eval_mai.engines.messages import merge_adjacent_text, reserved_answer_tokens, without_thinking
 from lmms_eval_mai.engines.openai.endpoints import Endpoint, EndpointPool, addresses, is_timeout, key_of
 from lmms_eval_mai.engines.openai.errors import auth_error_text, to_mai_error
 from lmms_eval_mai.engines.openai.images import data_url
@@ -102,7 +102,7 @@ class OpenAIEngine:
 
     async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
         """With vLLM's own `/tokenize` and `/detokenize`, which other servers may lack."""
-        messages = await self._messages(without(prompt, thinking))
+        messages = await self._messages(without_thinking(prompt, thinking))
         alone = await self._ask(prompt, messages, dataclasses.replace(sampling, max_tokens=1))
         if self._context is None:
             raise PromptTooLong(

@@ -14,7 +14,7 @@ from typing import Any
 
 from lmms_eval_mai.engines.base import Call, EngineConfig, Identity, Prompt, Sampling, Side
 from lmms_eval_mai.engines.checkpoints import argument_identity, checkpoint_identity
-from lmms_eval_mai.engines.messages import reserved_answer_tokens, without
+from lmms_eval_mai.engines.messages import reserved_answer_tokens, without_thinking
 from lmms_eval_mai.engines.transformers.generation import StopWhenCancelled, generation_config, reset_generation_config
 from lmms_eval_mai.engines.transformers.options import PERFORMANCE_ARGUMENTS, TransformersOptions
 from lmms_eval_mai.errors import (
@@ -163,7 +163,7 @@ class TransformersEngine:
         return await answer
 
     async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
-        alone = await self._prepared(prompt, without(prompt, thinking))
+        alone = await self._prepared(prompt, without_thinking(prompt, thinking))
         room = self._context - alone.length - reserved_answer_tokens(sampling.max_tokens)
         if room <= 0:
             raise PromptTooLong(

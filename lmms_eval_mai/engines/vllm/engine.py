@@ -16,7 +16,7 @@ import psutil
 
 from lmms_eval_mai.engines.base import Call, EngineConfig, Identity, Prompt, Sampling, Side
 from lmms_eval_mai.engines.checkpoints import argument_identity, checkpoint_identity
-from lmms_eval_mai.engines.messages import reserved_answer_tokens, without
+from lmms_eval_mai.engines.messages import reserved_answer_tokens, without_thinking
 from lmms_eval_mai.engines.vllm import arguments as vllm_arguments
 from lmms_eval_mai.engines.vllm import placement
 from lmms_eval_mai.engines.vllm.errors import sample_error, start_error_text
@@ -212,7 +212,7 @@ class VllmEngine:
         if llm is None or renderer is None:
             raise EngineCrashed(f"The {self.side} engine is not running.")
         try:
-            rendered = await renderer.render(without(prompt, thinking))
+            rendered = await renderer.render(without_thinking(prompt, thinking))
         except Exception as error:
             if self._llm is not llm:
                 raise EngineCrashed(f"The {self.side} engine was stopped during {prompt.key}.") from error

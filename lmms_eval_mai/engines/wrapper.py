@@ -1,0 +1,39 @@
+"""The base class of engines that wrap another engine."""
+
+from typing import Generic, TypeVar
+
+from lmms_eval_mai.engines.base import Call, Engine, Identity, Prompt, Sampling
+
+E = TypeVar("E", bound=Engine)
+
+
+class EngineWrapper(Generic[E]):
+    """Passes every call on to the wrapped engine. A subclass overrides the methods that it changes."""
+
+    def __init__(self, engine: E) -> None:
+        self._engine = engine
+
+    @property
+    def side(self) -> str:
+        return self._engine.side
+
+    def validate(self) -> None:
+        self._engine.validate()
+
+    def describe(self) -> str:
+        return self._engine.describe()
+
+    def identity(self) -> Identity:
+        return self._engine.identity()
+
+    async def start(self) -> None:
+        await self._engine.start()
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
+        return await self._engine.generate(prompt, sampling)
+
+    async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
+        return await self._engine.truncate_thinking(prompt, thinking, sampling)
+
+    async def close(self) -> None:
+        await self._engine.close()
