@@ -3,9 +3,11 @@
 # Both reuse .venv. On a machine whose registry lacks torch's CPU build, set
 # PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu or let the default build be installed.
 
-.PHONY: env lint test demo demo-full clean
+.PHONY: env lint docs test demo demo-full clean
 WORK := .checkpoints
 PY := .venv/bin/python
+COG := .venv/bin/cog -P -U -I tools/docs
+GENERATED := README.md $(wildcard docs/*.md docs/cascade-*.svg)
 export HF_HUB_OFFLINE = 1
 
 env:
@@ -15,6 +17,11 @@ lint: env
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
+	$(COG) --check --diff --verbosity=1 --check-fail-msg="Run: make docs" $(GENERATED)
+
+# Write the parts of the documentation that are generated from the code and from measured data.
+docs: env
+	$(COG) -r --verbosity=1 $(GENERATED)
 
 test: lint
 	$(PY) -m pytest $(ARGS)

@@ -26,7 +26,9 @@ class TransformersOptions:
     assistant_model: str | None = None
     """A checkpoint that drafts for this one. Calls are then answered one by one, as in Table 12."""
     revision: str | None = None
+    """Branch, tag or commit of the checkpoint on the Hugging Face Hub."""
     trust_remote_code: bool = False
+    """Whether code that comes with the checkpoint may run."""
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "max_model_len"):
