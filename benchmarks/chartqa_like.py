@@ -24,8 +24,9 @@ from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine, ScriptedOptio
 from lmms_eval_mai.engines.vllm.engine import VllmEngine
 from lmms_eval_mai.harness.requests import open_sample
 from lmms_eval_mai.harness.tasks import doc_to_messages
-from lmms_eval_mai.paper.cascade import Pair, cascade
+from lmms_eval_mai.paper.cascade import cascade
 from lmms_eval_mai.paper.sample import Exit, Sample
+from lmms_eval_mai.paper.sample_run import Pair
 
 SEED = 260404929
 THINKING_TOKENS = 256

@@ -38,8 +38,9 @@ from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.vllm.engine import VllmEngine
 from lmms_eval_mai.harness.requests import open_sample
 from lmms_eval_mai.harness.tasks import AnswerFilter
-from lmms_eval_mai.paper.cascade import MODES, Pair
+from lmms_eval_mai.paper.cascade import MODES
 from lmms_eval_mai.paper.sample import EXITS, Sample, Trace
+from lmms_eval_mai.paper.sample_run import Pair
 from lmms_eval_mai.run.config import Config, parse
 
 WAYS: dict[str, tuple[str, str]] = {

@@ -43,8 +43,9 @@ from loguru import logger
 from make_tiny_pair import make_pair
 
 from lmms_eval_mai.engines.base import SIDES, Prompt, Side, Stage
-from lmms_eval_mai.paper.cascade import Pair, cascade
+from lmms_eval_mai.paper.cascade import cascade
 from lmms_eval_mai.paper.sample import Sample, Trace
+from lmms_eval_mai.paper.sample_run import Pair
 from lmms_eval_mai.run.config import Config
 
 CHECKPOINTS = Path(__file__).resolve().parents[1] / ".checkpoints" / "tiny"

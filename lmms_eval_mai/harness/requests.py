@@ -10,18 +10,9 @@ import PIL.Image
 
 from lmms_eval_mai.engines.base import ContentPart, Image, Message, Sampling, Stage
 from lmms_eval_mai.errors import ArgumentError, MaiError, SampleError, UnreadableImage
-from lmms_eval_mai.paper.agreement import ANY, BENCHMARKS, Benchmark
-from lmms_eval_mai.paper.prompts import MAX_TOKENS, Variant
+from lmms_eval_mai.paper.agreement import BENCHMARKS, GENERIC, Benchmark
+from lmms_eval_mai.paper.prompts import MAX_TOKENS, VARIANTS, Variant
 from lmms_eval_mai.paper.sample import Sample
-
-VARIANTS: dict[str, tuple[Variant, bool]] = {
-    "s": ("S", False),
-    "e": ("E", False),
-    "r": ("R", False),
-    "e_s2": ("E", True),
-    "r_s2": ("R", True),
-}
-"""`metadata: {mai: {variant: ...}}` of a task -> its prompt, and whether it has a second stage."""
 
 
 def is_padding(request: Any) -> bool:
@@ -48,7 +39,7 @@ def task_of(request: Any) -> TaskPrompt:
     """What the request's task asks. Raises `ArgumentError` for metadata that names what does not exist."""
     mai = (request.metadata or {}).get("mai")
     if mai is None:
-        return TaskPrompt(ANY, None, False)
+        return TaskPrompt(GENERIC, None, False)
     if not isinstance(mai, Mapping) or mai.get("benchmark") not in BENCHMARKS or mai.get("variant") not in VARIANTS:
         raise ArgumentError(
             f"Task {request.args[4]} has metadata mai={mai}: it must name a benchmark ({', '.join(BENCHMARKS)}) "

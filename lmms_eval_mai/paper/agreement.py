@@ -1,10 +1,11 @@
-"""Mutual verification: per benchmark, what kind of answer a document wants, how an answer is parsed, and
-when two answers are the same (Section 4.1). Over lmms-eval's own parsers and metrics.
+"""Mutual verification (Section 4.1): for each benchmark, the form of the answer, its parser and its rule of agreement.
 
-Two rules are ours. An answer that is empty or does not parse is None, and None agrees with nothing.
-Agreement is symmetric and deterministic: no random fallback, no order of a set. Knows nothing of engines.
+Parsers and metrics are lmms-eval's own. Two rules are ours. An empty answer, or one that does not parse, is None, and
+None agrees with nothing. Agreement is symmetric and deterministic: it never guesses and never depends on the order of a
+set. This module knows nothing of engines.
 
-lmms-eval's modules are imported when first used: `lmms_eval.tasks` takes seconds.
+To add a benchmark, add a `Benchmark` to `BENCHMARKS`. Functions import lmms-eval's task modules when they first need
+them, because `lmms_eval.tasks` takes seconds to import.
 """
 
 import ast
@@ -21,51 +22,56 @@ from lmms_eval_mai.paper.prompts import Kind
 Doc = Mapping[str, Any]
 
 _BRACKETS = re.compile(r"(?<!\[)\[{2,}((?:(?!\[\[).)*?)\]{2,}", re.DOTALL)
-_CHATTY = "lmms_eval.tasks.mmbench.mmbench_evals"
+_NOISY_MODULE = "lmms_eval.tasks.mmbench.mmbench_evals"
 _DIGIT = re.compile(r"\d")
 
 
 @dataclass(frozen=True)
 class AgreementRules:
-    """What the user may choose about agreement."""
+    """The user's choices for the rules of agreement."""
 
     anls_threshold: float = 0.9
-    """InfoVQA: least ANLS of two answers that agree. The metric's own 0.5 calls "2019" and "2018" the same."""
+    """InfoVQA: the smallest ANLS of two answers that agree. The metric's own 0.5 is too low: "north" and
+    "south" have 0.6."""
     chartqa_match: Literal["exact", "relaxed"] = "exact"
-    """ChartQA: same text, or within lmms-eval's relaxed correctness in both directions."""
+    """ChartQA: `exact` requires equal texts; `relaxed` requires lmms-eval's relaxed correctness in both directions."""
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One benchmark's side of Section 4.1."""
+    """The parser and the rule of agreement of one benchmark."""
 
     name: str
     kind: Callable[[Doc], Kind]
+    """Document -> the form of its answer."""
     parse: Callable[[str, Doc], str | None]
-    """(the content of the last [[...]], or the whole text; the document) -> the answer, None if it does not parse."""
+    """(result of `extract_answer`, document) -> the parsed answer, or None if it does not parse."""
     agree: Callable[[str, str, AgreementRules], bool]
-    """Whether two parsed answers are the same; symmetric."""
+    """Whether two parsed answers are the same. Must be symmetric."""
 
 
 @dataclass(frozen=True)
 class Verification:
-    """One comparison of a small and a large answer: what was parsed, and whether it agrees."""
+    """One comparison of a small model's answer with a large model's."""
 
     small: str | None
+    """The small model's parsed answer. None if it does not parse."""
     large: str | None
     agree: bool
 
 
 def extract_answer(text: str) -> str:
-    """The content of the last `[[...]]`; without brackets the whole text. Stripped, and without what a thinking
-    model puts between its own tags (lmms-eval's default ones)."""
+    """Return the content of the last `[[...]]`, or the whole text if there are no brackets.
+
+    Reasoning between lmms-eval's default tags (`<think>`, `<analysis>`) is removed first. The result is stripped.
+    """
     text = strip_reasoning_tags(text, [["<think>", "</think>"], ["<analysis>", "</analysis>"]])
     found = _BRACKETS.findall(text)
     return (found[-1] if found else text).strip()
 
 
 def verify(benchmark: Benchmark, doc: Doc, small: str, large: str, rules: AgreementRules) -> Verification:
-    """Compare a small and a large model's texts for one document."""
+    """Parse and compare the texts of a small and a large model for one document."""
     a, b = (benchmark.parse(extract_answer(text), doc) or None for text in (small, large))
     return Verification(a, b, a is not None and b is not None and benchmark.agree(a, b, rules))
 
@@ -78,7 +84,7 @@ def _parse_yes_no(answer: str, doc: Doc) -> str | None:
 
     answer = answer.strip(" *_`\"'")
     verdict = parse_pred_ans(answer)
-    # parse_pred_ans looks for the letters in the first four characters: "Not sure" and "Nothing" would be a no.
+    # parse_pred_ans searches the first four characters for the letters, and would read "Not sure" and "Nothing" as no.
     return verdict if verdict != "other" and re.match(rf"\W*({verdict}\b|[yn]\W*$)", answer, re.IGNORECASE) else None
 
 
@@ -86,17 +92,17 @@ def _parse_yes_no(answer: str, doc: Doc) -> str | None:
 
 
 class _NoGuess(list):  # type: ignore[type-arg]
-    """Choices that lmms-eval's MMMU parser can iterate but not draw from.
+    """Choices that lmms-eval's MMMU parser can iterate over but cannot draw from.
 
-    When nothing parses it returns `random.choice(all_choices)`: two failures could agree, and the global
-    random state would move. An empty length makes `random.choice` raise before it draws.
+    If an answer does not parse, that parser returns `random.choice(all_choices)`. Two answers that do not parse could
+    then agree, and the global random state would change. A length of 0 makes `random.choice` raise before it draws.
     """
 
     def __len__(self) -> int:
         return 0
 
     def __getitem__(self, index: Any) -> Any:
-        raise IndexError("nothing parsed")  # Python 3.10 does not look at the length
+        raise IndexError("nothing parsed")  # for Python 3.10, whose random.choice does not check the length
 
 
 def _parse_mmmu(answer: str, doc: Doc) -> str | None:
@@ -112,7 +118,7 @@ def _parse_mmmu(answer: str, doc: Doc) -> str | None:
 
 
 def _agree_mmmu(a: str, b: str, rules: AgreementRules) -> bool:
-    """Equal, or each is right where the other is taken for gold (MMMU's open rule is not symmetric)."""
+    """Equal, or each answer is right with the other one as gold. Both are needed: MMMU's open rule is not symmetric."""
     if a == b:
         return True
     from lmms_eval.tasks.mmmu.utils import eval_open, parse_open_response
@@ -130,22 +136,22 @@ def _mmmu_kind(doc: Doc) -> Kind:
 def _parse_mmbench(answer: str, doc: Doc) -> str | None:
     from lmms_eval.tasks.mmbench.en_utils import mmbench_evaluator
 
-    # The dict is a fresh one: can_infer_text lower-cases it.
+    # A new dict, because can_infer_text changes its values to lower case.
     choices = {letter: str(doc[letter]) for letter in "ABCD" if _is_given(doc.get(letter))}
-    logger.disable(_CHATTY)  # it logs every answer with a stray "A"
+    logger.disable(_NOISY_MODULE)  # it logs a line for many answers with the word "A"
     try:
         letter = mmbench_evaluator.can_infer(answer, choices)
     finally:
-        logger.enable(_CHATTY)
+        logger.enable(_NOISY_MODULE)
     return letter if letter in choices else None
 
 
 def _is_given(option: Any) -> bool:
-    return str(option) not in ("", "nan", "None")  # how data sets write "no such option"
+    return str(option) not in ("", "nan", "None")  # datasets mark a missing option in these ways
 
 
 def _realworldqa_letters(doc: Doc) -> list[str]:
-    """The options that a question lists ("A. Left."); empty for an open question."""
+    """Return the letters of the options in a question ("A. Left."). Empty for an open question."""
     letters = re.findall(r"^\s*([A-H])[.)]\s", doc["question"], re.MULTILINE)
     if letters:
         return sorted(set(letters))
@@ -161,15 +167,15 @@ def _letter(answer: str, letters: list[str]) -> str | None:
     from lmms_eval.tasks._task_utils.mcq_extract import extract_mcq_answer
 
     letter = extract_mcq_answer(answer, choices=letters)
-    # Its last resort is any capital of any word: "Bird" would be a B.
+    # Its last fallback takes any capital letter of any word, and would read "Bird" as B.
     return letter if letter and re.search(rf"\b{letter}\b", answer) else None
 
 
-# --- ChartQA, InfoVQA, shapes, and tasks that are not ours ----------------------------------------------------------
+# --- ChartQA, InfoVQA, shapes, and other lmms-eval tasks -----------------------------------------------------
 
 
 def _exact(answer: str, doc: Doc) -> str | None:
-    """lmms-eval's ExactMatchVerifier: case and surrounding space do not count."""
+    """Ignore case and surrounding space, as lmms-eval's ExactMatchVerifier."""
     return answer.strip().lower()
 
 
@@ -182,12 +188,12 @@ def _agree_chartqa(a: str, b: str, rules: AgreementRules) -> bool:
         return a == b
     from lmms_eval.tasks.chartqa.utils import relaxed_correctness
 
-    # Relative to the target, so (105.1, 100) fails where (100, 105.1) passes: both directions must hold.
+    # The tolerance is relative to the target: (100, 105.1) passes and (105.1, 100) fails. Require both directions.
     return relaxed_correctness(a, b) and relaxed_correctness(b, a)
 
 
 def _agree_infovqa(a: str, b: str, rules: AgreementRules) -> bool:
-    """ANLS for words. Answers with numbers must be the same: "1.5 million" is 0.91 of "1.5 billion"."""
+    """Use ANLS for words. Answers with digits must be equal: "1.5 million" and "1.5 billion" have an ANLS of 0.91."""
     if _DIGIT.search(a + b):
         return a.split() == b.split()
     from lmms_eval.api.metrics import anls
@@ -196,7 +202,7 @@ def _agree_infovqa(a: str, b: str, rules: AgreementRules) -> bool:
 
 
 def _options(doc: Doc) -> list[str]:
-    """The option letters of a document of shapes or of a task that is not ours; empty if it shows none."""
+    """Return the option letters of a document of shapes or of another lmms-eval task. Empty if it has no options."""
     columns = [letter for letter in "ABCDEFGH" if _is_given(doc.get(letter))]
     if len(columns) >= 2:
         return columns
@@ -205,13 +211,13 @@ def _options(doc: Doc) -> list[str]:
             try:
                 value = ast.literal_eval(value)
             except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-                continue  # a text, not a list
+                continue  # plain text, not a list
         if isinstance(value, list | tuple | dict) and 2 <= len(value) <= 26:
             return [chr(ord("A") + i) for i in range(len(value))]
     return []
 
 
-def _parse_any(answer: str, doc: Doc) -> str | None:
+def _parse_generic(answer: str, doc: Doc) -> str | None:
     letters = _options(doc)
     return _letter(answer, letters) if letters else _exact(answer, doc)
 
@@ -223,8 +229,8 @@ def _word(doc: Doc) -> Kind:
     return "word"
 
 
-def _letter_if(listed: Callable[[Doc], list[str]]) -> Callable[[Doc], Kind]:
-    return lambda doc: "letter" if listed(doc) else "word"
+def _letter_if(options: Callable[[Doc], list[str]]) -> Callable[[Doc], Kind]:
+    return lambda doc: "letter" if options(doc) else "word"
 
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -236,10 +242,10 @@ BENCHMARKS: dict[str, Benchmark] = {
         Benchmark("chartqa", _word, _exact, _agree_chartqa),
         Benchmark("infovqa_val", _word, _exact, _agree_infovqa),
         Benchmark("realworldqa", _letter_if(_realworldqa_letters), _parse_realworldqa, _equal),
-        Benchmark("shapes", _letter_if(_options), _parse_any, _equal),
+        Benchmark("shapes", _letter_if(_options), _parse_generic, _equal),
     )
 }
+"""Name -> benchmark."""
 
-ANY = Benchmark("any", _letter_if(_options), _parse_any, _equal)
-"""Rules for a task that is not ours: normalised exact match, or the option letter where the document has
-options."""
+GENERIC = Benchmark("any", _letter_if(_options), _parse_generic, _equal)
+"""Rules for other lmms-eval tasks: the option letter if the document has options, else the normalised text."""

@@ -1,17 +1,27 @@
-"""The prompt templates of Appendix C, byte for byte, and which benchmark uses which.
+"""The prompt templates of Appendix C, byte for byte, and the template of each benchmark.
 
-Knows nothing of engines or of lmms-eval. The paper prints a typographic apostrophe in "option's"; it is
-LaTeX's rendering of the ASCII one that lmms-eval's own prompts have, and ASCII is used here. Other choices
-are in docs/paper-notes.md.
+This module knows nothing of engines and of lmms-eval. One character differs from the print: "option's" has a
+typographic apostrophe in the paper and an ASCII one here, as in lmms-eval's own prompts, because LaTeX prints ' that
+way. docs/paper-notes.md lists the other choices.
 """
 
 import hashlib
 from typing import Literal
 
 Kind = Literal["word", "letter"]
-"""Prompt 1 (`word`: a single word or phrase) or Prompt 2 (`letter`: the option's letter)."""
+"""Form of the answer. `word`: a single word or phrase (Prompt 1). `letter`: the letter of an option (Prompt 2)."""
 
 Variant = Literal["S", "E", "R"]
+"""Simple, Explain or Reasoning prompt."""
+
+VARIANTS: dict[str, tuple[Variant, bool]] = {
+    "s": ("S", False),
+    "e": ("E", False),
+    "r": ("R", False),
+    "e_s2": ("E", True),
+    "r_s2": ("R", True),
+}
+"""Suffix of a task's name -> its prompt, and whether a second stage gives the answer (Appendix B.3)."""
 
 INSTRUCTIONS: dict[tuple[Variant, Kind], str] = {
     ("S", "word"): (
@@ -51,9 +61,9 @@ _REFERENCE = (
 )
 
 REASON_TRANSFER: dict[str, dict[Kind, str]] = {
-    # Prompt 1, "for POPE and ChartQA", is the text of Stage 2.
+    # Prompt 1, "for POPE and ChartQA", has the text of Stage 2.
     "previous_thinking": STAGE2,
-    # Prompt 2, "for MMBench, MMMU and InfoVQA, RealWorldQA". Its `word` form is the one Example 3 (B.6) prints.
+    # Prompt 2, "for MMBench, MMMU and InfoVQA, RealWorldQA". Example 3 (B.6) prints its `word` form.
     "reference": {
         "letter": (
             _REFERENCE + "Answer with the option's letter from the given choices directly in the format: [[answer]]."
@@ -71,30 +81,30 @@ TRANSFER_TEMPLATE: dict[str, str] = {
     "realworldqa": "reference",
     "shapes": "reference",
 }
-"""Benchmark -> the Reason Transfer prompt that Appendix C gives it (`shapes` is ours). Tasks that are not in it
-get `reference`."""
+"""Benchmark -> its Reason Transfer prompt in Appendix C (`shapes` is not in the paper). All other lmms-eval tasks use
+`reference`."""
 
 MAX_TOKENS: dict[str, int] = {"S": 1024, "E": 4096, "R": 4096, "answer": 1024}
-"""Output limits. They only cap: the longest average in Tables 5 and 13 is 2,019 tokens (2B, MMMU, R)."""
+"""Output limits in tokens. The longest average in Tables 5 and 13 is 2,019 (2B, MMMU, R)."""
 
 
 def instruction(variant: Variant, kind: Kind) -> str:
-    """The answer-format sentence that ends a Simple, Explain or Reasoning prompt."""
+    """Return the answer-format sentence at the end of a Simple, Explain or Reasoning prompt."""
     return INSTRUCTIONS[variant, kind]
 
 
 def stage2(thinking: str, kind: Kind) -> str:
-    """Stage 2 of a two-stage prompt: Rs_think + Prompt_simple of Eq. 8."""
+    """Return the second stage of a two-stage prompt: R_think^s + Prompt_simple of Eq. 8."""
     return STAGE2[kind].format(stage1_response=thinking)
 
 
 def transfer(benchmark: str, thinking: str, kind: Kind) -> str:
-    """Reason Transfer: Rs_think + Prompt_simple of Eq. 9, as `benchmark` has it."""
+    """Return the Reason Transfer prompt of a benchmark: R_think^s + Prompt_simple of Eq. 9."""
     template = REASON_TRANSFER[TRANSFER_TEMPLATE.get(benchmark, "reference")][kind]
     return template.format(stage1_response=thinking)
 
 
 def digest() -> str:
-    """Return a hash of all templates and limits of this module: runs with different prompts must not share answers."""
+    """Return a hash of the templates and limits of this module. Runs with different prompts must not share answers."""
     constants = (INSTRUCTIONS, STAGE2, REASON_TRANSFER, TRANSFER_TEMPLATE, MAX_TOKENS)
     return hashlib.blake2b(repr(constants).encode(), digest_size=8).hexdigest()

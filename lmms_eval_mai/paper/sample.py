@@ -1,16 +1,16 @@
-"""What walks through the cascade (`Sample`) and what comes out (`Trace`). Plain data."""
+"""The input and the output of the method as plain data: a `Sample` and its `Trace`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from lmms_eval_mai.engines.base import Call, Message, Sampling, Side, Stage
+from lmms_eval_mai.engines.base import Call, Message, Sampling, Stage
 from lmms_eval_mai.paper.agreement import Benchmark, Doc, Verification
 from lmms_eval_mai.paper.prompts import Kind, Variant
 
 Exit = Literal["agree_short", "agree_think", "transfer", "small", "large"]
-"""Where a sample leaves. agree_short: MV small(S)/large(S). agree_think: MV small(R)/large(S). transfer: RT.
-`small` and `large` are the only exits of the modes of those names."""
+"""Where a sample finishes, with the names of Table 10: agree_short is MV small(S)/large(S), agree_think is
+MV small(R)/large(S), transfer is RT. `small` and `large` are the only exits of the modes of these names."""
 
 EXITS: dict[str, tuple[Exit, ...]] = {
     "cascade": ("agree_short", "agree_think", "transfer"),
@@ -18,39 +18,38 @@ EXITS: dict[str, tuple[Exit, ...]] = {
     "small": ("small",),
     "large": ("large",),
 }
-"""Mode -> the exits it has."""
+"""Mode -> its exits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One document, opened: its images are decoded. Dropped as soon as its trace is there."""
+    """One opened document, with decoded images. It is dropped as soon as its trace exists, to free the images."""
 
     task: str
     doc_id: int
     repeat: int
+    """Number of this repeat of the document, from 0 (`lmms-eval -n`)."""
     question: tuple[Message, ...]
-    """Images and question; a stage's text is appended to the last turn."""
+    """Q of the equations: images and question. A stage appends its text to the last message."""
     doc: Doc
+    """The document without its images, for the parsers."""
     benchmark: Benchmark
+    """The rules of agreement."""
     kind: Kind
     variant: Variant | None
-    """The task's own prompt; None for a task that is not ours, whose own prompt is the question itself."""
+    """The task's own prompt. None for other lmms-eval tasks, whose prompt is part of the question."""
     two_stage: bool
-    """Whether the small model's answer comes from a second stage (Eq. 8, the `_s2` tasks)."""
+    """Whether the small model answers in a second call after thinking (Eq. 8; the `_s2` tasks)."""
     sampling: Mapping[Stage, Sampling]
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What happened to one sample."""
+    """The record of one sample's run: its calls, its verifications and its exit."""
 
     exit: Exit
     answer: Call
     """The call whose text is the final answer."""
     calls: tuple[Call, ...]
     verifications: tuple[Verification, ...]
-    """In order: short answers (Eq. 5-6), then thought answer against the large model's short one."""
-
-    def side(self, side: Side) -> tuple[Call, ...]:
-        """The calls to one engine."""
-        return tuple(call for call in self.calls if call.key.side == side)
+    """In order: the two short answers (Eq. 5 and 6), then the thought answer with the large model's short answer."""

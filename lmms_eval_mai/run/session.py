@@ -16,8 +16,9 @@ from tqdm import tqdm
 
 from lmms_eval_mai.engines.base import SIDES
 from lmms_eval_mai.errors import MaiError, SampleError, TooManyErrors
-from lmms_eval_mai.paper.cascade import MODES, Pair
+from lmms_eval_mai.paper.cascade import MODES
 from lmms_eval_mai.paper.sample import Sample, Trace
+from lmms_eval_mai.paper.sample_run import Pair
 from lmms_eval_mai.run import fingerprint, table
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.engine_chain import build_engines

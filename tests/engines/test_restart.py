@@ -21,8 +21,9 @@ from lmms_eval_mai.errors import (
     MaiError,
     SampleError,
 )
-from lmms_eval_mai.paper.cascade import Pair, cascade
+from lmms_eval_mai.paper.cascade import cascade
 from lmms_eval_mai.paper.sample import Sample, Trace
+from lmms_eval_mai.paper.sample_run import Pair
 from lmms_eval_mai.run.scheduler import run_samples
 
 SAMPLING = Sampling(max_tokens=8)

@@ -10,8 +10,9 @@ from lmms_eval_mai.engines.base import Call, Image, Prompt, Sampling
 from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine
 from lmms_eval_mai.errors import MissingAnswer, PromptTooLong
 from lmms_eval_mai.paper import prompts
-from lmms_eval_mai.paper.cascade import MODES, Pair, cascade
+from lmms_eval_mai.paper.cascade import MODES, cascade
 from lmms_eval_mai.paper.sample import EXITS, Sample, Trace
+from lmms_eval_mai.paper.sample_run import Pair
 
 YES, NO = "[[Yes]]", "[[No]]"
 

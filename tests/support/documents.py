@@ -5,11 +5,11 @@ import ast
 import random
 from typing import Any
 
-from lmms_eval_mai.paper.agreement import ANY, BENCHMARKS, AgreementRules
+from lmms_eval_mai.paper.agreement import BENCHMARKS, GENERIC, AgreementRules
 
 RULES = AgreementRules()
 RELAXED = AgreementRules(chartqa_match="relaxed")
-ALL = {**BENCHMARKS, "any": ANY}
+ALL = {**BENCHMARKS, "any": GENERIC}
 
 MMMU_CHOICE = {"question_type": "multiple-choice", "options": "['red', 'green', 'blue', 'orange']"}
 MMMU_OPEN = {"question_type": "open", "options": "[]"}

@@ -8,9 +8,9 @@ from PIL import Image as PilImage
 from lmms_eval_mai.engines.base import Image, Message, Prompt, Sampling
 from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.errors import MissingAnswer
-from lmms_eval_mai.paper.agreement import ANY, BENCHMARKS
-from lmms_eval_mai.paper.cascade import Pair
+from lmms_eval_mai.paper.agreement import BENCHMARKS, GENERIC
 from lmms_eval_mai.paper.sample import Sample
+from lmms_eval_mai.paper.sample_run import Pair
 
 STAGES = ("short", "think", "stage2", "transfer", "task")
 
@@ -19,7 +19,7 @@ def sample(
     benchmark: str = "pope", variant: str | None = "S", *, two_stage: bool = False, doc_id: int = 0, doc: Any = None
 ) -> Sample:
     """A sample with a real picture, as `open_sample` makes them."""
-    rules = BENCHMARKS.get(benchmark, ANY)
+    rules = BENCHMARKS.get(benchmark, GENERIC)
     doc = doc or {"question": "Is there a dog in the image?"}
     picture = Image(PilImage.new("RGB", (64, 48), "red"), f"picture-{doc_id}")
     return Sample(

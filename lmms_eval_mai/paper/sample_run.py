@@ -1,0 +1,100 @@
+"""The run of one sample: its calls to the two models and its verifications. `cascade.py` decides which calls to make.
+
+Also here: the pair of models, and what happens to thinking that does not fit a model's context.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass, field, replace
+from typing import Any, get_args
+
+from lmms_eval_mai.engines.base import Call, CallKey, Engine, Message, Prompt, Side, Stage
+from lmms_eval_mai.errors import PromptTooLong
+from lmms_eval_mai.paper.agreement import AgreementRules, Verification, verify
+from lmms_eval_mai.paper.prompts import Variant
+from lmms_eval_mai.paper.sample import Exit, Sample, Trace
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The two VLMs and the user's choices for how they work together. The modes `small` and `large` call only the
+    engine of that name."""
+
+    small: Engine
+    large: Engine
+    think: Variant = "R"
+    """Prompt_think of Eq. 7 for tasks that name none themselves: `_s` tasks and other lmms-eval tasks."""
+    rules: AgreementRules = AgreementRules()  # noqa: RUF009 - frozen
+    on_overflow: str = "truncate"
+    """How to treat thinking that does not fit the context: `truncate` or `error`."""
+
+
+@dataclass
+class SampleRun:
+    """One sample while it runs. Makes its calls and records them for the trace."""
+
+    sample: Sample
+    pair: Pair
+    calls: list[Call] = field(default_factory=list)
+    verifications: list[Verification] = field(default_factory=list)
+
+    @property
+    def think(self) -> Variant:
+        """Return the thinking prompt: the task's own E or R, else that of the pair."""
+        variant = self.sample.variant
+        return variant if variant in ("E", "R") else self.pair.think
+
+    async def call(self, side: Side, stage: Stage, text: str, thinking: str = "") -> Call:
+        """Send the question and the stage's text to one model.
+
+        `thinking` is the part of `text` that holds thinking. If the prompt is too long for the context, the beginning
+        of this part is left out. Raises the engine's errors, and `PromptTooLong` if that is not enough or not allowed.
+        """
+        engine = self.pair.small if side == "small" else self.pair.large
+        sample = self.sample
+        sampling = sample.sampling[stage]
+        prompt = Prompt(with_stage_text(sample, text), CallKey(sample.task, sample.doc_id, sample.repeat, side, stage))
+        try:
+            call = await engine.generate(prompt, sampling)
+        except PromptTooLong:
+            if not thinking or self.pair.on_overflow == "error":
+                raise
+            end, dropped = await engine.truncate_thinking(prompt, thinking, sampling)
+            shorter = replace(prompt, messages=with_stage_text(sample, text.replace(thinking, end, 1)))
+            call = replace(await engine.generate(shorter, sampling), dropped_tokens=dropped)
+        self.calls.append(call)
+        return call
+
+    def agree(self, small: Call, large: Call) -> bool:
+        """Verify the small model's answer with the large model's (Section 4.1) and record the verification."""
+        result = verify(self.sample.benchmark, self.sample.doc, small.text, large.text, self.pair.rules)
+        self.verifications.append(result)
+        return result.agree
+
+    def finish(self, exit: Exit, answer: Call) -> Trace:
+        """Return the trace. Its calls are in the order of the stages, because short answers may finish in any order."""
+        stages = get_args(Stage)
+        calls = sorted(self.calls, key=lambda call: (stages.index(call.key.stage), call.key.side == "large"))
+        return Trace(exit, answer, tuple(calls), tuple(self.verifications))
+
+
+def with_stage_text(sample: Sample, text: str) -> tuple[Message, ...]:
+    """Return the chat with the stage's text at its very end, so that all calls of a sample share the same prefix."""
+    *messages, last = sample.question
+    if not text:
+        return sample.question
+    if sample.variant is None:  # the questions of our own tasks already end with a line break
+        text = "\n" + text
+    return (*messages, Message(last.role, (*last.content, text)))
+
+
+async def gather_or_cancel(first: Coroutine[Any, Any, Call], second: Coroutine[Any, Any, Call]) -> tuple[Call, Call]:
+    """Make two calls at once. If one fails, cancel the other one and raise the error."""
+    tasks = asyncio.ensure_future(first), asyncio.ensure_future(second)
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
