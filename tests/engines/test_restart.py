@@ -1,4 +1,4 @@
-"""An engine that dies comes back, what it had finished is not asked again, and the one call that kills it is found."""
+"""Crashed engines are restarted, interrupted calls are retried, and a call that crashes the engine is isolated."""
 
 import asyncio
 from collections import Counter
@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from support.samples import sample
 
-from lmms_eval_mai.engines import restart
 from lmms_eval_mai.engines.base import Call, CallKey, Message, Prompt, Sampling
 from lmms_eval_mai.engines.restart import RestartingEngine
 from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine, ScriptedOptions
@@ -34,25 +33,28 @@ def prompt(number: int) -> Prompt:
 
 
 class Script:
-    """Answers every call after `seconds`; a death or a hang wherever `fault` says so. Keeps what was asked."""
+    """Answers every call after `seconds`, and counts the attempts of each call.
+
+    `fault(number, attempt)` returns the fault of an attempt, or None.
+    """
 
     def __init__(self, fault: Callable[[int, int], str | None], seconds: float = 0.01) -> None:
-        self.asked: Counter[int] = Counter()
+        self.attempts: Counter[int] = Counter()
         self._fault = fault
         self._seconds = seconds
 
-    def __call__(self, asked: Prompt) -> Answer:
-        number = asked.key.doc_id
-        self.asked[number] += 1
-        fault: Any = self._fault(number, self.asked[number])
+    def __call__(self, prompt: Prompt) -> Answer:
+        number = prompt.key.doc_id
+        self.attempts[number] += 1
+        fault: Any = self._fault(number, self.attempts[number])
         return Answer(f"answer {number}", seconds=self._seconds * (1 + number % 5), fault=fault)
 
 
-def ask(script: Script, numbers: Iterable[int], restarts: int = 2, **more: Any) -> list[Any]:
-    """All calls at once; errors are returned like answers."""
+def generate_all(script: Script, numbers: Iterable[int], restarts: int = 2) -> list[Any]:
+    """Make all calls at once. Errors are returned like answers."""
 
     async def run() -> list[Any]:
-        engine = RestartingEngine(ScriptedEngine("small", script), restarts, **more)
+        engine = RestartingEngine(ScriptedEngine("small", script), restarts)
         await engine.start()
         calls = (engine.generate(prompt(number), SAMPLING) for number in numbers)
         return await asyncio.gather(*calls, return_exceptions=True)
@@ -60,36 +62,36 @@ def ask(script: Script, numbers: Iterable[int], restarts: int = 2, **more: Any) 
     return asyncio.run(run())
 
 
-def test_after_a_death_what_was_in_flight_is_asked_again_and_all_are_answered() -> None:
-    script = Script(lambda number, time: "death" if (number, time) == (7, 1) else None)
-    assert [call.text for call in ask(script, range(20))] == [f"answer {i}" for i in range(20)]
-    assert set(script.asked.values()) <= {1, 2}
+def test_calls_interrupted_by_a_crash_are_retried_and_answered() -> None:
+    script = Script(lambda number, attempt: "death" if (number, attempt) == (7, 1) else None)
+    assert [call.text for call in generate_all(script, range(20))] == [f"answer {i}" for i in range(20)]
+    assert set(script.attempts.values()) <= {1, 2}
 
 
-def test_the_call_that_kills_is_its_samples_error_and_the_others_are_answered() -> None:
-    script = Script(lambda number, time: "death" if number == 7 else None)
-    found = ask(script, range(20))
+def test_a_call_that_crashes_the_engine_fails_and_the_other_calls_are_answered() -> None:
+    script = Script(lambda number, attempt: "death" if number == 7 else None)
+    found = generate_all(script, range(20))
     assert isinstance(found[7], EngineCrashedByCall) and "task document 7, small short" in str(found[7])
     assert [call.text for i, call in enumerate(found) if i != 7] == [f"answer {i}" for i in range(20) if i != 7]
 
 
-def test_a_call_that_kills_alone_is_found_at_the_second_death() -> None:
-    script = Script(lambda number, time: "death")
-    (found,) = ask(script, [0])
-    assert isinstance(found, EngineCrashedByCall) and script.asked[0] == 2
+def test_a_single_call_that_crashes_the_engine_fails_at_the_second_crash() -> None:
+    script = Script(lambda number, attempt: "death")
+    (found,) = generate_all(script, [0])
+    assert isinstance(found, EngineCrashedByCall) and script.attempts[0] == 2
 
 
-def test_several_killers_are_all_found_and_cost_no_restarts() -> None:
-    killers = {3, 11, 17}
-    script = Script(lambda number, time: "death" if number in killers else None)
-    found = ask(script, range(20), restarts=1)
-    assert {i for i, one in enumerate(found) if isinstance(one, EngineCrashedByCall)} == killers
-    assert all(isinstance(one, Call) for i, one in enumerate(found) if i not in killers)
+def test_several_calls_that_crash_the_engine_are_all_isolated_and_use_no_restarts() -> None:
+    crashers = {3, 11, 17}
+    script = Script(lambda number, attempt: "death" if number in crashers else None)
+    found = generate_all(script, range(20), restarts=1)
+    assert {i for i, one in enumerate(found) if isinstance(one, EngineCrashedByCall)} == crashers
+    assert all(isinstance(one, Call) for i, one in enumerate(found) if i not in crashers)
 
 
-def test_an_engine_that_dies_of_no_single_call_is_given_up_after_its_restarts() -> None:
-    """Four waves, one death in each; two restarts see two of them through."""
-    script = Script(lambda number, time: "death" if (number % 20, time) == (7, 1) else None)
+def test_an_engine_whose_crashes_no_call_explains_is_not_restarted_when_no_restarts_are_left() -> None:
+    """Four groups of calls with one crash in each: two restarts are enough for two groups."""
+    script = Script(lambda number, attempt: "death" if (number % 20, attempt) == (7, 1) else None)
 
     async def run() -> list[list[Any]]:
         engine = RestartingEngine(ScriptedEngine("small", script), restarts=2)
@@ -104,11 +106,11 @@ def test_an_engine_that_dies_of_no_single_call_is_given_up_after_its_restarts() 
 
     first, second, third, fourth = asyncio.run(run())
     assert all(isinstance(one, Call) for one in first + second)
-    assert any(isinstance(one, EngineCrashed) and "of engine_restarts=2, none is left" in str(one) for one in third)
+    assert any(isinstance(one, EngineCrashed) and "no restarts left (engine_restarts=2)" in str(one) for one in third)
     assert all(isinstance(one, EngineCrashed) for one in fourth)
 
 
-def test_an_engine_that_dies_of_everything_is_given_up_and_does_not_blame_every_sample() -> None:
+def test_an_engine_that_crashes_on_every_call_is_given_up_after_three_isolated_calls() -> None:
     starts = 0
 
     class Counted(ScriptedEngine):
@@ -118,7 +120,7 @@ def test_an_engine_that_dies_of_everything_is_given_up_and_does_not_blame_every_
             await super().start()
 
     async def run() -> list[Any]:
-        engine = RestartingEngine(Counted("small", Script(lambda number, time: "death")), restarts=2)
+        engine = RestartingEngine(Counted("small", Script(lambda number, attempt: "death")), restarts=2)
         await engine.start()
         calls = (engine.generate(prompt(number), SAMPLING) for number in range(100))
         return await asyncio.gather(*calls, return_exceptions=True)
@@ -127,9 +129,9 @@ def test_an_engine_that_dies_of_everything_is_given_up_and_does_not_blame_every_
     assert found == {EngineCrashed: 97, EngineCrashedByCall: 3} and starts <= 8
 
 
-def test_an_engine_that_was_given_up_can_be_started_again() -> None:
+def test_an_engine_without_restarts_left_can_be_started_again() -> None:
     async def run() -> tuple[Any, str]:
-        script = Script(lambda number, time: "death" if time == 1 else None)
+        script = Script(lambda number, attempt: "death" if attempt == 1 else None)
         engine = RestartingEngine(ScriptedEngine("small", script), restarts=0)
         await engine.start()
         (given_up,) = await asyncio.gather(engine.generate(prompt(0), SAMPLING), return_exceptions=True)
@@ -141,28 +143,27 @@ def test_an_engine_that_was_given_up_can_be_started_again() -> None:
     assert isinstance(given_up, EngineCrashed) and answered == "answer 0"
 
 
-def test_a_start_that_fails_is_tried_again_while_there_are_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(restart, "RESTART_DELAY_S", 0.01)
-    fine = iter([True, False, True])
+def test_a_failed_restart_is_tried_again_while_restarts_are_left() -> None:
+    starts = iter([True, False, True])
 
-    class Late(ScriptedEngine):
+    class FailsOnce(ScriptedEngine):
         async def start(self) -> None:
-            if not next(fine):
+            if not next(starts):
                 raise EngineStartError("no memory yet")
             await super().start()
 
     async def run() -> str:
-        script = Script(lambda number, time: "death" if time == 1 else None)
-        engine = RestartingEngine(Late("small", script), restarts=2)
+        script = Script(lambda number, attempt: "death" if attempt == 1 else None)
+        engine = RestartingEngine(FailsOnce("small", script), restarts=2, restart_delay_s=0.01)
         await engine.start()
         return (await engine.generate(prompt(0), SAMPLING)).text
 
     assert asyncio.run(run()) == "answer 0"
 
 
-def test_a_call_that_hangs_ends_at_its_timeout_and_frees_its_place() -> None:
+def test_a_call_that_hangs_fails_at_its_timeout_and_frees_its_slot() -> None:
     async def run() -> list[Any]:
-        script = Script(lambda number, time: "hang" if number < 2 else None)
+        script = Script(lambda number, attempt: "hang" if number < 2 else None)
         inner = ScriptedEngine("small", script, ScriptedOptions(slots=2))
         engine = RestartingEngine(inner, restarts=0, call_timeout=0.3)
         await engine.start()
@@ -177,8 +178,8 @@ def test_a_call_that_hangs_ends_at_its_timeout_and_frees_its_place() -> None:
     assert answered.text == "answer 2"
 
 
-def test_a_cancellation_is_never_lost_however_close_the_end_of_the_call() -> None:
-    """`asyncio.wait_for` loses some up to Python 3.11."""
+def test_wait_for_loses_no_cancellation_at_the_moment_the_call_ends() -> None:
+    """`asyncio.wait_for` loses some before Python 3.12."""
 
     async def call(ticks: int) -> None:
         for _ in range(ticks):
@@ -200,13 +201,13 @@ def test_a_cancellation_is_never_lost_however_close_the_end_of_the_call() -> Non
     assert set(early) == {True, False}
 
 
-def test_a_cancelled_suspect_does_not_hold_up_the_others() -> None:
+def test_other_calls_run_after_an_interrupted_call_is_cancelled() -> None:
     async def run() -> str:
-        script = Script(lambda number, time: "death" if (number, time) == (1, 1) else None, seconds=0.05)
+        script = Script(lambda number, attempt: "death" if (number, attempt) == (1, 1) else None, seconds=0.05)
         engine = RestartingEngine(ScriptedEngine("small", script), restarts=2)
         await engine.start()
         tasks = [asyncio.create_task(engine.generate(prompt(number), SAMPLING)) for number in range(5)]
-        while script.asked[0] < 2:  # noqa: ASYNC110 - 0 died with 1 and is asked again
+        while script.attempts[0] < 2:  # noqa: ASYNC110 - the crash of call 1 interrupts call 0, which is retried
             await asyncio.sleep(0)
         tasks[0].cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -216,19 +217,19 @@ def test_a_cancelled_suspect_does_not_hold_up_the_others() -> None:
 
 
 SAMPLES = 9000
-LASTING = {"error_rate": 0.002, "garbage_rate": 0.02, "fault_seed": 3}
-"""The same call has them every time it is asked."""
+PERMANENT = {"error_rate": 0.002, "garbage_rate": 0.02, "fault_seed": 3}
+"""A call has the same of these faults at every attempt."""
 
 
-def walk_9000(options: ScriptedOptions, call_timeout: float | None) -> tuple[dict[int, Trace], dict[int, SampleError]]:
-    def texts(asked: Prompt) -> Answer:
-        key = asked.key
-        way, large = key.doc_id % 3, "Yes" if key.doc_id % 2 else "No"
+def run_9000(options: ScriptedOptions, call_timeout: float | None) -> tuple[dict[int, Trace], dict[int, SampleError]]:
+    def texts(prompt: Prompt) -> Answer:
+        key = prompt.key
+        exit, large = key.doc_id % 3, "Yes" if key.doc_id % 2 else "No"
         other = "No" if large == "Yes" else "Yes"
-        agrees = key.side == "large" or (key.stage == "short" and way == 0) or (key.stage == "think" and way == 1)
+        agrees = key.side == "large" or (key.stage == "short" and exit == 0) or (key.stage == "think" and exit == 1)
         return Answer(f"[[{large if agrees else other}]]", prompt_tokens=10, output_tokens=3, seconds=0.0001)
 
-    def supervised_engine(side: str) -> RestartingEngine:
+    def restarting_engine(side: str) -> RestartingEngine:
         return RestartingEngine(ScriptedEngine(side, texts, options), restarts=1000, call_timeout=call_timeout)
 
     traces: dict[int, Trace] = {}
@@ -242,31 +243,31 @@ def walk_9000(options: ScriptedOptions, call_timeout: float | None) -> tuple[dic
         return True
 
     async def run() -> None:
-        pair = Pair(supervised_engine("small"), supervised_engine("large"))
+        pair = Pair(restarting_engine("small"), restarting_engine("large"))
         for engine in (pair.small, pair.large):
             await engine.start()
-        walk: Callable[[Sample], Awaitable[Trace]] = lambda one: cascade(one, pair)  # noqa: E731
-        await run_samples(SAMPLES, lambda number: sample(doc_id=number), walk, report, max_open=256)
+        run_one: Callable[[Sample], Awaitable[Trace]] = lambda one: cascade(one, pair)  # noqa: E731
+        await run_samples(SAMPLES, lambda number: sample(doc_id=number), run_one, report, max_open=256)
 
     asyncio.run(run())
     return traces, errors
 
 
-def test_9000_samples_on_engines_in_trouble_are_all_answered_or_named() -> None:
-    """Errors, garbage, hangs and deaths at random: none lost, none mislabelled, no error taken for an answer."""
-    calm_traces, calm_errors = walk_9000(ScriptedOptions(**LASTING), None)
-    traces, errors = walk_9000(ScriptedOptions(**LASTING, hang_rate=0.0005, death_rate=0.0001), 5)
+def test_9000_samples_on_faulty_engines_are_all_answered_or_reported_as_errors() -> None:
+    """Faults at random lose no sample, give no sample a wrong error, and turn no error into an answer."""
+    expected_traces, expected_errors = run_9000(ScriptedOptions(**PERMANENT), None)
+    traces, errors = run_9000(ScriptedOptions(**PERMANENT, hang_rate=0.0005, death_rate=0.0001), 5)
     assert len(traces) + len(errors) == SAMPLES and not traces.keys() & errors.keys()
     kinds = Counter(type(error).__name__ for error in errors.values())
-    assert 20 < len(calm_errors) < 120 and 0 < kinds["CallTimeout"] < 60 and kinds["EngineCrashedByCall"] <= 3
-    # Deaths and hangs leave no trace in what is answered, and blame nobody but whom they hung or who killed.
-    lasting = {number for number, error in errors.items() if type(error) is SampleError}
-    others = errors.keys() - lasting
-    assert lasting | (others & calm_errors.keys()) == calm_errors.keys()
+    assert 20 < len(expected_errors) < 120 and 0 < kinds["CallTimeout"] < 60 and kinds["EngineCrashedByCall"] <= 3
+    # Crashes and hangs change no answer, and they fail only the calls that hung or crashed the engine.
+    permanent = {number for number, error in errors.items() if type(error) is SampleError}
+    others = errors.keys() - permanent
+    assert permanent | (others & expected_errors.keys()) == expected_errors.keys()
     for number, trace in traces.items():
-        calm = calm_traces[number]
-        assert trace.exit == calm.exit and trace.answer.key.doc_id == number
-        assert [call.text for call in trace.calls] == [call.text for call in calm.calls]
+        expected = expected_traces[number]
+        assert trace.exit == expected.exit and trace.answer.key.doc_id == number
+        assert [call.text for call in trace.calls] == [call.text for call in expected.calls]
     noise = [trace for trace in traces.values() if any(c.text not in ("[[Yes]]", "[[No]]") for c in trace.calls)]
     assert 100 < len(noise) < 900
     assert all(not v.agree for trace in noise for v in trace.verifications if v.small is None or v.large is None)
@@ -274,13 +275,13 @@ def test_9000_samples_on_engines_in_trouble_are_all_answered_or_named() -> None:
     assert all(t.exit == ("agree_short", "agree_think", "transfer")[number % 3] for number, t in quiet.items())
 
 
-def test_an_error_that_is_not_one_samples_ends_the_run_after_what_is_in_flight() -> None:
+def test_an_error_of_the_engine_ends_the_run_after_the_open_samples() -> None:
     finished: list[int] = []
 
-    async def walk(number: int) -> int:
+    async def run_one(number: int) -> int:
         await asyncio.sleep(0.001 * number)
         if number == 3:
-            raise EngineCrashed("The small engine died.")
+            raise EngineCrashed("The small engine crashed.")
         return number
 
     async def report(number: int, result: int | SampleError) -> bool:
@@ -288,6 +289,6 @@ def test_an_error_that_is_not_one_samples_ends_the_run_after_what_is_in_flight()
         finished.append(number)
         return True
 
-    with pytest.raises(MaiError, match="The small engine died"):
-        asyncio.run(run_samples(1000, lambda number: number, walk, report, max_open=8))
+    with pytest.raises(MaiError, match="The small engine crashed"):
+        asyncio.run(run_samples(1000, lambda number: number, run_one, report, max_open=8))
     assert set(range(8)) - {3} <= set(finished) and len(finished) < 30

@@ -232,7 +232,9 @@ def test_an_engine_that_is_given_up_names_the_samples_that_failed_before(evaluat
     answers = [record("pope_s", doc_id, "short", "[[Yes]]", seconds=0.01) for doc_id in range(3)]
     answers[0]["fault"], answers[2]["fault"] = "error", "death"
     script = str(write_script("both", answers))
-    wanted = r"of engine_restarts=0, none is left\.\nBefore it, 1 samples failed:\n  SampleError: pope_s document 0, "
+    wanted = (
+        r"no restarts left \(engine_restarts=0\)\.\nBefore it, 1 samples failed:\n  SampleError: pope_s document 0, "
+    )
     with pytest.raises(EngineCrashed, match=wanted):
         evaluate(["pope_s"], {"limit": 3}, engine="scripted", small=script, large=script, max_errors=3,
                  engine_restarts=0, max_open_samples=1)  # fmt: skip

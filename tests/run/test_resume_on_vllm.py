@@ -36,7 +36,7 @@ def test_a_run_on_real_engines_that_is_killed_ends_like_one_that_was_not(demo_ru
     engines = _engines(process.pid, journal, more_than=len(lines_of(journal)))
     core = rng.choice([engine for engine in engines if "EngineCore" in engine.name()] or engines)
     os.kill(core.pid, signal.SIGKILL)
-    _wait_for(output.with_suffix(".log"), "It is started again (1 of engine_restarts=2 left)")
+    _wait_for(output.with_suffix(".log"), "It is restarted (1 of engine_restarts=2 left)")
     # At most 16 calls, one a sample on its way, can end without the engine that died.
     assert strike(process, journal, after=len(lines_of(journal)) + 30, how=signal.SIGINT, group=True)
     assert process.exitcode == 1  # KeyboardInterrupt, as always in a library
