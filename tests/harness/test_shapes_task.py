@@ -1,4 +1,4 @@
-"""The five tasks of `shapes`: its documents, prompts and scores, as lmms-eval loads them."""
+"""The five tasks of `shapes` as lmms-eval loads them: documents, prompts and scores."""
 
 import io
 from collections import Counter
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from support.tasks import INSTRUCTIONS, VARIANTS, config, pictures, texts, types
+from support.tasks import INSTRUCTIONS, VARIANTS, config, image_bytes, texts, types
 
 from lmms_eval_mai import plugin
 
@@ -29,7 +29,7 @@ def kind_of(doc: dict[str, Any]) -> str:
     return "letter" if doc["A"] else "word"
 
 
-def test_the_test_split_is_a_thousand_documents_of_every_kind_of_question(docs: list[dict[str, Any]]) -> None:
+def test_the_test_split_has_a_thousand_documents_and_every_kind_of_question(docs: list[dict[str, Any]]) -> None:
     assert len(docs) == 1000
     kinds = Counter(doc["category"] for doc in docs)
     assert set(kinds) == {"yes_no", "count", "compare", "where", "path", "choice"}
@@ -39,25 +39,25 @@ def test_the_test_split_is_a_thousand_documents_of_every_kind_of_question(docs: 
     assert (plugin.task_dir() / "shapes" / "test.parquet").stat().st_size <= 3 * 2**20
 
 
-def test_answers_are_of_the_kind_that_is_asked_for(docs: list[dict[str, Any]]) -> None:
+def test_answers_have_the_form_that_the_question_requires(docs: list[dict[str, Any]]) -> None:
     for doc in docs:
         options = [doc[letter] for letter in "ABCD" if doc[letter]]
         if doc["category"] == "choice":
             assert doc["answer"] in "ABCD" and len(set(options)) == 4
-            assert not doc["question"].startswith("Start at")  # two that are lost name the same letter by chance
+            assert not doc["question"].startswith("Start at")  # two wrong models may name the same letter by chance
         else:
             assert not options
             assert (doc["answer"] in ("yes", "no")) is (doc["category"] in ("yes_no", "compare"))
             assert doc["answer"].isdigit() is (doc["category"] == "count")
 
 
-def test_no_answer_is_right_too_often_to_be_guessed(docs: list[dict[str, Any]]) -> None:
+def test_no_answer_is_so_frequent_that_guessing_it_scores_well(docs: list[dict[str, Any]]) -> None:
     for category, most in (("yes_no", 0.6), ("compare", 0.6), ("choice", 0.35), ("path", 0.2), ("count", 0.4)):
         answers = Counter(doc["answer"] for doc in docs if doc["category"] == category)
         assert max(answers.values()) <= most * answers.total(), answers
 
 
-def test_the_split_is_what_the_tool_draws(docs: list[dict[str, Any]]) -> None:
+def test_the_test_split_equals_the_output_of_its_tool(docs: list[dict[str, Any]]) -> None:
     from make_shapes import SEED, make_rows
 
     drawn = make_rows(1000, SEED)
@@ -68,14 +68,14 @@ def test_the_split_is_what_the_tool_draws(docs: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_document_is_shown_as_picture_question_and_the_papers_instruction(
+def test_messages_hold_image_question_and_the_papers_instruction(
     shapes: dict[str, Any], docs: list[dict[str, Any]], name: str
 ) -> None:
     task = shapes[name]
     for doc in docs[:60]:
         messages = task.doc_to_messages(doc)
         assert types(messages) == ["image", "text", "text"]
-        assert pictures(messages) == [doc["image"].convert("RGB").tobytes()]
+        assert image_bytes(messages) == [doc["image"].convert("RGB").tobytes()]
         question, instruction = texts(messages)
         assert instruction == INSTRUCTIONS[name.split("_")[1], kind_of(doc)]
         options = [f"{letter}. {doc[letter]}" for letter in "ABCD" if doc[letter]]
@@ -83,7 +83,7 @@ def test_a_document_is_shown_as_picture_question_and_the_papers_instruction(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_lmms_eval_scores_by_its_exact_match(
+def test_lmms_eval_scores_with_its_exact_match(
     shapes: dict[str, Any], docs: list[dict[str, Any]], task_manager: Any, name: str
 ) -> None:
     assert config(task_manager, name)["metric_list"][0]["metric"] == "exact_match"
@@ -92,6 +92,6 @@ def test_lmms_eval_scores_by_its_exact_match(
             assert shapes[name].process_results(doc, [given])["exact_match"] == right
 
 
-def test_shapes_are_in_no_tag_of_the_papers_benchmarks(task_manager: Any) -> None:
+def test_the_tags_of_the_papers_benchmarks_do_not_select_shapes(task_manager: Any) -> None:
     for variant in VARIANTS:
         assert not [task for task in task_manager.task_index[f"mai_{variant}"]["task"] if "shapes" in task]

@@ -1,4 +1,4 @@
-"""Our 30 tasks in lmms-eval's index, with the data, scorers and metrics of its own tasks."""
+"""Our tasks in lmms-eval's index: data, scorers and metrics equal those of the built-in tasks."""
 
 import inspect
 from pathlib import Path
@@ -12,7 +12,7 @@ from lmms_eval_mai import plugin
 # --- the index ------------------------------------------------------------------------------------------
 
 
-def test_lmms_eval_lists_thirty_tasks_of_the_six_benchmarks_and_five_of_shapes(task_manager: Any) -> None:
+def test_lmms_eval_lists_thirty_tasks_of_six_benchmarks_and_five_of_shapes(task_manager: Any) -> None:
     ours = [
         name
         for name, entry in task_manager.task_index.items()
@@ -23,17 +23,17 @@ def test_lmms_eval_lists_thirty_tasks_of_the_six_benchmarks_and_five_of_shapes(t
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_tag_holds_the_six_tasks_of_its_variant(task_manager: Any, variant: str) -> None:
+def test_each_tag_selects_the_six_tasks_of_its_variant(task_manager: Any, variant: str) -> None:
     entry = task_manager.task_index[f"mai_{variant}"]
     assert entry["type"] == "tag"
     assert sorted(entry["task"]) == sorted(f"{benchmark}_{variant}" for benchmark in BUILT_IN)
 
 
-def test_there_are_five_tags_of_ours(task_manager: Any) -> None:
+def test_we_add_five_tags(task_manager: Any) -> None:
     assert [tag for tag in task_manager.all_tags if tag.startswith("mai_")] == sorted(f"mai_{v}" for v in VARIANTS)
 
 
-def test_the_built_in_tasks_keep_their_place(task_manager: Any) -> None:
+def test_built_in_tasks_are_not_replaced(task_manager: Any) -> None:
     for name in BUILT_IN.values():
         assert "lmms_eval/tasks/" in task_manager.task_index[name]["yaml_path"]
 
@@ -45,11 +45,12 @@ OURS_ALONE = {
     *("generation_kwargs", "model_specific_generation_kwargs", "filter_list", "reasoning_tags"),
     *("metadata", "dataset_kwargs"),
 }
-"""Keys in which a task of ours is meant to differ. Whatever else either side sets must be the same."""
+"""Keys in which our tasks differ on purpose. All other keys that either task sets must be equal."""
 
 
 def comparable(value: Any) -> Any:
-    """A config value with functions as (name, file): built-ins load their `utils` anew for every reference."""
+    """Return a config value with (name, file) in place of functions, because lmms-eval loads a built-in task's `utils`
+    module again for every reference."""
     if callable(value):
         return value.__name__, inspect.getsourcefile(value)
     if isinstance(value, dict):
@@ -60,7 +61,7 @@ def comparable(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_data_metrics_and_scorer_are_those_of_the_installed_built_in_task(task_manager: Any, name: str) -> None:
+def test_data_metrics_and_scorer_equal_those_of_the_installed_built_in_task(task_manager: Any, name: str) -> None:
     benchmark, _ = split_name(name)
     ours, theirs = config(task_manager, name), config(task_manager, BUILT_IN[benchmark])
     assert {key: comparable(value) for key, value in ours.items() if key not in OURS_ALONE} == {
@@ -70,7 +71,7 @@ def test_data_metrics_and_scorer_are_those_of_the_installed_built_in_task(task_m
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_metrics_of_the_loaded_task_are_those_of_the_loaded_built_in_task(tasks: Loaded, name: str) -> None:
+def test_metrics_of_the_loaded_task_equal_those_of_the_loaded_built_in_task(tasks: Loaded, name: str) -> None:
     ours, theirs = tasks.chat[name], tasks.built_in[split_name(name)[0]]
     assert comparable(ours.aggregation()) == comparable(theirs.aggregation())
     assert ours.higher_is_better() == theirs.higher_is_better()
@@ -81,19 +82,19 @@ def test_metrics_of_the_loaded_task_are_those_of_the_loaded_built_in_task(tasks:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_task_asks_for_no_token_and_sets_the_papers_limits(task_manager: Any, tasks: Loaded, name: str) -> None:
+def test_a_task_needs_no_hub_token_and_sets_the_papers_limits(task_manager: Any, tasks: Loaded, name: str) -> None:
     assert config(task_manager, name)["dataset_kwargs"] == {}
     decoding = tasks.chat[name].config.generation_kwargs
-    assert decoding["until"] == []  # lmms-eval's own default would stop every thinking at its first blank line
+    assert decoding["until"] == []  # lmms-eval's own default would stop all thinking at its first blank line
     assert decoding["max_new_tokens"] == (1024 if name.endswith("_s") else 4096)
     assert (decoding["temperature"], decoding["do_sample"]) == (0.0, False)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_model_is_told_the_benchmark_and_variant_that_the_prompt_was_made_of(tasks: Loaded, name: str) -> None:
+def test_metadata_names_the_benchmark_and_variant_of_the_prompt(tasks: Loaded, name: str) -> None:
     benchmark, variant = split_name(name)
     task = tasks.chat[name]
-    for told in (task.instances[0].metadata["mai"], task.config.lmms_eval_specific_kwargs["default"]):
-        assert told == {"benchmark": benchmark, "variant": variant}
+    for metadata in (task.instances[0].metadata["mai"], task.config.lmms_eval_specific_kwargs["default"]):
+        assert metadata == {"benchmark": benchmark, "variant": variant}
     rounds = "generate_until_multi_round" if name.endswith("_s2") else "generate_until"
     assert task.OUTPUT_TYPE == task.instances[0].request_type == rounds

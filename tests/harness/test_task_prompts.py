@@ -1,4 +1,4 @@
-"""The prompts of our tasks: the built-in tasks' questions and images under the paper's instructions."""
+"""The prompts of our tasks: questions and images of the built-in tasks, instructions of the paper."""
 
 from collections import Counter
 
@@ -12,9 +12,9 @@ from support.tasks import (
     Doc,
     Loaded,
     documents,
+    image_bytes,
     instruction_of,
     kind_of,
-    pictures,
     split_name,
     texts,
     types,
@@ -28,11 +28,11 @@ OFFICIAL = {
     "mmmu_val letter": "Answer with the option's letter from the given choices directly.",
     "mmmu_val word": "Answer the question using a single word or phrase.",
 }
-"""The instruction that ends lmms-eval's own prompt. RealWorldQA's stands in the data set."""
+"""The instruction at the end of lmms-eval's own prompt. RealWorldQA's is part of its dataset."""
 
 
 def question_of(tasks: Loaded, benchmark: str, doc: Doc, words: str) -> str:
-    """The built-in task's words without the instruction that ends them."""
+    """Return the built-in task's text without the instruction at its end."""
     if benchmark == "realworldqa":
         return words
     official = OFFICIAL.get(benchmark) or OFFICIAL[f"{benchmark} {kind_of(benchmark, doc)}"]
@@ -41,7 +41,7 @@ def question_of(tasks: Loaded, benchmark: str, doc: Doc, words: str) -> str:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("realworldqa")])
-def test_the_words_are_the_built_in_tasks_with_the_instruction_exchanged(tasks: Loaded, name: str) -> None:
+def test_text_equals_the_built_in_tasks_text_except_for_the_instruction(tasks: Loaded, name: str) -> None:
     benchmark, _ = split_name(name)
     for doc in documents(tasks, name):
         theirs = "".join(texts(tasks.built_in[benchmark].doc_to_messages(doc)))
@@ -51,19 +51,19 @@ def test_the_words_are_the_built_in_tasks_with_the_instruction_exchanged(tasks: 
 
 @pytest.mark.parametrize("kind", ["letter", "word"])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_realworldqa_asks_our_instruction_in_place_of_the_data_sets_own(tasks: Loaded, variant: str, kind: str) -> None:
+def test_realworldqa_has_our_instruction_instead_of_the_datasets_own(tasks: Loaded, variant: str, kind: str) -> None:
     name = f"realworldqa_{variant}"
     docs = [doc for doc in documents(tasks, name) if kind_of("realworldqa", doc) == kind]
     assert len(docs) == 6
     for doc in docs:
         ours = "".join(texts(tasks.chat[name].doc_to_messages(doc)))
         assert IN_THE_DATA[kind] in doc["question"]
-        asked = doc["question"].replace(IN_THE_DATA[kind], "").split()
-        assert ours.split() == [*asked, *INSTRUCTIONS[variant[0], kind].split()]
+        question = doc["question"].replace(IN_THE_DATA[kind], "").split()
+        assert ours.split() == [*question, *INSTRUCTIONS[variant[0], kind].split()]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_last_block_is_exactly_the_instruction_of_the_right_kind(tasks: Loaded, name: str) -> None:
+def test_last_block_is_exactly_the_instruction_of_the_documents_kind(tasks: Loaded, name: str) -> None:
     benchmark, variant = split_name(name)
     kinds = Counter()
     for doc in documents(tasks, name):
@@ -77,27 +77,27 @@ def test_the_last_block_is_exactly_the_instruction_of_the_right_kind(tasks: Load
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_images_stand_where_the_built_in_task_puts_them(tasks: Loaded, name: str) -> None:
+def test_images_have_the_same_positions_as_in_the_built_in_task(tasks: Loaded, name: str) -> None:
     benchmark, _ = split_name(name)
     orders = set()
     for doc in documents(tasks, name):
         theirs = tasks.built_in[benchmark].doc_to_messages(doc)
         ours = tasks.chat[name].doc_to_messages(doc)
         assert types(ours) == [*types(theirs), "text"]
-        assert pictures(ours) == pictures(theirs)
+        assert image_bytes(ours) == image_bytes(theirs)
         orders.add(tuple(types(ours)))
     interleaved = {("text", "image", "text", "text"), ("image", "text", "text")}
     assert orders == (interleaved if benchmark == "mmmu_val" else {("image", "text", "text")})
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("mmmu_val")])
-def test_the_text_for_simple_models_is_the_words_of_the_message(tasks: Loaded, name: str) -> None:
+def test_text_for_simple_models_equals_the_text_of_the_message(tasks: Loaded, name: str) -> None:
     for doc in documents(tasks, name):
         assert tasks.chat[name].doc_to_text(doc) == "".join(texts(tasks.chat[name].doc_to_messages(doc)))
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("mmmu_val")])
-def test_the_text_of_mmmu_names_its_images_where_the_message_has_them(tasks: Loaded, name: str) -> None:
+def test_mmmu_text_has_a_placeholder_where_the_message_has_an_image(tasks: Loaded, name: str) -> None:
     for doc in documents(tasks, name):
         text = tasks.chat[name].doc_to_text(doc)
         assert "<image 1>" in text
@@ -105,15 +105,15 @@ def test_the_text_of_mmmu_names_its_images_where_the_message_has_them(tasks: Loa
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_document_without_its_image_column_has_the_same_text(tasks: Loaded, name: str) -> None:
+def test_text_is_the_same_without_the_image_column(tasks: Loaded, name: str) -> None:
     for doc in documents(tasks, name):
         bare = {key: value for key, value in doc.items() if not isinstance(value, Image.Image)}
         assert len(bare) < len(doc)
         assert tasks.chat[name].doc_to_text(bare) == tasks.chat[name].doc_to_text(doc)
 
 
-def test_making_mmmu_messages_does_not_change_the_text_made_later(tasks: Loaded) -> None:
-    """mmmu_doc_to_messages sets a flag of its module, after which mmmu_doc_to_text writes <image> for <image 1>."""
+def test_building_mmmu_messages_does_not_change_later_texts(tasks: Loaded) -> None:
+    """mmmu_doc_to_messages sets a flag of its module. After that, mmmu_doc_to_text writes <image> for <image 1>."""
     from lmms_eval.tasks.mmmu import utils
 
     task, docs = tasks.chat["mmmu_val_r"], documents(tasks, "mmmu_val_r")
@@ -130,7 +130,7 @@ def test_making_mmmu_messages_does_not_change_the_text_made_later(tasks: Loaded)
 
 
 def mmmu(question: str, options: list[str] | None = None) -> Doc:
-    """An MMMU document with up to three pictures of different sizes."""
+    """Return an MMMU document with three images of different sizes."""
     images = {f"image_{i}": Image.new("RGB", (10 * i, 10)) for i in (1, 2, 3)}
     kind = "open" if options is None else "multiple-choice"
     return {
@@ -155,7 +155,7 @@ def mmmu(question: str, options: list[str] | None = None) -> Doc:
         (mmmu("How many?"), "text text", []),
     ],
 )
-def test_mmmu_interleaves_several_images_with_question_and_options(
+def test_mmmu_puts_images_between_the_parts_of_question_and_options(
     tasks: Loaded, doc: Doc, order: str, sizes: list[int]
 ) -> None:
     ours = tasks.chat["mmmu_val_e"].doc_to_messages(doc)
@@ -168,7 +168,7 @@ def test_mmmu_interleaves_several_images_with_question_and_options(
 
 @pytest.mark.parametrize("question", ["Is {this} it?", "[[answer]]", f"Say: {INSTRUCTIONS['s', 'word']}", "a\n\nb  "])
 @pytest.mark.parametrize("name", ["pope_r", "chartqa_r", "infovqa_val_r", "realworldqa_r", "mmmu_val_r"])
-def test_a_question_of_any_words_keeps_them(tasks: Loaded, name: str, question: str) -> None:
+def test_a_question_that_looks_like_an_instruction_is_unchanged(tasks: Loaded, name: str, question: str) -> None:
     doc = {**mmmu(question), "image": Image.new("RGB", (8, 8))}
     *blocks, last = texts(tasks.chat[name].doc_to_messages(doc))
     assert "".join(blocks).strip() == question.strip()

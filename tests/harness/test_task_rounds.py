@@ -1,4 +1,4 @@
-"""The two rounds of our two-stage tasks, as lmms-eval's chat and simple models ask them."""
+"""The two rounds of our two-stage tasks, driven as lmms-eval's chat models and simple models drive them."""
 
 from typing import Any
 
@@ -9,9 +9,9 @@ from support.tasks import (
     TWO_STAGE,
     Loaded,
     documents,
+    image_bytes,
     instruction_of,
     kind_of,
-    pictures,
     split_name,
     texts,
     types,
@@ -28,58 +28,58 @@ STAGE_2 = {
 
 
 def chat_rounds(task: Any, doc_id: int, answers: list[str]) -> list[list[dict[str, Any]]]:
-    """The messages of each round, asked as lmms_eval/models/chat/vllm.py's generate_until_multi_round asks."""
+    """Return the messages of each round, built as in generate_until_multi_round of lmms_eval/models/chat/vllm.py."""
     _, doc_to_messages, _, request_doc, name, split = task.instances[doc_id].arguments
     assert (request_doc, name, split) == (doc_id, task.config.task, task.config.test_split)
     doc = task.test_docs()[doc_id]
-    rounds, said, info = [doc_to_messages(doc)], [answers[0]], None
+    rounds, responses, info = [doc_to_messages(doc)], [answers[0]], None
     while True:
-        payload = doc_to_messages(doc, round_idx=len(rounds), previous_output=list(said), previous_round_info=info)
+        payload = doc_to_messages(doc, round_idx=len(rounds), previous_output=list(responses), previous_round_info=info)
         assert isinstance(payload, tuple)
         messages, terminal, previous, info = payload
-        assert previous == said
+        assert previous == responses
         if terminal:
             assert messages is None
             return rounds
         rounds.append(messages)
-        said.append(answers[len(said)])
+        responses.append(answers[len(responses)])
 
 
 def simple_rounds(task: Any, doc_id: int, answers: list[str]) -> list[tuple[list[Image.Image], str]]:
-    """(images, text) of each round, asked as the `simple` models ask (models/simple/llava_onevision.py)."""
+    """Return (images, text) of each round, built as the `simple` models do (models/simple/llava_onevision.py)."""
     text, _, doc_to_visual, doc_to_text, request_doc, _, _ = task.instances[doc_id].arguments
     assert request_doc == doc_id
     doc = task.test_docs()[doc_id]
-    rounds, said, info = [(doc_to_visual(doc), text)], (answers[0],), None
+    rounds, responses, info = [(doc_to_visual(doc), text)], (answers[0],), None
     while True:
-        images, text, terminal, said, info = doc_to_text(
-            doc, previous_output=list(said), round_idx=len(rounds), previous_round_info=info
+        images, text, terminal, responses, info = doc_to_text(
+            doc, previous_output=list(responses), round_idx=len(rounds), previous_round_info=info
         )
         if terminal:
-            assert tuple(said) == tuple(answers[: len(rounds)])
+            assert tuple(responses) == tuple(answers[: len(rounds)])
             return rounds
         rounds.append((images, text))
-        said = (*said, answers[len(said)])
+        responses = (*responses, answers[len(responses)])
 
 
 @pytest.mark.parametrize("name", TWO_STAGE)
-def test_a_chat_model_asks_two_rounds_the_second_with_the_first_answer_in_it(tasks: Loaded, name: str) -> None:
+def test_a_chat_model_gets_two_rounds_and_the_second_contains_the_first_response(tasks: Loaded, name: str) -> None:
     benchmark, _ = split_name(name)
     one_stage = tasks.chat[name.removesuffix("_s2")]
     for doc_id, doc in enumerate(documents(tasks, name)):
-        first, second = chat_rounds(tasks.chat[name], doc_id, [THINKING, "[[red]]", "never asked"])
+        first, second = chat_rounds(tasks.chat[name], doc_id, [THINKING, "[[red]]", "not used"])
         assert texts(first) == texts(one_stage.doc_to_messages(doc))
         assert texts(second) == [*texts(first)[:-1], STAGE_2[kind_of(benchmark, doc)]]
         assert types(second) == types(first)
-        assert pictures(second) == pictures(first)
+        assert image_bytes(second) == image_bytes(first)
 
 
 @pytest.mark.parametrize("name", TWO_STAGE)
-def test_a_simple_model_asks_the_same_two_rounds(tasks: Loaded, name: str) -> None:
+def test_a_simple_model_gets_the_same_two_rounds(tasks: Loaded, name: str) -> None:
     benchmark, _ = split_name(name)
     one_stage = tasks.chat[name.removesuffix("_s2")]
     for doc_id, doc in enumerate(documents(tasks, name)):
-        first, second = simple_rounds(tasks.simple[name], doc_id, [THINKING, "[[red]]", "never asked"])
+        first, second = simple_rounds(tasks.simple[name], doc_id, [THINKING, "[[red]]", "not used"])
         assert first[1] == one_stage.doc_to_text(doc)
         assert second[1] == first[1].removesuffix(instruction_of(name, doc)) + STAGE_2[kind_of(benchmark, doc)]
         assert [image.tobytes() for image in second[0]] == [image.tobytes() for image in first[0]]
@@ -87,7 +87,7 @@ def test_a_simple_model_asks_the_same_two_rounds(tasks: Loaded, name: str) -> No
 
 
 @pytest.mark.parametrize("name", TWO_STAGE)
-def test_an_empty_first_answer_is_still_followed_by_a_second_round(tasks: Loaded, name: str) -> None:
+def test_an_empty_first_response_is_followed_by_a_second_round(tasks: Loaded, name: str) -> None:
     _, second = chat_rounds(tasks.chat[name], 0, ["", "[[red]]"])
     assert texts(second)[-1].startswith("According to previous thinking: \n Answer")
 

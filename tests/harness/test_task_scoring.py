@@ -1,4 +1,4 @@
-"""From the responses to our tasks to their metrics: the answer filters, and lmms-eval's own scorers."""
+"""The path from responses to metrics: our answer filters, then lmms-eval's own scorers."""
 
 import inspect
 import socket
@@ -16,7 +16,7 @@ from lmms_eval_mai.harness.tasks import AnswerFilter, TwoStageAnswerFilter
 
 
 def filtered(task: Any, responses: list[Any]) -> list[Any]:
-    """What the task's own filters leave of one response to each of its first documents."""
+    """Apply the task's filters to one response for each of its first documents."""
     instances = task.instances[: len(responses)]
     for instance, response in zip(instances, responses, strict=True):
         instance.resps = [response]
@@ -26,10 +26,10 @@ def filtered(task: Any, responses: list[Any]) -> list[Any]:
 
 
 def score(task: Any, answer: Callable[[Doc], str]) -> dict[str, float]:
-    """The task's metrics when every document is answered by `answer`, in a last bracket after a wrong one."""
+    """Return the task's metrics. Every response has `answer(document)` in its last brackets, after wrong ones."""
     docs = list(task.test_docs())
-    said = [f"First I thought [[nothing]].\n\nBut it is [[ {answer(doc)}\x0b ]]." for doc in docs]
-    responses: list[Any] = [["a thinking, [[wrong]]", text] for text in said] if task.config.task in TWO_STAGE else said
+    texts = [f"First I thought [[nothing]].\n\nBut it is [[ {answer(doc)}\x0b ]]." for doc in docs]
+    responses: list[Any] = [["thinking, [[wrong]]", text] for text in texts] if task.config.task in TWO_STAGE else texts
     found: dict[str, list[Any]] = {}
     for doc, left in zip(docs, filtered(task, responses), strict=True):
         for metric, value in task.process_results(doc, [left]).items():
@@ -62,7 +62,7 @@ MAIN = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_content_of_the_last_brackets_reaches_the_scorer(
+def test_the_scorer_gets_the_content_of_the_last_brackets(
     tasks: Loaded, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # MMBench writes ./submissions
@@ -72,7 +72,7 @@ def test_the_content_of_the_last_brackets_reaches_the_scorer(
 
 
 class _Network:
-    """Fails the test that looks up or connects to an address, past every `except Exception` on its way."""
+    """Fails the test if it looks up an address or connects to one, even inside an `except Exception` block."""
 
     refused = False
 
@@ -83,9 +83,9 @@ class _Network:
 
 @pytest.fixture(scope="module")
 def network() -> _Network:
-    watch = _Network()
-    sys.addaudithook(watch)  # cannot be taken away again; idle unless `refused`
-    return watch
+    guard = _Network()
+    sys.addaudithook(guard)  # cannot be removed; has no effect unless `refused`
+    return guard
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_scoring_answers_that_do_not_parse_calls_no_api(
     assert score(tasks.chat[f"{benchmark}_s"], lambda doc: "???")[metric] < best
 
 
-def test_the_watch_over_the_network_notices_a_look_up(no_network: None) -> None:
+def test_the_network_guard_detects_a_look_up(no_network: None) -> None:
     with pytest.raises(pytest.fail.Exception):
         socket.getaddrinfo("localhost", 80)
 
@@ -135,20 +135,20 @@ def test_every_mmbench_task_is_scored_by_the_static_evaluator(task_manager: Any)
         ("[[two\nlines\tand a tab]]", "two\nlines\tand a tab"),
     ],
 )
-def test_the_answer_filter_leaves_the_last_brackets_without_control_characters(
+def test_answer_filter_returns_the_last_brackets_without_control_characters(
     tasks: Loaded, response: str, answer: str
 ) -> None:
     assert filtered(tasks.chat["pope_s"], [response]) == [answer]
     assert filtered(tasks.chat["pope_e_s2"], [["a [[first]] round", response]]) == [answer]
 
 
-def test_the_answer_filter_keeps_every_response_of_every_document_in_order() -> None:
+def test_answer_filter_keeps_the_order_of_documents_and_responses() -> None:
     responses = [["[[1]]", "[[2]]"], ["3"], []]
     assert AnswerFilter().apply(iter(responses), None) == [["1", "2"], ["3"], []]
 
 
 @pytest.mark.parametrize("code", [*range(0x20), 0x7F])
-def test_an_answer_of_any_character_can_be_written_to_a_spreadsheet(code: int, tmp_path: Path) -> None:
+def test_an_answer_with_any_control_character_can_be_written_to_a_spreadsheet(code: int, tmp_path: Path) -> None:
     import openpyxl
 
     ((answer,),) = AnswerFilter().apply([[f"[[a{chr(code)}b]]"]], None)
@@ -159,12 +159,12 @@ def test_an_answer_of_any_character_can_be_written_to_a_spreadsheet(code: int, t
 
 
 @pytest.mark.parametrize("response", ["[[yes]]", ["[[yes]]"], [], "['round 0', 'round 1']"])
-def test_a_two_stage_task_refuses_an_answer_of_one_round_and_says_what_to_do(tasks: Loaded, response: Any) -> None:
+def test_a_two_stage_task_refuses_an_answer_of_one_round_and_names_the_fix(tasks: Loaded, response: Any) -> None:
     with pytest.raises(ValueError, match=r"one round.*mai_cascade.*without _s2"):
         filtered(tasks.chat["chartqa_r_s2"], [response])
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_only_two_stage_tasks_filter_rounds(tasks: Loaded, name: str) -> None:
+def test_only_two_stage_tasks_use_the_two_stage_filter(tasks: Loaded, name: str) -> None:
     first = tasks.chat[name]._filters[0].filters[0]
     assert type(first) is (TwoStageAnswerFilter if name in TWO_STAGE else AnswerFilter)

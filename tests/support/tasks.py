@@ -1,4 +1,4 @@
-"""Names, instructions and messages of our 30 tasks, for the tests of them."""
+"""Names, instructions and messages of our 30 tasks, for their tests."""
 
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ BUILT_IN = {
     "infovqa_val": "infovqa_val",
     "realworldqa": "realworldqa",
 }
-"""Benchmark -> lmms-eval's task of it whose scorer calls no API."""
+"""Benchmark -> the built-in task whose scorer calls no API."""
 VARIANTS = ("s", "e", "r", "e_s2", "r_s2")
 NAMES = [f"{benchmark}_{variant}" for benchmark in BUILT_IN for variant in VARIANTS]
 TWO_STAGE = [name for name in NAMES if name.endswith("_s2")]
@@ -38,7 +38,7 @@ IN_THE_DATA = {
 
 
 class Loaded(NamedTuple):
-    """Tasks as lmms-eval makes them, on drawn data."""
+    """Tasks as lmms-eval loads them, with the data of tools/make_sample_data.py."""
 
     chat: dict[str, Any]
     simple: dict[str, Any]
@@ -46,13 +46,13 @@ class Loaded(NamedTuple):
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """(benchmark, variant) of a task's name."""
+    """Return benchmark and variant of a task's name."""
     benchmark = next(benchmark for benchmark in BUILT_IN if name.startswith(benchmark))
     return benchmark, name.removeprefix(benchmark + "_")
 
 
 def kind_of(benchmark: str, doc: Doc) -> str:
-    """What the drawn document asks for, by its own words."""
+    """Return the form of the answer that a document of tools/make_sample_data.py requires."""
     if benchmark == "mmmu_val":
         return "letter" if doc["question_type"] == "multiple-choice" else "word"
     if benchmark == "realworldqa":
@@ -66,7 +66,7 @@ def instruction_of(name: str, doc: Doc) -> str:
 
 
 def texts(messages: list[dict[str, Any]]) -> list[str]:
-    """The text blocks of the one user's turn."""
+    """Return the text blocks of the only message."""
     (message,) = messages
     assert message["role"] == "user"
     return [block["text"] for block in message["content"] if block["type"] == "text"]
@@ -76,12 +76,12 @@ def types(messages: list[dict[str, Any]]) -> list[str]:
     return [block["type"] for block in messages[0]["content"]]
 
 
-def pictures(messages: list[dict[str, Any]]) -> list[bytes]:
+def image_bytes(messages: list[dict[str, Any]]) -> list[bytes]:
     return [block["url"].tobytes() for block in messages[0]["content"] if block["type"] == "image"]
 
 
 def config(task_manager: Any, name: str) -> dict[str, Any]:
-    """The whole YAML of a task, its includes merged and its functions imported."""
+    """Return the YAML of a task with its includes merged and its functions imported."""
     from lmms_eval.utils import load_yaml_config
 
     return load_yaml_config(task_manager.task_index[name]["yaml_path"], mode="full")
