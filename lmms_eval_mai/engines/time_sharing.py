@@ -1,9 +1,9 @@
-"""Two engines on a card that holds one model at a time: while one is awake the other sleeps, its weights in the
-machine's memory.
+"""Two engines share GPUs that hold one model at a time: one engine is awake, the other one sleeps.
 
-The one that is awake answers all that comes, until it has nothing left to do and the other is waited for; then they
-change. So the samples that are open move through the cascade stage by stage, and a change costs the time to copy one
-model out and one in. `max_open_samples` says how many share a turn.
+A sleeping engine keeps its weights in the machine's memory. The engine that is awake answers all its calls. When it has
+no call left and the other engine has one, they change. So the open samples move through the cascade stage by stage. A
+change costs the time to copy one model out of the GPU and the other one in; a larger `max_open_samples` needs fewer
+changes.
 """
 
 import asyncio
@@ -20,97 +20,100 @@ from lmms_eval_mai.errors import EngineCrashed
 
 
 class SleepableEngine(Engine, Protocol):
-    """An engine that can give its card's memory back and take it again. No call may be in flight."""
+    """An engine that can free its GPU memory and take it again."""
 
-    async def sleep(self) -> None: ...
+    async def sleep(self) -> None:
+        """Free the GPU memory. No call may be in flight. Raises `EngineCrashed`."""
 
-    async def wake(self) -> None: ...
+    async def wake(self) -> None:
+        """Take the GPU memory again. Raises `EngineCrashed`."""
 
 
 class TimeSharing:
-    """Whose turn it is."""
+    """Decides which of the two engines is awake."""
 
     def __init__(self) -> None:
-        self.taken = 0
-        """How often the engines changed."""
+        self.changes = 0
+        """Number of times that the engines changed."""
         self._awake: SleepableEngine | None = None
-        self._inside = 0
+        self._calls = 0
+        """Calls in flight, all on the engine that is awake."""
         self._changed = asyncio.Condition()
 
     @contextlib.asynccontextmanager
-    async def turn(self, engine: SleepableEngine) -> AsyncIterator[None]:
-        """While the engine is awake."""
+    async def awake(self, engine: SleepableEngine) -> AsyncIterator[None]:
+        """Wait until the engine is awake, and keep it awake during the block."""
         async with self._changed:
             while self._awake is not engine:
-                if self._inside == 0:
-                    await shielded(self._change(engine))
+                if self._calls == 0:
+                    await shielded(self._change_to(engine))  # a cancelled call must leave no engine half awake
                 else:
                     await self._changed.wait()
-            self._inside += 1
+            self._calls += 1
         try:
             yield
         finally:
-            self._inside -= 1
-            if self._inside == 0:
-                await asyncio.shield(self._tell())
+            self._calls -= 1
+            if self._calls == 0:
+                await asyncio.shield(self._notify())
 
     @contextlib.asynccontextmanager
-    async def start(self, engine: SleepableEngine) -> AsyncIterator[None]:
-        """While an engine starts: the other sleeps, or is stopped by whoever starts this one."""
+    async def starting(self, engine: SleepableEngine) -> AsyncIterator[None]:
+        """Put the other engine to sleep, and keep it asleep while this engine starts during the block."""
         async with self._changed:
-            await self._changed.wait_for(lambda: self._inside == 0 or self._awake is engine)
+            await self._changed.wait_for(lambda: self._calls == 0 or self._awake is engine)
             await shielded(self._put_to_sleep())
             yield
             self._awake = engine
 
-    def forget(self, engine: SleepableEngine) -> None:
-        """It was closed."""
+    def closed(self, engine: SleepableEngine) -> None:
+        """Record that the engine was closed and holds no GPU memory."""
         if self._awake is engine:
             self._awake = None
 
-    async def _change(self, engine: SleepableEngine) -> None:
+    async def _change_to(self, engine: SleepableEngine) -> None:
         await self._put_to_sleep()
         await engine.wake()
         self._awake = engine
-        self.taken += 1
-        logger.debug(f"mai_cascade: turn {self.taken}: the {engine.side} engine is awake.")
+        self.changes += 1
+        logger.debug(f"mai_cascade: change {self.changes}: the {engine.side} engine is awake.")
         self._changed.notify_all()
 
     async def _put_to_sleep(self) -> None:
-        before, self._awake = self._awake, None
-        if before is not None:
+        engine, self._awake = self._awake, None
+        if engine is not None:
             try:
-                await before.sleep()
-            except EngineCrashed as error:  # its memory is free as well; its next call brings it back
+                await engine.sleep()
+            except EngineCrashed as error:  # a crashed engine holds no GPU memory; its next call restarts it
                 logger.warning(f"mai_cascade: {error}")
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()
 
 
 class TimeSharedEngine(EngineWrapper[SleepableEngine]):
-    """An engine that shares its card, under the contract of `Engine`."""
+    """An engine that sleeps while the other engine works."""
 
-    def __init__(self, engine: SleepableEngine, turns: TimeSharing) -> None:
+    def __init__(self, engine: SleepableEngine, time_sharing: TimeSharing) -> None:
         super().__init__(engine)
-        self._turns = turns
+        self._time_sharing = time_sharing
 
     def describe(self) -> str:
         return f"{self._engine.describe()}, asleep while the other engine works"
 
     async def start(self) -> None:
-        async with self._turns.start(self._engine):
+        async with self._time_sharing.starting(self._engine):
             await self._engine.start()
 
     async def close(self) -> None:
-        self._turns.forget(self._engine)
+        self._time_sharing.closed(self._engine)
         await self._engine.close()
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
-        async with self._turns.turn(self._engine):
+        async with self._time_sharing.awake(self._engine):
             return await self._engine.generate(prompt, sampling)
 
     async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
-        async with self._turns.turn(self._engine):
+        async with self._time_sharing.awake(self._engine):
             return await self._engine.truncate_thinking(prompt, thinking, sampling)

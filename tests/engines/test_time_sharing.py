@@ -1,4 +1,4 @@
-"""Two engines that take turns: never are both awake, all calls are answered, and a death does not stop the other."""
+"""Two engines share a GPU: only one is awake, all calls are answered, and a crash does not stop the other engine."""
 
 import asyncio
 from typing import Any
@@ -17,64 +17,67 @@ from lmms_eval_mai.run.config import parse
 SAMPLING = Sampling(max_tokens=8)
 
 
-class Card:
-    """What is in its memory."""
+class Gpu:
+    """A GPU whose memory holds one model."""
 
     def __init__(self) -> None:
-        self.held: set[str] = set()
+        self.models: set[str] = set()
         self.log: list[str] = []
 
-    def take(self, name: str) -> None:
-        self.held.add(name)
-        assert len(self.held) == 1, "two models on one card"
+    def load(self, name: str) -> None:
+        self.models.add(name)
+        assert len(self.models) == 1, "two models on one GPU"
 
-    def give_back(self, name: str) -> None:
-        self.held.discard(name)
+    def free(self, name: str) -> None:
+        self.models.discard(name)
 
 
-class Sleeping(ScriptedEngine):
-    """A scripted engine that needs the card while it is awake."""
+class SleepableScriptedEngine(ScriptedEngine):
+    """A scripted engine that needs the GPU while it is awake. It crashes once, on the document `crashes_on`."""
 
-    def __init__(self, name: str, card: Card, deadly: int | None = None) -> None:
-        def script(asked: Prompt) -> Answer:
-            assert card.held == {name}, f"{name} answers while {card.held} is awake"
-            card.log.append(name)
-            fault = "death" if asked.key.doc_id == deadly and card.log.count("death") == 0 else None
-            card.log += ["death"] if fault else []
+    def __init__(self, name: str, gpu: Gpu, crashes_on: int | None = None) -> None:
+        def script(prompt: Prompt) -> Answer:
+            assert gpu.models == {name}, f"{name} answers while {gpu.models} is awake"
+            gpu.log.append(name)
+            fault = "death" if prompt.key.doc_id == crashes_on and gpu.log.count("crash") == 0 else None
+            gpu.log += ["crash"] if fault else []
             return Answer("yes", seconds=0.002, fault=fault)  # type: ignore[arg-type]
 
         super().__init__(name, script)
-        self._card = card
+        self._gpu = gpu
 
     async def start(self) -> None:
-        self._card.take(self.side)
+        self._gpu.load(self.side)
         await super().start()
 
     async def close(self) -> None:
         await super().close()
-        self._card.give_back(self.side)
+        self._gpu.free(self.side)
 
     async def sleep(self) -> None:
         if self._slots is None:
-            self._card.give_back(self.side)
-            raise EngineCrashed(f"The {self.side} engine is dead.")
+            self._gpu.free(self.side)
+            raise EngineCrashed(f"The {self.side} engine has crashed.")
         assert not self._answering
         await asyncio.sleep(0.001)
-        self._card.give_back(self.side)
+        self._gpu.free(self.side)
 
     async def wake(self) -> None:
-        self._card.take(self.side)
+        self._gpu.load(self.side)
         await asyncio.sleep(0.001)
 
 
-def cascade(count: int, deadly: int | None = None) -> tuple[list[Any], Card, TimeSharing]:
-    """Samples that ask both, then the small one, then the large one."""
-    card, turns = Card(), TimeSharing()
+def cascade(count: int, crashes_on: int | None = None) -> tuple[list[Any], Gpu, TimeSharing]:
+    """Run samples that call both engines, then the small one, then the large one."""
+    gpu, time_sharing = Gpu(), TimeSharing()
 
     async def run() -> list[Any]:
         small, large = (
             RestartingEngine(
-                TimeSharedEngine(Sleeping(name, card, deadly if name == "small" else None), turns), restarts=1
+                TimeSharedEngine(
+                    SleepableScriptedEngine(name, gpu, crashes_on if name == "small" else None), time_sharing
+                ),
+                restarts=1,
             )
             for name in ("small", "large")
         )
@@ -82,34 +85,36 @@ def cascade(count: int, deadly: int | None = None) -> tuple[list[Any], Card, Tim
         await large.start()
 
         async def sample(number: int) -> list[Call]:
-            asked = prompt(number)
-            first = await asyncio.gather(small.generate(asked, SAMPLING), large.generate(asked, SAMPLING))
-            return [*first, await small.generate(asked, SAMPLING), await large.generate(asked, SAMPLING)]
+            text = prompt(number)
+            first = await asyncio.gather(small.generate(text, SAMPLING), large.generate(text, SAMPLING))
+            return [*first, await small.generate(text, SAMPLING), await large.generate(text, SAMPLING)]
 
         found = await asyncio.gather(*(sample(number) for number in range(count)))
         await small.close()
         await large.close()
         return found
 
-    return asyncio.run(asyncio.wait_for(run(), 30)), card, turns
+    return asyncio.run(asyncio.wait_for(run(), 30)), gpu, time_sharing
 
 
-def test_never_are_both_awake_and_samples_that_are_open_move_stage_by_stage() -> None:
-    found, card, turns = cascade(40)
-    assert [len(calls) for calls in found] == [4] * 40 and len(card.log) == 160
-    assert turns.taken <= 6 and card.held == set()
+def test_both_engines_are_never_awake_and_open_samples_move_stage_by_stage() -> None:
+    found, gpu, time_sharing = cascade(40)
+    assert [len(calls) for calls in found] == [4] * 40 and len(gpu.log) == 160
+    assert time_sharing.changes <= 6 and gpu.models == set()
 
 
-def test_an_engine_that_dies_in_its_turn_comes_back() -> None:
-    found, card, _ = cascade(20, deadly=7)
-    assert [len(calls) for calls in found] == [4] * 20 and card.log.count("death") == 1
+def test_an_engine_that_crashes_while_it_is_awake_is_restarted() -> None:
+    found, gpu, _ = cascade(20, crashes_on=7)
+    assert [len(calls) for calls in found] == [4] * 20 and gpu.log.count("crash") == 1
 
 
-def test_a_call_that_is_cancelled_while_it_waits_leaves_the_turns_in_order() -> None:
-    card, turns = Card(), TimeSharing()
+def test_other_calls_are_answered_after_waiting_calls_are_cancelled() -> None:
+    gpu, time_sharing = Gpu(), TimeSharing()
 
     async def run() -> list[Call]:
-        small, large = (TimeSharedEngine(Sleeping(name, card), turns) for name in ("small", "large"))
+        small, large = (
+            TimeSharedEngine(SleepableScriptedEngine(name, gpu), time_sharing) for name in ("small", "large")
+        )
         await small.start()
         await large.start()
         waiting = [asyncio.ensure_future(small.generate(prompt(i), SAMPLING)) for i in range(4)]
@@ -132,7 +137,7 @@ def test_a_call_that_is_cancelled_while_it_waits_leaves_the_turns_in_order() -> 
         ({"pair": "demo"}, "sleep=true needs a GPU"),
     ],
 )
-def test_turns_that_cannot_be_taken_are_refused(arguments: dict[str, Any], words: str) -> None:
+def test_sleep_without_two_vllm_engines_on_a_gpu_is_refused(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ArgumentError, match=words):
         config = parse({"sleep": True, **arguments})
         build(config.small, config.other(config.small), config.sleep).validate()

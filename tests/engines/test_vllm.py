@@ -10,12 +10,11 @@ from typing import Any
 
 import psutil
 import pytest
-from support.engines import Running, answer, picture, prompt, question, vllm_engine
+from support.engines import Running, picture, prompt, question, vllm_engine
 
 from lmms_eval_mai.engines.base import SIDES, Call, EngineConfig, Sampling
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.restart import RestartingEngine
-from lmms_eval_mai.engines.scripted import Answer, RecordedScript, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.engines.vllm import placement
 from lmms_eval_mai.engines.vllm.engine import VllmEngine
 from lmms_eval_mai.errors import (
@@ -27,50 +26,6 @@ from lmms_eval_mai.errors import (
     PromptTooLong,
 )
 from lmms_eval_mai.run.config import parse
-from lmms_eval_mai.run.event_loop import LoopThread
-
-# --- scripted ----------------------------------------------------------------------------------------------
-
-
-def test_a_scripted_engine_with_one_slot_answers_one_after_the_other_and_meters_the_wait(loop: LoopThread) -> None:
-    engine = ScriptedEngine("small", answer, ScriptedOptions(slots=1))
-    loop.run(engine.start())
-    calls = Running(engine, loop).ask(*(question(i) for i in range(4)))
-    waits = [call.queued_s for call in calls]
-    assert waits == sorted(waits) and waits[0] < 0.02 <= waits[1] < waits[3]
-
-
-def test_a_record_without_seconds_takes_those_of_equation_27(loop: LoopThread) -> None:
-    options = ScriptedOptions(ttft_s=0.03, tokens_per_s=47.26, time_scale=0)
-    engine = ScriptedEngine("large", lambda asked: Answer("x", output_tokens=128), options)
-    loop.run(engine.start())
-    (call,) = Running(engine, loop).ask(question(0))
-    assert call.ttft_s == pytest.approx(0.03, abs=1e-6)
-    assert call.total_s == pytest.approx(0.03 + 128 / 47.26)
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("not json", ["line 1", "not JSON"]),
-        ('{"task": "t", "doc_id": 0, "text": "x"}', ["line 1", "'stage'"]),
-        ('{"task": "t", "doc_id": 0, "stage": "short", "text": "x", "tokens": 5}', ["line 1", "tokens"]),
-        ('{"task": "t", "doc_id": 0, "stage": "short", "text": "x"}\n' * 2, ["line 2", "second time"]),
-        ('{"task": "t", "doc_id": 0, "stage": "short", "text": "x", "sec": 1}', ["line 1", "it has no field 'sec'"]),
-    ],
-)
-def test_a_script_that_cannot_be_read_is_refused_with_the_line(tmp_path: Path, line: str, words: list[str]) -> None:
-    path = tmp_path / "script.jsonl"
-    path.write_text(line)
-    with pytest.raises(ArgumentError) as error:
-        RecordedScript(path)
-    assert all(word in str(error.value) for word in words)
-
-
-def test_a_script_that_is_not_there_is_refused_with_its_path(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match=r"nowhere\.jsonl cannot be read \(No such file or directory\)"):
-        RecordedScript(tmp_path / "nowhere.jsonl")
-
 
 # --- vLLM ---------------------------------------------------------------------------------------------------
 

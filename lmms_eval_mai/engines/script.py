@@ -1,0 +1,136 @@
+"""Scripts of the scripted engine: recorded answers, read from a file and with faults added.
+
+A script file has JSON lines, one per call (docs/scripted-engine.md):
+
+    {"task": "pope_s", "doc_id": 0, "stage": "short", "text": "[[Yes]]",
+     "prompt_tokens": 310, "cached_tokens": 0, "output_tokens": 1, "ttft_s": 0.03, "seconds": 0.05}
+"""
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, get_args
+
+from lmms_eval_mai.engines.base import CallKey, Prompt
+from lmms_eval_mai.engines.checkpoints import file_digest
+from lmms_eval_mai.errors import ArgumentError, MissingAnswer
+
+Fault = Literal["error", "hang", "death"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One recorded answer. A token count that the source does not publish is 0."""
+
+    text: str
+    finish_reason: str = "stop"
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    ttft_s: float | None = None
+    """Seconds to the first token. None: computed from the engine's arguments."""
+    seconds: float | None = None
+    """Seconds in total. None: computed from the engine's arguments (Eq. 27)."""
+    fault: Fault | None = None
+    """error: the call fails. hang: the call never ends. death: the engine crashes, and all calls in flight fail."""
+
+
+Script = Callable[[Prompt], Answer]
+"""Prompt -> answer. Raises `MissingAnswer`, or another `SampleError` to simulate a failed call."""
+
+
+class RecordedScript:
+    """A script from a file. The key of a record is its task, document, stage and repeat; a record without `repeat` is
+    for all repeats."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises `ArgumentError` if the file or one of its lines cannot be read."""
+        self._path = path
+        self.name = f"{path.name} {file_digest(path)}" if path.is_file() else path.name
+        self._answers: dict[tuple[str, int, str, int | None], Answer] = {}
+        for number, line in enumerate(_lines(path), start=1):
+            if line.strip():
+                self._add(number, line)
+
+    def __call__(self, prompt: Prompt) -> Answer:
+        key = prompt.key
+        call = (key.task, key.doc_id, key.stage)
+        answer = self._answers.get((*call, key.repeat)) or self._answers.get((*call, None))
+        if answer is None:
+            raise MissingAnswer(
+                f"{self._path} has no answer for {key}. Add a line with task {key.task!r}, doc_id {key.doc_id} and "
+                f"stage {key.stage!r}, or limit the run to recorded documents."
+            )
+        return answer
+
+    def _add(self, number: int, line: str) -> None:
+        where = f"Line {number} of the script {self._path}"
+        try:
+            record = json.loads(line)
+            key = (record.pop("task"), record.pop("doc_id"), record.pop("stage"), record.pop("repeat", None))
+            unknown = sorted(set(record) - set(Answer.__dataclass_fields__))
+            if unknown:
+                raise TypeError(f"unknown field {unknown[0]!r}")
+            answer = Answer(record.pop("text"), **record)
+            if answer.fault not in (None, *get_args(Fault)):
+                raise TypeError(f"fault={answer.fault!r} must be one of {', '.join(get_args(Fault))}")
+        except json.JSONDecodeError as error:
+            raise ArgumentError(f"{where} is not JSON ({error}). Each line must be one JSON object.") from None
+        except KeyError as error:
+            raise ArgumentError(f"{where} has no field {error}. A record needs task, doc_id, stage and text.") from None
+        except (TypeError, AttributeError) as error:
+            raise ArgumentError(
+                f"{where} cannot be read ({error}). docs/scripted-engine.md lists the fields of a record."
+            ) from None
+        if key in self._answers:
+            raise ArgumentError(f"{where} answers {key[:3]} a second time. Delete one of the two lines.")
+        self._answers[key] = answer
+
+
+class FaultyScript:
+    """Adds faults to another script.
+
+    The seed and the call's name decide which calls have a fault, so the order of the calls does not matter. A failing
+    or garbled call is so at every attempt. A call that hung or crashed the engine may be answered when it is retried.
+    """
+
+    def __init__(
+        self, script: Script, seed: int, error_rate: float, garbage_rate: float, hang_rate: float, death_rate: float
+    ) -> None:
+        self._script = script
+        self._seed = seed
+        self._error_rate = error_rate
+        self._garbage_rate = garbage_rate
+        self._hang_rate = hang_rate
+        self._death_rate = death_rate
+        self._attempts: Counter[CallKey] = Counter()
+
+    def __call__(self, prompt: Prompt) -> Answer:
+        key = prompt.key
+        answer = self._script(prompt)
+        self._attempts[key] += 1
+        per_call = random.Random(f"{self._seed} {key}")
+        per_attempt = random.Random(f"{self._seed} {key} {self._attempts[key]}")
+        if per_call.random() < self._error_rate:
+            return replace(answer, fault="error")
+        if per_call.random() < self._garbage_rate:
+            noise = per_call.randbytes(per_call.randint(0, 200)).decode("latin-1")
+            answer = replace(answer, text=noise)
+        if per_attempt.random() < self._death_rate:
+            return replace(answer, fault="death")
+        if per_attempt.random() < self._hang_rate:
+            return replace(answer, fault="hang")
+        return answer
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArgumentError(
+            f"The script {path} cannot be read ({getattr(error, 'strerror', None) or error}). "
+            "Give the path of a JSON-lines file: small=PATH, large=PATH."
+        ) from None
