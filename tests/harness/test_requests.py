@@ -15,7 +15,9 @@ TASK = {"max_new_tokens": 1024, "temperature": 0, "top_p": 1.0, "num_beams": 1, 
 def test_our_tasks_are_decoded_greedily_with_the_limits_of_their_stages() -> None:
     stages = sampling(TASK, "S", "R", None)
     assert {one.temperature for one in stages.values()} == {0.0}
-    assert (stages["short"].max_tokens, stages["think"].max_tokens) == (1024, MAX_TOKENS["R"])
+    limits = {stage: one.max_tokens for stage, one in stages.items() if stage != "task"}
+    answer = MAX_TOKENS["answer"]
+    assert limits == {"short": 1024, "think": MAX_TOKENS["R"], "stage2": answer, "transfer": answer}
 
 
 def test_gen_kwargs_given_on_the_command_line_reach_every_call() -> None:
