@@ -1,4 +1,4 @@
-"""Mutual verification of two answers against a table, and the kind of answer that a document asks for."""
+"""Mutual verification of two answers against a table, and the form of answer that a document requires."""
 
 import random
 from itertools import product
@@ -27,7 +27,7 @@ MMBENCH_HOLES = {"A": "red", "B": "green", "C": float("nan"), "D": None}
 
 # benchmark, document, one answer, another answer, whether they are the same
 TABLE: list[tuple[str, dict[str, Any], str, str, bool]] = [
-    # POPE: yes or no at the start, and nothing that merely holds these letters.
+    # POPE: yes or no at the start of the answer. Words that only contain these letters do not count.
     ("pope", NONE, "Yes", "yes", True),
     ("pope", NONE, "[[No]]", "no.", True),
     ("pope", NONE, "**Yes**", "Yes, there is a dog.", True),
@@ -42,14 +42,14 @@ TABLE: list[tuple[str, dict[str, Any], str, str, bool]] = [
     ("pope", NONE, "There is no dog", "no", False),
     ("pope", NONE, "", "", False),
     ("pope", NONE, "I cannot tell.", "I cannot tell.", False),
-    # MMMU, multiple choice: where lmms-eval would draw a letter, there is no answer.
+    # MMMU, multiple choice: if lmms-eval would draw a letter at random, there is no answer.
     ("mmmu_val", MMMU_CHOICE, "B", "(B)", True),
     ("mmmu_val", MMMU_CHOICE, "[[C]]", "C. blue", True),
     ("mmmu_val", MMMU_CHOICE, "The first colour to be seen is green", "B", True),
     ("mmmu_val", MMMU_CHOICE, "A", "B", False),
     ("mmmu_val", MMMU_CHOICE, "E", "E", False),
     *(("mmmu_val", MMMU_CHOICE, text, text, False) for text in ("", "none", "**D**", "\\boxed{B}", "a", "B: green")),
-    # MMMU, open: the scorer's own equality, which rounds numbers, but in both directions.
+    # MMMU, open: the scorer's own rule, which rounds numbers, in both directions.
     ("mmmu_val", MMMU_OPEN, "12,300", "12300.0", True),
     ("mmmu_val", MMMU_OPEN, "5", "5.001", True),
     ("mmmu_val", MMMU_OPEN, "Sodium chloride", "sodium chloride", True),
@@ -59,7 +59,7 @@ TABLE: list[tuple[str, dict[str, Any], str, str, bool]] = [
     ("mmmu_val", MMMU_OPEN, "x = 3", "y = 3", False),
     ("mmmu_val", MMMU_OPEN, "a", "a b", False),
     ("mmmu_val", MMMU_OPEN, "", "", False),
-    # MMBench: letters of options that exist; "nan" and empty columns are none.
+    # MMBench: letters of options that exist. Columns with "nan" or nothing are not options.
     ("mmbench_en_dev", MMBENCH_FOUR, "D", "[[D.]]", True),
     ("mmbench_en_dev", MMBENCH_FOUR, "It is orange", "D", True),
     ("mmbench_en_dev", MMBENCH_FOUR, "A", "B", False),
@@ -73,12 +73,12 @@ TABLE: list[tuple[str, dict[str, Any], str, str, bool]] = [
     ("mmbench_en_dev", MMBENCH_HOLES, "C", "C", False),
     ("mmbench_en_dev", MMBENCH_HOLES, "none", "none", False),
     ("mmbench_en_dev", MMBENCH_FOUR, "", "", False),
-    # ChartQA: the same text.
+    # ChartQA: equal texts.
     ("chartqa", NONE, "Blue", " blue", True),
     ("chartqa", NONE, "100", "104", False),
     ("chartqa", NONE, "0", "0.0", False),
     ("chartqa", NONE, "", "", False),
-    # InfoVQA: nearly the same words, and the same numbers.
+    # InfoVQA: nearly equal words, and equal numbers.
     ("infovqa_val", NONE, "two thousand people", "two thousand peoples", True),
     ("infovqa_val", NONE, "North  America", "north america", True),
     ("infovqa_val", NONE, "2019", "2018", False),
@@ -87,7 +87,7 @@ TABLE: list[tuple[str, dict[str, Any], str, str, bool]] = [
     ("infovqa_val", NONE, "1.5 million", "1.5 billion", False),
     ("infovqa_val", NONE, "North America", "South America", False),
     ("infovqa_val", NONE, "", "", False),
-    # RealWorldQA: a letter that the question lists, or the open answer as its scorer reads it.
+    # RealWorldQA: a letter of the question's options, or the open answer as the scorer normalises it.
     ("realworldqa", RWQA_CHOICE, "B", "(B)", True),
     ("realworldqa", RWQA_CHOICE, "The answer is C", "C.", True),
     ("realworldqa", RWQA_CHOICE, "Bird", "B", False),
@@ -109,7 +109,7 @@ TABLE: list[tuple[str, dict[str, Any], str, str, bool]] = [
     ("shapes", SHAPES_WORD, "Red circle", "red circle", True),
     ("shapes", SHAPES_WORD, "red circle", "red cross", False),
     ("shapes", SHAPES_WORD, "", "", False),
-    # A task that is not ours: letters where the document shows options, else the same text.
+    # Another lmms-eval task: letters if the document has options, else equal texts.
     ("any", {"options": ["red", "green"]}, "B", "(B)", True),
     ("any", {"options": ["red", "green"]}, "C", "C", False),
     ("any", {"options": ["red", "green"]}, "red", "red", False),
@@ -129,14 +129,14 @@ TABLE: list[tuple[str, dict[str, Any], str, str, bool]] = [
 
 
 @pytest.mark.parametrize(("name", "doc", "a", "b", "same"), TABLE)
-def test_two_answers_agree_exactly_when_the_table_says_so(
+def test_two_answers_agree_if_and_only_if_the_table_has_true(
     name: str, doc: dict[str, Any], a: str, b: str, same: bool
 ) -> None:
     assert verify(ALL[name], doc, a, b, RULES).agree is same
     assert verify(ALL[name], doc, b, a, RULES).agree is same
 
 
-def test_every_benchmark_has_answers_that_agree_and_answers_that_do_not() -> None:
+def test_the_table_has_agreement_and_disagreement_for_every_benchmark() -> None:
     assert {(name, same) for name, _, _, _, same in TABLE} == set(product(ALL, (True, False)))
 
 
@@ -148,9 +148,9 @@ def test_every_benchmark_has_answers_that_agree_and_answers_that_do_not() -> Non
         ("-100", "-104", True),
         ("Blue", "blue", True),
         ("0", "0", True),
-        ("inf", "inf", True),  # whose relative change is no number
-        ("105.1", "100", False),  # 105.1 is 5.1 % off 100, though 100 is 4.9 % off 105.1
-        ("95", "100", False),  # 95 is 5 % off 100, but 100 is 5.3 % off 95
+        ("inf", "inf", True),  # their relative change is not a number
+        ("105.1", "100", False),  # 105.1 differs from 100 by 5.1 %, and 100 from 105.1 by 4.9 %
+        ("95", "100", False),  # 95 differs from 100 by 5 %, and 100 from 95 by 5.3 %
         ("0", "0.0", False),  # a target of zero is compared as text
         ("0", "0.01", False),
         ("100", "-100", False),
@@ -160,26 +160,26 @@ def test_every_benchmark_has_answers_that_agree_and_answers_that_do_not() -> Non
         ("", "", False),
     ],
 )
-def test_relaxed_chartqa_asks_for_the_tolerance_in_both_directions(a: str, b: str, same: bool) -> None:
+def test_relaxed_chartqa_requires_the_tolerance_in_both_directions(a: str, b: str, same: bool) -> None:
     assert verify(BENCHMARKS["chartqa"], NONE, a, b, RELAXED).agree is same
     assert verify(BENCHMARKS["chartqa"], NONE, b, a, RELAXED).agree is same
 
 
-def test_the_anls_threshold_of_infovqa_is_the_users() -> None:
+def test_infovqa_uses_the_users_anls_threshold() -> None:
     answers = "Microsoft Windows", "Microsoft Window"  # ANLS 0.94
     assert verify(BENCHMARKS["infovqa_val"], NONE, *answers, AgreementRules(anls_threshold=0.94)).agree
     assert not verify(BENCHMARKS["infovqa_val"], NONE, *answers, AgreementRules(anls_threshold=0.95)).agree
 
 
-def test_no_anls_threshold_makes_two_numbers_the_same() -> None:
+def test_different_numbers_disagree_with_any_anls_threshold() -> None:
     assert not verify(BENCHMARKS["infovqa_val"], NONE, "2019", "2018", AgreementRules(anls_threshold=0.0)).agree
 
 
-def test_every_benchmark_is_filed_under_its_own_name() -> None:
+def test_every_benchmark_has_its_name_as_key() -> None:
     assert [benchmark.name for benchmark in ALL.values()] == list(ALL)
 
 
-def test_a_verification_tells_what_was_parsed() -> None:
+def test_a_verification_holds_the_parsed_answers() -> None:
     text = "The sign points there. [[**No**]]"
     assert verify(BENCHMARKS["pope"], NONE, text, "Nothing", RULES) == Verification("no", None, False)
     assert verify(BENCHMARKS["mmmu_val"], MMMU_CHOICE, "(B)", "none", RULES) == Verification("B", None, False)
@@ -205,12 +205,12 @@ def test_a_verification_tells_what_was_parsed() -> None:
         ("any", {"options": "['x']"}, "word"),
     ],
 )
-def test_the_document_decides_between_a_word_and_a_letter(name: str, doc: dict[str, Any], kind: str) -> None:
+def test_the_document_decides_the_form_of_the_answer(name: str, doc: dict[str, Any], kind: str) -> None:
     assert ALL[name].kind(doc) == kind
 
 
-def test_choices_that_must_not_be_guessed_cannot_be_drawn_on_any_python() -> None:
-    """Python 3.10's random.choice takes `choices[0]` of an empty sequence; 3.11's asks for its length."""
+def test_random_choice_fails_on_mmmu_choices_on_every_python() -> None:
+    """random.choice reads `choices[0]` of an empty sequence in Python 3.10, and its length in 3.11."""
     from lmms_eval_mai.paper.agreement import _NoGuess
 
     choices = _NoGuess(["A", "B"])

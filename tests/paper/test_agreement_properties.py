@@ -1,4 +1,4 @@
-"""What holds of mutual verification for any answers, documents and rules, and under any hash seed."""
+"""Properties of mutual verification for any answers, documents, rules and hash seeds."""
 
 import copy
 import json
@@ -72,7 +72,7 @@ ATOMS += ["x = 5", "so it is 5, or 6", "the result is 12,300 = 1e3", "north amer
 
 
 def answers() -> st.SearchStrategy[str]:
-    """Texts as models write them: often in brackets, often the same as another one, sometimes anything at all."""
+    """Texts like those of models: often in brackets, often equal to another one, sometimes arbitrary."""
     atom = st.sampled_from(ATOMS) | st.text(max_size=8)
     sentence = st.builds("{} {}".format, st.sampled_from(["The answer is", "So", "I choose", "Look:"]), atom)
     bare = atom | sentence
@@ -109,7 +109,7 @@ quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCh
 
 @st.composite
 def two_answers(draw: st.DrawFn) -> tuple[str, str]:
-    """Two texts; every other time the same answer said twice."""
+    """Two texts. In half of the cases they are equal."""
     a = draw(answers())
     return a, draw(st.just(a) | answers())
 
@@ -126,7 +126,7 @@ def test_agreement_is_symmetric(name: str, data: st.DataObject, texts: tuple[str
 @every_benchmark
 @quick
 @given(data=st.data(), texts=two_answers(), rules=RULESETS, seeds=st.tuples(st.integers(), st.integers()))
-def test_verification_neither_reads_nor_moves_the_global_random_state_nor_the_document(
+def test_verification_does_not_use_the_global_random_state_and_does_not_change_the_document(
     name: str, data: st.DataObject, texts: tuple[str, str], rules: AgreementRules, seeds: tuple[int, int]
 ) -> None:
     doc = data.draw(documents(name))
@@ -145,7 +145,7 @@ def test_verification_neither_reads_nor_moves_the_global_random_state_nor_the_do
 @every_benchmark
 @quick
 @given(data=st.data(), blank=st.text(" \n\t", max_size=3), other=answers(), rules=RULESETS)
-def test_an_empty_answer_agrees_with_nothing_not_even_with_another_one(
+def test_an_empty_answer_agrees_with_nothing_and_not_with_another_empty_answer(
     name: str, data: st.DataObject, blank: str, other: str, rules: AgreementRules
 ) -> None:
     doc = data.draw(documents(name))
@@ -158,7 +158,7 @@ def test_an_empty_answer_agrees_with_nothing_not_even_with_another_one(
 @every_benchmark
 @quick
 @given(data=st.data(), text=answers(), rules=RULESETS)
-def test_an_answer_agrees_with_itself_exactly_when_it_parses(
+def test_an_answer_agrees_with_itself_if_and_only_if_it_parses(
     name: str, data: st.DataObject, text: str, rules: AgreementRules
 ) -> None:
     doc = data.draw(documents(name))
@@ -172,7 +172,7 @@ def test_an_answer_agrees_with_itself_exactly_when_it_parses(
 @given(doc=documents("mmmu_val").filter(lambda doc: doc is not MMMU_OPEN), text=answers())
 @example(doc=MMMU_CHOICE, text="none")
 @example(doc=MMMU_CHOICE, text="(C)")
-def test_an_mmmu_letter_is_the_scorers_own_and_never_a_drawn_one(doc: dict[str, Any], text: str) -> None:
+def test_an_mmmu_letter_equals_the_scorers_letter_unless_the_scorer_guesses(doc: dict[str, Any], text: str) -> None:
     letter, guessed = mmmu_letter(doc, extract_answer(text))
     found = verify(BENCHMARKS["mmmu_val"], doc, text, text, RULES)
     assert found.small == (None if guessed else letter)
@@ -183,11 +183,13 @@ def test_an_mmmu_letter_is_the_scorers_own_and_never_a_drawn_one(doc: dict[str, 
 @example(a="5.004", b="5")
 @example(a="[[1,000]]", b="1000")
 @example(a="nan", b="nan")
-def test_open_mmmu_answers_agree_when_lmms_eval_normalises_them_to_the_same(a: str, b: str) -> None:
+def test_open_mmmu_answers_agree_if_lmms_eval_normalises_them_to_the_same(a: str, b: str) -> None:
     from lmms_eval.tasks.mmmu.utils import normalize_str
 
     texts = [extract_answer(text).lower() for text in (a, b)]
-    equal = texts[0] == texts[1] or normalize_str(texts[0]) == normalize_str(texts[1])  # a number "nan" equals nothing
+    equal = texts[0] == texts[1] or normalize_str(texts[0]) == normalize_str(
+        texts[1]
+    )  # the number nan does not equal itself
     same = equal and all(texts)
     assert verify(BENCHMARKS["mmmu_val"], MMMU_OPEN, a, b, RULES).agree is same
 
@@ -195,7 +197,7 @@ def test_open_mmmu_answers_agree_when_lmms_eval_normalises_them_to_the_same(a: s
 @quick
 @given(text=st.text("[]{}()'\",:1 -a", max_size=12))
 @example(text="{{1}, {2}}")
-def test_options_that_are_no_python_list_never_raise(text: str) -> None:
+def test_options_that_are_not_a_python_list_never_raise(text: str) -> None:
     doc = {"options": text}
     assert GENERIC.kind(doc) in ("word", "letter")
     assert verify(GENERIC, doc, "Red", "red", RULES).agree is (GENERIC.kind(doc) == "word")
@@ -226,8 +228,10 @@ DOCS = {
 
 
 def fixed_pairs() -> list[tuple[str, dict[str, Any], str, str]]:
-    """Every benchmark's documents with pairs of texts. lmms-eval makes a set of the candidates of an open MMMU answer:
-    those of the last texts have several strings in common."""
+    """Return each benchmark's documents with pairs of texts.
+
+    lmms-eval puts the candidates of an open MMMU answer into a set. The last texts have several candidates in common.
+    """
     texts = [
         "A",
         "(B)",
@@ -251,14 +255,14 @@ def fixed_pairs() -> list[tuple[str, dict[str, Any], str, str]]:
 
 def test_outcomes_do_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
     pairs = fixed_pairs()
-    asked = tmp_path / "pairs.json"
-    asked.write_text(json.dumps(pairs))
+    file = tmp_path / "pairs.json"
+    file.write_text(json.dumps(pairs))
     children = [
         subprocess.Popen(
-            [sys.executable, "-c", _CHILD, str(asked)],
+            [sys.executable, "-c", _CHILD, str(file)],
             env={**os.environ, "PYTHONHASHSEED": seed},
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # lmms-eval logs a line for many of MMBench's answers
+            stderr=subprocess.DEVNULL,  # lmms-eval logs a line for many answers to MMBench
             text=True,
         )
         for seed in ("1", "2")

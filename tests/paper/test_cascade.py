@@ -1,4 +1,4 @@
-"""The algorithm walks every path of Section 4, with answers forced by scripted engines."""
+"""Every path of Section 4, with answers forced by scripted engines."""
 
 import asyncio
 from typing import Any
@@ -17,8 +17,10 @@ from lmms_eval_mai.paper.sample_run import Pair
 YES, NO = "[[Yes]]", "[[No]]"
 
 
-def walk(mode: str, one: Sample, small: dict[str, str], large: dict[str, str], **pair: Any) -> tuple[Trace, Any, Any]:
-    """Walk one sample; -> its trace and the two scripts with what they were asked."""
+def run_mode(
+    mode: str, one: Sample, small: dict[str, str], large: dict[str, str], **pair: Any
+) -> tuple[Trace, Any, Any]:
+    """Run one sample. Returns its trace and the scripts of both engines, which have recorded their prompts."""
     scripts = Recorder(small), Recorder(large)
 
     async def run() -> Trace:
@@ -31,62 +33,62 @@ def path(trace: Trace) -> list[str]:
     return [f"{call.key.side} {call.key.stage}" for call in trace.calls]
 
 
-def test_agreeing_short_answers_end_the_walk() -> None:
-    trace, small, large = walk("cascade", sample(), {"short": YES}, {"short": "[[yes]]"})
+def test_a_sample_with_agreeing_short_answers_finishes_at_agree_short() -> None:
+    trace, small, large = run_mode("cascade", sample(), {"short": YES}, {"short": "[[yes]]"})
     assert (trace.exit, path(trace)) == ("agree_short", ["small short", "large short"])
     assert trace.answer.text == "[[yes]]"
     for script in (small, large):
-        assert script.asked("short").endswith(prompts.instruction("S", "word"))
+        assert script.prompt_of("short").endswith(prompts.instruction("S", "word"))
 
 
-def test_a_thought_answer_that_agrees_with_the_large_models_short_one_ends_the_walk() -> None:
-    trace, small, _ = walk("cascade", sample(), {"short": YES, "think": f"Step 1 ... {NO}"}, {"short": NO})
+def test_a_sample_finishes_at_agree_think_if_the_thought_answer_agrees_with_the_large_short_answer() -> None:
+    trace, small, _ = run_mode("cascade", sample(), {"short": YES, "think": f"Step 1 ... {NO}"}, {"short": NO})
     assert (trace.exit, path(trace)) == ("agree_think", ["small short", "large short", "small think"])
     assert trace.answer.text == NO
-    assert small.asked("think").endswith(prompts.instruction("R", "word"))
+    assert small.prompt_of("think").endswith(prompts.instruction("R", "word"))
 
 
-def test_lasting_disagreement_transfers_the_thinking_to_the_large_model() -> None:
+def test_after_two_disagreements_the_thinking_is_transferred_to_the_large_model() -> None:
     thinking = f"The fan is {{not}} suitable. {YES}"
-    trace, _, large = walk("cascade", sample(), {"short": YES, "think": thinking}, {"short": NO, "transfer": "Yes"})
+    trace, _, large = run_mode("cascade", sample(), {"short": YES, "think": thinking}, {"short": NO, "transfer": "Yes"})
     assert (trace.exit, trace.answer.text) == ("transfer", "Yes")
     assert path(trace) == ["small short", "large short", "small think", "large transfer"]
-    assert large.asked("transfer").endswith(prompts.transfer("pope", thinking, "word"))
+    assert large.prompt_of("transfer").endswith(prompts.transfer("pope", thinking, "word"))
     assert [v.agree for v in trace.verifications] == [False, False]
     assert (trace.verifications[1].small, trace.verifications[1].large) == ("yes", "no")
 
 
 def test_the_two_stage_form_verifies_the_second_stage_and_transfers_the_first() -> None:
     answers = {"short": YES, "think": "Thinking [[0]]", "stage2": "No"}
-    trace, small, _ = walk("cascade", sample(variant="R", two_stage=True), answers, {"short": NO})
+    trace, small, _ = run_mode("cascade", sample(variant="R", two_stage=True), answers, {"short": NO})
     assert (trace.exit, path(trace)) == ("agree_think", ["small short", "large short", "small think", "small stage2"])
-    assert small.asked("stage2").endswith(prompts.stage2("Thinking [[0]]", "word"))
+    assert small.prompt_of("stage2").endswith(prompts.stage2("Thinking [[0]]", "word"))
 
-    trace, _, large = walk(
+    trace, _, large = run_mode(
         "cascade", sample(variant="E", two_stage=True), answers | {"stage2": "Yes"}, {"short": NO, "transfer": NO}
     )
     assert trace.exit == "transfer"
-    assert large.asked("transfer").endswith(prompts.transfer("pope", "Thinking [[0]]", "word"))
+    assert large.prompt_of("transfer").endswith(prompts.transfer("pope", "Thinking [[0]]", "word"))
 
 
-def test_the_tasks_own_thinking_prompt_wins_over_the_argument() -> None:
+def test_the_tasks_own_thinking_prompt_has_priority_over_the_argument() -> None:
     answers = {"short": YES, "think": NO}
     for variant, think, expected in (("S", "E", "E"), ("S", "R", "R"), ("E", "R", "E"), ("R", "E", "R")):
-        _, small, _ = walk("cascade", sample(variant=variant), answers, {"short": NO}, think=think)
-        assert small.asked("think").endswith(prompts.instruction(expected, "word"))  # type: ignore[arg-type]
+        _, small, _ = run_mode("cascade", sample(variant=variant), answers, {"short": NO}, think=think)
+        assert small.prompt_of("think").endswith(prompts.instruction(expected, "word"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", ["", "[[]]", "I cannot tell", "[[maybe]]"])
-def test_answers_that_do_not_parse_never_agree_even_when_equal(text: str) -> None:
-    trace, *_ = walk("cascade", sample(), {"short": text, "think": text}, {"short": text, "transfer": YES})
+def test_answers_that_do_not_parse_never_agree_even_if_equal(text: str) -> None:
+    trace, *_ = run_mode("cascade", sample(), {"short": text, "think": text}, {"short": text, "transfer": YES})
     assert trace.exit == "transfer"
     assert trace.verifications[0].small is None
 
 
-def test_full_transfer_always_thinks_and_never_asks_for_short_answers() -> None:
-    trace, _, large = walk("transfer", sample(), {"think": YES}, {"transfer": YES})
+def test_full_transfer_always_thinks_and_makes_no_calls_for_short_answers() -> None:
+    trace, _, large = run_mode("transfer", sample(), {"think": YES}, {"transfer": YES})
     assert (trace.exit, path(trace)) == ("transfer", ["small think", "large transfer"])
-    assert large.asked("transfer").endswith(prompts.transfer("pope", YES, "word"))
+    assert large.prompt_of("transfer").endswith(prompts.transfer("pope", YES, "word"))
 
 
 @pytest.mark.parametrize("side", ["small", "large"])
@@ -97,21 +99,21 @@ def test_full_transfer_always_thinks_and_never_asks_for_short_answers() -> None:
 def test_one_model_alone_gets_the_tasks_own_prompt(side: str, variant: str, two_stage: bool, stages: list[str]) -> None:
     answers = {"short": "s", "think": "t", "stage2": "2"}
     one = sample(variant=variant, two_stage=two_stage)
-    trace, small, large = walk(side, one, answers if side == "small" else {}, answers if side == "large" else {})
+    trace, small, large = run_mode(side, one, answers if side == "small" else {}, answers if side == "large" else {})
     script = small if side == "small" else large
     assert trace.exit == side
     assert [call.key.stage for call in trace.calls] == stages
     assert trace.answer.text == answers[stages[-1]]
-    assert script.asked(stages[0]).endswith(prompts.instruction(variant, "word"))  # type: ignore[arg-type]
+    assert script.prompt_of(stages[0]).endswith(prompts.instruction(variant, "word"))  # type: ignore[arg-type]
 
 
-def test_a_foreign_task_is_asked_as_it_is_by_one_model_and_with_the_papers_prompts_in_the_cascade() -> None:
+def test_another_lmms_eval_task_keeps_its_prompt_for_one_model_and_gets_the_papers_prompts_in_the_cascade() -> None:
     one = sample("some_task", None)
-    _, small, _ = walk("small", one, {"task": "x"}, {})
-    assert small.asked("task") == "Is there a dog in the image?\n"
-    trace, small, _ = walk("cascade", one, {"short": "[[A dog]]"}, {"short": "[[a dog ]]"})
+    _, small, _ = run_mode("small", one, {"task": "x"}, {})
+    assert small.prompt_of("task") == "Is there a dog in the image?\n"
+    trace, small, _ = run_mode("cascade", one, {"short": "[[A dog]]"}, {"short": "[[a dog ]]"})
     assert trace.exit == "agree_short"
-    assert small.asked("short").endswith("\n" + prompts.instruction("S", "word"))
+    assert small.prompt_of("short").endswith("\n" + prompts.instruction("S", "word"))
 
 
 @pytest.mark.parametrize(
@@ -121,24 +123,26 @@ def test_a_foreign_task_is_asked_as_it_is_by_one_model_and_with_the_papers_promp
         ({"question_type": "open", "options": "[]"}, "word", "[[12,300]]", "[[12300]]"),
     ],
 )
-def test_both_question_types_of_mmmu_are_asked_and_verified(doc: Any, kind: Any, large: str, small: str) -> None:
+def test_each_question_type_of_mmmu_gets_its_prompt_and_its_rule(doc: Any, kind: Any, large: str, small: str) -> None:
     one = sample("mmmu_val", doc=doc)
-    trace, script, _ = walk("cascade", one, {"short": small}, {"short": large})
+    trace, script, _ = run_mode("cascade", one, {"short": small}, {"short": large})
     assert trace.exit == "agree_short"
-    assert script.asked("short").endswith(prompts.instruction("S", kind))
-    trace, _, asked = walk("cascade", one, {"short": "", "think": "no idea"}, {"short": large, "transfer": large})
+    assert script.prompt_of("short").endswith(prompts.instruction("S", kind))
+    trace, _, large_script = run_mode(
+        "cascade", one, {"short": "", "think": "no idea"}, {"short": large, "transfer": large}
+    )
     assert trace.exit == "transfer"
-    assert asked.asked("transfer").endswith(prompts.transfer("mmmu_val", "no idea", kind))
+    assert large_script.prompt_of("transfer").endswith(prompts.transfer("mmmu_val", "no idea", kind))
 
 
-def test_every_call_of_a_sample_shares_image_and_question_as_prefix() -> None:
-    _, small, large = walk("cascade", sample(), {"short": YES, "think": YES}, {"short": NO, "transfer": NO})
+def test_all_calls_of_a_sample_share_image_and_question_as_prefix() -> None:
+    _, small, large = run_mode("cascade", sample(), {"short": YES, "think": YES}, {"short": NO, "transfer": NO})
     prefixes = [prompt.messages[-1].content[:2] for script in (small, large) for prompt in script.prompts]
     assert len(prefixes) == 4
     assert all(prefix == prefixes[0] and isinstance(prefix[0], Image) for prefix in prefixes)
 
 
-def test_both_models_are_asked_for_their_short_answers_at_the_same_time() -> None:
+def test_both_models_give_their_short_answers_at_the_same_time() -> None:
     async def run() -> Trace:
         met = asyncio.Barrier(2) if hasattr(asyncio, "Barrier") else None
         if met is None:
@@ -158,37 +162,37 @@ def test_both_models_are_asked_for_their_short_answers_at_the_same_time() -> Non
     assert asyncio.run(run()).exit == "agree_short"
 
 
-def test_when_one_of_two_calls_fails_the_other_is_stopped_and_the_error_is_raised() -> None:
-    slow = {"asked": 0, "answered": 0}
+def test_if_one_of_two_calls_fails_the_other_is_cancelled_and_the_error_is_raised() -> None:
+    calls = {"large": 0}
 
     def large(prompt: Prompt) -> Answer:
-        slow["asked"] += 1
+        calls["large"] += 1
         return Answer(YES, seconds=30.0)
 
     async def run() -> None:
         pair = await scripted_pair(Recorder({}), large)
         with pytest.raises(MissingAnswer):
             await asyncio.wait_for(MODES["cascade"](sample(), pair), 10)
-        assert pair.large._slots._value == 256  # the place of the cancelled call is free again
+        assert pair.large._slots._value == 256  # the slot of the cancelled call is free again
 
     asyncio.run(run())
-    assert slow["asked"] == 1
+    assert calls["large"] == 1
 
 
-def test_the_exits_of_a_mode_are_those_it_can_have() -> None:
+def test_each_mode_reaches_exactly_its_exits() -> None:
     seen: dict[str, set[str]] = {mode: set() for mode in MODES}
     answers = {"short": YES, "think": NO, "transfer": YES}
     for mode in MODES:
         for large in (YES, NO, "[[?]]"):
-            trace, *_ = walk(mode, sample(), answers, {"short": large, "transfer": YES})
+            trace, *_ = run_mode(mode, sample(), answers, {"short": large, "transfer": YES})
             seen[mode].add(trace.exit)
     assert {mode: set(exits) for mode, exits in EXITS.items()} == seen
 
 
-class Narrow(ScriptedEngine):
-    """A scripted engine whose context takes `room` characters of thinking."""
+class ShortContext(ScriptedEngine):
+    """A scripted engine with space for only `space` characters of thinking."""
 
-    room = 20
+    space = 20
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
         text = "".join(block for block in prompt.messages[-1].content if isinstance(block, str))
@@ -197,23 +201,25 @@ class Narrow(ScriptedEngine):
         return await super().generate(prompt, sampling)
 
     async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
-        return thinking[-self.room :], len(thinking) - self.room
+        return thinking[-self.space :], len(thinking) - self.space
 
 
-def test_thinking_that_overflows_is_shortened_or_refused() -> None:
+def test_thinking_that_overflows_the_context_is_truncated_or_refused() -> None:
     thinking = "Look again. " * 100 + "So the answer is [[No]]"
 
     async def run(**pair: Any) -> tuple[Trace, Recorder]:
         small = Recorder({"short": "[[No]]", "think": thinking})
         large = Recorder({"short": "[[Yes]]", "transfer": "Yes"})
-        engines = [Narrow(name, script) for name, script in (("small", small), ("large", large))]
+        engines = [ShortContext(name, script) for name, script in (("small", small), ("large", large))]
         for engine in engines:
             await engine.start()
         return await cascade(sample(), Pair(*engines, **pair)), large
 
     trace, large = asyncio.run(run())
     assert trace.exit == "transfer" and trace.answer.dropped_tokens == len(thinking) - 20
-    assert f"{thinking[-20:]}\n Answer" in large.asked("transfer") and "Look again" not in large.asked("transfer")
+    assert f"{thinking[-20:]}\n Answer" in large.prompt_of("transfer") and "Look again" not in large.prompt_of(
+        "transfer"
+    )
     assert [call.dropped_tokens for call in trace.calls if call is not trace.answer] == [0, 0, 0]
     with pytest.raises(PromptTooLong):
         asyncio.run(run(on_overflow="error"))

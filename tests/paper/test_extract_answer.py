@@ -1,4 +1,4 @@
-"""The answer in a model's text: what its last double brackets hold, without its thoughts."""
+"""The answer in a model's text: the content of the last double brackets outside of reasoning tags."""
 
 import pytest
 from hypothesis import given, settings
@@ -37,7 +37,7 @@ from lmms_eval_mai.paper.agreement import extract_answer
         ("<think>cut short after [[7]]", "7"),
     ],
 )
-def test_the_answer_is_what_the_last_double_brackets_hold(text: str, answer: str) -> None:
+def test_the_answer_is_the_content_of_the_last_double_brackets(text: str, answer: str) -> None:
     assert extract_answer(text) == answer
 
 
@@ -46,20 +46,20 @@ _PLAIN = st.text(st.characters(exclude_characters="[]<>", exclude_categories=["C
 
 @settings(max_examples=100, deadline=None)
 @given(_PLAIN, _PLAIN, _PLAIN, st.lists(_PLAIN, max_size=3))
-def test_text_around_the_last_brackets_does_not_count(answer: str, before: str, after: str, others: list[str]) -> None:
+def test_text_around_the_last_brackets_has_no_effect(answer: str, before: str, after: str, others: list[str]) -> None:
     earlier = "".join(f"[[{other}]]{before}" for other in others)
     assert extract_answer(f"{before}{earlier}[[{answer}]]{after}") == answer.strip()
 
 
 @settings(max_examples=50, deadline=None)
 @given(_PLAIN, _PLAIN)
-def test_thoughts_between_tags_do_not_count(answer: str, thought: str) -> None:
+def test_text_between_reasoning_tags_has_no_effect(answer: str, thought: str) -> None:
     assert extract_answer(f"<think>{thought}[[{thought}]]</think>{answer}") == answer.strip()
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.text("[]a <think>/", max_size=30))
-def test_no_text_makes_extraction_fail_or_leaves_space_around_the_answer(text: str) -> None:
+def test_the_answer_of_any_text_is_a_stripped_part_of_it(text: str) -> None:
     answer = extract_answer(text)
     assert answer == answer.strip()
     assert answer in text

@@ -1,4 +1,4 @@
-"""Mutual verification of real answers of real models."""
+"""Mutual verification of answers that real models gave."""
 
 import json
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def mmmu_doc(record: dict[str, Any]) -> dict[str, Any]:
     return {"question_type": "multiple-choice", "options": str(list(record["options"].values()))}
 
 
-def test_real_pope_answers_agree_exactly_when_they_are_the_same_word(shared: Path) -> None:
+def test_real_pope_answers_agree_if_and_only_if_they_are_the_same_word(shared: Path) -> None:
     def key(record: dict[str, Any]) -> tuple[str, str, str]:
         return record["image"], record["question"], record["category"]
 
@@ -43,7 +43,7 @@ def test_real_pope_answers_agree_exactly_when_they_are_the_same_word(shared: Pat
 
 @pytest.fixture(scope="module")
 def mmmu_pairs(shared: Path) -> list[tuple[dict[str, Any], str, str]]:
-    """(document, LLaVA-1.5's answer, Qwen-VL's answer) of MMMU's 900 validation questions."""
+    """Return (document, LLaVA-1.5's answer, Qwen-VL's answer) for MMMU's 900 validation questions."""
     llava = {record["qid"]: record for record in replay(shared, "mmmu_val__llava1.5_13b")}
     qwen = {record["qid"]: record for record in replay(shared, "mmmu_val__qwen_vl")}
     assert llava.keys() == qwen.keys()
@@ -51,7 +51,7 @@ def mmmu_pairs(shared: Path) -> list[tuple[dict[str, Any], str, str]]:
     return [(mmmu_doc(llava[qid]), llava[qid]["response"], qwen[qid]["response"]) for qid in llava]
 
 
-def test_real_mmmu_letters_agree_when_they_are_equal_and_neither_had_to_be_guessed(
+def test_real_mmmu_letters_agree_if_they_are_equal_and_neither_is_guessed(
     mmmu_pairs: list[tuple[dict[str, Any], str, str]],
 ) -> None:
     agreed = guesses = 0
@@ -68,7 +68,7 @@ def test_real_mmmu_letters_agree_when_they_are_equal_and_neither_had_to_be_guess
     assert guesses > 20
 
 
-def test_real_open_mmmu_answers_agree_when_they_are_the_same_number_or_text(
+def test_real_open_mmmu_answers_agree_if_they_are_the_same_number_or_text(
     mmmu_pairs: list[tuple[dict[str, Any], str, str]],
 ) -> None:
     texts = sorted({text for doc, *pair in mmmu_pairs if doc is MMMU_OPEN for text in pair})
@@ -88,7 +88,7 @@ def test_real_open_mmmu_answers_agree_when_they_are_the_same_number_or_text(
     assert len(texts) <= agreed < len(texts) ** 2
 
 
-def test_real_mmbench_letters_parse_as_themselves(shared: Path) -> None:
+def test_real_mmbench_letters_parse_to_themselves(shared: Path) -> None:
     seen = set()
     for record in replay(shared, "mmbench__llava-v1.5-13b"):
         doc = {letter: record["options"].get(letter, "nan") for letter in "ABCD"}
@@ -107,7 +107,7 @@ def test_every_real_chartqa_answer_agrees_with_itself(shared: Path, rules: Agree
         assert found == Verification(text.lower(), text.lower(), True)
 
 
-def test_no_two_different_real_chartqa_answers_agree_by_the_exact_rule(shared: Path) -> None:
+def test_different_real_chartqa_answers_never_agree_with_the_exact_rule(shared: Path) -> None:
     texts = sorted({record["response"].lower() for record in replay(shared, "chartqa__qwen2.5-vl-7b")})
-    for a, b in pairwise(texts):  # neighbours in order are the likeliest to be taken for the same
+    for a, b in pairwise(texts):  # neighbours in sorted order are the most similar
         assert not verify(BENCHMARKS["chartqa"], NONE, a, b, RULES).agree

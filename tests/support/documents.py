@@ -1,5 +1,4 @@
-"""Rules and documents for tests of mutual verification, and what lmms-eval's own scorer makes of an MMMU
-answer."""
+"""Rules and documents for tests of mutual verification, and lmms-eval's own parse of an MMMU answer."""
 
 import ast
 import random
@@ -25,18 +24,20 @@ NONE: dict[str, Any] = {}
 
 
 def mmmu_letter(doc: dict[str, Any], text: str) -> tuple[str, bool]:
-    """What lmms-eval's scorer makes of a text, and whether it drew the letter: its outcome then hangs on the seed,
-    and the state of the generator has moved."""
+    """Return the letter that lmms-eval's scorer parses, and whether it was drawn at random.
+
+    A drawn letter depends on the seed, and drawing it changes the state of the random generator.
+    """
     from lmms_eval.tasks.mmmu.utils import get_multi_choice_info, parse_multi_choice_response
 
     index2ans, choices = get_multi_choice_info(ast.literal_eval(doc["options"]))
-    letters, moved = [], []
+    letters, drawn = [], []
     kept = random.getstate()
     for seed in (1, 2, 3, 4, 5):
         random.seed(seed)
         state = random.getstate()
         letters.append(parse_multi_choice_response(text, choices, index2ans))
-        moved.append(random.getstate() != state)
+        drawn.append(random.getstate() != state)
     random.setstate(kept)
-    assert len(set(letters)) == 1 or all(moved)
-    return letters[0], all(moved)
+    assert len(set(letters)) == 1 or all(drawn)
+    return letters[0], all(drawn)

@@ -1,4 +1,4 @@
-"""Samples and engines for tests of the algorithm and its surroundings."""
+"""Samples and scripted engines for tests of the method."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,15 +18,15 @@ STAGES = ("short", "think", "stage2", "transfer", "task")
 def sample(
     benchmark: str = "pope", variant: str | None = "S", *, two_stage: bool = False, doc_id: int = 0, doc: Any = None
 ) -> Sample:
-    """A sample with a real picture, as `open_sample` makes them."""
+    """Return a sample with a real image, as `open_sample` builds it."""
     rules = BENCHMARKS.get(benchmark, GENERIC)
     doc = doc or {"question": "Is there a dog in the image?"}
-    picture = Image(PilImage.new("RGB", (64, 48), "red"), f"picture-{doc_id}")
+    image = Image(PilImage.new("RGB", (64, 48), "red"), f"image-{doc_id}")
     return Sample(
         task=f"{benchmark}_x",
         doc_id=doc_id,
         repeat=0,
-        question=(Message("user", (picture, "Is there a dog in the image?\n")),),
+        question=(Message("user", (image, "Is there a dog in the image?\n")),),
         doc=doc,
         benchmark=rules,
         kind=rules.kind(doc),
@@ -37,7 +37,7 @@ def sample(
 
 
 class Recorder:
-    """A script from a table of stage -> text, which keeps every prompt it was asked."""
+    """A script for the scripted engine, from a table of stage -> text. Records every prompt."""
 
     def __init__(self, answers: Mapping[str, str]) -> None:
         self.answers = answers
@@ -49,14 +49,14 @@ class Recorder:
             raise MissingAnswer(f"{prompt.key} was not expected")
         return Answer(self.answers[prompt.key.stage], prompt_tokens=10, output_tokens=3, seconds=0.0)
 
-    def asked(self, stage: str) -> str:
-        """The text of the only prompt of one stage."""
+    def prompt_of(self, stage: str) -> str:
+        """Return the text of the only prompt of one stage."""
         (prompt,) = [prompt for prompt in self.prompts if prompt.key.stage == stage]
         return "".join(block for message in prompt.messages for block in message.content if isinstance(block, str))
 
 
 async def scripted_pair(small: Any, large: Any, **pair: Any) -> Pair:
-    """Two started scripted engines from two scripts."""
+    """Return a pair of started scripted engines, one for each script."""
     engines = [ScriptedEngine(name, script, ScriptedOptions()) for name, script in (("small", small), ("large", large))]
     for engine in engines:
         await engine.start()
