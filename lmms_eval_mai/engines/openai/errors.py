@@ -1,49 +1,71 @@
-"""The arguments of the `openai` engine, and what its endpoints refuse in this package's errors and sentences."""
+"""Converts errors of the `openai` package into errors of this package."""
 
 import os
 from typing import Any
 
 from lmms_eval_mai.engines.base import Prompt
 from lmms_eval_mai.engines.messages import is_too_long
-from lmms_eval_mai.engines.openai.endpoints import EndpointPool, is_timeout
+from lmms_eval_mai.engines.openai.endpoints import EndpointPool, RequestFailed, is_timeout
 from lmms_eval_mai.engines.openai.options import OpenAIOptions
-from lmms_eval_mai.errors import CallTimeout, EngineCrashed, MaiError, PromptTooLong, SampleError
+from lmms_eval_mai.errors import CallTimeout, EngineCrashed, EngineStartError, MaiError, PromptTooLong, SampleError
 
 
 def to_mai_error(
-    prompt: Prompt, where: str, model: str, options: OpenAIOptions, error: Any, replicas: EndpointPool
+    prompt: Prompt, address: str, model: str, options: OpenAIOptions, failure: RequestFailed, pool: EndpointPool
 ) -> MaiError:
-    """What is left of a request when asking again did not help. `where`: its addresses."""
+    """Return the error of a request that failed finally. `address`: the argument with the addresses."""
     import openai
 
-    side, why = prompt.key.side, replicas.why(error)
+    error, side = failure.error, prompt.key.side
+    text = pool.error_text(error)
     window = f"{side}_retry_for={options.retry_for:g} s"
     status = getattr(error, "status_code", None)
     if is_timeout(error):
         return CallTimeout(
-            f"{prompt.key}: {where} did not answer within {side}_request_timeout={options.request_timeout:g} s. Raise "
-            "it, or lower max_open_samples so that calls wait less."
+            f"{prompt.key}: {address} did not answer within {side}_request_timeout={options.request_timeout:g} s. "
+            f"Raise {side}_request_timeout, or lower max_open_samples so that calls wait less."
         )
     if isinstance(error, openai.APIConnectionError):
-        if error.others_answered:  # type: ignore[attr-defined]
+        if failure.others_answered:
             return SampleError(
-                f"{prompt.key}: {where} breaks this request off for {window}, and answers others ({why})."
+                f"{prompt.key}: {address} did not answer this request for {window}, but it answered others ({text})."
             )
-        return EngineCrashed(f"The {side} engine {where} did not answer for {window} ({why}). Look whether it runs.")
+        return EngineCrashed(
+            f"The {side} engine {address} did not answer for {window} ({text}). Check whether its server runs."
+        )
     if status in (401, 403):
-        return EngineCrashed(auth_error_text(where, options.api_key_env, why))
+        return EngineCrashed(auth_error_text(address, options.api_key_env, text))
     if status == 404:
-        return EngineCrashed(f"{where} no longer serves {model} ({why}).")
-    if is_too_long(replicas.whole(error)) or "context_length" in str(getattr(error, "code", "")):
+        return EngineCrashed(f"{address} does not serve {model} any more ({text}).")
+    if is_too_long(pool.full_error_text(error)) or "context_length" in str(getattr(error, "code", "")):
         return PromptTooLong(
-            f"{prompt.key}: the prompt does not fit the context of {model} ({why}). Serve it with a longer one, or "
-            f"shrink pictures with {side}_max_pixels=N."
+            f"{prompt.key}: the prompt does not fit the context of {model} ({text}). Serve {model} with a longer "
+            f"context, or make images smaller with {side}_max_pixels=N."
         )
     if status is None or (status < 500 and status != 429):
-        return SampleError(f"{prompt.key}: {where} refused the request ({why}).")
-    return SampleError(f"{prompt.key}: {where} failed for {window} ({why}).")
+        return SampleError(f"{prompt.key}: {address} refused the request ({text}).")
+    return SampleError(f"{prompt.key}: {address} failed for {window} ({text}).")
 
 
-def auth_error_text(where: str, variable: str, why: str) -> str:
-    key = f"the key in {variable}" if os.environ.get(variable) else f"requests without a key: {variable} is not set"
-    return f"{where} refuses {key} ({why}). Set {variable} in the environment."
+def to_start_error(side: str, url: str, options: OpenAIOptions, waited_s: float, error: Any, text: str) -> MaiError:
+    """Return the error of an endpoint that did not list its models within `waited_s` seconds."""
+    import openai
+
+    if isinstance(error, openai.NotFoundError):
+        return EngineStartError(
+            f"{side}={url} does not list its models ({text}). Check the address, which usually ends in /v1. If it is "
+            f"right, give {side}_model=NAME."
+        )
+    if isinstance(error, openai.AuthenticationError | openai.PermissionDeniedError):
+        return EngineStartError(auth_error_text(f"{side}={url}", options.api_key_env, text))
+    return EngineStartError(
+        f"{side}={url} {f'did not answer for {waited_s:g} s' if waited_s else 'does not answer'} ({text}). Check the "
+        f"address, and whether the server runs. {side}_retry_for=SECONDS waits longer for a server that starts."
+    )
+
+
+def auth_error_text(address: str, variable: str, text: str) -> str:
+    """Return the message for a key that the server refuses or misses. `variable`: the environment variable."""
+    if os.environ.get(variable):
+        return f"{address} refuses the key in {variable} ({text}). Set another key in {variable}."
+    return f"{address} refuses requests without a key, and {variable} is not set ({text}). Set {variable}."

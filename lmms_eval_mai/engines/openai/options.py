@@ -14,17 +14,17 @@ class OpenAIOptions:
     """Arguments of the engine, `small_<name>` / `large_<name>` / `<name>` for both."""
 
     model: str | None = None
-    """The name under which the endpoint serves the model; needed only where it serves several."""
+    """Name under which the endpoint serves the model. Needed only if the endpoint serves several models."""
     api_key_env: str = "OPENAI_API_KEY"
-    """The environment variable that holds the key. A key is never an argument: lmms-eval prints those."""
+    """Environment variable with the key. The key itself is never an argument, because lmms-eval prints arguments."""
     retry_for: float = 120.0
-    """Seconds for which a call that fails is asked again, and for which an endpoint is waited for at the start."""
+    """Seconds for which a failed request is retried. At the start, seconds to wait for an endpoint."""
     request_timeout: float = 600.0
-    """Seconds for one answer."""
+    """Seconds for one request."""
     concurrency: int = 256
-    """Requests at once to each endpoint."""
+    """Open requests per endpoint."""
     max_pixels: int | None = None
-    """Larger pictures are shrunk to it before they are sent."""
+    """Larger images are made smaller before they are sent."""
 
     def __post_init__(self) -> None:
         for name, least in (("retry_for", 0), ("request_timeout", 0.001)):
