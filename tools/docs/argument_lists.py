@@ -45,7 +45,9 @@ class Argument:
         value = ast.literal_eval(self.default)
         if value is None:
             return ""
-        return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+        if isinstance(value, bool):
+            return f"`{str(value).lower()}`"
+        return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
 
 
 def fields(file: str, name: str) -> list[Argument]:
