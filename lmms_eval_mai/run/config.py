@@ -30,8 +30,9 @@ class Config:
     small: EngineConfig
     large: EngineConfig
     mode: str = "cascade"
-    """`cascade`: the paper's MAI. `transfer`: Full RT, the small model always thinks and the large model always answers
-    with that thinking. `small`, `large`: one model alone with the task's own prompt."""
+    """`cascade` (the paper's MAI), `transfer` (Full RT), `small` or `large` (one model alone). In `transfer` the small
+    model always thinks and the large model always answers with that thinking. In `small` and `large` one model gets the
+    task's own prompt."""
     think: Variant = "R"
     """The small model's thinking prompt in `_s` tasks: `R` or `E`. `_e` and `_r` tasks use their own prompt."""
     max_open_samples: int = 256
