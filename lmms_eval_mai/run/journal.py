@@ -1,47 +1,31 @@
-"""What is done stays done: every finished call is on the disk before it counts.
+"""The journal: every finished call is on the disk before it counts, so the same command resumes a run that stopped.
 
-One file a run and rank, JSON lines: a head (format, fingerprint, tasks), then a line for each call, each sample that
-left (its exit) and each that failed. Its name is the fingerprint's digest, so the same command finds it again.
-
-A line is written and fsynced before its call goes on; all lines that are ready share one fsync, in a thread of its
-own. So neither a kill nor a power cut loses a finished call, and no sample waits for another's.
+Each rank of a run has one file. Its name is the digest of the run's fingerprint, so the same command finds it again.
+`journal_files` describes the file, `journal_writer` writes it, `journal_lock` keeps a second run away from it, and
+`journal_removal` removes it when the run is complete.
 """
 
-import asyncio
 import dataclasses
-import errno
-import fcntl
 import json
 import os
 from collections.abc import Callable, Collection, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from loguru import logger
 
 from lmms_eval_mai.engines.base import Call, CallKey
-from lmms_eval_mai.errors import JournalError
 from lmms_eval_mai.run import fingerprint
 from lmms_eval_mai.run.fingerprint import Fingerprint
-from lmms_eval_mai.run.journal_files import (
-    SampleKey,
-    head_of,
-    journal_io_errors,
-    line_of,
-    lines_of,
-    modified_time,
-    remove_at_exit,
-    remove_now,
-    sync_folder,
-    write_error_text,
-)
-
-FORMAT = 2
+from lmms_eval_mai.run.journal_files import FORMAT, SampleKey, journal_io_errors, line_of, lines_of, sync_folder
+from lmms_eval_mai.run.journal_lock import lock, release
+from lmms_eval_mai.run.journal_removal import finish_removal, remove_at_exit, remove_now
+from lmms_eval_mai.run.journal_writer import JournalWriter
+from lmms_eval_mai.run.unfinished_runs import warn_of_unfinished_run
 
 
 class _LineLocation(NamedTuple):
-    """Where a line is: texts stay on the disk until they are asked for."""
+    """The place of a line in a file. The texts of calls stay on the disk until they are needed."""
 
     file: int
     offset: int
@@ -49,57 +33,55 @@ class _LineLocation(NamedTuple):
 
 
 class Journal:
-    """The journal of one rank. Reads what all ranks of an earlier run with the same fingerprint left, writes its own.
+    """The journal of one rank. Reads what all ranks of earlier runs with the same fingerprint wrote; writes its own
+    file.
 
-    Made and closed on the main thread; `append` is called on the event loop.
+    It is opened and closed on the main thread. Its coroutines run on the event loop of the engines.
     """
 
     def __init__(
-        self, folder: Path, ours: Fingerprint, tasks: Iterable[str], rank: int = 0, world_size: int = 1
+        self, folder: Path, current: Fingerprint, tasks: Iterable[str], rank: int = 0, world_size: int = 1
     ) -> None:
-        """Raises `JournalError` if the folder cannot be written or another run is writing the same journal."""
-        self.digest = fingerprint.digest({**ours, "format": str(FORMAT)})
+        """Raises `JournalError` if the folder cannot be written, or if another run writes the same journal."""
+        self.digest = fingerprint.digest({**current, "format": str(FORMAT)})
         self.path = folder / f"{self.digest}-{rank}of{world_size}.jsonl"
         self.closed = False
         self._seconds: dict[str, dict[SampleKey, float]] = {}
+        """Name of a file -> its finished samples -> their part of the wall time."""
         self._calls: dict[tuple[CallKey, str], _LineLocation] = {}
+        """Finished calls of earlier processes, by key and prompt digest."""
         self._added = False
-        self._broken: JournalError | None = None
-        self._pending: list[bytes] = []
-        self._batch: asyncio.Future[None] | None = None
-        self._writer: asyncio.Task[None] | None = None
-        self._thread = ThreadPoolExecutor(1, "mai-journal")
-        remove_now(self.path)
+        finish_removal(self.path)
         with journal_io_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             sync_folder(folder)
-            self._lock()
-            others = self._left_by_others()  # once: another rank may make its own at any moment
-            self._others = [os.open(path, os.O_RDONLY) for path in others]
-            for path, file in zip((*others, self.path), (*self._others, self._file), strict=True):
-                end = self._read(file, self._seconds.setdefault(path.stem, {}))
-            os.ftruncate(self._file, end)  # a torn last line
+            lock(self._file, self.path)
+            self._writer = JournalWriter(self._file, self.path)
+            end = self._read_files()
+            os.ftruncate(self._file, end)  # cut off a torn last line
             if end == 0:
-                self._tell_of_others(ours, set(tasks))
-                self._commit(line_of({"format": FORMAT, "fingerprint": ours, "tasks": sorted(set(tasks))}))
+                named = set(tasks)
+                warn_of_unfinished_run(folder, current, named, self.digest)
+                self._writer.write(line_of({"format": FORMAT, "fingerprint": current, "tasks": sorted(named)}))
 
     @property
     def calls(self) -> int:
-        """Finished calls of earlier processes."""
+        """The number of finished calls of earlier processes."""
         return len(self._calls)
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing in it to resume."""
+        """Whether the journal holds nothing to resume."""
         return not self._calls and not self._added
 
     def done(self, samples: Collection[SampleKey]) -> int:
-        """How many of these earlier processes finished."""
+        """Return how many of these samples earlier processes finished."""
         return len(set().union(*self._seconds.values()).intersection(samples))
 
     def wall_s(self, samples: Collection[SampleKey]) -> float:
-        """Seconds that earlier processes walked for these. The ranks of one run walked at the same time."""
+        """Return the wall time that earlier processes spent on these samples. The ranks of one run work at the same
+        time, so only the slowest rank counts."""
         walls: dict[str, float] = {}
         for name, seconds in self._seconds.items():
             ranks = name.rpartition("of")[2]
@@ -107,101 +89,72 @@ class Journal:
         return sum(walls.values())
 
     def find(self, key: CallKey, prompt: str) -> Call | None:
-        """The finished call with this key and prompt digest."""
-        place = self._calls.get((key, prompt))
-        if place is None:
+        """Return the finished call with this key and prompt digest, if there is one."""
+        location = self._calls.get((key, prompt))
+        if location is None:
             return None
-        record = json.loads(os.pread(place.file, place.length, place.offset))
+        record = json.loads(os.pread(location.file, location.length, location.offset))
         return Call(key=key, **record["call"])
 
     async def add_call(self, call: Call, prompt: str, images: list[str]) -> None:
         self._added = True
-        figures = {f.name: getattr(call, f.name) for f in dataclasses.fields(Call) if f.name != "key"}
-        await self.with_stage_text(
-            {"key": dataclasses.astuple(call.key), "prompt": prompt, "images": images, "call": figures}
-        )
+        fields = {f.name: getattr(call, f.name) for f in dataclasses.fields(Call) if f.name != "key"}
+        await self._append({"key": dataclasses.astuple(call.key), "prompt": prompt, "images": images, "call": fields})
 
     async def add_exit(self, sample: SampleKey, exit: str, wall_s: float) -> None:
-        """`wall_s`: seconds of walking since the exit before, so that they add up."""
-        await self.with_stage_text({"sample": sample, "exit": exit, "wall_s": round(wall_s, 3)})
+        """Add a finished sample. `wall_s`: seconds since the exit before it, so that the sum is the wall time."""
+        await self._append({"sample": sample, "exit": exit, "wall_s": round(wall_s, 3)})
 
     async def add_error(self, sample: SampleKey, error: Exception) -> None:
-        await self.with_stage_text({"sample": sample, "error": type(error).__name__, "message": str(error)})
+        await self._append({"sample": sample, "error": type(error).__name__, "message": str(error)})
 
     async def flush(self) -> None:
-        """Wait until all that was appended is on the disk."""
-        if self._writer is not None:
-            await self._writer
+        """Wait until everything is on the disk."""
+        await self._writer.flush()
 
     def close(self) -> None:
+        """Close the files. A journal without a call is deleted."""
         if self.closed:
             return
         self.closed = True
         if self.empty:
             self.path.unlink(missing_ok=True)
-        self._thread.shutdown()
+        self._writer.close()
         for file in (self._file, *self._others):
             os.close(file)
+        release(self.path)
 
-    def complete(self, walked: set[SampleKey] | None, written: Callable[[], bool] = lambda: True) -> None:
-        """The run of these samples (None: of all) is complete, and nothing is left to resume, of any rank. The journal
-        goes when this process ends well, or opens it again: lmms-eval has scored, but its results are not yet on the
-        disk, which `written` tells then. Of a longer run it stays."""
-        remove_at_exit(self.path, [self.path, *self._left_by_others()], walked, written)
+    def complete(self, keys: set[SampleKey] | None, results_written: Callable[[], bool] | None = None) -> None:
+        """Remove the journals of all ranks: the run of these samples is complete. None: the samples are not known.
 
-    async def with_stage_text(self, record: dict[str, Any]) -> None:
-        if self._broken is not None:
-            raise self._broken  # a line after half a line would be lost with it
-        loop = asyncio.get_running_loop()
-        self._pending.append(line_of(record))
-        if self._batch is None:
-            self._batch = loop.create_future()
-        batch = self._batch
-        if self._writer is None or self._writer.done():
-            self._writer = loop.create_task(self._write())
-        await asyncio.shield(batch)  # one sample that is cancelled does not cancel the others
+        `results_written` tells at the end of this process whether the results are on the disk. None: the caller has
+        them already, so remove the journals now.
+        """
+        files = [self.path, *self._files_of_other_ranks()]
+        if results_written is None:
+            remove_now(files, keys)
+        else:
+            remove_at_exit(files, keys, results_written)
 
-    async def _write(self) -> None:
-        loop = asyncio.get_running_loop()
-        while self._batch is not None:
-            lines, self._pending = self._pending, []
-            batch, self._batch = self._batch, None
-            try:
-                await loop.run_in_executor(self._thread, self._commit, b"".join(lines))
-            except OSError as error:
-                self._broken = JournalError(write_error_text(self.path, error))
-                batch.set_exception(self._broken)
-                batch.exception()  # those who wait may all be gone
-            else:
-                batch.set_result(None)
+    async def _append(self, record: dict[str, Any]) -> None:
+        await self._writer.append(line_of(record))
 
-    def _commit(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._file, view) :]
-        os.fsync(self._file)
-
-    def _lock(self) -> None:
-        try:
-            # Of the process, not of the file: an engine's process that outlives ours by a moment holds no lock.
-            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EAGAIN):
-                logger.warning(
-                    f"mai_cascade: {self.path} cannot be locked ({error.strerror}): see that no two runs write it."
-                )
-                return
-            raise JournalError(
-                f"Another run with the same arguments is writing the journal {self.path}. Wait for it to end, or give "
-                "this one a journal of its own with journal=FOLDER, or none with journal=off."
-            ) from None
-
-    def _left_by_others(self) -> list[Path]:
-        """Journals of the other ranks, or of a run with another number of ranks."""
+    def _files_of_other_ranks(self) -> list[Path]:
+        """Return the journals of the other ranks, and of runs of the same command with another number of ranks."""
         return sorted(path for path in self.path.parent.glob(f"{self.digest}-*.jsonl") if path != self.path)
 
-    def _read(self, file: int, seconds: dict[SampleKey, float]) -> int:
-        """Take note of all lines; -> where the last whole one ends. Damaged ones are left out, and said."""
+    def _read_files(self) -> int:
+        """Read the journals of all ranks. Returns the offset at which the last whole line of this rank's file ends."""
+        others = self._files_of_other_ranks()  # listed once: another rank may create its file at any moment
+        self._others = [os.open(path, os.O_RDONLY) for path in others]
+        for path, file in zip(others, self._others, strict=True):
+            self._read(path, file)
+        return self._read(self.path, self._file)
+
+    def _read(self, path: Path, file: int) -> int:
+        """Read one file. Returns the offset at which its last whole line ends. Damaged lines are left out, with a
+        warning."""
+        seconds = self._seconds.setdefault(path.stem, {})
         end = damaged = 0
         for offset, line in lines_of(file):
             if not line.endswith(b"\n"):
@@ -218,22 +171,6 @@ class Journal:
                 damaged += 1
         if damaged:
             logger.warning(
-                f"mai_cascade: {damaged} lines of the journal {self.path} are damaged; what they held is asked again."
+                f"mai_cascade: {damaged} lines of the journal {path} are damaged. Their calls are made again."
             )
         return end
-
-    def _tell_of_others(self, ours: Fingerprint, tasks: set[str]) -> None:
-        """Say why a journal of the same tasks is not used: the newest."""
-        others = [path for path in self.path.parent.glob("*.jsonl") if not path.name.startswith(self.digest)]
-        for path in sorted(others, key=modified_time, reverse=True):
-            head = head_of(path)
-            shared = tasks & set(head.get("tasks", ()))
-            if shared:
-                differ = fingerprint.differences(head["fingerprint"], ours) or [
-                    f"format: {head.get('format')} there, {FORMAT} here"
-                ]
-                logger.warning(
-                    f"mai_cascade: an unfinished run of {', '.join(sorted(shared))} is not resumed: "
-                    f"{'; '.join(differ)}. Delete {path} to forget it."
-                )
-                return

@@ -1,78 +1,58 @@
-"""The files of journals: where they are, their lines and heads, and how they go when a run is complete."""
+"""Journal files: their folder, their format, and messages for what the file system refuses.
+
+A journal holds JSON lines. The first line is the head (format, fingerprint, tasks). After it comes one line for each
+finished call, for each sample that has its answer (its exit), and for each sample that failed.
+"""
 
 import contextlib
 import errno
 import json
 import os
-from collections.abc import Callable, Iterator
-from multiprocessing import util
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from lmms_eval_mai.errors import JournalError
+
+FORMAT = 2
+"""Raise this number if older journals cannot be read any more. They are then left alone."""
 
 SampleKey = tuple[str, int, int]
 """Task, document, repeat."""
 
 
 def default_folder() -> Path:
-    """`lmms-eval-mai/journal` in the user's cache folder."""
+    """Return `lmms-eval-mai/journal` in the user's cache folder."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lmms-eval-mai" / "journal"
 
 
-_complete: dict[Path, util.Finalize] = {}
-"""Journals of runs that this process completed."""
+def line_of(record: dict[str, Any]) -> bytes:
+    return json.dumps(record, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
 
 
-def remove_at_exit(
-    path: Path, files: list[Path], walked: set[SampleKey] | None, written: Callable[[], bool] = lambda: True
-) -> None:
-    """Remove `files` when this process ends by itself, or opens `path` again: if the results are `written`, and unless
-    they hold other samples than these (None: whatever they hold), those of a longer run that is not complete."""
-    _complete[path] = util.Finalize(None, _remove, (files, walked, written), exitpriority=0)
+def lines_of(file: int) -> Iterator[tuple[int, bytes]]:
+    """Return (offset, line) of each line of an open journal. The last line may lack its end."""
+    offset = 0
+    # Do not open the file again: closing any descriptor of it would give up this process's lock.
+    with open(file, "rb", closefd=False) as reader:
+        reader.seek(0)
+        for line in reader:
+            yield offset, line
+            offset += len(line)
 
 
-def remove_now(path: Path) -> None:
-    done = _complete.pop(path, None)
-    if done is not None:
-        done()
-
-
-def keep() -> list[Path]:
-    """The journals of runs that this process completed are to stay after all."""
-    for done in _complete.values():
-        done.cancel()
-    kept = list(_complete)
-    _complete.clear()
-    return kept
-
-
-def _remove(files: list[Path], walked: set[SampleKey] | None, written: Callable[[], bool]) -> None:
-    with contextlib.suppress(OSError):
-        if not written():
-            return
-        if walked is None or all(_sample_of(line) in walked for file in files for line in _records(file)):
-            for file in files:
-                file.unlink()
-
-
-def _records(file: Path) -> Iterator[bytes]:
-    with file.open("rb") as lines:
-        next(lines, None)  # the head
-        yield from lines
-
-
-def _sample_of(line: bytes) -> SampleKey | None:
+def head_of(path: Path) -> dict[str, Any]:
+    """Return the first line of a journal that this process does not write; empty if it cannot be read."""
     try:
-        record = json.loads(line)
-        task, doc_id, repeat = (record["key"] if "key" in record else record["sample"])[:3]
-    except (ValueError, TypeError, KeyError):
-        return None
-    return task, doc_id, repeat
+        with path.open("rb") as file:
+            head = json.loads(file.readline(1_000_000))
+        return head if isinstance(head, dict) and isinstance(head.get("fingerprint"), dict) else {}
+    except (OSError, ValueError):
+        return {}
 
 
 def modified_time(path: Path) -> float:
-    """When; 0 for a file that another run has just removed."""
+    """Return when the file was last written; 0 if another run has just removed it."""
     try:
         return path.stat().st_mtime
     except OSError:
@@ -80,7 +60,7 @@ def modified_time(path: Path) -> float:
 
 
 def sync_folder(folder: Path) -> None:
-    """A new file's name is on the disk too."""
+    """Write the names of new files to the disk."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -91,7 +71,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def journal_io_errors(folder: Path) -> Iterator[None]:
-    """What the file system refuses, as one sentence."""
+    """Turn an `OSError` inside the block into a `JournalError` that says what to do."""
     try:
         yield
     except OSError as error:
@@ -102,31 +82,6 @@ def write_error_text(path: Path, error: OSError) -> str:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     return (
         f"The journal {path} cannot be written ({error.strerror or error}). "
-        f"{'Make room, or give' if full else 'Give'} a folder that can be written with journal=FOLDER; journal=off "
-        "does without, and a crash then loses the run."
+        f"{'Free some space, or choose' if full else 'Choose'} a writable folder with journal=FOLDER. With journal=off "
+        "there is no journal, and a crash loses the run."
     )
-
-
-def line_of(record: dict[str, Any]) -> bytes:
-    return json.dumps(record, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
-
-
-def lines_of(file: int) -> Iterator[tuple[int, bytes]]:
-    """(offset, line) of each line; the last may lack its end."""
-    offset = 0
-    # Not through a second descriptor: closing any of a file's gives up the process's lock on it.
-    with open(file, "rb", closefd=False) as reader:
-        reader.seek(0)
-        for line in reader:
-            yield offset, line
-            offset += len(line)
-
-
-def head_of(path: Path) -> dict[str, Any]:
-    """The first line of any journal; empty where it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            head = json.loads(file.readline(1_000_000))
-        return head if isinstance(head, dict) and isinstance(head.get("fingerprint"), dict) else {}
-    except (OSError, ValueError):
-        return {}

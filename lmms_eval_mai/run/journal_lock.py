@@ -1,0 +1,54 @@
+"""Locks a journal while a run writes it, so that no second run does."""
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+
+from loguru import logger
+
+from lmms_eval_mai.errors import JournalError
+
+_LOCKED_BY_OTHERS = (errno.EACCES, errno.EAGAIN)
+
+_held: set[Path] = set()
+"""Journals that this process writes now."""
+
+
+def lock(file: int, path: Path) -> None:
+    """Lock an open journal until `release`. Raises `JournalError` if another process has locked it."""
+    try:
+        # The lock belongs to this process, not to the file: an engine process that ends after this one has no lock.
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _LOCKED_BY_OTHERS:
+            raise JournalError(
+                f"Another run with the same arguments is writing the journal {path}. Wait until it ends, or give this "
+                "run another folder with journal=FOLDER, or no journal with journal=off."
+            ) from None
+        logger.warning(
+            f"mai_cascade: {path} cannot be locked ({error.strerror}): make sure that no two runs write it."
+        )
+    _held.add(path)
+
+
+def release(path: Path) -> None:
+    """Forget the lock. Closing the file has given it up."""
+    _held.discard(path)
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a run of this process or of another one writes this journal now."""
+    if path in _held:  # do not open the file: closing any descriptor of it would give up this process's lock
+        return True
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in _LOCKED_BY_OTHERS
+    finally:
+        os.close(file)
+    return False

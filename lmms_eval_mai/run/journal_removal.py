@@ -1,0 +1,80 @@
+"""Removes the journal of a completed run.
+
+A run is complete when lmms-eval has scored it. In library use the caller has the results at that moment, and the
+journal is removed at once. Under lmms-eval's command the results are not on the disk yet. There the journal is removed
+when the process ends, if the results were written by then; else the same command finds all answers again.
+
+A journal may also hold samples of a longer run that is not complete, for example after `--limit 100`. Then it stays.
+"""
+
+import contextlib
+import functools
+import json
+from collections.abc import Callable, Iterator
+from multiprocessing import util
+from pathlib import Path
+
+from lmms_eval_mai.run.at_exit import at_exit
+from lmms_eval_mai.run.journal_files import SampleKey
+
+_removals: "dict[Path, util.Finalize[[], None]]" = {}
+"""Journal of a completed run, with those of its other ranks -> its removal at the end of this process."""
+
+
+def remove_now(files: list[Path], keys: set[SampleKey] | None) -> None:
+    """Remove the journals of all ranks of a run, unless they hold a sample that is not in `keys`. None: remove them
+    whatever they hold."""
+    with contextlib.suppress(OSError):
+        if keys is None or all(_key_of(line) in keys for file in files for line in _records(file)):
+            for file in files:
+                file.unlink()
+
+
+def remove_at_exit(files: list[Path], keys: set[SampleKey] | None, results_written: Callable[[], bool]) -> None:
+    """Call `remove_now` when this process ends by itself, if `results_written()` is True then."""
+    removal = at_exit(functools.partial(_remove_if_written, files, keys, results_written))
+    _removals.update(dict.fromkeys(files, removal))
+
+
+def waits_for_removal(file: Path) -> bool:
+    """Return whether this process will remove the journal at its end."""
+    return file in _removals
+
+
+def finish_removal(file: Path) -> None:
+    """Do what `remove_at_exit` would do at the end of this process: a new run is about to open the journal."""
+    removal = _removals.get(file)
+    if removal is not None:
+        removal()
+        for waiting in [waiting for waiting, one in _removals.items() if one is removal]:
+            del _removals[waiting]
+
+
+def keep() -> list[Path]:
+    """Cancel all removals. Returns the journals that stay."""
+    for removal in _removals.values():
+        removal.cancel()
+    kept = list(_removals)
+    _removals.clear()
+    return kept
+
+
+def _remove_if_written(files: list[Path], keys: set[SampleKey] | None, results_written: Callable[[], bool]) -> None:
+    with contextlib.suppress(OSError):
+        if results_written():
+            remove_now(files, keys)
+
+
+def _records(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as lines:
+        next(lines, None)  # the head
+        yield from lines
+
+
+def _key_of(line: bytes) -> SampleKey | None:
+    try:
+        record = json.loads(line)
+        task, doc_id, repeat = (record["key"] if "key" in record else record["sample"])[:3]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return task, doc_id, repeat

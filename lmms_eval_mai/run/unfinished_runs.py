@@ -1,0 +1,34 @@
+"""Warns if an unfinished run of the same tasks cannot be resumed, and names the arguments that differ."""
+
+from pathlib import Path
+
+from loguru import logger
+
+from lmms_eval_mai.run import fingerprint
+from lmms_eval_mai.run.fingerprint import Fingerprint
+from lmms_eval_mai.run.journal_files import FORMAT, head_of, modified_time
+from lmms_eval_mai.run.journal_lock import is_locked
+from lmms_eval_mai.run.journal_removal import waits_for_removal
+
+
+def warn_of_unfinished_run(folder: Path, current: Fingerprint, tasks: set[str], own_digest: str) -> None:
+    """Warn of the newest journal in `folder` that an unfinished run with any of these tasks left.
+
+    Says nothing of a run that is still alive, of a run that this process has completed, or of a run in another mode:
+    people run the modes one after the other to compare them.
+    """
+    others = [path for path in folder.glob("*.jsonl") if not path.name.startswith(own_digest)]
+    for path in sorted(others, key=modified_time, reverse=True):
+        if waits_for_removal(path) or is_locked(path):
+            continue
+        head = head_of(path)
+        shared = tasks & set(head.get("tasks", ()))
+        if shared and head["fingerprint"].get("mode") == current.get("mode"):
+            differ = fingerprint.differences(head["fingerprint"], current) or [
+                f"format was {head.get('format')} and is {FORMAT}"
+            ]
+            logger.warning(
+                f"mai_cascade: an unfinished run of {', '.join(sorted(shared))} is not resumed: {'; '.join(differ)}. "
+                f"Its journal stays in {path}: without this difference, the run would be resumed."
+            )
+            return
