@@ -5,12 +5,15 @@ own frame holds both (lmms_eval/__main__.py, `cli_evaluate`). A frame that looks
 as "unknown", and unknown means that the results are not known to be written.
 """
 
+import functools
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+
+from lmms_eval_mai.run.at_exit import at_exit
 
 
 @dataclass(frozen=True)
@@ -41,19 +44,28 @@ def running_command() -> Command | None:
     )
 
 
-def results_written(command: Command | None) -> Callable[[], bool]:
+def results_written(command: Command | None) -> Callable[[], bool] | None:
     """Return a function that tells whether the command has written its results since now.
 
-    In library use (None) and without `--output_path` the results belong to the caller, so the function returns True.
+    None: library use, where the caller has the results already. Without `--output_path` the command only prints its
+    results, and the function returns True.
     """
     if command is None:
-        return lambda: True
+        return None
     if not command.known:
         return lambda: False
     output_path, since = command.output_path, time.time() - 1  # file systems round times
     if output_path is None:
         return lambda: True
     return lambda: any(file.stat().st_mtime >= since for file in Path(output_path).rglob("*_results.json"))
+
+
+def print_last(command: Command | None, text: str) -> None:
+    """Print `text` below lmms-eval's own tables: at the end of the process. In library use, print it now."""
+    if command is None:
+        print(text, flush=True)
+    else:
+        at_exit(functools.partial(print, text, flush=True))
 
 
 def _is_command(frame: FrameType) -> bool:

@@ -15,14 +15,14 @@ from lmms_eval.api.model import lmms
 
 from lmms_eval_mai.errors import ArgumentError, MaiError, SampleError
 from lmms_eval_mai.harness import usage
-from lmms_eval_mai.harness.command import results_written, running_command
+from lmms_eval_mai.harness.command import print_last, results_written, running_command
 from lmms_eval_mai.harness.exit_codes import exit_if_results_not_saved, report_errors_to_user
 from lmms_eval_mai.harness.requests import is_padding, open_sample, repeats, sampling, task_of
 from lmms_eval_mai.harness.results import result, rounds_result
 from lmms_eval_mai.paper.sample import Sample, Trace
 from lmms_eval_mai.run import table
 from lmms_eval_mai.run.config import parse
-from lmms_eval_mai.run.journal_files import keep
+from lmms_eval_mai.run.journal_removal import keep
 from lmms_eval_mai.run.metering import RunTotals
 from lmms_eval_mai.run.progress import Outcome
 from lmms_eval_mai.run.session import Session
@@ -79,17 +79,17 @@ class MaiCascade(lmms):
         return {}
 
     def clean(self) -> None:
-        """Stop both engines, fill lmms-eval's throughput table and print our own table."""
+        """Stop both engines, fill lmms-eval's throughput table, and print our own table below lmms-eval's tables."""
         with report_errors_to_user(self._session.resume_hint):
             self._session.stop()
             totals, self._session.totals = self._session.totals, RunTotals()
             if totals.meter.tasks:
                 usage.log_throughput(totals, self.config)
-                print(table.table(totals, self.config, self.rank, self.world_size), flush=True)
+                print_last(running_command(), table.table(totals, self.config, self.rank, self.world_size))
             super().clean()
 
     def _on_scored(self) -> None:
-        """Let the journal of a complete run be removed once the results are written. Calling it again has no effect."""
+        """Remove the journal of the completed run once its results are written. Calling it again has no effect."""
         self._session.complete(results_written(running_command()))
         exit_if_results_not_saved(_kept_journals)
 

@@ -7,7 +7,7 @@ from multiprocessing import util
 _registered = itertools.count()
 
 
-def at_exit(function: Callable[[], None]) -> "util.Finalize[[], None]":
+def at_exit(function: Callable[[], None]) -> "util.Finalize[None]":
     """Call `function` when this process ends, in the order of registration. A fatal signal prevents the call.
 
     Use `result()` to call the function now instead, and `result.cancel()` not to call it at all.

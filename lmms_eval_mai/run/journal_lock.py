@@ -26,9 +26,7 @@ def lock(file: int, path: Path) -> None:
                 f"Another run with the same arguments is writing the journal {path}. Wait until it ends, or give this "
                 "run another folder with journal=FOLDER, or no journal with journal=off."
             ) from None
-        logger.warning(
-            f"mai_cascade: {path} cannot be locked ({error.strerror}): make sure that no two runs write it."
-        )
+        logger.warning(f"mai_cascade: {path} cannot be locked ({error.strerror}): make sure that no two runs write it.")
     _held.add(path)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from lmms_eval_mai.run.at_exit import at_exit
 from lmms_eval_mai.run.journal_files import SampleKey
 
-_removals: "dict[Path, util.Finalize[[], None]]" = {}
+_removals: "dict[Path, util.Finalize[None]]" = {}
 """Journal of a completed run, with those of its other ranks -> its removal at the end of this process."""
 
 

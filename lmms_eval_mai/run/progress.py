@@ -1,5 +1,6 @@
-"""Records finished samples: outcomes, totals, journal and progress bar."""
+"""Records finished samples: outcomes, totals, journal and progress line."""
 
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,22 @@ from lmms_eval_mai.run.metering import RunTotals
 
 Outcome = Trace | SampleError
 """The result of a sample: its trace or its error."""
+
+
+def progress_bar(total: int, shown: bool) -> "tqdm[None]":
+    """Return a progress line of the form "mai_cascade: 120/200, 00:12 left, agree_short=80, agree_think=40".
+
+    A terminal shows it in place. In a log file every update adds text, so there it is updated once a minute.
+    """
+    seconds = 0.2 if sys.stderr.isatty() else 60.0
+    return tqdm(
+        total=total,
+        desc="mai_cascade",
+        bar_format="{desc}: {n_fmt}/{total_fmt}, {remaining} left{postfix}",
+        mininterval=seconds,
+        maxinterval=max(10.0, seconds),  # after so many seconds tqdm updates the line in any case
+        disable=not shown,
+    )
 
 
 @dataclass

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from loguru import logger
-from tqdm import tqdm
 
 from lmms_eval_mai.engines.base import SIDES
 from lmms_eval_mai.errors import MaiError, SampleError, TooManyErrors
@@ -26,7 +25,7 @@ from lmms_eval_mai.run.event_loop import LoopThread
 from lmms_eval_mai.run.journal import Journal
 from lmms_eval_mai.run.journal_files import SampleKey, default_folder
 from lmms_eval_mai.run.metering import RunTotals
-from lmms_eval_mai.run.progress import Outcome, Progress
+from lmms_eval_mai.run.progress import Outcome, Progress, progress_bar
 from lmms_eval_mai.run.scheduler import run_samples
 
 
@@ -72,7 +71,7 @@ class Session:
         async def run_one(sample: Sample) -> Trace:
             return await _unexpected_as_sample_error(sample, mode(sample, pair))
 
-        with gc_frozen(), tqdm(total=len(keys), desc="mai_cascade", disable=rank != 0) as bar:
+        with gc_frozen(), progress_bar(len(keys), shown=rank == 0) as bar:
             progress = Progress(keys, self.totals, self._journal, self._allowed_errors(), bar)
             try:
                 self._call(run_samples(len(keys), open_sample, run_one, progress.report, self.config.max_open_samples))
@@ -85,13 +84,12 @@ class Session:
         return [progress.outcomes[index] for index in range(len(keys))]
 
     def resume_hint(self) -> str:
-        """Return what to type after a run that stopped."""
-        if self._journal is None:
+        """Return how to resume a run that stopped, or an empty text if there is nothing to resume."""
+        if self.config.journal == "off":
             return "journal=off: no answers of this run are kept." if self.totals.meter.tasks else ""
-        if self._journal.empty or not self._journal.path.exists():
+        if self._journal is None or self._journal.empty or not self._journal.path.exists():
             return ""
-        path = self._journal.path
-        return f"All finished calls are in {path}: the same command, with the same models, goes on from there."
+        return f"All finished calls are in {self._journal.path}: the same command, with the same models, resumes there."
 
     def stop(self) -> None:
         """Stop the engines. The journal stays."""
@@ -105,8 +103,9 @@ class Session:
         if self._journal is not None:
             self._journal.close()
 
-    def complete(self, results_written: Callable[[], bool]) -> None:
-        """Remove the journal when this process ends and `results_written` returns True: nothing is left to resume."""
+    def complete(self, results_written: Callable[[], bool] | None) -> None:
+        """Remove the journal, because lmms-eval has scored the run: now if `results_written` is None, else when this
+        process ends and `results_written` returns True. Calling it again has no effect."""
         if self._journal is not None:
             # With several ranks, the other ranks' samples are in the journals too, and this rank does not know them.
             self._journal.complete(self._all_keys if self._ranks == 1 else None, results_written)

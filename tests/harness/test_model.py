@@ -187,7 +187,7 @@ def test_a_sample_that_cannot_be_answered_is_an_error_and_never_a_text(evaluate:
     with pytest.raises(TooManyErrors, match=r"1 of 12 samples failed, and max_errors=0 allows 0") as error:
         evaluate(["pope_s"], **scripts)
     assert "doc_id 11" in str(error.value) and "stage 'short'" in str(error.value)
-    assert "the same command, with the same models, goes on from there" in str(error.value)
+    assert "the same command, with the same models, resumes there" in str(error.value)
 
 
 @pytest.mark.parametrize("task", ["pope_s", "pope_r_s2"])
