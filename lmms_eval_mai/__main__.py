@@ -1,4 +1,4 @@
-"""`python -m lmms_eval_mai`: the same as the command `lmms-eval-mai`."""
+"""`python -m lmms_eval_mai` is the command `lmms-eval-mai`."""
 
 from lmms_eval_mai.cli import main
 

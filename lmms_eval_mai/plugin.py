@@ -1,11 +1,12 @@
-"""How lmms-eval finds us: the model manifest, and a hook that makes our tasks visible.
+"""Registers the model with lmms-eval, and makes our tasks visible to it.
 
-lmms-eval 0.7.3 has an entry point for models and none for tasks. It loads the entry point when
-`lmms_eval.models` is imported, so `manifests()` also wraps `TaskManager.initialize_tasks`, the one
-method every command asks for its tasks. lmms-eval is a guest's house: nothing here raises, whatever is
-wrong with our files or has moved in theirs; one warning says what, and their tasks and models go on.
+lmms-eval 0.7.3 has an entry point for models and none for tasks. It loads the entry point when `lmms_eval.models` is
+imported. So `manifests()` also wraps `TaskManager.initialize_tasks`, which every command calls to find its tasks.
 
-This module knows nothing of the cascade and imports nothing heavy: it runs at every lmms-eval start.
+Nothing in this module raises, because an error here would break runs of other models. If one of our files is broken, or
+if lmms-eval has changed what we wrap, the user gets one warning, and lmms-eval's own models and tasks still work.
+
+This module knows nothing of the cascade and imports nothing heavy, because it runs at every start of lmms-eval.
 """
 
 import functools
@@ -24,23 +25,23 @@ TASKS_MODULE = "lmms_eval.tasks"
 
 
 def task_dir() -> Path:
-    """The folder of the task YAMLs: inside the package in a wheel, beside it in an editable install."""
+    """Return the folder of the task files: inside the package in a wheel, beside it in an editable install."""
     package = Path(__file__).resolve().parent
     inside = package / "task_configs"
     return inside if inside.is_dir() else package.parent / "task_configs"
 
 
 def manifests() -> list[Any]:
-    """Entry point `lmms_eval.models`: a list with our one `ModelManifest`; empty if it cannot be built.
+    """Return a list with our `ModelManifest`, or an empty list if it cannot be built. Entry point `lmms_eval.models`.
 
-    It must not raise: one raising entry point hides those of all other plugins
-    (lmms_eval/models/__init__.py, one try around the whole loop).
+    It must not raise: an entry point that raises hides those of all other plugins, because lmms-eval has one `try`
+    around the whole loop (lmms_eval/models/__init__.py).
     """
     try:
         install()
         from lmms_eval.models.registry_v2 import ModelManifest
 
-        # `lmms-eval models` and the wizard list this dict, not the registry the manifest goes to.
+        # `lmms-eval models` and the wizard list this dict instead of the registry of manifests.
         listing = getattr(sys.modules.get("lmms_eval.models"), "AVAILABLE_CHAT_TEMPLATE_MODELS", None)
         if isinstance(listing, dict):
             listing.setdefault(MODEL_ID, CLASS_PATH)
@@ -51,7 +52,8 @@ def manifests() -> list[Any]:
 
 
 def install() -> None:
-    """Make our tasks visible, now or when `lmms_eval.tasks` is imported (that import costs 10 s: not ours to force)."""
+    """Make our tasks visible: now, or when `lmms_eval.tasks` is imported. That import takes 10 s, so it is not forced
+    here."""
     try:
         tasks = sys.modules.get(TASKS_MODULE)
         if tasks is not None:
@@ -72,11 +74,11 @@ def _wrap_task_manager(tasks: ModuleType) -> None:
     def initialize_tasks(self: Any, *args: Any, **kwargs: Any) -> Any:
         index = original(self, *args, **kwargs)
         try:
-            asked = inspect.signature(original).bind(self, *args, **kwargs).arguments
-            if not asked.get("include_defaults", True):  # the caller wants his own folder and nothing else
+            given = inspect.signature(original).bind(self, *args, **kwargs).arguments
+            if not given.get("include_defaults", True):  # the caller wants only one folder
                 return index
             ours = original(self, include_path=[str(task_dir())], include_defaults=False)
-            return {**ours, **index}  # on a clash of names the one that was there first stays, as in lmms-eval itself
+            return {**ours, **index}  # of two tasks with one name the first stays, as in lmms-eval
         except Exception as error:
             _warn(f"its tasks in {task_dir()} are not available", error)
             return index
@@ -86,7 +88,7 @@ def _wrap_task_manager(tasks: ModuleType) -> None:
 
 
 class _TasksFinder(importlib.abc.MetaPathFinder):
-    """Wraps the loader of `lmms_eval.tasks` once, so that the hook is set right after the module has run."""
+    """Wraps the loader of `lmms_eval.tasks` once, so that its `TaskManager` is wrapped right after the import."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -123,7 +125,7 @@ _warned: set[str] = set()
 
 
 def _warn(consequence: str, error: Exception) -> None:
-    """Say it once: lmms-eval asks for its tasks several times in a run."""
+    """Warn once, although lmms-eval looks for its tasks several times in a run."""
     from loguru import logger
 
     message = f"lmms-eval-mai: {consequence}: {type(error).__name__}: {error}"

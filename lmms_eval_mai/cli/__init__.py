@@ -1,50 +1,67 @@
-"""`lmms-eval-mai`, or `python -m lmms_eval_mai`: what this package has, for people and scripts.
+"""The command `lmms-eval-mai`, also `python -m lmms_eval_mai`: shows what this package has, and checks a set-up.
 
-`lmms-eval-mai pairs` lists the named pairs, for `--model_args pair=...`; `task-dir` prints the folder of the task
-YAMLs, for `--include-path`; `doctor` says what can run here, and with the arguments of an `lmms-eval` command behind it
-what that command would start.
+It does not run evaluations; `lmms-eval` does.
 """
 
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 
+import lmms_eval_mai
 from lmms_eval_mai.plugin import task_dir
 from lmms_eval_mai.run import presets
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="lmms-eval-mai")
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("pairs", help="list the named pairs", description="List the named pairs.")
-    commands.add_parser("task-dir", help="print the folder of the task YAMLs")
-    doctor = commands.add_parser(
-        "doctor",
-        allow_abbrev=False,  # --model is lmms-eval's and none of ours
-        help="say what is installed, what can run here, and what a command would start",
-        description="Say what is installed and what can run here; behind it the arguments of an lmms-eval command, to "
-        "say what that would start and where. Takes up to half a minute; the exit code is 1 where there is a problem.",
-    )
-    doctor.add_argument("--model", default=None, help="as for lmms-eval; with it, and no --model_args, the defaults")
-    doctor.add_argument("--model_args", default=None, help="as for lmms-eval")
-    doctor.add_argument("--tasks", default=None, help="as for lmms-eval")
-    arguments, others = parser.parse_known_args()
-    if arguments.command == "doctor":  # the rest of an lmms-eval command says nothing about us
-        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # one screen
-        from loguru import logger
-
-        from lmms_eval_mai.cli.doctor import examine, report
-
-        logger.remove()
-        logger.add(sys.stderr, level="ERROR")
-        model_args = arguments.model_args if arguments.model_args is not None else "" if arguments.model else None
-        sys.exit(report(examine(model_args, arguments.tasks)))
+def main(given: Sequence[str] | None = None) -> None:
+    """Run the command with these arguments; None: those of the process."""
+    parser = _parser()
+    arguments, others = parser.parse_known_args(given)
+    if arguments.command == "doctor":  # it takes a whole lmms-eval command and ignores what does not concern us
+        sys.exit(_doctor(arguments.model, arguments.model_args, arguments.tasks))
     if others:
         parser.error(f"unknown arguments: {' '.join(others)}")
     if arguments.command == "task-dir":
         print(task_dir())
     else:
         _print_pairs()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="lmms-eval-mai")
+    parser.add_argument("--version", action="version", version=f"lmms-eval-mai {lmms_eval_mai.__version__}")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("pairs", help="list the named pairs", description="List the named pairs.")
+    commands.add_parser(
+        "task-dir",
+        help="print the folder of the task files",
+        description="Print the folder of the task files, for lmms-eval's --include-path.",
+    )
+    doctor = commands.add_parser(
+        "doctor",
+        allow_abbrev=False,  # --model must not be read as a short form of --model_args
+        help="check the installation, and what an lmms-eval command would start",
+        description="Check the packages, the devices and the tasks. With the arguments of an lmms-eval command, also "
+        "check its model arguments and tasks, and tell what it would start and where. This takes up to half a minute. "
+        "The exit code is 1 if there is a problem.",
+    )
+    doctor.add_argument("--model", default=None, help="as in lmms-eval; without --model_args: the default arguments")
+    doctor.add_argument("--model_args", default=None, help="as in lmms-eval")
+    doctor.add_argument("--tasks", default=None, help="as in lmms-eval")
+    return parser
+
+
+def _doctor(model: str | None, model_args: str | None, tasks: str | None) -> int:
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # the report should fit one screen
+    from loguru import logger
+
+    from lmms_eval_mai.cli.doctor import examine, report
+
+    logger.remove()
+    logger.add(sys.stderr, level="ERROR")
+    if model_args is None and model is not None:
+        model_args = ""
+    return report(examine(model_args, tasks))
 
 
 def _print_pairs() -> None:

@@ -1,8 +1,9 @@
-"""`lmms-eval-mai doctor`: what is installed, what can run here, and what a given command line would start and where."""
+"""`lmms-eval-mai doctor`: checks the installation, and what a given lmms-eval command would start and where."""
 
 import asyncio
 import dataclasses
 import importlib
+import importlib.metadata
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -20,32 +21,49 @@ GIB = 1 << 30
 class Finding:
     """One line of the report."""
 
-    what: str
-    fine: bool
+    name: str
+    ok: bool
     text: str
-    """What was found; where it is not fine, with its remedy."""
-    needed: bool = True
-    """Whether nothing works without it. What is not fine and not needed is no problem."""
+    """What was found. If it is not ok, also what to do."""
+    required: bool = True
+    """Whether the package cannot work without it. An optional check that fails is not a problem."""
 
 
 def examine(model_args: str | None = None, tasks: str | None = None) -> Iterator[Finding]:
-    """All findings, one by one: some take seconds. `model_args`, `tasks`: those of the command in question."""
+    """Return the findings one by one, because some checks take seconds. `model_args`, `tasks`: those of the command.
+
+    The arguments come first: a typo in them is then shown before the slow imports.
+    """
+    config = None
+    if model_args is not None:
+        config, finding = check_arguments(model_args)
+        yield finding
     yield from _packages()
     yield _tried("devices", _devices, "`pip install torch`.")
     yield from _registered([task for task in (tasks or "").split(",") if task])
-    if model_args is not None:
-        yield from _command(model_args)
+    yield from check_engines(config)
 
 
 def report(findings: Iterable[Finding]) -> int:
-    """Print them as they come; -> the exit code."""
+    """Print the findings as they come. Returns the exit code."""
     problems = 0
     for finding in findings:
-        mark = "ok" if finding.fine else "PROBLEM" if finding.needed else "-"
+        mark = "ok" if finding.ok else "PROBLEM" if finding.required else "-"
         problems += mark == "PROBLEM"
-        print(f"{mark:>7}  {finding.what:<14} {finding.text}", flush=True)
+        print(f"{mark:>7}  {finding.name:<14} {finding.text}", flush=True)
     print(f"\n{problems} problem{'s' * (problems != 1)}." if problems else "\nNo problem found.")
     return 1 if problems else 0
+
+
+def check_arguments(model_args: str) -> tuple[Config | None, Finding]:
+    """Parse the model arguments as lmms-eval and the model do. Returns None if they are wrong."""
+    from lmms_eval.utils import simple_parse_args_string
+
+    try:
+        config = parse(simple_parse_args_string(model_args))
+    except Exception as error:
+        return None, Finding("arguments", False, _one_line(error))
+    return config, Finding("arguments", True, f"mode={config.mode}, think={config.think}")
 
 
 def _packages() -> Iterator[Finding]:
@@ -63,17 +81,11 @@ def _packages() -> Iterator[Finding]:
         try:
             module = importlib.import_module(name)
         except Exception as error:
-            yield Finding(
-                name, False, f"does not import ({_line(error)}). {remedy}", needed=name in ("lmms_eval", "torch")
-            )
+            text = f"cannot be imported ({_one_line(error)}). {remedy}"
+            yield Finding(name, False, text, required=name in ("lmms_eval", "torch"))
         else:
-            yield Finding(name, True, str(getattr(module, "__version__", None) or _version(name)))
-
-
-def _version(name: str) -> str:
-    from importlib.metadata import version
-
-    return version(name.replace("_", "-"))
+            version = getattr(module, "__version__", None) or importlib.metadata.version(name.replace("_", "-"))
+            yield Finding(name, True, str(version))
 
 
 def _devices() -> str:
@@ -85,16 +97,17 @@ def _devices() -> str:
         cores = len(os.sched_getaffinity(0))
         free = f"{memory.available / GIB:.0f} of {memory.total / GIB:.0f} GiB of memory free"
         return f"no GPU that PyTorch can use; {cores} CPU cores, {free}"
-    cards = []
+    gpus = []
     for number in range(torch.cuda.device_count()):
         free_bytes, total = torch.cuda.mem_get_info(number)
-        cards.append(
+        gpus.append(
             f"{number}: {torch.cuda.get_device_name(number)}, {free_bytes / GIB:.0f} of {total / GIB:.0f} GiB free"
         )
-    return "; ".join(cards)
+    return "; ".join(gpus)
 
 
-def _registered(asked: list[str]) -> Iterator[Finding]:
+def _registered(tasks: list[str]) -> Iterator[Finding]:
+    """Check that lmms-eval knows our model, our tasks and these tasks."""
     try:
         from lmms_eval.models import get_model
         from lmms_eval.tasks import TaskManager
@@ -102,7 +115,7 @@ def _registered(asked: list[str]) -> Iterator[Finding]:
         get_model(MODEL_ID)
         known = set(TaskManager().all_tasks)
     except Exception as error:
-        yield Finding("model", False, f"{_line(error)} Install lmms-eval-mai again.")
+        yield Finding("model", False, f"{_one_line(error)} Install lmms-eval-mai again.")
         return
     yield Finding("model", True, f"lmms-eval knows {MODEL_ID}")
     ours = {path.stem for path in task_dir().rglob("*.yaml") if path.parent.name != "groups"}
@@ -110,50 +123,44 @@ def _registered(asked: list[str]) -> Iterator[Finding]:
     if missing:
         yield Finding("tasks", False, f"lmms-eval does not know {', '.join(missing)}: see the warnings above.")
     else:
-        yield Finding("tasks", True, f"lmms-eval knows pope_s and {len(ours) - 1} more of ours in {task_dir()}")
-    for task in asked:
+        yield Finding("tasks", True, f"lmms-eval knows pope_s and {len(ours) - 1} more of our tasks in {task_dir()}")
+    for task in tasks:
         if task not in known:
-            yield Finding("tasks", False, f"{task} is unknown: `lmms-eval --tasks list` shows all.")
+            yield Finding("tasks", False, f"{task} is unknown: `lmms-eval --tasks list` shows all tasks.")
 
 
-def _command(model_args: str) -> Iterator[Finding]:
-    from lmms_eval.utils import simple_parse_args_string
+def check_engines(config: Config | None) -> Iterator[Finding]:
+    """Check the engines that a run with this configuration would use. None: the arguments are wrong."""
+    if config is not None:
+        yield from (_engine(config, engine) for engine in config.engines())
 
+
+def _engine(config: Config, engine_config: EngineConfig) -> Finding:
+    """Check one engine without starting it. An endpoint is asked whether it answers."""
+    if engine_config.engine == "openai":
+        engine_config = dataclasses.replace(engine_config, arguments={**engine_config.arguments, "retry_for": 0})
     try:
-        config = parse(simple_parse_args_string(model_args))
-    except Exception as error:
-        yield Finding("arguments", False, _line(error))
-        return
-    yield Finding("arguments", True, f"mode={config.mode}, think={config.think}")
-    for side in config.engines():
-        yield _engine(config, side)
-
-
-def _engine(config: Config, side: EngineConfig) -> Finding:
-    """What of it can be known without starting it; of an endpoint, whether it answers now."""
-    if side.engine == "openai":
-        side = dataclasses.replace(side, arguments={**side.arguments, "retry_for": 0})
-    try:
-        engine: Engine = build(side, config.other(side), config.sleep)
+        engine = build(engine_config, config.other(engine_config), config.sleep)
         engine.validate()
-        if side.engine == "openai":
-            asyncio.run(_answers(engine))
-        return Finding(side.side, True, f"{side.engine} {side.model}: {engine.describe()}")
+        if engine_config.engine == "openai":
+            asyncio.run(_start_and_close(engine))
+        text = f"{engine_config.engine} {engine_config.model}: {engine.describe()}"
+        return Finding(engine_config.side, True, text)
     except Exception as error:
-        return Finding(side.side, False, _line(error))
+        return Finding(engine_config.side, False, _one_line(error))
 
 
-async def _answers(engine: Engine) -> None:
+async def _start_and_close(engine: Engine) -> None:
     await engine.start()
     await engine.close()
 
 
-def _tried(what: str, find: Callable[[], str], remedy: str) -> Finding:
+def _tried(name: str, find: Callable[[], str], remedy: str) -> Finding:
     try:
-        return Finding(what, True, find())
+        return Finding(name, True, find())
     except Exception as error:
-        return Finding(what, False, f"{_line(error)} {remedy}")
+        return Finding(name, False, f"{_one_line(error)} {remedy}")
 
 
-def _line(error: BaseException) -> str:
+def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__

@@ -1,4 +1,4 @@
-"""`--model mai_cascade`: takes lmms-eval's requests and returns its results. Holds no part of the algorithm.
+"""The model `mai_cascade`: takes lmms-eval's requests and returns its results. Holds no part of the algorithm.
 
 The engines start with the first request that needs them, serve every later call of `generate_until` and
 `generate_until_multi_round`, and stop in `clean()`, which lmms-eval calls once, before it scores.
@@ -19,7 +19,7 @@ from lmms_eval_mai.harness.command import print_last, results_written, running_c
 from lmms_eval_mai.harness.exit_codes import exit_if_results_not_saved, report_errors_to_user
 from lmms_eval_mai.harness.requests import is_padding, open_sample, repeats, sampling, task_of
 from lmms_eval_mai.harness.results import result, rounds_result
-from lmms_eval_mai.paper.sample import Sample, Trace
+from lmms_eval_mai.paper.sample import Sample
 from lmms_eval_mai.run import table
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.journal_removal import keep
@@ -97,10 +97,7 @@ class MaiCascade(lmms):
         """Return one outcome per request; None for padding. After any error no engine is left running, because
         lmms-eval does not call `clean()` then."""
         with report_errors_to_user(self._session.resume_hint), self._stopped_on_error():
-            for request in {request.args[4]: request for request in requests}.values():
-                # Refuse requests that cannot work before the engines start.
-                _reject_unknown_rounds(request, rounds)
-                sampling(request.args[2], task_of(request).variant, self.config.think, self.config.max_new_tokens)
+            self._reject_unsupported(requests, rounds)
             todo = [
                 (index, repeat) for index, repeat in enumerate(repeats(requests)) if not is_padding(requests[index])
             ]
@@ -113,15 +110,29 @@ class MaiCascade(lmms):
             keys = [(requests[index].args[4], requests[index].args[3], repeat) for index, repeat in todo]
             decoding = {request.args[4]: request.args[2] for request in requests}
             found = self._session.run_samples(keys, open_, decoding, self.rank, self.world_size)
-            models = {engine.side: engine.model for engine in self.config.engines()}
             outcomes: list[Outcome | None] = [None] * len(requests)
             for (index, _), outcome in zip(todo, found, strict=True):
                 outcomes[index] = outcome
-                if isinstance(outcome, Trace):
-                    usage.log_call_usage(outcome, models)
-                elif isinstance(outcome, SampleError):
-                    exclude_from_scoring(requests[index])
+                self._pass_on(requests[index], outcome)
         return outcomes
+
+    def _reject_unsupported(self, requests: list[Instance], rounds: bool) -> None:
+        """Refuse tasks and decoding arguments that cannot work, before the engines start. Raises `ArgumentError`."""
+        for name, request in {request.args[4]: request for request in requests}.items():
+            variant = task_of(request).variant
+            if rounds and variant is None:
+                raise ArgumentError(
+                    f"Task {name} has rounds of its own, which mai_cascade does not support: "
+                    "choose tasks of type generate_until, or one of the _s2 tasks of lmms-eval-mai."
+                )
+            sampling(request.args[2], variant, self.config.think, self.config.max_new_tokens)
+
+    def _pass_on(self, request: Instance, outcome: Outcome) -> None:
+        """Tell lmms-eval the token usage of a sample, or that the sample failed."""
+        if isinstance(outcome, SampleError):
+            exclude_from_scoring(request)
+        else:
+            usage.log_call_usage(outcome, {engine.side: engine.model for engine in self.config.engines()})
 
     @contextlib.contextmanager
     def _stopped_on_error(self) -> Iterator[None]:
@@ -139,14 +150,6 @@ def _kept_journals() -> str:
     )
 
 
-def _reject_unknown_rounds(request: Instance, rounds: bool) -> None:
-    if task_of(request).variant is None and rounds:
-        raise ArgumentError(
-            f"Task {request.args[4]} has rounds of its own, which mai_cascade does not support: "
-            "choose tasks of type generate_until, or one of the _s2 tasks of lmms-eval-mai."
-        )
-
-
 def exclude_from_scoring(request: Instance) -> None:
     """Remove a sample without an answer from its task. lmms-eval skips documents that have no request (evaluator.py, "a
     partial rerun can leave a document ... without any corresponding requests")."""
@@ -154,6 +157,6 @@ def exclude_from_scoring(request: Instance) -> None:
     if task is None or not isinstance(getattr(task, "_instances", None), list):
         raise MaiError(
             f"{request.args[4]} document {request.args[3]} has no answer, and this version of lmms-eval does not "
-            "let us leave it out of the scores. Run with max_errors=0 and fix the document."
+            "let mai_cascade leave it out of the scores. Run with max_errors=0 and fix the document."
         )
     task._instances = [instance for instance in task._instances if instance is not request]

@@ -1,4 +1,4 @@
-"""lmms-eval's requests in: one `Instance` -> one `Sample`. Knows nothing of engines or of the algorithm."""
+"""Turns lmms-eval's requests into samples: one `Instance` becomes one `Sample`. Knows nothing of the algorithm."""
 
 import dataclasses
 import hashlib
@@ -16,27 +16,29 @@ from lmms_eval_mai.paper.sample import Sample
 
 
 def is_padding(request: Any) -> bool:
-    """lmms-eval clones requests so that all ranks have the same number; nobody reads the answers."""
+    """Return whether the request is a copy that lmms-eval adds so that all ranks have the same number of requests.
+    lmms-eval drops its answer."""
     return bool((request.metadata or {}).get("__padding_only__"))
 
 
 def repeats(requests: Sequence[Any]) -> list[int]:
-    """Return the number of each request among its repeats: lmms-eval repeats a request by listing the same object
+    """Return the number of each request among its repeats. lmms-eval repeats a request by listing the same object
     several times in a row."""
     return [repeat for _, same in itertools.groupby(requests, key=id) for repeat, _ in enumerate(same)]
 
 
 class TaskPrompt(NamedTuple):
-    """What a task asks."""
+    """The prompt of a task."""
 
     benchmark: Benchmark
     variant: Variant | None
-    """Its own prompt; None for a task that is not ours."""
+    """The prompt's variant. None: another lmms-eval task, with its own prompt."""
     two_stage: bool
+    """Whether the prompt has a second stage."""
 
 
 def task_of(request: Any) -> TaskPrompt:
-    """What the request's task asks. Raises `ArgumentError` for metadata that names what does not exist."""
+    """Return the prompt of the request's task. Raises `ArgumentError` if the task's metadata has an unknown name."""
     mai = (request.metadata or {}).get("mai")
     if mai is None:
         return TaskPrompt(GENERIC, None, False)
@@ -51,10 +53,10 @@ def task_of(request: Any) -> TaskPrompt:
 def open_sample(
     request: Any, repeat: int, documents: Mapping[str, Any], think: Variant, max_new_tokens: int | None
 ) -> Sample:
-    """Fetch the document, decode its images and build the chat. Blocks: run it in a thread.
+    """Fetch the document, decode its images and build the chat. This blocks, so run it in a thread.
 
-    `documents` is the model's `task_dict`. Raises `UnreadableImage`, or another `SampleError` for what the cascade
-    cannot take (video, audio, no question) and for whatever the task's own functions trip over.
+    `documents` is the model's `task_dict`. Raises `UnreadableImage`, or another `SampleError` if the document holds
+    something that the cascade does not support (video, audio, an empty question) or if a function of the task fails.
     """
     _, doc_to_messages, gen_kwargs, doc_id, task, split = request.args
     benchmark, variant, two_stage = task_of(request)
@@ -63,17 +65,17 @@ def open_sample(
         doc = documents[task][split][doc_id]
         messages = tuple(_message(message, where) for message in doc_to_messages(doc))
         if not messages or messages[-1].role != "user":
-            raise SampleError(f"{where}: its messages do not end with a user's turn; there is nothing to answer.")
-        if variant is not None:  # the last text of our tasks is the instruction, which every stage brings itself
+            raise SampleError(f"{where}: its last message is not from the user, so there is nothing to answer.")
+        if variant is not None:  # drop the instruction, the last text of our tasks: every stage has its own
             messages = (*messages[:-1], Message("user", messages[-1].content[:-1]))
-        if not any(isinstance(block, str) and block.strip() for message in messages for block in message.content):
+        if not any(isinstance(part, str) and part.strip() for message in messages for part in message.content):
             raise SampleError(f"{where}: its question is empty. Repair the dataset, or leave the document out.")
         return Sample(
             task=task,
             doc_id=doc_id,
             repeat=repeat,
             question=messages,
-            # Parsers read texts; the images are in the question already and must not be kept twice.
+            # Parsers read only texts. The images are in the question already; do not keep them twice.
             doc={name: value for name, value in doc.items() if not isinstance(value, PIL.Image.Image)},
             benchmark=benchmark,
             kind=benchmark.kind(doc),
@@ -89,8 +91,8 @@ def open_sample(
         ) from error
     except Exception as error:
         raise SampleError(
-            f"{where}: its task cannot make a question of it ({type(error).__name__}: {error}). Look at the document's "
-            "fields."
+            f"{where}: its task cannot build a question from it ({type(error).__name__}: {error}). Check the "
+            "document's fields."
         ) from error
 
 
@@ -98,15 +100,15 @@ def _message(message: Mapping[str, Any], where: str) -> Message:
     content = message["content"]
     if isinstance(content, str):
         return Message(message["role"], (replace_lone_surrogates(content),))
-    return Message(message["role"], tuple(_block(part, where) for part in content))
+    return Message(message["role"], tuple(_content_part(part, where) for part in content))
 
 
 def replace_lone_surrogates(text: str) -> str:
-    """Text that UTF-8 can hold: halves of surrogate pairs become U+FFFD."""
+    """Replace each half of a surrogate pair by U+FFFD, so that the text can be encoded as UTF-8."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _block(part: Mapping[str, Any], where: str) -> ContentPart:
+def _content_part(part: Mapping[str, Any], where: str) -> ContentPart:
     if part["type"] == "text":
         return replace_lone_surrogates(str(part["text"]))
     if part["type"] != "image":
@@ -115,7 +117,7 @@ def _block(part: Mapping[str, Any], where: str) -> ContentPart:
     if isinstance(image, str):
         image = PIL.Image.open(image)
     if not isinstance(image, PIL.Image.Image):
-        raise UnreadableImage(f"{where}: its image is a {type(image).__name__}, not a picture or the path of one.")
+        raise UnreadableImage(f"{where}: its image is a {type(image).__name__}, not an image or the path of one.")
     if not (image.width and image.height):
         raise UnreadableImage(f"{where}: its image has a side of 0 pixels ({image.width} x {image.height}).")
     pixels = image if image.mode == "RGB" else image.convert("RGB")
@@ -127,11 +129,12 @@ def _block(part: Mapping[str, Any], where: str) -> ContentPart:
 def sampling(
     gen_kwargs: Mapping[str, Any], variant: Variant | None, think: Variant, max_new_tokens: int | None
 ) -> dict[Stage, Sampling]:
-    """How each stage is decoded. Temperature and the like are the task's (and `--gen_kwargs`') for every call; limits
-    come from `MAX_TOKENS`, where the task's own replaces that of its own prompt. `do_sample` is not looked at, as in
-    lmms-eval's vllm model, nor is `until`: lmms-eval's default of a blank line would cut every thinking short.
+    """Return how each stage is decoded. Raises `ArgumentError` for a value that no engine accepts.
 
-    Raises `ArgumentError` for values no engine takes.
+    Temperature, top_p, top_k, repetition_penalty and seed of the task and of `--gen_kwargs` apply to every call. The
+    output limits come from `MAX_TOKENS`; the task's own limit applies to the task's own prompt. `do_sample` is ignored,
+    as in lmms-eval's vllm model. `until` is ignored, because lmms-eval's default, a blank line, would cut off every
+    thinking.
     """
     own_limit = int(gen_kwargs.get("max_new_tokens") or MAX_TOKENS["answer"])
     limits: dict[Stage, int] = {
@@ -149,15 +152,15 @@ def sampling(
         repetition_penalty=float(gen_kwargs.get("repetition_penalty") or 1.0),
         seed=gen_kwargs.get("seed"),
     )
-    for name, fine, wanted in (
+    for name, ok, expected in (
         ("temperature", base.temperature >= 0, "at least 0"),
         ("top_p", 0 < base.top_p <= 1, "above 0 and at most 1"),
         ("repetition_penalty", base.repetition_penalty > 0, "above 0"),
         ("max_new_tokens", own_limit > 0, "at least 1"),
     ):
-        if not fine:
+        if not ok:
             raise ArgumentError(
-                f"{name}={gen_kwargs[name]} of the task or --gen_kwargs cannot be: it must be {wanted}."
+                f"{name}={gen_kwargs[name]} of the task or --gen_kwargs is invalid: it must be {expected}."
             )
     return {
         stage: dataclasses.replace(base, max_tokens=min(limit, max_new_tokens or limit))

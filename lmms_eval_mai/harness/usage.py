@@ -1,4 +1,4 @@
-"""What a run adds to lmms-eval's own usage and throughput tables. All figures come from the meter."""
+"""Adds a run's figures to lmms-eval's own usage and throughput tables. All figures come from the meter."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ from lmms_eval_mai.run.metering import RunTotals
 
 
 def log_call_usage(trace: Trace, models: Mapping[Side, str]) -> None:
-    """lmms-eval's usage table: `by_source` splits it into small and large."""
+    """Add the calls of a sample to lmms-eval's usage table, where `by_source` splits it into small and large."""
     for call in trace.calls:
         log_usage(
             model_name=models[call.key.side],
@@ -24,15 +24,25 @@ def log_call_usage(trace: Trace, models: Mapping[Side, str]) -> None:
 
 
 def log_throughput(totals: RunTotals, config: Config) -> None:
-    """lmms-eval's throughput table. Called once a run: lmms-eval averages what it is told more than once."""
+    """Fill lmms-eval's throughput table. Call this once per run: lmms-eval averages repeated calls.
+
+    lmms-eval knows only two totals, elapsed time and generated tokens, and writes "avg_" before every other name
+    (gen_metrics.py, `summarize_logged_metrics`). So all other figures here are averages over samples.
+    """
     meter, wall_s = totals.meter, totals.wall_s
-    usage = {side.side: meter.usage(side.side) for side in config.engines()}
+    answered = sum(task.samples for task in meter.tasks.values())
+    usage = {engine.side: meter.usage(engine.side) for engine in config.engines()}
     tokens = sum(one.output_tokens for one in usage.values())
-    more: dict[str, float] = {"total_requests": sum(task.samples for task in meter.tasks.values())}
-    for side, one in usage.items():
-        more |= {f"{side}_calls": one.calls, f"{side}_output_tokens": one.output_tokens}
-        more |= {f"{side}_cached_tokens": one.cached_tokens, f"{side}_call_seconds": one.seconds}
-    more |= {f"exit_{exit}": meter.exits()[exit] for exit in EXITS[config.mode]}
+    averages: dict[str, float] = {}
+    if answered:
+        for side, one in usage.items():
+            averages[f"{side}_calls_per_sample"] = one.calls / answered
+            averages[f"{side}_output_tokens_per_sample"] = one.output_tokens / answered
+            averages[f"{side}_cached_tokens_per_sample"] = one.cached_tokens / answered
+            averages[f"{side}_call_seconds_per_sample"] = one.seconds / answered
+        if len(EXITS[config.mode]) > 1:
+            averages |= {f"exit_{exit}_share": meter.exits()[exit] / answered for exit in EXITS[config.mode]}
     if meter.failed():
-        more["not_answered"] = meter.failed()
-    log_metrics(wall_s, tokens, tokens / wall_s if wall_s > 0 else 0.0, more)
+        averages["not_answered_share"] = meter.failed() / (answered + meter.failed())
+    speed = tokens / wall_s if wall_s > 0 else 0.0
+    log_metrics(wall_s, tokens, speed, {"total_requests": answered, **averages})

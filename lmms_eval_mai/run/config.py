@@ -1,4 +1,4 @@
-"""The arguments of `--model mai_cascade`: read, checked and frozen before anything is started.
+"""The arguments of `--model mai_cascade`, read and checked before anything starts.
 
 lmms-eval parses `--model_args` into bool, int, float and str (lmms_eval/utils.py): nested values arrive as strings and
 -1 arrives as -1.0, so every value is converted here. An argument that `Config` does not have belongs to an engine:
@@ -28,7 +28,9 @@ class Config:
     """All model arguments, except those of the engines themselves."""
 
     small: EngineConfig
+    """The small model and its engine."""
     large: EngineConfig
+    """The large model and its engine."""
     mode: str = "cascade"
     """`cascade` (the paper's MAI), `transfer` (Full RT), `small` or `large` (one model alone). In `transfer` the small
     model always thinks and the large model always answers with that thinking. In `small` and `large` one model gets the
@@ -40,8 +42,8 @@ class Config:
     max_new_tokens: int | None = None
     """Limits the output tokens of every call."""
     sleep: bool = False
-    """Two vLLM engines take turns on GPUs that hold one model at a time. `sleep_mode` is another name for it. Not run
-    on a GPU yet."""
+    """Two vLLM engines take turns on GPUs that hold one model at a time. `sleep_mode` is another name for it. Not
+    tested on a GPU yet."""
     on_overflow: str = "truncate"
     """What to do if the thinking does not fit the large model's context: `truncate` keeps its end, `error` fails the
     sample."""
@@ -50,14 +52,14 @@ class Config:
     """Folder of the journals, from which the same command resumes after a crash. Default: in the user's cache folder.
     `off`: no journal."""
     max_errors: float = 0
-    """Number of samples that may fail, or below 1 a share of all samples. Failed samples are left out of the scores and
-    counted."""
+    """Number of samples that may fail. A number below 1 is a share of all samples. Failed samples are counted and left
+    out of the scores."""
     call_timeout: float | None = None
-    """Seconds for one call. Default: no limit."""
+    """Seconds that one call may take. Default: no limit."""
     engine_restarts: int = 2
-    """How often each engine may be restarted after a crash."""
+    """Number of times that each engine may be restarted after a crash."""
     model_name: str | None = None
-    """A label. lmms-eval names the output folder after it; without it, runs on endpoints share a folder."""
+    """A label. lmms-eval names the output folder after it. Runs on endpoints without a label share a folder."""
 
     def engines(self) -> tuple[EngineConfig, ...]:
         """Return the engines that this mode uses."""
@@ -114,7 +116,8 @@ def parse_literal(value: Any, name: str = "A value") -> Any:
 def _engine_configs(
     given: dict[str, Any], arguments: Mapping[str, Any], preset: set[str]
 ) -> tuple[EngineConfig, EngineConfig]:
-    """Read what `Config` leaves over. Arguments of a preset, except the models, are for vLLM only."""
+    """Read the arguments that `Config` does not have. The arguments of a preset, except its models, are for vLLM
+    only."""
     engine = given.pop("engine", None)
     if engine is not None:
         _choice(ENGINES)("engine", engine)

@@ -1,4 +1,7 @@
-"""What can change an answer: the fingerprint that heads a journal. Two runs with the same one may share calls."""
+"""The fingerprint of a run: everything that can change an answer. Runs with the same fingerprint may share calls.
+
+It is the head of a journal, and its digest is the journal's name.
+"""
 
 import contextlib
 import hashlib
@@ -14,11 +17,11 @@ if TYPE_CHECKING:
     from lmms_eval_mai.run.config import Config
 
 Fingerprint = dict[str, str]
-"""Field -> value, both for people: "small model" -> "Qwen/Qwen3-VL-2B-Instruct"."""
+"""Field -> value, readable: "small model" -> "Qwen/Qwen3-VL-2B-Instruct"."""
 
 
 def of_run(config: "Config", engines: Mapping[str, Identity], decoding: Mapping[str, Any]) -> Fingerprint:
-    """The fingerprint of a run. `engines`: side -> what `Engine.identity` says. `decoding`: task -> its generation
+    """Return the fingerprint of a run. `engines`: side -> `Engine.identity()`. `decoding`: task -> its generation
     arguments, `--gen_kwargs` included."""
     fields = {
         "lmms-eval-mai": _version("lmms-eval-mai"),
@@ -39,19 +42,23 @@ def of_run(config: "Config", engines: Mapping[str, Identity], decoding: Mapping[
 
 
 def digest(fingerprint: Fingerprint) -> str:
-    """16 hexadecimal digits."""
+    """Return a hash of 16 hexadecimal digits."""
     return hashlib.blake2b(json.dumps(fingerprint, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
-def differences(there: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
-    """What differs, with both values; of fields that hold arguments, those that differ."""
-    there, here = _flat(there), _flat(here)
-    fields = sorted({*there, *here})
-    return [f"{field} was {there.get(field, 'not given')} and is {here.get(field, 'not given')}" for field in fields
-            if there.get(field) != here.get(field)]  # fmt: skip
+def differences(previous: Mapping[str, str], current: Mapping[str, str]) -> list[str]:
+    """Return one text per field that differs, with both values. A field that holds several arguments is compared
+    argument by argument."""
+    old, new = _flat(previous), _flat(current)
+    return [
+        f"{field} was {old.get(field, 'not given')} and is {new.get(field, 'not given')}"
+        for field in sorted({*old, *new})
+        if old.get(field) != new.get(field)
+    ]
 
 
 def _flat(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields with JSON objects taken apart: {"a": '{"b": 1}'} becomes {"a b": 1}."""
     flat: dict[str, Any] = {}
     for name, value in fields.items():
         if isinstance(value, str) and value.startswith("{"):

@@ -1,4 +1,4 @@
-"""The one meter: every figure of every report is a sum over calls."""
+"""The only meter of a run: every figure of every report is a sum over calls."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -12,14 +12,14 @@ SHOWN_ERRORS = 10
 
 @dataclass
 class Usage:
-    """What one engine did for one task."""
+    """The calls of one engine, and their cost."""
 
     calls: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
     seconds: float = 0.0
-    """Sum over calls of their total seconds; calls overlap, so it exceeds the wall time."""
+    """Sum of the calls' total seconds. Calls overlap, so this exceeds the wall time."""
 
     def add(self, call: Call) -> None:
         self.calls += 1
@@ -31,27 +31,28 @@ class Usage:
 
 @dataclass
 class TaskTotals:
-    """One task's figures."""
+    """The figures of one task."""
 
     samples: int = 0
-    """Those that were answered."""
+    """Number of answered samples."""
     errors: Counter[str] = field(default_factory=Counter)
-    """Those that failed, by what failed."""
+    """Kind of error -> number of samples that failed with it."""
     exits: Counter[Exit] = field(default_factory=Counter)
     usage: dict[Side, Usage] = field(default_factory=lambda: {side: Usage() for side in SIDES})
 
     def check(self, task: str) -> None:
+        """Raises `MaiError` if the exits do not sum to the samples."""
         if sum(self.exits.values()) != self.samples:
             raise MaiError(f"The exits of {task} sum to {sum(self.exits.values())}, not to its {self.samples} samples.")
 
 
 class Meter:
-    """Adds up traces as they finish. Its size does not depend on how many there are."""
+    """Adds up traces as they finish. Its size does not depend on the number of samples."""
 
     def __init__(self) -> None:
         self.tasks: dict[str, TaskTotals] = {}
         self.first_errors: list[str] = []
-        """What the first `SHOWN_ERRORS` samples without an answer failed of."""
+        """Errors of the first `SHOWN_ERRORS` failed samples."""
 
     def add(self, trace: Trace) -> None:
         totals = self.tasks.setdefault(trace.answer.key.task, TaskTotals())
@@ -66,18 +67,18 @@ class Meter:
             self.first_errors.append(f"{type(error).__name__}: {error}")
 
     def failed(self) -> int:
-        """Samples without an answer, of all tasks."""
+        """Return the number of failed samples of all tasks."""
         return sum(totals.errors.total() for totals in self.tasks.values())
 
     def exits(self) -> Counter[Exit]:
-        """Exits of all tasks so far."""
+        """Return the exits of all tasks so far."""
         total: Counter[Exit] = Counter()
         for totals in self.tasks.values():
             total.update(totals.exits)
         return total
 
     def usage(self, side: Side) -> Usage:
-        """What one engine did for all tasks."""
+        """Return the sum of one engine's calls over all tasks."""
         total = Usage()
         for totals in self.tasks.values():
             one = totals.usage[side]
@@ -91,10 +92,10 @@ class Meter:
 
 @dataclass
 class RunTotals:
-    """The figures of a run, over all requests that walked."""
+    """The figures of one run, which may call `Session.run_samples` several times."""
 
     meter: Meter = field(default_factory=Meter)
     wall_s: float = 0.0
-    """Seconds of walking, those before a crash included."""
+    """Seconds in which samples ran, those of earlier processes included."""
     earlier_s: float = 0.0
-    """Those of them that earlier processes spent."""
+    """The part of `wall_s` that earlier processes spent."""

@@ -1,8 +1,8 @@
-"""Named pairs: `pair=<name>` stands for the arguments in pairs/<name>.yaml, `pair=<path>.yaml` for those of a file of
-the user's. Arguments beside it win.
+"""Named pairs: `pair=<name>` is short for the arguments in pairs/<name>.yaml, and `pair=<path>.yaml` for those in a
+file of the user. Arguments that the user gives as well override them.
 
-A preset is a flat YAML mapping of model arguments for both sides; `small` and `large` are Hugging Face names, or begin
-with `./` and are folders beside the file.
+A preset is a flat YAML mapping of model arguments. Its `small` and `large` are Hugging Face names, or paths that begin
+with `./`, relative to the folder of the file.
 """
 
 import json
@@ -19,13 +19,12 @@ DEFAULT = "qwen3vl-2b-8b"
 
 
 def names() -> list[str]:
-    """The pairs that come with the package."""
+    """Return the names of the pairs that come with the package."""
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
 def load(pair: Any) -> Mapping[str, Any]:
-    """The arguments that `pair` stands for: the name of one of ours, or the path of a YAML file. Raises
-    `ArgumentError`."""
+    """Return the arguments of a pair. `pair`: a name, or the path of a YAML file. Raises `ArgumentError`."""
     path = Path(str(pair)).expanduser() if str(pair).endswith((".yaml", ".yml")) else FOLDER / f"{pair}.yaml"
     if not path.is_file():
         raise ArgumentError(
@@ -52,6 +51,5 @@ def _read(pair: Any, path: Path) -> dict[str, Any]:
         raise ArgumentError(f"pair={pair}: {path} cannot be read ({' '.join(str(error).split())}).") from None
     if not isinstance(preset, dict) or not all(isinstance(preset.get(side), str) for side in ("small", "large")):
         raise ArgumentError(f"pair={pair}: {path} must be a mapping of model arguments with `small` and `large`.")
-    return {
-        name: json.dumps(value) if isinstance(value, (dict, list)) else value for name, value in preset.items()
-    }  # as lmms-eval hands arguments over
+    # lmms-eval passes nested values as text, and so does a preset.
+    return {name: json.dumps(value) if isinstance(value, dict | list) else value for name, value in preset.items()}

@@ -1,4 +1,4 @@
-"""Runs many samples at once, a bounded number of them open, each independently of the others: there is no barrier.
+"""Runs many samples at the same time. A bounded number of samples is open, and none waits for another.
 
 Knows nothing of lmms-eval: it takes a function that opens sample number i and a function that runs it.
 """

@@ -1,4 +1,4 @@
-"""One run: the engines on one event loop, one journal, and the samples that go through the cascade.
+"""One run: its engines on one event loop, its journal, and its samples.
 
 Knows nothing of lmms-eval's requests: it takes the names of samples and a function that opens one. The engines start
 with the first samples and serve all later ones, until `stop`.

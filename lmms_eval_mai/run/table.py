@@ -10,32 +10,32 @@ from lmms_eval_mai.run.metering import Meter, RunTotals, TaskTotals, Usage
 
 
 def table(totals: RunTotals, config: Config, rank: int = 0, world_size: int = 1) -> str:
-    """The final table, one row a task: samples, exits, and per engine calls, output tokens and seconds. Where samples
-    failed, how many, and of what."""
-    meter, exits = totals.meter, EXITS[config.mode]
+    """Return the final table: one row per task with its samples, its exits, and the calls, output tokens and seconds of
+    each engine. Below it come the wall time and the samples without an answer.
+
+    A mode with a single exit has no exit columns: all samples have that exit.
+    """
+    meter = totals.meter
+    exits = EXITS[config.mode] if len(EXITS[config.mode]) > 1 else ()
     missing = ["Not answered"] if meter.failed() else []
     writer = MarkdownTableWriter()
-    writer.headers = ["Task", "Samples", *missing, *exits] + [
-        f"{side.side} {what}" for side in config.engines() for what in ("calls", "output tokens", "call seconds")
-    ]
+    figures = ("calls", "output tokens", "call seconds")
+    engines = [f"{engine.side} {figure}" for engine in config.engines() for figure in figures]
+    writer.headers = ["Task", "Samples", *missing, *exits, *engines]
     writer.value_matrix = [_row(name, task, exits, config, bool(missing)) for name, task in sorted(meter.tasks.items())]
     part = f", rank {rank} of {world_size}" if world_size > 1 else ""
-    models = ", ".join(f"{side.side} {side.model}" for side in config.engines())
-    earlier = f", {totals.earlier_s:.1f} s of them before this start" if totals.earlier_s else ""
+    models = ", ".join(f"{engine.side} {engine.model}" for engine in config.engines())
+    earlier = f", {totals.earlier_s:.1f} s of it before this start" if totals.earlier_s else ""
     lines = [f"Wall time {totals.wall_s:.1f} s{earlier}."]
     if missing:
         causes = sum((task.errors for task in meter.tasks.values()), Counter())
-        lines += [
-            f"{meter.failed()} samples have no answer and no part in any score: "
-            + ", ".join(f"{count} {cause}" for cause, count in causes.most_common())
-            + ".",
-            failures(meter),
-        ]
-    return f"\nmai_cascade mode={config.mode}: {models}{part}\n{writer.dumps()}" + "\n".join(lines) + "\n"
+        shown = ", ".join(f"{count} {cause}" for cause, count in causes.most_common())
+        lines += [f"{meter.failed()} samples have no answer and are left out of all scores: {shown}.", failures(meter)]
+    return f"\nmai_cascade mode={config.mode}: {models}{part}\n{writer.dumps()}\n" + "\n".join(lines) + "\n"
 
 
 def failures(meter: Meter) -> str:
-    """A line for each of the first samples without an answer. The log names all."""
+    """Return one line for each of the first failed samples, and the number of the others. The log names all of them."""
     more = meter.failed() - len(meter.first_errors)
     lines = [f"  {error}" for error in meter.first_errors]
     return "\n".join([*lines, f"  ... and {more:,} more, named in the log above"] if more else lines)
@@ -45,7 +45,7 @@ def _row(task: str, totals: TaskTotals, exits: tuple[Exit, ...], config: Config,
     totals.check(task)
     samples = max(1, totals.samples)
     shares = [f"{totals.exits[exit]} ({totals.exits[exit] / samples:.2%})" for exit in exits]
-    figures = [figure for side in config.engines() for figure in _figures(totals.usage[side.side])]
+    figures = [figure for engine in config.engines() for figure in _figures(totals.usage[engine.side])]
     return [task, str(totals.samples), *([str(totals.errors.total())] if missing else []), *shares, *figures]
 
 

@@ -32,7 +32,7 @@ def test_it_says_what_a_command_would_start_and_where_it_cannot_work() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model_args", "fine", "words"),
+    ("model_args", "ok", "words"),
     [
         ("pair=demo,engine=transformers", [True, True, True], ["transformers", "on cpu", "8 calls a batch"]),
         ("pair=demo,mode=small,batch=3", [False], ["Unknown model argument 'batch'"]),
@@ -40,16 +40,17 @@ def test_it_says_what_a_command_would_start_and_where_it_cannot_work() -> None:
         ("small=/nowhere/at/all,mode=small", [True, False], ["there is no /nowhere/at/all/config.json"]),
     ],
 )
-def test_each_side_is_built_as_a_run_would_build_it(model_args: str, fine: list[bool], words: list[str]) -> None:
-    found = list(doctor._command(model_args))
-    assert [finding.fine for finding in found] == fine
+def test_each_side_is_built_as_a_run_would_build_it(model_args: str, ok: list[bool], words: list[str]) -> None:
+    config, finding = doctor.check_arguments(model_args)
+    found = [finding, *doctor.check_engines(config)]
+    assert [finding.ok for finding in found] == ok
     assert all(word in " ".join(finding.text for finding in found) for word in words)
 
 
 def test_what_is_missing_and_not_needed_is_no_problem(capsys: pytest.CaptureFixture[str]) -> None:
     findings = [
         doctor.Finding("torch", True, "2.13"),
-        doctor.Finding("vllm", False, "does not import. Install it.", needed=False),
+        doctor.Finding("vllm", False, "cannot be imported. Install it.", required=False),
     ]
     assert doctor.report(findings) == 0
-    assert "-  vllm           does not import. Install it." in capsys.readouterr().out
+    assert "-  vllm           cannot be imported. Install it." in capsys.readouterr().out

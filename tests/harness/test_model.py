@@ -79,7 +79,8 @@ def test_a_run_has_lmms_evals_score_and_the_trace_of_every_sample(
     assert usage["large"]["n_api_calls"] == 12 + 4
     throughput = results["throughput"]
     assert throughput["total_gen_tokens"] == usage["small"]["output_tokens"] + usage["large"]["output_tokens"]
-    assert (throughput["avg_exit_agree_short"], throughput["avg_exit_transfer"]) == (4, 4)
+    assert (throughput["avg_exit_agree_short_share"], throughput["avg_exit_transfer_share"]) == (4 / 12, 4 / 12)
+    assert throughput["avg_small_calls_per_sample"] == 20 / 12
 
     printed = capsys.readouterr()
     row = next(line for line in printed.out.splitlines() if "pope_s" in line)
@@ -203,9 +204,9 @@ def test_samples_that_failed_are_counted_and_not_scored(
     printed = capsys.readouterr().out
     row = next(line for line in printed.splitlines() if task in line and "%" in line)
     assert [cell.strip() for cell in row.strip("|").split("|")][:4] == [task, "9", "3", "3 (33.33%)"]
-    assert "3 samples have no answer and no part in any score: 3 MissingAnswer" in printed
+    assert "3 samples have no answer and are left out of all scores: 3 MissingAnswer" in printed
     assert all(f"  MissingAnswer: {tmp_path}/" in printed and f"doc_id {number}" in printed for number in (9, 10, 11))
-    assert results["throughput"]["avg_not_answered"] == 3
+    assert results["throughput"]["avg_not_answered_share"] == 3 / 12
     # lmms-eval's response cache took none of them for an answer: mended, they are asked.
     whole = pope_scripts(write_script, task, rows=12, two_stage=task.endswith("s2"))
     again = evaluate([task], {"use_cache": str(tmp_path / "cache")}, max_errors=3, **whole)

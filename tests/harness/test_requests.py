@@ -38,7 +38,7 @@ def test_the_tasks_own_limit_is_that_of_its_own_prompt_and_the_argument_caps_eve
     ("name", "value"), [("temperature", -1), ("top_p", 2), ("repetition_penalty", -1), ("max_new_tokens", -5)]
 )
 def test_a_value_that_no_engine_takes_is_named(name: str, value: Any) -> None:
-    with pytest.raises(ArgumentError, match=f"{name}={value} .* cannot be: it must be"):
+    with pytest.raises(ArgumentError, match=f"{name}={value} .* is invalid: it must be"):
         sampling({**TASK, name: value}, "S", "R", None)
 
 

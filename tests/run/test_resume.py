@@ -110,7 +110,7 @@ def test_another_run_of_the_same_tasks_is_told_what_differs(
     assert strike(process, journal, after=50, how=signal.SIGKILL)
     start(data, tmp_path / "b.json", "pope_s", journal=journal, think="E", **model_args).join(120)
     log = (tmp_path / "b.log").read_text()
-    assert "an unfinished run of pope_s is not resumed: think was R and is E. Delete " in log
+    assert f"an unfinished run of pope_s is not resumed: think was R and is E. Its journal stays in {journal}/" in log
     assert len(list(journal.iterdir())) == 1  # the first run can still be resumed
 
 
