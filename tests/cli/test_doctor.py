@@ -16,7 +16,7 @@ def run(*arguments: str) -> tuple[int, list[str]]:
     return done.returncode, done.stdout.strip().splitlines()
 
 
-def test_it_says_what_a_command_would_start_and_where_it_cannot_work() -> None:
+def test_doctor_tells_what_a_command_would_start_and_what_is_wrong() -> None:
     code, lines = run(
         "--model", "mai_cascade", "--tasks", "pope_s,nope", "--limit", "4",
         "--model_args", "pair=demo,large=http://127.0.0.1:9/v1",
@@ -40,14 +40,14 @@ def test_it_says_what_a_command_would_start_and_where_it_cannot_work() -> None:
         ("small=/nowhere/at/all,mode=small", [True, False], ["there is no /nowhere/at/all/config.json"]),
     ],
 )
-def test_each_side_is_built_as_a_run_would_build_it(model_args: str, ok: list[bool], words: list[str]) -> None:
+def test_engines_are_checked_as_a_run_would_build_them(model_args: str, ok: list[bool], words: list[str]) -> None:
     config, finding = doctor.check_arguments(model_args)
     found = [finding, *doctor.check_engines(config)]
     assert [finding.ok for finding in found] == ok
     assert all(word in " ".join(finding.text for finding in found) for word in words)
 
 
-def test_what_is_missing_and_not_needed_is_no_problem(capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_optional_check_is_not_a_problem(capsys: pytest.CaptureFixture[str]) -> None:
     findings = [
         doctor.Finding("torch", True, "2.13"),
         doctor.Finding("vllm", False, "cannot be imported. Install it.", required=False),

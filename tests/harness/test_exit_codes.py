@@ -42,7 +42,7 @@ def command(
         (signal.SIGHUP, 129, "received SIGHUP"),
     ],
 )
-def test_a_signal_ends_the_command_with_its_code_and_a_hint_how_to_resume(
+def test_signal_ends_the_command_with_its_exit_code_and_a_hint_how_to_resume(
     data: Path, tmp_path: Path, how: int, code: int, word: str
 ) -> None:
     process = command(data, tmp_path, **scripts(data, "pope_s", ROWS, seconds=0.6))
@@ -78,7 +78,7 @@ def test_results_that_cannot_be_written_end_the_command_with_1_and_keep_the_jour
     assert list((tmp_path / "journal").iterdir()) == [] and list((tmp_path / "out").glob("*/*_results.json"))
 
 
-def test_a_command_that_ends_before_its_results_are_written_keeps_the_journal(data: Path, tmp_path: Path) -> None:
+def test_command_that_ends_before_its_results_are_written_keeps_the_journal(data: Path, tmp_path: Path) -> None:
     arguments = {"time_scale": 0, **scripts(data, "pope_s", ROWS, seconds=1)}
     code, text = command(data, tmp_path, output=tmp_path / "out", broken_off=True, **arguments).end()
     assert code == 130 and list((tmp_path / "journal").iterdir())
@@ -86,14 +86,14 @@ def test_a_command_that_ends_before_its_results_are_written_keeps_the_journal(da
     assert code == 0 and f"resuming: {ROWS} of {ROWS} done" in text
 
 
-def test_a_wrong_argument_ends_the_command_with_1_and_one_sentence(data: Path, tmp_path: Path) -> None:
+def test_wrong_argument_ends_the_command_with_1_and_one_sentence(data: Path, tmp_path: Path) -> None:
     process = command(data, tmp_path, mode="both", small="x", large="y")
     code, text = process.end()
     assert code == 1 and "Traceback" not in text
     assert "mai_cascade: mode=both is unknown: choose one of cascade, transfer, small, large." in text
 
 
-def test_in_a_library_an_error_stays_an_exception_that_ends_with_the_hint() -> None:
+def test_error_in_library_use_is_an_exception_that_ends_with_the_hint() -> None:
     hint = exit_codes.report_errors_to_user(lambda: "Type this.")
     with pytest.raises(ArgumentError, match="no good") as raised, hint:
         raise ArgumentError("no good")
@@ -102,7 +102,7 @@ def test_in_a_library_an_error_stays_an_exception_that_ends_with_the_hint() -> N
         raise KeyboardInterrupt
 
 
-def test_a_handler_of_the_users_own_for_sigterm_stays() -> None:
+def test_sigterm_handler_of_the_user_stays() -> None:
     seen: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
     try:
@@ -113,7 +113,7 @@ def test_a_handler_of_the_users_own_for_sigterm_stays() -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-def test_with_several_configurations_lmms_eval_goes_on_with_the_next(data: Path, tmp_path: Path) -> None:
+def test_lmms_eval_continues_with_the_next_configuration_after_an_error(data: Path, tmp_path: Path) -> None:
     good = {"engine": "scripted", "time_scale": 0, "journal": "off", **scripts(data, "pope_s", ROWS, seconds=1)}
     runs = [
         {"model": "mai_cascade", "tasks": "pope_s", "model_args": ",".join(f"{k}={v}" for k, v in args.items())}

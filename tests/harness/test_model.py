@@ -122,7 +122,7 @@ def test_the_baselines_run_through_the_same_engines_meter_and_scorer(
         assert [f"{call['side']} {call['stage']}" for call in trace["calls"]] == per_sample
 
 
-def test_several_tasks_ours_and_foreign_run_together_and_are_counted_apart(
+def test_our_task_and_another_lmms_eval_task_run_together_and_are_counted_separately(
     evaluate: Any, write_script: Any, capsys: Any
 ) -> None:
     options = ["red", "green", "blue", "orange"]
@@ -149,7 +149,7 @@ def test_several_tasks_ours_and_foreign_run_together_and_are_counted_apart(
     assert [row.split("|")[2].strip() for row in rows[:2]] == ["12", "12"]
 
 
-def test_one_model_alone_asks_a_foreign_task_its_own_prompt(evaluate: Any, write_script: Any) -> None:
+def test_single_model_gets_the_own_prompt_of_another_lmms_eval_task(evaluate: Any, write_script: Any) -> None:
     answers = [record("pope", i, "task", gold.title()) for i, gold in enumerate(gold_of("POPE", "test"))]
     results = evaluate(["pope"], engine="scripted", mode="large", large=write_script("large", answers))
     assert results["results"]["pope"]["pope_accuracy,none"] == 1.0
@@ -183,7 +183,7 @@ def test_lmms_evals_response_cache_answers_the_second_run(
     ]
 
 
-def test_a_sample_that_cannot_be_answered_is_an_error_and_never_a_text(evaluate: Any, write_script: Any) -> None:
+def test_sample_without_an_answer_is_an_error_and_not_a_text(evaluate: Any, write_script: Any) -> None:
     scripts = pope_scripts(write_script, "pope_s", rows=11)
     with pytest.raises(TooManyErrors, match=r"1 of 12 samples failed, and max_errors=0 allows 0") as error:
         evaluate(["pope_s"], **scripts)
@@ -192,7 +192,7 @@ def test_a_sample_that_cannot_be_answered_is_an_error_and_never_a_text(evaluate:
 
 
 @pytest.mark.parametrize("task", ["pope_s", "pope_r_s2"])
-def test_samples_that_failed_are_counted_and_not_scored(
+def test_failed_samples_are_counted_and_not_scored(
     evaluate: Any, write_script: Any, capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
 ) -> None:
     # With a run of this name lmms-eval reads its cache's log of the run before, in which blank texts count as answers.
@@ -222,14 +222,16 @@ def test_the_errors_of_all_tasks_of_a_run_count_together(evaluate: Any, write_sc
         evaluate(tasks, engine="scripted", max_errors=3, **scripts)
 
 
-def test_a_share_of_errors_is_of_all_samples(evaluate: Any, write_script: Any) -> None:
+def test_max_errors_below_1_is_a_share_of_all_samples(evaluate: Any, write_script: Any) -> None:
     scripts = pope_scripts(write_script, "pope_s", rows=9)
     with pytest.raises(TooManyErrors, match=r"max_errors=0.2 allows 2"):
         evaluate(["pope_s"], max_errors=0.2, **scripts)
     assert len(evaluate(["pope_s"], max_errors=0.25, **scripts)["samples"]["pope_s"]) == 9
 
 
-def test_an_engine_that_is_given_up_names_the_samples_that_failed_before(evaluate: Any, write_script: Any) -> None:
+def test_error_of_an_engine_without_restarts_names_the_samples_that_failed_before(
+    evaluate: Any, write_script: Any
+) -> None:
     answers = [record("pope_s", doc_id, "short", "[[Yes]]", seconds=0.01) for doc_id in range(3)]
     answers[0]["fault"], answers[2]["fault"] = "error", "death"
     script = str(write_script("both", answers))
@@ -241,7 +243,7 @@ def test_an_engine_that_is_given_up_names_the_samples_that_failed_before(evaluat
                  engine_restarts=0, max_open_samples=1)  # fmt: skip
 
 
-def test_a_document_fails_as_a_whole_when_one_repeat_does(evaluate: Any, write_script: Any) -> None:
+def test_document_fails_if_one_of_its_repeats_fails(evaluate: Any, write_script: Any) -> None:
     answers = [
         record("pope_s", doc_id, "short", "[[Yes]]", repeat=repeat)
         for doc_id in range(3)
@@ -273,7 +275,7 @@ def test_a_broken_image_is_named_in_one_sentence(
         evaluate(["pope_s"], **scripts)
 
 
-def test_a_task_that_names_an_unknown_benchmark_is_refused_before_anything_is_asked(
+def test_task_with_an_unknown_benchmark_is_refused_before_any_call(
     evaluate: Any, write_script: Any, tmp_path: Path
 ) -> None:
     from lmms_eval.tasks import TaskManager

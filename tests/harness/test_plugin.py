@@ -58,7 +58,7 @@ def test_plain_commands_show_our_model_and_tasks() -> None:
     assert set(OUR_TASKS) <= set(sub.stdout.split()), sub.stderr
 
 
-def test_a_broken_yaml_of_ours_costs_our_tasks_and_one_warning_and_nothing_else(tmp_path: Path) -> None:
+def test_broken_task_file_disables_only_our_tasks_with_one_warning(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "lmms_eval_mai", tmp_path / "lmms_eval_mai")
     shutil.copytree(task_dir(), tmp_path / "task_configs")
     (tmp_path / "task_configs" / "pope" / "pope_s.yaml").write_text("task: [unclosed")
@@ -84,7 +84,7 @@ def test_a_broken_yaml_of_ours_costs_our_tasks_and_one_warning_and_nothing_else(
         "t.TaskManager.initialize_tasks = lambda self, include_path=None, include_defaults=True: None",
     ],
 )
-def test_an_lmms_eval_that_moves_what_we_hook_goes_on_with_one_warning(moved: str) -> None:
+def test_lmms_eval_with_a_changed_task_manager_still_works_with_one_warning(moved: str) -> None:
     printed, warnings = run(
         f"import lmms_eval.tasks as t\n{moved}\n"
         "import lmms_eval.models as m\n"
@@ -97,7 +97,7 @@ def test_an_lmms_eval_that_moves_what_we_hook_goes_on_with_one_warning(moved: st
     assert len(warnings) == 1 and "not available" in warnings[0]
 
 
-def test_looking_for_lmms_evals_tasks_without_importing_them_leaves_the_hook_in_place() -> None:
+def test_find_spec_of_lmms_evals_tasks_keeps_the_hook() -> None:
     printed, _ = run(
         "import importlib.util, lmms_eval_mai\n"
         "importlib.util.find_spec('lmms_eval.tasks')\n"
@@ -107,7 +107,7 @@ def test_looking_for_lmms_evals_tasks_without_importing_them_leaves_the_hook_in_
     assert printed == ["True"]
 
 
-def test_a_model_registry_that_moved_leaves_the_other_models_alone() -> None:
+def test_changed_model_registry_disables_only_our_model() -> None:
     printed, warnings = run(
         "import sys\nsys.modules['lmms_eval.models.registry_v2'] = type(sys)('registry_v2')\n"
         "from lmms_eval_mai.plugin import manifests\nprint('>', manifests())"
@@ -116,7 +116,7 @@ def test_a_model_registry_that_moved_leaves_the_other_models_alone() -> None:
     assert len(warnings) == 1 and "the model mai_cascade is not available" in warnings[0]
 
 
-def test_a_caller_who_wants_only_his_own_folder_gets_only_that(tmp_path: Path) -> None:
+def test_task_manager_without_defaults_loads_only_the_given_folder(tmp_path: Path) -> None:
     from lmms_eval.tasks import TaskManager
 
     import lmms_eval_mai  # noqa: F401
@@ -124,7 +124,7 @@ def test_a_caller_who_wants_only_his_own_folder_gets_only_that(tmp_path: Path) -
     assert TaskManager(include_path=str(tmp_path), include_defaults=False).all_tasks == []
 
 
-def test_the_users_own_tasks_come_before_ours(tmp_path: Path, task_manager: Any) -> None:
+def test_task_of_the_user_overrides_our_task_of_the_same_name(tmp_path: Path, task_manager: Any) -> None:
     (tmp_path / "mine.yaml").write_text("task: pope_s\ndataset_path: mine\noutput_type: generate_until\n")
     index = type(task_manager).initialize_tasks(task_manager, include_path=str(tmp_path))
     assert index["pope_s"]["yaml_path"] == str(tmp_path / "mine.yaml")

@@ -49,7 +49,7 @@ def test_the_whole_pair_runs_on_real_engines_with_a_trace_of_every_sample(
         assert sum(int(cell.split()[0]) for cell in row[2:5]) == int(row[1])
 
 
-def test_lmms_evals_own_vllm_model_asks_the_two_rounds_of_an_s2_task(
+def test_lmms_evals_vllm_model_runs_the_two_rounds_of_an_s2_task(
     drawn_data: Path, tiny_pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
     model_args = f"model={tiny_pair[0]},enforce_eager=True,kv_cache_memory_bytes={64 << 20},max_new_tokens=64"

@@ -72,7 +72,7 @@ class Memory(threading.Thread):
         return max(rss for done, rss in self.seen if done > after) - level
 
 
-def test_a_replay_of_9000_questions_has_lmms_evals_score_an_independent_agreement_rate_and_flat_memory(
+def test_replay_of_9000_answers_matches_an_independent_score_and_agreement_rate_and_needs_constant_memory(
     shared: Path, task_manager: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from lmms_eval.evaluator import simple_evaluate

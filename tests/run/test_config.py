@@ -25,7 +25,7 @@ def test_without_arguments_the_papers_pair_runs_as_a_cascade_on_vllm() -> None:
     assert (config.small.engine, config.mode, config.think) == ("vllm", "cascade", "R")
 
 
-def test_a_named_pair_stands_for_its_arguments_and_those_beside_it_win() -> None:
+def test_named_pair_sets_its_arguments_and_other_arguments_override_them() -> None:
     config = parse_text("pair=demo")
     for side in config.engines():
         assert (Path(side.model) / "config.json").is_file() and Path(side.model).name == side.side
@@ -35,7 +35,7 @@ def test_a_named_pair_stands_for_its_arguments_and_those_beside_it_win() -> None
     assert parse_text("pair=qwen3vl-2b-8b") == parse({})
 
 
-def test_every_named_pair_is_two_models_of_one_family() -> None:
+def test_every_named_pair_has_two_models_of_one_family() -> None:
     families = {"demo": "/", "internvl3_5": "OpenGVLab/InternVL3_5-", "qwen3vl": "Qwen/Qwen3-VL-"}
     assert {name.split("-")[0] for name in presets.names()} == set(families) and len(presets.names()) == 7
     for name in presets.names():
@@ -45,7 +45,7 @@ def test_every_named_pair_is_two_models_of_one_family() -> None:
             assert side.model.startswith(families[family] + size.upper())
 
 
-def test_a_pair_may_be_a_file_of_the_users_own(tmp_path: Path) -> None:
+def test_pair_may_be_a_yaml_file_of_the_user(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("small: ./a\nlarge: org/b\nmax_new_tokens: 64\nlarge_limit_mm_per_prompt: {image: 2}\n")
     (tmp_path / "a").mkdir()
@@ -67,14 +67,14 @@ def test_the_command_lists_the_pairs() -> None:
     assert "Qwen/Qwen3-VL-2B-Instruct + Qwen/Qwen3-VL-8B-Instruct (default)" in shown.stdout
 
 
-def test_a_pair_whose_checkpoints_are_gone_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_pair_with_missing_checkpoints_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     shutil.copy(presets.FOLDER / "demo.yaml", tmp_path)
     monkeypatch.setattr(presets, "FOLDER", tmp_path)
     with pytest.raises(ArgumentError, match="pair=demo is missing from"):
         parse_text("pair=demo")
 
 
-def test_an_argument_goes_to_both_engines_and_a_sides_own_wins() -> None:
+def test_argument_goes_to_both_engines_and_a_prefixed_argument_overrides_it() -> None:
     config = parse_text("max_model_len=4096,small_max_model_len=8192,large_enforce_eager=True")
     assert config.small.arguments == {"max_model_len": 8192}
     assert config.large.arguments == {"max_model_len": 4096, "enforce_eager": True}
@@ -82,7 +82,7 @@ def test_an_argument_goes_to_both_engines_and_a_sides_own_wins() -> None:
     assert swapped.small.arguments == {"max_model_len": 8192}
 
 
-def test_each_side_may_be_of_another_engine() -> None:
+def test_each_side_may_have_another_engine() -> None:
     config = parse_text("small_engine=scripted,small=a.jsonl,large=b")
     assert (config.small.engine, config.large.engine) == ("scripted", "vllm")
 
@@ -103,7 +103,7 @@ def test_engine_arguments_that_lmms_eval_leaves_as_text_are_decoded(text: str, v
     assert parse_text(f"small_mm_processor_kwargs={text}").small.arguments == {"mm_processor_kwargs": value}
 
 
-def test_the_journal_is_on_or_off_or_somewhere() -> None:
+def test_journal_is_on_off_or_a_folder() -> None:
     assert [parse_text(f"journal={text}").journal for text in ("on", "true", "off", "false", "none")] == [
         None, None, "off", "off", "off",
     ]  # fmt: skip
@@ -141,14 +141,14 @@ def test_a_mode_of_one_model_needs_only_that_model() -> None:
         ("small_mm_processor_kwargs={max_pixels:5}", ["small_mm_processor_kwargs", "JSON"]),
     ],
 )
-def test_a_value_that_cannot_work_is_named_with_what_to_do(text: str, words: list[str]) -> None:
+def test_invalid_value_is_named_with_what_to_do(text: str, words: list[str]) -> None:
     with pytest.raises(ArgumentError) as error:
         parse_text(text)
     for word in words:
         assert word in str(error.value)
 
 
-def test_an_argument_nobody_knows_is_refused_with_the_nearest(tmp_path: Any) -> None:
+def test_unknown_argument_is_refused_with_the_nearest_known_one(tmp_path: Any) -> None:
     script = tmp_path / "a.jsonl"
     script.write_text("")
     for text, near in (("max_open_sample=8", "max_open_samples"), ("time_scal=0", "time_scale"), ("pretrained=x", "")):

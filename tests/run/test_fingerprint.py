@@ -44,12 +44,14 @@ def checkpoint(tmp_path: Path) -> Path:
         {"large_revision": "v2"},
     ],
 )
-def test_what_can_change_an_answer_changes_the_fingerprint(checkpoint: Path, arguments: dict[str, object]) -> None:
+def test_argument_that_can_change_an_answer_changes_the_fingerprint(
+    checkpoint: Path, arguments: dict[str, object]
+) -> None:
     assert fingerprint.digest(of(checkpoint)) != fingerprint.digest(of(checkpoint, **arguments))
     assert 1 <= len(fingerprint.differences(of(checkpoint), of(checkpoint, **arguments))) <= 2
 
 
-def test_what_says_how_fast_or_where_does_not(checkpoint: Path) -> None:
+def test_argument_for_speed_or_place_does_not_change_the_fingerprint(checkpoint: Path) -> None:
     where = {"gpu_memory_utilization": 0.4, "small_devices": 1, "max_num_seqs": 8, "enforce_eager": True}
     how = {"max_open_samples": 8, "call_timeout": 60, "engine_restarts": 5, "max_errors": 3, "model_name": "x"}
     assert of(checkpoint) == of(checkpoint, **where, **how)
@@ -58,7 +60,7 @@ def test_what_says_how_fast_or_where_does_not(checkpoint: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "offset"), [("config.json", 0), ("chat_template.jinja", 3), ("model.safetensors", 10_640_000)]
 )
-def test_another_checkpoint_at_the_same_path_is_another_run(checkpoint: Path, file: str, offset: int) -> None:
+def test_changed_checkpoint_at_the_same_path_changes_the_fingerprint(checkpoint: Path, file: str, offset: int) -> None:
     before = of(checkpoint)
     data = bytearray((checkpoint / file).read_bytes())
     data[offset] ^= 1
@@ -91,7 +93,7 @@ def test_no_secret_reaches_a_fingerprint_or_a_message(checkpoint: Path) -> None:
     }
 
 
-def test_the_tests_that_the_page_on_reliability_names_exist() -> None:
+def test_tests_named_in_the_reliability_page_exist() -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs" / "reliability.md").read_text())
     assert len(named) > 25
     for file, name in named:

@@ -39,7 +39,7 @@ def undisturbed(data: Path, model_args: dict[str, Any], tmp_path_factory: pytest
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_run_killed_again_and_again_ends_like_one_that_was_not(
+def test_run_that_is_killed_six_times_has_the_results_of_an_undisturbed_run(
     data: Path, model_args: dict[str, Any], undisturbed: dict[str, Any], tmp_path: Path, seed: int
 ) -> None:
     rng = random.Random(seed)
@@ -69,7 +69,7 @@ def _read(line: str) -> dict[str, Any]:
     return json.loads(line) if line else {}
 
 
-def test_the_same_command_after_a_complete_run_starts_anew(
+def test_same_command_after_a_completed_run_starts_a_new_run(
     data: Path, model_args: dict[str, Any], undisturbed: dict[str, Any], tmp_path: Path
 ) -> None:
     for name in ("first.json", "second.json"):
@@ -78,7 +78,7 @@ def test_the_same_command_after_a_complete_run_starts_anew(
         assert "resuming" not in (tmp_path / name).with_suffix(".log").read_text()
 
 
-def test_a_shorter_run_that_completes_leaves_the_rest_of_a_longer_one(
+def test_completed_shorter_run_keeps_the_journal_of_a_longer_run(
     data: Path, model_args: dict[str, Any], undisturbed: dict[str, Any], tmp_path: Path
 ) -> None:
     journal, output = tmp_path / "journal", tmp_path / "found.json"
@@ -92,7 +92,7 @@ def test_a_shorter_run_that_completes_leaves_the_rest_of_a_longer_one(
     assert "resuming: " in output.with_suffix(".log").read_text()
 
 
-def test_a_run_of_another_task_has_a_journal_of_its_own(data: Path, model_args: dict[str, Any], tmp_path: Path) -> None:
+def test_run_of_another_task_has_its_own_journal(data: Path, model_args: dict[str, Any], tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     process = start(data, tmp_path / "a.json", "pope_s", journal=journal, **model_args)
     assert strike(process, journal, after=100, how=signal.SIGKILL)
@@ -102,7 +102,7 @@ def test_a_run_of_another_task_has_a_journal_of_its_own(data: Path, model_args: 
     assert (tmp_path / "b.json").exists() and lines_of(journal) == before
 
 
-def test_another_run_of_the_same_tasks_is_told_what_differs(
+def test_run_with_another_argument_names_the_difference_to_the_unfinished_run(
     data: Path, model_args: dict[str, Any], tmp_path: Path
 ) -> None:
     journal = tmp_path / "journal"
@@ -114,7 +114,7 @@ def test_another_run_of_the_same_tasks_is_told_what_differs(
     assert len(list(journal.iterdir())) == 1  # the first run can still be resumed
 
 
-def test_ranks_resume_each_others_work(data: Path, model_args: dict[str, Any], tmp_path: Path) -> None:
+def test_one_rank_resumes_the_work_of_two(data: Path, model_args: dict[str, Any], tmp_path: Path) -> None:
     """A run of two ranks that crashed is gone on with by one."""
     journal = tmp_path / "journal"
     process = start(data, tmp_path / "a.json", "pope_s", journal=journal, **model_args)
@@ -131,7 +131,7 @@ def test_ranks_resume_each_others_work(data: Path, model_args: dict[str, Any], t
     assert list(journal.iterdir()) == []
 
 
-def test_the_wall_time_is_that_of_the_samples_asked_for_and_of_the_slowest_rank(tmp_path: Path) -> None:
+def test_wall_time_is_that_of_the_given_samples_on_the_slowest_rank(tmp_path: Path) -> None:
     async def exits(journal: Journal, seconds: dict[int, float]) -> None:
         await journal.add_call(
             Call(CallKey("pope_s", min(seconds), 0, "small", "short"), "Yes", "stop", 1, 0, 1, 0, 0, 0), "", []
@@ -150,7 +150,7 @@ def test_the_wall_time_is_that_of_the_samples_asked_for_and_of_the_slowest_rank(
     journal.close()
 
 
-def test_two_runs_do_not_write_one_journal(data: Path, model_args: dict[str, Any], tmp_path: Path) -> None:
+def test_second_run_cannot_write_a_journal_in_use(data: Path, model_args: dict[str, Any], tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     first = start(data, tmp_path / "a.json", "pope_s", journal=journal, **model_args)
     while not lines_of(journal):
@@ -163,7 +163,7 @@ def test_two_runs_do_not_write_one_journal(data: Path, model_args: dict[str, Any
     assert (tmp_path / "a.json").exists()
 
 
-def test_a_full_disk_ends_in_one_sentence_and_the_run_goes_on_when_there_is_room(
+def test_full_disk_ends_in_one_sentence_and_the_run_can_be_resumed(
     data: Path, model_args: dict[str, Any], undisturbed: dict[str, Any], tmp_path: Path
 ) -> None:
     journal, output = tmp_path / "journal", tmp_path / "found.json"
@@ -179,7 +179,7 @@ def test_a_full_disk_ends_in_one_sentence_and_the_run_goes_on_when_there_is_room
     assert json.loads(output.read_text()) == undisturbed
 
 
-def test_a_folder_that_cannot_be_written_is_refused_before_anything_starts(
+def test_unwritable_folder_is_refused_before_anything_starts(
     data: Path, model_args: dict[str, Any], tmp_path: Path
 ) -> None:
     process = start(data, tmp_path / "found.json", "pope_s", journal="/proc/journal", **model_args)

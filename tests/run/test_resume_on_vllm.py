@@ -13,7 +13,7 @@ import psutil
 from support.processes import DEMO_DOCUMENTS, lines_of, start, strike
 
 
-def test_a_run_on_real_engines_that_is_killed_ends_like_one_that_was_not(demo_run: Any, tmp_path: Path) -> None:
+def test_run_on_vllm_that_is_killed_has_the_results_of_an_undisturbed_run(demo_run: Any, tmp_path: Path) -> None:
     rng = random.Random()
     # fp32: in bf16 a batch of other calls can change a rounding, and with it a greedy token.
     arguments = {"pair": "demo", "dtype": "float32", "max_open_samples": 16}
