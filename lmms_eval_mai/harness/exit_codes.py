@@ -86,7 +86,8 @@ def exit_if_results_not_saved(hint: Callable[[], str]) -> None:
 
 
 def _results_not_saved(record: Any) -> bool:
-    return record["name"] == "lmms_eval.loggers.evaluation_tracker" and record["message"].startswith("Could not save")
+    name, message = str(record["name"]), str(record["message"])
+    return name == "lmms_eval.loggers.evaluation_tracker" and message.startswith("Could not save")
 
 
 @contextlib.contextmanager

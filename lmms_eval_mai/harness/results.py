@@ -10,7 +10,7 @@ from lmms_eval_mai.paper.agreement import extract_answer
 from lmms_eval_mai.paper.sample import Trace
 from lmms_eval_mai.run.progress import Outcome
 
-NO_ANSWER = GenerationResult(None)  # type: ignore[arg-type]
+NO_ANSWER = GenerationResult(None)
 """Result of a failed sample. None, because lmms-eval's response cache treats a blank string as an answer when it reads
 its log again, and null as a miss."""
 
@@ -42,7 +42,7 @@ def rounds_result(outcome: Outcome | None) -> GenerationResult:
     if not isinstance(outcome, Trace):
         return NO_ANSWER
     others = [call.text for call in outcome.calls if call is not outcome.answer]
-    return GenerationResult(RoundTexts([*others, outcome.answer.text]), TraceCounts.of(outcome))  # type: ignore[arg-type]
+    return GenerationResult(RoundTexts([*others, outcome.answer.text]), TraceCounts.of(outcome))
 
 
 @dataclass

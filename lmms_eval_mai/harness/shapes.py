@@ -18,4 +18,4 @@ def shapes_doc_to_visual(doc: Mapping[str, Any]) -> list[Any]:
 def shapes_doc_to_text(doc: Mapping[str, Any], lmms_eval_specific_kwargs: Mapping[str, Any]) -> str:
     """Return the question, its options if it has any, and the instruction, each on its own line."""
     options = [f"{letter}. {doc[letter]}" for letter in LETTERS if doc[letter]]
-    return "\n".join([doc["question"], *options]) + lmms_eval_specific_kwargs["post_prompt"]
+    return "\n".join([doc["question"], *options]) + str(lmms_eval_specific_kwargs["post_prompt"])

@@ -139,7 +139,8 @@ class TwoStageAnswerFilter(AnswerFilter):
 def _function(path: str) -> Callable[..., Any]:
     """Import and return a function by its dotted path."""
     module, _, name = path.rpartition(".")
-    return getattr(importlib.import_module(module), name)
+    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return function
 
 
 def _instruction(benchmark: str, variant: str, doc: Doc) -> str:
@@ -158,7 +159,7 @@ def _question(benchmark: str, doc: Doc) -> str:
         # Not mmmu_doc_to_text: it replaces <image 1> after mmmu_doc_to_messages has set a flag of its module.
         from lmms_eval.tasks.mmmu.utils import construct_prompt
 
-        text = construct_prompt(doc, marker, marker)
+        text: str = construct_prompt(doc, marker, marker)
     else:
         text = _function(DOC_TO_TEXT[benchmark])(doc, {"pre_prompt": "", "post_prompt": "\n" + marker})
     if benchmark == "realworldqa":

@@ -112,7 +112,8 @@ def _parse_mmmu(answer: str, doc: Doc) -> str | None:
 
     index2ans, choices = get_multi_choice_info(ast.literal_eval(doc["options"]))
     try:
-        return parse_multi_choice_response(answer, _NoGuess(choices), index2ans)
+        letter: str | None = parse_multi_choice_response(answer, _NoGuess(choices), index2ans)
+        return letter
     except IndexError:
         return None
 
@@ -189,7 +190,7 @@ def _agree_chartqa(a: str, b: str, rules: AgreementRules) -> bool:
     from lmms_eval.tasks.chartqa.utils import relaxed_correctness
 
     # The tolerance is relative to the target: (100, 105.1) passes and (105.1, 100) fails. Require both directions.
-    return relaxed_correctness(a, b) and relaxed_correctness(b, a)
+    return bool(relaxed_correctness(a, b) and relaxed_correctness(b, a))
 
 
 def _agree_infovqa(a: str, b: str, rules: AgreementRules) -> bool:
@@ -198,7 +199,7 @@ def _agree_infovqa(a: str, b: str, rules: AgreementRules) -> bool:
         return a.split() == b.split()
     from lmms_eval.api.metrics import anls
 
-    return anls([a], [b])["anls"] >= rules.anls_threshold
+    return bool(anls([a], [b])["anls"] >= rules.anls_threshold)
 
 
 def _options(doc: Doc) -> list[str]:
