@@ -1,0 +1,128 @@
+"""What is read from lmms-eval's running command, and what happens if lmms-eval changes."""
+
+import ast
+import importlib.util
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType, SimpleNamespace
+from typing import Any
+
+import pytest
+from loguru import logger
+
+from lmms_eval_mai.harness import exit_codes
+from lmms_eval_mai.harness.command import Command, print_last, results_written, running_command
+from lmms_eval_mai.harness.model import MaiCascade
+
+
+def source_of(module: str) -> str:
+    """Return the source of a module of lmms-eval without importing the module."""
+    spec = importlib.util.find_spec(module)
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).read_text(encoding="utf-8")
+
+
+def function_code(source: str, name: str) -> CodeType:
+    (code,) = [
+        constant
+        for constant in compile(source, "<source>", "exec").co_consts
+        if isinstance(constant, CodeType) and constant.co_name == name
+    ]
+    return code
+
+
+def inside_command(function: Callable[[], Any], file: str = "lmms_eval/__main__.py", **local_variables: Any) -> Any:
+    """Call `function` from a function that looks like lmms-eval's command with these local variables."""
+    assignments = "".join(f"    {name} = values[{name!r}]\n" for name in local_variables)
+    source = f"def cli_evaluate(function, values):\n{assignments}    return function()\n"
+    namespace: dict[str, Any] = {}
+    exec(compile(source, f"/site-packages/{file}", "exec"), namespace)
+    return namespace["cli_evaluate"](function, local_variables)
+
+
+def test_lmms_evals_command_still_has_the_variables_that_are_read() -> None:
+    names = function_code(source_of("lmms_eval.__main__"), "cli_evaluate").co_varnames
+    assert {"args", "args_list"} <= set(names)
+
+
+def test_lmms_eval_still_reads_batch_sizes_after_the_evaluation() -> None:
+    tree = ast.parse(source_of("lmms_eval.evaluator"))
+    (function,) = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "simple_evaluate"]
+    evaluated = [
+        node.lineno
+        for node in ast.walk(function)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "evaluate"
+    ]
+    read = [
+        node.lineno
+        for node in ast.walk(function)
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == "lm.batch_sizes"
+    ]
+    assert evaluated and read and max(evaluated) < min(read)
+
+
+def test_library_use_is_not_a_command_and_its_results_need_no_check() -> None:
+    assert running_command() is None and results_written(None) is None
+    args = SimpleNamespace(output_path="out")
+    assert inside_command(running_command, file="other/__main__.py", args=args, args_list=[args]) is None
+
+
+def test_output_path_and_number_of_configurations_are_read_from_the_command() -> None:
+    args = SimpleNamespace(output_path="out")
+    found = inside_command(running_command, args=args, args_list=[args, args])
+    assert found == Command(output_path="out", configurations=2, known=True)
+
+
+@pytest.mark.parametrize(
+    "local_variables",
+    [
+        {},
+        {"arguments": SimpleNamespace(output_path=None), "args_list": []},
+        {"args": SimpleNamespace(output=None), "args_list": []},
+        {"args": SimpleNamespace(output_path=None), "configurations": []},
+    ],
+)
+def test_unknown_layout_of_the_command_means_that_the_results_are_not_written(local_variables: dict[str, Any]) -> None:
+    command = inside_command(running_command, **local_variables)
+    assert not command.known
+    written = results_written(command)
+    assert written is not None and written() is False
+
+
+def test_results_are_written_when_a_new_results_file_is_in_the_output_folder(tmp_path: Path) -> None:
+    old = tmp_path / "model" / "old_results.json"
+    old.parent.mkdir()
+    old.touch()
+    os.utime(old, (1, 1))
+    written = results_written(Command(str(tmp_path), 1, known=True))
+    assert written is not None and not written()
+    (tmp_path / "model" / "new_results.json").touch()
+    assert written()
+    only_printed = results_written(Command(None, 1, known=True))
+    assert only_printed is not None and only_printed()
+
+
+def test_table_is_printed_at_once_in_library_use(capsys: pytest.CaptureFixture[str]) -> None:
+    print_last(None, "table")
+    assert capsys.readouterr().out == "table\n"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Iterator[MaiCascade]:
+    for side in ("small", "large"):
+        (tmp_path / f"{side}.jsonl").touch()
+    scripts = {side: str(tmp_path / f"{side}.jsonl") for side in ("small", "large")}
+    model = MaiCascade(engine="scripted", journal="off", **scripts)
+    yield model
+    _ = model.batch_sizes  # in library use this removes the sink
+    assert exit_codes._sink is None
+
+
+def test_reading_batch_sizes_twice_adds_one_log_sink(model: MaiCascade) -> None:
+    args = SimpleNamespace(output_path=None)
+    sinks = set(logger._core.handlers)  # type: ignore[attr-defined]
+    for _ in range(2):
+        assert inside_command(lambda: model.batch_sizes, args=args, args_list=[args]) == {}
+    added = set(logger._core.handlers) - sinks  # type: ignore[attr-defined]
+    assert added == {exit_codes._sink}

@@ -1,0 +1,194 @@
+"""The journal of one rank: what it warns of, what it resumes, and when it is removed."""
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from loguru import logger
+
+from lmms_eval_mai.engines.base import Call, CallKey
+from lmms_eval_mai.run import journal_removal
+from lmms_eval_mai.run.journal import Journal
+
+OLD_JOURNAL = Path(__file__).with_name("unfinished_journal_of_ae9735c.jsonl")
+"""A scripted run of 12 POPE documents, killed after two samples. The file is as commit ae9735c left it."""
+OLD_NAME = "82969b983faf4219-0of1.jsonl"
+
+R = {"mode": "cascade", "think": "R"}
+E = {"mode": "cascade", "think": "E"}
+KEY = CallKey("pope_s", 0, 0, "small", "short")
+SAMPLE = ("pope_s", 0, 0)
+
+
+async def add_sample(journal: Journal) -> None:
+    await journal.add_call(Call(KEY, "Yes", "stop", 1, 0, 1, 0, 0, 0), "prompt", [])
+    await journal.add_exit(SAMPLE, "agree_short", 1.0)
+
+
+def unfinished(folder: Path, fingerprint: dict[str, str] = R) -> Path:
+    """Write the journal of an unfinished run; return its path."""
+    journal = Journal(folder, fingerprint, ["pope_s"])
+    asyncio.run(add_sample(journal))
+    journal.close()
+    return journal.path
+
+
+@pytest.fixture
+def warnings() -> Iterator[list[str]]:
+    found: list[str] = []
+    sink = logger.add(lambda message: found.append(message.record["message"]), level="WARNING")
+    yield found
+    logger.remove(sink)
+
+
+def test_unfinished_run_with_another_argument_is_named_and_kept(tmp_path: Path, warnings: list[str]) -> None:
+    path = unfinished(tmp_path)
+    Journal(tmp_path, E, ["pope_s", "chartqa_s"]).close()
+    (warning,) = warnings
+    assert "an unfinished run of pope_s is not resumed: think was R and is E." in warning and str(path) in warning
+    assert "elete" not in warning and path.exists()
+
+
+@pytest.mark.parametrize(
+    ("previous", "tasks"), [({**R, "mode": "transfer"}, ["pope_s"]), (R, ["pope_e"])], ids=["mode", "tasks"]
+)
+def test_unfinished_run_in_another_mode_or_of_other_tasks_is_not_mentioned(
+    tmp_path: Path, warnings: list[str], previous: dict[str, str], tasks: list[str]
+) -> None:
+    unfinished(tmp_path, previous)
+    Journal(tmp_path, E, tasks).close()
+    assert warnings == []
+
+
+_WRITER = """
+import asyncio, sys
+from pathlib import Path
+from lmms_eval_mai.engines.base import Call, CallKey
+from lmms_eval_mai.run.journal import Journal
+journal = Journal(Path(sys.argv[1]), {"mode": "cascade", "think": "R"}, ["pope_s"])
+call = Call(CallKey("pope_s", 0, 0, "small", "short"), "Yes", "stop", 1, 0, 1, 0, 0, 0)
+asyncio.run(journal.add_call(call, "prompt", []))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_run_of_another_process_is_mentioned_only_after_that_process_was_killed(
+    tmp_path: Path, warnings: list[str]
+) -> None:
+    command = [sys.executable, "-c", _WRITER, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        Journal(tmp_path, E, ["pope_s"]).close()
+        assert warnings == []
+        process.kill()
+    Journal(tmp_path, E, ["pope_s"]).close()
+    assert len(warnings) == 1
+
+
+_IS_LOCKED = """
+import sys
+from pathlib import Path
+from lmms_eval_mai.run.journal_lock import is_locked
+print(is_locked(Path(sys.argv[1])))
+"""
+
+
+def test_run_of_this_process_is_not_mentioned_and_keeps_its_lock(tmp_path: Path, warnings: list[str]) -> None:
+    running = Journal(tmp_path, R, ["pope_s"])
+    asyncio.run(add_sample(running))
+    Journal(tmp_path, E, ["pope_s"]).close()
+    seen = subprocess.run([sys.executable, "-c", _IS_LOCKED, str(running.path)], capture_output=True, text=True)
+    running.close()
+    assert warnings == [] and seen.stdout == "True\n"
+
+
+def test_run_that_this_process_completed_is_mentioned_only_if_its_results_are_lost(
+    tmp_path: Path, warnings: list[str]
+) -> None:
+    journal = Journal(tmp_path, R, ["pope_s"])
+    asyncio.run(add_sample(journal))
+    journal.close()
+    journal.complete({SAMPLE}, results_written=lambda: True)
+    Journal(tmp_path, E, ["pope_s"]).close()
+    assert warnings == []
+    assert journal_removal.keep() == [journal.path]
+    Journal(tmp_path, E, ["pope_s"]).close()
+    assert len(warnings) == 1 and journal.path.exists()
+
+
+def test_completed_run_is_removed_at_once_in_library_use(tmp_path: Path) -> None:
+    path = unfinished(tmp_path)
+    journal = Journal(tmp_path, R, ["pope_s"])
+    journal.close()
+    journal.complete({("pope_s", 1, 0)})
+    assert path.exists()  # it holds another sample, of a longer run
+    journal.complete({SAMPLE})
+    assert not path.exists()
+
+
+def test_same_run_in_the_same_process_starts_anew_after_its_results_were_written(tmp_path: Path) -> None:
+    for written in (False, True):
+        unfinished(tmp_path)
+        journal = Journal(tmp_path, R, ["pope_s"])
+        journal.close()
+        journal.complete({SAMPLE}, results_written=lambda written=written: written)  # type: ignore[misc]
+        again = Journal(tmp_path, R, ["pope_s"])
+        assert again.empty == written
+        again.close()
+
+
+_COMPLETED = """
+import sys
+from pathlib import Path
+from lmms_eval_mai.run.journal import Journal
+journal = Journal(Path(sys.argv[1]), {"mode": "cascade", "think": "R"}, ["pope_s"])
+journal.close()
+journal.complete({("pope_s", 0, 0)}, lambda: sys.argv[2] == "written")
+print(journal.path.exists())
+"""
+
+
+@pytest.mark.parametrize(("results", "stays"), [("written", False), ("lost", True)])
+def test_completed_run_of_the_command_is_removed_at_its_end_if_the_results_were_written(
+    tmp_path: Path, results: str, stays: bool
+) -> None:
+    path = unfinished(tmp_path)
+    done = subprocess.run([sys.executable, "-c", _COMPLETED, tmp_path, results], capture_output=True, text=True)
+    assert done.stdout == "True\n", done.stderr
+    assert path.exists() == stays
+
+
+@pytest.fixture
+def old_head(tmp_path: Path) -> dict[str, str]:
+    """Copy the old journal to its place; return its fingerprint."""
+    shutil.copy(OLD_JOURNAL, tmp_path / OLD_NAME)
+    head: dict[str, str] = json.loads(OLD_JOURNAL.read_text().split("\n")[0])["fingerprint"]
+    return head
+
+
+def test_unfinished_journal_of_ae9735c_is_refused_with_a_sentence(
+    tmp_path: Path, old_head: dict[str, str], warnings: list[str]
+) -> None:
+    # ae9735c stored a hash of the file with the templates; now it is a hash of the templates themselves.
+    Journal(tmp_path, {**old_head, "templates": "0123456789abcdef"}, ["pope_s"]).close()
+    (warning,) = warnings
+    assert "is not resumed: templates was 0cdce0e07aed637a and is 0123456789abcdef." in warning
+    assert (tmp_path / OLD_NAME).read_text() == OLD_JOURNAL.read_text()
+
+
+def test_format_of_the_journal_has_not_changed_since_ae9735c(tmp_path: Path, old_head: dict[str, str]) -> None:
+    journal = Journal(tmp_path, old_head, ["pope_s"])
+    assert journal.path.name == OLD_NAME
+    lines = [json.loads(line) for line in OLD_JOURNAL.read_text().splitlines()]
+    calls = [line for line in lines if "call" in line]
+    assert journal.calls == len(calls) > 0 and journal.done([(*SAMPLE[:1], n, 0) for n in range(12)]) == 2
+    for line in calls:
+        found = journal.find(CallKey(*line["key"]), line["prompt"])
+        assert found is not None and found.text == line["call"]["text"]
+    journal.close()

@@ -1,0 +1,64 @@
+"""What a run shows: its progress line and its final table."""
+
+import pytest
+
+from lmms_eval_mai.engines.base import Call, CallKey
+from lmms_eval_mai.errors import MissingAnswer
+from lmms_eval_mai.paper.sample import EXITS, Exit, Trace
+from lmms_eval_mai.run.config import Config, parse
+from lmms_eval_mai.run.metering import SHOWN_ERRORS, RunTotals
+from lmms_eval_mai.run.progress import progress_bar
+from lmms_eval_mai.run.table import table
+
+
+def config(mode: str) -> Config:
+    return parse({"engine": "scripted", "small": "a.jsonl", "large": "b.jsonl", "mode": mode})
+
+
+def totals(exits: dict[Exit, int]) -> RunTotals:
+    found = RunTotals()
+    for exit, count in exits.items():
+        for doc_id in range(count):
+            side = "small" if exit == "small" else "large"
+            call = Call(CallKey("pope_s", doc_id, 0, side, "short"), "Yes", "stop", 9, 0, 2, None, None, 0.5)
+            found.meter.add(Trace(exit, call, (call,), ()))
+    return found
+
+
+def cells(text: str, number: int) -> list[str]:
+    """Return the cells of a table row; 0 is the header."""
+    rows = [line for line in text.splitlines() if line.startswith("|") and not line.startswith("|-")]
+    return [cell.strip() for cell in rows[number].strip("|").split("|")]
+
+
+def test_table_shows_the_share_of_each_exit() -> None:
+    text = table(totals({"agree_short": 6, "agree_think": 1, "transfer": 1}), config("cascade"))
+    assert cells(text, 0)[:5] == ["Task", "Samples", "agree_short", "agree_think", "transfer"]
+    assert cells(text, 1)[:5] == ["pope_s", "8", "6 (75.00%)", "1 (12.50%)", "1 (12.50%)"]
+
+
+@pytest.mark.parametrize("mode", [mode for mode, exits in EXITS.items() if len(exits) == 1])
+def test_table_of_a_mode_with_a_single_exit_has_no_exit_column(mode: str) -> None:
+    text = table(totals({EXITS[mode][0]: 20}), config(mode))
+    assert "%" not in text
+    assert cells(text, 0)[2] == f"{'large' if mode == 'large' else 'small'} calls" and cells(text, 1)[1] == "20"
+
+
+def test_table_counts_the_samples_without_an_answer_and_shows_the_first_errors() -> None:
+    found = totals({"agree_short": 1})
+    for number in range(SHOWN_ERRORS + 2):
+        found.meter.add_error("pope_s", MissingAnswer(f"no answer to document {number}"))
+    text = table(found, config("cascade"))
+    assert cells(text, 1)[:3] == ["pope_s", "1", "12"]
+    assert "12 samples have no answer and are left out of all scores: 12 MissingAnswer." in text
+    assert text.count("  MissingAnswer: no answer to document ") == SHOWN_ERRORS and "... and 2 more" in text
+
+
+def test_progress_in_a_log_file_is_two_short_texts_and_not_one_per_sample(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_bar(5000, shown=True) as bar:
+        for _ in range(5000):
+            bar.set_postfix({"agree_short": 4000, "agree_think": 600, "transfer": 400}, refresh=False)
+            bar.update()
+    shown = capsys.readouterr().err.strip().split("\r")
+    assert len(shown) == 2
+    assert shown[-1] == "mai_cascade: 5000/5000, 00:00 left, agree_short=4000, agree_think=600, transfer=400"

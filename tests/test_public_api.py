@@ -1,0 +1,82 @@
+"""The public names, the version, and what `import lmms_eval_mai` costs."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lmms_eval_mai
+from lmms_eval_mai import cli, errors
+
+ROOT = Path(__file__).resolve().parent.parent
+HEAVY = ("torch", "vllm", "transformers", "datasets", "lmms_eval", "PIL", "numpy", "openai", "yaml", "loguru", "tqdm")
+
+PUBLIC = {
+    "ArgumentError",
+    "CallTimeout",
+    "Config",
+    "EngineCrashed",
+    "EngineCrashedByCall",
+    "EngineStartError",
+    "EngineUnavailable",
+    "JournalError",
+    "MaiCascade",
+    "MaiError",
+    "MissingAnswer",
+    "PromptTooLong",
+    "SampleError",
+    "TooManyErrors",
+    "UnreadableImage",
+    "__version__",
+    "parse",
+    "task_dir",
+}
+
+
+def run(code: str) -> list[str]:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def test_public_names_are_these_and_all_exist() -> None:
+    assert set(lmms_eval_mai.__all__) == PUBLIC and len(lmms_eval_mai.__all__) == len(PUBLIC)
+    assert all(hasattr(lmms_eval_mai, name) and name in dir(lmms_eval_mai) for name in PUBLIC)
+    with pytest.raises(AttributeError, match="has no attribute 'Cascade'"):
+        _ = lmms_eval_mai.Cascade
+
+
+def test_every_error_is_public_and_derives_from_mai_error() -> None:
+    found = {name: one for name, one in vars(errors).items() if isinstance(one, type)}
+    assert found.keys() <= PUBLIC
+    assert all(issubclass(error, lmms_eval_mai.MaiError) for error in found.values())
+
+
+def test_import_of_the_package_imports_nothing_heavy() -> None:
+    assert run(f"import sys, lmms_eval_mai; print([name for name in {HEAVY} if name in sys.modules])") == ["[]"]
+
+
+def test_typo_in_an_engine_argument_is_refused_without_importing_an_engines_library() -> None:
+    lines = run(
+        "import sys, lmms_eval_mai\n"
+        "for given in ({'max_model_length': 8}, {'engine': 'transformers', 'batchsize': 8},\n"
+        "              {'small': 'http://a/v1', 'large': 'http://a/v1', 'retries': 8}):\n"
+        "    try:\n"
+        "        lmms_eval_mai.parse(given)\n"
+        "    except lmms_eval_mai.ArgumentError as error:\n"
+        "        print(str(error).split(':')[0])\n"
+        "print([name for name in ('torch', 'vllm', 'transformers', 'openai') if name in sys.modules])\n"
+    )
+    assert [line.split()[-1] for line in lines[:-1]] == ["'max_model_length'", "'batchsize'", "'retries'"]
+    assert lines[-1] == "[]"
+
+
+def test_version_is_that_of_the_project_and_printed_by_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert re.findall(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE) == [
+        lmms_eval_mai.__version__
+    ]
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"lmms-eval-mai {lmms_eval_mai.__version__}\n"
