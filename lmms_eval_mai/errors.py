@@ -1,4 +1,4 @@
-"""All errors of this package. Every message is a sentence that says what happened, with which value, and what to do.
+"""All errors of this package. Every message is a full sentence: what happened, with which value, and what to do.
 
     MaiError
     ├── ArgumentError            a model argument is unknown or its value cannot work
@@ -14,7 +14,7 @@
         ├── EngineCrashedByCall  the engine crashes on this call and on no other
         └── MissingAnswer        a scripted engine has no recorded answer for a call
 
-No message holds a secret (`redaction.py`).
+No message contains a secret (`redaction.py`).
 """
 
 

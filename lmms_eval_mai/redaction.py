@@ -12,6 +12,11 @@ def one_line(text: str) -> str:
     return line if len(line) <= 400 else line[:400] + "..."
 
 
+def error_text(error: BaseException) -> str:
+    """Return the error's message as one line, or the error's type if it has no message."""
+    return one_line(str(error)) or type(error).__name__
+
+
 def redacted(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments without their secrets, so that they can be printed and stored."""
     return {name: "<redacted>" if _is_secret(name) else _redacted_value(value) for name, value in arguments.items()}

@@ -1,9 +1,9 @@
-"""An OpenAI-compatible server without a model: for tests of what the client does with failures, and to measure how much
-a client sustains.
+"""An OpenAI-compatible server without a model. It tests how a client handles failures, and measures how many requests a
+client can send.
 
     python tools/scripted_server.py --port 8000 --seconds 0.5 --tokens 40
 
-Every chat gets the same answer after the same time. `faults` are played first, one a request, in order.
+Every chat gets the same answer after the same time. But the first requests get the `faults`, one each, in order.
 """
 
 import argparse
@@ -16,12 +16,12 @@ from typing import Any, Literal
 from aiohttp import web
 
 Fault = tuple[int, dict[str, str]] | Literal["hang", "drop", "abort"]
-"""A status and headers; an answer that never comes; a connection that breaks; an answer that the engine aborted."""
+"""A status with headers, no answer (hang), a closed connection (drop), or an answer that the engine aborted (abort)."""
 
 
 @dataclass
 class ScriptedServer:
-    """What it serves, and what it saw."""
+    """The server's answers, and the requests that it got."""
 
     models: tuple[str, ...] = ("scripted",)
     key: str | None = None
@@ -29,18 +29,18 @@ class ScriptedServer:
     tokens: int = 5
     seconds: float = 0.0
     context: int | None = None
-    """`max_model_len` in its listing, as vLLM and SGLang have it."""
+    """`max_model_len` in the list of models, as in vLLM and SGLang."""
     message: dict[str, Any] | None = None
-    """Instead of the text, the whole message of an answer."""
+    """Replaces the message with the text."""
     unanswerable: str | None = None
-    """A text in a request that breaks its connection."""
-    listing: bool = True
-    """Whether it says which models it has."""
+    """A request with this text gets a closed connection."""
+    lists_models: bool = True
+    """Whether the server lists its models."""
     silent: bool = False
-    """Whether it takes connections and never answers."""
+    """Whether the server accepts connections and never answers."""
     faults: deque[Fault] = field(default_factory=deque)
     seen: list[dict[str, Any]] = field(default_factory=list)
-    """The bodies of the requests, where `remember`."""
+    """Bodies of the requests, if `remember`."""
     remember: bool = True
     answered: int = 0
     open: int = 0
@@ -55,13 +55,13 @@ class ScriptedServer:
     async def list_models(self, request: web.Request) -> web.Response:
         if self.silent:
             await asyncio.Event().wait()
-        if not self.listing:
+        if not self.lists_models:
             raise web.HTTPNotFound
         if refused := self._refused(request):
             return refused
-        more = {} if self.context is None else {"max_model_len": self.context}
-        cards = [{"id": name, "object": "model", **more} for name in self.models]
-        return web.json_response({"object": "list", "data": cards})
+        extra = {} if self.context is None else {"max_model_len": self.context}
+        models = [{"id": name, "object": "model", **extra} for name in self.models]
+        return web.json_response({"object": "list", "data": models})
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         if refused := self._refused(request):
@@ -109,8 +109,8 @@ class ScriptedServer:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--seconds", type=float, default=0.0, help="of one answer")
-    parser.add_argument("--tokens", type=int, default=5, help="of one answer")
+    parser.add_argument("--seconds", type=float, default=0.0, help="seconds per answer")
+    parser.add_argument("--tokens", type=int, default=5, help="output tokens per answer")
     options = parser.parse_args()
     server = ScriptedServer(seconds=options.seconds, tokens=options.tokens, remember=False)
     web.run_app(server.app(), host="127.0.0.1", port=options.port, print=None, access_log=None)

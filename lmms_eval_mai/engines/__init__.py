@@ -1,1 +1,1 @@
-"""The engines a pair can be made of. `base` holds what they have in common, `build` makes one."""
+"""The engines. `base` is their contract, `build` builds an engine, and `restart` and `time_sharing` wrap one."""

@@ -1,6 +1,6 @@
-"""The engine contract: what an engine is asked, what it returns, and how it is configured.
+"""The engine contract: requests to an engine, its results, and its configuration.
 
-Knows nothing of lmms-eval, of the cascade or of any benchmark.
+Does not know lmms-eval, the cascade or any benchmark.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ class EngineConfig:
 
     side: Side
     engine: str
-    """The kind of engine: a key of `build.ENGINES`."""
+    """Kind of engine: a key of `build.ENGINES`."""
     model: str
     """vllm, transformers: Hugging Face name or path of a checkpoint. openai: address of an endpoint, or a list of
     addresses. scripted: path of a script."""
@@ -82,7 +82,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to decode. The default is greedy, as in the paper's tasks."""
+    """Decoding arguments. The default is greedy decoding, as in the paper's tasks."""
 
     max_tokens: int
     temperature: float = 0.0
@@ -92,7 +92,7 @@ class Sampling:
     repetition_penalty: float = 1.0
     seed: int | None = None
     ignore_eos: bool = False
-    """Decode exactly `max_tokens`: for measurements with forced output lengths (Table 4)."""
+    """Decode exactly `max_tokens` tokens, for measurements with forced output lengths (Table 4)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Call:
     total_s: float
     """Seconds from the request to the last output token."""
     dropped_tokens: int = 0
-    """Tokens of the thinking that were left out of the prompt so that it fits the context."""
+    """Thinking tokens that were left out so that the prompt fits the context."""
 
 
 class Engine(Protocol):

@@ -1,4 +1,4 @@
-"""The four kinds of engines: their classes, their argument names, and how one is built from its configuration."""
+"""Builds an engine of any kind from its configuration, and knows the argument names of each kind."""
 
 import dataclasses
 import importlib
@@ -20,16 +20,16 @@ OPTIONS: dict[str, str] = {
     "openai": "lmms_eval_mai.engines.openai.options:OpenAIOptions",
     "scripted": "lmms_eval_mai.engines.scripted:ScriptedOptions",
 }
-"""Kind -> the dataclass of its arguments. vLLM's arguments are vLLM's own."""
+"""Kind -> the dataclass of its arguments. The vllm engine has the arguments of vLLM itself."""
 
 
 def build(config: EngineConfig, other: EngineConfig | None = None, sleep: bool = False) -> Engine:
     """Return an engine that is not started yet. Raises `ArgumentError`.
 
-    `other`: the second engine of the pair, if it runs on this machine at the same time. `sleep`: the two engines take
-    turns on one GPU.
+    `other`: the second engine of the pair, if it runs on this machine at the same time. `sleep`: the two engines
+    share one GPU, and one of them sleeps (`time_sharing.py`).
     """
-    if sleep:  # each engine has the GPU for itself while it is awake
+    if sleep:  # an engine that is awake has the GPU to itself
         config = dataclasses.replace(config, arguments={**config.arguments, "enable_sleep_mode": True})
         other = None
     if other is not None and other.engine != "vllm":

@@ -1,4 +1,8 @@
-"""Text in which nothing is special: what a document or a thinking says ends no turn and stands for no picture."""
+"""Tokenizes text so that text that looks like a special token stays text.
+
+Otherwise `<|im_end|>` in a document or in the thinking would end the message, and `<|image_pad|>` would be read as an
+image.
+"""
 
 import copy
 import re
@@ -7,33 +11,37 @@ from typing import Any
 
 
 def special_tokens(tokenizer: Any) -> list[str]:
+    """Return the texts of a tokenizer's special tokens."""
     return [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
 
 
 class LiteralTokenizer:
-    """A tokenizer that can take special tokens for text. `marks`: what else a text may hold that means something."""
+    """A tokenizer that can read special tokens as text."""
 
     def __init__(self, tokenizer: Any, marks: Iterable[str] = ()) -> None:
-        # A copy: reading special tokens as text is a state of a tokenizer, which others use in threads of their own.
+        """`marks`: further texts that would not be read as text, a model's image placeholder for example."""
+        # A copy: reading special tokens as text is a state of the tokenizer, and other threads use the original.
         self._tokenizer = copy.deepcopy(tokenizer)
         marked = [*special_tokens(tokenizer), *marks]
         self._marked = re.compile("|".join(map(re.escape, marked))) if marked else None
 
     def is_marked(self, text: str) -> bool:
-        """Whether something in it would be more than text."""
+        """Whether a part of the text looks like a special token or a mark."""
         return self._marked is not None and self._marked.search(text) is not None
 
     def tokens(self, text: str, special: bool = False) -> list[int]:
-        """Those of a text in which nothing is special, or special tokens are."""
+        """Return the text's token ids. `special`: whether special tokens in it are read as special tokens."""
         ids: list[int] = self._tokenizer(text, add_special_tokens=False, split_special_tokens=not special)["input_ids"]
         return ids
 
     def text(self, tokens: list[int]) -> str:
+        """Return the text of token ids."""
         text: str = self._tokenizer.decode(tokens)
         return text
 
-    def end(self, text: str, room: int) -> tuple[str, int]:
-        """The text's last `room` tokens, of a character cut in two nothing; and how many tokens come before them."""
+    def end(self, text: str, max_tokens: int) -> tuple[str, int]:
+        """Return the text's last `max_tokens` tokens as text, and the number of dropped tokens. A character that is cut
+        in two is dropped."""
         tokens = self.tokens(text)
-        kept = tokens[-room:] if room > 0 else []
+        kept = tokens[-max_tokens:] if max_tokens > 0 else []
         return self.text(kept).lstrip("\ufffd"), len(tokens) - len(kept)

@@ -1,4 +1,4 @@
-"""What every engine does with a chat before its own library gets it."""
+"""Helpers for chats that all engines use before their own library gets the chat."""
 
 import itertools
 from collections.abc import Iterable, Iterator
@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator
 from lmms_eval_mai.engines.base import ContentPart, Image, Message, Prompt
 
 RESERVED_ANSWER_TOKENS = 256
-"""Tokens kept free for an answer where thinking is shortened to fit."""
+"""Tokens kept free for the answer when thinking is truncated."""
 
 
-def merge_adjacent_text(blocks: Iterable[ContentPart]) -> Iterator[ContentPart]:
-    """Neighbouring texts as one: templates that take plain strings would put a line break between them, and every
-    template must show the same words."""
-    for is_image, group in itertools.groupby(blocks, key=lambda block: isinstance(block, Image)):
+def merge_adjacent_text(content: Iterable[ContentPart]) -> Iterator[ContentPart]:
+    """Join neighbouring texts. Some templates would put a line break between them, and every template must show the
+    same words."""
+    for is_image, group in itertools.groupby(content, key=lambda part: isinstance(part, Image)):
         if is_image:
             yield from group
         else:
@@ -20,17 +20,17 @@ def merge_adjacent_text(blocks: Iterable[ContentPart]) -> Iterator[ContentPart]:
 
 
 def without_thinking(prompt: Prompt, thinking: str) -> tuple[Message, ...]:
-    """The prompt's turns with nothing where the last one holds this thinking."""
+    """Return the prompt's messages without the thinking in the last one."""
     *before, last = prompt.messages
-    empty = tuple(b if isinstance(b, Image) else b.replace(thinking, "", 1) for b in last.content)
-    return (*before, Message(last.role, empty))
+    content = tuple(part if isinstance(part, Image) else part.replace(thinking, "", 1) for part in last.content)
+    return (*before, Message(last.role, content))
 
 
-def is_too_long(reason: str) -> bool:
-    """Whether vLLM, in this process or behind a server, refuses a prompt for its length."""
-    return "context length" in reason or "maximum model length" in reason
+def is_too_long(error_text: str) -> bool:
+    """Whether vLLM, in this process or behind a server, refuses a prompt because it is too long."""
+    return "context length" in error_text or "maximum model length" in error_text
 
 
 def reserved_answer_tokens(max_tokens: int) -> int:
-    """Tokens that thinking must leave to the answer."""
+    """Return the number of tokens that truncated thinking leaves free for the answer."""
     return max(16, min(max_tokens, RESERVED_ANSWER_TOKENS))

@@ -34,7 +34,7 @@ def test_doctor_tells_what_a_command_would_start_and_what_is_wrong() -> None:
 @pytest.mark.parametrize(
     ("model_args", "ok", "words"),
     [
-        ("pair=demo,engine=transformers", [True, True, True], ["transformers", "on cpu", "8 calls a batch"]),
+        ("pair=demo,engine=transformers", [True, True, True], ["transformers", "on cpu", "8 calls per batch"]),
         ("pair=demo,mode=small,batch=3", [False], ["Unknown model argument 'batch'"]),
         ("mode=both", [False], ["choose one of cascade"]),
         ("small=/nowhere/at/all,mode=small", [True, False], ["there is no /nowhere/at/all/config.json"]),

@@ -60,7 +60,7 @@ def test_a_wrong_model_name_is_refused_and_the_served_models_are_listed() -> Non
 
 
 def test_a_server_that_does_not_list_its_models_needs_the_name_of_one() -> None:
-    server = ScriptedServer(listing=False)
+    server = ScriptedServer(lists_models=False)
     assert "does not list its models" in start_error(server)
     assert isinstance(with_servers([server], call, model="scripted"), Call)
 

@@ -1,4 +1,4 @@
-"""Real vLLM servers on loopback, as somebody starts them by hand."""
+"""Real vLLM servers on loopback, started with vLLM's own command."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ class Server:
     model: Path
     log: Path
     core: int
-    """The CPU core it runs on: two servers must not share one."""
+    """CPU core of the server. Two servers must not share a core."""
     port: int = field(default_factory=free_port)
     arguments: tuple[str, ...] = ()
     process: "subprocess.Popen[bytes] | None" = None
@@ -42,7 +42,7 @@ class Server:
         cores = sorted(os.sched_getaffinity(0))
         environment = {**os.environ, "VLLM_CPU_OMP_THREADS_BIND": str(cores[self.core % len(cores)])}
         with self.log.open("ab") as log:
-            # A group of its own, so that all its processes can be killed: an engine's core outlives a killed server.
+            # Its own process group, so that `kill` ends all its processes: the engine core outlives a killed server.
             self.process = subprocess.Popen(
                 line, stdout=log, stderr=log, env={**environment, "OMP_NUM_THREADS": "1"}, start_new_session=True
             )

@@ -1,4 +1,4 @@
-"""How Hugging Face's `generate` is told to decode, and watched while it does."""
+"""Arguments and stopping of Hugging Face's `generate`."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -8,44 +8,50 @@ from lmms_eval_mai.engines.base import Sampling
 
 
 class StopWhenCancelled:
-    """A stopping criterion of transformers: rows whose call was cancelled are done; notes when the first token came."""
+    """A stopping criterion of transformers. It ends the rows of cancelled calls, and records the time of the first
+    token."""
 
-    def __init__(self, answers: Sequence[Any], stopped: Callable[[], bool]) -> None:
+    def __init__(self, answers: Sequence[Any], is_stopped: Callable[[], bool]) -> None:
+        """`answers`: one future per row. `is_stopped`: whether the engine was closed."""
         self._answers = answers
-        self._stopped = stopped
-        self.first: float | None = None
+        self._is_stopped = is_stopped
+        self.first_token_at: float | None = None
 
     def __call__(self, input_ids: Any, scores: Any, **more: Any) -> Any:
         import torch
 
-        self.first = self.first or time.perf_counter()
-        stopped = self._stopped()
-        return torch.tensor([stopped or one.done() for one in self._answers], device=input_ids.device)
+        self.first_token_at = self.first_token_at or time.perf_counter()
+        stopped = self._is_stopped()
+        return torch.tensor([stopped or answer.done() for answer in self._answers], device=input_ids.device)
 
 
 def reset_generation_config(model: Any) -> set[int]:
-    """From here on nothing of the checkpoint's own decides a token: `generate` fills what a configuration leaves open
-    from the model's. -> the tokens that end an answer."""
+    """Clear the checkpoint's generation defaults and return its end-of-sequence token ids.
+
+    `generate` takes from these defaults whatever its own arguments leave open, a repetition penalty for example.
+    """
     from transformers import GenerationConfig
 
     own = model.generation_config
-    ends = own.eos_token_id
+    eos_token_ids = own.eos_token_id
     model.generation_config = GenerationConfig(bos_token_id=own.bos_token_id, pad_token_id=own.pad_token_id)
-    return set() if ends is None else set(ends if isinstance(ends, list) else [ends])
+    if eos_token_ids is None:
+        return set()
+    return set(eos_token_ids if isinstance(eos_token_ids, list) else [eos_token_ids])
 
 
-def generation_config(sampling: Sampling, max_new_tokens: int, pad: int, ends: set[int]) -> Any:
-    """All that decides a token."""
+def generation_config(sampling: Sampling, max_new_tokens: int, pad_token_id: int, eos_token_ids: set[int]) -> Any:
+    """Return a configuration with everything that decides a token."""
     from transformers import GenerationConfig
 
-    choices: dict[str, Any] = {"do_sample": False}
+    decoding: dict[str, Any] = {"do_sample": False}
     if sampling.temperature > 0:
-        choices = {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p}
-        choices["top_k"] = sampling.top_k  # 0: all
+        decoding = {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p}
+        decoding["top_k"] = sampling.top_k  # 0: all tokens
     return GenerationConfig(
         max_new_tokens=max_new_tokens,
         repetition_penalty=sampling.repetition_penalty,
-        eos_token_id=sorted(ends) or None,
-        pad_token_id=pad,
-        **choices,
+        eos_token_id=sorted(eos_token_ids) or None,
+        pad_token_id=pad_token_id,
+        **decoding,
     )

@@ -7,6 +7,7 @@ from lmms_eval_mai.engines.checkpoints import check_checkpoint
 from lmms_eval_mai.errors import ArgumentError, EngineUnavailable
 
 PERFORMANCE_ARGUMENTS = {"batch_size", "devices", "device"}
+"""Arguments that cannot change an answer: a resumed run may have other values."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,17 +15,17 @@ class TransformersOptions:
     """Arguments of the engine, `small_<name>` / `large_<name>` / `<name>` for both."""
 
     device: str | None = None
-    """`cuda:1`, `cpu`, ...; `auto` spreads the model over all there are. None: the first GPU, or the CPU."""
+    """`cuda:1`, `cpu`, ...; `auto` spreads the model over all devices. Default: the first GPU, or the CPU."""
     dtype: str = "auto"
-    """`float32`, `bfloat16`, ...; `auto` is the checkpoint's own."""
+    """`float32`, `bfloat16`, ...; `auto` is the type of the checkpoint's weights."""
     attn_implementation: str | None = None
-    """`sdpa`, `eager`, `flash_attention_2`, ...; None leaves it to transformers."""
+    """`sdpa`, `eager`, `flash_attention_2`, ... Default: transformers chooses."""
     batch_size: int = 8
-    """Calls that are answered together."""
+    """Largest number of calls in one batch."""
     max_model_len: int | None = None
-    """Tokens of prompt and answer; None: what the model was made for."""
+    """Tokens of prompt and answer. Default: the limit in the checkpoint's configuration."""
     assistant_model: str | None = None
-    """A checkpoint that drafts for this one. Calls are then answered one by one, as in Table 12."""
+    """A checkpoint that drafts tokens for this model (speculative decoding, Table 12). Calls then run one by one."""
     revision: str | None = None
     """Branch, tag or commit of the checkpoint on the Hugging Face Hub."""
     trust_remote_code: bool = False
@@ -36,14 +37,18 @@ class TransformersOptions:
                 object.__setattr__(self, name, positive_int(name, value))
 
     def check(self, side: str, model: str) -> None:
-        """Refuse what cannot be loaded. Raises `ArgumentError` or `EngineUnavailable`."""
+        """Refuse checkpoints, types and devices that cannot work. Raises `ArgumentError` or `EngineUnavailable`."""
         import torch
 
         check_checkpoint(side, model)
         if self.assistant_model is not None:
             check_checkpoint(f"{side}_assistant_model", self.assistant_model)
         if self.dtype != "auto" and not isinstance(getattr(torch, self.dtype, None), torch.dtype):
-            raise ArgumentError(f"{side}_dtype={self.dtype} is no type of torch: give float32, say.")
+            raise ArgumentError(
+                f"{side}_dtype={self.dtype} is not a type of PyTorch: expected float32, bfloat16, ... or auto."
+            )
         device = str(self.device or "")
         if device.startswith("cuda") and not torch.cuda.is_available():
-            raise EngineUnavailable(f"{side}_device={device}: PyTorch finds no GPU here. Leave it out.")
+            raise EngineUnavailable(
+                f"{side}_device={device} needs a GPU, and PyTorch finds none. Leave {side}_device out."
+            )

@@ -1,0 +1,37 @@
+"""Engine arguments are checked before any engine's library is imported."""
+
+import subprocess
+import sys
+
+import pytest
+
+TYPO = """
+import sys
+from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.run.config import parse
+
+try:
+    parse({arguments!r})
+except ArgumentError as error:
+    print(error)
+print("imported:", *(name for name in ("vllm", "torch", "transformers", "openai") if name in sys.modules))
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"pair": "demo", "small_max_model_length": 5}, ["'max_model_length'", "vllm engine (small)", "max_model_len"]),
+        ({"pair": "demo", "gpu_memory_utilisation": 0.5}, ["'gpu_memory_utilisation'", "gpu_memory_utilization"]),
+        ({"small": "http://host/v1", "mode": "small", "small_retry": 5}, ["openai engine (small)", "retry_for"]),
+        ({"pair": "demo", "engine": "transformers", "batchsize": 5}, ["transformers engine (small)", "batch_size"]),
+    ],
+)
+def test_a_typo_in_an_engine_argument_is_refused_without_importing_the_engines_library(
+    arguments: dict[str, object], words: list[str]
+) -> None:
+    child = subprocess.run([sys.executable, "-c", TYPO.format(arguments=arguments)], capture_output=True, text=True)
+    assert child.returncode == 0, child.stderr
+    message, imported = child.stdout.strip().split("\n")
+    assert all(word in message for word in words), message
+    assert imported == "imported:", imported
