@@ -24,7 +24,7 @@ def reject_unknown_arguments(
             hint = " There are two models here: small=... and large=..."
         raise ArgumentError(
             f"Unknown model argument {name!r}: neither mai_cascade nor the {engine} engine ({side}) has it."
-            f"{hint} The README lists the arguments."
+            f"{hint} docs/arguments.md lists the arguments."
         )
 
 

@@ -1,0 +1,51 @@
+"""The pages of the documentation: their links and their width. `make lint` checks the generated parts."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [*(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")), *sorted(ROOT.glob("docs/*.md"))]
+
+
+def prose(page: Path) -> list[str]:
+    """Return the lines outside code blocks."""
+    return re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE).splitlines()
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub gives the headings of a page."""
+    titles = [line.lstrip("#").strip().lower() for line in prose(page) if line.startswith("#")]
+    return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_to_a_file_and_to_a_heading_leads_somewhere(page: Path) -> None:
+    links = re.findall(r'\]\(([^)\s]+)\)|(?:src|srcset)="([^"]+)"', "\n".join(prose(page)))
+    for link in [markdown or html for markdown, html in links]:
+        if link.startswith("https://"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.is_file(), f"{page.name} links to {link}"
+        assert not anchor or anchor in anchors(target), f"{page.name} links to {link}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_lines_have_at_most_120_characters_unless_they_are_a_table_row_or_one_test_name(page: Path) -> None:
+    for line in prose(page):
+        assert len(line) <= 120 or line.startswith("|") or re.fullmatch(r" *\* `tests/\S+`", line), line
+
+
+def test_readme_has_at_most_150_lines() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_of_the_project_that_a_page_names_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    named = re.findall(r"\b((?:lmms_eval_mai|tests|tools|benchmarks|task_configs|docs)/[\w./-]+\.(?:py|md|json))", text)
+    in_package = re.findall(r"(?<![\w/])((?:cli|harness|run|paper|engines)/[\w./-]+\.py)", text)
+    found = [ROOT / name for name in named] + [ROOT / "lmms_eval_mai" / name for name in in_package]
+    assert [path for path in found if "NAME" not in str(path) and not path.is_file()] == []
