@@ -1,8 +1,9 @@
-"""The work of `pipeline.py`: drawn charts, what every call of every sample answers, and engines that keep to it.
+"""The workload of `pipeline.py`: charts, a planned answer for every call, and engines that follow the plan.
 
-Output lengths are Table 5's for ChartQA (2B S 3.5, 2B R 256.3, 8B S 3.5 tokens). Short answers, and answers after a
-transfer, take 3 or 4 tokens by turns. Thinking takes lengths of a log-normal distribution (sigma 0.35, seeded; the
-paper gives means only), scaled so that their mean is 256. Exits are Table 10's, dealt out by a seeded shuffle.
+Output lengths are those of ChartQA in Table 5 (2B S 3.5, 2B R 256.3, 8B S 3.5 tokens). Short answers and answers after
+a transfer alternate between 3 and 4 tokens. Thinking has lengths from a log-normal distribution with sigma 0.35, scaled
+to a mean of 256, because the paper gives means only. The exits are those of Table 10 in random order. All seeds are
+fixed.
 """
 
 import asyncio
@@ -33,15 +34,15 @@ THINKING_TOKENS = 256
 SIGMA = 0.35
 TASK, SPLIT = "chartqa_r", "test"
 PROMPT = {"benchmark": "chartqa", "variant": "r"}
-# One token each for the tiny pair, so that a thinking of n tokens is about n tokens of the transfer's prompt.
+# Each word is one token of the tiny pair, so n tokens of thinking are about n tokens of the transfer prompt.
 WORDS = ["the", "image", "shows", "a", "chart", "is", "value", "in", "option", "answer", "step", "thinking", "question"]
 ARGUMENTS = {"max_num_seqs": 32, "max_model_len": 2048}
-"""Of both engines. 32 is the paper's batch size (B.4)."""
+"""The arguments of both engines. 32 is the paper's batch size (B.4)."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one call answers: exactly `tokens` tokens are decoded, then `text` takes their place."""
+    """The planned answer of one call. The engine decodes exactly `tokens` tokens, and `text` replaces their text."""
 
     tokens: int
     text: str
@@ -49,17 +50,18 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """What all calls of a run answer, and where its samples leave."""
+    """The planned answers of all calls of a run, and the exits of its samples."""
 
     exits: tuple[Exit, ...]
     steps: Mapping[tuple[int, Side, Stage], Step]
 
     def step(self, key: CallKey) -> Step:
+        """Return the planned answer of one call."""
         return self.steps[key.doc_id, key.side, key.stage]
 
 
 def make_plan(samples: int) -> Plan:
-    """The large model's short answer is always 7; the small model's is 7 where the two are to agree."""
+    """Plan a run. The large model's short answer is always 7; the small model's is 7 where the two must agree."""
     exits = planned_exits(samples, SEED)
     thinkers = [doc_id for doc_id, exit in enumerate(exits) if exit != "agree_short"]
     lengths = dict(zip(thinkers, _lengths(len(thinkers)), strict=True))
@@ -87,7 +89,7 @@ def _thinking(doc_id: int, tokens: int) -> str:
 
 
 def draw_charts(samples: int, run: int) -> list[bytes]:
-    """PNG files of bar charts of 100x100 to 300x200 pixels: the same sizes in every run, other bars in each."""
+    """Return bar charts of 100x100 to 300x200 pixels as PNG files. Each run has the same sizes and different bars."""
     return [_draw_chart(random.Random(f"size {i}"), random.Random(f"run {run} chart {i}")) for i in range(samples)]
 
 
@@ -107,18 +109,18 @@ def _draw_chart(size: random.Random, dice: random.Random) -> bytes:
 
 @dataclass(frozen=True)
 class Work:
-    """What one run has to answer."""
+    """The documents and the plan of one run."""
 
     charts: list[bytes]
     plan: Plan
 
     def __getitem__(self, doc_id: int) -> dict[str, Any]:
-        """A document as lmms-eval's data set gives it; its image is decoded when the sample is opened."""
+        """Return a document as lmms-eval's dataset does. Its image is decoded when the sample is opened."""
         question = f"What is the value of bar {doc_id % 8 + 1}?"
         return {"image": Image.open(io.BytesIO(self.charts[doc_id])), "question": question, "answer": "7"}
 
     def open(self, doc_id: int) -> Sample:
-        """A sample, opened by the package's own code. Blocks: run it in a thread."""
+        """Open a sample with the package's own code. Blocks: run it in a thread."""
         messages = functools.partial(doc_to_messages, lmms_eval_specific_kwargs=PROMPT)
         request = Instance(
             request_type="generate_until",
@@ -130,22 +132,22 @@ class Work:
 
 
 async def prompts_of(sample: Sample, plan: Plan) -> list[Prompt]:
-    """All prompts of a sample: the cascade itself, walked with engines that answer at once, as planned."""
-    asked: list[Prompt] = []
+    """Return all prompts of a sample: run the cascade with scripted engines that give the planned answers at once."""
+    prompts: list[Prompt] = []
 
     def script(prompt: Prompt) -> Answer:
-        asked.append(prompt)
+        prompts.append(prompt)
         return Answer(plan.step(prompt.key).text)
 
     small, large = (ScriptedEngine(side, script, ScriptedOptions(time_scale=0)) for side in SIDES)
     await small.start()
     await large.start()
     await cascade(sample, Pair(small, large))
-    return asked
+    return prompts
 
 
 class PlannedEngine(VllmEngine):
-    """vLLM, made to decode as many tokens as planned; the planned text then takes the place of theirs."""
+    """A vLLM engine that decodes the planned number of tokens and returns the planned text."""
 
     def __init__(self, side: Side, models: Mapping[Side, Path], plan: Plan) -> None:
         pair = {name: EngineConfig(name, "vllm", str(models[name]), ARGUMENTS) for name in SIDES}
@@ -160,6 +162,6 @@ class PlannedEngine(VllmEngine):
         return dataclasses.replace(call, text=step.text)
 
     async def answer(self, prompts: list[Prompt]) -> None:
-        """Those of the prompts that are for this engine, all at once."""
-        mine = [prompt for prompt in prompts if prompt.key.side == self.name]
+        """Answer those prompts that are for this engine, all at once."""
+        mine = [prompt for prompt in prompts if prompt.key.side == self.side]
         await asyncio.gather(*(self.generate(prompt, Sampling(max_tokens=1)) for prompt in mine))

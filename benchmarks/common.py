@@ -1,6 +1,6 @@
-"""What the benchmarks share: the exits they force, and how figures are printed.
+"""Shared by the benchmarks: planned exits, a strict version of `run_samples`, and the output of figures.
 
-Imported before all else: it makes `tools/` importable, and keeps Hugging Face offline and vLLM's log short.
+Import this module first. It makes `tools/` importable, keeps Hugging Face offline and vLLM's log short.
 """
 
 import datetime
@@ -29,7 +29,7 @@ CHARTQA_EXITS: dict[Exit, float] = {"agree_short": 0.72, "agree_think": 0.078, "
 
 
 def planned_exits(samples: int, seed: int) -> list[Exit]:
-    """An exit for each sample, in the proportions of `CHARTQA_EXITS` (the first exit takes what rounding leaves)."""
+    """Return one exit per sample, in the proportions of `CHARTQA_EXITS`. The first exit gets the rest of rounding."""
     counts = {exit: round(samples * share) for exit, share in CHARTQA_EXITS.items()}
     counts["agree_short"] += samples - sum(counts.values())
     exits = [exit for exit, count in counts.items() for _ in range(count)]
@@ -38,7 +38,7 @@ def planned_exits(samples: int, seed: int) -> list[Exit]:
 
 
 def machine() -> dict[str, Any]:
-    """The kind of machine, and the versions that matter to a figure."""
+    """Describe the machine and the versions that affect the figures."""
     import torch
 
     try:
@@ -58,8 +58,8 @@ def machine() -> dict[str, Any]:
     }
 
 
-async def walk_whole(count: int, open_: Any, walk: Any, done: Callable[[int, Any], None], max_open: int) -> None:
-    """`run_samples` where any failure ends the benchmark."""
+async def run_all(count: int, open_: Any, run: Any, done: Callable[[int, Any], None], max_open: int) -> None:
+    """Run samples with `run_samples`, and stop the benchmark at the first failed sample. `done` gets each result."""
 
     async def report(number: int, result: Any) -> bool:
         if isinstance(result, SampleError):
@@ -67,7 +67,7 @@ async def walk_whole(count: int, open_: Any, walk: Any, done: Callable[[int, Any
         done(number, result)
         return True
 
-    await run_samples(count, open_, walk, report, max_open)
+    await run_samples(count, open_, run, report, max_open)
 
 
 def _cpu_model() -> str:
@@ -77,7 +77,7 @@ def _cpu_model() -> str:
 
 
 def print_table(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table for people."""
+    """Print a Markdown table with a title."""
     writer = MarkdownTableWriter()
     writer.headers = list(headers)
     writer.value_matrix = [list(row) for row in rows]
@@ -85,7 +85,7 @@ def print_table(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]
 
 
 def print_json(benchmark: str, figures: dict[str, Any]) -> None:
-    """The last line of a benchmark's output, for programs."""
+    """Print the figures and the machine as one line of JSON. It is the last line of a benchmark's output."""
     print(json.dumps({"benchmark": benchmark, **_rounded(figures), "machine": machine()}), flush=True)
 
 

@@ -1,22 +1,22 @@
-"""What multi-agent inference gains and costs on the demo pair: every way of answering `shapes`, interleaved.
+"""Gain and cost of multi-agent inference with the demo pair: six methods answer `shapes`, interleaved.
 
-Two real vLLM engines, started once, answer the same documents in six ways:
+Two real vLLM engines, started once, answer the same documents with these methods:
 
     small S, small R   the small model alone with the Simple or the Reasoning prompt
-    large S, large R   the large model alone
-    Full RT            the small model always thinks, the large one always answers with its thinking
+    large S, large R   the large model alone with the same prompts
+    Full RT            the small model always thinks, and the large model always answers with that thinking
     MAI                the cascade
 
     python benchmarks/demo.py                       # 1,000 documents, 2 repeats: about 5 minutes on 2 cores
     python benchmarks/demo.py --samples 200 --repeats 1
 
-Requests are built, filtered and scored by lmms-eval's own task objects. Engines' caches are emptied before each run,
-so no way finds anything of another. Wall seconds are medians over the repeats and hold the opening of the samples: of
-all documents as the cascade runs them, many at once, and a document of the first 100 one at a time, as a user waits
-for it. Scores are those of the first repeat; every other repeat takes the ways in the opposite order. Intervals are at
-95%, Wilson's, and for differences those of paired answers (tools/demo_figures.py). Harm: of the transferred documents
-that the large model's short answer in the same run had right, how many the transfer has wrong. The demo pair is a
-demonstration: nothing here is a benchmark result.
+lmms-eval's own task objects build, filter and score the requests. The engines' caches are cleared before each run, so
+no run profits from an earlier one. Wall seconds are medians over the repeats, and include opening the samples. They are
+given for all documents, many at once as in a real run, and per document for the first 100, one at a time, as a user
+waits for one answer. Scores are those of the first repeat. Every second repeat has the methods in the opposite order.
+Intervals are 95% intervals: Wilson's for shares, and those of paired answers for differences (tools/demo_figures.py).
+Harm is the number of transferred documents whose answer is wrong although the large model's short answer was right. The
+demo pair is a demonstration: no figure here is a benchmark result.
 """
 
 import argparse
@@ -29,11 +29,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from common import print_json, print_table, walk_whole
+from common import print_json, print_table, run_all
 from demo_figures import gain, harm, wilson
 from loguru import logger
 
-from lmms_eval_mai.engines.base import Call, Engine, Side
+from lmms_eval_mai.engines.base import SIDES, Call, Engine, Side
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.vllm.engine import VllmEngine
 from lmms_eval_mai.harness.requests import open_sample
@@ -43,7 +43,7 @@ from lmms_eval_mai.paper.sample import EXITS, Sample, Trace
 from lmms_eval_mai.paper.sample_run import Pair
 from lmms_eval_mai.run.config import Config, parse
 
-WAYS: dict[str, tuple[str, str]] = {
+METHODS: dict[str, tuple[str, str]] = {
     "small S": ("small", "shapes_s"),
     "small R": ("small", "shapes_r"),
     "large S": ("large", "shapes_s"),
@@ -58,24 +58,26 @@ ALONE = 100
 
 @dataclass(frozen=True)
 class Run:
-    """One way, once."""
+    """One run of one method."""
 
     traces: list[Trace]
     right: list[bool]
+    """Whether each answer is right."""
     kinds: list[str]
-    """Of each document's question."""
+    """The category of each question."""
     short_right: list[bool]
-    """Of the large model's short answers, in the ways that ask for them."""
+    """Whether each short answer of the large model is right. Empty for methods without these calls."""
     wall_s: float
     alone_s: float = 0.0
-    """Wall seconds a document, one at a time."""
+    """Wall seconds per document, one document at a time."""
 
     def tokens(self, side: Side) -> int:
+        """Return the output tokens of one model."""
         return sum(call.output_tokens for trace in self.traces for call in trace.calls if call.key.side == side)
 
 
 def load_tasks(samples: int) -> dict[str, Any]:
-    """lmms-eval's task objects, with the requests of the first `samples` documents."""
+    """Return lmms-eval's task objects, with the requests of the first `samples` documents."""
     from lmms_eval.tasks import TaskManager, get_task_dict
 
     tasks: dict[str, Any] = get_task_dict(["shapes_s", "shapes_r"], TaskManager(), task_type="chat")
@@ -85,12 +87,13 @@ def load_tasks(samples: int) -> dict[str, Any]:
 
 
 def score(task: Any, call: Call) -> bool:
-    """What lmms-eval gives this answer: the task's filter, then its metric."""
+    """Score one answer as lmms-eval does: with the task's filter and its metric."""
     (answer,) = AnswerFilter().apply([[call.text]], [])[0]
     return bool(task.process_results(task.test_docs()[call.key.doc_id], [answer])["exact_match"])
 
 
-async def run_way(mode: str, task: Any, pair: Pair, config: Config, samples: int, open_samples: int) -> Run:
+async def run_method(mode: str, task: Any, pair: Pair, config: Config, samples: int, open_samples: int) -> Run:
+    """Run one method over the first `samples` documents, with up to `open_samples` of them at a time."""
     documents = {task.config.task: {"test": task.test_docs()}}
     traces: list[Trace | None] = [None] * samples
 
@@ -101,7 +104,7 @@ async def run_way(mode: str, task: Any, pair: Pair, config: Config, samples: int
         traces[number] = trace
 
     began = time.perf_counter()
-    await walk_whole(len(traces), open_, lambda sample: MODES[mode](sample, pair), done, open_samples)
+    await run_all(len(traces), open_, lambda sample: MODES[mode](sample, pair), done, open_samples)
     wall_s = time.perf_counter() - began
     whole = [trace for trace in traces if trace is not None]
     short = [c for trace in whole for c in trace.calls if (c.key.side, c.key.stage) == ("large", "short")]
@@ -109,75 +112,105 @@ async def run_way(mode: str, task: Any, pair: Pair, config: Config, samples: int
     return Run(whole, [score(task, t.answer) for t in whole], kinds, [score(task, call) for call in short], wall_s)
 
 
-async def forget(engines: Mapping[str, Engine]) -> None:
+async def clear_caches(engines: Mapping[str, Engine]) -> None:
+    """Clear the caches of both engines, so that a run finds nothing of an earlier run."""
     for engine in engines.values():
         assert isinstance(engine, VllmEngine)
         await engine.clear_caches()
 
 
 async def measure(samples: int, repeats: int) -> dict[str, list[Run]]:
+    """Make all runs. Returns the runs of each method."""
     config = parse({"pair": "demo"})
     tasks = load_tasks(samples)
     engines = {side.side: build(side, config.other(side)) for side in config.engines()}
-    runs: dict[str, list[Run]] = {way: [] for way in WAYS}
+    runs: dict[str, list[Run]] = {method: [] for method in METHODS}
     try:
         for engine in engines.values():
             engine.validate()
             await engine.start()
         pair = Pair(engines["small"], engines["large"], config.think, config.rules)
-        for mode, task in WAYS.values():
-            await run_way(mode, tasks[task], pair, config, min(samples, 32), 32)  # first-time costs
+        for mode, task in METHODS.values():
+            await run_method(mode, tasks[task], pair, config, min(samples, 32), 32)  # first-time costs
         for repeat in range(repeats):
-            for way, (mode, task) in list(WAYS.items())[:: -1 if repeat % 2 else 1]:
-                await forget(engines)
-                run = await run_way(mode, tasks[task], pair, config, samples, config.max_open_samples)
-                await forget(engines)
-                alone = await run_way(mode, tasks[task], pair, config, min(samples, ALONE), 1)
-                runs[way].append(replace(run, alone_s=alone.wall_s / len(alone.traces)))
-                logger.info(f"{way}: {run.wall_s:.1f} s, {runs[way][-1].alone_s:.3f} s a document one at a time")
+            for method, (mode, task) in list(METHODS.items())[:: -1 if repeat % 2 else 1]:
+                await clear_caches(engines)
+                run = await run_method(mode, tasks[task], pair, config, samples, config.max_open_samples)
+                await clear_caches(engines)
+                alone = await run_method(mode, tasks[task], pair, config, min(samples, ALONE), 1)
+                runs[method].append(replace(run, alone_s=alone.wall_s / len(alone.traces)))
+                logger.info(f"{method}: {run.wall_s:.1f} s, {runs[method][-1].alone_s:.3f} s a document one at a time")
     finally:
         for engine in engines.values():
             await engine.close()
     return runs
 
 
-def right_by_kind(run: Run) -> Counter[str]:
-    return Counter(kind for kind, right in zip(run.kinds, run.right, strict=True) if right)
-
-
 def report(runs: dict[str, list[Run]], samples: int, repeats: int) -> None:
-    first = {way: one[0] for way, one in runs.items()}
-    wall_s = {way: statistics.median(run.wall_s for run in one) for way, one in runs.items()}
-    alone_s = {way: statistics.median(run.alone_s for run in one) for way, one in runs.items()}
-    accuracy = {way: 100 * sum(run.right) / samples for way, run in first.items()}
-    tokens = {way: {"small": run.tokens("small"), "large": run.tokens("large")} for way, run in first.items()}
+    """Print the tables and the line of JSON."""
+    first = {method: one[0] for method, one in runs.items()}
+    figures: dict[str, Any] = {"samples": samples, "repeats": repeats}
+    figures["accuracy"] = {method: 100 * sum(run.right) / samples for method, run in first.items()}
+    figures["tokens"] = {method: {side: run.tokens(side) for side in SIDES} for method, run in first.items()}
+    figures["wall_s"] = {method: statistics.median(run.wall_s for run in one) for method, one in runs.items()}
+    figures["alone_s"] = {method: statistics.median(run.alone_s for run in one) for method, one in runs.items()}
+    print_methods(runs, figures)
+    figures |= print_kinds(first)
+    figures["gains"] = print_gains(first)
+    exits = [trace.exit for trace in first["MAI"].traces]
+    figures["exits"] = {exit: exits.count(exit) / samples for exit in EXITS["cascade"]}
+    print(f"Exits of MAI: {', '.join(f'{exit} {share:.1%}' for exit, share in figures['exits'].items())}")
+    figures["harm"] = {
+        "MAI": print_harm("MAI", first["MAI"], first["MAI"].short_right),
+        "Full RT": print_harm("Full RT", first["Full RT"], first["large S"].short_right),
+    }
+    figures["ratios"] = print_ratios(figures)
+    print_json("demo", figures)
+
+
+def print_methods(runs: dict[str, list[Run]], figures: dict[str, Any]) -> None:
+    """Print accuracy, tokens and seconds of each method."""
+    samples, tokens = figures["samples"], figures["tokens"]
     rows = []
-    for way, run in first.items():
-        low, high = wilson(sum(run.right), samples)
+    for method, (first, *_) in runs.items():
+        low, high = wilson(sum(first.right), samples)
         rows.append(
             (
-                way,
-                f"{accuracy[way]:.1f}",
+                method,
+                f"{figures['accuracy'][method]:.1f}",
                 f"{100 * low:.1f}-{100 * high:.1f}",
-                *(f"{tokens[way][side] / samples:.1f}" for side in ("small", "large")),
-                f"{wall_s[way]:.2f}",
-                f"{alone_s[way]:.3f}",
-                " ".join(f"{one.wall_s:.2f}" for one in runs[way]),
+                *(f"{tokens[method][side] / samples:.1f}" for side in SIDES),
+                f"{figures['wall_s'][method]:.2f}",
+                f"{figures['alone_s'][method]:.3f}",
+                " ".join(f"{one.wall_s:.2f}" for one in runs[method]),
             )
         )
+    headers = ("Method", "Accuracy %", "95% interval", "Small tokens/doc", "Large tokens/doc")
     print_table(
-        f"The demo pair on {samples} documents of shapes, {repeats} interleaved runs (a demonstration)",
-        ["Way", "Accuracy %", "95% interval", "Small tokens/doc", "Large tokens/doc", "Wall s", "S/doc alone", "Runs"],
+        f"The demo pair on {samples} documents of shapes, {figures['repeats']} interleaved runs (a demonstration)",
+        [*headers, "Wall s", "s/doc alone", "All runs, wall s"],
         rows,
     )
-    right = {way: run.right for way, run in first.items()}
-    by_kind = {way: right_by_kind(run) for way, run in first.items()}
-    kinds = Counter(first["MAI"].kinds)
+
+
+def print_kinds(first: dict[str, Run]) -> dict[str, Any]:
+    """Print the right answers by kind of question. Returns the counts."""
+    documents = Counter(first["MAI"].kinds)
+    right = {
+        method: Counter(kind for kind, right in zip(run.kinds, run.right, strict=True) if right)
+        for method, run in first.items()
+    }
     print_table(
-        "Right, by kind of question",
-        ["Kind", "Documents", *WAYS],
-        [(kind, str(number), *(str(by_kind[way][kind]) for way in WAYS)) for kind, number in kinds.items()],
+        "Right answers by kind of question",
+        ["Kind", "Documents", *METHODS],
+        [(kind, str(number), *(str(right[method][kind]) for method in METHODS)) for kind, number in documents.items()],
     )
+    return {"documents": documents, "by_kind": right}
+
+
+def print_gains(first: dict[str, Run]) -> dict[str, list[float]]:
+    """Print the differences in accuracy between methods. Returns difference, low and high of each."""
+    right = {method: run.right for method, run in first.items()}
     gains = {
         "small R - small S": gain(right["small R"], right["small S"]),
         "large S - small S": gain(right["large S"], right["small S"]),
@@ -185,23 +218,28 @@ def report(runs: dict[str, list[Run]], samples: int, repeats: int) -> None:
         "MAI - Full RT": gain(right["MAI"], right["Full RT"]),
     }
     print_table(
-        "Differences, points",
-        ["Claim", "Difference", "95% interval"],
+        "Differences in accuracy",
+        ["Methods", "Points", "95% interval"],
         [(name, f"{d:+.1f}", f"{low:+.1f} to {high:+.1f}") for name, (d, low, high) in gains.items()],
     )
-    exits = [trace.exit for trace in first["MAI"].traces]
-    shares = {exit: exits.count(exit) / samples for exit in EXITS["cascade"]}
-    print(f"MAI left by: {', '.join(f'{exit} {share:.1%}' for exit, share in shares.items())}")
-    harms = {}
-    for way, short_right in (("MAI", first["MAI"].short_right), ("Full RT", first["large S"].short_right)):
-        transferred = [trace.exit == "transfer" for trace in first[way].traces]
-        done = harm(transferred, right[way], short_right)
-        low, high = wilson(done.spoilt, done.known)
-        print(
-            f"{way}: of {done.known} transferred documents that large S had right, the thinking spoilt {done.spoilt} "
-            f"({100 * low:.0f}-{100 * high:.0f}%); of {done.unknown} that it had wrong, it rescued {done.rescued}."
-        )
-        harms[way] = asdict(done)
+    return {name: list(values) for name, values in gains.items()}
+
+
+def print_harm(method: str, run: Run, short_right: list[bool]) -> dict[str, int]:
+    """Print and return the effect of the small model's thinking on transferred documents."""
+    transferred = [trace.exit == "transfer" for trace in run.traces]
+    found = harm(transferred, run.right, short_right)
+    low, high = wilson(found.broken, found.was_right)
+    print(
+        f"{method}: of {found.was_right} transferred documents that large S had right, {found.broken} became wrong "
+        f"({100 * low:.0f}-{100 * high:.0f}%); of {found.was_wrong} that it had wrong, {found.rescued} became right."
+    )
+    return asdict(found)
+
+
+def print_ratios(figures: dict[str, Any]) -> dict[str, float]:
+    """Print and return the ratios between methods that docs/demo-pair.md quotes."""
+    tokens, wall_s, alone_s = figures["tokens"], figures["wall_s"], figures["alone_s"]
     ratios = {
         "small tokens, MAI / Full RT": tokens["MAI"]["small"] / tokens["Full RT"]["small"],
         "wall, MAI / large R": wall_s["MAI"] / wall_s["large R"],
@@ -209,11 +247,7 @@ def report(runs: dict[str, list[Run]], samples: int, repeats: int) -> None:
         "large tokens, Full RT / large S": tokens["Full RT"]["large"] / tokens["large S"]["large"],
     }
     print(", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()))
-    figures = {"samples": samples, "repeats": repeats, "accuracy": accuracy, "tokens": tokens, "wall_s": wall_s}
-    figures |= {"alone_s": alone_s}
-    figures |= {"gains": {name: list(values) for name, values in gains.items()}, "exits": shares}
-    figures |= {"harm": harms, "ratios": ratios, "documents": kinds, "by_kind": by_kind}
-    print_json("demo", figures)
+    return ratios
 
 
 def main() -> None:
@@ -223,10 +257,11 @@ def main() -> None:
     arguments = parser.parse_args()
     if not (1 <= arguments.samples <= 1000 and arguments.repeats >= 1):
         parser.error(
-            f"shapes has 1,000 documents: --samples {arguments.samples} --repeats {arguments.repeats} cannot be."
+            f"--samples {arguments.samples} --repeats {arguments.repeats} is invalid: shapes has 1,000 documents, and "
+            "at least one sample and one repeat are needed."
         )
     logger.remove()
-    logger.add(sys.stderr, level="INFO", filter=__name__)  # lmms-eval tells of every task file it reads
+    logger.add(sys.stderr, level="INFO", filter=__name__)  # lmms-eval logs every task file that it reads
     report(asyncio.run(measure(arguments.samples, arguments.repeats)), arguments.samples, arguments.repeats)
 
 

@@ -1,12 +1,12 @@
-"""What the journal costs: the same scripted runs with it and without, in turns.
+"""The cost of the journal: the same scripted runs with and without it, interleaved.
 
     python benchmarks/journal.py                      # about four minutes
     python benchmarks/journal.py --samples 2000 --repeats 3
 
-Timed runs: 1,000 open samples and two engines with the pace of a GPU (0.05 s to the first token, 50 tokens a second,
-256 calls at a time): what a user waits for. Wanted: less than 5% more. Instant runs: engines that answer at once, so
-that the journal's own work shows, per call. Every call is written and fsynced before it counts, in the user's way
-through the folder that --folder names (a temporary one by default).
+Timed runs have 1,000 open samples and two engines as fast as a GPU: 0.05 s to the first token, 50 tokens a second, 256
+calls at a time. They show what a user waits for; the target is less than 5% more time. Instant runs have engines that
+answer at once, and show the journal's own work per call. Every call is written and fsynced before it counts. --folder
+names the folder of the journal; the default is a temporary one.
 """
 
 import argparse
@@ -24,19 +24,19 @@ PACE = {"time_scale": 1, "ttft_s": 0.05, "tokens_per_s": 50, "slots": 256, "max_
 
 
 def both(samples: int, repeats: int, folder: Path, **model_args: Any) -> tuple[list[Run], list[Run]]:
-    """Runs without and with the journal, interleaved."""
-    without, with_ = [], []
+    """Return interleaved runs: those without the journal, and those with it."""
+    without, journaled = [], []
     for _ in range(repeats):
         without.append(run(samples, folder, **model_args))
-        with_.append(run(samples, folder, **{**model_args, "journal": str(folder / "journal")}))
-    return without, with_
+        journaled.append(run(samples, folder, **{**model_args, "journal": str(folder / "journal")}))
+    return without, journaled
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=5000)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--folder", type=Path, help="where the journal is written")
+    parser.add_argument("--folder", type=Path, help="folder for the journal (default: a temporary one)")
     arguments = parser.parse_args()
     logger.remove()
     logger.add(sys.stderr, level="WARNING")
@@ -44,14 +44,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
         run(200, Path(name))  # imports and first-time costs
         for kind, pace in (("timed", PACE), ("instant", {"max_open_samples": 1000})):
-            without, with_ = both(arguments.samples, arguments.repeats, Path(name), **pace)
-            a, b = (statistics.median(one.wall_s for one in runs) for runs in (without, with_))
-            added = (b - a) / with_[0].calls * 1e6
-            lines.append([kind, f"{with_[0].calls:,}", f"{a:.2f}", f"{b:.2f}", f"{b / a:.3f}", f"{added:.0f}"])
-            figures[kind] = {"calls": with_[0].calls, "without_s": a, "with_s": b, "ratio": b / a, "us_per_call": added}
+            without, journaled = both(arguments.samples, arguments.repeats, Path(name), **pace)
+            a, b = (statistics.median(one.wall_s for one in runs) for runs in (without, journaled))
+            calls = journaled[0].calls
+            added = (b - a) / calls * 1e6
+            lines.append([kind, f"{calls:,}", f"{a:.2f}", f"{b:.2f}", f"{b / a:.3f}", f"{added:.0f}"])
+            figures[kind] = {"calls": calls, "without_s": a, "with_s": b, "ratio": b / a, "us_per_call": added}
     print_table(
         f"{arguments.samples:,} samples, 1,000 open, medians of {arguments.repeats} interleaved runs",
-        ["Engines", "Calls", "Without s", "With the journal s", "Ratio", "Added us/call"],
+        ["Engines", "Calls", "Without journal s", "With journal s", "Ratio", "Added us/call"],
         lines,
     )
     print_json("journal", {"samples": arguments.samples, "repeats": arguments.repeats, **figures})

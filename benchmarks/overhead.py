@@ -1,16 +1,16 @@
-"""What the orchestration itself costs, per sample and per engine call.
+"""The cost of the orchestration itself, per sample and per engine call.
 
-Engines that answer at once (`engine=scripted, time_scale=0`) are driven through `MaiCascade.generate_until`, as
-lmms-eval drives it: requests, documents with an image each, messages, cascade, meter, progress bar, results. So the
-whole wall time is ours. Exits are those of ChartQA in Table 10, which makes 2.48 calls a sample. Building the model
-(reading the scripts) and lmms-eval's own share (its request list, its scoring) are not measured.
+The engines answer at once (`engine=scripted`, `time_scale=0`), so all of the wall time is ours. The benchmark calls
+`MaiCascade.generate_until` as lmms-eval does, with requests, documents with one image each, messages, cascade, meter,
+progress bar and results. The exits are those of ChartQA in Table 10, which gives 2.48 calls a sample. Not measured:
+building the model (reading the scripts) and lmms-eval's own work (request list, scoring).
 
     python benchmarks/overhead.py                  # 1,000, 5,000 and 20,000 samples, 5 repeats: about a minute
     python benchmarks/overhead.py --sizes 1000 --repeats 3
 
-Repeats are interleaved over the sizes and medians are shown. `CPU` is the process's CPU time, which other work on the
-machine disturbs less than the wall time. `GC` is the part of the wall time in Python's garbage collector, which the
-model keeps to what the run itself makes. Wanted: at most 0.3 ms per engine call, and the same at every size.
+Repeats are interleaved over the sizes, and the table shows medians. `CPU` is the CPU time of the process, which other
+work on the machine disturbs less than the wall time. `GC` is the wall time spent in Python's garbage collector, which
+does not look at objects from before the run. The target is at most 0.3 ms per engine call, and the same at every size.
 """
 
 import argparse
@@ -43,7 +43,7 @@ TASK, SPLIT = "pope_s", "test"
 PROMPT = {"benchmark": "pope", "variant": "s"}
 DECODING = {"max_new_tokens": 1024, "temperature": 0, "top_p": 1.0, "num_beams": 1, "do_sample": False, "until": []}
 
-# Stage -> text. The large model always says Yes; where the small one also does, a sample leaves.
+# Stage -> text. The large model always answers Yes. A sample finishes when the small model also answers Yes.
 THINKING = "The picture shows one plain colour and nothing else in it. " * 16
 SMALL: dict[Exit, dict[str, str]] = {
     "agree_short": {"short": "[[Yes]]"},
@@ -56,8 +56,7 @@ LARGE: dict[Exit, dict[str, str]] = {
     "transfer": {"short": "[[Yes]]", "transfer": "Yes"},
 }
 
-HEADERS = ["Samples", "Calls", "Wall s", "ms/sample", "us/call", "CPU us/call", "GC us/call", "Ratio", "... less GC"]
-FORMS = ("{:,}", "{:,}", "{:.3f}", "{:.3f}", "{:.0f}", "{:.0f}", "{:.0f}", "{:.2f}", "{:.2f}")
+FORMATS = ("{:,}", "{:,}", "{:.3f}", "{:.3f}", "{:.0f}", "{:.0f}", "{:.0f}", "{:.2f}", "{:.2f}")
 SECONDS = ("wall_s", "cpu_s", "gc_s")
 
 
@@ -74,7 +73,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Row:
-    """The medians of one size."""
+    """The medians of all runs of one size."""
 
     samples: int
     calls: int
@@ -84,12 +83,12 @@ class Row:
     cpu_us_per_call: float
     gc_us_per_call: float
     ratio: float
-    """Of `us_per_call` to that of the smallest size: 1 is linear."""
+    """`us_per_call` divided by that of the smallest size. 1 means that the cost is linear in the size."""
     ratio_without_gc: float
 
 
 def write_script(path: Path, exits: list[Exit], texts: dict[Exit, dict[str, str]]) -> None:
-    """A script for the scripted engine: one JSON line a call."""
+    """Write a script for the scripted engine: one JSON line per call."""
     with path.open("w") as file:
         for doc_id, exit in enumerate(exits):
             for stage, text in texts[exit].items():
@@ -105,7 +104,7 @@ def documents(samples: int) -> list[dict[str, Any]]:
 
 
 def request(doc_id: int) -> Instance:
-    """What lmms-eval makes of one document of `pope_s`."""
+    """Return the request that lmms-eval builds for one document of `pope_s`."""
     messages = functools.partial(doc_to_messages, lmms_eval_specific_kwargs=PROMPT)
     return Instance(
         request_type="generate_until",
@@ -116,7 +115,7 @@ def request(doc_id: int) -> Instance:
 
 
 class GarbageClock:
-    """Seconds spent in garbage collections while it is entered."""
+    """Measures the seconds that Python spends in garbage collection inside a `with` block."""
 
     def __enter__(self) -> "GarbageClock":
         self.seconds = self._began = 0.0
@@ -136,13 +135,13 @@ class GarbageClock:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without the progress bar and the model's final table; both are still made, and their time counts."""
+    """Hide the progress bar and the model's final table. Both are still made, and their time counts."""
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
         yield
 
 
 def run(samples: int, folder: Path, **model_args: Any) -> Run:
-    """One run; engines answer at once and there is no journal, unless the arguments say so."""
+    """Make one run. By default engines answer at once and there is no journal; `model_args` can change this."""
     exits = planned_exits(samples, seed=samples)
     write_script(folder / "small.jsonl", exits, SMALL)
     write_script(folder / "large.jsonl", exits, LARGE)
@@ -150,7 +149,7 @@ def run(samples: int, folder: Path, **model_args: Any) -> Run:
     model = MaiCascade(engine="scripted", **scripts, **{"time_scale": 0, "journal": "off", **model_args})
     model.task_dict = {TASK: {SPLIT: documents(samples)}}
     requests = [request(doc_id) for doc_id in range(samples)]
-    reset_usage_metrics()  # the evaluator does so at the start of a run
+    reset_usage_metrics()  # as lmms-eval's evaluator does at the start of a run
     gc.collect()
     with quiet():
         with GarbageClock() as garbage:
@@ -158,33 +157,34 @@ def run(samples: int, folder: Path, **model_args: Any) -> Run:
             results = model.generate_until(requests)
             wall_s, cpu_s = time.perf_counter() - wall, time.process_time() - cpu
         model.clean()
-    _ = model.batch_sizes  # as lmms-eval asks at the end of a run; the journal goes
+    _ = model.batch_sizes  # lmms-eval reads this at the end of a run; it removes the journal
     traces = [result.token_counts.trace for result in results]
     if Counter(trace.exit for trace in traces) != Counter(exits):
-        raise RuntimeError(f"{samples} samples left by {Counter(trace.exit for trace in traces)}, not as planned.")
+        raise RuntimeError(f"The exits are not as planned: {Counter(trace.exit for trace in traces)}.")
     return Run(samples, sum(len(trace.calls) for trace in traces), wall_s, cpu_s, garbage.seconds)
 
 
 def rows(runs: list[Run], sizes: list[int]) -> list[Row]:
+    """Return one row per size."""
     found: list[Row] = []
     for size in sizes:
         same = [run for run in runs if run.samples == size]
         calls = same[0].calls
         wall_s, cpu_s, gc_s = (statistics.median(getattr(one, name) for one in same) for name in SECONDS)
         us, cpu_us, gc_us = (seconds / calls * 1e6 for seconds in (wall_s, cpu_s, gc_s))
-        least = found[0] if found else None
-        ratio = us / least.us_per_call if least else 1.0
-        without_gc = (us - gc_us) / (least.us_per_call - least.gc_us_per_call) if least else 1.0
+        smallest = found[0] if found else None
+        ratio = us / smallest.us_per_call if smallest else 1.0
+        without_gc = (us - gc_us) / (smallest.us_per_call - smallest.gc_us_per_call) if smallest else 1.0
         found.append(Row(size, calls, wall_s, wall_s / size * 1e3, us, cpu_us, gc_us, ratio, without_gc))
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 5000, 20000], help="samples of a run")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 5000, 20000], help="numbers of samples")
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
-    # At loguru's own default, DEBUG, lmms-eval writes a line a call; its command sets INFO.
+    # With loguru's default level, DEBUG, lmms-eval logs one line per call. Its command sets INFO.
     logger.remove()
     logger.add(sys.stderr, level="WARNING")
     sizes = sorted(set(arguments.sizes))
@@ -193,7 +193,7 @@ def main() -> None:
         runs = [run(size, Path(folder)) for _ in range(arguments.repeats) for size in sizes]
     medians = rows(runs, sizes)
     print_table(
-        f"Orchestration cost with engines that answer at once, medians of {arguments.repeats} runs",
+        f"Cost of the orchestration with engines that answer at once, medians of {arguments.repeats} runs",
         [
             "Samples",
             "Calls",
@@ -205,7 +205,7 @@ def main() -> None:
             "Ratio",
             "Ratio without GC",
         ],
-        [[form.format(value) for form, value in zip(FORMS, astuple(row), strict=True)] for row in medians],
+        [[form.format(value) for form, value in zip(FORMATS, astuple(row), strict=True)] for row in medians],
     )
     print_json(
         "overhead",

@@ -1,27 +1,27 @@
-"""How well the cascade fills two engines, against a barrier between the stages and against a restart per stage.
+"""Wall time of the cascade on two engines, of a barrier between the stages, and of new engines for every stage.
 
-Two real vLLM engines, on the tiny pair of `tools/make_tiny_pair.py`, answer the same samples in four ways. Output
-lengths and exits are forced to the paper's for ChartQA (`chartqa_like.py`), so the ways differ only in when a call
-is asked, and of what engine:
+Two real vLLM engines with the tiny pair of `tools/make_tiny_pair.py` answer the same samples in four ways. Output
+lengths and exits are forced to those of ChartQA in the paper (`chartqa_like.py`). So the ways differ only in the order
+of the calls and in the engines that get them:
 
-    cascade   this package: `walk_whole` + `cascade`, each sample on its own way, on two engines that persist
-    staged    the same calls on the same engines with a barrier between the stages: all short answers on both
-              engines, wait, all thinking, wait, all transfers
-    bound     the same calls on the same engines, all at once as if none depended on another (the text of the
-              thinking is known beforehand): what the engines need for the work alone. No strict minimum: engines
-              take what comes first, and share the machine's cores
-    fresh     the paper's prototype (B.4): every stage starts its own engine in its own process and stops it when
-              done, both models at once in stage 1; the processes' whole lives count, as in the paper. That is a
-              constant, which weighs less the more there is to answer: its seconds are printed apart, and so is
-              the ratio to a cascade that pays for one start and stop of its two engines
+    cascade   this package: every sample runs independently (`run_samples`, `cascade`), on two persistent engines
+    staged    the same calls on the same engines, with a barrier between the stages: first all short answers on both
+              engines, then all thinking, then all transfers
+    bound     the same calls on the same engines, all at once, because the text of the thinking is planned. This is the
+              time that the engines need for the work alone. It is not a strict minimum: engines process calls in the
+              order of arrival, and share the cores of the machine
+    fresh     the paper's prototype (B.4): every stage starts its own engines in their own processes and stops them at
+              its end; stage 1 has both models at once. All time of the processes counts, as in the paper. Starts and
+              stops take a constant time, so they matter less with more samples. Therefore the output also has the
+              seconds spent answering, and the ratio to a cascade that includes one start and stop of its two engines
 
     python benchmarks/pipeline.py                                  # about 10 minutes on 2 cores
     python benchmarks/pipeline.py --samples 100 --repeats 1 --skip-fresh
 
-The ways are interleaved; medians are shown. Opening the samples (decode, hash) counts in each. Every run has charts of
-its own, of the same sizes: the prefix, encoder and processor caches are keyed by the image, so no run finds anything
-of an earlier one, while the calls of one run share what they would share in real use. `Machine busy` is the share of
-all cores that was in use: near 100% the machine is the limit, and the order of the work can gain little.
+Runs of the four ways are interleaved, and the table shows medians. The time to open the samples (decode, hash) counts
+in every way. Every run has new charts of the same sizes. The prefix, encoder and processor caches use the image as key,
+so no run profits from an earlier one, and the calls of one run share what they share in real use. `Machine busy` is the
+used share of all cores. Near 100% the machine is the limit, and a better order of the work cannot save much time.
 """
 
 import argparse
@@ -38,7 +38,7 @@ from typing import Any
 
 import psutil
 from chartqa_like import ARGUMENTS, PlannedEngine, Work, draw_charts, make_plan, prompts_of
-from common import print_json, print_table, walk_whole
+from common import print_json, print_table, run_all
 from loguru import logger
 from make_tiny_pair import make_pair
 
@@ -57,19 +57,19 @@ Models = Mapping[Side, Path]
 
 @dataclass(frozen=True)
 class Run:
-    """One run of one way."""
+    """One run in one way."""
 
     way: str
     wall_s: float
     busy: float
-    """Share of all cores' time."""
+    """The used share of all cores."""
     answering_s: float | None = None
-    """`fresh` only: the part in which engines were up, summed over the stages."""
+    """`fresh` only: seconds in which the engines answered, summed over the stages."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """All runs, and what starting and stopping the two persistent engines took once."""
+    """All runs, and the seconds for one start and one stop of the two persistent engines."""
 
     runs: list[Run]
     start_s: float
@@ -80,39 +80,46 @@ class Measured:
 
 
 async def run_cascade(engines: Engines, work: Work) -> None:
+    """Run every sample independently. Raises `RuntimeError` if an exit is not as planned."""
     traces: dict[int, Trace] = {}
     pair = Pair(engines["small"], engines["large"])
-    await walk_whole(
+    await run_all(
         len(work.charts), work.open, lambda sample: cascade(sample, pair), traces.__setitem__, Config.max_open_samples
     )
     wrong = [doc_id for doc_id, trace in traces.items() if trace.exit != work.plan.exits[doc_id]]
     if wrong:
-        raise RuntimeError(f"Samples {wrong} did not leave as planned.")
+        raise RuntimeError(f"The exits of samples {wrong} are not as planned.")
 
 
 async def run_staged(engines: Engines, work: Work) -> None:
+    """Run all samples stage by stage."""
     later: dict[Stage, list[Prompt]] = defaultdict(list)
 
     async def first_stage(sample: Sample) -> None:
         prompts = await prompts_of(sample, work.plan)
         for prompt in prompts:
             later[prompt.key.stage].append(prompt)
-        await ask(engines, [prompt for prompt in prompts if prompt.key.stage == "short"])
+        await answer_all(engines, [prompt for prompt in prompts if prompt.key.stage == "short"])
 
-    await walk_whole(len(work.charts), work.open, first_stage, ignore, len(work.charts))
-    await ask(engines, later["think"])
-    await ask(engines, later["transfer"])
+    await run_all(len(work.charts), work.open, first_stage, ignore, len(work.charts))
+    await answer_all(engines, later["think"])
+    await answer_all(engines, later["transfer"])
 
 
 async def run_bound(engines: Engines, work: Work) -> None:
-    async def at_once(sample: Sample) -> None:
-        await ask(engines, await prompts_of(sample, work.plan))
+    """Make all calls of all samples at once."""
 
-    await walk_whole(len(work.charts), work.open, at_once, ignore, len(work.charts))
+    async def at_once(sample: Sample) -> None:
+        await answer_all(engines, await prompts_of(sample, work.plan))
+
+    await run_all(len(work.charts), work.open, at_once, ignore, len(work.charts))
 
 
 async def run_fresh(models: Models, work: Work) -> float:
-    """Returns the seconds in which engines were up and answered; the rest went into processes and engines."""
+    """Run all samples stage by stage, with new engines in new processes for each stage.
+
+    Returns the seconds in which the engines answered. The rest of the time is for starts and stops.
+    """
     spawn = multiprocessing.get_context("spawn")
     answering_s = 0.0
     for stage, sides in STAGES.items():
@@ -123,19 +130,20 @@ async def run_fresh(models: Models, work: Work) -> float:
         for child in children:
             await asyncio.to_thread(child.join)
             if child.exitcode:
-                raise RuntimeError(f"A process of stage {stage} ended with {child.exitcode}; its own error is above.")
+                raise RuntimeError(f"A process of stage {stage} exited with {child.exitcode}. Its error is above.")
         answering_s += max(seconds.get() for _ in children)
     return answering_s
 
 
 def stage_process(models: Models, side: Side, stage: Stage, work: Work, seconds: Any) -> None:
-    """One stage of the prototype on one engine, in a process of its own."""
+    """Run one stage of the prototype on one engine. The main function of a child process."""
     show_progress()
     seconds.put(asyncio.run(run_stage(PlannedEngine(side, models, work.plan), stage, work)))
 
 
 async def run_stage(engine: PlannedEngine, stage: Stage, work: Work) -> float:
-    doc_ids = [doc_id for doc_id, side, of in work.plan.steps if (side, of) == (engine.name, stage)]
+    """Start an engine, make its calls of one stage and stop it. Returns the seconds spent answering."""
+    doc_ids = [doc_id for doc_id, side, of in work.plan.steps if (side, of) == (engine.side, stage)]
 
     async def answer(sample: Sample) -> None:
         await engine.answer([prompt for prompt in await prompts_of(sample, work.plan) if prompt.key.stage == stage])
@@ -143,17 +151,19 @@ async def run_stage(engine: PlannedEngine, stage: Stage, work: Work) -> float:
     await engine.start()
     try:
         began = time.perf_counter()
-        await walk_whole(len(doc_ids), lambda index: work.open(doc_ids[index]), answer, ignore, len(doc_ids))
+        await run_all(len(doc_ids), lambda index: work.open(doc_ids[index]), answer, ignore, len(doc_ids))
         return time.perf_counter() - began
     finally:
         await engine.close()
 
 
-async def ask(engines: Engines, prompts: list[Prompt]) -> None:
+async def answer_all(engines: Engines, prompts: list[Prompt]) -> None:
+    """Make these calls, all at once, each on its engine."""
     await asyncio.gather(*(engine.answer(prompts) for engine in engines.values()))
 
 
-def ignore(*_: Any) -> None: ...
+def ignore(*_: Any) -> None:
+    """Drop a result."""
 
 
 # --- Measuring -----------------------------------------------------------------------------------------
@@ -166,6 +176,7 @@ PERSISTENT: dict[str, Callable[[Engines, Work], Awaitable[None]]] = {
 
 
 async def measure(models: Models, samples: int, repeats: int, fresh: bool) -> Measured:
+    """Make all runs."""
     plan = make_plan(samples)
     engines = {side: PlannedEngine(side, models, plan) for side in SIDES}
     runs: list[Run] = []
@@ -176,8 +187,8 @@ async def measure(models: Models, samples: int, repeats: int, fresh: bool) -> Me
         start_s = time.perf_counter() - began
         await run_cascade(engines, Work(draw_charts(min(samples, 64), run=-1), plan))  # first-time costs
         for repeat in range(repeats):
-            for way, walk in PERSISTENT.items():
-                runs.append(await timed(way, walk(engines, Work(draw_charts(samples, len(runs)), plan))))
+            for way, run in PERSISTENT.items():
+                runs.append(await timed(way, run(engines, Work(draw_charts(samples, len(runs)), plan))))
             if fresh:
                 runs.append(await timed("fresh", run_fresh(models, Work(draw_charts(samples, len(runs)), plan))))
             logger.info(f"Repeat {repeat + 1}: " + ", ".join(f"{r.way} {r.wall_s:.1f} s" for r in runs[-3 - fresh :]))
@@ -189,6 +200,7 @@ async def measure(models: Models, samples: int, repeats: int, fresh: bool) -> Me
 
 
 async def timed(way: str, running: Awaitable[float | None]) -> Run:
+    """Measure the wall time of one run, and the used share of all cores."""
     before, began = psutil.cpu_times(), time.perf_counter()
     answering_s = await running
     wall_s, after = time.perf_counter() - began, psutil.cpu_times()
@@ -197,11 +209,13 @@ async def timed(way: str, running: Awaitable[float | None]) -> Run:
 
 
 def show_progress() -> None:
+    """Log to stderr."""
     logger.remove()
     logger.add(sys.stderr, level="INFO")
 
 
 def report(measured: Measured, samples: int, repeats: int) -> None:
+    """Print the medians."""
     by_way: dict[str, list[Run]] = defaultdict(list)
     for run in measured.runs:
         by_way[run.way].append(run)
@@ -219,15 +233,15 @@ def report(measured: Measured, samples: int, repeats: int) -> None:
     figures["runs_s"] = {way: [run.wall_s for run in runs] for way, runs in by_way.items()}
     print_table(
         f"{samples} samples with the lengths and exits of ChartQA, medians of {repeats} runs",
-        ["Way", "Wall s", "To cascade", "Machine busy", "Runs"],
+        ["Way", "Wall s", "To cascade", "Machine busy", "All runs, wall s"],
         [
             (way, f"{s:.2f}", f"{s / ours:.2f}", f"{busy[way]:.0%}", " ".join(f"{r.wall_s:.2f}" for r in by_way[way]))
             for way, s in wall_s.items()
         ],
     )
-    print(f"The persistent engines took {measured.start_s:.1f} s to start and {measured.stop_s:.1f} s to stop, once.")
+    print(f"The persistent engines took {measured.start_s:.1f} s to start and {measured.stop_s:.1f} s to stop.")
     if "fresh" in wall_s:
-        print(f"Of the fresh engines' seconds, {figures['fresh_answering_s']:.1f} were spent answering.")
+        print(f"The fresh engines spent {figures['fresh_answering_s']:.1f} s answering.")
     print(", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()))
     print_json("pipeline", figures)
 
@@ -236,7 +250,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=600)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--skip-fresh", action="store_true", help="leave out the engines restarted per stage")
+    parser.add_argument("--skip-fresh", action="store_true", help="do not measure new engines for every stage")
     arguments = parser.parse_args()
     show_progress()
     small, large = make_pair(CHECKPOINTS)

@@ -1,11 +1,12 @@
-"""How many calls one client sustains against servers, and how throughput grows with replicas.
+"""The throughput of one client that calls servers, and its growth with the number of replicas.
 
     python benchmarks/scale_out.py                    # about three minutes
 
-The servers are scripted (tools/scripted_server.py), processes of their own on loopback: they cost nothing but HTTP.
-Saturation: servers that answer at once, so that the client's own work is all there is, without a picture, with a small
-one and with a chart of 800 x 600 pixels. EndpointPool: servers that take 0.5 s and have 32 places, 64 calls a second
-each, until the client has enough. Calls are those of the `openai` engine, 512 at a time.
+The servers are scripted (tools/scripted_server.py) and run in separate processes on this machine, so they cost nothing
+but HTTP. The first table is about saturation: the server answers at once, so only the client's own work takes time. It
+has calls without an image, with a small image, and with a chart of 800 x 600 pixels. The second table is about
+replicas: each server takes 0.5 s for a call and has 32 slots, which gives 64 calls a second. The client is the `openai`
+engine with 512 calls at a time.
 """
 
 import argparse
@@ -30,25 +31,25 @@ from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.run.config import parse
 
 SERVER = Path(__file__).resolve().parents[1] / "tools" / "scripted_server.py"
-PICTURES = {"no picture": None, "96 x 64": (96, 64), "800 x 600": (800, 600)}
+IMAGES = {"no image": None, "96 x 64": (96, 64), "800 x 600": (800, 600)}
 OPEN = 512
-SECONDS, PLACES = 0.5, 32
+SECONDS, SLOTS = 0.5, 32
 
 
 def chart(size: tuple[int, int]) -> Any:
-    """Bars on white, as charts are."""
+    """Draw a bar chart on white."""
     rng = random.Random(0)
-    picture = PilImage.new("RGB", size, "white")
-    draw = ImageDraw.Draw(picture)
+    image = PilImage.new("RGB", size, "white")
+    draw = ImageDraw.Draw(image)
     width = size[0] // 12
     for bar in range(12):
         colour = rng.choice(["navy", "orange", "green", "red"])
         draw.rectangle((bar * width + 2, rng.randrange(size[1]), (bar + 1) * width - 2, size[1]), fill=colour)
-    return picture
+    return image
 
 
 class Servers:
-    """Scripted servers for as long as the block lasts."""
+    """Runs scripted servers inside a `with` block. The block gets their addresses, as the argument `small` has them."""
 
     def __init__(self, count: int, *arguments: str) -> None:
         self._count = count
@@ -80,24 +81,24 @@ def _wait(url: str) -> None:
             return
         except OSError:
             time.sleep(0.1)
-    raise SystemExit(f"{url} does not answer.")
+    raise SystemExit(f"{url} does not answer after 20 seconds.")
 
 
 def rate(urls: str, calls: int, size: tuple[int, int] | None, concurrency: int) -> tuple[float, float]:
-    """(calls a second, milliseconds of this process's CPU a call). Two calls share a picture, as in a cascade."""
+    """Return calls per second, and milliseconds of this process's CPU per call. Two calls share an image."""
     config = parse({"small": urls, "mode": "small", "small_concurrency": concurrency})
     engine = build(config.small)
     pixels = None if size is None else chart(size)
-    pictures = [None if pixels is None else Image(pixels, str(i)) for i in range(calls // 2)]
+    images = [None if pixels is None else Image(pixels, str(i)) for i in range(calls // 2)]
     waiting = iter(range(calls))
 
     async def worker() -> None:
         for i in waiting:
-            blocks: Sequence[Any] = (pictures[i // 2], "What is it?") if pixels else ("What is it?",)
+            blocks: Sequence[Any] = (images[i // 2], "What is it?") if pixels else ("What is it?",)
             message = Message("user", tuple(blocks))
             await engine.generate(Prompt((message,), CallKey("t", i, 0, "small", "short")), Sampling(16))
             if i % 2:
-                pictures[i // 2] = None
+                images[i // 2] = None
 
     async def run() -> tuple[float, float]:
         await engine.start()
@@ -119,30 +120,30 @@ def main() -> None:
     with Servers(1) as urls:
         rate(urls, 100, None, 256)  # imports
         for _ in range(arguments.repeats):
-            for name, size in PICTURES.items():
+            for name, size in IMAGES.items():
                 found.setdefault(name, []).append(rate(urls, arguments.calls, size, 256))
-    first = statistics.median(calls for calls, _ in found["no picture"])
+    first = statistics.median(calls for calls, _ in found["no image"])
     lines, saturation = [], {}
     for name, runs in found.items():
         calls, cpu = (statistics.median(values) for values in zip(*runs, strict=True))
         lines.append([name, f"{calls:.0f}", f"{calls / first:.2f}", f"{cpu:.2f}"])
-        saturation[name] = {"calls_per_s": calls, "to_no_picture": calls / first, "client_cpu_ms": cpu}
+        saturation[name] = {"calls_per_s": calls, "to_no_image": calls / first, "client_cpu_ms": cpu}
     title = (
         f"One server that answers at once, {arguments.calls:,} calls, medians of {arguments.repeats} interleaved runs"
     )
-    print_table(title, ["Picture", "Calls a second", "To no picture", "Client CPU ms a call"], lines)
+    print_table(title, ["Image", "Calls/s", "To no image", "Client CPU ms/call"], lines)
 
     grown: dict[int, list[float]] = {}
     for _ in range(arguments.repeats):
         for replicas in (1, 2, 4, 8):
             with Servers(replicas, "--seconds", str(SECONDS)) as urls:
                 calls = min(arguments.calls, 400 * replicas)
-                grown.setdefault(replicas, []).append(rate(urls, calls, PICTURES["96 x 64"], PLACES)[0])
+                grown.setdefault(replicas, []).append(rate(urls, calls, IMAGES["96 x 64"], SLOTS)[0])
     one = statistics.median(grown[1])
     medians = {replicas: statistics.median(rates) for replicas, rates in grown.items()}
     print_table(
-        f"EndpointPool that take {SECONDS} s a call, {PLACES} at a time ({PLACES / SECONDS:.0f} calls a second each)",
-        ["EndpointPool", "Calls a second", "To one"],
+        f"Servers that take {SECONDS} s a call, {SLOTS} calls at a time ({SLOTS / SECONDS:.0f} calls/s each)",
+        ["Servers", "Calls/s", "To one server"],
         [[str(replicas), f"{calls:.0f}", f"{calls / one:.2f}"] for replicas, calls in medians.items()],
     )
     print_json("scale_out", {"calls": arguments.calls, "repeats": arguments.repeats, "saturation": saturation,

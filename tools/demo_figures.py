@@ -1,4 +1,4 @@
-"""What the demonstration claims, as numbers: shares and differences with 95% intervals, and the harm of thinking."""
+"""Statistics of the demo: shares and differences with 95% intervals, and the harm of transferred thinking."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ Z = 1.96
 
 
 def wilson(right: int, number: int) -> tuple[float, float]:
-    """Of the share `right` / `number`: Wilson's score interval. (0, 1) where there is nothing to share."""
+    """Return Wilson's score interval of the share `right` / `number`. (0, 1) if `number` is 0."""
     if number == 0:
         return 0.0, 1.0
     share = right / number
@@ -18,10 +18,10 @@ def wilson(right: int, number: int) -> tuple[float, float]:
 
 
 def gain(better: Sequence[bool], worse: Sequence[bool]) -> tuple[float, float, float]:
-    """(difference in points, low, high) of two ways on the same documents, in order.
+    """Return (difference in points, low, high) of two methods on the same documents, in the same order.
 
     The interval is Wald's for paired shares with half a document added to each of the four cells (Agresti and Min
-    2005), so that it has a width where the two never differ.
+    2005). So it is wider than 0 even if the two methods never differ.
     """
     number = len(better)
     won = sum(a and not b for a, b in zip(better, worse, strict=True))
@@ -34,18 +34,21 @@ def gain(better: Sequence[bool], worse: Sequence[bool]) -> tuple[float, float, f
 
 @dataclass(frozen=True)
 class Harm:
-    """What the small model's thinking did to the documents that were transferred."""
+    """The effect of the small model's thinking on the transferred documents."""
 
-    spoilt: int
-    known: int
-    """Those that the large model's short answer had right; `spoilt` of them were wrong after the transfer."""
+    broken: int
+    """Documents that were right before the transfer and wrong after it."""
+    was_right: int
+    """Transferred documents whose short answer of the large model is right."""
     rescued: int
-    unknown: int
-    """Those that it had wrong; `rescued` of them were right after the transfer."""
+    """Documents that were wrong before the transfer and right after it."""
+    was_wrong: int
+    """Transferred documents whose short answer of the large model is wrong."""
 
 
 def harm(transferred: Sequence[bool], right: Sequence[bool], short_right: Sequence[bool]) -> Harm:
-    """Of each document: whether it left at `transfer`, whether its answer is right, and whether large S had it."""
+    """Count harm. Arguments per document: whether its exit is `transfer`, whether its answer is right, and whether the
+    large model's short answer is right."""
     pairs = [(a, s) for t, a, s in zip(transferred, right, short_right, strict=True) if t]
-    known, unknown = [a for a, s in pairs if s], [a for a, s in pairs if not s]
-    return Harm(known.count(False), len(known), unknown.count(True), len(unknown))
+    was_right, was_wrong = [a for a, s in pairs if s], [a for a, s in pairs if not s]
+    return Harm(was_right.count(False), len(was_right), was_wrong.count(True), len(was_wrong))

@@ -1,9 +1,10 @@
-"""The demo's table: small S, large S, Full RT and MAI side by side, from the samples that two runs of lmms-eval logged.
+"""Table of the demo: small S, large S, Full RT and MAI, from the samples that two runs of lmms-eval logged.
 
     python tools/demo_table.py MAI_FOLDER FULL_RT_FOLDER
 
-Each folder is the --output_path of a run over shapes_s with --log_samples: mode=cascade and mode=transfer. The two
-short answers of a cascade are the two models' answers to the Simple prompt, so small S and large S need no run.
+Each folder is the --output_path of a run of shapes_s with --log_samples: the first with mode=cascade, the second with
+mode=transfer. Small S and large S need no runs, because the short answers of the cascade are the answers of both models
+to the Simple prompt.
 """
 
 import argparse
@@ -30,15 +31,16 @@ class Logged:
 
     samples: list[Record]
     seconds: float
-    """Wall time of answering, without starts."""
+    """Wall time without the starts of the engines."""
 
     def exits(self) -> list[str]:
+        """Return the exit of each sample."""
         return [record["token_counts"][0]["exit"] for record in self.samples]
 
 
 @dataclass(frozen=True)
 class Row:
-    """One way of answering."""
+    """One row of the table: one method."""
 
     name: str
     right: int
@@ -46,43 +48,44 @@ class Row:
     small_tokens: int
     large_tokens: int
     seconds: float | None
-    """Wall time; None for what was no run of its own."""
+    """Wall time. None if the method had no run of its own."""
 
 
 def read(folder: Path, mode: str) -> Logged:
-    """Ends the program with a sentence where `folder` holds no run of shapes_s in this mode."""
+    """Read the newest run. Exits with a message if `folder` holds no run of shapes_s in this mode."""
     files = sorted(folder.rglob("*_samples_shapes_s.jsonl"), key=lambda file: file.stat().st_mtime)
     if not files:
-        raise SystemExit(f"{folder} holds no samples of shapes_s: run lmms-eval there with --log_samples.")
+        raise SystemExit(f"{folder} holds no samples of shapes_s. Run lmms-eval with --log_samples and this folder.")
     samples = [json.loads(line) for line in files[-1].read_text().split("\n") if line]
     results = json.loads(Path(str(files[-1]).replace("_samples_shapes_s.jsonl", "_results.json")).read_text())
     run = Logged(sorted(samples, key=lambda record: record["doc_id"]), results["throughput"]["total_elapsed_time"])
     if not set(run.exits()) <= set(EXITS[mode]) or (mode == "cascade" and "agree_short" not in run.exits()):
         raise SystemExit(
-            f"{files[-1]} is no run with mode={mode}: its exits are {', '.join(sorted(set(run.exits())))}."
+            f"{files[-1]} is not from a run with mode={mode}: its exits are {', '.join(sorted(set(run.exits())))}."
         )
     return run
 
 
 def calls_of(record: Record) -> list[Record]:
+    """Return the calls of a sample."""
     return list(record["token_counts"][0]["calls"])
 
 
 def is_right(text: str, record: Record) -> bool:
-    """By the metric of the task, as its YAML sets it."""
+    """Score a text with the metric of the task and the options of its YAML."""
     answers = {"predictions": [extract_answer(text)], "references": [record["target"]]}
     return bool(exact_match_hf_evaluate(**answers, ignore_case=True, ignore_punctuation=True)["exact_match"])
 
 
 def short_row(name: str, side: str, run: Logged) -> Row:
-    """One model's Simple prompt, out of a cascade."""
+    """Return the row of one model with the Simple prompt, from a run of the cascade."""
     calls = [(r, c) for r in run.samples for c in calls_of(r) if (c["side"], c["stage"]) == (side, "short")]
     right = sum(is_right(call["text"], record) for record, call in calls)
     return _row(name, right, len(run.samples), [call for _, call in calls], None)
 
 
 def run_row(name: str, run: Logged) -> Row:
-    """A whole run: right is what lmms-eval scored."""
+    """Return the row of a whole run, with lmms-eval's own scores."""
     right = round(sum(record["exact_match"] for record in run.samples))
     calls = [call for record in run.samples for call in calls_of(record)]
     return _row(name, right, len(run.samples), calls, run.seconds)
@@ -96,8 +99,9 @@ def _row(name: str, right: int, samples: int, calls: Iterable[Record], seconds: 
 
 
 def table(rows: Iterable[Row]) -> str:
+    """Format the rows as a Markdown table."""
     writer = MarkdownTableWriter()
-    writer.headers = ["way", "accuracy %", "95% interval", "small output tokens", "large output tokens", "wall s"]
+    writer.headers = ["method", "accuracy %", "95% interval", "small output tokens", "large output tokens", "wall s"]
     writer.value_matrix = []
     for row in rows:
         low, high = wilson(row.right, row.samples)
@@ -123,14 +127,14 @@ def main() -> None:
     documents = [[record["doc_id"] for record in run.samples] for run in (mai, full_rt)]
     if documents[0] != documents[1]:
         raise SystemExit(
-            f"The two runs are of {len(documents[0])} and {len(documents[1])} documents, and not of the same ones: "
-            "run both with the same --limit."
+            f"The two runs have {len(documents[0])} and {len(documents[1])} documents, not the same ones. "
+            "Run both with the same --limit."
         )
     print(f"\nThe demo pair on {len(mai.samples)} documents of shapes (a demonstration, not a benchmark result):\n")
     rows = [short_row("small S", "small", mai), short_row("large S", "large", mai)]
     print(table([*rows, run_row("Full RT", full_rt), run_row("MAI", mai)]))
     shares = (f"{exit} {mai.exits().count(exit) / len(mai.samples):.1%}" for exit in EXITS["cascade"])
-    print(f"MAI left by: {', '.join(shares)}.")
+    print(f"Exits of MAI: {', '.join(shares)}.")
 
 
 if __name__ == "__main__":

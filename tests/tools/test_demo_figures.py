@@ -1,4 +1,4 @@
-"""The numbers of the demonstration, against counts worked by hand."""
+"""The statistics and the table of the demo, compared with counts made by hand."""
 
 import json
 from pathlib import Path
@@ -9,32 +9,32 @@ import pytest
 from demo_figures import Harm, gain, harm, wilson
 
 
-def test_wilsons_interval_is_that_of_the_textbook() -> None:
+def test_wilsons_interval_equals_the_textbooks() -> None:
     assert wilson(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)
     assert wilson(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
     assert wilson(0, 0) == (0.0, 1.0)
 
 
-def test_a_gain_is_of_the_first_over_the_second_and_knows_pairs() -> None:
+def test_a_gain_is_positive_if_the_first_method_is_better_and_uses_the_pairs() -> None:
     better, worse = [True] * 80 + [False] * 20, [True] * 60 + [False] * 40
     difference, low, high = gain(better, worse)
     assert (difference, gain(worse, better)[0]) == (20.0, -20.0)
     assert 0 < low < 20 < high
-    # The same shares, but the two are right on other documents: a wider interval.
+    # With the same shares but right answers on different documents, the interval is wider.
     apart = gain(better, [False] * 40 + [True] * 60)
     assert apart[0] == 20.0 and apart[2] - apart[1] > high - low
 
 
-def test_two_ways_that_never_differ_gain_nothing_with_an_interval() -> None:
+def test_equal_methods_have_no_gain_but_an_interval() -> None:
     difference, low, high = gain([True] * 50, [True] * 50)
     assert difference == 0 and low < 0 < high
 
 
-def test_harm_counts_what_was_transferred_only() -> None:
+def test_harm_counts_only_transferred_documents() -> None:
     transferred = [True, True, True, True, True, False, False]
     right = [True, False, True, False, True, False, True]
     short_right = [True, True, False, False, True, True, False]
-    assert harm(transferred, right, short_right) == Harm(spoilt=1, known=3, rescued=1, unknown=2)
+    assert harm(transferred, right, short_right) == Harm(broken=1, was_right=3, rescued=1, was_wrong=2)
 
 
 # --- the table of make demo -----------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ def show(monkeypatch: pytest.MonkeyPatch, *folders: Path) -> None:
     demo_table.main()
 
 
-def test_the_demos_table_adds_up_what_lmms_eval_logged(
+def test_the_table_of_the_demo_sums_the_logged_samples(
     mai: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     show(monkeypatch, mai, full_rt(tmp_path / "rt", 3))
@@ -95,9 +95,9 @@ def test_the_demos_table_adds_up_what_lmms_eval_logged(
 def test_runs_that_cannot_be_compared_are_refused(mai: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     three, two, empty = full_rt(tmp_path / "rt", 3), full_rt(tmp_path / "two", 2), tmp_path / "none"
     for folders, words in (
-        ((three, mai), "no run with mode=cascade"),
-        ((mai, mai), "no run with mode=transfer"),
-        ((mai, two), "of 3 and 2 documents"),
+        ((three, mai), "not from a run with mode=cascade"),
+        ((mai, mai), "not from a run with mode=transfer"),
+        ((mai, two), "have 3 and 2 documents"),
         ((mai, empty), "holds no samples of shapes_s"),
     ):
         with pytest.raises(SystemExit, match=words):
