@@ -13,6 +13,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from support.groups import in_parallel, mark, one_at_a_time
 from support.tasks import BUILT_IN, NAMES, TWO_STAGE, Loaded
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,6 +26,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["XDG_CACHE_HOME"] = _cache.name  # journals: none of an earlier session is resumed
 os.environ["HF_HOME"] = _cache.name
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+if in_parallel():
+    os.environ["OMP_NUM_THREADS"] = "1"  # the workers share the cores
 
 # On CI the examples are the same in every run; elsewhere each run tries new ones.
 hypothesis.settings.register_profile("ci", derandomize=True)
@@ -32,6 +35,11 @@ if os.environ.get("CI"):
     hypothesis.settings.load_profile("ci")
 
 SHARED = ROOT.parent / "shared"
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark(items)
 
 
 @pytest.fixture(scope="session")
@@ -47,7 +55,8 @@ def drawn_data() -> Path:
     """A folder from which lmms-eval's tasks load the pictures drawn by tools/make_sample_data.py."""
     from make_sample_data import make_data
 
-    return make_data(WORK / "data")
+    with one_at_a_time(WORK):
+        return make_data(WORK / "data")
 
 
 @pytest.fixture(scope="session")
@@ -55,7 +64,8 @@ def tiny_pair() -> tuple[Path, Path]:
     """Paths of two tiny random Qwen3-VL checkpoints."""
     from make_tiny_pair import make_pair
 
-    return make_pair(WORK / "tiny")
+    with one_at_a_time(WORK):
+        return make_pair(WORK / "tiny")
 
 
 @pytest.fixture(scope="session")
@@ -71,8 +81,10 @@ def loop() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def vllm(tiny_pair: tuple[Path, Path], loop: Any) -> Iterator[Any]:
     """vLLM on the small tiny checkpoint, in fp32: rounding decides no token."""
+    from support.engine_cores import fork_cores
     from support.engines import Running, vllm_engine
 
+    fork_cores()
     engine = vllm_engine(tiny_pair)
     engine.validate()
     loop.run(engine.start())
@@ -86,9 +98,12 @@ def demo_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], 
     lmms-eval logged of each sample."""
     from support.processes import DEMO_DOCUMENTS, start
 
-    output = tmp_path_factory.mktemp("demo") / "found.json"
+    base = tmp_path_factory.getbasetemp()
+    output = (base.parent if in_parallel() else base) / "demo" / "found.json"
     arguments = {"pair": "demo", "dtype": "float32", "max_open_samples": 16, "journal": "off"}
-    start(output.parent, output, "shapes_s", DEMO_DOCUMENTS, **arguments).join(400)
+    with one_at_a_time(output.parent):  # all workers use one run
+        if not output.exists():
+            start(output.parent, output, "shapes_s", DEMO_DOCUMENTS, **arguments).join(400)
     assert output.exists(), output.with_suffix(".log").read_text(errors="replace")[-3000:]
     return json.loads(output.read_text()), json.loads(output.with_suffix(".samples.json").read_text())
 

@@ -1,24 +1,22 @@
 """What `lmms-eval-mai doctor` finds."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.processes import Command
 
 from lmms_eval_mai.cli import doctor
 
-COMMAND = str(Path(sys.executable).parent / "lmms-eval-mai")
+
+def run(folder: Path, *arguments: str) -> tuple[int | None, list[str]]:
+    command = Command(folder, folder / "log", "doctor", *arguments, name="lmms-eval-mai", errors=folder / "errors")
+    code, printed = command.end()
+    return code, printed.strip().splitlines()
 
 
-def run(*arguments: str) -> tuple[int, list[str]]:
-    done = subprocess.run([COMMAND, "doctor", *arguments], capture_output=True, text=True, timeout=120)
-    return done.returncode, done.stdout.strip().splitlines()
-
-
-def test_doctor_tells_what_a_command_would_start_and_what_is_wrong() -> None:
+def test_doctor_tells_what_a_command_would_start_and_what_is_wrong(tmp_path: Path) -> None:
     code, lines = run(
-        "--model", "mai_cascade", "--tasks", "pope_s,nope", "--limit", "4",
+        tmp_path, "--model", "mai_cascade", "--tasks", "pope_s,nope", "--limit", "4",
         "--model_args", "pair=demo,large=http://127.0.0.1:9/v1",
     )  # fmt: skip
     text = "\n".join(lines)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.engine_cores import fork_cores
 from support.engines import Running, picture, prompt
 
 from lmms_eval_mai.engines.base import Call, Prompt
@@ -28,32 +29,33 @@ PROMPTS = (
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_internvl(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from make_tiny_internvl import make_checkpoint
 
     return make_checkpoint(tmp_path_factory.mktemp("internvl"))
 
 
 @pytest.fixture(scope="module")
-def original(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory, loop: LoopThread) -> Iterator[Running]:
+def original(tiny_internvl: Path, tmp_path_factory: pytest.TempPathFactory, loop: LoopThread) -> Iterator[Running]:
     """vLLM on the same weights in the format of the checkpoints that are not `-HF`."""
     from make_tiny_internvl import make_original
 
-    folder = make_original(tmp_path_factory.mktemp("original"), checkpoint)
+    folder = make_original(tmp_path_factory.mktemp("original"), tiny_internvl)
     yield from _running({"small": str(folder), "engine": "vllm"}, loop)
 
 
 @pytest.fixture(scope="module")
-def internvl_vllm(checkpoint: Path, loop: LoopThread) -> Iterator[Running]:
-    yield from _running({"small": str(checkpoint), "engine": "vllm"}, loop)
+def internvl_vllm(tiny_internvl: Path, loop: LoopThread) -> Iterator[Running]:
+    yield from _running({"small": str(tiny_internvl), "engine": "vllm"}, loop)
 
 
 @pytest.fixture(scope="module")
-def internvl_transformers(checkpoint: Path, loop: LoopThread) -> Iterator[Running]:
-    yield from _running({"small": str(checkpoint), "engine": "transformers"}, loop)
+def internvl_transformers(tiny_internvl: Path, loop: LoopThread) -> Iterator[Running]:
+    yield from _running({"small": str(tiny_internvl), "engine": "transformers"}, loop)
 
 
 def _running(arguments: dict[str, Any], loop: LoopThread) -> Iterator[Running]:
+    fork_cores()
     config = parse({"mode": "small", "dtype": "float32", **arguments})
     engine = build(config.small)
     engine.validate()
@@ -82,10 +84,10 @@ def test_answers_depend_on_image_and_text(internvl_transformers: Running, alone:
     assert len({text for text, *_ in _said(internvl_transformers, *(prompt(6, p, words) for p in pictures))}) > 1
 
 
-def test_an_image_counts_all_its_tiles(checkpoint: Path, alone: list[list[Any]]) -> None:
+def test_an_image_counts_all_its_tiles(tiny_internvl: Path, alone: list[list[Any]]) -> None:
     from transformers import AutoProcessor
 
-    processor = AutoProcessor.from_pretrained(checkpoint)
+    processor = AutoProcessor.from_pretrained(tiny_internvl)
     assert alone[1][2] - alone[0][2] == 6 * 16  # 3 x 2 tiles and a thumbnail, instead of one tile of 16 tokens
     for asked, (_, _, tokens, _) in zip(PROMPTS, alone, strict=True):
         (message,) = asked.messages

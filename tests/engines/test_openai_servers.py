@@ -2,14 +2,13 @@
 
 import json
 import signal
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.processes import DEMO_DOCUMENTS, lines_of, start, strike
+from support.processes import DEMO_DOCUMENTS, lines_of, start, strike, wait_for_lines
 from support.servers import Server
 
 from lmms_eval_mai.run.presets import FOLDER
@@ -67,9 +66,7 @@ def test_a_server_that_is_killed_and_restarted_loses_no_call_and_repeats_none(
     arguments = {"max_new_tokens": 512, "max_open_samples": 16, "journal": journal}
     urls = {side: server.url for side, server in servers.items()}
     process = start(tmp_path, output, "shapes_s", DEMO_DOCUMENTS, **arguments, **urls)
-    while len(lines_of(journal)) < 40:
-        assert process.is_alive(), output.with_suffix(".log").read_text()[-3000:]
-        time.sleep(0.01)
+    assert wait_for_lines(process, journal, 40), output.with_suffix(".log").read_text()[-3000:]
     kept.hardlink_to(next(journal.glob("*.jsonl")))
     servers["small"].kill()
     before = len(lines_of(journal))

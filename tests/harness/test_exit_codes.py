@@ -2,15 +2,12 @@
 
 import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from support.processes import Command, large_pope, lines_of, scripts
+from support.processes import Command, large_pope, scripts, wait_for_lines
 
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.harness import exit_codes
@@ -24,14 +21,13 @@ def data(drawn_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command(
-    data: Path, folder: Path, output: Path | None = None, broken_off: bool = False, **model_args: Any
+    data: Path, folder: Path, output: Path | None = None, stopped_before_results: bool = False, **model_args: Any
 ) -> Command:
-    """`broken_off`: Ctrl-C comes when lmms-eval is about to write its results."""
     arguments = {"engine": "scripted", "max_open_samples": 2, "journal": folder / "journal", **model_args}
     given = ",".join(f"{name}={value}" for name, value in arguments.items())
     line = ["--model", "mai_cascade", "--tasks", "pope_s", "--model_args", given]
     line += ["--output_path", str(output)] if output else []
-    return Command(data, folder / "log", *line, broken_off=broken_off)
+    return Command(data, folder / "log", *line, stopped_before_results=stopped_before_results)
 
 
 @pytest.mark.parametrize(
@@ -46,9 +42,7 @@ def test_signal_ends_the_command_with_its_exit_code_and_a_hint_how_to_resume(
     data: Path, tmp_path: Path, how: int, code: int, word: str
 ) -> None:
     process = command(data, tmp_path, **scripts(data, "pope_s", ROWS, seconds=0.6))
-    while len(lines_of(tmp_path / "journal")) < 20:
-        assert process.process.is_alive()
-        time.sleep(0.05)
+    assert wait_for_lines(process.process, tmp_path / "journal", 20)
     os.kill(process.process.pid or 0, how)
     found, text = process.end()
     assert found == code
@@ -80,7 +74,7 @@ def test_results_that_cannot_be_written_end_the_command_with_1_and_keep_the_jour
 
 def test_command_that_ends_before_its_results_are_written_keeps_the_journal(data: Path, tmp_path: Path) -> None:
     arguments = {"time_scale": 0, **scripts(data, "pope_s", ROWS, seconds=1)}
-    code, text = command(data, tmp_path, output=tmp_path / "out", broken_off=True, **arguments).end()
+    code, text = command(data, tmp_path, output=tmp_path / "out", stopped_before_results=True, **arguments).end()
     assert code == 130 and list((tmp_path / "journal").iterdir())
     code, text = command(data, tmp_path, output=tmp_path / "out", **arguments).end()
     assert code == 0 and f"resuming: {ROWS} of {ROWS} done" in text
@@ -120,7 +114,7 @@ def test_lmms_eval_continues_with_the_next_configuration_after_an_error(data: Pa
         for args in ({"mode": "both"}, good)
     ]
     (tmp_path / "runs.yaml").write_text(yaml.safe_dump(runs))
-    line = [str(Path(sys.executable).parent / "lmms-eval"), "--config", str(tmp_path / "runs.yaml")]
-    done = subprocess.run(line, cwd=data, capture_output=True, text=True, timeout=120)
-    assert "mode=both is unknown" in done.stderr
-    assert "|pope_accuracy|" in done.stdout.replace(" ", "")
+    config = ["--config", str(tmp_path / "runs.yaml")]
+    Command(data, tmp_path / "log", *config, errors=tmp_path / "errors").end()
+    assert "mode=both is unknown" in (tmp_path / "errors").read_text()
+    assert "|pope_accuracy|" in (tmp_path / "log").read_text().replace(" ", "")

@@ -12,6 +12,7 @@ import pytest
 from lmms_eval.tasks import TaskManager, get_task_dict
 from PIL import Image
 from pyarrow import parquet
+from support.engine_cores import fork_cores
 from support.processes import POPE
 
 from lmms_eval_mai.errors import SampleError
@@ -114,6 +115,7 @@ def mixed_data(drawn_data: Path, tmp_path: Path) -> Path:
 def test_hostile_documents_are_answered_or_named_and_change_no_other_answer(
     mixed_data: Path, tiny_pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
+    fork_cores()
     monkeypatch.chdir(mixed_data)
     manager = TaskManager(include_path=str(task_dir()), include_defaults=False)
     task: Any = get_task_dict(["pope_s"], manager, task_type="chat")["pope_s"]

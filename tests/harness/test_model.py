@@ -1,8 +1,6 @@
 """`--model mai_cascade` inside lmms-eval: whole evaluations in process, with answers forced by scripts."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,8 @@ import pyarrow
 import pytest
 from datasets import load_dataset
 from pyarrow import parquet
+from support.processes import Command
+from support.servers import free_port
 
 from lmms_eval_mai.errors import ArgumentError, EngineCrashed, TooManyErrors
 from lmms_eval_mai.plugin import task_dir
@@ -292,14 +292,20 @@ def test_ranks_share_the_documents_and_padding_is_answered_without_a_call(
     write_script: Any, in_drawn_data: Path, tmp_path: Path
 ) -> None:
     scripts = pope_scripts(write_script, "pope_s")
-    command = [str(Path(sys.executable).parent / "torchrun"), "--nproc_per_node=2", "--standalone", "-m", "lmms_eval"]
-    model_args = {**scripts, "journal": tmp_path / "journal"}
-    command += ["--model", "mai_cascade", "--model_args", ",".join(f"{k}={v}" for k, v in model_args.items())]
-    command += ["--tasks", "pope_s", "--limit", "5", "--output_path", str(tmp_path / "out"), "--log_samples"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    tables = [line.split("|")[1:6] for line in done.stdout.splitlines() if line.startswith("|pope_s|") and "%" in line]
+    given = {**scripts, "journal": tmp_path / "journal"}
+    line = ["--model", "mai_cascade", "--model_args", ",".join(f"{k}={v}" for k, v in given.items())]
+    line += ["--tasks", "pope_s", "--limit", "5", "--output_path", str(tmp_path / "out"), "--log_samples"]
+    group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    ranks = [
+        Command(in_drawn_data, tmp_path / rank, *line, environment={**group, "RANK": rank, "LOCAL_RANK": rank})
+        for rank in ("0", "1")
+    ]
+    ends = [command.end() for command in ranks]
+    text = "".join(printed for _, printed in ends)
+    assert [code for code, _ in ends] == [0, 0], text
+    tables = [line.split("|")[1:6] for line in text.splitlines() if line.startswith("|pope_s|") and "%" in line]
     # Rank 0 has documents 0, 2 and 4; rank 1 has 1 and 3, and one request of padding.
-    assert sorted(int(cells[1]) for cells in tables) == [2, 3], done.stdout + done.stderr
+    assert sorted(int(cells[1]) for cells in tables) == [2, 3], text
     (file,) = (tmp_path / "out").rglob("*_samples_pope_s.jsonl")
     samples = [json.loads(line) for line in file.read_text().split("\n") if line]
     assert {s["doc_id"]: s["token_counts"][0]["exit"] for s in samples} == {i: way(i) for i in range(5)}

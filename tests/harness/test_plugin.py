@@ -1,13 +1,15 @@
 """lmms-eval finds our model and tasks with no flag, and a fault of ours never breaks somebody else's run."""
 
-import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.fresh_imports import FreshImports
+from support.processes import Command
 
 from lmms_eval_mai.plugin import task_dir
 
@@ -19,24 +21,41 @@ OUR_TASKS = [
 ]
 
 
-def run(code: str, path: Path | None = None) -> tuple[list[str], list[str]]:
-    """Run Python in a child process; -> the lines it printed, and our warnings. `path` comes before the installed
-    package. lmms-eval's logger writes to standard output."""
-    environment = {**os.environ, **({"PYTHONPATH": str(path)} if path else {})}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=path or ROOT, check=True
-    )
-    lines = (done.stdout + done.stderr).splitlines()
+Run = Callable[..., tuple[list[str], list[str]]]
+
+
+@pytest.fixture(scope="module")
+def fresh_imports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FreshImports]:
+    server = FreshImports(tmp_path_factory.mktemp("fresh"))
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def run(fresh_imports: FreshImports) -> Run:
+    """Run Python in a process without lmms-eval; returns the lines it printed, and our warnings. `path` comes before
+    the installed package. lmms-eval's logger writes to standard output."""
+
+    def run(code: str, path: Path = ROOT) -> tuple[list[str], list[str]]:
+        return _printed(fresh_imports.run(code, path))
+
+    return run
+
+
+def _printed(text: str) -> tuple[list[str], list[str]]:
+    lines = text.splitlines()
     printed = [line.removeprefix("> ") for line in lines if line.startswith("> ")]
     return printed, [line for line in lines if "WARNING" in line and "lmms-eval-mai" in line]
 
 
 def test_the_entry_point_module_imports_nothing_heavy() -> None:
     heavy = "{'torch', 'vllm', 'transformers', 'datasets', 'lmms_eval', 'lmms_eval.tasks', 'PIL', 'numpy'}"
-    assert run(f"import sys, lmms_eval_mai.plugin; print('>', sorted({heavy} & set(sys.modules)))") == (["[]"], [])
+    code = f"import sys, lmms_eval_mai.plugin; print('>', sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert _printed(done.stdout + done.stderr) == (["[]"], [])
 
 
-def test_importing_lmms_evals_models_registers_ours_without_loading_its_tasks() -> None:
+def test_importing_lmms_evals_models_registers_ours_without_loading_its_tasks(run: Run) -> None:
     code = (
         "import sys, lmms_eval.models as m\n"
         "print('>', 'lmms_eval.tasks' in sys.modules, 'lmms_eval_mai.harness.model' in sys.modules)\n"
@@ -45,20 +64,18 @@ def test_importing_lmms_evals_models_registers_ours_without_loading_its_tasks() 
     assert run(code) == (["False False", "lmms_eval_mai.harness.model"], [])
 
 
-def test_plain_commands_show_our_model_and_tasks() -> None:
-    models = subprocess.run([_command("lmms-eval"), "models"], capture_output=True, text=True)
-    assert "mai_cascade" in models.stdout, models.stderr
-    listed = subprocess.run([sys.executable, "-m", "lmms_eval", "--tasks", "list"], capture_output=True, text=True)
-    text = listed.stdout + listed.stderr
-    assert all(name in text for name in OUR_TASKS), text[-2000:]
+def test_plain_commands_show_our_model_and_tasks(tmp_path: Path) -> None:
+    _, models = Command(tmp_path, tmp_path / "models", "models").end()
+    assert "mai_cascade" in models
+    _, listed = Command(tmp_path, tmp_path / "list", "--tasks", "list").end()
+    assert all(name in listed for name in OUR_TASKS), listed[-2000:]
     shown = subprocess.run([sys.executable, "-m", "lmms_eval_mai", "task-dir"], capture_output=True, text=True)
-    sub = subprocess.run(
-        [_command("lmms-eval"), "tasks", "list", "--include-path", shown.stdout.strip()], capture_output=True, text=True
-    )
-    assert set(OUR_TASKS) <= set(sub.stdout.split()), sub.stderr
+    folder = ("--include-path", shown.stdout.strip())
+    _, sub = Command(tmp_path, tmp_path / "tasks", "tasks", "list", *folder, errors=tmp_path / "errors").end()
+    assert set(OUR_TASKS) <= set(sub.split()), (tmp_path / "errors").read_text()
 
 
-def test_broken_task_file_disables_only_our_tasks_with_one_warning(tmp_path: Path) -> None:
+def test_broken_task_file_disables_only_our_tasks_with_one_warning(run: Run, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "lmms_eval_mai", tmp_path / "lmms_eval_mai")
     shutil.copytree(task_dir(), tmp_path / "task_configs")
     (tmp_path / "task_configs" / "pope" / "pope_s.yaml").write_text("task: [unclosed")
@@ -84,7 +101,7 @@ def test_broken_task_file_disables_only_our_tasks_with_one_warning(tmp_path: Pat
         "t.TaskManager.initialize_tasks = lambda self, include_path=None, include_defaults=True: None",
     ],
 )
-def test_lmms_eval_with_a_changed_task_manager_still_works_with_one_warning(moved: str) -> None:
+def test_lmms_eval_with_a_changed_task_manager_still_works_with_one_warning(run: Run, moved: str) -> None:
     printed, warnings = run(
         f"import lmms_eval.tasks as t\n{moved}\n"
         "import lmms_eval.models as m\n"
@@ -97,7 +114,7 @@ def test_lmms_eval_with_a_changed_task_manager_still_works_with_one_warning(move
     assert len(warnings) == 1 and "not available" in warnings[0]
 
 
-def test_find_spec_of_lmms_evals_tasks_keeps_the_hook() -> None:
+def test_find_spec_of_lmms_evals_tasks_keeps_the_hook(run: Run) -> None:
     printed, _ = run(
         "import importlib.util, lmms_eval_mai\n"
         "importlib.util.find_spec('lmms_eval.tasks')\n"
@@ -107,7 +124,7 @@ def test_find_spec_of_lmms_evals_tasks_keeps_the_hook() -> None:
     assert printed == ["True"]
 
 
-def test_changed_model_registry_disables_only_our_model() -> None:
+def test_changed_model_registry_disables_only_our_model(run: Run) -> None:
     printed, warnings = run(
         "import sys\nsys.modules['lmms_eval.models.registry_v2'] = type(sys)('registry_v2')\n"
         "from lmms_eval_mai.plugin import manifests\nprint('>', manifests())"
@@ -129,7 +146,3 @@ def test_task_of_the_user_overrides_our_task_of_the_same_name(tmp_path: Path, ta
     index = type(task_manager).initialize_tasks(task_manager, include_path=str(tmp_path))
     assert index["pope_s"]["yaml_path"] == str(tmp_path / "mine.yaml")
     assert "pope_r" in index
-
-
-def _command(name: str) -> str:
-    return str(Path(sys.executable).parent / name)

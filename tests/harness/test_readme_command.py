@@ -1,28 +1,42 @@
-"""The command of the README, as a user types it: lmms-eval in a child process, two real vLLM engines, real pictures."""
+"""The command of the README, as a user types it: lmms-eval, two real vLLM engines, real images."""
 
 import json
 from pathlib import Path
 
-import pytest
 from support.command_line import lmms_eval, read_samples
+from support.processes import Command
 
+from lmms_eval_mai.engines.vllm.placement import UNIPROC_EXECUTOR
 from lmms_eval_mai.harness.tasks import TwoStageAnswerFilter
 
 TASKS = ["pope_s", "chartqa_s", "mmmu_val_s", "mmbench_en_dev_s", "realworldqa_s"]
 
 
-@pytest.mark.parametrize("source", ["drawn", "real"])
-def test_the_whole_pair_runs_on_real_engines_with_a_trace_of_every_sample(
-    source: str, request: pytest.FixtureRequest, tiny_pair: tuple[Path, Path], tmp_path: Path
+def test_the_readme_command_in_a_new_process_runs_the_pair_and_traces_every_sample(
+    drawn_data: Path, tiny_pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    if source == "drawn":
-        folder, tasks, limit = request.getfixturevalue("drawn_data"), [*TASKS, "infovqa_val_s", "chartqa_r_s2"], 6
-    else:
-        folder, tasks, limit = request.getfixturevalue("shared") / "data" / "real", TASKS, 12
-    output = tmp_path / "out"
-    model_args = f"small={tiny_pair[0]},large={tiny_pair[1]},max_new_tokens=40"
-    text = lmms_eval(folder, tasks, output, model_args, limit)
+    tasks = [*TASKS, "infovqa_val_s", "chartqa_r_s2"]
+    line = arguments(tiny_pair, tasks, tmp_path / "out", limit=6)
+    check(tmp_path / "out", tasks, limit=6, text=lmms_eval(drawn_data, *line))
 
+
+def test_the_readme_command_on_real_images_traces_every_sample(
+    shared: Path, tiny_pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    line = arguments(tiny_pair, TASKS, tmp_path / "out", limit=12)
+    code, text = Command(shared / "data" / "real", tmp_path / "log", *line, engines=True).end()
+    assert code == 0, text[-3000:]
+    check(tmp_path / "out", TASKS, limit=12, text=text)
+
+
+def arguments(tiny_pair: tuple[Path, Path], tasks: list[str], output: Path, limit: int) -> list[str]:
+    model_args = f"small={tiny_pair[0]},large={tiny_pair[1]},max_new_tokens=40"
+    line = ["--model", "mai_cascade", "--model_args", model_args, "--tasks", ",".join(tasks), "--limit", str(limit)]
+    return [*line, "--output_path", str(output), "--log_samples"]
+
+
+def check(output: Path, tasks: list[str], limit: int, text: str) -> None:
+    """Check the traces, lmms-eval's totals and the printed table of a run."""
     samples = {task: read_samples(output, task) for task in tasks}
     for task, task_samples in samples.items():
         assert 0 < len(task_samples) <= limit, text[-3000:]
@@ -52,9 +66,14 @@ def test_the_whole_pair_runs_on_real_engines_with_a_trace_of_every_sample(
 def test_lmms_evals_vllm_model_runs_the_two_rounds_of_an_s2_task(
     drawn_data: Path, tiny_pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
+    # The engine runs in the command's own process: its other processes would import vLLM again.
     model_args = f"model={tiny_pair[0]},enforce_eager=True,kv_cache_memory_bytes={64 << 20},max_new_tokens=64"
-    limit = ("--gen_kwargs", "max_new_tokens=64")  # that model takes the larger of the two
-    text = lmms_eval(drawn_data, ["pope_r_s2"], tmp_path, model_args, 2, *limit, model="vllm")
+    model_args += f",distributed_executor_backend={UNIPROC_EXECUTOR}"
+    line = ["--model", "vllm", "--model_args", model_args, "--tasks", "pope_r_s2", "--limit", "2"]
+    line += ["--gen_kwargs", "max_new_tokens=64"]  # that model takes the larger of the two
+    line += ["--output_path", str(tmp_path), "--log_samples"]
+    environment = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    _, text = Command(drawn_data, tmp_path / "log", *line, environment=environment, engines=True).end()
     samples = read_samples(tmp_path, "pope_r_s2")
     assert len(samples) == 2, text[-3000:]
     for sample in samples:

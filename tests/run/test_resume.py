@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.processes import large_pope, lines_of, scripts, start, strike
+from support.processes import large_pope, lines_of, scripts, start, strike, wait_for_lines
 
 from lmms_eval_mai.engines.base import Call, CallKey
 from lmms_eval_mai.run.journal import Journal
@@ -153,8 +153,7 @@ def test_wall_time_is_that_of_the_given_samples_on_the_slowest_rank(tmp_path: Pa
 def test_second_run_cannot_write_a_journal_in_use(data: Path, model_args: dict[str, Any], tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     first = start(data, tmp_path / "a.json", "pope_s", journal=journal, **model_args)
-    while not lines_of(journal):
-        assert first.is_alive()
+    assert wait_for_lines(first, journal, 1)
     second = start(data, tmp_path / "b.json", "pope_s", journal=journal, **model_args)
     second.join(60)
     assert second.exitcode == 1 and not (tmp_path / "b.json").exists()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from support.processes import DEMO_DOCUMENTS, lines_of, start, strike
+from support.processes import DEMO_DOCUMENTS, lines_of, start, strike, wait_for_lines
 
 
 def test_run_on_vllm_that_is_killed_has_the_results_of_an_undisturbed_run(demo_run: Any, tmp_path: Path) -> None:
@@ -23,9 +23,7 @@ def test_run_on_vllm_that_is_killed_has_the_results_of_an_undisturbed_run(demo_r
     assert len(Counter(expected["exits"])) >= 2
 
     process = start(tmp_path, output, "shapes_s", DEMO_DOCUMENTS, journal=journal, **arguments)
-    while not lines_of(journal):
-        assert process.is_alive()
-        time.sleep(0.01)
+    assert wait_for_lines(process, journal, 1)
     kept.hardlink_to(next(journal.glob("*.jsonl")))
     engines = _engines(process.pid, journal)
     assert strike(process, journal, after=rng.randint(5, 150), how=signal.SIGKILL)

@@ -1,30 +1,29 @@
-"""lmms-eval as a user runs it: a child process, and the samples that it logged."""
+"""Runs lmms-eval as a user does, and reads the samples that it logged."""
 
 import json
 import os
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 
-def lmms_eval(
-    folder: Path, tasks: list[str], output: Path, model_args: str, limit: int, *more: str, model: str = "mai_cascade"
-) -> str:
-    """Run it in `folder` to the end; -> all it printed. No process of its own is left behind."""
-    command = [str(Path(sys.executable).parent / "lmms-eval"), "--model", model, "--model_args", model_args]
-    command += ["--tasks", ",".join(tasks), "--limit", str(limit), "--output_path", str(output), "--log_samples", *more]
+def lmms_eval(folder: Path, *arguments: str) -> str:
+    """Run it in `folder` to the end, in a new process; returns all it printed. Fails if it leaves a process."""
+    mark = str(uuid.uuid4())
+    command = [str(Path(sys.executable).parent / "lmms-eval"), *arguments]
     done = subprocess.Popen(
         command,
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env={**os.environ, "MAI_TEST": str(output)},
+        env={**os.environ, "MAI_TEST": mark},
     )
     text = done.communicate()[0].decode(errors="replace")
-    left = [p for p in psutil.process_iter(["environ"]) if (p.info["environ"] or {}).get("MAI_TEST") == str(output)]
+    left = [p for p in psutil.process_iter(["environ"]) if (p.info["environ"] or {}).get("MAI_TEST") == mark]
     assert left == []
     return text
 

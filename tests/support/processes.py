@@ -1,23 +1,24 @@
-"""Evaluations in processes of their own that can be killed: forked from a server that has imported lmms-eval once, so
-that each costs a second and not twenty."""
+"""Runs and commands in processes that a test can kill.
 
+Each process is forked from a server that has imported lmms-eval, so it starts in a second and not in twenty.
+"""
+
+import contextlib
 import json
-import multiprocessing
 import os
 import random
 import resource
 import signal
 import sys
 import time
+from importlib.metadata import entry_points
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import psutil
 from pyarrow import Table, parquet
-
-SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["lmms_eval.evaluator", "lmms_eval.tasks", "lmms_eval_mai.harness.model"])
+from support.engine_cores import SERVER, preload, serve_own_cores
 
 DEMO_DOCUMENTS = 150
 """Of `shapes_s`, on which runs of the demo pair are compared."""
@@ -64,20 +65,33 @@ def scripts(folder: Path, task: str, rows: int, seconds: float) -> dict[str, str
 def start(
     data: Path, output: Path, task: str, limit: int | None = None, file_limit: int | None = None, **model_args: Any
 ) -> BaseProcess:
-    """An evaluation of `limit` documents; what came of it is in `output` when it ended well, and beside it all that
-    lmms-eval logged of each sample. `file_limit`: no file may grow beyond so many bytes."""
-    process = SERVER.Process(target=_evaluate, args=(data, output, task, limit, file_limit, model_args))
+    """Start an evaluation of `limit` documents.
+
+    If it succeeds, it writes its results to `output`, and beside them all that lmms-eval logged of each sample.
+    `file_limit`: the largest size in bytes to which any of its files can grow.
+    """
+    engines = model_args.get("engine") != "scripted"
+    preload(engines)
+    process = SERVER.Process(target=_evaluate, args=(data, output, task, limit, file_limit, engines, model_args))
     process.start()
     return process
 
 
 def _evaluate(
-    data: Path, output: Path, task: str, limit: int | None, file_limit: int | None, model_args: dict[str, Any]
+    data: Path,
+    output: Path,
+    task: str,
+    limit: int | None,
+    file_limit: int | None,
+    engines: bool,
+    model_args: dict[str, Any],
 ) -> None:
     if file_limit is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
-    _apart(output.with_suffix(".log"))
+    _lead_a_session(output.with_suffix(".log"))
     os.chdir(data)
+    if engines:
+        serve_own_cores()
     from lmms_eval.evaluator import simple_evaluate
     from lmms_eval.tasks import TaskManager
 
@@ -109,15 +123,32 @@ def _evaluate(
 
 
 class Command:
-    """lmms-eval's own command, in a process like `start`'s."""
+    """A console command of lmms-eval or of this package, in a process like that of `start`.
 
-    def __init__(self, folder: Path, log: Path, *arguments: str, broken_off: bool = False) -> None:
+    `log` gets all that it prints, except what it prints to standard error if `errors` is given. `environment`:
+    variables that it has besides those of the tests. `engines`: it starts vLLM engines. `stopped_before_results`:
+    Ctrl-C comes when lmms-eval is about to write its results.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        log: Path,
+        *arguments: str,
+        name: str = "lmms-eval",
+        errors: Path | None = None,
+        environment: dict[str, str] | None = None,
+        engines: bool = False,
+        stopped_before_results: bool = False,
+    ) -> None:
         self._log = log
-        self.process = SERVER.Process(target=_command, args=(folder, log, arguments, broken_off))
+        preload(engines)
+        settings = (environment or {}, engines, stopped_before_results)
+        self.process = SERVER.Process(target=_command, args=(folder, log, errors, name, arguments, *settings))
         self.process.start()
 
     def end(self, timeout: float = 120) -> tuple[int | None, str]:
-        """-> exit code, all it printed. No process of its own is left behind."""
+        """Wait for the end; returns the exit code and the log. Fails if a process of the command is left."""
         self.process.join(timeout)
         left = [p for p in psutil.process_iter() if _session(p) == self.process.pid]
         assert left == []
@@ -131,45 +162,73 @@ def _session(process: psutil.Process) -> int | None:
         return None
 
 
-def _command(folder: Path, log: Path, arguments: tuple[str, ...], broken_off: bool) -> None:
-    _apart(log)
+def _command(
+    folder: Path,
+    log: Path,
+    errors: Path | None,
+    name: str,
+    arguments: tuple[str, ...],
+    environment: dict[str, str],
+    engines: bool,
+    stopped_before_results: bool,
+) -> None:
+    _lead_a_session(log, errors)
     os.chdir(folder)
-    from lmms_eval.__main__ import cli_evaluate
-    from lmms_eval.loggers import EvaluationTracker
+    os.environ.update(environment)
+    if engines:
+        serve_own_cores()
+    if stopped_before_results:
+        from lmms_eval.loggers import EvaluationTracker
 
-    def broken_off_here(*args: Any, **kwargs: Any) -> None:
-        sys.exit(130)
+        def stop(*args: Any, **kwargs: Any) -> None:
+            sys.exit(130)
 
-    if broken_off:
-        EvaluationTracker.save_results_aggregated = broken_off_here  # type: ignore[method-assign]
-    sys.argv = ["lmms-eval", *arguments]
-    cli_evaluate()
+        EvaluationTracker.save_results_aggregated = stop  # type: ignore[method-assign]
+    (script,) = entry_points(group="console_scripts", name=name)
+    sys.argv = [name, *arguments]
+    sys.exit(script.load()())
 
 
-def _apart(log: Path) -> None:
+def _lead_a_session(log: Path, errors: Path | None = None) -> None:
     os.setsid()  # a group of its own, for signals as a terminal sends them
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever `nohup` has asked of the tests
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` may have ignored it for the tests
+    for number, path in ((1, log), (2, errors or log)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
 
 
 def lines_of(journal: Path) -> list[str]:
-    """Whole lines of the only journal in a folder; none while there is no journal."""
+    """Return the whole lines of the only journal in a folder; an empty list if there is no journal."""
     files = list(journal.glob("*.jsonl"))
     return files[0].read_text().split("\n")[:-1] if files else []
 
 
-def strike(process: BaseProcess, journal: Path, after: int, how: int, group: bool = False) -> bool:
-    """Send a signal once the journal has `after` lines, to the process or, as a terminal does, to its whole group; ->
-    whether the process was still running."""
-    while process.is_alive() and len(lines_of(journal)) < after:
+def wait_for_lines(process: BaseProcess, journal: Path, count: int) -> bool:
+    """Wait until the journal has `count` lines or the process has ended; returns whether the process is running."""
+    size = -1
+    while process.is_alive():
+        before, size = size, _size(journal)
+        if size != before and len(lines_of(journal)) >= count:
+            break
         time.sleep(0.005)
-    alive = process.is_alive()
+    return process.is_alive()
+
+
+def _size(journal: Path) -> int:
+    with contextlib.suppress(FileNotFoundError):  # a run that completes deletes its journal
+        return sum(file.stat().st_size for file in journal.glob("*.jsonl"))
+    return 0
+
+
+def strike(process: BaseProcess, journal: Path, after: int, how: int, group: bool = False) -> bool:
+    """Send a signal when the journal has `after` lines, to the process or, as a terminal does, to its whole group.
+
+    Returns whether the process was still running.
+    """
+    alive = wait_for_lines(process, journal, after)
     if alive and process.pid:
         (os.killpg if group else os.kill)(process.pid, how)
     process.join(90)
     if process.is_alive():
         process.kill()
-        raise AssertionError(f"the process outlived {signal.Signals(how).name} by a minute")
+        raise AssertionError(f"the process was still running a minute after {signal.Signals(how).name}")
     return alive
