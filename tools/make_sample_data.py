@@ -1,7 +1,7 @@
-"""Make small data sets in the layout of lmms-eval's own, offline: DIR/lmms-lab-encoder/<Name>.
+"""Make small datasets in the layout of lmms-eval's own datasets, offline: DIR/lmms-lab-encoder/<Name>.
 
-Run from DIR, lmms-eval's tasks load them in place of the ones on the hub. Pictures are drawn here, questions
-and answers follow from them: nothing is taken from the real benchmarks, and no figure on them is a score.
+If lmms-eval runs in DIR, its tasks load these datasets instead of those on the hub. The tool draws the images and
+derives the questions and answers from them. Nothing is from the real benchmarks, so no result on this data is a score.
 
     python tools/make_sample_data.py .checkpoints/data
 """
@@ -20,53 +20,53 @@ Row = dict[str, Any]
 
 
 def draw_shapes(rng: random.Random) -> tuple[Image.Image, list[str]]:
-    """A picture of one to three coloured discs, and their colours."""
-    picture = Image.new("RGB", (rng.choice([96, 128, 160]), rng.choice([96, 128])), "#f4f4f4")
-    draw = ImageDraw.Draw(picture)
+    """Draw one to three coloured discs. Returns the image and the colours."""
+    image = Image.new("RGB", (rng.choice([96, 128, 160]), rng.choice([96, 128])), "#f4f4f4")
+    draw = ImageDraw.Draw(image)
     colours = rng.sample(list(COLOURS), rng.randint(1, 3))
     for place, colour in enumerate(colours):
         left, top = 6 + 30 * place, rng.randint(6, 60)
         draw.ellipse((left, top, left + 24, top + 24), fill=COLOURS[colour])
-    return picture, colours
+    return image, colours
 
 
 def draw_bars(rng: random.Random) -> tuple[Image.Image, list[int]]:
-    """A bar chart with the values written above its bars, and the values."""
+    """Draw a bar chart with the values above its bars. Returns the image and the values."""
     values = [rng.randint(5, 95) for _ in range(rng.randint(2, 5))]
-    picture = Image.new("RGB", (40 + 40 * len(values), 140), "white")
-    draw = ImageDraw.Draw(picture)
+    image = Image.new("RGB", (40 + 40 * len(values), 140), "white")
+    draw = ImageDraw.Draw(image)
     for place, value in enumerate(values):
         left = 20 + 40 * place
         draw.rectangle((left, 130 - value, left + 24, 130), fill=list(COLOURS.values())[place % 4])
         draw.text((left, 116 - value), str(value), fill="black")
-    return picture, values
+    return image, values
 
 
 def pope(rng: random.Random, number: int) -> Row:
-    picture, colours = draw_shapes(rng)
-    asked = rng.choice(list(COLOURS))
+    image, colours = draw_shapes(rng)
+    colour = rng.choice(list(COLOURS))
     return {
         "id": str(number),
         "question_id": str(number),
-        "question": f"Is there a {asked} disc in the image?",
-        "answer": "yes" if asked in colours else "no",
+        "question": f"Is there a {colour} disc in the image?",
+        "answer": "yes" if colour in colours else "no",
         "image_source": f"drawn_{number}",
-        "image": picture,
+        "image": image,
         "category": "random",
     }
 
 
 def chartqa(rng: random.Random, number: int) -> Row:
-    picture, values = draw_bars(rng)
+    image, values = draw_bars(rng)
     question, answer = rng.choice(
         [("How many bars are shown?", str(len(values))), ("What is the largest value?", str(max(values)))]
     )
     kind = "human_test" if number % 2 else "augmented_test"
-    return {"type": kind, "question": question, "answer": answer, "image": picture}
+    return {"type": kind, "question": question, "answer": answer, "image": image}
 
 
 def mmmu(rng: random.Random, number: int) -> Row:
-    picture, colours = draw_shapes(rng)
+    image, colours = draw_shapes(rng)
     open_question = number % 3 == 2
     options = list(COLOURS)
     row: Row = {f"image_{i}": None for i in range(1, 8)}
@@ -78,7 +78,7 @@ def mmmu(rng: random.Random, number: int) -> Row:
         "options": "[]" if open_question else str(options),
         "question_type": "open" if open_question else "multiple-choice",
         "answer": str(len(colours)) if open_question else "ABCD"[options.index(colours[0])],
-        "image_1": picture,
+        "image_1": image,
         "explanation": "",
         "img_type": "['Pictures']",
         "topic_difficulty": "Easy",
@@ -88,7 +88,7 @@ def mmmu(rng: random.Random, number: int) -> Row:
 
 
 def mmbench(rng: random.Random, number: int) -> Row:
-    picture, colours = draw_shapes(rng)
+    image, colours = draw_shapes(rng)
     options = list(COLOURS)[: 2 if number % 2 else 4]
     return {
         "index": number,
@@ -101,17 +101,17 @@ def mmbench(rng: random.Random, number: int) -> Row:
         "source": "drawn",
         "split": "dev",
         "comment": "nan",
-        "image": picture,
+        "image": image,
     }
 
 
 def infovqa(rng: random.Random, number: int) -> Row:
-    picture, values = draw_bars(rng)
+    image, values = draw_bars(rng)
     return {
         "questionId": str(number),
         "question": "What is the smallest value in the chart?",
         "answers": [str(min(values)), f"{min(values)}.0"],
-        "image": picture,
+        "image": image,
         "answer_type": ["single span"],
         "image_url": "",
         "operation_reasoning": [],
@@ -121,19 +121,19 @@ def infovqa(rng: random.Random, number: int) -> Row:
 
 
 def realworldqa(rng: random.Random, number: int) -> Row:
-    picture, colours = draw_shapes(rng)
+    image, colours = draw_shapes(rng)
     letters = "Please answer directly with only the letter of the correct option and nothing else."
     word = "Please answer directly with a single word or number."
     if number % 2:
         question = f"How many discs are in the image?\n\n{word}"
-        return {"image": picture, "question": question, "answer": str(len(colours)), "image_path": f"{number}.png"}
+        return {"image": image, "question": question, "answer": str(len(colours)), "image_path": f"{number}.png"}
     options = "\n".join(f"{letter}. {colour}" for letter, colour in zip("ABCD", COLOURS, strict=True))
     question = f"Which colour comes first?\n\n{options}\n{letters}"
     answer = "ABCD"[list(COLOURS).index(colours[0])]
-    return {"image": picture, "question": question, "answer": answer, "image_path": f"{number}.png"}
+    return {"image": image, "question": question, "answer": answer, "image_path": f"{number}.png"}
 
 
-# Name on the hub -> how a row is made, configuration, split, file.
+# Name on the hub -> function that makes a row, configuration, split, file.
 DATASETS: dict[str, tuple[Callable[[random.Random, int], Row], str, str, str]] = {
     "POPE": (pope, "default", "test", "data/test.parquet"),
     "MMMU": (mmmu, "default", "validation", "data/validation.parquet"),
@@ -145,7 +145,7 @@ DATASETS: dict[str, tuple[Callable[[random.Random, int], Row], str, str, str]] =
 
 
 def make_data(folder: Path, rows: int = 12, only: Iterable[str] = DATASETS) -> Path:
-    """Write `rows` documents of each data set below `folder`, unless they are there already; return `folder`."""
+    """Write `rows` documents of each dataset below `folder`, unless they exist. Returns `folder`."""
     for name in only:
         make_row, config, split, file = DATASETS[name]
         home = folder / "lmms-lab-encoder" / name

@@ -2,7 +2,7 @@
 
     python tools/make_shapes.py task_configs/shapes/test.parquet
 
-The file is part of the project and stays as it is: run this only where the benchmark itself changes.
+The file is part of the project and must not change. Run this tool only to change the benchmark itself.
 """
 
 import argparse
@@ -20,11 +20,11 @@ from lmms_eval_mai.harness.shapes import LETTERS
 
 DOCUMENTS = 1000
 SEED = "shapes test 2"
-"""A text, where training seeds are numbers: the two never draw the same stream of pictures."""
+"""Training seeds are numbers, and this seed is a text, so the test images are not among the training images."""
 
 
 def make_rows(number: int, seed: str) -> list[dict[str, Any]]:
-    """Documents: question, answer, category, options A to D (empty for a free answer), and the picture as PNG."""
+    """Return documents with question, answer, category, options A to D (empty for a free answer) and image as PNG."""
     rng = random.Random(seed)
     rows = []
     for index in range(number):

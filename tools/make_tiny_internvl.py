@@ -1,10 +1,10 @@
 """Make tiny random checkpoints of the InternVL3.5 family, offline, in seconds: DIR/hf and, with the same weights,
 DIR/original.
 
-`hf` is as the `-HF` checkpoints are (`InternVLForConditionalGeneration` on a Qwen3 text model, with tokenizer,
-processor and chat template), and loads by path in vLLM and transformers. `original` is as the others are
-(`InternVLChatModel`), which only vLLM knows. Their weights are random: they answer nonsense, deterministically, and
-exist to exercise the plumbing.
+`hf` has the form of the `-HF` checkpoints: `InternVLForConditionalGeneration` with a Qwen3 text model, tokenizer,
+processor and chat template. vLLM and transformers load it by path. `original` has the form of the other checkpoints,
+`InternVLChatModel`, which only vLLM supports. The weights are random, so the answers are deterministic nonsense: the
+checkpoints are for tests of the code around the models.
 
     python tools/make_tiny_internvl.py .checkpoints/tiny-internvl
 """
@@ -32,12 +32,12 @@ NAMED = {
     "context_image_token": "<IMG_CONTEXT>",
     "video_token": "<video>",
 }
-"""The processor asks its tokenizer for these by name."""
+"""Tokens that the processor reads from its tokenizer by name."""
 
 TILE = 112
-"""Pixels of a tile's side. With patches of 14 px and 2 x 2 of them a token, 16 tokens stand for a tile."""
+"""Side of a tile in pixels. A patch has 14 px and a token has 2 x 2 patches, so a tile has 16 tokens."""
 
-# The layout of InternVL's own template: a line break after each image, no system message of its own.
+# The layout of InternVL's own template: a line break after each image, and no default system message.
 CHAT_TEMPLATE = (
     "{%- for message in messages -%}{{ '<|im_start|>' + message.role + '\\n' }}"
     "{%- if message.content is string -%}{{ message.content }}"
@@ -50,7 +50,7 @@ CHAT_TEMPLATE = (
 )
 
 
-# Hugging Face's names and the original ones, where they differ. The vision tower's q, k and v are one in the original.
+# Hugging Face's names -> the original names, where they differ. The original has one matrix for q, k and v.
 ORIGINAL_NAMES = {
     r"^vision_tower": "vision_model",
     r"^multi_modal_projector\.layer_norm": "mlp1.0",
@@ -68,8 +68,11 @@ ORIGINAL_NAMES = {
 
 
 def make_internvl_tokenizer(folder: Path) -> Qwen2Tokenizer:
-    """Qwen's tokenizer with InternVL's tokens, and with `>` and a line break as one token, as Qwen has it: the end of
-    the original template's `<image>` is then no token of its own."""
+    """Return Qwen's tokenizer with InternVL's tokens.
+
+    It has one token for `>` and a line break, as Qwen has. So the end of `<image>` in the original template is not a
+    separate token.
+    """
     make_tokenizer(folder)
     vocabulary = json.loads((folder / "vocab.json").read_text())
     vocabulary[">Ċ"] = len(vocabulary)
@@ -87,10 +90,10 @@ def make_internvl_tokenizer(folder: Path) -> Qwen2Tokenizer:
 
 
 def make_processor(tokenizer: Qwen2Tokenizer) -> InternVLProcessor:
-    """Images are cut into up to 12 tiles and a thumbnail, unless they are square and small.
+    """Return a processor that cuts images into up to 12 tiles and a thumbnail, unless they are square and small.
 
-    As in the real checkpoints, the image processor's file does not ask for tiles: the processor does, when it is
-    called.
+    As in the real checkpoints, the file of the image processor does not request tiles. The processor requests them in
+    each call.
     """
     pixels = {
         "size": {"height": TILE, "width": TILE},
@@ -107,7 +110,7 @@ def make_processor(tokenizer: Qwen2Tokenizer) -> InternVLProcessor:
 
 
 def make_checkpoint(folder: Path, *, hidden: int = 96, layers: int = 3, seed: int = 2) -> Path:
-    """Write one checkpoint of less than a million parameters into `folder`; returns it."""
+    """Write one checkpoint of less than a million parameters into `folder`. Returns `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = make_internvl_tokenizer(folder)
     end, pad = (tokenizer.convert_tokens_to_ids(token) for token in ("<|im_end|>", "<|endoftext|>"))
@@ -150,11 +153,11 @@ def make_checkpoint(folder: Path, *, hidden: int = 96, layers: int = 3, seed: in
 
 
 def make_original(folder: Path, source: Path) -> Path:
-    """Write the checkpoint in `source` to `folder` as an `InternVLChatModel`; returns `folder`.
+    """Write the checkpoint in `source` to `folder` as an `InternVLChatModel`. Returns `folder`.
 
-    Real ones bring a configuration class as code (`model_type` `internvl_chat`), for which vLLM wants
-    `trust_remote_code`. vLLM has a class of its own with the same fields, under another model's name; this one needs no
-    code by it.
+    Real checkpoints contain the code of their configuration class (`model_type` is `internvl_chat`), for which vLLM
+    requires `trust_remote_code`. vLLM's own class with the same fields has another model's name. With that name this
+    checkpoint needs no code.
     """
     folder.mkdir(parents=True, exist_ok=True)
     given = json.loads((source / "config.json").read_text())

@@ -1,8 +1,8 @@
 """Make two tiny random Qwen3-VL checkpoints, offline, in seconds: DIR/small and DIR/large.
 
-They are of the genuine architecture, with tokenizer, processor and chat template saved as real
-checkpoints have them, so vLLM and transformers load them by path. Their weights are random: they
-answer nonsense, deterministically, and exist to exercise the plumbing.
+They have the genuine architecture. Tokenizer, processor and chat template are saved as in real checkpoints, so vLLM and
+transformers load them by path. The weights are random, so the answers are deterministic nonsense: the checkpoints are
+for tests of the code around the models.
 
     python tools/make_tiny_pair.py .checkpoints/tiny
 """
@@ -51,7 +51,7 @@ CHAT_TEMPLATE = (
 
 
 def make_tokenizer(folder: Path) -> Qwen2Tokenizer:
-    """A byte-level BPE (every string has tokens) with Qwen's special tokens."""
+    """Return a byte-level BPE tokenizer, which has tokens for every string, with Qwen's special tokens."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
@@ -71,7 +71,7 @@ def make_tokenizer(folder: Path) -> Qwen2Tokenizer:
 
 
 def make_processor(tokenizer: Qwen2Tokenizer, smallest: int, largest: int) -> Qwen3VLProcessor:
-    """Images of `smallest` to `largest` pixels keep their size; one token stands for 32 x 32 px."""
+    """Return a processor with one token per 32 x 32 px. Images of `smallest` to `largest` pixels keep their size."""
     pixels = {"shortest_edge": smallest, "longest_edge": largest}
     vision = {"patch_size": 16, "temporal_patch_size": 2, "merge_size": 2}
     return Qwen3VLProcessor(
@@ -83,7 +83,7 @@ def make_processor(tokenizer: Qwen2Tokenizer, smallest: int, largest: int) -> Qw
 
 
 def widen(model: PreTrainedModel) -> None:
-    """The default initialisation is so narrow that greedy output would ignore image and prompt."""
+    """Make the weights larger. With the default initialisation, greedy output would ignore image and prompt."""
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.dim() >= 2:
@@ -91,11 +91,11 @@ def widen(model: PreTrainedModel) -> None:
 
 
 def save(folder: Path, model: PreTrainedModel, processor: ProcessorMixin) -> None:
-    """As real checkpoints have it: bf16 safetensors, config, generation config, tokenizer, processor, chat template."""
+    """Write the files of a real checkpoint: bf16 safetensors, configurations, tokenizer, processor, chat template."""
     folder.mkdir(parents=True, exist_ok=True)
     model.to(torch.bfloat16).save_pretrained(folder)
     processor.save_pretrained(folder)
-    # transformers 5 writes processor_config.json alone; vLLM and older tools also look for this one.
+    # transformers 5 writes only processor_config.json; vLLM and older tools also read this file.
     processor.image_processor.save_pretrained(folder)
 
 
@@ -104,7 +104,7 @@ def make_checkpoint(folder: Path, *, hidden: int, layers: int, seed: int) -> Non
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = make_tokenizer(folder)
     ids = {token: tokenizer.convert_tokens_to_ids(token) for token in SPECIAL}
-    # 36 to 64 tokens an image: every prompt fills a block of 32 tokens, the least that a prefix cache can hold.
+    # An image has 36 to 64 tokens, so every prompt fills a block of 32 tokens, the smallest unit of a prefix cache.
     processor = make_processor(tokenizer, 192 * 192, 256 * 256)
     config = Qwen3VLConfig(
         text_config={
@@ -154,7 +154,7 @@ def make_checkpoint(folder: Path, *, hidden: int, layers: int, seed: int) -> Non
 
 
 def make_pair(folder: Path) -> tuple[Path, Path]:
-    """Write `folder`/small and `folder`/large unless this very script has made them before; return both paths."""
+    """Write `folder`/small and `folder`/large, unless this version of the script wrote them. Returns both paths."""
     small, large = folder / "small", folder / "large"
     recipe = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
     stamp = folder / "recipe"

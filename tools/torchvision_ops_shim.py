@@ -1,12 +1,12 @@
 """Let torchvision's CUDA wheel import on a CPU build of torch.
 
-Some registries carry only CUDA builds of torchvision. On a CPU torch their compiled operators cannot
-load, and `import torchvision` then fails while it registers the shapes of `nms` and `qnms`. vLLM's
-Qwen3-VL needs torchvision's transforms, not those operators, so this module declares the two schemas
-just before torchvision is first imported, and only if the compiled operators cannot be loaded.
+Some registries have only CUDA builds of torchvision. With a CPU torch their compiled operators do not load, and
+`import torchvision` fails while it registers the shapes of `nms` and `qnms`. vLLM's Qwen3-VL needs the transforms of
+torchvision and not these operators. So this module declares the two schemas before the first import of torchvision, but
+only if the compiled operators do not load.
 
-Development set-up only: `tools/setup_env.sh` copies it into the virtual environment with a `.pth` file,
-which also reaches the engine processes that vLLM spawns. It is not part of the package.
+For development only, and not part of the package: `tools/setup_env.sh` copies this module into the virtual environment
+with a `.pth` file, which also works for the engine processes that vLLM spawns.
 """
 
 import importlib.abc
@@ -41,9 +41,9 @@ def _declare_missing_ops(package_dir: str) -> None:
         library = torch.library.Library("torchvision", "FRAGMENT")
         for schema in SCHEMAS:
             library.define(schema)
-        torch._mai_torchvision_shim = library  # the definitions live as long as this object
+        torch._mai_torchvision_shim = library  # the definitions exist as long as this object
 
 
 def install() -> None:
-    """Called from the `.pth` file at interpreter start; imports nothing heavy."""
+    """Install the import hook. The `.pth` file calls this at every start of Python, so it imports nothing heavy."""
     sys.meta_path.insert(0, _BeforeTorchvision())

@@ -1,9 +1,9 @@
-"""Train the demo pair from scratch: DIR/small and DIR/large, checkpoints of the genuine Qwen3-VL architecture.
+"""Train the demo pair from scratch: DIR/small and DIR/large, checkpoints with the genuine Qwen3-VL architecture.
 
     python tools/train_demo_pair.py DIR                 # both, one after the other, on a CPU or a GPU
     python tools/train_demo_pair.py DIR --only small    # one of them
 
-Writes DIR/<name>.jsonl as it goes: the learning curve, one line an evaluation. docs/demo-pair.md tells the rest.
+Writes the learning curve to DIR/<name>.jsonl, one line per evaluation. docs/demo-pair.md describes the training.
 """
 
 import argparse
@@ -26,21 +26,21 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one model is trained."""
+    """The training of one model."""
 
     steps: int
     seed: int
-    pictures: int = 16
-    """New pictures a step."""
+    images: int = 16
+    """New images per step."""
     samples: int = 5
-    """Samples a picture, of all forms."""
+    """Samples per image, with all forms of prompts."""
     learning_rate: float = 3e-3
     warmup: int = 100
     decay: float = 0.4
-    """Share of the steps, at the end, in which the learning rate falls to zero."""
+    """Share of the steps at the end during which the learning rate falls to zero."""
 
     def rate(self, step: int) -> float:
-        """Warm-up, a plateau, a linear fall."""
+        """Return the learning rate of a step: warm-up, then constant, then a linear decrease to zero."""
         falling = (self.steps - step) / (self.steps * self.decay)
         return self.learning_rate * min((step + 1) / self.warmup, 1.0, falling)
 
@@ -48,11 +48,12 @@ class Recipe:
 RECIPES = {"small": Recipe(steps=3000, seed=1), "large": Recipe(steps=2300, seed=2)}
 WEIGHTS = (1.0, CELL_WEIGHT, PLACE_WEIGHT, OPTION_WEIGHT)
 HELD_OUT = 10_000
-"""Added to a seed: the pictures of the learning curve, none of them trained on."""
+"""Added to the training seed, to draw the images of the learning curve, which are not in the training data."""
 
 
 def train(folder: Path, name: str, recipe: Recipe, log_every: int, *, compiled: bool = True) -> None:
-    """Train one model and save it as `folder`/`name`. Uncompiled it starts at once, and a step takes twice as long."""
+    """Train one model and save it as `folder`/`name`. Without `compiled` it starts at once, but a step takes twice as
+    long."""
     folder.mkdir(parents=True, exist_ok=True)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     tokenizer = make_tokenizer(seed=0)
@@ -63,21 +64,21 @@ def train(folder: Path, name: str, recipe: Recipe, log_every: int, *, compiled: 
     auxiliary = Auxiliary(model, tokenizer, SIZES[name].hidden).to(device)
     forward = torch.compile(network, dynamic=True) if compiled else network
     rng, held_out = random.Random(recipe.seed), random.Random(HELD_OUT + recipe.seed)
-    tests = [batches.draw(held_out, pictures=24, samples=8).to(device) for _ in range(3)]
-    steppers = optimizers(model, auxiliary)
+    tests = [batches.draw(held_out, images=24, samples=8).to(device) for _ in range(3)]
+    all_optimizers = optimizers(model, auxiliary)
     began = time.perf_counter()
     with (folder / f"{name}.jsonl").open("w") as log:
         for step in range(recipe.steps):
-            batch = batches.draw(rng, recipe.pictures, recipe.samples).to(device)
+            batch = batches.draw(rng, recipe.images, recipe.samples).to(device)
             with torch.autocast(device, torch.bfloat16):
                 parts = losses(forward, auxiliary, batch)
             sum(weight * part for weight, part in zip(WEIGHTS, parts, strict=True)).backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            for stepper in steppers:
-                for group in stepper.param_groups:
+            for optimizer in all_optimizers:
+                for group in optimizer.param_groups:
                     group["lr"] = recipe.rate(step)
-                stepper.step()
-                stepper.zero_grad()
+                optimizer.step()
+                optimizer.zero_grad()
             if (step + 1) % log_every == 0 or step + 1 == recipe.steps:
                 with torch.autocast(device, torch.bfloat16):
                     scores = evaluate(network, auxiliary, tests)
@@ -94,27 +95,30 @@ def train(folder: Path, name: str, recipe: Recipe, log_every: int, *, compiled: 
 
 @torch.no_grad()
 def evaluate(network: Network, auxiliary: Auxiliary, batches: list[Batch]) -> dict[str, float]:
-    """Share of responses whose every token is the likeliest, by prompt and category: for a short answer, that greedy
-    decoding is right; for thinking, that it is so to the letter. `cells`: share of cells read off the vision tokens."""
+    """Return the share of exact responses by prompt and category.
+
+    A response is exact if each of its tokens is the most likely one, which means that greedy decoding gives this text.
+    `cells`: the share of cells that are recognised from the vision tokens.
+    """
     right: dict[str, list[bool]] = defaultdict(list)
     for batch in batches:
         seen, deep = network.encode(batch.patches)
         read = torch.stack([logits.argmax(-1) for logits in auxiliary.cell_logits(seen)], -1)
         right["cells"] += (read == batch.cells).flatten().tolist()
         for group, samples in zip(batch.groups, batch.samples, strict=True):
-            deep_here = [level[group.picture] for level in deep]
-            states, *_ = network(group.tokens, seen[group.picture], deep_here, group.naming)
+            deep_here = [level[group.image_index] for level in deep]
+            states, *_ = network(group.tokens, seen[group.image_index], deep_here, group.naming)
             guesses = network.model.lm_head(states).argmax(-1)
             exact = ((guesses == group.labels) | (group.labels == -100)).all(-1)
-            for sample, fine in zip(samples, exact.tolist(), strict=True):
-                right[sample.form].append(fine)
+            for sample, is_exact in zip(samples, exact.tolist(), strict=True):
+                right[sample.form].append(is_exact)
                 kind = "choice" if sample.question.options else sample.question.category
-                right[f"{sample.form} {kind}"].append(fine)
+                right[f"{sample.form} {kind}"].append(is_exact)
     return {name: round(sum(values) / len(values), 4) for name, values in sorted(right.items())}
 
 
 def optimizers(model: nn.Module, auxiliary: nn.Module) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices of the layers, AdamW for all else. The step sets the learning rate."""
+    """Return Muon for the matrices of the layers and AdamW for all other weights. `train` sets the learning rate."""
     matrices = [
         w for name, w in model.named_parameters() if w.dim() == 2 and "embed" not in name and "head" not in name
     ]

@@ -1,5 +1,5 @@
-"""The demo pair is two real checkpoints: vLLM and transformers load them by path and say the same, and the cascade
-gains by the small one's thinking."""
+"""The demo pair: vLLM and transformers load its checkpoints by path and give the same texts, and the cascade improves
+with the small model's thinking."""
 
 import json
 from collections import Counter
@@ -16,7 +16,7 @@ from lmms_eval_mai.paper.agreement import BENCHMARKS, extract_answer
 from lmms_eval_mai.run import presets
 
 COMPARED = 50
-"""Documents of which transformers repeats every call."""
+"""Number of documents for which transformers repeats every call."""
 Sample = dict[str, Any]
 
 
@@ -32,14 +32,14 @@ def documents() -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def samples(demo_run: Any, documents: list[dict[str, Any]]) -> list[Sample]:
-    """What lmms-eval logged, each with its document."""
+    """Return the samples that lmms-eval logged, each with its document."""
     found = demo_run[1]
     assert len(found) == DEMO_DOCUMENTS
     return [{**sample, "doc": documents[sample["doc_id"]]} for sample in found]
 
 
 def calls(sample: Sample) -> dict[tuple[str, str], str]:
-    """(side, stage) -> text."""
+    """Return the texts of a sample's calls by side and stage."""
     return {(call["side"], call["stage"]): call["text"] for call in sample["token_counts"][0]["calls"]}
 
 
@@ -47,7 +47,7 @@ def right(text: str, sample: Sample) -> bool:
     return extract_answer(text).lower() == sample["target"].lower()
 
 
-def test_the_pair_is_small_and_in_bf16() -> None:
+def test_the_checkpoints_are_small_and_in_bf16() -> None:
     from safetensors import safe_open
 
     files = [path for path in (presets.FOLDER / "demo").rglob("*") if path.is_file()]
@@ -59,7 +59,9 @@ def test_the_pair_is_small_and_in_bf16() -> None:
             assert {weights.get_slice(name).get_dtype() for name in weights.keys()} == {"BF16"}  # noqa: SIM118
 
 
-def test_transformers_says_what_vllm_said_in_every_call(samples: list[Sample], documents: list[dict[str, Any]]) -> None:
+def test_transformers_gives_the_same_text_as_vllm_in_every_call(
+    samples: list[Sample], documents: list[dict[str, Any]]
+) -> None:
     seen: Counter[str] = Counter()
     for side in ("small", "large"):
         model, processor = load(side)
@@ -81,7 +83,7 @@ def load(side: str) -> tuple[Any, Any]:
 
 
 def ending(sample: Sample, stage: str) -> str:
-    """The text after the question, from the templates and the texts of the sample's own calls."""
+    """Return the text after the question, from the templates and the texts of the sample's calls."""
     kind: prompts.Kind = "letter" if sample["doc"]["A"] else "word"
     match stage:
         case "short":
@@ -112,21 +114,21 @@ def answer(model: Any, processor: Any, doc: dict[str, Any], instruction: str) ->
 def test_the_score_and_the_exits_follow_from_the_traces(demo_run: Any, samples: list[Sample]) -> None:
     parse = BENCHMARKS["shapes"].parse
     for sample in samples:
-        said = calls(sample)
-        answers = {who: parse(extract_answer(text), sample["doc"]) for who, text in said.items()}
-        final, exit = said["large", "short"], "agree_short"
+        texts = calls(sample)
+        answers = {call: parse(extract_answer(text), sample["doc"]) for call, text in texts.items()}
+        final, exit = texts["large", "short"], "agree_short"
         assert answers["large", "short"]
         if answers["small", "short"] != answers["large", "short"]:
             exit = "agree_think"
             if answers["small", "think"] != answers["large", "short"]:
-                final, exit = said["large", "transfer"], "transfer"
+                final, exit = texts["large", "transfer"], "transfer"
         assert sample["token_counts"][0]["exit"] == exit
         assert sample["exact_match"] == float(right(final, sample))
     score = sum(sample["exact_match"] for sample in samples) / DEMO_DOCUMENTS
     assert demo_run[0]["scores"]["exact_match,none"] == pytest.approx(score)
 
 
-def test_every_exit_is_taken_and_the_cascade_beats_both_models_alone(samples: list[Sample]) -> None:
+def test_every_exit_occurs_and_the_cascade_beats_both_short_answers(samples: list[Sample]) -> None:
     exits = Counter(sample["token_counts"][0]["exit"] for sample in samples)
     assert set(exits) == {"agree_short", "agree_think", "transfer"}
     assert exits["agree_short"] >= DEMO_DOCUMENTS / 2

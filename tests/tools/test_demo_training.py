@@ -1,5 +1,5 @@
-"""What the demo pair is trained on and by: questions have one exact answer, mistakes are mistakes, and the fast forward
-pass is transformers' own."""
+"""The training of the demo pair: questions have one exact answer, mistakes are mistakes, and the fast forward pass
+equals that of transformers."""
 
 import json
 import random
@@ -31,7 +31,7 @@ def batches() -> Batches:
 
 
 def by_hand(cells: shapes.Cells, question: shapes.Question) -> str:
-    """The free answer, read off the question's own words."""
+    """Return the free answer, derived from the words of the question."""
     grid = [cells[i : i + shapes.SIDE] for i in range(0, len(cells), shapes.SIDE)]
     words = question.text.rstrip("?.").split()
 
@@ -55,7 +55,7 @@ def by_hand(cells: shapes.Cells, question: shapes.Question) -> str:
     return grid[row][column]
 
 
-def test_the_answer_is_what_the_words_of_the_question_ask_for(
+def test_the_answer_follows_from_the_words_of_the_question(
     drawn: list[tuple[shapes.Cells, shapes.Question]],
 ) -> None:
     for cells, question in drawn:
@@ -65,7 +65,7 @@ def test_the_answer_is_what_the_words_of_the_question_ask_for(
         assert answer == by_hand(cells, question), (cells, question)
 
 
-def test_one_word_tells_the_options_apart(drawn: list[tuple[shapes.Cells, shapes.Question]]) -> None:
+def test_one_word_distinguishes_the_options(drawn: list[tuple[shapes.Cells, shapes.Question]]) -> None:
     options = [question.options for _, question in drawn if question.options]
     assert len(options) > 80
     for four in options:
@@ -96,14 +96,14 @@ def test_a_mistaken_solution_has_another_answer_that_parses(
     assert found > 400
 
 
-def test_a_training_prompt_is_the_text_that_the_task_asks() -> None:
+def test_a_training_prompt_equals_the_text_of_the_task() -> None:
     rng, seen = random.Random(4), set()
     for _ in range(600):
         sample = samples.draw_sample(rng, shapes.random_cells(rng), "large")
         options = dict(zip("ABCD", sample.question.options or [""] * 4, strict=True))
         doc = {"question": sample.question.text, **options}
         if sample.form in ("S", "E", "R"):
-            asked = tasks.doc_to_text(doc, {"benchmark": "shapes", "variant": sample.form.lower()})
+            text = tasks.doc_to_text(doc, {"benchmark": "shapes", "variant": sample.form.lower()})
         else:
             kind = BENCHMARKS["shapes"].kind(doc)
             benchmark = {"stage2": "pope", "reference": "shapes"}[sample.form]
@@ -111,20 +111,20 @@ def test_a_training_prompt_is_the_text_that_the_task_asks() -> None:
             question = tasks.doc_to_text(doc, {"benchmark": "shapes", "variant": "s"})
             question = question.removesuffix(prompts.instruction("S", kind))
             assert sample.prompt.startswith(question + given[0]) and sample.prompt.endswith(given[1])
-            asked = sample.prompt
-        assert asked == sample.prompt
+            text = sample.prompt
+        assert text == sample.prompt
         seen.add((sample.form, bool(sample.question.options)))
     assert len(seen) == 10
 
 
-def test_a_training_prompt_is_what_the_chat_template_makes_of_the_tasks_message(batches: Batches) -> None:
+def test_a_training_prompt_equals_the_tasks_message_in_the_chat_template(batches: Batches) -> None:
     processor = checkpoint.make_processor(batches.tokenizer)
     rng = random.Random(5)
     for _ in range(20):
         cells = shapes.random_cells(rng)
         sample = samples.draw_sample(rng, cells, "large")
         content = [{"type": "image", "image": shapes.draw(cells, rng)}, {"type": "text", "text": sample.prompt}]
-        asked = processor.apply_chat_template(
+        expected = processor.apply_chat_template(
             [{"role": "user", "content": content}],
             tokenize=True,
             add_generation_prompt=True,
@@ -132,25 +132,25 @@ def test_a_training_prompt_is_what_the_chat_template_makes_of_the_tasks_message(
             return_tensors="pt",
         )
         group = batches.group([0], [sample])
-        learnt = group.labels[0] != -100
-        last = int(learnt.nonzero()[0])
-        assert group.tokens[0, : last + 1].tolist() == asked["input_ids"][0].tolist()
-        response = group.labels[0][learnt].tolist()
+        learned = group.labels[0] != -100
+        last = int(learned.nonzero()[0])
+        assert group.tokens[0, : last + 1].tolist() == expected["input_ids"][0].tolist()
+        response = group.labels[0][learned].tolist()
         ends = [option.split()[-1] for option in sample.question.options]
         assert [batches.tokenizer.decode(group.tokens[0, i]).strip() for i in group.options[0] if i >= 0] == ends
         short = sample.form not in ("E", "R")
-        assert int(group.asked) == last + short
+        assert int(group.question_end) == last + short
         weights = {
             batches.tokenizer.decode(token): float(weight)
-            for token, weight in zip(response, group.weights[0][learnt], strict=True)
+            for token, weight in zip(response, group.weights[0][learned], strict=True)
         }
         assert weights["<|im_end|>"] == (4.0 if short else 1.0)
         assert not sample.question.options or weights[solve(sample.question, cells).answer] == (4.0 if short else 8.0)
-        assert set(group.weights[0][~learnt].tolist()) == {0.0}
+        assert set(group.weights[0][~learned].tolist()) == {0.0}
         assert batches.tokenizer.decode(response) == sample.response + "<|im_end|>"
 
 
-def test_the_batched_forward_pass_is_that_of_transformers(batches: Batches) -> None:
+def test_the_batched_forward_pass_equals_that_of_transformers(batches: Batches) -> None:
     torch.manual_seed(0)
     model = checkpoint.make_model(checkpoint.SIZES["small"], batches.tokenizer).eval()
     for weight in model.parameters():
@@ -159,16 +159,16 @@ def test_the_batched_forward_pass_is_that_of_transformers(batches: Batches) -> N
     fast = network.Network(model, batches.positions(model), (2,))
     processor = checkpoint.make_processor(batches.tokenizer)
     rng = random.Random(7)
-    drawn = samples.draw_pictures(rng, 3)
+    drawn = samples.draw_images(rng, 3)
     batch = [samples.draw_sample(rng, cells, "large") for cells, _ in drawn]
     group = batches.group([0, 1, 2], batch)
     with torch.no_grad():
-        seen, deep = fast.encode(network.patches_of([picture for _, picture in drawn]))
+        seen, deep = fast.encode(network.patches_of([image for _, image in drawn]))
         states, (middle,), looks = fast(group.tokens, seen, deep, group.naming)
-        for row, (_, picture) in enumerate(drawn):
+        for row, (_, image) in enumerate(drawn):
             prompt = batches.opening.replace("<|image_pad|>" * network.IMAGE_TOKENS, "<|image_pad|>")
             prompt += batch[row].prompt + batches.closing
-            inputs = processor(images=[picture], text=[prompt], return_tensors="pt")
+            inputs = processor(images=[image], text=[prompt], return_tensors="pt")
             theirs = model(**inputs, output_hidden_states=True, output_attentions=True)
             length = theirs.logits.shape[1]
             torch.testing.assert_close(model.lm_head(states[row, :length]), theirs.logits[0], atol=1e-4, rtol=1e-4)
@@ -179,7 +179,7 @@ def test_the_batched_forward_pass_is_that_of_transformers(batches: Batches) -> N
                 torch.testing.assert_close(looks[row].softmax(-1)[:length], attention, atol=1e-4, rtol=1e-4)
 
 
-def test_places_are_the_cells_that_a_question_is_about(drawn: list[tuple[shapes.Cells, shapes.Question]]) -> None:
+def test_places_are_the_cells_of_the_question(drawn: list[tuple[shapes.Cells, shapes.Question]]) -> None:
     for cells, question in drawn:
         first, second = places_of(question, cells, True)[:9], places_of(question, cells, True)[9:]
         if question.category == "where":
@@ -191,7 +191,7 @@ def test_places_are_the_cells_that_a_question_is_about(drawn: list[tuple[shapes.
         assert (set(second) == {-1.0}) is (question.category not in ("compare", "path"))
 
 
-def test_a_tokenizer_has_a_token_for_every_word_and_any_bytes(batches: Batches) -> None:
+def test_the_tokenizer_has_a_token_for_every_word_and_encodes_any_text(batches: Batches) -> None:
     assert batches.tokenizer.tokenize("How many red circle") == ["How", "Ġmany", "Ġred", "Ġcircle"]
     text = "¿naïve 漢字 🙂?"
     assert batches.tokenizer.decode(batches.tokenizer(text).input_ids) == text
@@ -201,14 +201,14 @@ def test_the_same_seed_gives_the_same_vocabulary(batches: Batches) -> None:
     assert checkpoint.make_tokenizer(seed=0).get_vocab() == batches.tokenizer.get_vocab()
 
 
-def test_a_picture_shows_its_cells(drawn: list[tuple[shapes.Cells, shapes.Question]]) -> None:
+def test_an_image_shows_its_cells(drawn: list[tuple[shapes.Cells, shapes.Question]]) -> None:
     rng = random.Random(9)
     for cells, _ in drawn[:100]:
-        picture = shapes.draw(cells, rng)
+        image = shapes.draw(cells, rng)
         for number, cell in enumerate(cells):
             row, column = divmod(number, shapes.SIDE)
             left, top = column * shapes.CELL + 1, row * shapes.CELL + 1
-            inside = picture.crop((left, top, left + shapes.CELL - 2, top + shapes.CELL - 2))
+            inside = image.crop((left, top, left + shapes.CELL - 2, top + shapes.CELL - 2))
             painted = [colour for _, colour in inside.getcolors() if colour != (244, 244, 240)]
             assert bool(painted) is (cell != shapes.EMPTY)
             for colour in painted:
@@ -216,10 +216,10 @@ def test_a_picture_shows_its_cells(drawn: list[tuple[shapes.Cells, shapes.Questi
                 assert max(abs(a - b) for a, b in zip(colour, wanted, strict=True)) <= 18, (cell, colour)
 
 
-def test_training_ends_in_a_checkpoint_that_transformers_loads_and_a_curve(tmp_path: Path) -> None:
+def test_training_writes_a_learning_curve_and_a_checkpoint_that_transformers_loads(tmp_path: Path) -> None:
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
-    recipe = Recipe(steps=3, seed=1, pictures=2, samples=4, warmup=1)
+    recipe = Recipe(steps=3, seed=1, images=2, samples=4, warmup=1)
     train(tmp_path, "small", recipe, 2, compiled=False)
     lines = [json.loads(line) for line in (tmp_path / "small.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [2, 3]
@@ -229,24 +229,24 @@ def test_training_ends_in_a_checkpoint_that_transformers_loads_and_a_curve(tmp_p
     assert AutoProcessor.from_pretrained(tmp_path / "small").tokenizer.model_max_length == checkpoint.CONTEXT
 
 
-def test_the_learning_rate_rises_stays_and_falls_to_nothing() -> None:
+def test_the_learning_rate_rises_stays_constant_and_falls_to_zero() -> None:
     recipe = Recipe(steps=1000, seed=1, learning_rate=1.0, warmup=100, decay=0.4)
     assert [recipe.rate(step) for step in (0, 49, 99, 400, 599)] == [0.01, 0.5, 1.0, 1.0, 1.0]
     assert [recipe.rate(step) for step in (800, 1000)] == [0.5, 0.0]
 
 
-def test_learning_lowers_the_loss(batches: Batches) -> None:
+def test_training_lowers_the_loss(batches: Batches) -> None:
     torch.manual_seed(0)
     model = checkpoint.make_model(checkpoint.SIZES["small"], batches.tokenizer)
     net = network.Network(model, batches.positions(model), (1, 3))
     auxiliary = Auxiliary(model, batches.tokenizer, checkpoint.SIZES["small"].hidden)
     batch, found = batches.draw(random.Random(2), 4, 4), []
-    steppers = optimizers(model, auxiliary)
+    all_optimizers = optimizers(model, auxiliary)
     for _ in range(12):
         parts = losses(net, auxiliary, batch)
         found.append([float(part.detach()) for part in parts])
         sum(parts).backward()
-        for stepper in steppers:
-            stepper.step()
-            stepper.zero_grad()
+        for optimizer in all_optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
     assert all(last < 0.8 * first for first, last in zip(found[0], found[-1], strict=True)), (found[0], found[-1])

@@ -1,4 +1,4 @@
-"""Training batches: new pictures with several samples each, as tensors."""
+"""Training batches: new images with several samples each, as tensors."""
 
 import itertools
 import random
@@ -11,71 +11,74 @@ from transformers import PreTrainedTokenizerFast, Qwen3VLForConditionalGeneratio
 from lmms_eval_mai.harness.shapes import LETTERS
 
 from .network import GRID, IMAGE_TOKENS, patches_of
-from .samples import Sample, draw_pictures, draw_sample
+from .samples import Sample, draw_images, draw_sample
 from .shapes import COLOURS, SHAPES, SIDE, Cells, Question, matches, walk
 
 COLOUR_WORDS, SHAPE_WORDS = (*COLOURS, "empty"), (*SHAPES, "cell")
 GROUPS = 4
-"""Parts of a batch, by length: little is padded."""
+"""Groups per batch. Samples of similar length are in one group, so little is padded."""
 SHORT = 8
-"""A response of fewer tokens is a short answer."""
+"""A response with fewer tokens is a short answer."""
 SHORT_WEIGHT, LETTER_WEIGHT = 4.0, 8.0
-"""Of each token of a short answer, and of an option's letter in thinking; that of any other is 1."""
+"""Weights in the loss: of each token of a short answer, and of an option's letter in thinking. Other tokens have 1."""
 
 
 @dataclass(frozen=True)
 class Group:
     """Samples of about the same length, padded on the right."""
 
-    picture: Tensor
-    """[samples]: which of the batch's pictures each is about."""
+    image_index: Tensor
+    """[samples]: index of each sample's image in the batch."""
     tokens: Tensor
     """[samples, length]"""
     labels: Tensor
-    """[samples, length]: the token that comes next, -100 where it is no part of the response."""
+    """[samples, length]: the next token, or -100 if it is not part of the response."""
     weights: Tensor
-    """[samples, length]: of each token to learn."""
-    asked: Tensor
-    """[samples]: where the model has to know what is asked: the end of the prompt; of a short answer the token after,
-    its opening brackets, which the answer follows."""
+    """[samples, length]: weight of the next token in the loss."""
+    question_end: Tensor
+    """[samples]: position at which the model must know what the question is about. That is the end of the prompt. For a
+    short answer it is the next token, the opening brackets before the answer."""
     places: Tensor
     """[samples, 2 * cells]: `places_of` each question."""
     options: Tensor
-    """[samples, 4]: the last word of each option; -1 for a question without."""
+    """[samples, 4]: position of the last word of each option, or -1 for a question without options."""
     naming: Tensor
-    """[samples]: the token that the right option's letter follows for the first time; 0 for a question without."""
+    """[samples]: position of the token before the first letter of the right option, or 0 for a question without
+    options."""
     right: Tensor
-    """[samples]: the number of the right option, -1 for a question without."""
+    """[samples]: index of the right option, or -1 for a question without options."""
 
     def to(self, device: str) -> "Group":
+        """Return the group on another device."""
         return Group(*(getattr(self, one.name).to(device) for one in fields(self)))
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The work of one step."""
+    """The data of one training step."""
 
     patches: Tensor
-    """[pictures, patches, values]"""
+    """[images, patches, values]"""
     cells: Tensor
-    """[pictures, cells, 2]: number of each cell's colour word and shape word."""
+    """[images, cells, 2]: indices of each cell's colour word and shape word."""
     groups: list[Group]
     samples: list[list[Sample]]
-    """Those of each group."""
+    """The samples of each group."""
 
     def to(self, device: str) -> "Batch":
+        """Return the batch on another device."""
         groups = [group.to(device) for group in self.groups]
         return Batch(self.patches.to(device), self.cells.to(device), groups, self.samples)
 
 
 class Batches:
-    """Draws what one model is trained on."""
+    """Draws the training batches of one model."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, name: str) -> None:
         self.tokenizer = tokenizer
         self.name = name
-        picture = f"<|vision_start|>{'<|image_pad|>' * IMAGE_TOKENS}<|vision_end|>"
-        self.opening = f"<|im_start|>user\n{picture}"
+        image = f"<|vision_start|>{'<|image_pad|>' * IMAGE_TOKENS}<|vision_end|>"
+        self.opening = f"<|im_start|>user\n{image}"
         self.letters = {
             token for letter in LETTERS for ids in tokenizer([letter, f" {letter}"]).input_ids for token in ids
         }
@@ -83,15 +86,15 @@ class Batches:
         self.closing = "<|im_end|>\n<|im_start|>assistant\n"
 
     def positions(self, model: Qwen3VLForConditionalGeneration) -> Tensor:
-        """[3, 1, tokens]: the model's own positions of a long prompt; all samples have the same."""
+        """Return the model's own positions for a long prompt, [3, 1, tokens]. All samples have the same positions."""
         tokens = self.tokenizer([self.opening + " step" * 1000], return_tensors="pt").input_ids
         kinds = (tokens == model.config.image_token_id).int()
         grid = torch.tensor([[1, GRID, GRID]])
         return model.model.get_rope_index(tokens, mm_token_type_ids=kinds, image_grid_thw=grid)[0]
 
-    def draw(self, rng: random.Random, pictures: int, samples: int) -> Batch:
-        """`pictures` new ones with `samples` each."""
-        drawn = draw_pictures(rng, pictures)
+    def draw(self, rng: random.Random, images: int, samples: int) -> Batch:
+        """Draw `images` new images with `samples` samples each."""
+        drawn = draw_images(rng, images)
         numbered = [
             (index, draw_sample(rng, cells, self.name))
             for index, (cells, _) in enumerate(drawn)
@@ -101,39 +104,40 @@ class Batches:
         size = len(numbered) // GROUPS
         parts = [numbered[i : i + size] for i in range(0, len(numbered), size)]
         return Batch(
-            patches_of([picture for _, picture in drawn]),
+            patches_of([image for _, image in drawn]),
             torch.tensor([_words(cells) for cells, _ in drawn]),
             [self.group([i for i, _ in part], [sample for _, sample in part]) for part in parts],
             [[sample for _, sample in part] for part in parts],
         )
 
-    def group(self, picture: list[int], samples: list[Sample]) -> Group:
+    def group(self, image_index: list[int], samples: list[Sample]) -> Group:
+        """Tokenize samples and put them into one group. `image_index`: index of each sample's image in the batch."""
         prompts = self.tokenizer([self.opening + sample.prompt + self.closing for sample in samples]).input_ids
         responses = self.tokenizer([sample.response + "<|im_end|>" for sample in samples]).input_ids
         length = max(len(a) + len(b) for a, b in zip(prompts, responses, strict=True))
-        length = (length + 15) // 16 * 16  # few shapes to compile for
+        length = (length + 15) // 16 * 16  # for few different shapes to compile
         tokens = torch.full((len(samples), length), self.tokenizer.pad_token_id)
         labels = torch.full((len(samples), length), -100)
         weights = torch.zeros(len(samples), length)
-        asked = torch.zeros(len(samples), dtype=torch.long)
+        question_end = torch.zeros(len(samples), dtype=torch.long)
         for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
             tokens[row, : len(prompt) + len(response)] = torch.tensor(prompt + response)
-            learnt = slice(len(prompt) - 1, len(prompt) + len(response) - 1)
-            labels[row, learnt] = torch.tensor(response)
+            learned = slice(len(prompt) - 1, len(prompt) + len(response) - 1)
+            labels[row, learned] = torch.tensor(response)
             short = len(response) < SHORT
-            weights[row, learnt] = torch.tensor([self._weight(token, short) for token in response])
-            asked[row] = len(prompt) - 1 + short
+            weights[row, learned] = torch.tensor([self._weight(token, short) for token in response])
+            question_end[row] = len(prompt) - 1 + short
         destination = self.name == "large"
         places = [places_of(sample.question, sample.cells, destination) for sample in samples]
         options = torch.tensor([self._options(prompt) for prompt in prompts])
         right = [LETTERS.index(sample.letter) if sample.letter else -1 for sample in samples]
         letters = torch.isin(labels, torch.tensor(sorted(self.letters))) & (options[:, :1] >= 0)
         return Group(
-            torch.tensor(picture),
+            torch.tensor(image_index),
             tokens,
             labels,
             weights,
-            asked,
+            question_end,
             torch.tensor(places),
             options,
             letters.int().argmax(1),
@@ -146,15 +150,19 @@ class Batches:
         return LETTER_WEIGHT if token in self.letters else 1.0
 
     def _options(self, prompt: list[int]) -> list[int]:
-        """Where the options end. "A. red circle" and "A. 3" both have three tokens after the letter's."""
+        """Return the position of the last token of each option, or -1. Both "A. red circle" and "A. 3" have three
+        tokens after the letter."""
         follows = itertools.pairwise(prompt)
         starts = {pair[0]: index for index, pair in enumerate(follows) if pair in self.openings}
         return [starts.get(letter, -4) + 3 for letter, _ in self.openings]
 
 
 def places_of(question: Question, cells: Cells, destination: bool) -> list[float]:
-    """For each cell, whether the question is about it; then the same for the other side of a comparison or, if
-    `destination`, the end of a path. -1 where there is no such second."""
+    """Return for each cell whether the question is about it, then the same for a second subject.
+
+    The second subject is the other side of a comparison or, if `destination`, the end of a path. Without a second
+    subject its values are -1.
+    """
     if question.category == "where":
         first = [divmod(i, SIDE) == question.place for i in range(len(cells))]
     else:

@@ -18,14 +18,14 @@ from .samples import draw_sample
 from .shapes import CELL, SIDE, random_cells
 
 VOCABULARY = 900
-"""256 bytes, the special tokens, and merges until each word of the domain is one token."""
+"""Upper limit: 256 bytes, the special tokens, and enough merges to make each word of the domain one token."""
 
 CONTEXT = 2048
 
 
 @dataclass(frozen=True)
 class Size:
-    """How large one model is."""
+    """The size of one model."""
 
     hidden: int
     layers: int
@@ -34,7 +34,7 @@ class Size:
     vision_hidden: int
     vision_layers: int
     places_layer: int
-    """In training: the number of layers after which the model has to know which cells it is asked about."""
+    """For training: the number of layers after which the model must know which cells the question is about."""
 
 
 SIZES = {
@@ -44,7 +44,7 @@ SIZES = {
 
 
 def make_tokenizer(seed: int) -> Qwen2Tokenizer:
-    """Qwen's own splitting into words, with a vocabulary trained on prompts and responses of the domain."""
+    """Return a tokenizer that splits words as Qwen's does. Its vocabulary is trained on prompts and responses."""
     blank = Qwen2Tokenizer(vocab={}, merges=[], eos_token="<|im_end|>", pad_token="<|endoftext|>", unk_token=None)
     tokenizer = blank.train_new_from_iterator(_texts(seed), VOCABULARY, new_special_tokens=SPECIAL)
     tokenizer.chat_template = CHAT_TEMPLATE
@@ -60,12 +60,12 @@ def _texts(seed: int) -> Iterator[list[str]]:
 
 
 def make_processor(tokenizer: PreTrainedTokenizerFast) -> Qwen3VLProcessor:
-    """Pictures of the benchmark keep their size: one merged token a cell."""
+    """Return a processor that keeps the size of the benchmark's images: one merged token per cell."""
     return make_tiny_pair.make_processor(tokenizer, (SIDE * CELL) ** 2, 4 * (SIDE * CELL) ** 2)
 
 
 def make_model(size: Size, tokenizer: PreTrainedTokenizerFast) -> Qwen3VLForConditionalGeneration:
-    """Fresh weights, fp32. Seed torch before."""
+    """Return a model with new random weights in fp32. Seed torch before the call."""
     ids = {token: tokenizer.convert_tokens_to_ids(token) for token in SPECIAL}
     config = Qwen3VLConfig(
         text_config={

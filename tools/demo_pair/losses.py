@@ -1,4 +1,4 @@
-"""What is minimised: the response's tokens, and two auxiliary losses that exist in training alone."""
+"""The losses: one of the response's tokens, and three auxiliary losses that exist only in training."""
 
 import torch
 from torch import Tensor, nn
@@ -14,20 +14,21 @@ CELL_WEIGHT, PLACE_WEIGHT, OPTION_WEIGHT = 0.5, 3.0, 0.2
 
 
 class Auxiliary(nn.Module):
-    """Three losses that say where to look. Without them training stays on a plateau for thousands of steps: nothing can
-    be learnt of what is not looked at, and nothing is looked at before it helps.
+    """Three losses that train the attention. Without them the loss stays on a plateau for thousands of steps: the model
+    cannot learn from tokens that it does not attend to, and has no reason to attend to them before it has learned.
 
-    Cells: each merged vision token must be most like the embeddings of the two words for its cell. So a word of the
-    question and what it names are alike, and attention finds one by the other.
-    Places: where the answer begins, the model must know which cells the question is about, at a layer after which there
-    are others to look at them.
-    Options: the last word of each option must know its letter after the first layer, and where a letter is to be named,
-    one head of the last layer must look at the right one: a letter is found by its words, and by nothing else.
+    Cells: each merged vision token must be most similar to the embeddings of the two words for its cell. Then a word of
+    the question is similar to the cell that it names, and attention finds the cell.
+    Places: at the beginning of the answer, the model must know which cells the question is about. It must know this
+    before the last layers, which can then attend to these cells.
+    Options: the last word of each option must know its letter after the first layer. Before a letter, one head of the
+    last layer must attend to the right option. So the model finds a letter by the words of its option.
     """
 
     def __init__(self, model: nn.Module, tokenizer: PreTrainedTokenizerFast, hidden: int) -> None:
         super().__init__()
-        self.embeddings = [model.model.language_model.embed_tokens]  # in a list: its weights are the model's
+        # In a list, so that it is not a submodule: its weights belong to the model.
+        self.embeddings = [model.model.language_model.embed_tokens]
         for name, words in (("colours", COLOUR_WORDS), ("shapes", SHAPE_WORDS)):
             ids = [tokenizer(f" {word}").input_ids for word in words]
             self.register_buffer(name, torch.tensor(ids).flatten(), persistent=False)
@@ -36,7 +37,7 @@ class Auxiliary(nn.Module):
         self.places = nn.Sequential(nn.RMSNorm(hidden), nn.Linear(hidden, 2 * IMAGE_TOKENS))
 
     def cell_logits(self, seen: Tensor) -> tuple[Tensor, Tensor]:
-        """[pictures, cells, hidden] -> colour and shape logits, [pictures, cells, 5] each."""
+        """Turn vision tokens [images, cells, hidden] into colour logits and shape logits, [images, cells, 5] each."""
         seen = normalize(seen.float(), dim=-1)
         words = (normalize(self.embeddings[0].weight[ids], dim=-1) for ids in (self.colours, self.shapes))
         colour, shape = (self.sharpness * seen @ one.T for one in words)
@@ -44,7 +45,7 @@ class Auxiliary(nn.Module):
 
 
 def losses(network: Network, auxiliary: Auxiliary, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Mean cross-entropy of the response tokens, of the cells, of the places, and of the options."""
+    """Return the mean losses of the response tokens, the cells, the places and the options."""
     seen, deep = network.encode(batch.patches)
     cell_loss = sum(
         cross_entropy(logits.flatten(0, 1), batch.cells[..., i].flatten())
@@ -52,20 +53,20 @@ def losses(network: Network, auxiliary: Auxiliary, batch: Batch) -> tuple[Tensor
     )
     total, weight, place_losses, option_losses = seen.new_zeros(()), seen.new_zeros(()), [], []
     for group in batch.groups:
-        deep_here = [level[group.picture] for level in deep]
-        states, (first, middle), looks = network(group.tokens, seen[group.picture], deep_here, group.naming)
-        learnt = group.labels != -100
-        logits = network.model.lm_head(states[learnt])
-        weights = group.weights[learnt]
-        total = total + (cross_entropy(logits.float(), group.labels[learnt], reduction="none") * weights).sum()
+        deep_here = [level[group.image_index] for level in deep]
+        states, (first, middle), looks = network(group.tokens, seen[group.image_index], deep_here, group.naming)
+        learned = group.labels != -100
+        logits = network.model.lm_head(states[learned])
+        weights = group.weights[learned]
+        total = total + (cross_entropy(logits.float(), group.labels[learned], reduction="none") * weights).sum()
         weight = weight + weights.sum()
-        guessed = auxiliary.places(middle[torch.arange(len(middle), device=middle.device), group.asked]).float()
+        guessed = auxiliary.places(middle[torch.arange(len(middle), device=middle.device), group.question_end]).float()
         known = (group.places >= 0).float()
         place_losses.append(binary_cross_entropy_with_logits(guessed, group.places.clamp(min=0), weight=known))
         chosen, letter = (group.options >= 0).nonzero(as_tuple=True)
         named = auxiliary.letters(first[chosen, group.options[chosen, letter]]).float()
-        asked = (group.right >= 0).nonzero().flatten()
-        target = group.options[asked, group.right[asked]]
-        found = cross_entropy(looks[asked], target, reduction="sum") / max(1, len(asked))
+        multiple_choice = (group.right >= 0).nonzero().flatten()
+        target = group.options[multiple_choice, group.right[multiple_choice]]
+        found = cross_entropy(looks[multiple_choice], target, reduction="sum") / max(1, len(multiple_choice))
         option_losses.append(found + cross_entropy(named, letter, reduction="sum") / max(1, len(letter)))
     return total / weight, cell_loss, torch.stack(place_losses).mean(), torch.stack(option_losses).mean()

@@ -1,7 +1,7 @@
-"""The forward pass of Qwen3-VL for a batch of equal pictures that all begin at the same token.
+"""A fast forward pass of Qwen3-VL, for a batch of images of equal size that all begin at the same token.
 
-The weights are those of transformers' model and so is the result (a test holds that); transformers' own forward pass
-encodes the pictures of a batch one by one.
+It uses the weights of transformers' model and gives the same result, which a test checks. transformers' own forward
+pass encodes the images of a batch one by one.
 """
 
 import numpy as np
@@ -21,24 +21,25 @@ IMAGE_START = 4
 IMAGE_TOKENS = SIDE * SIDE
 
 
-def patches_of(pictures: list[Image.Image]) -> Tensor:
-    """Pictures of 96 x 96 px -> [pictures, 36 patches, 3 * 2 * 16 * 16], in the image processor's order and scale."""
-    pixels = torch.from_numpy(np.stack([np.asarray(picture) for picture in pictures])).float()
+def patches_of(images: list[Image.Image]) -> Tensor:
+    """Turn images of 96 x 96 px into patches [images, 36, 3 * 2 * 16 * 16], as the image processor orders and scales
+    them."""
+    pixels = torch.from_numpy(np.stack([np.asarray(image) for image in images])).float()
     mean = torch.tensor([0.48145466, 0.4578275, 0.40821073])
     std = torch.tensor([0.26862954, 0.26130258, 0.27577711])
     pixels = (pixels / 255 - mean) / std
-    blocks = pixels.view(len(pictures), SIDE, MERGE, PATCH, SIDE, MERGE, PATCH, 3)
-    blocks = blocks.permute(0, 1, 4, 2, 5, 7, 3, 6)  # merge blocks first, channels before pixels
-    blocks = blocks.reshape(len(pictures), GRID * GRID, 3, 1, PATCH, PATCH).expand(-1, -1, -1, 2, -1, -1)
-    return blocks.reshape(len(pictures), GRID * GRID, -1)
+    blocks = pixels.view(len(images), SIDE, MERGE, PATCH, SIDE, MERGE, PATCH, 3)
+    blocks = blocks.permute(0, 1, 4, 2, 5, 7, 3, 6)  # blocks to merge first, channels before pixels
+    blocks = blocks.reshape(len(images), GRID * GRID, 3, 1, PATCH, PATCH).expand(-1, -1, -1, 2, -1, -1)
+    return blocks.reshape(len(images), GRID * GRID, -1)
 
 
 class Network(nn.Module):
     """Batched forward over the modules of `model`."""
 
     def __init__(self, model: Qwen3VLForConditionalGeneration, image_positions: Tensor, kept: tuple[int, ...]) -> None:
-        """`image_positions`: [3, 1, tokens], what `get_rope_index` gives for a long prompt with a picture. `kept`:
-        numbers of layers after which the states are returned as well."""
+        """`image_positions`: [3, 1, tokens], the result of `get_rope_index` for a long prompt with an image. `kept`:
+        `forward` also returns the states after these numbers of layers."""
         super().__init__()
         self.model = model
         self.kept = kept
@@ -54,7 +55,7 @@ class Network(nn.Module):
         self.register_buffer("sin", sin, persistent=False)
 
     def encode(self, patches: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Patches -> merged tokens [pictures, 9, hidden], and the same for each deepstack level."""
+        """Turn patches into merged vision tokens [images, 9, hidden], and into the same for each deepstack level."""
         visual = self.model.model.visual
         number = patches.shape[0]
         projection = visual.patch_embed.proj
@@ -77,9 +78,14 @@ class Network(nn.Module):
     def forward(
         self, tokens: Tensor, seen: Tensor, deep: list[Tensor], looking: Tensor
     ) -> tuple[Tensor, list[Tensor], Tensor]:
-        """Tokens [samples, length], padded on the right, and their pictures' encodings -> the last hidden states, those
-        of the layers that are kept, before any norm, and what the first head of the last layer looks at from the
-        tokens at `looking` [samples]: logits [samples, length]."""
+        """Run the text model.
+
+        `tokens`: [samples, length], padded on the right. `seen`, `deep`: the results of `encode` for each sample's
+        image. `looking`: [samples], positions for the attention logits.
+
+        Returns the last hidden states, the states after the kept layers (before the final norm), and the attention
+        logits [samples, length] of the first head of the last layer at the positions `looking`.
+        """
         text = self.model.model.language_model
         end = IMAGE_START + IMAGE_TOKENS
         states = text.embed_tokens(tokens)
@@ -102,8 +108,8 @@ class Network(nn.Module):
 
 
 def _looks(layer: nn.Module, states: Tensor, positions: tuple[Tensor, Tensor], looking: Tensor) -> Tensor:
-    """Attention logits of the layer's first head, [samples, length], from one token of each sample; those after it are
-    out of sight."""
+    """Return the attention logits [samples, length] of the layer's first head for one token of each sample. Later
+    tokens are masked."""
     attention, normed = layer.self_attn, layer.input_layernorm(states)
     shape = (*normed.shape[:2], -1, attention.head_dim)
     query = attention.q_norm(attention.q_proj(normed).view(shape))[:, None, :, 0]

@@ -1,4 +1,4 @@
-"""Questions about the cells of a picture, drawn at random so that each has one exact answer."""
+"""Random questions about the cells of an image. Each question has one exact answer."""
 
 import random
 from collections.abc import Iterable, Mapping
@@ -16,14 +16,14 @@ MIX: dict[Category, float] = {
     "choice": 0.22,
 }
 CHOICE_MIX: dict[Category, float] = {"path": 0.4, "count": 0.3, "where": 0.3}
-"""What training asks as multiple choice."""
+"""Shares of categories in the multiple-choice questions of the training."""
 TEST_CHOICE_MIX: dict[Category, float] = {"count": 0.5, "where": 0.5}
-"""What the benchmark asks so. Not paths: two models that are lost name the same of four letters by chance."""
+"""The same for the benchmark. Paths are left out: two wrong models often name the same of four letters by chance."""
 MOVES_MIX = {1: 0.4, 2: 0.4, 3: 0.2}
 
 
 def ask(rng: random.Random, cells: Cells, choice_mix: Mapping[Category, float] = CHOICE_MIX) -> Question:
-    """A question about these cells."""
+    """Draw a question about these cells."""
     while True:
         category = rng.choices(list(MIX), list(MIX.values()))[0]
         mix = choice_mix if category == "choice" else {category: 1.0}
@@ -33,7 +33,7 @@ def ask(rng: random.Random, cells: Cells, choice_mix: Mapping[Category, float] =
 
 
 def _ask(category: Category, rng: random.Random, cells: Cells) -> Question | None:
-    """One with a free answer; None if these cells have none of this category."""
+    """Draw a question with a free answer. Returns None if these cells allow no question of this category."""
     present = sorted({cell for cell in cells if cell != EMPTY})
     if category == "yes_no":
         subject = rng.choice(present if rng.random() < 0.5 else [kind for kind in KINDS if kind not in present])
@@ -50,7 +50,7 @@ def _ask(category: Category, rng: random.Random, cells: Cells) -> Question | Non
 
 
 def _countable(rng: random.Random, present: list[str]) -> str:
-    """A kind, colour or shape that is there, or (one in ten) perhaps not."""
+    """Draw a kind, colour or shape. It is present in nine of ten cases; in the others it may be absent."""
     kind = rng.choice(present if rng.random() < 0.9 else KINDS)
     return rng.choice([kind, *kind.split()])
 
@@ -60,7 +60,7 @@ def _thing(subject: str) -> str:
 
 
 def _ask_compare(rng: random.Random, cells: Cells) -> Question | None:
-    """Two colours, or two shapes, whose numbers differ by two or more."""
+    """Draw a comparison of two colours or two shapes whose counts differ by two or more."""
     pairs = [
         (first, second)
         for group in (tuple(COLOURS), SHAPES)
@@ -75,8 +75,7 @@ def _ask_compare(rng: random.Random, cells: Cells) -> Question | None:
 
 
 def _ask_path(rng: random.Random, cells: Cells) -> Question | None:
-    """A walk of one to three steps that starts at a shape that is there once to another shape, which enters no cell
-    twice."""
+    """Draw a path of one to three steps from a shape that is present once to another shape. It enters no cell twice."""
     once = [kind for kind in KINDS if cells.count(kind) == 1]
     for _ in range(100 if once else 0):
         start = rng.choice(once)
@@ -94,8 +93,11 @@ def _ask_path(rng: random.Random, cells: Cells) -> Question | None:
 
 
 def _options(question: Question, rng: random.Random, cells: Cells) -> tuple[str, ...]:
-    """Four different answers, the right one among them, in a random order: near numbers, or cells (of the picture as
-    far as possible) of which no two have a colour or a shape in common, so that one word tells them apart."""
+    """Draw four different answers in random order, one of them right.
+
+    They are close numbers, or cells without common words, so that one word distinguishes them. Cells of the image have
+    priority.
+    """
     options = [solve(question, cells).answer]
     if question.category == "count":
         near = [str(number) for number in range(10) if 1 <= abs(number - int(options[0])) <= 3]

@@ -1,4 +1,4 @@
-"""Training samples: a prompt of Appendix C about a picture, and the response a model should give."""
+"""Training samples: a prompt of Appendix C about an image, and the response to learn."""
 
 import random
 from dataclasses import dataclass
@@ -21,36 +21,36 @@ FORMS: dict[str, dict[Form, float]] = {
     "small": {"S": 0.42, "E": 0.08, "R": 0.42, "stage2": 0.08},
     "large": {"S": 0.42, "E": 0.08, "R": 0.26, "stage2": 0.06, "reference": 0.18},
 }
-"""How often each occurs in the training of either model: only the large one is given a reference."""
+"""Share of each prompt in the training of each model. Only the large model gets the `reference` prompt."""
 
 WRONG = 0.25
-"""Share of the thinking given to the model that is wrong: it learns to look for itself."""
+"""Share of wrong thinking in prompts that contain thinking. The model learns to check the image itself."""
 
 EXPLANATION = 0.2
-"""Share of the given thinking that is an explanation (E)."""
+"""Share of explanations (E) in prompts that contain thinking."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One picture, one prompt, one response."""
+    """One image, one prompt, one response."""
 
     cells: Cells
     question: Question
     form: Form
     prompt: str
-    """Everything after the picture in the user's turn."""
+    """All text after the image in the user's message."""
     response: str
     letter: str = ""
-    """Of the right option."""
+    """Letter of the right option. Empty for a free answer."""
 
 
-def draw_pictures(rng: random.Random, number: int) -> list[tuple[Cells, Image.Image]]:
-    """New pictures."""
+def draw_images(rng: random.Random, number: int) -> list[tuple[Cells, Image.Image]]:
+    """Draw new images with their cells."""
     return [(cells, draw(cells, rng)) for cells in (random_cells(rng) for _ in range(number))]
 
 
 def draw_sample(rng: random.Random, cells: Cells, name: str) -> Sample:
-    """One sample about these cells, of a form that the model of that name is trained on."""
+    """Draw one sample about these cells, with a prompt that the named model is trained on."""
     question = ask(rng, cells)
     form = rng.choices(list(FORMS[name]), list(FORMS[name].values()))[0]
     kind: Kind = "letter" if question.options else "word"

@@ -1,7 +1,7 @@
-"""The `shapes` benchmark: pictures of a grid of coloured shapes, questions about them, and exact answers.
+"""The images and questions of the `shapes` benchmark.
 
-A picture is a 3 x 3 grid of cells of 32 px; a cell is empty or holds one of 16 kinds (colour and shape). Everything
-follows from a `random.Random`: the same state gives the same picture and question.
+An image is a 3 x 3 grid of cells of 32 px. A cell is empty or holds one of 16 kinds, a kind being a colour and a shape.
+All drawing uses a given `random.Random`: the same state gives the same image and question.
 """
 
 import random
@@ -27,30 +27,31 @@ Category = Literal["yes_no", "count", "compare", "where", "path", "choice"]
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked. Its answer depends on the cells: `thinking.solve`."""
+    """A question. Its answer depends on the cells: see `thinking.solve`."""
 
     category: Category
     text: str
     subjects: tuple[str, ...] = ()
-    """yes_no, count: what is counted ("red circle", "red", "circle"). compare: two of them. path: its start."""
+    """yes_no, count: the subject to count ("red circle", "red", "circle"). compare: two of them. path: its start."""
     place: tuple[int, int] = (0, 0)
-    """where: the cell, row and column from 0."""
+    """where: row and column of the cell, from 0."""
     moves: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
-    """The answers that A, B, C and D stand for; empty for a question with a free answer."""
+    """The answers A, B, C and D. Empty for a question with a free answer."""
 
 
 def matches(cell: str, subject: str) -> bool:
-    """Whether a cell is what is counted: a kind, a colour or a shape."""
+    """Return whether a cell matches a subject: a kind, a colour or a shape."""
     return cell == subject or subject in cell.split()
 
 
 def count(cells: Cells, subject: str) -> int:
+    """Count the cells that match a subject."""
     return sum(matches(cell, subject) for cell in cells)
 
 
 def walk(start: tuple[int, int], moves: tuple[str, ...]) -> list[tuple[int, int]] | None:
-    """The cells a path enters after its start; None where it leaves the grid."""
+    """Return the cells of a path after its start, or None if the path leaves the grid."""
     row, column = start
     places = []
     for move in moves:
@@ -62,16 +63,16 @@ def walk(start: tuple[int, int], moves: tuple[str, ...]) -> list[tuple[int, int]
 
 
 def full_text(question: Question) -> str:
-    """The question as the task shows it: with its options, a line each, and a line break at the end."""
+    """Return the question as in the task: with its options, one per line, and a line break at the end."""
     lines = [question.text, *(f"{letter}. {option}" for letter, option in zip(LETTERS, question.options, strict=False))]
     return "\n".join(lines) + "\n"
 
 
-# --- Pictures -----------------------------------------------------------------------------------------
+# --- Images -----------------------------------------------------------------------------------------
 
 
 def random_cells(rng: random.Random) -> Cells:
-    """5 to 9 shapes; every picture has its own frequent colours and shapes, so that counts differ."""
+    """Draw 5 to 9 shapes. Every image has different frequent colours and shapes, so that counts differ."""
     colours = [rng.gammavariate(0.8, 1) + 0.02 for _ in COLOURS]
     shapes = [rng.gammavariate(0.8, 1) + 0.02 for _ in SHAPES]
     filled = rng.randint(5, 9)
@@ -87,9 +88,9 @@ def random_cells(rng: random.Random) -> Cells:
 
 
 def draw(cells: Cells, rng: random.Random) -> Image.Image:
-    """The picture, 96 x 96 px: sizes, places and shades vary a little."""
-    picture = Image.new("RGB", (SIDE * CELL, SIDE * CELL), (244, 244, 240))
-    pen = ImageDraw.Draw(picture)
+    """Draw the image, 96 x 96 px. Sizes, positions and shades vary a little."""
+    image = Image.new("RGB", (SIDE * CELL, SIDE * CELL), (244, 244, 240))
+    pen = ImageDraw.Draw(image)
     for number, cell in enumerate(cells):
         row, column = divmod(number, SIDE)
         pen.rectangle(
@@ -103,7 +104,7 @@ def draw(cells: Cells, rng: random.Random) -> Image.Image:
         x = column * CELL + rng.randint(3, CELL - size - 3)
         y = row * CELL + rng.randint(3, CELL - size - 3)
         _draw_shape(pen, shape, x, y, size, fill)
-    return picture
+    return image
 
 
 def _draw_shape(pen: ImageDraw.ImageDraw, shape: str, x: int, y: int, size: int, fill: tuple[int, ...]) -> None:

@@ -1,6 +1,6 @@
-"""What a model that sees the cells would say: thinking (R), explanation (E), short answer (S).
+"""The responses of a model that sees the cells: thinking (R), explanation (E), short answer (S).
 
-Steps are small enough for a network of a few layers: one cell, one tally, one move at a time.
+Steps are small enough for a network of a few layers: one cell, one count or one move at a time.
 """
 
 import random
@@ -13,17 +13,19 @@ from .shapes import EMPTY, KINDS, SIDE, Cells, Question, count, matches, walk
 
 @dataclass(frozen=True)
 class Solution:
-    """`answer` is what the task expects: the free answer, or the letter of the option."""
+    """The three responses to a question."""
 
     thinking: str
     explanation: str
     answer: str
+    """The answer that the task expects: the free answer, or the letter of the option."""
 
 
 def solve(question: Question, cells: Cells, start: tuple[int, int] | None = None) -> Solution:
-    """The solution by these cells. `start` makes a path begin at another cell than its start: a mistake on purpose.
+    """Solve a question with these cells. `start` makes a path begin at another cell, which is a mistake on purpose.
 
-    Raises `ValueError` if the cells have no answer: no start, a path that leaves the grid, an answer that is no option.
+    Raises `ValueError` if the cells give no answer: no start, a path that leaves the grid, an answer that is not one of
+    the options.
     """
     thinking, explanation, answer = {
         "yes_no": _yes_no,
@@ -40,12 +42,12 @@ def solve(question: Question, cells: Cells, start: tuple[int, int] | None = None
 
 
 def short(answer: str) -> str:
-    """The response to a Simple, Stage 2 or Reason Transfer prompt."""
+    """Return the response to a Simple, Stage 2 or Reason Transfer prompt."""
     return f"[[{answer}]]"
 
 
 def mistaken(question: Question, cells: Cells, rng: random.Random) -> Solution | None:
-    """A solution that goes wrong in one place and is consistent from there on; None if no such one was found."""
+    """Draw a solution with one mistake, consistent after the mistake. Returns None if 20 attempts find none."""
     right = solve(question, cells).answer
     for _ in range(20):
         wrong, start = list(cells), None
@@ -68,13 +70,13 @@ def _rows(cells: Cells) -> list[Cells]:
 
 
 def listed(cell: str) -> str:
-    """A cell in a row of the listing, "|red-circle". Its tokens are others than those of "red circle" in a question, so
-    a small network tells at once what is asked from what was seen."""
+    """Return a cell of the listing, "|red-circle". Its tokens differ from those of "red circle" in a question, so that
+    a small network can distinguish the question from the listing."""
     return "|" + cell.replace(" ", "-")
 
 
 def _tally(cells: Cells, subjects: tuple[str, ...]) -> str:
-    """Every cell with the numbers counted so far, a line each row."""
+    """Return every cell with the counts so far, one line per row."""
     totals = [0] * len(subjects)
     lines = []
     for number, row in enumerate(_rows(cells), start=1):
@@ -111,7 +113,7 @@ def _count(question: Question, cells: Cells, start: object) -> tuple[str, str, s
 def _compare(question: Question, cells: Cells, start: object) -> tuple[str, str, str]:
     first, second = (count(cells, subject) for subject in question.subjects)
     if first == second:
-        raise ValueError("the two are as many")
+        raise ValueError("the two counts are equal")
     answer = "yes" if first > second else "no"
     conclusion = f"The counts are {first}-{second}, so {answer}."
     return f"{_tally(cells, question.subjects)}\n{conclusion}", conclusion, answer
