@@ -1,6 +1,10 @@
-"""The command `lmms-eval-mai`, also `python -m lmms_eval_mai`: shows what this package has, and checks a set-up.
+"""The command `lmms-eval-mai`, also `python -m lmms_eval_mai`: lists pairs and task files, and checks a set-up.
 
-It does not run evaluations; `lmms-eval` does.
+The parser and the short commands are here. `doctor.py` checks the packages, the devices, the arguments and the tasks.
+
+This package may import all others, and no other package imports it. It does not run evaluations; `lmms-eval` does.
+
+To add a command, add a parser to `_parser` and a branch to `main`, and put its work into a module of its own.
 """
 
 import argparse

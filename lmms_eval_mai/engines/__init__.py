@@ -1,1 +1,13 @@
-"""The engines. `base` is their contract, `build` builds an engine, and `restart` and `time_sharing` wrap one."""
+"""The engines: each of them runs one model.
+
+Start with `base.py`, the contract of all engines. There are four kinds: `vllm/`, `transformers/`, `openai/` (any
+OpenAI-compatible endpoint) and `scripted.py` (recorded answers). `build.py` lists them and builds one. `restart.py` and
+`time_sharing.py` wrap an engine of any kind.
+
+This package knows models, prompts and calls. It does not know lmms-eval, the method, the journal or any benchmark. The
+library of an engine is imported only when that engine is used.
+
+To add an engine argument, add a field to the options of that engine (`OPTIONS` in `build.py` names the class). To add
+an engine, write a class with the methods of `Engine`, and add it to `ENGINES` and `OPTIONS` in `build.py`. A new figure
+of a call (tokens, seconds) is a field of `Call` in `base.py`.
+"""

@@ -1,0 +1,10 @@
+"""The `transformers` engine: a model in this process, run by Hugging Face transformers.
+
+`engine.py` implements the engine contract, `batching.py` makes batches of waiting calls, `inputs.py` turns a chat into
+model inputs, and `generation.py` has the arguments and the stopping criterion of `generate`.
+
+This package knows transformers and PyTorch. It does not know the other engines, the method or lmms-eval.
+
+To add an argument, add a field to `TransformersOptions` in `options.py`; if it cannot change an answer, also add its
+name to `PERFORMANCE_ARGUMENTS`.
+"""
