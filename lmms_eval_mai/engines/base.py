@@ -141,6 +141,9 @@ class Engine(Protocol):
     def identity(self) -> Identity:
         """Return everything about the engine that can change an answer. Call `validate` first."""
 
+    def starts_alone(self) -> bool:
+        """Return whether no other engine of this machine may start at the same time. Call `validate` first."""
+
     async def start(self) -> None:
         """Start the engine. Raises `EngineStartError`."""
 

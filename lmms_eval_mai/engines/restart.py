@@ -46,7 +46,7 @@ class RestartingEngine(EngineWrapper[Engine]):
     ) -> None:
         """`restarts`: number of restarts after crashes that no single call explains. None: never restart, because the
         engine runs in a server. `call_timeout`: seconds for one call, its time in the engine's queue included.
-        `starting`: held while an engine starts; engines of one machine share it, because each measures the free memory.
+        `starting`: held while the engine starts; engines that must start one after the other share it.
         """
         super().__init__(engine)
         self._can_restart = restarts is not None

@@ -90,6 +90,9 @@ class ScriptedEngine:
     def describe(self) -> str:
         return f"replays recorded answers, {self._options.slots} at a time"
 
+    def starts_alone(self) -> bool:
+        return False
+
     def identity(self) -> Identity:
         name = getattr(self._source, "name", None) or getattr(self._source, "__qualname__", type(self._source).__name__)
         faults = {**self._options.rates(), "fault_seed": self._options.fault_seed}

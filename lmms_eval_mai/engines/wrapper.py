@@ -26,6 +26,9 @@ class EngineWrapper(Generic[E]):
     def identity(self) -> Identity:
         return self._engine.identity()
 
+    def starts_alone(self) -> bool:
+        return self._engine.starts_alone()
+
     async def start(self) -> None:
         await self._engine.start()
 

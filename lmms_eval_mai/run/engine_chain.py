@@ -1,12 +1,13 @@
 """Builds the engines of a run, each inside its wrappers."""
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from typing import cast
 
 from loguru import logger
 
-from lmms_eval_mai.engines.base import Engine
+from lmms_eval_mai.engines.base import Engine, EngineConfig
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.restart import RestartingEngine
 from lmms_eval_mai.engines.time_sharing import SleepableEngine, TimeSharedEngine, TimeSharing
@@ -27,9 +28,30 @@ def build_engines(config: Config, journal: Callable[[], Journal | None]) -> dict
         engine.validate()
         # This process cannot restart a server; the openai engine waits for it.
         restarts = None if side.engine == "openai" else config.engine_restarts
-        engines[side.side] = wrapped = wrap(engine, journal, restarts, config.call_timeout, starting, time_sharing)
-        logger.info(f"mai_cascade: {side.side}={side.model} on {side.engine}: {wrapped.describe()}")
+        lock = starting if engine.starts_alone() else None
+        engines[side.side] = wrap(engine, journal, restarts, config.call_timeout, lock, time_sharing)
     return engines
+
+
+async def start_engines(engines: Mapping[str, Engine], config: Config) -> None:
+    """Start the engines at the same time, as far as they may (`Engine.starts_alone`). If one fails, the others are
+    cancelled; close them."""
+    configs: dict[str, EngineConfig] = {engine.side: engine for engine in config.engines()}
+    starts = [asyncio.ensure_future(_start(engine, configs[engine.side])) for engine in engines.values()]
+    try:
+        await asyncio.gather(*starts)
+    except BaseException:
+        for start in starts:
+            start.cancel()
+        await asyncio.gather(*starts, return_exceptions=True)
+        raise
+
+
+async def _start(engine: Engine, config: EngineConfig) -> None:
+    started_at = time.perf_counter()
+    logger.info(f"mai_cascade: starting {config.side}={config.model} with {config.engine}: {engine.describe()}.")
+    await engine.start()
+    logger.info(f"mai_cascade: {config.side} is ready after {time.perf_counter() - started_at:.0f} s.")
 
 
 def wrap(
@@ -37,7 +59,7 @@ def wrap(
     journal: Callable[[], Journal | None],
     restarts: int | None,
     call_timeout: float | None,
-    starting: asyncio.Lock,
+    starting: asyncio.Lock | None,
     time_sharing: TimeSharing | None,
 ) -> Engine:
     """Put an engine into its wrappers. This function alone decides their order. From the outside to the inside:

@@ -40,6 +40,19 @@ class LoopThread:
             raise
 
     def close(self) -> None:
+        """Cancel the tasks that are left, and end the thread."""
+        asyncio.run_coroutine_threadsafe(_cancel_other_tasks(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+async def _cancel_other_tasks() -> None:
+    """A loop that is closed before its tasks end prints "Task was destroyed but it is pending". Wait for them, but at
+    most 1 s: a task may ignore its cancellation."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if others:
+        ended, _ = await asyncio.wait(others, timeout=1)
+        await asyncio.gather(*ended, return_exceptions=True)

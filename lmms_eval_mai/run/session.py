@@ -20,7 +20,7 @@ from lmms_eval_mai.paper.sample import Sample, Trace
 from lmms_eval_mai.paper.sample_run import Pair
 from lmms_eval_mai.run import fingerprint, table
 from lmms_eval_mai.run.config import Config
-from lmms_eval_mai.run.engine_chain import build_engines
+from lmms_eval_mai.run.engine_chain import build_engines, start_engines
 from lmms_eval_mai.run.event_loop import LoopThread
 from lmms_eval_mai.run.journal import Journal
 from lmms_eval_mai.run.journal_files import SampleKey, default_folder
@@ -159,10 +159,9 @@ class Session:
         self._loop.run(coroutine)
 
     async def _start(self, sides: Sequence[str]) -> None:
-        for side in sides:  # one after the other: each engine measures the free memory
-            if side not in self._running:
-                await self._engines[side].start()
-                self._running.add(side)
+        new = [side for side in sides if side not in self._running]
+        await start_engines({side: self._engines[side] for side in new}, self.config)
+        self._running.update(new)
 
     async def _close_all(self) -> None:
         if self._journal is not None and not self._journal.closed:

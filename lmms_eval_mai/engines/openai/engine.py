@@ -72,6 +72,9 @@ class OpenAIEngine:
         replicas = f"{len(self._urls)} replicas, " if len(self._urls) > 1 else ""
         return f"{replicas}up to {self._options.concurrency} calls at once{' each' if replicas else ''}"
 
+    def starts_alone(self) -> bool:
+        return False
+
     def identity(self) -> Identity:
         """Return the identity of the served model. Its name and context are known after `start`."""
         return {

@@ -13,6 +13,7 @@ from typing import Any
 
 from lmms_eval_mai.engines.base import Call, EngineConfig, Identity, Message, Prompt, Sampling, Side
 from lmms_eval_mai.engines.checkpoints import argument_identity, checkpoint_identity
+from lmms_eval_mai.engines.logs import transformers_without_progress_bars
 from lmms_eval_mai.engines.messages import reserved_answer_tokens, without_thinking
 from lmms_eval_mai.engines.transformers.batching import BatchTimes, Request, next_batch, to_call
 from lmms_eval_mai.engines.transformers.generation import StopWhenCancelled, generation_config, reset_generation_config
@@ -71,6 +72,9 @@ class TransformersEngine:
         if self._options.assistant_model is not None:
             calls = f"one call at a time, {self._options.assistant_model} drafts tokens"
         return f"on {self._device()}, dtype {self._options.dtype}, {calls}"
+
+    def starts_alone(self) -> bool:
+        return True  # transformers sets the default dtype of the whole process while it loads a model
 
     def identity(self) -> Identity:
         import transformers
@@ -146,9 +150,10 @@ class TransformersEngine:
         source = {"revision": options.revision, "trust_remote_code": options.trust_remote_code}
         try:
             self._inputs = InputBuilder(AutoProcessor.from_pretrained(path, **source))
-            self._model = self._load_model(path, **source)
-            if options.assistant_model is not None:
-                self._assistant = self._load_model(os.path.expanduser(options.assistant_model))
+            with transformers_without_progress_bars():
+                self._model = self._load_model(path, **source)
+                if options.assistant_model is not None:
+                    self._assistant = self._load_model(os.path.expanduser(options.assistant_model))
         except Exception as error:
             raise EngineStartError(
                 f"transformers cannot load {self.side}={self._config.model}: {error_text(error)} The engine's "

@@ -1,15 +1,16 @@
-"""What vLLM is told: where it runs, its engine arguments, how to decode."""
+"""The arguments that vLLM gets: platform, engine arguments with our defaults, and decoding."""
 
 import dataclasses
 from typing import Any
 
 from lmms_eval_mai.engines.base import EngineConfig, Sampling
 from lmms_eval_mai.engines.checkpoints import check_checkpoint
-from lmms_eval_mai.engines.vllm.placement import Platform
-from lmms_eval_mai.errors import EngineUnavailable
+from lmms_eval_mai.engines.vllm.memory import cpu_kv_cache_bytes
+from lmms_eval_mai.engines.vllm.placement import Platform, threads_are_bound, worker_count
+from lmms_eval_mai.errors import ArgumentError, EngineUnavailable
 
 INSTALL = (
-    'Install it with `pip install "lmms-eval-mai[vllm]"` on a machine with a GPU; on one without, with '
+    'Install it with `pip install "lmms-eval-mai[vllm]"` on a machine with a GPU, or without a GPU with '
     '`pip install "lmms-eval-mai[cpu]" --extra-index-url https://download.pytorch.org/whl/cpu`.'
 )
 
@@ -18,11 +19,16 @@ PERFORMANCE_ARGUMENTS = {
     *("max_num_batched_tokens", "block_size", "enforce_eager", "disable_log_stats", "load_format", "download_dir"),
     *("mm_processor_cache_gb", "enable_prefix_caching", "enable_sleep_mode", "distributed_executor_backend"),
 }
-"""Arguments that say how fast or where, and not what: a run that is resumed may have others."""
+"""Arguments that change speed or place but no answer. A run may be resumed with other values."""
+
+MAX_MODEL_LEN: dict[Platform, int] = {"cuda": 32768, "cpu": 8192}
+"""Default context in tokens. Qwen3-VL's own 262,144 tokens need 36 GiB of KV cache per sequence (8B)."""
+
+UNIPROC_EXECUTOR = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 
 
 def platform() -> Platform:
-    """Where vLLM would run here. Raises `EngineUnavailable` with the command that installs it."""
+    """Return where vLLM runs on this machine. Raises `EngineUnavailable` with the command that installs vLLM."""
     try:
         from vllm.platforms import current_platform
     except ImportError as error:
@@ -39,6 +45,7 @@ def platform() -> Platform:
 
 
 def engine_args(config: EngineConfig, arguments: dict[str, Any]) -> Any:
+    """Return vLLM's `AsyncEngineArgs`. Raises `ArgumentError` if the checkpoint does not exist."""
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     fields = {f.name: str(f.type) for f in dataclasses.fields(AsyncEngineArgs)}
@@ -48,6 +55,39 @@ def engine_args(config: EngineConfig, arguments: dict[str, Any]) -> Any:
             arguments[name] = int(value)
     check_checkpoint(config.side, config.model)
     return AsyncEngineArgs(model=config.model, **arguments)
+
+
+def set_defaults(
+    engine_args: Any, config: EngineConfig, model_config: Any, gpus: list[str] | None, platform: Platform
+) -> None:
+    """Set arguments that the user left out and whose default in vLLM does not suit a pair."""
+    given = config.arguments
+    if "max_model_len" not in given:
+        engine_args.max_model_len = min(model_config.max_model_len, MAX_MODEL_LEN[platform])
+    if gpus is not None and "tensor_parallel_size" not in given:
+        engine_args.tensor_parallel_size = len(gpus)
+    if platform != "cpu":
+        return
+    # On a CPU vLLM runs an engine's core and worker in two processes ("uni" is read as "mp"), which wait for each other
+    # by spinning. It needs two processes to bind threads. Ours are not bound, so one process is enough.
+    one_process = worker_count(engine_args) == 1 and not threads_are_bound()
+    if one_process and "distributed_executor_backend" not in given:
+        engine_args.distributed_executor_backend = UNIPROC_EXECUTOR
+    if "enforce_eager" not in given:
+        engine_args.enforce_eager = True  # compilation takes minutes and needs a C++ compiler
+    if "block_size" not in given:
+        engine_args.block_size = 32  # a short prompt never fills a block of 128, the default, so it is never cached
+    if "kv_cache_memory_bytes" not in given:
+        engine_args.kv_cache_memory_bytes = cpu_kv_cache_bytes(model_config, engine_args.max_model_len)
+
+
+def check_reads_images(config: EngineConfig, model_config: Any) -> None:
+    """Refuse a model without vision. Raises `ArgumentError`."""
+    if not model_config.is_multimodal_model:
+        raise ArgumentError(
+            f"{config.side}={config.model} cannot read images: its architecture "
+            f"({', '.join(model_config.architectures)}) is text-only. Give a vision-language model."
+        )
 
 
 def sampling_params(sampling: Sampling) -> Any:

@@ -1,38 +1,49 @@
-"""What vLLM refuses, in this package's errors and sentences."""
+"""Translates vLLM's errors into this package's errors and sentences."""
 
 from lmms_eval_mai.engines.base import EngineConfig, Image, Prompt
 from lmms_eval_mai.engines.messages import is_too_long
-from lmms_eval_mai.errors import PromptTooLong, SampleError, UnreadableImage
+from lmms_eval_mai.engines.vllm.logs import StartLog
+from lmms_eval_mai.engines.vllm.processes import MISSING_GUARD
+from lmms_eval_mai.errors import EngineStartError, PromptTooLong, SampleError, UnreadableImage
 from lmms_eval_mai.redaction import one_line, redacted
 
 
 def sample_error(prompt: Prompt, config: EngineConfig, context: int, error: Exception) -> SampleError:
-    """A request that was refused. `context`: tokens the model takes."""
-    why = reason(error.__cause__ or error)
+    """Return the error of a request that vLLM refused. `context`: the model's context in tokens."""
+    reason = error_text(error.__cause__ or error)
     if is_too_long(str(error)):
         return PromptTooLong(
-            f"{prompt.key}: the prompt does not fit the context of {config.model}, {context} tokens ({why}). Raise "
+            f"{prompt.key}: the prompt does not fit the context of {config.model}, {context} tokens ({reason}). Raise "
             f'{config.side}_max_model_len, or shrink images with {config.side}_mm_processor_kwargs={{"max_pixels":N}} '
             '(InternVL: {"max_patches":N}).'
         )
-    if "Processor" in str(error) and any(isinstance(b, Image) for message in prompt.messages for b in message.content):
+    has_image = any(isinstance(part, Image) for message in prompt.messages for part in message.content)
+    if has_image and "Processor" in str(error):
         return UnreadableImage(
-            f"{prompt.key}: the image could not be prepared for {config.model} ({why}). Check the document's image."
+            f"{prompt.key}: the image could not be prepared for {config.model} ({reason}). Check the document's image."
         )
-    return SampleError(f"{prompt.key}: vLLM failed on this request to {config.model} ({type(error).__name__}: {why}).")
-
-
-def start_error_text(config: EngineConfig, error: Exception) -> str:
-    """An engine that does not start."""
-    return (
-        f"vLLM cannot start {config.side}={config.model}: {reason(error)} Its arguments here: "
-        f"{redacted(config.arguments) or 'none'}. Check the name or path, and `{config.side}_<argument>` values."
+    return SampleError(
+        f"{prompt.key}: vLLM failed on this request to {config.model} ({type(error).__name__}: {reason})."
     )
 
 
-def reason(error: BaseException) -> str:
-    """What an error of vLLM says, in one line of at most 400 characters."""
-    if callable(details := getattr(error, "errors", None)):  # pydantic: its first line is but a count
+def start_error(config: EngineConfig, error: Exception, log: StartLog | None = None) -> EngineStartError:
+    """Return the error of an engine that did not start. `log`: what its processes logged."""
+    text = log.text() if log is not None else ""
+    name = f"vLLM cannot start {config.side}={config.model}"
+    if log is not None and MISSING_GUARD in text:
+        return EngineStartError(f"{name}. {MISSING_GUARD}")
+    reason = (log.root_cause() if log is not None else None) or error_text(error)
+    message = (
+        f"{name}: {one_line(reason).rstrip('.')}. Its arguments here: {redacted(config.arguments) or 'none'}. Check "
+        f"the name or path, and the `{config.side}_<argument>` values."
+    )
+    return EngineStartError(f"{message}\nThe end of its log:\n{text}" if text else message)
+
+
+def error_text(error: BaseException) -> str:
+    """Return the message of an error of vLLM as one line of at most 400 characters."""
+    if callable(details := getattr(error, "errors", None)):  # pydantic's first line is only a count of errors
         text = "; ".join(" ".join([*map(str, detail["loc"]), detail["msg"]]) for detail in details())
     else:
         text = str(error)

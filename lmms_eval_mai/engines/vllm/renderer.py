@@ -1,13 +1,14 @@
-"""A chat as vLLM's engine takes it. Template, tokens and images are vLLM's own, but for one thing: text that looks like
-a special token stays text.
+"""Turns a chat into the input of vLLM's engine, with vLLM's own chat template, tokenizer and image preparation.
 
-`<|im_end|>` in a document, or in the small model's thinking, would end the turn; `<|image_pad|>` would be taken for a
-picture. So in a chat that holds such text, every text is first hidden behind a mark that no template touches, and put
-in its place as tokens of plain text.
+One thing differs from vLLM: text that looks like a special token stays text. `<|im_end|>` in a document, or in the
+small model's thinking, would end the chat message; `<|image_pad|>` would be read as an image. So if a chat contains
+such text, every text of it is replaced by a mark that no template changes. After the template was applied, each mark is
+replaced by the tokens of its literal text.
 
-Some models' place for a picture is plain text itself (InternVL's `<image>`). vLLM looks for its tokens, and where they
-are not found, since `>` and a line break are one token, it replaces in the decoded text and reads that anew, special
-tokens and all. So its tokens are kept apart in the template, and are never those of the same letters in a text.
+In some models the placeholder of an image is ordinary text (InternVL's `<image>`). vLLM looks for its tokens. If it
+does not find them, because `>` and a line break are one token, it replaces the placeholder in the decoded text and
+tokenizes that text again, with its special tokens. So here the placeholder of the template always gets its own tokens,
+and the same letters in a text never get these tokens.
 """
 
 import asyncio
@@ -16,31 +17,31 @@ import re
 import secrets
 import time
 import weakref
-from concurrent.futures import Future
 from typing import Any
 
 from lmms_eval_mai.engines.base import Image, Message
 from lmms_eval_mai.engines.literal_text import LiteralTokenizer, special_tokens
 from lmms_eval_mai.engines.messages import merge_adjacent_text
+from lmms_eval_mai.engines.vllm.internals import clear_image_cache
 
 
 class Renderer:
-    """vLLM's renderer of one kind of prompts."""
+    """A renderer of vLLM. Engines that prepare prompts alike share one (`renderer_sharing.py`)."""
 
     def __init__(self, renderer: Any) -> None:
         self._renderer = renderer
         tokenizer = renderer.get_tokenizer()
-        self._place = image_placeholder(renderer.model_config, special_tokens(tokenizer))
-        self.plain = LiteralTokenizer(tokenizer, [self._place] if self._place else [])
-        self._place_tokens = self.plain.tokens(self._place) if self._place else []
-        # vLLM's own is held by circles of references, and its pictures may take gigabytes.
-        weakref.finalize(self, _end, renderer).atexit = False
+        self._placeholder = image_placeholder(renderer.model_config, special_tokens(tokenizer))
+        self.literal = LiteralTokenizer(tokenizer, [self._placeholder] if self._placeholder else [])
+        self._placeholder_tokens = self.literal.tokens(self._placeholder) if self._placeholder else []
+        # vLLM's renderer is part of reference cycles, and its images may take gigabytes until they are collected.
+        weakref.finalize(self, _shut_down, renderer).atexit = False
 
     async def render(self, messages: tuple[Message, ...]) -> Any:
-        """The engine's input. Raises what vLLM raises for prompts that do not fit and pictures it cannot take.
+        """Return the engine's input. Raises vLLM's errors if the prompt does not fit or an image cannot be prepared.
 
-        vLLM waits with `asyncio.wait_for`, which before Python 3.12 forgets a cancellation that comes just as the
-        waiting ends (CPython's issue #86296): so this does not wait for the end of a cancelled rendering.
+        vLLM waits with `asyncio.wait_for`, which before Python 3.12 loses a cancellation that arrives at the end of the
+        wait (CPython issue #86296). So a cancelled caller does not wait for the end of the rendering.
         """
         rendering = asyncio.ensure_future(self._render(messages))
         try:
@@ -50,7 +51,7 @@ class Renderer:
             raise
 
     async def clear_caches(self) -> None:
-        """Empty the cache of pictures."""
+        """Empty the cache of prepared images."""
         await asyncio.wrap_future(clear_image_cache(self._renderer))
 
     async def _render(self, messages: tuple[Message, ...]) -> Any:
@@ -58,75 +59,80 @@ class Renderer:
 
         hidden: list[str] = []
         mark = secrets.token_hex(4) if self._looks_special(messages) else None
-        chat = [_message(message, mark, hidden) for message in messages]
+        chat = [_chat_message(message, mark, hidden) for message in messages]
         parameters = ChatParams(chat_template_kwargs={"add_generation_prompt": True, "tokenize": False})
         _, prompt = await self._renderer.render_messages_async(chat, parameters)
         if mark is not None:
-            text = prompt.pop("prompt")
-            prompt["prompt_token_ids"] = self._tokens(text, mark, hidden)
+            prompt["prompt_token_ids"] = self._replace_marks(prompt.pop("prompt"), mark, hidden)
         (tokens,) = await self._renderer.tokenize_prompts_async([prompt], self._renderer.default_chat_tok_params)
         return await self._renderer.process_for_engine_async(tokens, time.time(), skip_mm_cache=True)
 
     def _looks_special(self, messages: tuple[Message, ...]) -> bool:
-        texts = ("".join(block for block in message.content if isinstance(block, str)) for message in messages)
-        return any(map(self.plain.is_marked, texts))
+        texts = ("".join(part for part in message.content if isinstance(part, str)) for message in messages)
+        return any(map(self.literal.is_marked, texts))
 
-    def _tokens(self, text: str, mark: str, hidden: list[str]) -> list[int]:
-        """The template's parts with their special tokens, the hidden texts without any."""
+    def _replace_marks(self, text: str, mark: str, hidden: list[str]) -> list[int]:
+        """Return the tokens of the template's text, with the literal tokens of a hidden text at each mark."""
         ids: list[int] = []
-        for number, part in enumerate(re.split(f"{mark}-(\\d+)-", text)):
-            if number % 2:
-                ids += self._text_without_places(hidden[int(part)])
-                continue
-            for place, piece in enumerate(part.split(self._place) if self._place else [part]):
-                ids += self._place_tokens if place else []
-                ids += self.plain.tokens(piece, special=True)
+        parts = re.split(f"{mark}-(\\d+)-", text)  # template text and numbers of hidden texts take turns
+        for template_text, number in itertools.zip_longest(parts[::2], parts[1::2]):
+            ids += self._template_tokens(template_text)
+            if number is not None:
+                ids += self._literal_tokens(hidden[int(number)])
         return ids
 
-    def _text_without_places(self, text: str) -> list[int]:
-        """A text's tokens; those of a picture's place in it are cut otherwise, inside their first long one."""
-        if not self._place or self._place not in text:
-            return self.plain.tokens(text)
-        starts = [self.plain.text(self._place_tokens[:n]) for n in range(len(self._place_tokens) + 1)]
-        cut = next((len(a) + 1 for a, b in itertools.pairwise(starts) if len(b) > len(a) + 1), 1)
-        first, last = self._place[:cut], self._place[cut:]
-        pieces = text.split(self._place)
-        fragments = [last * (n > 0) + piece + first * (n + 1 < len(pieces)) for n, piece in enumerate(pieces)]
-        return [token for fragment in fragments for token in self.plain.tokens(fragment)]
+    def _template_tokens(self, text: str) -> list[int]:
+        """Return the tokens of text of the template. Special tokens and placeholders keep their meaning."""
+        first, *others = text.split(self._placeholder) if self._placeholder else [text]
+        ids = self.literal.tokens(first, special=True)
+        for other in others:
+            ids += self._placeholder_tokens + self.literal.tokens(other, special=True)
+        return ids
+
+    def _literal_tokens(self, text: str) -> list[int]:
+        """Return the tokens of a text in which nothing is special. A placeholder in it is cut inside its first token
+        that has several characters, so it gets other tokens than the template's."""
+        if not self._placeholder or self._placeholder not in text:
+            return self.literal.tokens(text)
+        cut = self._cut_position()
+        head, tail = self._placeholder[:cut], self._placeholder[cut:]
+        first, *others = text.split(self._placeholder)
+        fragments = [first]
+        for other in others:
+            fragments[-1] += head
+            fragments.append(tail + other)
+        return [token for fragment in fragments for token in self.literal.tokens(fragment)]
+
+    def _cut_position(self) -> int:
+        """Return the position after the first character of the placeholder's first token with several characters."""
+        tokens = self._placeholder_tokens
+        lengths = [len(self.literal.text(tokens[:count])) for count in range(len(tokens) + 1)]
+        return next((start + 1 for start, end in itertools.pairwise(lengths) if end > start + 1), 1)
 
 
-def clear_image_cache(renderer: Any) -> "Future[None]":
-    """In the one thread that uses their cache, between two of them: one may be in work that nobody waits for."""
-    cache = renderer._mm_processor_only_cache
-    dropped: Future[None] = renderer._mm_executor.submit(lambda: None if cache is None else cache.clear_cache())
-    return dropped
-
-
-def _end(renderer: Any) -> None:
+def _shut_down(renderer: Any) -> None:
     clear_image_cache(renderer)
     renderer.shutdown()
 
 
 def image_placeholder(model_config: Any, special: list[str]) -> str | None:
-    """What stands for a picture in a prompt, if it is plain text."""
+    """Return the text that stands for an image in a prompt. None: it is a special token, or there is none."""
     from vllm.model_executor.model_loader import get_model_cls
 
-    if not model_config.is_multimodal_model:
-        return None
     model: Any = get_model_cls(model_config)
-    place: str | None = model.get_placeholder_str("image", 1)
-    return None if place is None or any(token in place for token in special) else place
+    placeholder: str | None = model.get_placeholder_str("image", 1)
+    return None if placeholder is None or any(token in placeholder for token in special) else placeholder
 
 
-def _message(message: Message, mark: str | None, hidden: list[str]) -> dict[str, Any]:
-    """A chat message as vLLM takes it."""
+def _chat_message(message: Message, mark: str | None, hidden: list[str]) -> dict[str, Any]:
+    """Return the message in vLLM's format. With a mark, append its texts to `hidden` and put marks in their place."""
     content: list[dict[str, Any]] = []
-    for block in merge_adjacent_text(message.content):
-        if isinstance(block, Image):
-            content.append({"type": "image_pil", "image_pil": block.pixels, "uuid": block.uuid})
+    for part in merge_adjacent_text(message.content):
+        if isinstance(part, Image):
+            content.append({"type": "image_pil", "image_pil": part.pixels, "uuid": part.uuid})
             continue
         if mark is not None:
-            hidden.append(block)
-            block = f"{mark}-{len(hidden) - 1}-"
-        content.append({"type": "text", "text": block})
+            hidden.append(part)
+            part = f"{mark}-{len(hidden) - 1}-"
+        content.append({"type": "text", "text": part})
     return {"role": message.role, "content": content}

@@ -1,54 +1,57 @@
-"""One renderer for all engines that prepare prompts alike, so that a picture is prepared once for both models of a
-cascade.
+"""Shares one renderer between all engines that prepare prompts alike, so that an image is prepared once for both models
+of a pair.
 
-It is none of those that each `AsyncLLM` has of its own: those go with their engines. ModelInput pictures are kept here
-and nowhere else, and go to an engine with every prompt. vLLM's own cache, which sends a picture once and has both
-processes remember that, serves one engine only, and where the first prompt was refused on its way the next one's
-picture is missing (vLLM's issue #46354).
+Each `AsyncLLM` has a renderer of its own, which is not used here, because it is closed with its engine. Prepared images
+are kept by the shared renderer only and are sent to an engine with every prompt. vLLM has another cache, which sends an
+image once, and both processes remember it. That cache serves one engine only, and after a refused prompt the next
+prompt with the same image fails (vLLM issue #46354).
 """
 
 import copy
 import hashlib
+import re
 import threading
 import weakref
 from typing import Any
 
 from lmms_eval_mai.engines.vllm.renderer import Renderer
 
-_SHARED: "weakref.WeakValueDictionary[str, Renderer]" = weakref.WeakValueDictionary()
-_MAKING = threading.Lock()
+_renderers: "weakref.WeakValueDictionary[str, Renderer]" = weakref.WeakValueDictionary()
+"""Compatibility key -> renderer."""
+_lock = threading.Lock()
 
 
-def shared_renderer(vllm_config: Any, cache_gib: float) -> Renderer:
-    """The renderer of an engine, shared with any other that prepares prompts alike. `cache_gib`: for prepared pictures;
-    of two engines, the first one's.
+def shared_renderer(vllm_config: Any, image_cache_gib: float) -> Renderer:
+    """Return a renderer for an engine; engines that prepare prompts alike get the same one. Blocks while vLLM loads
+    tokenizer and processor.
 
-    Blocks while vLLM loads tokenizer and processor."""
+    `image_cache_gib`: size of the cache of prepared images. The first of two engines decides.
+    """
     from vllm.renderers import renderer_from_config
 
-    renderer = renderer_from_config(_with_cache(vllm_config, cache_gib))
-    with _MAKING:
-        alike = compatibility_key(renderer)
-        shared = _SHARED.get(alike) if alike else None
+    renderer = renderer_from_config(_with_image_cache(vllm_config, image_cache_gib))
+    with _lock:
+        key = compatibility_key(renderer)
+        shared = _renderers.get(key) if key else None
         if shared is not None:
             renderer.shutdown()
             return shared
         shared = Renderer(renderer)
-        if alike:
-            _SHARED[alike] = shared
+        if key:
+            _renderers[key] = shared
         return shared
 
 
-def _with_cache(vllm_config: Any, gib: float) -> Any:
-    """A copy whose renderer keeps pictures; the engine's own configuration has no such cache."""
+def _with_image_cache(vllm_config: Any, gib: float) -> Any:
+    """Return a copy with an image cache for the renderer. The engine's own configuration has no such cache."""
     model = vllm_config.model_config
-    if not model.is_multimodal_model or model.is_encoder_decoder:  # vLLM keeps none for these
+    if model.is_encoder_decoder:  # vLLM caches no images for these
         return vllm_config
     changed = copy.copy(vllm_config)
     changed.model_config = copy.copy(model)
     changed.model_config.multimodal_config = copy.copy(model.multimodal_config)
     changed.model_config.multimodal_config.mm_processor_cache_gb = gib
-    changed.model_config.multimodal_config.mm_processor_cache_type = "lru"  # "shm" would set memory aside for nothing
+    changed.model_config.multimodal_config.mm_processor_cache_type = "lru"  # "shm" would reserve unused memory
     return changed
 
 
@@ -57,39 +60,47 @@ PROMPT_IRRELEVANT_FIELDS = {
     *("num_heads", "deepstack_visual_indexes", "fullatt_block_indexes", "initializer_range", "tie_word_embeddings"),
     *("dtype", "torch_dtype", "_name_or_path", "transformers_version"),
 }
-"""What of a model's configuration says nothing about its prompts, in its vision part too."""
-OF_TEXT = ("model_type", "bos_token_id", "eos_token_id", "pad_token_id")
-"""What of its text part does."""
+"""Fields of a model's configuration, and of its vision part, that do not change prompts. Unknown fields are assumed to
+matter."""
+TEXT_PARTS = {"text_config", "llm_config"}
+TEXT_FIELDS = ("model_type", "bos_token_id", "eos_token_id", "pad_token_id")
+"""Fields of the text part that may change prompts."""
+
+_MEMORY_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def compatibility_key(renderer: Any) -> str | None:
-    """Equal for two renderers that make the same of every chat; None where that cannot be told. Whatever is not known
-    to be without effect counts."""
+    """Return a text that is equal for two renderers that turn every chat into the same input. None: such a comparison
+    is not possible."""
     from vllm.renderers.hf import resolve_chat_template
 
     model, tokenizer = renderer.model_config, renderer.get_tokenizer()
-    if not model.is_multimodal_model or not hasattr(tokenizer, "backend_tokenizer"):
+    image_processor = renderer.get_mm_processor()
+    hf_processor = image_processor.info.get_hf_processor()
+    if not hasattr(tokenizer, "backend_tokenizer") or not hasattr(hf_processor, "to_dict"):
         return None
-    prepares = renderer.get_mm_processor()
-    processor = prepares.info.get_hf_processor()
-    if not hasattr(processor, "to_dict"):
-        return None
-    named = {name: value for name, value in tokenizer.init_kwargs.items() if not name.endswith(("_file", "_path"))}
-    template = resolve_chat_template(tokenizer, None, None, model_config=model)
-    given = {name: value for name, value in vars(model.multimodal_config).items() if name != "mm_processor_cache_gb"}
-    parts = repr(
-        (
-            *(type(renderer), type(prepares), type(prepares.info), type(processor)),
-            *(tokenizer.backend_tokenizer.to_str(), named, template, processor.to_dict()),
-            *(_of_prompts(model.hf_config.to_dict()), [getattr(model.hf_text_config, name, None) for name in OF_TEXT]),
-            *(model.max_model_len, model.dtype, given),
-        )
-    )
-    return None if " at 0x" in parts else hashlib.sha256(parts.encode()).hexdigest()  # an address: of this one alone
+    fields = {
+        "classes": [type(one) for one in (renderer, image_processor, image_processor.info, hf_processor)],
+        "tokenizer": tokenizer.backend_tokenizer.to_str(),
+        "tokenizer arguments": _without(tokenizer.init_kwargs, suffixes=("_file", "_path")),
+        "chat template": resolve_chat_template(tokenizer, None, None, model_config=model),
+        "processor": hf_processor.to_dict(),
+        "model": _prompt_fields(model.hf_config.to_dict()),
+        "text model": [getattr(model.hf_text_config, name, None) for name in TEXT_FIELDS],
+        "context and dtype": (model.max_model_len, model.dtype),
+        "image arguments": _without(vars(model.multimodal_config), suffixes=("mm_processor_cache_gb",)),
+    }
+    text = repr(fields)
+    # An object without a text of its own is printed with its address in memory, so its content is unknown.
+    return None if _MEMORY_ADDRESS.search(text) else hashlib.sha256(text.encode()).hexdigest()
 
 
-def _of_prompts(config: dict[str, Any]) -> dict[str, Any]:
-    """What of a configuration may have to do with prompts."""
-    left_out = {*PROMPT_IRRELEVANT_FIELDS, "text_config", "llm_config"}
+def _without(fields: dict[str, Any], suffixes: tuple[str, ...]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if not name.endswith(suffixes)}
+
+
+def _prompt_fields(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a model's configuration that may change prompts, in the order of their names."""
+    left_out = PROMPT_IRRELEVANT_FIELDS | TEXT_PARTS
     kept = sorted((name, value) for name, value in config.items() if name not in left_out)
-    return {name: _of_prompts(value) if isinstance(value, dict) else value for name, value in kept}
+    return {name: _prompt_fields(value) if isinstance(value, dict) else value for name, value in kept}

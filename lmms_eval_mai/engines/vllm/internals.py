@@ -1,0 +1,33 @@
+"""The only place that touches private attributes of vLLM, of multiprocessing and of other libraries.
+
+Check every function here when vLLM is upgraded; `tests/engines/test_vllm_internals.py` checks that the attributes
+exist. Besides these, the following names are not part of vLLM's documented interface:
+
+- `AsyncLLM.output_handler` and `AsyncLLM.shutdown(timeout)` (engine.py);
+- `BaseRenderer.render_messages_async`, `tokenize_prompts_async`, `process_for_engine_async`, `default_chat_tok_params`
+  (renderer.py), and `get_mm_processor` (renderer_sharing.py);
+- the names of the processes: `EngineCore`, `EngineCore_DP<n>`, `VLLM_DP_Coordinator` (processes.py);
+- the messages in `logs.HARMLESS` and `logs.START_FAILURES`.
+"""
+
+import multiprocessing
+import multiprocessing.util
+from concurrent.futures import Future
+from typing import Any
+
+
+def clear_image_cache(renderer: Any) -> "Future[None]":
+    """Empty a renderer's cache of prepared images, in the only thread that uses the cache: between two images, because
+    a cancelled call may still be preparing one."""
+    cache = renderer._mm_processor_only_cache
+    cleared: Future[None] = renderer._mm_executor.submit(lambda: None if cache is None else cache.clear_cache())
+    return cleared
+
+
+def imports_main_script() -> bool:
+    """Return whether this is a spawned process that is still importing the script of its parent."""
+    return bool(getattr(multiprocessing.current_process(), "_inheriting", False))
+
+
+def flush_standard_streams() -> None:
+    multiprocessing.util._flush_std_streams()  # type: ignore[attr-defined]

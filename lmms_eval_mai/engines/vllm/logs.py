@@ -1,0 +1,141 @@
+"""What vLLM prints, in this process and in the processes of its engines: by default only warnings for the user.
+
+vLLM applies `logging.json` in this process and first of all in every process of an engine. It prints warnings, except
+those that are known to be harmless, and writes everything from INFO upwards to a file until the engine is ready. If the
+engine does not start, the end of that file becomes part of the error message.
+
+vLLM's own configuration stays in place if the user asks for its log: with a `VLLM_...` logging variable, with a logging
+argument of vLLM, or with `--verbosity DEBUG`.
+"""
+
+import logging
+import multiprocessing.util
+import os
+import re
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Collection
+from pathlib import Path
+
+from lmms_eval_mai.engines.logs import is_debug
+from lmms_eval_mai.engines.vllm.internals import flush_standard_streams
+
+CONFIGURATION = Path(__file__).with_name("logging.json")
+
+START_LOG = "LMMS_EVAL_MAI_START_LOG"
+"""Variable of an engine's processes: path of the file for the log of their start."""
+
+USER_VARIABLES = ("VLLM_LOGGING_LEVEL", "VLLM_LOGGING_CONFIG_PATH", "VLLM_CONFIGURE_LOGGING")
+USER_ARGUMENTS = {"logging_config", "log_level", "log_config_file"}
+
+HARMLESS = (
+    # Consequences of our own defaults on a CPU (`arguments.set_defaults`), and of xgrammar, which installs Triton.
+    "Enforce eager set, disabling torch.compile",
+    "Inductor compilation was disabled by user settings",
+    "Triton is installed, but doesn't include CPU backend",
+    "Triton is not installed. triton-cpu is expected on x86 CPUs",
+    "Model Runner V2 requires Triton",
+    "Reset SSM cache type to float32",
+    "CPU backend doesn't allow to use `torch.set_num_threads`",
+    "libtcmalloc is not found in LD_PRELOAD",
+    "libiomp is not found in LD_PRELOAD",
+    # An engine that does not end in time is killed, on purpose.
+    "[shutdown] Process manager: force killing",
+    "[shutdown] force killing",
+    # About videos, which no benchmark here has.
+    "Qwen3VL video processing does not apply",
+)
+"""How the messages of harmless warnings begin."""
+
+START_FAILURES = ("EngineCore failed to start", "WorkerProc failed to start")
+"""How the messages begin whose traceback our own error message repeats."""
+
+TAIL_LINES = 15
+
+_ERROR_LINE = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt): .+", re.MULTILINE)
+
+
+def is_quiet(arguments: Collection[str] = ()) -> bool:
+    """Return whether vLLM's log is hidden. `arguments`: the names of the engine's arguments."""
+    return not (is_debug() or USER_ARGUMENTS & set(arguments) or any(name in os.environ for name in USER_VARIABLES))
+
+
+class HideHarmlessWarnings(logging.Filter):
+    """Drops harmless warnings."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not record.getMessage().startswith((*HARMLESS, *START_FAILURES))
+
+
+def hide_harmless_warnings() -> None:
+    """Hide the harmless warnings of this process that are logged before vLLM has a configuration, or by transformers.
+    A filter of a logger does not apply to its children, so each is named."""
+    for name in ("vllm.triton_utils.importing", "transformers.models.qwen3_vl.video_processing_qwen3_vl"):
+        logger = logging.getLogger(name)
+        if not any(isinstance(one, HideHarmlessWarnings) for one in logger.filters):
+            logger.addFilter(HideHarmlessWarnings())
+
+
+def quiet_environment(platform: str) -> dict[str, str]:
+    """Return the variables that hide what an engine's process prints outside of Python's logging."""
+    # torch warns about the NUMA binding that vLLM chooses on a CPU. On a GPU this would also hide NCCL's warnings.
+    return {"TORCH_CPP_LOG_LEVEL": "ERROR"} if platform == "cpu" and "TORCH_CPP_LOG_LEVEL" not in os.environ else {}
+
+
+def start_log_handler() -> logging.Handler:
+    """Return the handler that writes the start log. vLLM calls this at the beginning of each process of an engine, so
+    it also prepares that process."""
+    path = os.environ.get(START_LOG)
+    if path is None or multiprocessing.parent_process() is None:
+        return logging.NullHandler()
+    _prepare_engine_process()
+    return logging.FileHandler(path)
+
+
+def _prepare_engine_process() -> None:
+    import tqdm
+
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"(vllm|torch)\.")
+    # tqdm's own lock is a semaphore of the operating system. If the process is killed during its start, Python reports
+    # the semaphore as leaked.
+    tqdm.tqdm.set_lock(threading.RLock())
+    multiprocessing.util.Finalize(None, _exit_now, exitpriority=-100)
+
+
+def _exit_now() -> None:
+    """End the process after its own clean-up, which took place before.
+
+    The interpreter would free a million objects one by one, 2-4 s on a CPU. A traceback is not printed a second time:
+    vLLM has logged it. On a GPU a healthy process ends in vLLM's own way.
+    """
+    from vllm.platforms import current_platform
+
+    error = sys.exc_info()[1]
+    failed = error is not None and not (isinstance(error, SystemExit) and not error.code)
+    if failed or current_platform.is_cpu():
+        logging.shutdown()
+        flush_standard_streams()
+        os._exit(1 if failed else 0)
+
+
+class StartLog:
+    """The file for the log of one engine's start."""
+
+    def __init__(self, side: str) -> None:
+        file, self.path = tempfile.mkstemp(prefix=f"lmms-eval-mai-{side}-", suffix=".log")
+        os.close(file)
+
+    def text(self) -> str:
+        """Return the last lines."""
+        lines = Path(self.path).read_text(errors="replace").splitlines()
+        return "\n".join(lines[-TAIL_LINES:])
+
+    def root_cause(self) -> str | None:
+        """Return the last line of the last traceback."""
+        found = _ERROR_LINE.findall(Path(self.path).read_text(errors="replace"))
+        return str(found[-1]) if found else None
+
+    def remove(self) -> None:
+        Path(self.path).unlink(missing_ok=True)

@@ -1,0 +1,79 @@
+"""The processes of a vLLM engine: which they are, and a script that they must not run again."""
+
+import contextlib
+import multiprocessing
+import os
+import sys
+from multiprocessing.process import BaseProcess
+
+import psutil
+
+from lmms_eval_mai.engines.vllm.internals import imports_main_script
+from lmms_eval_mai.engines.vllm.logs import START_LOG
+
+CORE = "EngineCore"
+COORDINATOR = "VLLM_DP_Coordinator"
+"""How the names begin that vLLM gives to its processes. The workers of a core are the core's own children."""
+
+
+class EngineProcesses:
+    """The processes that one engine started. Other processes, the user's and the other engine's, never belong to them:
+    create this just before the engine starts its processes, while no other engine may start any."""
+
+    def __init__(self, core_count: int) -> None:
+        self._core_count = core_count
+        self._earlier = {process.pid for process in _started_by_vllm()}
+        self._found: list[BaseProcess] | None = None
+
+    def all_started(self) -> bool:
+        """Return whether all cores run their own program. From then on their environment is fixed."""
+        return self._found is not None or sum(one.name.startswith(CORE) for one in self._current()) >= self._core_count
+
+    def complete(self) -> None:
+        """Ignore all processes that start from now on: they belong to another engine."""
+        if self._found is None:
+            self._found = self._current()
+
+    def running(self) -> set[psutil.Process]:
+        """Return the cores and their workers that run now."""
+        found: set[psutil.Process] = set()
+        for process in self._current():
+            with contextlib.suppress(psutil.Error):
+                core = psutil.Process(process.pid)
+                found |= {core, *core.children(recursive=True)}
+        return found
+
+    def kill(self) -> None:
+        for process in self.running():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+
+    def _current(self) -> list[BaseProcess]:
+        if self._found is not None:
+            return [process for process in self._found if process.is_alive()]
+        return [process for process in _started_by_vllm() if process.pid not in self._earlier]
+
+
+def _started_by_vllm() -> list[BaseProcess]:
+    """Return the processes that Python's multiprocessing started under a name of vLLM. A process is in this list only
+    after it has its own program and environment."""
+    return [process for process in multiprocessing.active_children() if process.name.startswith((CORE, COORDINATOR))]
+
+
+MISSING_GUARD = (
+    'The script starts the evaluation without `if __name__ == "__main__":`. vLLM starts its engines as new processes, '
+    "and each of them runs the script again from the top. Put the call under that line."
+)
+
+
+def exit_if_script_runs_again() -> None:
+    """End this process if it is an engine's process that is still importing the user's script. Without this check, vLLM
+    would fail much later with "Engine core initialization failed"."""
+    if not imports_main_script():
+        return
+    if path := os.environ.get(START_LOG):
+        with open(path, "a") as log:
+            log.write(f"{MISSING_GUARD}\n")
+    else:
+        print(MISSING_GUARD, file=sys.stderr, flush=True)
+    os._exit(1)

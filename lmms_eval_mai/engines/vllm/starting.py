@@ -1,0 +1,89 @@
+"""One start of a vLLM engine: it can be aborted, and two engines can start at the same time."""
+
+import asyncio
+from typing import Any
+
+from lmms_eval_mai.engines.base import EngineConfig
+from lmms_eval_mai.engines.vllm.configuration import Configuration
+from lmms_eval_mai.engines.vllm.errors import start_error
+from lmms_eval_mai.engines.vllm.logs import START_LOG, StartLog
+from lmms_eval_mai.engines.vllm.placement import ChildEnvironment
+from lmms_eval_mai.engines.vllm.processes import EngineProcesses
+from lmms_eval_mai.engines.vllm.renderer import Renderer
+from lmms_eval_mai.engines.vllm.renderer_sharing import shared_renderer
+from lmms_eval_mai.engines.vllm.watchdog import WATCHDOG
+
+POLL_S = 0.05
+"""Interval in which a start looks for the engine's new processes."""
+WATCH_S = 0.5
+"""Interval in which it looks for their workers, to tell the watchdog."""
+
+
+class Start:
+    """Builds the engine in a thread, because that takes half a minute and blocks."""
+
+    def __init__(self, config: EngineConfig, configuration: Configuration) -> None:
+        self._config = config
+        self._configuration = configuration
+        self._environment: ChildEnvironment | None = None
+        self._processes: EngineProcesses | None = None
+        self._building = asyncio.ensure_future(asyncio.to_thread(self._build))
+
+    async def finish(self) -> tuple[Any, Renderer]:
+        """Return the `AsyncLLM` and its renderer. Raises `EngineStartError`.
+
+        If this is cancelled, the start goes on: call `abort`.
+        """
+        while not self._building.done():
+            await asyncio.wait({self._building}, timeout=WATCH_S if self._release_environment() else POLL_S)
+            self._watch()
+        self._watch()
+        return self._building.result()
+
+    async def abort(self) -> Any:
+        """End the start now and not after minutes: kill its processes. Returns the `AsyncLLM` if the start had already
+        succeeded, else None."""
+        while not self._building.done():
+            self._release_environment()
+            if self._processes is not None:
+                self._processes.kill()
+            await asyncio.wait({self._building}, timeout=0.2)
+        failed = self._building.cancelled() or self._building.exception()
+        return None if failed else self._building.result()[0]
+
+    def _watch(self) -> None:
+        if self._processes is not None:
+            WATCHDOG.watch(process.pid for process in self._processes.running())
+
+    def _release_environment(self) -> bool:
+        """Once all processes run, give the environment back, so that the other engine can start its processes. Returns
+        whether that is done."""
+        processes, environment = self._processes, self._environment
+        if processes is None or environment is None or not processes.all_started():
+            return False
+        processes.complete()
+        environment.restore()
+        return True
+
+    def _build(self) -> tuple[Any, Renderer]:
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        configuration, log = self._configuration, StartLog(self._config.side)
+        core_count = configuration.vllm_config.parallel_config.data_parallel_size_local
+        try:
+            with ChildEnvironment({**configuration.environment, START_LOG: log.path}) as self._environment:
+                self._processes = EngineProcesses(core_count)
+                try:
+                    # With statistics on, every output tells when it was queued, scheduled and begun.
+                    llm = AsyncLLM.from_vllm_config(configuration.vllm_config, disable_log_stats=False)
+                finally:
+                    self._processes.complete()
+            try:
+                return llm, shared_renderer(llm.vllm_config, configuration.image_cache_gib)
+            except Exception:
+                llm.shutdown()
+                raise
+        except Exception as error:
+            raise start_error(self._config, error, log) from error
+        finally:
+            log.remove()
