@@ -1,4 +1,4 @@
-"""Which engines share a renderer: those that make the same of every chat, and prepare a picture once for both."""
+"""Engines that turn every chat into the same input share a renderer, and prepare an image once for both."""
 
 import gc
 import json
@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from support.engines import Running, picture, prompt
 
-from lmms_eval_mai.engines.build import build
-from lmms_eval_mai.engines.vllm.engine import VllmEngine
+from lmms_eval_mai.engines.vllm.configuration import configure
 from lmms_eval_mai.engines.vllm.renderer import Renderer
 from lmms_eval_mai.engines.vllm.renderer_sharing import shared_renderer
 from lmms_eval_mai.run.config import parse
@@ -20,12 +19,9 @@ from lmms_eval_mai.run.event_loop import LoopThread
 
 
 def renderer(checkpoint: Path, **arguments: Any) -> Renderer:
-    """That of an engine which is not started."""
+    """Return the renderer of an engine that is not started."""
     config = parse({"mode": "large", "large": str(checkpoint), "large_engine": "vllm", "dtype": "float32", **arguments})
-    engine = build(config.large)
-    assert isinstance(engine, VllmEngine)
-    engine.validate()
-    return shared_renderer(engine._vllm_config, 1.0)
+    return shared_renderer(configure(config.large, None).vllm_config, 1.0)
 
 
 def edited(file: str, edit: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
@@ -37,10 +33,10 @@ def edited(file: str, edit: Callable[[dict[str, Any]], Any]) -> Callable[[Path],
     return apply
 
 
-def test_a_picture_is_prepared_once_for_both_models_of_a_pair(vllm: Running, tiny_pair: tuple[Path, Path]) -> None:
+def test_image_is_prepared_once_for_both_models_of_a_pair(vllm: Running, tiny_pair: tuple[Path, Path]) -> None:
     large = renderer(tiny_pair[1])
     assert large is vllm.engine._renderer
-    # The engine itself keeps none.
+    # The engine itself keeps no images.
     assert vllm.engine._llm.vllm_config.model_config.multimodal_config.mm_processor_cache_gb == 0
     image, cache = picture("olive", (160, 96)), large._renderer._mm_processor_only_cache
     vllm.ask(prompt(0, image, "What is it?"))
@@ -52,7 +48,7 @@ def test_a_picture_is_prepared_once_for_both_models_of_a_pair(vllm: Running, tin
     assert len(sent.get_data()["pixel_values"]) == sent.get_data()["image_grid_thw"].prod()
 
 
-def test_an_engine_that_forgot_prepares_its_pictures_anew(vllm: Running) -> None:
+def test_clear_caches_empties_the_image_cache(vllm: Running) -> None:
     image, own = picture("teal", (160, 96)), vllm.engine._renderer
     vllm.loop.run(own.render(prompt(0, image, "What is it?").messages))
     vllm.loop.run(vllm.engine.clear_caches())
@@ -70,17 +66,17 @@ DIFFERENCES: dict[str, Callable[[Path], None]] = {
     "pixels": edited(
         "processor_config.json", lambda content: content["image_processor"]["size"].update(longest_edge=40_000)
     ),
-    "picture token": edited("config.json", lambda content: content.update(image_token_id=1)),
+    "image token": edited("config.json", lambda content: content.update(image_token_id=1)),
     "vision": edited("config.json", lambda content: content["vision_config"].update(temporal_patch_size=1)),
 }
 
 
 @pytest.mark.parametrize("difference", DIFFERENCES)
-def test_checkpoints_that_prepare_prompts_otherwise_share_nothing(
+def test_checkpoints_that_prepare_prompts_differently_share_no_renderer(
     vllm: Running, tiny_pair: tuple[Path, Path], tmp_path: Path, difference: str
 ) -> None:
     folder = shutil.copytree(tiny_pair[1], tmp_path / "other")
-    assert renderer(folder) is vllm.engine._renderer  # the folder's name says nothing
+    assert renderer(folder) is vllm.engine._renderer  # the folder's name does not matter
     DIFFERENCES[difference](shutil.copytree(folder, tmp_path / "changed"))
     assert renderer(tmp_path / "changed") is not vllm.engine._renderer
 
@@ -94,13 +90,13 @@ def test_checkpoints_that_prepare_prompts_otherwise_share_nothing(
         {"mm_processor_kwargs": '{"max_pixels": 40000}'},
     ],
 )
-def test_arguments_that_change_prompts_are_not_shared_over(
+def test_engines_with_different_prompt_arguments_share_no_renderer(
     vllm: Running, tiny_pair: tuple[Path, Path], arguments: dict[str, Any]
 ) -> None:
     assert renderer(tiny_pair[1], **arguments) is not vllm.engine._renderer
 
 
-def test_a_renderer_goes_with_the_last_engine_that_uses_it_and_its_pictures_too(
+def test_renderer_and_its_images_are_freed_with_the_last_engine_that_uses_them(
     tiny_pair: tuple[Path, Path], loop: LoopThread
 ) -> None:
     first = renderer(tiny_pair[0], max_model_len=1024)

@@ -18,7 +18,6 @@ class Configuration:
     vllm_config: Any
     environment: dict[str, str]
     """Variables for the engine's processes."""
-    platform: Platform
     description: str
     starts_alone: bool
     image_cache_gib: float
@@ -62,7 +61,6 @@ def configure(config: EngineConfig, other: EngineConfig | None) -> Configuration
     return Configuration(
         vllm_config=vllm_config,
         environment=environment,
-        platform=platform,
         description=_description(engine_args, gpus, platform),
         starts_alone=memory.starts_alone(config, other, gpus, other_gpus, platform),
         image_cache_gib=image_cache_gib,

@@ -26,9 +26,6 @@ from lmms_eval_mai.errors import EngineCrashed, MaiError, PromptTooLong, SampleE
 WHOLE_ANSWER = ("stop", "length", "repetition")
 """Finish reasons of a whole answer. vLLM also has `abort` and `error`, which leave a part of an answer."""
 
-CPU_STOP_TIMEOUT_S = 3.0
-"""Seconds that an engine on a CPU has to stop before it is killed; it needs one. On a GPU vLLM's own 5 s apply."""
-
 
 class VllmEngine:
     """One model in vLLM, under the contract of `Engine`."""
@@ -44,7 +41,6 @@ class VllmEngine:
         self._llm: Any = None
         self._renderer: Renderer | None = None
         self._context = 0
-        self._stop_timeout_s: float | None = None
         self._watched = False
         self._request_numbers = itertools.count()
 
@@ -81,7 +77,6 @@ class VllmEngine:
         if self._configuration is None:
             await asyncio.to_thread(self.validate)
         assert self._configuration is not None
-        self._stop_timeout_s = CPU_STOP_TIMEOUT_S if self._configuration.platform == "cpu" else None
         if not self._watched:
             self._watched = True
             WATCHDOG.open()
@@ -100,7 +95,7 @@ class VllmEngine:
         if llm is not None:
             if llm.output_handler is not None:
                 llm.output_handler.cancel()  # it would report the end of the engine's process as a crash
-            await asyncio.to_thread(llm.shutdown, self._stop_timeout_s)
+            await asyncio.to_thread(llm.shutdown)
         if self._watched:
             self._watched = False
             WATCHDOG.close()

@@ -90,11 +90,12 @@ def start_log_handler() -> logging.Handler:
     path = os.environ.get(START_LOG)
     if path is None or multiprocessing.parent_process() is None:
         return logging.NullHandler()
-    _prepare_engine_process()
+    prepare_engine_process()
     return logging.FileHandler(path)
 
 
-def _prepare_engine_process() -> None:
+def prepare_engine_process() -> None:
+    """Hide warnings of Python's own kind, leave no semaphore behind if killed, and end without delay."""
     import tqdm
 
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"(vllm|torch)\.")
@@ -105,10 +106,10 @@ def _prepare_engine_process() -> None:
 
 
 def _exit_now() -> None:
-    """End the process after its own clean-up, which took place before.
+    """End the process once vLLM and multiprocessing have cleaned up.
 
     The interpreter would free a million objects one by one, 2-4 s on a CPU. A traceback is not printed a second time:
-    vLLM has logged it. On a GPU a healthy process ends in vLLM's own way.
+    vLLM has logged it. On a GPU a process that did not fail ends in vLLM's own way.
     """
     from vllm.platforms import current_platform
 

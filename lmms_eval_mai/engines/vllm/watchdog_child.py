@@ -24,9 +24,11 @@ def start_time(pid: int) -> str | None:
 def main(parent: int) -> None:
     watched: dict[int, str] = {}
     text = ""
-    # The end of the input is not enough: a forked process keeps the pipe open after its parent's death.
-    while os.getppid() == parent:
+    while True:
         if not select.select([0], [], [], POLL_S)[0]:
+            # The end of the input is not enough: a forked process keeps the pipe open after its parent's death.
+            if os.getppid() != parent:
+                break
             continue
         data = os.read(0, 65536).decode()
         if not data:

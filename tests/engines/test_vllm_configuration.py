@@ -1,0 +1,171 @@
+"""What is refused or chosen before a vLLM engine starts: arguments, checkpoints, GPUs, threads and memory."""
+
+import json
+import os
+import shutil
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lmms_eval_mai.engines.base import SIDES, EngineConfig
+from lmms_eval_mai.engines.build import build
+from lmms_eval_mai.engines.vllm import memory
+from lmms_eval_mai.engines.vllm.arguments import UNIPROC_EXECUTOR
+from lmms_eval_mai.engines.vllm.configuration import configure
+from lmms_eval_mai.engines.vllm.placement import ChildEnvironment, Launcher, devices
+from lmms_eval_mai.errors import ArgumentError, EngineStartError, EngineUnavailable
+from lmms_eval_mai.run.config import parse
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"small": "/no/such/checkpoint"}, ArgumentError, ["/no/such/checkpoint", "config.json"]),
+        ({"small_max_model_length": 5}, ArgumentError, ["max_model_length", "max_model_len"]),
+        ({"pretrained": "x"}, ArgumentError, ["pretrained", "small=... and large=..."]),
+        ({"small_devices": "first"}, ArgumentError, ["small_devices=first", "[0,1]"]),
+        ({"small_devices": 3}, ArgumentError, ["small_devices=3", "CPU"]),
+        ({"dtype": "int3"}, EngineStartError, ["small=", "int3"]),
+        ({"max_model_len": 999999}, EngineStartError, ["max_model_len (999999)", "4096"]),
+    ],
+)
+def test_wrong_arguments_are_refused_before_any_engine_starts(
+    tiny_pair: tuple[Path, Path], arguments: dict[str, Any], error: type[Exception], words: list[str]
+) -> None:
+    with pytest.raises(error) as raised:
+        build(parse({"small": str(tiny_pair[0]), **arguments}).small).validate()
+    assert all(word in str(raised.value) for word in words), str(raised.value)
+
+
+def test_text_only_model_is_refused_before_any_engine_starts(tiny_pair: tuple[Path, Path], tmp_path: Path) -> None:
+    from transformers import Qwen3Config
+
+    text_only = shutil.copytree(tiny_pair[0], tmp_path / "text-only")
+    for path in text_only.glob("*processor*"):
+        path.unlink()
+    vision_language = json.loads((text_only / "config.json").read_text())
+    sizes = {name: vision_language["text_config"][name] for name in ("vocab_size", "hidden_size", "head_dim")}
+    Qwen3Config(num_hidden_layers=2, architectures=["Qwen3ForCausalLM"], **sizes).save_pretrained(text_only)
+    with pytest.raises(ArgumentError, match=rf"^small={text_only} cannot read images: .*Qwen3ForCausalLM.*text-only"):
+        build(parse({"small": str(text_only)}).small).validate()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "bound", "executor"),
+    [
+        ({}, None, UNIPROC_EXECUTOR),
+        ({}, "0", "mp"),
+        ({"tensor_parallel_size": 2}, None, "mp"),
+        ({"distributed_executor_backend": "mp"}, None, "mp"),
+    ],
+)
+def test_engine_on_a_cpu_is_one_process_unless_its_threads_are_bound(
+    tiny_pair: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: dict[str, Any],
+    bound: str | None,
+    executor: str,
+) -> None:
+    if bound is not None:
+        monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", bound)
+    config = parse({"mode": "small", "small": str(tiny_pair[0]), "small_engine": "vllm", **arguments})
+    found = configure(config.small, None).vllm_config
+    assert found.parallel_config.distributed_executor_backend == executor
+
+
+def test_without_vllm_the_error_names_the_command_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name == "vllm" or name.startswith("vllm.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "vllm", None)  # Python's own way to make an import fail
+    with pytest.raises(EngineUnavailable, match=r"pip install \"lmms-eval-mai\[vllm\]\"[\s\S]*\[cpu\]"):
+        build(EngineConfig("small", "vllm", "x")).validate()
+
+
+# --- GPUs and memory --------------------------------------------------------------------------------------
+
+
+def test_ranks_that_would_share_a_gpu_are_refused() -> None:
+    last_of_three = Launcher(ranks=3, rank=2)
+    with pytest.raises(ArgumentError, match="small_devices=0 would be the same for each of the 3 ranks"):
+        devices("small", 0, 8, last_of_three)
+    with pytest.raises(ArgumentError, match="3 ranks run on this machine and 2 GPUs can be seen"):
+        devices("small", None, 2, last_of_three)
+    assert devices("small", None, 3, last_of_three) is None
+
+
+def test_devices_are_gpu_numbers_of_this_machine() -> None:
+    alone = Launcher()
+    assert devices("small", [0, 1], 2, alone) == devices("small", "0+1", 2, alone) == ["0", "1"]
+    with pytest.raises(ArgumentError, match="small_devices=2 names a GPU that does not exist: 2 can be seen"):
+        devices("small", 2, 2, alone)
+
+
+def engines_of(folder: Path, **arguments: dict[str, Any]) -> tuple[EngineConfig, EngineConfig]:
+    """Return engines whose checkpoints have 4 GiB and 16 GiB of weights; the files take no space on the disk."""
+    for side, gib in (("small", 4), ("large", 16)):
+        (folder / side).mkdir(exist_ok=True)
+        with (folder / side / "model.safetensors").open("wb") as weights:
+            weights.truncate(gib << 30)
+    small, large = (EngineConfig(side, "vllm", str(folder / side), arguments.get(side, {})) for side in SIDES)
+    return small, large
+
+
+def test_two_models_share_a_gpu_by_their_sizes(tmp_path: Path) -> None:
+    small, large = engines_of(tmp_path)
+    bytes_80_gib, bytes_20_gib = 80 << 30, 20 << 30
+    assert memory.gpu_share(small, large, None, None, bytes_80_gib) == pytest.approx((4 + 26) / 80)
+    assert memory.gpu_share(large, small, None, None, bytes_80_gib) == pytest.approx((16 + 26) / 80)
+    assert memory.gpu_share(small, None, None, None, bytes_80_gib) == memory.GPU_SHARE
+    assert memory.gpu_share(small, large, ["0"], ["1"], bytes_80_gib) == memory.GPU_SHARE
+    with pytest.raises(ArgumentError, match=r"\(4\.0 GiB\) and .*\(16\.0 GiB\) .* 4\.0 GiB short\. .*sleep=true"):
+        memory.gpu_share(small, large, None, None, bytes_20_gib)
+
+
+FIXED = {"kv_cache_memory_bytes": 1 << 30}
+
+
+@pytest.mark.parametrize(
+    ("platform", "gpus", "small", "large", "alone"),
+    [
+        ("cpu", (None, None), {}, {}, False),
+        ("cpu", (None, None), {"kv_cache_memory_bytes": None}, {}, True),  # vLLM measures
+        ("cuda", (None, None), {}, {}, True),
+        ("cuda", (["0"], ["1"]), {}, {}, False),
+        ("cuda", (["0", "1"], ["1"]), {}, {}, True),
+        ("cuda", (["0"], None), {}, {}, True),
+        ("cuda", (None, None), FIXED, {}, True),
+        ("cuda", (None, None), FIXED, FIXED, False),
+    ],
+)
+def test_engines_start_one_after_the_other_only_if_one_measures_memory_that_they_share(
+    tmp_path: Path, platform: Any, gpus: Any, small: dict[str, Any], large: dict[str, Any], alone: bool
+) -> None:
+    first, second = engines_of(tmp_path, small=small, large=large)
+    assert memory.starts_alone(first, second, *gpus, platform) is alone
+    assert memory.starts_alone(second, first, *reversed(gpus), platform) is alone
+
+
+def test_two_starts_at_the_same_time_do_not_mix_their_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHARED", "user")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    seen: list[Any] = []
+    entered = threading.Event()
+
+    def second_start() -> None:
+        entered.set()
+        with ChildEnvironment({"SHARED": "second", "ONLY_SECOND": "yes"}):
+            seen.append((os.environ["SHARED"], "ONLY_FIRST" in os.environ, "LOCAL_RANK" in os.environ))
+
+    thread = threading.Thread(target=second_start)
+    with ChildEnvironment({"SHARED": "first", "ONLY_FIRST": "yes"}) as first:
+        thread.start()
+        entered.wait()
+        seen.append((os.environ["SHARED"], "ONLY_SECOND" in os.environ, "LOCAL_RANK" in os.environ))
+        first.restore()
+        thread.join()
+    assert seen == [("first", False, False), ("second", False, False)]
+    assert (os.environ["SHARED"], os.environ["LOCAL_RANK"]) == ("user", "1")
+    assert not {"ONLY_FIRST", "ONLY_SECOND"} & set(os.environ)

@@ -1,0 +1,68 @@
+"""vLLM's log: hidden by default, complete on request, and part of the error if an engine does not start."""
+
+import asyncio
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+
+from lmms_eval_mai.engines.build import build
+from lmms_eval_mai.engines.vllm import logs
+from lmms_eval_mai.errors import EngineStartError
+from lmms_eval_mai.run.config import parse
+
+
+def test_log_of_an_engine_that_does_not_start_is_part_of_the_error(
+    tiny_pair: tuple[Path, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    broken = shutil.copytree(tiny_pair[0], tmp_path / "broken")
+    weights = next(broken.glob("*.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:1000])
+    engine = build(parse({"mode": "small", "small": str(broken), "engine": "vllm"}).small)
+
+    async def start() -> None:
+        try:
+            await engine.start()
+        finally:
+            await engine.close()
+
+    with pytest.raises(EngineStartError) as raised:
+        asyncio.run(start())
+    first_line, _, log = str(raised.value).partition("\n")
+    assert first_line.startswith(f"vLLM cannot start small={broken}: ") and "Engine core init" not in first_line
+    assert "SafetensorError" in first_line and "invalid header" in first_line
+    assert log.startswith("The end of its log:\n") and "Traceback" not in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize(
+    ("name", "level", "message", "shown"),
+    [
+        ("vllm.platforms.cpu", logging.WARNING, "Triton is not installed. triton-cpu is expected on x86 CPUs.", False),
+        ("vllm.v1.engine.core", logging.ERROR, "EngineCore failed to start.", False),  # our error message repeats it
+        ("vllm.v1.engine.core", logging.ERROR, "EngineCore encountered a fatal error.", True),
+        ("vllm.config", logging.WARNING, "The KV cache is nearly full.", True),
+    ],
+)
+def test_only_known_harmless_warnings_are_hidden(name: str, level: int, message: str, shown: bool) -> None:
+    record = logging.LogRecord(name, level, "file.py", 1, message, None, None)
+    assert logs.HideHarmlessWarnings().filter(record) is shown
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "arguments", "quiet"),
+    [
+        ("VERBOSITY", "INFO", (), True),
+        ("VERBOSITY", "DEBUG", (), False),
+        ("VLLM_LOGGING_LEVEL", "INFO", (), False),
+        ("VLLM_LOGGING_CONFIG_PATH", "log.json", (), False),
+        ("VERBOSITY", "INFO", ("dtype", "log_level"), False),
+    ],
+)
+def test_log_is_complete_if_the_user_asks_for_it(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, arguments: tuple[str, ...], quiet: bool
+) -> None:
+    for name in ("VERBOSITY", *logs.USER_VARIABLES):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, value)
+    assert logs.is_quiet(arguments) is quiet

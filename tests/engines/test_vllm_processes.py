@@ -1,0 +1,197 @@
+"""The processes of vLLM's engines: they start, crash and end, and none is left behind."""
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from support.engines import Running, question, vllm_engine
+
+from lmms_eval_mai.engines.base import Call, Sampling
+from lmms_eval_mai.engines.restart import RestartingEngine
+from lmms_eval_mai.engines.vllm.watchdog import PROGRAM, Watchdog
+from lmms_eval_mai.errors import EngineCrashed
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
+
+
+def children(before: frozenset[int] = frozenset()) -> list[psutil.Process]:
+    """Return the running processes that this process started, except those in `before`."""
+    found = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
+    running = [child for child in found if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+    return [child for child in running if "resource_tracker" not in " ".join(child.cmdline())]
+
+
+@pytest.fixture
+def before(vllm: Running) -> frozenset[int]:
+    return frozenset(child.pid for child in children())
+
+
+@pytest.fixture
+def users_process() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """A place for a process that the user starts while an engine starts."""
+    started: list[subprocess.Popen[bytes]] = []
+    yield started
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_aborted_start_leaves_no_process_and_spares_the_users_processes(
+    vllm: Running,
+    tiny_pair: tuple[Path, Path],
+    before: frozenset[int],
+    users_process: list[subprocess.Popen[bytes]],
+) -> None:
+    engine = vllm_engine(tiny_pair, "large")
+
+    async def abort() -> None:
+        starting = asyncio.ensure_future(engine.start())
+        while not any("multiprocessing.spawn" in " ".join(child.cmdline()) for child in children(before)):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        users_process.append(subprocess.Popen(SLEEP))  # noqa: ASYNC220 - returns at once
+        starting.cancel()
+        await engine.close()
+
+    vllm.loop.run(abort())
+    (bystander,) = users_process
+    assert [child.pid for child in children(before)] == [bystander.pid]
+    assert bystander.poll() is None
+
+
+def test_killed_engine_fails_every_call_in_flight_and_can_be_restarted(
+    vllm: Running, tiny_pair: tuple[Path, Path], before: frozenset[int]
+) -> None:
+    engine = vllm_engine(tiny_pair, "large")
+    vllm.loop.run(engine.start())
+    processes = children(before)
+
+    async def kill_in_flight() -> list[Any]:
+        long = Sampling(max_tokens=3000, ignore_eos=True)
+        calls = [asyncio.ensure_future(engine.generate(question(number), long)) for number in range(4)]
+        await asyncio.sleep(0.5)
+        for process in processes:
+            os.kill(process.pid, signal.SIGKILL)
+        return await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 60)
+
+    errors = vllm.loop.run(kill_in_flight())
+    assert len(processes) >= 1
+    assert all(isinstance(error, EngineCrashed) for error in errors), errors
+    assert "large" in str(errors[0]) and str(tiny_pair[1]) in str(errors[0])
+    (call,) = vllm.ask(question(0))
+    assert isinstance(call, Call)
+    restarted = Running(RestartingEngine(engine, restarts=1), vllm.loop)
+    answers = restarted.ask(*(question(number) for number in range(4)))
+    assert [type(call) for call in answers] == [Call] * 4, answers
+    vllm.loop.run(engine.close())
+    assert children(before) == []
+
+
+WATCHED = """
+import os, subprocess, sys, time
+from lmms_eval_mai.engines.vllm.watchdog import WATCHDOG
+engine = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+WATCHDOG.open()
+WATCHDOG.watch([engine.pid])
+print(engine.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_watchdog_kills_the_watched_processes_if_their_parent_is_killed() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", WATCHED], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    engine = psutil.Process(int(parent.stdout.readline()))
+    parent.kill()
+    parent.wait()
+    _, alive = psutil.wait_procs([engine], timeout=20)
+    assert alive == []
+
+
+def test_one_watchdog_serves_all_engines_and_ends_with_the_last() -> None:
+    before = frozenset(child.pid for child in children())
+    watchdog = Watchdog()
+    users_process = subprocess.Popen(SLEEP)
+    try:
+        watchdog.open()
+        watchdog.open()
+        watchdog.watch([users_process.pid])
+        (helper,) = (child for child in children(before) if child.pid != users_process.pid)
+        assert str(PROGRAM) in helper.cmdline()
+        watchdog.close()
+        assert helper.is_running()
+        watchdog.close()
+        assert not helper.is_running()
+        assert users_process.poll() is None  # a process that outlives its engine in peace is not killed
+    finally:
+        users_process.kill()
+        users_process.wait()
+
+
+UNGUARDED = """
+import asyncio, sys
+from lmms_eval_mai.engines.build import build
+from lmms_eval_mai.run.config import parse
+
+print("the script runs", flush=True)
+engine = build(parse({"mode": "small", "small": sys.argv[1], "engine": "vllm"}).small)
+engine.validate()
+asyncio.run(engine.start())
+"""
+
+
+def test_script_without_main_guard_ends_at_once_with_a_message_that_names_the_guard(
+    tiny_pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    script = tmp_path / "evaluate.py"
+    script.write_text(UNGUARDED)
+    command = [sys.executable, str(script), str(tiny_pair[0])]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert ended.stdout.count("the script runs") == 2  # the second time in the engine's process
+    last_line = ended.stderr.strip().split("\n")[-1]
+    assert ended.returncode == 1 and last_line.startswith("lmms_eval_mai.errors.EngineStartError: vLLM cannot start")
+    assert 'without `if __name__ == "__main__":`' in last_line
+
+
+ENDING = """
+import atexit, multiprocessing, sys
+from lmms_eval_mai.engines.vllm import logs
+
+def run(fails):
+    logs.prepare_engine_process()
+    atexit.register(print, "the interpreter cleans up", flush=True)
+    if fails:
+        raise RuntimeError("the engine fails")
+
+if __name__ == "__main__":
+    for fails in (False, True):
+        process = multiprocessing.get_context("spawn").Process(target=run, args=(fails,))
+        process.start()
+        process.join()
+        print(process.exitcode, flush=True)
+"""
+
+
+def test_process_of_an_engine_on_a_cpu_ends_without_the_interpreters_clean_up(tmp_path: Path) -> None:
+    script = tmp_path / "ending.py"
+    script.write_text(ENDING)
+    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300)
+    assert ended.stdout.split() == ["0", "1"] and "Traceback" not in ended.stderr, ended
+
+
+def test_closed_engine_ends_by_itself_and_leaks_nothing(
+    vllm: Running, tiny_pair: tuple[Path, Path], before: frozenset[int]
+) -> None:
+    engine = vllm_engine(tiny_pair, "large")
+    cores = set(multiprocessing.active_children())
+    vllm.loop.run(engine.start())
+    (core,) = set(multiprocessing.active_children()) - cores
+    vllm.loop.run(engine.close())
+    assert core.exitcode == 0 and children(before) == []
