@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from support.engine_cores import fork_cores
 
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.vllm import logs
@@ -16,6 +17,7 @@ from lmms_eval_mai.run.config import parse
 def test_log_of_an_engine_that_does_not_start_is_part_of_the_error(
     tiny_pair: tuple[Path, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    fork_cores()
     broken = shutil.copytree(tiny_pair[0], tmp_path / "broken")
     weights = next(broken.glob("*.safetensors"))
     weights.write_bytes(weights.read_bytes()[:1000])

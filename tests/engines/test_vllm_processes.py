@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from support.engines import Running, question, vllm_engine
 
 from lmms_eval_mai.engines.base import Call, Sampling
 from lmms_eval_mai.engines.restart import RestartingEngine
+from lmms_eval_mai.engines.vllm.processes import CORE
 from lmms_eval_mai.engines.vllm.watchdog import PROGRAM, Watchdog
 from lmms_eval_mai.errors import EngineCrashed
 
@@ -27,6 +29,10 @@ def children(before: frozenset[int] = frozenset()) -> list[psutil.Process]:
     found = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
     running = [child for child in found if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
     return [child for child in running if "resource_tracker" not in " ".join(child.cmdline())]
+
+
+def new_cores(before: frozenset[int]) -> list[BaseProcess]:
+    return [child for child in multiprocessing.active_children() if child.name == CORE and child.pid not in before]
 
 
 @pytest.fixture
@@ -54,7 +60,7 @@ def test_aborted_start_leaves_no_process_and_spares_the_users_processes(
 
     async def abort() -> None:
         starting = asyncio.ensure_future(engine.start())
-        while not any("multiprocessing.spawn" in " ".join(child.cmdline()) for child in children(before)):  # noqa: ASYNC110
+        while not new_cores(before):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         users_process.append(subprocess.Popen(SLEEP))  # noqa: ASYNC220 - returns at once
         starting.cancel()
@@ -96,6 +102,7 @@ def test_killed_engine_fails_every_call_in_flight_and_can_be_restarted(
 
 WATCHED = """
 import os, subprocess, sys, time
+from lmms_eval_mai.engines.vllm.processes import CORE
 from lmms_eval_mai.engines.vllm.watchdog import WATCHDOG
 engine = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 WATCHDOG.open()
@@ -190,8 +197,7 @@ def test_closed_engine_ends_by_itself_and_leaks_nothing(
     vllm: Running, tiny_pair: tuple[Path, Path], before: frozenset[int]
 ) -> None:
     engine = vllm_engine(tiny_pair, "large")
-    cores = set(multiprocessing.active_children())
     vllm.loop.run(engine.start())
-    (core,) = set(multiprocessing.active_children()) - cores
+    (core,) = new_cores(before)
     vllm.loop.run(engine.close())
     assert core.exitcode == 0 and children(before) == []

@@ -25,7 +25,7 @@ from lmms_eval_mai.engines.vllm.internals import flush_standard_streams
 CONFIGURATION = Path(__file__).with_name("logging.json")
 
 START_LOG = "LMMS_EVAL_MAI_START_LOG"
-"""Variable of an engine's processes: path of the file for the log of their start."""
+"""Variable of an engine's processes: the process that starts the engine, and the path of the file for the log."""
 
 USER_VARIABLES = ("VLLM_LOGGING_LEVEL", "VLLM_LOGGING_CONFIG_PATH", "VLLM_CONFIGURE_LOGGING")
 USER_ARGUMENTS = {"logging_config", "log_level", "log_config_file"}
@@ -87,11 +87,17 @@ def quiet_environment(platform: str) -> dict[str, str]:
 def start_log_handler() -> logging.Handler:
     """Return the handler that writes the start log. vLLM calls this at the beginning of each process of an engine, so
     it also prepares that process."""
-    path = os.environ.get(START_LOG)
-    if path is None or multiprocessing.parent_process() is None:
+    path = start_log_path()
+    if path is None:
         return logging.NullHandler()
     prepare_engine_process()
     return logging.FileHandler(path)
+
+
+def start_log_path() -> str | None:
+    """Return the file for the log of an engine's start. None: this is not a process of an engine."""
+    starter, _, path = os.environ.get(START_LOG, "").partition(":")
+    return path if path and int(starter) != os.getpid() else None
 
 
 def prepare_engine_process() -> None:
@@ -127,6 +133,10 @@ class StartLog:
     def __init__(self, side: str) -> None:
         file, self.path = tempfile.mkstemp(prefix=f"lmms-eval-mai-{side}-", suffix=".log")
         os.close(file)
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that tell the engine's processes about the file."""
+        return {START_LOG: f"{os.getpid()}:{self.path}"}
 
     def text(self) -> str:
         """Return the last lines."""

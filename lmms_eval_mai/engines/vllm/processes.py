@@ -9,7 +9,7 @@ from multiprocessing.process import BaseProcess
 import psutil
 
 from lmms_eval_mai.engines.vllm.internals import imports_main_script
-from lmms_eval_mai.engines.vllm.logs import START_LOG
+from lmms_eval_mai.engines.vllm.logs import start_log_path
 
 CORE = "EngineCore"
 COORDINATOR = "VLLM_DP_Coordinator"
@@ -71,7 +71,7 @@ def exit_if_script_runs_again() -> None:
     would fail much later with "Engine core initialization failed"."""
     if not imports_main_script():
         return
-    if path := os.environ.get(START_LOG):
+    if path := start_log_path():
         with open(path, "a") as log:
             log.write(f"{MISSING_GUARD}\n")
     else:

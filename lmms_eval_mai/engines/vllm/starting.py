@@ -6,7 +6,7 @@ from typing import Any
 from lmms_eval_mai.engines.base import EngineConfig
 from lmms_eval_mai.engines.vllm.configuration import Configuration
 from lmms_eval_mai.engines.vllm.errors import start_error
-from lmms_eval_mai.engines.vllm.logs import START_LOG, StartLog
+from lmms_eval_mai.engines.vllm.logs import StartLog
 from lmms_eval_mai.engines.vllm.placement import ChildEnvironment
 from lmms_eval_mai.engines.vllm.processes import EngineProcesses
 from lmms_eval_mai.engines.vllm.renderer import Renderer
@@ -71,7 +71,7 @@ class Start:
         configuration, log = self._configuration, StartLog(self._config.side)
         core_count = configuration.vllm_config.parallel_config.data_parallel_size_local
         try:
-            with ChildEnvironment({**configuration.environment, START_LOG: log.path}) as self._environment:
+            with ChildEnvironment({**configuration.environment, **log.environment()}) as self._environment:
                 self._processes = EngineProcesses(core_count)
                 try:
                     # With statistics on, every output tells when it was queued, scheduled and begun.
