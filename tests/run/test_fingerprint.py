@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lmms_eval_mai.engines.build import build
-from lmms_eval_mai.engines.vllm.errors import start_error_text
+from lmms_eval_mai.engines.vllm.errors import start_error
 from lmms_eval_mai.redaction import redacted
 from lmms_eval_mai.run import fingerprint
 from lmms_eval_mai.run.config import parse
@@ -84,7 +84,7 @@ def test_no_secret_reaches_a_fingerprint_or_a_message(checkpoint: Path) -> None:
     secret = "hf_abc123"
     config = parse({"small": str(checkpoint), "hf_token": secret, "hf_overrides": f'{{"api_key": "{secret}"}}'})
     assert secret not in str(of(checkpoint, hf_token=secret, hf_overrides=f'{{"api_key": "{secret}"}}'))
-    assert secret not in start_error_text(config.small, ValueError("no such dtype"))
+    assert secret not in str(start_error(config.small, ValueError("no such dtype")))
     given = {"OPENAI_API_KEY": 1, "default_headers": {}, "max_num_batched_tokens": 8, "eos_token_id": 3, "dtype": "x"}
     assert redacted(given) == {
         **given,
