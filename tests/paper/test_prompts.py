@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -154,3 +155,29 @@ def test_each_output_limit_is_more_than_twice_the_longest_average_of_table_5(sha
     assert longest == {"S": 101.7, "E": 1448.9, "R": 2019.1}
     longest["answer"] = longest["S"]  # an answer after thinking has the form of a short answer
     assert {name: limit > 2 * longest[name] for name, limit in MAX_TOKENS.items()} == dict.fromkeys(longest, True)
+
+
+SOURCE = Path(prompts.__file__).read_text(encoding="utf-8")
+
+
+def digest_of(source: str) -> str:
+    """Run a version of the module and return its digest."""
+    namespace: dict[str, Any] = {"__name__": "prompts"}
+    exec(compile(source, "prompts.py", "exec"), namespace)
+    return str(namespace["digest"]())
+
+
+@pytest.mark.parametrize(
+    "old", ["step by step", "Without thinking", "According to previous thinking", "it might be wrong", '"S": 1024']
+)
+def test_a_changed_template_or_limit_changes_the_digest(old: str) -> None:
+    assert old in SOURCE
+    assert digest_of(SOURCE.replace(old, old[:-1])) != prompts.digest()
+
+
+def test_another_transfer_prompt_of_a_benchmark_changes_the_digest() -> None:
+    assert digest_of(SOURCE.replace('"pope": "previous_thinking"', '"pope": "reference"')) != prompts.digest()
+
+
+def test_a_changed_docstring_keeps_the_digest() -> None:
+    assert digest_of('"""Another docstring."""\n' + SOURCE.split('"""', 2)[2]) == prompts.digest()

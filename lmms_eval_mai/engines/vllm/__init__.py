@@ -1,10 +1,11 @@
 """The `vllm` engine: one model in vLLM, in a process that exists for the whole run.
 
-`engine.py` implements the engine contract. `placement.py` chooses devices and memory for two engines on one machine.
-The renderer turns a chat into tokens and images for both engines. The watchdog ends the engine processes if this
-process is killed.
+Start with `engine.py`, which implements the engine contract. `configuration.py` builds vLLM's configuration, with the
+devices of `placement.py` and the memory of `memory.py`, and `starting.py` starts an engine from it. `renderer.py` turns
+a chat into tokens and images. `watchdog.py` kills the engine processes if this process dies.
 
-This package knows vLLM, also its private parts. It does not know the other engines, the method or lmms-eval.
+This package knows vLLM; private parts of vLLM are used only in `internals.py`. It does not know the other engines, the
+method or lmms-eval.
 
 Arguments of vLLM need no code: every argument of vLLM's `AsyncEngineArgs` is passed on. If an argument cannot change an
 answer, add its name to `PERFORMANCE_ARGUMENTS` in `arguments.py`, so that a run can be resumed with another value.
