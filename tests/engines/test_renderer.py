@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engines import Running, picture, prompt
+from support.engines import Running, make_image, prompt
 
 from lmms_eval_mai.engines.vllm.configuration import configure
 from lmms_eval_mai.engines.vllm.renderer import Renderer
@@ -38,8 +38,8 @@ def test_image_is_prepared_once_for_both_models_of_a_pair(vllm: Running, tiny_pa
     assert large is vllm.engine._renderer
     # The engine itself keeps no images.
     assert vllm.engine._llm.vllm_config.model_config.multimodal_config.mm_processor_cache_gb == 0
-    image, cache = picture("olive", (160, 96)), large._renderer._mm_processor_only_cache
-    vllm.ask(prompt(0, image, "What is it?"))
+    image, cache = make_image("olive", (160, 96)), large._renderer._mm_processor_only_cache
+    vllm.generate(prompt(0, image, "What is it?"))
     before = cache.make_stats()
     rendered = vllm.loop.run(large.render(prompt(0, image, "Is it a dog?\n").messages))
     after = cache.make_stats()
@@ -49,7 +49,7 @@ def test_image_is_prepared_once_for_both_models_of_a_pair(vllm: Running, tiny_pa
 
 
 def test_clear_caches_empties_the_image_cache(vllm: Running) -> None:
-    image, own = picture("teal", (160, 96)), vllm.engine._renderer
+    image, own = make_image("teal", (160, 96)), vllm.engine._renderer
     vllm.loop.run(own.render(prompt(0, image, "What is it?").messages))
     vllm.loop.run(vllm.engine.clear_caches())
     cache = own._renderer._mm_processor_only_cache
@@ -102,7 +102,7 @@ def test_renderer_and_its_images_are_freed_with_the_last_engine_that_uses_them(
     first = renderer(tiny_pair[0], max_model_len=1024)
     second = weakref.ref(renderer(tiny_pair[1], max_model_len=1024))
     assert second() is first
-    loop.run(first.render(prompt(0, picture(), "What is it?").messages))
+    loop.run(first.render(prompt(0, make_image(), "What is it?").messages))
     kept, thread = first._renderer._mm_processor_only_cache, first._renderer._mm_executor
     assert len(kept._cache) == 1
     del first

@@ -14,7 +14,7 @@ from lmms_eval_mai.run.event_loop import LoopThread
 def test_an_engine_with_one_slot_answers_one_call_after_the_other_and_reports_the_wait(loop: LoopThread) -> None:
     engine = ScriptedEngine("small", answer, ScriptedOptions(slots=1))
     loop.run(engine.start())
-    calls = Running(engine, loop).ask(*(question(i) for i in range(4)))
+    calls = Running(engine, loop).generate(*(question(i) for i in range(4)))
     waits = [call.queued_s for call in calls]
     for previous, following in itertools.pairwise(calls):
         recorded_s = previous.total_s - previous.queued_s
@@ -29,7 +29,7 @@ def test_the_seconds_of_a_record_without_seconds_follow_equation_27(loop: LoopTh
     options = ScriptedOptions(ttft_s=0.03, tokens_per_s=47.26, time_scale=0)
     engine = ScriptedEngine("large", lambda prompt: Answer("x", output_tokens=128), options)
     loop.run(engine.start())
-    (call,) = Running(engine, loop).ask(question(0))
+    (call,) = Running(engine, loop).generate(question(0))
     assert call.ttft_s == pytest.approx(0.03, abs=1e-6)
     assert call.total_s == pytest.approx(0.03 + 128 / 47.26)
 

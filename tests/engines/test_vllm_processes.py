@@ -91,10 +91,10 @@ def test_killed_engine_fails_every_call_in_flight_and_can_be_restarted(
     assert len(processes) >= 1
     assert all(isinstance(error, EngineCrashed) for error in errors), errors
     assert "large" in str(errors[0]) and str(tiny_pair[1]) in str(errors[0])
-    (call,) = vllm.ask(question(0))
+    (call,) = vllm.generate(question(0))
     assert isinstance(call, Call)
     restarted = Running(RestartingEngine(engine, restarts=1), vllm.loop)
-    answers = restarted.ask(*(question(number) for number in range(4)))
+    answers = restarted.generate(*(question(number) for number in range(4)))
     assert [type(call) for call in answers] == [Call] * 4, answers
     vllm.loop.run(engine.close())
     assert children(before) == []

@@ -1,4 +1,4 @@
-"""Engines on tiny checkpoints, and what they are asked."""
+"""Engines on tiny checkpoints, and prompts for them."""
 
 import asyncio
 from dataclasses import dataclass
@@ -25,34 +25,37 @@ class Running:
     engine: Any
     loop: LoopThread
 
-    def ask(self, *prompts: Prompt, sampling: Sampling = GREEDY) -> list[Any]:
-        """Ask all at once; errors are returned like answers."""
+    def generate(self, *prompts: Prompt, sampling: Sampling = GREEDY) -> list[Any]:
+        """Make one call per prompt, all at once. Errors are returned like answers."""
 
-        async def all_at_once() -> list[Any]:
+        async def generate_all() -> list[Any]:
             return await asyncio.gather(*(self.engine.generate(p, sampling) for p in prompts), return_exceptions=True)
 
-        return self.loop.run(all_at_once())
+        return self.loop.run(generate_all())
 
 
-def picture(colour: str = "red", size: tuple[int, int] = (96, 64), name: str | None = None) -> Image:
+def make_image(colour: str = "red", size: tuple[int, int] = (96, 64), name: str | None = None) -> Image:
     noise = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
     pixels = PilImage.fromarray(noise)
     pixels.paste(colour, (8, 8, size[0] // 2, size[1] // 2))
     return Image(pixels, name or f"{colour}-{size}")
 
 
-def prompt(doc_id: int, *blocks: Any) -> Prompt:
-    return Prompt((Message("user", blocks),), CallKey("contract", doc_id, 0, "small", "short"))
+def prompt(doc_id: int, *content: Any) -> Prompt:
+    return Prompt((Message("user", content),), CallKey("contract", doc_id, 0, "small", "short"))
 
 
 def question(doc_id: int) -> Prompt:
-    return prompt(doc_id, picture(), f"Is number {doc_id} in the image?\n", "Answer the question using a single word.")
+    return prompt(
+        doc_id, make_image(), f"Is number {doc_id} in the image?\n", "Answer the question using a single word."
+    )
 
 
-def answer(asked: Prompt) -> Answer:
-    if "unanswerable" in str(asked.messages[-1].content[-1]):
-        raise MissingAnswer(f"{asked.key} has no answer")
-    return Answer(f"answer {asked.key.doc_id}", prompt_tokens=20, output_tokens=12, ttft_s=0.01, seconds=0.02)
+def answer(prompt: Prompt) -> Answer:
+    """A script: answers every prompt except those with the word `unanswerable`."""
+    if "unanswerable" in str(prompt.messages[-1].content[-1]):
+        raise MissingAnswer(f"{prompt.key} has no answer")
+    return Answer(f"answer {prompt.key.doc_id}", prompt_tokens=20, output_tokens=12, ttft_s=0.01, seconds=0.02)
 
 
 def vllm_engine(tiny_pair: tuple[Path, Path], side: str = "small") -> Engine:

@@ -16,7 +16,12 @@ from lmms_eval_mai.engines.checkpoints import argument_identity, checkpoint_iden
 from lmms_eval_mai.engines.logs import transformers_without_progress_bars
 from lmms_eval_mai.engines.messages import reserved_answer_tokens, without_thinking
 from lmms_eval_mai.engines.transformers.batching import BatchTimes, Request, next_batch, to_call
-from lmms_eval_mai.engines.transformers.generation import StopWhenCancelled, generation_config, reset_generation_config
+from lmms_eval_mai.engines.transformers.generation import (
+    StopWhenCancelled,
+    generation_config,
+    hide_assisted_decoding_warnings,
+    reset_generation_config,
+)
 from lmms_eval_mai.engines.transformers.options import PERFORMANCE_ARGUMENTS, TransformersOptions
 from lmms_eval_mai.errors import (
     EngineCrashed,
@@ -153,6 +158,7 @@ class TransformersEngine:
             with transformers_without_progress_bars():
                 self._model = self._load_model(path, **source)
                 if options.assistant_model is not None:
+                    hide_assisted_decoding_warnings()
                     self._assistant = self._load_model(os.path.expanduser(options.assistant_model))
         except Exception as error:
             raise EngineStartError(

@@ -1,10 +1,15 @@
 """Arguments and stopping of Hugging Face's `generate`."""
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from lmms_eval_mai.engines.base import Sampling
+from lmms_eval_mai.engines.logs import is_debug
+
+ASSISTED_DECODING_WARNINGS = ("Passing `generation_config` together with", "A custom logits processor of type")
+"""How two harmless warnings begin. transformers' assisted decoding causes them: it calls itself with such arguments."""
 
 
 class StopWhenCancelled:
@@ -55,3 +60,13 @@ def generation_config(sampling: Sampling, max_new_tokens: int, pad_token_id: int
         pad_token_id=pad_token_id,
         **decoding,
     )
+
+
+def hide_assisted_decoding_warnings() -> None:
+    """Hide the warnings that transformers' assisted decoding causes itself, unless the user asked for debug output."""
+    if not is_debug():
+        logging.getLogger("transformers.generation.utils").addFilter(_may_be_printed)
+
+
+def _may_be_printed(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith(ASSISTED_DECODING_WARNINGS)
