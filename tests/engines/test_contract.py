@@ -25,7 +25,7 @@ REAL = ("vllm", "openai", "transformers")
 
 @pytest.fixture(scope="module")
 def server(tiny_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tiny_pair[0], tmp_path_factory.mktemp("server") / "log", core=1)
+    server = Server(tiny_pair[0], tmp_path_factory.mktemp("server") / "log")
     server.start()
     yield server
     server.kill()

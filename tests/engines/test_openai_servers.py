@@ -17,7 +17,7 @@ from lmms_eval_mai.run.presets import FOLDER
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
     logs = tmp_path_factory.mktemp("servers")
-    found = {side: Server(FOLDER / "demo" / side, logs / side, core) for core, side in enumerate(("small", "large"))}
+    found = {side: Server(FOLDER / "demo" / side, logs / side) for side in ("small", "large")}
     for server in found.values():
         server.start()
     for server in found.values():

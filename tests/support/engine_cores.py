@@ -23,6 +23,7 @@ HEAVY = [
     "vllm.v1.executor.uniproc_executor",
     "vllm.v1.worker.cpu_worker",
     "vllm.model_executor.models.qwen3_vl",
+    "vllm.entrypoints.openai.api_server",
     "lmms_eval_mai.engines.vllm.engine",
 ]
 

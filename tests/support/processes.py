@@ -88,7 +88,7 @@ def _evaluate(
 ) -> None:
     if file_limit is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
-    _lead_a_session(output.with_suffix(".log"))
+    lead_a_session(output.with_suffix(".log"))
     os.chdir(data)
     if engines:
         serve_own_cores()
@@ -172,7 +172,7 @@ def _command(
     engines: bool,
     stopped_before_results: bool,
 ) -> None:
-    _lead_a_session(log, errors)
+    lead_a_session(log, errors)
     os.chdir(folder)
     os.environ.update(environment)
     if engines:
@@ -189,7 +189,7 @@ def _command(
     sys.exit(script.load()())
 
 
-def _lead_a_session(log: Path, errors: Path | None = None) -> None:
+def lead_a_session(log: Path, errors: Path | None = None) -> None:
     os.setsid()  # a group of its own, for signals as a terminal sends them
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` may have ignored it for the tests
     for number, path in ((1, log), (2, errors or log)):

@@ -1,14 +1,20 @@
-"""Real vLLM servers on loopback, started with vLLM's own command."""
+"""Real vLLM servers on loopback, each in a process that has imported vLLM."""
 
 import os
+import runpy
 import signal
 import socket
-import subprocess
 import sys
 import time
 import urllib.request
 from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+
+from support.engine_cores import SERVER, preload, serve_own_cores
+from support.processes import lead_a_session
+
+UNIPROC_EXECUTOR = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 
 
 def free_port() -> int:
@@ -24,28 +30,22 @@ class Server:
 
     model: Path
     log: Path
-    core: int
-    """CPU core of the server. Two servers must not share a core."""
     port: int = field(default_factory=free_port)
     arguments: tuple[str, ...] = ()
-    process: "subprocess.Popen[bytes] | None" = None
+    process: BaseProcess | None = None
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/v1"
 
     def start(self) -> None:
-        line = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(self.model)]
-        line += ["--host", "127.0.0.1", "--port", str(self.port), "--dtype", "float32", "--max-model-len", "2048"]
-        line += ["--block-size", "32", "--enforce-eager", "--kv-cache-memory-bytes", str(64 << 20)]
-        line += ["--enable-prompt-tokens-details", *self.arguments]
-        cores = sorted(os.sched_getaffinity(0))
-        environment = {**os.environ, "VLLM_CPU_OMP_THREADS_BIND": str(cores[self.core % len(cores)])}
-        with self.log.open("ab") as log:
-            # Its own process group, so that `kill` ends all its processes: the engine core outlives a killed server.
-            self.process = subprocess.Popen(
-                line, stdout=log, stderr=log, env={**environment, "OMP_NUM_THREADS": "1"}, start_new_session=True
-            )
+        line = ["--model", str(self.model), "--host", "127.0.0.1", "--port", str(self.port), "--dtype", "float32"]
+        line += ["--max-model-len", "2048", "--block-size", "32", "--enforce-eager"]
+        line += ["--kv-cache-memory-bytes", str(64 << 20), "--enable-prompt-tokens-details"]
+        line += ["--distributed-executor-backend", UNIPROC_EXECUTOR, *self.arguments]
+        preload(engines=True)
+        self.process = SERVER.Process(target=_serve, args=(line, self.log))
+        self.process.start()
 
     def wait(self, seconds: float = 240) -> None:
         deadline = time.monotonic() + seconds
@@ -54,12 +54,21 @@ class Server:
                 with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=2):
                     return
             except OSError:
-                assert self.process is None or self.process.poll() is None, self.log.read_text()[-3000:]
+                assert self.process is None or self.process.is_alive(), self.log.read_text()[-3000:]
                 time.sleep(0.3)
         raise AssertionError(self.log.read_text()[-3000:])
 
     def kill(self) -> None:
+        """Kill all its processes: the engine core outlives a killed server."""
         if self.process is not None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
+            os.killpg(self.process.pid or 0, signal.SIGKILL)
+            self.process.join()
             self.process = None
+
+
+def _serve(line: list[str], log: Path) -> None:
+    lead_a_session(log)
+    os.environ.update({"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"})
+    serve_own_cores()
+    sys.argv = ["vllm.entrypoints.openai.api_server", *line]
+    runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__")
