@@ -9,12 +9,15 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
 from support.groups import in_parallel, mark, one_at_a_time
 from support.tasks import BUILT_IN, NAMES, TWO_STAGE, Loaded
+
+if TYPE_CHECKING:
+    from support.processes import Command
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
@@ -106,6 +109,14 @@ def demo_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], 
             start(output.parent, output, "shapes_s", DEMO_DOCUMENTS, **arguments).join(400)
     assert output.exists(), output.with_suffix(".log").read_text(errors="replace")[-3000:]
     return json.loads(output.read_text()), json.loads(output.with_suffix(".samples.json").read_text())
+
+
+@pytest.fixture
+def command() -> "type[Command]":
+    """A console command in a process of its own."""
+    from support.processes import Command
+
+    return Command
 
 
 @pytest.fixture(scope="session")

@@ -8,15 +8,15 @@ from support.processes import Command
 from lmms_eval_mai.cli import doctor
 
 
-def run(folder: Path, *arguments: str) -> tuple[int | None, list[str]]:
-    command = Command(folder, folder / "log", "doctor", *arguments, name="lmms-eval-mai", errors=folder / "errors")
-    code, printed = command.end()
+def run(command: type[Command], folder: Path, *arguments: str) -> tuple[int | None, list[str]]:
+    line = ("doctor", *arguments)
+    code, printed = command(folder, folder / "log", *line, name="lmms-eval-mai", errors=folder / "errors").end()
     return code, printed.strip().splitlines()
 
 
-def test_doctor_tells_what_a_command_would_start_and_what_is_wrong(tmp_path: Path) -> None:
+def test_doctor_tells_what_a_command_would_start_and_what_is_wrong(command: type[Command], tmp_path: Path) -> None:
     code, lines = run(
-        tmp_path, "--model", "mai_cascade", "--tasks", "pope_s,nope", "--limit", "4",
+        command, tmp_path, "--model", "mai_cascade", "--tasks", "pope_s,nope", "--limit", "4",
         "--model_args", "pair=demo,large=http://127.0.0.1:9/v1",
     )  # fmt: skip
     text = "\n".join(lines)

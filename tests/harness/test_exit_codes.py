@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,20 @@ def data(drawn_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return large_pope(drawn_data, tmp_path_factory.mktemp("ending"), ROWS)
 
 
-def command(
-    data: Path, folder: Path, output: Path | None = None, stopped_before_results: bool = False, **model_args: Any
-) -> Command:
-    arguments = {"engine": "scripted", "max_open_samples": 2, "journal": folder / "journal", **model_args}
-    given = ",".join(f"{name}={value}" for name, value in arguments.items())
-    line = ["--model", "mai_cascade", "--tasks", "pope_s", "--model_args", given]
-    line += ["--output_path", str(output)] if output else []
-    return Command(data, folder / "log", *line, stopped_before_results=stopped_before_results)
+@pytest.fixture
+def run_pope(command: type[Command], data: Path) -> Callable[..., Command]:
+    """Run lmms-eval's command on POPE in a folder."""
+
+    def run(
+        folder: Path, output: Path | None = None, stopped_before_results: bool = False, **model_args: Any
+    ) -> Command:
+        arguments = {"engine": "scripted", "max_open_samples": 2, "journal": folder / "journal", **model_args}
+        given = ",".join(f"{name}={value}" for name, value in arguments.items())
+        line = ["--model", "mai_cascade", "--tasks", "pope_s", "--model_args", given]
+        line += ["--output_path", str(output)] if output else []
+        return command(data, folder / "log", *line, stopped_before_results=stopped_before_results)
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -39,9 +46,9 @@ def command(
     ],
 )
 def test_signal_ends_the_command_with_its_exit_code_and_a_hint_how_to_resume(
-    data: Path, tmp_path: Path, how: int, code: int, word: str
+    run_pope: Callable[..., Command], data: Path, tmp_path: Path, how: int, code: int, word: str
 ) -> None:
-    process = command(data, tmp_path, **scripts(data, "pope_s", ROWS, seconds=0.6))
+    process = run_pope(tmp_path, **scripts(data, "pope_s", ROWS, seconds=0.6))
     assert wait_for_lines(process.process, tmp_path / "journal", 20)
     os.kill(process.process.pid or 0, how)
     found, text = process.end()
@@ -50,38 +57,46 @@ def test_signal_ends_the_command_with_its_exit_code_and_a_hint_how_to_resume(
     assert "the same command, with the same models, resumes there" in text and "Traceback" not in text
 
 
-def test_too_many_errors_end_the_command_with_1_and_no_traceback(data: Path, tmp_path: Path) -> None:
-    process = command(data, tmp_path, error_rate=0.1, time_scale=0, **scripts(data, "pope_s", ROWS, seconds=1))
+def test_too_many_errors_end_the_command_with_1_and_no_traceback(
+    run_pope: Callable[..., Command], data: Path, tmp_path: Path
+) -> None:
+    process = run_pope(tmp_path, error_rate=0.1, time_scale=0, **scripts(data, "pope_s", ROWS, seconds=1))
     code, text = process.end()
     assert code == 1 and "Traceback" not in text
     assert f"of {ROWS} samples failed, and max_errors=0 allows 0:" in text
     assert "the same command, with the same models, resumes there" in text
 
 
-def test_results_that_cannot_be_written_end_the_command_with_1_and_keep_the_journal(data: Path, tmp_path: Path) -> None:
+def test_results_that_cannot_be_written_end_the_command_with_1_and_keep_the_journal(
+    run_pope: Callable[..., Command], data: Path, tmp_path: Path
+) -> None:
     (tmp_path / "file").touch()
     arguments = {"time_scale": 0, **scripts(data, "pope_s", ROWS, seconds=1)}
-    process = command(data, tmp_path, output=tmp_path / "file" / "out", **arguments)
+    process = run_pope(tmp_path, output=tmp_path / "file" / "out", **arguments)
     code, text = process.end()
     assert code == 1 and "Traceback" not in text
     assert "lmms-eval cannot write its results ([Errno 20] Not a directory" in text
     assert f"All answers are still in {tmp_path}/journal/" in text
-    process = command(data, tmp_path, output=tmp_path / "out", **arguments)
+    process = run_pope(tmp_path, output=tmp_path / "out", **arguments)
     code, text = process.end()
     assert code == 0 and f"resuming: {ROWS} of {ROWS} done" in text
     assert list((tmp_path / "journal").iterdir()) == [] and list((tmp_path / "out").glob("*/*_results.json"))
 
 
-def test_command_that_ends_before_its_results_are_written_keeps_the_journal(data: Path, tmp_path: Path) -> None:
+def test_command_that_ends_before_its_results_are_written_keeps_the_journal(
+    run_pope: Callable[..., Command], data: Path, tmp_path: Path
+) -> None:
     arguments = {"time_scale": 0, **scripts(data, "pope_s", ROWS, seconds=1)}
-    code, text = command(data, tmp_path, output=tmp_path / "out", stopped_before_results=True, **arguments).end()
+    code, text = run_pope(tmp_path, output=tmp_path / "out", stopped_before_results=True, **arguments).end()
     assert code == 130 and list((tmp_path / "journal").iterdir())
-    code, text = command(data, tmp_path, output=tmp_path / "out", **arguments).end()
+    code, text = run_pope(tmp_path, output=tmp_path / "out", **arguments).end()
     assert code == 0 and f"resuming: {ROWS} of {ROWS} done" in text
 
 
-def test_wrong_argument_ends_the_command_with_1_and_one_sentence(data: Path, tmp_path: Path) -> None:
-    process = command(data, tmp_path, mode="both", small="x", large="y")
+def test_wrong_argument_ends_the_command_with_1_and_one_sentence(
+    run_pope: Callable[..., Command], data: Path, tmp_path: Path
+) -> None:
+    process = run_pope(tmp_path, mode="both", small="x", large="y")
     code, text = process.end()
     assert code == 1 and "Traceback" not in text
     assert "mai_cascade: mode=both is unknown: choose one of cascade, transfer, small, large." in text
@@ -107,7 +122,9 @@ def test_sigterm_handler_of_the_user_stays() -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-def test_lmms_eval_continues_with_the_next_configuration_after_an_error(data: Path, tmp_path: Path) -> None:
+def test_lmms_eval_continues_with_the_next_configuration_after_an_error(
+    command: type[Command], data: Path, tmp_path: Path
+) -> None:
     good = {"engine": "scripted", "time_scale": 0, "journal": "off", **scripts(data, "pope_s", ROWS, seconds=1)}
     runs = [
         {"model": "mai_cascade", "tasks": "pope_s", "model_args": ",".join(f"{k}={v}" for k, v in args.items())}
@@ -115,6 +132,6 @@ def test_lmms_eval_continues_with_the_next_configuration_after_an_error(data: Pa
     ]
     (tmp_path / "runs.yaml").write_text(yaml.safe_dump(runs))
     config = ["--config", str(tmp_path / "runs.yaml")]
-    Command(data, tmp_path / "log", *config, errors=tmp_path / "errors").end()
+    command(data, tmp_path / "log", *config, errors=tmp_path / "errors").end()
     assert "mode=both is unknown" in (tmp_path / "errors").read_text()
     assert "|pope_accuracy|" in (tmp_path / "log").read_text().replace(" ", "")

@@ -289,7 +289,7 @@ def test_task_with_an_unknown_benchmark_is_refused_before_any_call(
 
 
 def test_ranks_share_the_documents_and_padding_is_answered_without_a_call(
-    write_script: Any, in_drawn_data: Path, tmp_path: Path
+    command: type[Command], write_script: Any, in_drawn_data: Path, tmp_path: Path
 ) -> None:
     scripts = pope_scripts(write_script, "pope_s")
     given = {**scripts, "journal": tmp_path / "journal"}
@@ -297,7 +297,7 @@ def test_ranks_share_the_documents_and_padding_is_answered_without_a_call(
     line += ["--tasks", "pope_s", "--limit", "5", "--output_path", str(tmp_path / "out"), "--log_samples"]
     group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = [
-        Command(in_drawn_data, tmp_path / rank, *line, environment={**group, "RANK": rank, "LOCAL_RANK": rank})
+        command(in_drawn_data, tmp_path / rank, *line, environment={**group, "RANK": rank, "LOCAL_RANK": rank})
         for rank in ("0", "1")
     ]
     ends = [command.end() for command in ranks]

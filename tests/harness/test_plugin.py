@@ -64,14 +64,14 @@ def test_importing_lmms_evals_models_registers_ours_without_loading_its_tasks(ru
     assert run(code) == (["False False", "lmms_eval_mai.harness.model"], [])
 
 
-def test_plain_commands_show_our_model_and_tasks(tmp_path: Path) -> None:
-    _, models = Command(tmp_path, tmp_path / "models", "models").end()
+def test_plain_commands_show_our_model_and_tasks(command: type[Command], tmp_path: Path) -> None:
+    _, models = command(tmp_path, tmp_path / "models", "models").end()
     assert "mai_cascade" in models
-    _, listed = Command(tmp_path, tmp_path / "list", "--tasks", "list").end()
+    _, listed = command(tmp_path, tmp_path / "list", "--tasks", "list").end()
     assert all(name in listed for name in OUR_TASKS), listed[-2000:]
     shown = subprocess.run([sys.executable, "-m", "lmms_eval_mai", "task-dir"], capture_output=True, text=True)
     folder = ("--include-path", shown.stdout.strip())
-    _, sub = Command(tmp_path, tmp_path / "tasks", "tasks", "list", *folder, errors=tmp_path / "errors").end()
+    _, sub = command(tmp_path, tmp_path / "tasks", "tasks", "list", *folder, errors=tmp_path / "errors").end()
     assert set(OUR_TASKS) <= set(sub.split()), (tmp_path / "errors").read_text()
 
 

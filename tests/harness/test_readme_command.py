@@ -5,8 +5,8 @@ from pathlib import Path
 
 from support.command_line import lmms_eval, read_samples
 from support.processes import Command
+from support.servers import UNIPROC_EXECUTOR
 
-from lmms_eval_mai.engines.vllm.placement import UNIPROC_EXECUTOR
 from lmms_eval_mai.harness.tasks import TwoStageAnswerFilter
 
 TASKS = ["pope_s", "chartqa_s", "mmmu_val_s", "mmbench_en_dev_s", "realworldqa_s"]
@@ -21,10 +21,10 @@ def test_the_readme_command_in_a_new_process_runs_the_pair_and_traces_every_samp
 
 
 def test_the_readme_command_on_real_images_traces_every_sample(
-    shared: Path, tiny_pair: tuple[Path, Path], tmp_path: Path
+    command: type[Command], shared: Path, tiny_pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
     line = arguments(tiny_pair, TASKS, tmp_path / "out", limit=12)
-    code, text = Command(shared / "data" / "real", tmp_path / "log", *line, engines=True).end()
+    code, text = command(shared / "data" / "real", tmp_path / "log", *line, engines=True).end()
     assert code == 0, text[-3000:]
     check(tmp_path / "out", TASKS, limit=12, text=text)
 
@@ -64,7 +64,7 @@ def check(output: Path, tasks: list[str], limit: int, text: str) -> None:
 
 
 def test_lmms_evals_vllm_model_runs_the_two_rounds_of_an_s2_task(
-    drawn_data: Path, tiny_pair: tuple[Path, Path], tmp_path: Path
+    command: type[Command], drawn_data: Path, tiny_pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
     # The engine runs in the command's own process: its other processes would import vLLM again.
     model_args = f"model={tiny_pair[0]},enforce_eager=True,kv_cache_memory_bytes={64 << 20},max_new_tokens=64"
@@ -73,7 +73,7 @@ def test_lmms_evals_vllm_model_runs_the_two_rounds_of_an_s2_task(
     line += ["--gen_kwargs", "max_new_tokens=64"]  # that model takes the larger of the two
     line += ["--output_path", str(tmp_path), "--log_samples"]
     environment = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-    _, text = Command(drawn_data, tmp_path / "log", *line, environment=environment, engines=True).end()
+    _, text = command(drawn_data, tmp_path / "log", *line, environment=environment, engines=True).end()
     samples = read_samples(tmp_path, "pope_r_s2")
     assert len(samples) == 2, text[-3000:]
     for sample in samples:

@@ -1,7 +1,7 @@
 """Which tests are slow, and which tests one worker of pytest-xdist runs.
 
-A test is slow if it starts an engine; its fixtures tell. Tests that share a running engine are one group, which one
-worker runs, or each worker would start that engine.
+A test is slow if it starts an engine or a command; its fixtures tell. Other slow tests have the mark themselves. Tests
+that share a running engine are one group, which one worker runs, or each worker would start that engine.
 """
 
 import contextlib
@@ -14,30 +14,32 @@ import pytest
 
 SLOW = {
     "vllm": ("vllm", "server"),
-    "demo servers": ("servers",),
-    "demo": ("demo_run",),
+    "demo": ("demo_run", "servers"),
     "InternVL": ("tiny_internvl",),
     "tiny pair": ("tiny_pair",),
-    "training": ("batches",),
+    "commands": ("command",),
 }
 """Group -> the fixtures by which a test belongs to it; the first group counts. The longest groups come first."""
 
+LONG = ("test_resume", "test_model", "test_plugin", "test_restart", "test_replay_9000", "test_demo_training")
+"""Files that take longest of those without engines."""
 
-def group_of(item: pytest.Item) -> str | None:
-    """Return the group of a slow test, or None."""
+
+def group_of(item: pytest.Item) -> str:
+    """Return the slow group of a test, or the name of its file."""
     fixtures = set(getattr(item, "fixturenames", ()))
-    return next((group for group, names in SLOW.items() if fixtures & set(names)), None)
+    return next((group for group, names in SLOW.items() if fixtures & set(names)), item.path.stem)
 
 
 def mark(items: list[pytest.Item]) -> None:
-    """Mark slow tests, and put every test into a group for pytest-xdist: the groups above first, then one per file."""
-    order = {group: place for place, group in enumerate(SLOW)}
+    """Mark slow tests, put every test into a group for pytest-xdist, and let the longest groups run first."""
     for item in items:
         group = group_of(item)
-        if group is not None:
+        item.add_marker(pytest.mark.xdist_group(group))
+        if group in SLOW:
             item.add_marker(pytest.mark.slow)
-        item.add_marker(pytest.mark.xdist_group(group or item.path.stem))
-    items.sort(key=lambda item: order.get(group_of(item) or "", len(order)))
+    order = [*SLOW, *LONG]
+    items.sort(key=lambda item: order.index(group_of(item)) if group_of(item) in order else len(order))
 
 
 @contextlib.contextmanager

@@ -216,6 +216,7 @@ def test_an_image_shows_its_cells(drawn: list[tuple[shapes.Cells, shapes.Questio
                 assert max(abs(a - b) for a, b in zip(colour, wanted, strict=True)) <= 18, (cell, colour)
 
 
+@pytest.mark.slow
 def test_training_writes_a_learning_curve_and_a_checkpoint_that_transformers_loads(tmp_path: Path) -> None:
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
