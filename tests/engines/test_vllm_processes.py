@@ -17,7 +17,7 @@ from support.engines import Running, question, vllm_engine
 
 from lmms_eval_mai.engines.base import Call, Sampling
 from lmms_eval_mai.engines.restart import RestartingEngine
-from lmms_eval_mai.engines.vllm.processes import CORE
+from lmms_eval_mai.engines.vllm.processes import CORE, without_interrupts
 from lmms_eval_mai.engines.vllm.watchdog import PROGRAM, Watchdog
 from lmms_eval_mai.errors import EngineCrashed
 
@@ -140,6 +140,18 @@ def test_one_watchdog_serves_all_engines_and_ends_with_the_last() -> None:
     finally:
         users_process.kill()
         users_process.wait()
+
+
+def test_process_of_an_engine_ignores_ctrl_c() -> None:
+    with without_interrupts():
+        process = psutil.Popen(SLEEP)
+    try:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        (blocked,) = (line.split()[1] for line in status.split("\n") if line.startswith("SigBlk:"))
+        assert int(blocked, 16) == 1 << (signal.SIGINT - 1)
+    finally:
+        process.kill()
+        process.wait()
 
 
 UNGUARDED = """

@@ -3,7 +3,10 @@
 import contextlib
 import multiprocessing
 import os
+import signal
 import sys
+from collections.abc import Iterator
+from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
 
 import psutil
@@ -58,6 +61,18 @@ def _started_by_vllm() -> list[BaseProcess]:
     """Return the processes that Python's multiprocessing started under a name of vLLM. A process is in this list only
     after it has its own program and environment."""
     return [process for process in multiprocessing.active_children() if process.name.startswith((CORE, COORDINATOR))]
+
+
+@contextlib.contextmanager
+def without_interrupts() -> Iterator[None]:
+    """Start processes that ignore Ctrl-C. A terminal sends it to all processes at once; this process stops the engines,
+    and an engine that is still importing would print a traceback. Only the calling thread and its processes change."""
+    resource_tracker.ensure_running()  # multiprocessing starts it with the first process, and then unblocks SIGINT
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 MISSING_GUARD = (

@@ -8,7 +8,7 @@ from lmms_eval_mai.engines.vllm.configuration import Configuration
 from lmms_eval_mai.engines.vllm.errors import start_error
 from lmms_eval_mai.engines.vllm.logs import StartLog
 from lmms_eval_mai.engines.vllm.placement import ChildEnvironment
-from lmms_eval_mai.engines.vllm.processes import EngineProcesses
+from lmms_eval_mai.engines.vllm.processes import EngineProcesses, without_interrupts
 from lmms_eval_mai.engines.vllm.renderer import Renderer
 from lmms_eval_mai.engines.vllm.renderer_sharing import shared_renderer
 from lmms_eval_mai.engines.vllm.watchdog import WATCHDOG
@@ -71,7 +71,8 @@ class Start:
         configuration, log = self._configuration, StartLog(self._config.side)
         core_count = configuration.vllm_config.parallel_config.data_parallel_size_local
         try:
-            with ChildEnvironment({**configuration.environment, **log.environment()}) as self._environment:
+            variables = {**configuration.environment, **log.environment()}
+            with without_interrupts(), ChildEnvironment(variables) as self._environment:
                 self._processes = EngineProcesses(core_count)
                 try:
                     # With statistics on, every output tells when it was queued, scheduled and begun.
