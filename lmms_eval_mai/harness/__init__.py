@@ -8,6 +8,6 @@ This package knows lmms-eval and its internals. Only it, `cli` and `plugin.py` i
 It does not know which calls the method makes, or how the engines work.
 
 To add a benchmark, add its functions to `DOC_TO_VISUAL` and `DOC_TO_TEXT` in `tasks.py`, its YAML files to
-`task_configs/`, and its rules of agreement to `paper/agreement.py`. To show another field of a call in lmms-eval's
+`task_configs/`, and its rules of agreement to `paper/benchmarks.py`. To show another field of a call in lmms-eval's
 samples file, add it to `results.py`.
 """

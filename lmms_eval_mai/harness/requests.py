@@ -10,7 +10,8 @@ import PIL.Image
 
 from lmms_eval_mai.engines.base import ContentPart, Image, Message, Sampling, Stage
 from lmms_eval_mai.errors import ArgumentError, MaiError, SampleError, UnreadableImage
-from lmms_eval_mai.paper.agreement import BENCHMARKS, GENERIC, Benchmark
+from lmms_eval_mai.paper.agreement import Benchmark
+from lmms_eval_mai.paper.benchmarks import BENCHMARKS, GENERIC
 from lmms_eval_mai.paper.prompts import MAX_TOKENS, VARIANTS, Variant
 from lmms_eval_mai.paper.sample import Sample
 

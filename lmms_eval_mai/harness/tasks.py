@@ -16,7 +16,8 @@ from lmms_eval.api.filter import Filter
 from loguru import logger
 
 from lmms_eval_mai.paper import prompts
-from lmms_eval_mai.paper.agreement import BENCHMARKS, Doc, extract_answer
+from lmms_eval_mai.paper.agreement import Doc, extract_answer
+from lmms_eval_mai.paper.benchmarks import BENCHMARKS
 
 DOC_TO_VISUAL: dict[str, str] = {
     "pope": "lmms_eval.tasks.pope.utils.pope_doc_to_visual",

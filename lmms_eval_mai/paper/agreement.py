@@ -1,29 +1,21 @@
-"""Mutual verification (Section 4.1): for each benchmark, the form of the answer, its parser and its rule of agreement.
+"""Mutual verification (Section 4.1): whether a small and a large model's answers agree.
 
-Parsers and metrics are lmms-eval's own. Two rules are ours. An empty answer, or one that does not parse, is None, and
-None agrees with nothing. Agreement is symmetric and deterministic: it never guesses and never depends on the order of a
-set. This module knows nothing of engines.
-
-To add a benchmark, add a `Benchmark` to `BENCHMARKS`. Functions import lmms-eval's task modules when they first need
-them, because `lmms_eval.tasks` takes seconds to import.
+An empty answer, or one that does not parse, is None, and None agrees with nothing. `benchmarks.py` has the parser and
+the rule of each benchmark. This module knows nothing of engines.
 """
 
-import ast
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from lmms_eval.api.reasoning import strip_reasoning_tags
-from loguru import logger
 
 from lmms_eval_mai.paper.prompts import Kind
 
 Doc = Mapping[str, Any]
 
 _BRACKETS = re.compile(r"(?<!\[)\[{2,}((?:(?!\[\[).)*?)\]{2,}", re.DOTALL)
-_NOISY_MODULE = "lmms_eval.tasks.mmbench.mmbench_evals"
-_DIGIT = re.compile(r"\d")
 
 
 @dataclass(frozen=True)
@@ -74,179 +66,3 @@ def verify(benchmark: Benchmark, doc: Doc, small: str, large: str, rules: Agreem
     """Parse and compare the texts of a small and a large model for one document."""
     a, b = (benchmark.parse(extract_answer(text), doc) or None for text in (small, large))
     return Verification(a, b, a is not None and b is not None and benchmark.agree(a, b, rules))
-
-
-# --- POPE ---------------------------------------------------------------------------------------------
-
-
-def _parse_yes_no(answer: str, doc: Doc) -> str | None:
-    from lmms_eval.tasks.mme.utils import parse_pred_ans
-
-    answer = answer.strip(" *_`\"'")
-    verdict = parse_pred_ans(answer)
-    # parse_pred_ans searches the first four characters for the letters, and would read "Not sure" and "Nothing" as no.
-    return verdict if verdict != "other" and re.match(rf"\W*({verdict}\b|[yn]\W*$)", answer, re.IGNORECASE) else None
-
-
-# --- MMMU ---------------------------------------------------------------------------------------------
-
-
-class _NoGuess(list):  # type: ignore[type-arg]
-    """Choices that lmms-eval's MMMU parser can iterate over but cannot draw from.
-
-    If an answer does not parse, that parser returns `random.choice(all_choices)`. Two answers that do not parse could
-    then agree, and the global random state would change. A length of 0 makes `random.choice` raise before it draws.
-    """
-
-    def __len__(self) -> int:
-        return 0
-
-    def __getitem__(self, index: Any) -> Any:
-        raise IndexError("nothing parsed")  # for Python 3.10, whose random.choice does not check the length
-
-
-def _parse_mmmu(answer: str, doc: Doc) -> str | None:
-    if _mmmu_kind(doc) == "word":
-        return _exact(answer, doc)
-    from lmms_eval.tasks.mmmu.utils import get_multi_choice_info, parse_multi_choice_response
-
-    index2ans, choices = get_multi_choice_info(ast.literal_eval(doc["options"]))
-    try:
-        letter: str | None = parse_multi_choice_response(answer, _NoGuess(choices), index2ans)
-        return letter
-    except IndexError:
-        return None
-
-
-def _agree_mmmu(a: str, b: str, rules: AgreementRules) -> bool:
-    """Equal, or each answer is right with the other one as gold. Both are needed: MMMU's open rule is not symmetric."""
-    if a == b:
-        return True
-    from lmms_eval.tasks.mmmu.utils import eval_open, parse_open_response
-
-    return bool(eval_open(a, parse_open_response(b)) and eval_open(b, parse_open_response(a)))
-
-
-def _mmmu_kind(doc: Doc) -> Kind:
-    return "letter" if doc["question_type"] == "multiple-choice" else "word"
-
-
-# --- MMBench, RealWorldQA: option letters -----------------------------------------------------------------
-
-
-def _parse_mmbench(answer: str, doc: Doc) -> str | None:
-    from lmms_eval.tasks.mmbench.en_utils import mmbench_evaluator
-
-    # A new dict, because can_infer_text changes its values to lower case.
-    choices = {letter: str(doc[letter]) for letter in "ABCD" if _is_given(doc.get(letter))}
-    logger.disable(_NOISY_MODULE)  # it logs a line for many answers with the word "A"
-    try:
-        letter = mmbench_evaluator.can_infer(answer, choices)
-    finally:
-        logger.enable(_NOISY_MODULE)
-    return letter if letter in choices else None
-
-
-def _is_given(option: Any) -> bool:
-    return str(option) not in ("", "nan", "None")  # datasets mark a missing option in these ways
-
-
-def _realworldqa_letters(doc: Doc) -> list[str]:
-    """Return the letters of the options in a question ("A. Left."). Empty for an open question."""
-    letters = re.findall(r"^\s*([A-H])[.)]\s", doc["question"], re.MULTILINE)
-    if letters:
-        return sorted(set(letters))
-    return ["A", "B", "C", "D"] if "letter of the correct option" in doc["question"] else []
-
-
-def _parse_realworldqa(answer: str, doc: Doc) -> str | None:
-    letters = _realworldqa_letters(doc)
-    return _letter(answer, letters) if letters else answer.lower().strip().rstrip(".")
-
-
-def _letter(answer: str, letters: list[str]) -> str | None:
-    from lmms_eval.tasks._task_utils.mcq_extract import extract_mcq_answer
-
-    letter = extract_mcq_answer(answer, choices=letters)
-    # Its last fallback takes any capital letter of any word, and would read "Bird" as B.
-    return letter if letter and re.search(rf"\b{letter}\b", answer) else None
-
-
-# --- ChartQA, InfoVQA, shapes, and other lmms-eval tasks -----------------------------------------------------
-
-
-def _exact(answer: str, doc: Doc) -> str | None:
-    """Ignore case and surrounding space, as lmms-eval's ExactMatchVerifier."""
-    return answer.strip().lower()
-
-
-def _equal(a: str, b: str, rules: AgreementRules) -> bool:
-    return a == b
-
-
-def _agree_chartqa(a: str, b: str, rules: AgreementRules) -> bool:
-    if rules.chartqa_match == "exact" or a == b:
-        return a == b
-    from lmms_eval.tasks.chartqa.utils import relaxed_correctness
-
-    # The tolerance is relative to the target: (100, 105.1) passes and (105.1, 100) fails. Require both directions.
-    return bool(relaxed_correctness(a, b) and relaxed_correctness(b, a))
-
-
-def _agree_infovqa(a: str, b: str, rules: AgreementRules) -> bool:
-    """Use ANLS for words. Answers with digits must be equal: "1.5 million" and "1.5 billion" have an ANLS of 0.91."""
-    if _DIGIT.search(a + b):
-        return a.split() == b.split()
-    from lmms_eval.api.metrics import anls
-
-    return bool(anls([a], [b])["anls"] >= rules.anls_threshold)
-
-
-def _options(doc: Doc) -> list[str]:
-    """Return the option letters of a document of shapes or of another lmms-eval task. Empty if it has no options."""
-    columns = [letter for letter in "ABCDEFGH" if _is_given(doc.get(letter))]
-    if len(columns) >= 2:
-        return columns
-    for value in (doc.get("options"), doc.get("choices")):
-        if isinstance(value, str):
-            try:
-                value = ast.literal_eval(value)
-            except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-                continue  # plain text, not a list
-        if isinstance(value, list | tuple | dict) and 2 <= len(value) <= 26:
-            return [chr(ord("A") + i) for i in range(len(value))]
-    return []
-
-
-def _parse_generic(answer: str, doc: Doc) -> str | None:
-    letters = _options(doc)
-    return _letter(answer, letters) if letters else _exact(answer, doc)
-
-
-# --- The table ----------------------------------------------------------------------------------------
-
-
-def _word(doc: Doc) -> Kind:
-    return "word"
-
-
-def _letter_if(options: Callable[[Doc], list[str]]) -> Callable[[Doc], Kind]:
-    return lambda doc: "letter" if options(doc) else "word"
-
-
-BENCHMARKS: dict[str, Benchmark] = {
-    benchmark.name: benchmark
-    for benchmark in (
-        Benchmark("pope", _word, _parse_yes_no, _equal),
-        Benchmark("mmmu_val", _mmmu_kind, _parse_mmmu, _agree_mmmu),
-        Benchmark("mmbench_en_dev", lambda doc: "letter", _parse_mmbench, _equal),
-        Benchmark("chartqa", _word, _exact, _agree_chartqa),
-        Benchmark("infovqa_val", _word, _exact, _agree_infovqa),
-        Benchmark("realworldqa", _letter_if(_realworldqa_letters), _parse_realworldqa, _equal),
-        Benchmark("shapes", _letter_if(_options), _parse_generic, _equal),
-    )
-}
-"""Name -> benchmark."""
-
-GENERIC = Benchmark("any", _letter_if(_options), _parse_generic, _equal)
-"""Rules for other lmms-eval tasks: the option letter if the document has options, else the normalised text."""

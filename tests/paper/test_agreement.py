@@ -21,7 +21,8 @@ from support.documents import (
     SHAPES_WORD,
 )
 
-from lmms_eval_mai.paper.agreement import BENCHMARKS, AgreementRules, Verification, verify
+from lmms_eval_mai.paper.agreement import AgreementRules, Verification, verify
+from lmms_eval_mai.paper.benchmarks import BENCHMARKS
 
 MMBENCH_HOLES = {"A": "red", "B": "green", "C": float("nan"), "D": None}
 
@@ -211,7 +212,7 @@ def test_the_document_decides_the_form_of_the_answer(name: str, doc: dict[str, A
 
 def test_random_choice_fails_on_mmmu_choices_on_every_python() -> None:
     """random.choice reads `choices[0]` of an empty sequence in Python 3.10, and its length in 3.11."""
-    from lmms_eval_mai.paper.agreement import _NoGuess
+    from lmms_eval_mai.paper.benchmarks import _NoGuess
 
     choices = _NoGuess(["A", "B"])
     assert [choice for choice in choices] == ["A", "B"]

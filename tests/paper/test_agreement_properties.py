@@ -30,7 +30,8 @@ from support.documents import (
     mmmu_letter,
 )
 
-from lmms_eval_mai.paper.agreement import BENCHMARKS, GENERIC, AgreementRules, extract_answer, verify
+from lmms_eval_mai.paper.agreement import AgreementRules, extract_answer, verify
+from lmms_eval_mai.paper.benchmarks import BENCHMARKS, GENERIC
 
 # --- properties over generated answers and documents -------------------------------------------------------
 
@@ -207,7 +208,8 @@ def test_options_that_are_not_a_python_list_never_raise(text: str) -> None:
 
 _CHILD = """
 import json, sys
-from lmms_eval_mai.paper.agreement import BENCHMARKS, GENERIC, AgreementRules, verify
+from lmms_eval_mai.paper.agreement import AgreementRules, verify
+from lmms_eval_mai.paper.benchmarks import BENCHMARKS, GENERIC
 rules = AgreementRules(chartqa_match="relaxed")
 rules_of = {**BENCHMARKS, "any": GENERIC}
 found = [verify(rules_of[name], doc, a, b, rules) for name, doc, a, b in json.load(open(sys.argv[1]))]

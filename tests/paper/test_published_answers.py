@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from support.documents import MMMU_OPEN, NONE, RELAXED, RULES, mmmu_letter
 
-from lmms_eval_mai.paper.agreement import BENCHMARKS, AgreementRules, Verification, extract_answer, verify
+from lmms_eval_mai.paper.agreement import AgreementRules, Verification, extract_answer, verify
+from lmms_eval_mai.paper.benchmarks import BENCHMARKS
 
 
 def replay(shared: Path, name: str) -> Iterator[dict[str, Any]]:

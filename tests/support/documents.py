@@ -4,7 +4,8 @@ import ast
 import random
 from typing import Any
 
-from lmms_eval_mai.paper.agreement import BENCHMARKS, GENERIC, AgreementRules
+from lmms_eval_mai.paper.agreement import AgreementRules
+from lmms_eval_mai.paper.benchmarks import BENCHMARKS, GENERIC
 
 RULES = AgreementRules()
 RELAXED = AgreementRules(chartqa_match="relaxed")

@@ -8,7 +8,7 @@ from PIL import Image as PilImage
 from lmms_eval_mai.engines.base import Image, Message, Prompt, Sampling
 from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.errors import MissingAnswer
-from lmms_eval_mai.paper.agreement import BENCHMARKS, GENERIC
+from lmms_eval_mai.paper.benchmarks import BENCHMARKS, GENERIC
 from lmms_eval_mai.paper.sample import Sample
 from lmms_eval_mai.paper.sample_run import Pair
 

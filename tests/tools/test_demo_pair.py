@@ -12,7 +12,8 @@ from PIL import Image
 from support.processes import DEMO_DOCUMENTS
 
 from lmms_eval_mai.paper import prompts
-from lmms_eval_mai.paper.agreement import BENCHMARKS, extract_answer
+from lmms_eval_mai.paper.agreement import extract_answer
+from lmms_eval_mai.paper.benchmarks import BENCHMARKS
 from lmms_eval_mai.run import presets
 
 COMPARED = 50

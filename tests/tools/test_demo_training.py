@@ -16,7 +16,8 @@ from train_demo_pair import Recipe, optimizers, train
 
 from lmms_eval_mai.harness import tasks
 from lmms_eval_mai.paper import prompts
-from lmms_eval_mai.paper.agreement import BENCHMARKS, extract_answer
+from lmms_eval_mai.paper.agreement import extract_answer
+from lmms_eval_mai.paper.benchmarks import BENCHMARKS
 
 
 @pytest.fixture(scope="module")
