@@ -13,7 +13,7 @@ from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.redaction import redacted
 
 CHUNK = 65_536
-"""Bytes. Of a file with more than 64 chunks (weights) only the size and 16 chunks are hashed."""
+"""Bytes. For a file with more than 64 chunks (weights), only its size and 16 chunks are hashed."""
 
 
 def check_checkpoint(argument: str, model: str) -> None:
