@@ -2,6 +2,7 @@
 
 import ast
 import difflib
+import functools
 import importlib.util
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -36,6 +37,7 @@ def positive_int(name: str, value: Any) -> int:
     return int(value)
 
 
+@functools.cache
 def vllm_argument_names() -> frozenset[str] | None:
     """Return the names of vLLM's engine arguments, read from its source. None: vLLM is not installed.
 

@@ -1,6 +1,5 @@
-"""Arguments arrive as lmms-eval parses them, and what cannot work is refused with a sentence."""
+"""Model arguments, as lmms-eval passes them. Invalid ones are refused with a sentence."""
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ from lmms_eval_mai.run.config import Config, parse, parse_literal
 
 
 def parse_text(text: str) -> Config:
-    """As `--model_args text` on the command line."""
+    """Parse a text as `--model_args` of the command line."""
     return parse(simple_parse_args_string(text))
 
 
@@ -29,8 +28,8 @@ def test_named_pair_sets_its_arguments_and_other_arguments_override_them() -> No
     config = parse_text("pair=demo")
     for side in config.engines():
         assert (Path(side.model) / "config.json").is_file() and Path(side.model).name == side.side
-    beside = parse_text("pair=demo,large=x/y,mode=transfer")
-    assert (beside.small.model, beside.large.model, beside.mode) == (config.small.model, "x/y", "transfer")
+    changed = parse_text("pair=demo,large=x/y,mode=transfer")
+    assert (changed.small.model, changed.large.model, changed.mode) == (config.small.model, "x/y", "transfer")
     assert (config.max_new_tokens, parse_text("pair=demo,max_new_tokens=9").max_new_tokens) == (512, 9)
     assert parse_text("pair=qwen3vl-2b-8b") == parse({})
 
@@ -67,11 +66,11 @@ def test_the_command_lists_the_pairs() -> None:
     assert "Qwen/Qwen3-VL-2B-Instruct + Qwen/Qwen3-VL-8B-Instruct (default)" in shown.stdout
 
 
-def test_pair_with_missing_checkpoints_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    shutil.copy(presets.FOLDER / "demo.yaml", tmp_path)
-    monkeypatch.setattr(presets, "FOLDER", tmp_path)
-    with pytest.raises(ArgumentError, match="pair=demo is missing from"):
-        parse_text("pair=demo")
+def test_pair_with_missing_checkpoints_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "pair.yaml"
+    file.write_text("small: ./small\nlarge: ./large\n")
+    with pytest.raises(ArgumentError, match=f"The checkpoint of pair={file} is missing from {tmp_path}/small: "):
+        parse_text(f"pair={file}")
 
 
 def test_argument_goes_to_both_engines_and_a_prefixed_argument_overrides_it() -> None:
