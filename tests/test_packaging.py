@@ -1,4 +1,4 @@
-"""The wheel: what it holds, and that an installed one finds its own tasks."""
+"""The contents of the wheel. An installed wheel finds its own tasks."""
 
 import configparser
 import json
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy: setuptools writes beside its sources."""
+    """Build the wheel from a copy, because setuptools writes into the folder of its sources."""
     source = tmp_path_factory.mktemp("source")
     for entry in ROOT.iterdir():
         if entry.is_file() and not entry.name.startswith("."):
@@ -47,7 +47,7 @@ def task_files() -> set[str]:
     return {path.relative_to(ROOT).as_posix() for path in (ROOT / "task_configs").rglob("*yaml")}
 
 
-def test_the_wheel_holds_every_task_file_with_the_bases_they_include(wheel: Path) -> None:
+def test_the_wheel_holds_every_task_file_and_every_included_base(wheel: Path) -> None:
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if "task_configs/" in name}
     assert packed == {f"lmms_eval_mai/{name}" for name in (*task_files(), "task_configs/shapes/test.parquet")}
     assert Counter(name.endswith("_base_yaml") for name in packed if "yaml" in name) == {False: 35, True: 7}
@@ -71,7 +71,7 @@ def test_the_wheel_holds_every_module_and_the_marker_of_type_hints(wheel: Path) 
     assert {"lmms_eval_mai/py.typed", "lmms_eval_mai/engines/vllm/logging.json"} <= packed
 
 
-def test_the_wheel_names_the_entry_point_by_which_lmms_eval_finds_the_model(wheel: Path) -> None:
+def test_the_wheel_has_the_entry_point_of_the_model(wheel: Path) -> None:
     archive = zipfile.ZipFile(wheel)
     (name,) = [name for name in archive.namelist() if name.endswith("entry_points.txt")]
     points = configparser.ConfigParser()
@@ -102,7 +102,7 @@ def test_an_installed_wheel_finds_its_own_tasks(wheel: Path, tmp_path: Path) -> 
 
 
 def test_every_function_that_a_task_file_names_is_absolute() -> None:
-    """A relative name would be looked up beside the YAML, where the wheel holds no Python."""
+    """lmms-eval looks for a relative name in the folder of the YAML, which has no Python in a wheel."""
     named = [
         name
         for path in sorted(task_files())

@@ -1,4 +1,4 @@
-"""What `lmms-eval-mai doctor` finds."""
+"""`lmms-eval-mai doctor`: its checks and its report."""
 
 from pathlib import Path
 
@@ -21,6 +21,7 @@ def test_doctor_tells_what_a_command_would_start_and_what_is_wrong(command: type
     )  # fmt: skip
     text = "\n".join(lines)
     assert code == 1 and lines[-1] == "2 problems." and len(lines) < 25
+    assert lines[0].startswith("ok  arguments      mode=cascade")  # before the slow imports
     assert " ok  model          lmms-eval knows mai_cascade" in text
     assert "lmms-eval knows pope_s and" in text and "PROBLEM  tasks          nope is unknown" in text
     (small,) = [line for line in lines if " small " in line]

@@ -1,4 +1,4 @@
-"""How the command ends that cannot go on: lmms-eval itself swallows every exception and exits with 0."""
+"""Exit codes and messages of the command. lmms-eval alone catches every exception and exits with 0."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ ROWS = 60
 
 @pytest.fixture(scope="module")
 def data(drawn_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return large_pope(drawn_data, tmp_path_factory.mktemp("ending"), ROWS)
+    return large_pope(drawn_data, tmp_path_factory.mktemp("exit_codes"), ROWS)
 
 
 @pytest.fixture
@@ -81,6 +81,8 @@ def test_results_that_cannot_be_written_end_the_command_with_1_and_keep_the_jour
     code, text = process.end()
     assert code == 0 and f"resuming: {ROWS} of {ROWS} done" in text
     assert list((tmp_path / "journal").iterdir()) == [] and list((tmp_path / "out").glob("*/*_results.json"))
+    # Our table comes last.
+    assert 0 < text.index("Throughput Summary") < text.index("mai_cascade mode=cascade: ")
 
 
 def test_command_that_ends_before_its_results_are_written_keeps_the_journal(
@@ -103,10 +105,10 @@ def test_wrong_argument_ends_the_command_with_1_and_one_sentence(
 
 
 def test_error_in_library_use_is_an_exception_that_ends_with_the_hint() -> None:
-    hint = exit_codes.report_errors_to_user(lambda: "Type this.")
-    with pytest.raises(ArgumentError, match="no good") as raised, hint:
-        raise ArgumentError("no good")
-    assert str(raised.value) == "no good\nType this."
+    reported = exit_codes.report_errors_to_user(lambda: "Type this.")
+    with pytest.raises(ArgumentError, match="invalid") as raised, reported:
+        raise ArgumentError("invalid")
+    assert str(raised.value) == "invalid\nType this."
     with pytest.raises(KeyboardInterrupt), exit_codes.report_errors_to_user(lambda: "Type this."):
         raise KeyboardInterrupt
 
@@ -125,13 +127,18 @@ def test_sigterm_handler_of_the_user_stays() -> None:
 def test_lmms_eval_continues_with_the_next_configuration_after_an_error(
     command: type[Command], data: Path, tmp_path: Path
 ) -> None:
-    good = {"engine": "scripted", "time_scale": 0, "journal": "off", **scripts(data, "pope_s", ROWS, seconds=1)}
+    good = {"engine": "scripted", "time_scale": 0, **scripts(data, "pope_s", ROWS, seconds=1)}
+    good["journal"] = str(tmp_path / "journal")
     runs = [
         {"model": "mai_cascade", "tasks": "pope_s", "model_args": ",".join(f"{k}={v}" for k, v in args.items())}
-        for args in ({"mode": "both"}, good)
+        for args in ({"mode": "both"}, good, {**good, "think": "E"})
     ]
     (tmp_path / "runs.yaml").write_text(yaml.safe_dump(runs))
     config = ["--config", str(tmp_path / "runs.yaml")]
     command(data, tmp_path / "log", *config, errors=tmp_path / "errors").end()
-    assert "mode=both is unknown" in (tmp_path / "errors").read_text()
-    assert "|pope_accuracy|" in (tmp_path / "log").read_text().replace(" ", "")
+    shown, errors = (tmp_path / "log").read_text(), (tmp_path / "errors").read_text()
+    assert "mode=both is unknown" in errors and shown.replace(" ", "").count("|pope_accuracy|") == 2
+    # The second configuration does not mention the first one's journal, and all are removed at the end.
+    assert "unfinished run" not in shown + errors and list((tmp_path / "journal").iterdir()) == []
+    assert shown.rindex("Throughput Summary") < shown.index("mai_cascade mode=cascade: ")
+    assert shown.count("mai_cascade mode=cascade: ") == 2

@@ -1,4 +1,4 @@
-"""`--model mai_cascade` inside lmms-eval: whole evaluations in process, with answers forced by scripts."""
+"""The model inside lmms-eval: whole evaluations in this process, with scripted answers."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -16,7 +16,7 @@ from lmms_eval_mai.errors import ArgumentError, EngineCrashed, TooManyErrors
 from lmms_eval_mai.plugin import task_dir
 
 Record = dict[str, Any]
-WAYS = ("agree_short", "agree_think", "transfer")
+FORCED_EXITS = ("agree_short", "agree_think", "transfer")
 
 
 def record(task: str, doc_id: int, stage: str, text: str, **more: Any) -> Record:
@@ -24,19 +24,19 @@ def record(task: str, doc_id: int, stage: str, text: str, **more: Any) -> Record
     return {"task": task, "doc_id": doc_id, "stage": stage, "text": text, **counts, **more}
 
 
-def way(doc_id: int) -> str:
-    """The exit that `pope_scripts` forces for a document."""
-    return WAYS[doc_id % 3]
+def exit_of(doc_id: int) -> str:
+    """Return the exit that `pope_scripts` forces for a document."""
+    return FORCED_EXITS[doc_id % 3]
 
 
 def pope_scripts(
     write: Callable[[str, Iterable[Record]], Path], task: str, rows: int = 12, two_stage: bool = False
 ) -> dict[str, str]:
-    """Scripts of both models that send document i to exit `way(i)`; the final answer is always right."""
+    """Write scripts of both models in which document i has exit `exit_of(i)` and the final answer is right."""
     small, large = [], []
     for doc_id, gold in enumerate(gold_of("POPE", "test")[:rows]):
         right, wrong = f"[[{gold.title()}]]", "[[No]]" if gold == "yes" else "[[Yes]]"
-        exit = way(doc_id)
+        exit = exit_of(doc_id)
         small.append(record(task, doc_id, "short", right if exit == "agree_short" else wrong))
         thought = right if exit == "agree_think" else wrong
         small.append(
@@ -64,7 +64,7 @@ def test_a_run_has_lmms_evals_score_and_the_trace_of_every_sample(
     assert results["results"]["pope_s"]["pope_accuracy,none"] == 1.0
 
     traces = counts(results, "pope_s")
-    assert [trace["exit"] for trace in traces] == [way(i) for i in range(12)]
+    assert [trace["exit"] for trace in traces] == [exit_of(i) for i in range(12)]
     calls = [call for trace in traces for call in trace["calls"]]
     assert len(calls) == 4 * 2 + 4 * 3 + 4 * 4
     assert all(isinstance(call[f"{kind}_tokens"], int) for call in calls for kind in ("prompt", "cached", "output"))
@@ -96,9 +96,9 @@ def test_a_two_stage_task_verifies_the_second_stage_and_is_scored_on_the_final_a
     results = evaluate(["pope_r_s2"], **pope_scripts(write_script, "pope_r_s2", two_stage=True))
     assert results["results"]["pope_r_s2"]["pope_accuracy,none"] == 1.0
     traces = counts(results, "pope_r_s2")
-    assert [trace["exit"] for trace in traces] == [way(i) for i in range(12)]
+    assert [trace["exit"] for trace in traces] == [exit_of(i) for i in range(12)]
     assert [call["stage"] for call in traces[1]["calls"][2:]] == ["think", "stage2"]
-    # All texts of a sample are its rounds, the answer last.
+    # The rounds of a sample are all its texts, the answer last.
     rounds = next(one for one in results["samples"]["pope_r_s2"] if one["doc_id"] == 1)["resps"][0][0]
     assert len(rounds) == 4 and rounds[-1] == traces[1]["calls"][1]["text"]
 
@@ -139,7 +139,7 @@ def test_our_task_and_another_lmms_eval_task_run_together_and_are_counted_separa
         records["large"].append(record("mmmu_val_s", doc_id, "short", f"[[{gold}]]"))
     scripts = {side: str(write_script(side, rows)) for side, rows in records.items()}
     results = evaluate(["pope", "mmmu_val_s"], engine="scripted", **scripts)
-    # pope is lmms-eval's own task: its scorer knows no brackets and gets the answer without them.
+    # pope is a task of lmms-eval. Its scorer does not know the brackets, so it gets the answer without them.
     assert results["results"]["pope"]["pope_accuracy,none"] == 1.0
     assert results["results"]["mmmu_val_s"]["mmmu_acc,none"] == 1.0
     assert {trace["exit"] for trace in counts(results, "pope")} == {"agree_short"}
@@ -175,7 +175,7 @@ def test_lmms_evals_response_cache_answers_the_second_run(
     scripts = pope_scripts(write_script, task, two_stage=task.endswith("s2"))
     first = evaluate([task], {"use_cache": str(tmp_path / "cache")}, **scripts)
     for side in ("small", "large"):
-        Path(scripts[side]).write_text("")  # whoever is asked now has no answer
+        Path(scripts[side]).write_text("")  # every call fails now
     second = evaluate([task], {"use_cache": str(tmp_path / "cache")}, **scripts)
     assert second["results"] == first["results"]
     assert [one["filtered_resps"] for one in second["samples"][task]] == [
@@ -195,7 +195,7 @@ def test_sample_without_an_answer_is_an_error_and_not_a_text(evaluate: Any, writ
 def test_failed_samples_are_counted_and_not_scored(
     evaluate: Any, write_script: Any, capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
 ) -> None:
-    # With a run of this name lmms-eval reads its cache's log of the run before, in which blank texts count as answers.
+    # With a run id, lmms-eval reads the cache's log of the previous run, in which blank texts count as answers.
     monkeypatch.setenv("LMMS_CACHE_RUN_ID", "the-same")
     scripts = pope_scripts(write_script, task, rows=9, two_stage=task.endswith("s2"))
     results = evaluate([task], {"use_cache": str(tmp_path / "cache")}, max_errors=3, **scripts)
@@ -207,14 +207,14 @@ def test_failed_samples_are_counted_and_not_scored(
     assert "3 samples have no answer and are left out of all scores: 3 MissingAnswer" in printed
     assert all(f"  MissingAnswer: {tmp_path}/" in printed and f"doc_id {number}" in printed for number in (9, 10, 11))
     assert results["throughput"]["avg_not_answered_share"] == 3 / 12
-    # lmms-eval's response cache took none of them for an answer: mended, they are asked.
+    # lmms-eval's response cache did not store them as answers: with complete scripts, they are answered.
     whole = pope_scripts(write_script, task, rows=12, two_stage=task.endswith("s2"))
     again = evaluate([task], {"use_cache": str(tmp_path / "cache")}, max_errors=3, **whole)
     assert len(again["samples"][task]) == 12 and again["usage"]["by_source"]["large"]["n_api_calls"] == 4
 
 
 def test_the_errors_of_all_tasks_of_a_run_count_together(evaluate: Any, write_script: Any) -> None:
-    """Tasks of one stage and of two reach the model in two calls, with two errors each."""
+    """One-stage and two-stage tasks reach the model in two calls of lmms-eval, with two errors each."""
     tasks = ["pope_s", "pope_r_s2"]
     answers = [record(task, doc_id, "short", "[[Yes]]") for task in tasks for doc_id in range(10)]
     scripts = {side: write_script(side, answers) for side in ("small", "large")}
@@ -235,10 +235,10 @@ def test_error_of_an_engine_without_restarts_names_the_samples_that_failed_befor
     answers = [record("pope_s", doc_id, "short", "[[Yes]]", seconds=0.01) for doc_id in range(3)]
     answers[0]["fault"], answers[2]["fault"] = "error", "death"
     script = str(write_script("both", answers))
-    wanted = (
+    message = (
         r"no restarts left \(engine_restarts=0\)\.\nBefore it, 1 samples failed:\n  SampleError: pope_s document 0, "
     )
-    with pytest.raises(EngineCrashed, match=wanted):
+    with pytest.raises(EngineCrashed, match=message):
         evaluate(["pope_s"], {"limit": 3}, engine="scripted", small=script, large=script, max_errors=3,
                  engine_restarts=0, max_open_samples=1)  # fmt: skip
 
@@ -262,16 +262,16 @@ def test_a_broken_image_is_named_in_one_sentence(
     scripts = pope_scripts(write_script, "pope_s")
     drawn = parquet.read_table("lmms-lab-encoder/POPE/data/test.parquet").slice(0, 2)
     rows = drawn.to_pylist()
-    rows[1]["image"]["bytes"] = b"no picture"
+    rows[1]["image"]["bytes"] = b"not an image"
     home = tmp_path / "lmms-lab-encoder" / "POPE"
     (home / "data").mkdir(parents=True)
     parquet.write_table(pyarrow.Table.from_pylist(rows, schema=drawn.schema), home / "data" / "broken.parquet")
-    # datasets keys its cache on file names: a second test.parquet would be taken for the first.
-    card = Path("lmms-lab-encoder/POPE/README.md").read_text()
-    (home / "README.md").write_text(card.replace("test.parquet", "broken.parquet"))
+    # The cache of datasets uses the file name as key, so a second test.parquet would be read from the cache.
+    readme = Path("lmms-lab-encoder/POPE/README.md").read_text()
+    (home / "README.md").write_text(readme.replace("test.parquet", "broken.parquet"))
     monkeypatch.chdir(tmp_path)
-    wanted = r"UnreadableImage: pope_s document 1: its image cannot be read .* Repair the dataset"
-    with pytest.raises(TooManyErrors, match=wanted):
+    message = r"UnreadableImage: pope_s document 1: its image cannot be read .* Repair the dataset"
+    with pytest.raises(TooManyErrors, match=message):
         evaluate(["pope_s"], **scripts)
 
 
@@ -308,5 +308,5 @@ def test_ranks_share_the_documents_and_padding_is_answered_without_a_call(
     assert sorted(int(cells[1]) for cells in tables) == [2, 3], text
     (file,) = (tmp_path / "out").rglob("*_samples_pope_s.jsonl")
     samples = [json.loads(line) for line in file.read_text().split("\n") if line]
-    assert {s["doc_id"]: s["token_counts"][0]["exit"] for s in samples} == {i: way(i) for i in range(5)}
-    assert list((tmp_path / "journal").iterdir()) == []  # rank 0 removes those of all ranks
+    assert {s["doc_id"]: s["token_counts"][0]["exit"] for s in samples} == {i: exit_of(i) for i in range(5)}
+    assert list((tmp_path / "journal").iterdir()) == []  # rank 0 removes the journals of all ranks

@@ -1,4 +1,4 @@
-"""lmms-eval finds our model and tasks with no flag, and a fault of ours never breaks somebody else's run."""
+"""lmms-eval finds our model and tasks without a flag. A broken file of ours does not break runs of other models."""
 
 import shutil
 import subprocess
@@ -93,7 +93,7 @@ def test_broken_task_file_disables_only_our_tasks_with_one_warning(run: Run, tmp
 
 
 @pytest.mark.parametrize(
-    "moved",
+    "change",
     [
         "del t.TaskManager.initialize_tasks",
         "del t.TaskManager",
@@ -101,16 +101,16 @@ def test_broken_task_file_disables_only_our_tasks_with_one_warning(run: Run, tmp
         "t.TaskManager.initialize_tasks = lambda self, include_path=None, include_defaults=True: None",
     ],
 )
-def test_lmms_eval_with_a_changed_task_manager_still_works_with_one_warning(run: Run, moved: str) -> None:
+def test_lmms_eval_with_a_changed_task_manager_still_works_with_one_warning(run: Run, change: str) -> None:
     printed, warnings = run(
-        f"import lmms_eval.tasks as t\n{moved}\n"
+        f"import lmms_eval.tasks as t\n{change}\n"
         "import lmms_eval.models as m\n"
         "print('>', m.get_model('mai_cascade').__name__, len(m.MODEL_REGISTRY_V2.list_canonical_model_ids()) > 50)\n"
-        "ask = getattr(getattr(t, 'TaskManager', None), 'initialize_tasks', None)\n"
-        "print('>', ask and ask(object()))"
+        "find = getattr(getattr(t, 'TaskManager', None), 'initialize_tasks', None)\n"
+        "print('>', find and find(object()))"
     )
     assert printed[0] == "MaiCascade True"
-    assert printed[1] in ("None", "{'theirs': {'type': 'task'}}")  # theirs, untouched
+    assert printed[1] in ("None", "{'theirs': {'type': 'task'}}")  # lmms-eval's own, unchanged
     assert len(warnings) == 1 and "not available" in warnings[0]
 
 

@@ -1,4 +1,4 @@
-"""The command of the README, as a user types it: lmms-eval, two real vLLM engines, real images."""
+"""The command of the README: lmms-eval, two vLLM engines, real images."""
 
 import json
 from pathlib import Path
@@ -47,7 +47,7 @@ def check(output: Path, tasks: list[str], limit: int, text: str) -> None:
                 for figure in ("prompt_tokens", "cached_tokens", "output_tokens", "queued_s", "ttft_s", "total_s"):
                     assert call[figure] is not None and call[figure] >= 0
                 assert 0 < call["output_tokens"] <= 40
-            for call in trace["calls"][2:]:  # the first call to each engine comes before
+            for call in trace["calls"][2:]:  # after the first call to each engine
                 assert call["cached_tokens"] >= 32, (task, sample["doc_id"], call)
 
     (results,) = [json.loads(file.read_text()) for file in output.glob("*_results.json")]
@@ -70,7 +70,7 @@ def test_lmms_evals_vllm_model_runs_the_two_rounds_of_an_s2_task(
     model_args = f"model={tiny_pair[0]},enforce_eager=True,kv_cache_memory_bytes={64 << 20},max_new_tokens=64"
     model_args += f",distributed_executor_backend={UNIPROC_EXECUTOR}"
     line = ["--model", "vllm", "--model_args", model_args, "--tasks", "pope_r_s2", "--limit", "2"]
-    line += ["--gen_kwargs", "max_new_tokens=64"]  # that model takes the larger of the two
+    line += ["--gen_kwargs", "max_new_tokens=64"]  # lmms-eval's model uses the larger of the two limits
     line += ["--output_path", str(tmp_path), "--log_samples"]
     environment = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     _, text = command(drawn_data, tmp_path / "log", *line, environment=environment, engines=True).end()

@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 
 def object_of(question: str) -> str:
-    """What a POPE question asks for; some published files have "an", some a typing error."""
+    """Return the object in a POPE question. Some published files have "an", some have a typing error."""
     found = re.fullmatch(r"Is there an? (.+) in the iman?ge\?", question)
     assert found, question
     return found.group(1)
@@ -30,7 +30,7 @@ def official_questions(shared: Path) -> list[Row]:
 
 
 def published_answers(shared: Path, file: str, questions: list[Row]) -> list[str]:
-    """A model's answers to the questions, in order; empty where its authors published none."""
+    """Return a model's answers to the questions, in order; empty if its authors published no answer."""
     records = [json.loads(line) for line in (shared / "data" / "replay" / file).read_text().splitlines()]
     known = {(r["category"], r["image"][: -len(".jpg")], object_of(r["question"])): r["response"] for r in records}
     return [known.get((q["category"], q["image_source"], object_of(q["question"])), "") for q in questions]
@@ -52,7 +52,7 @@ def f1(predictions: list[str], gold: list[str]) -> float:
 
 
 class Memory(threading.Thread):
-    """Resident memory of this process while a model runs, with the number of samples that were done."""
+    """Records the resident memory of this process and the number of finished samples while a model runs."""
 
     def __init__(self, model: MaiCascade) -> None:
         super().__init__(daemon=True)
@@ -65,7 +65,7 @@ class Memory(threading.Thread):
             self.seen.append((done, process.memory_info().rss))
 
     def growth(self, after: int) -> int:
-        """Bytes by which the peak exceeds the level at the first `after` samples."""
+        """Return the bytes by which the peak exceeds the level after the first `after` samples."""
         self.stopped.set()
         self.join()
         level = next(rss for done, rss in reversed(self.seen) if done <= after)
@@ -83,7 +83,7 @@ def test_replay_of_9000_answers_matches_an_independent_score_and_agreement_rate_
     large = published_answers(shared, "pope__llava-v1.5-13b.jsonl", questions)
     assert (len(questions), small.count(""), large.count("")) == (9000, 0, 90)
 
-    # Nobody published their thinking: each model repeats its answer, so that every sample ends with the large one's.
+    # The thinking was not published. Each model repeats its answer, so every sample ends with the large model's one.
     scripts = (
         write_script(tmp_path / "7b.jsonl", small, ("short", "think")),
         write_script(tmp_path / "13b.jsonl", large, ("short", "transfer")),
@@ -95,10 +95,10 @@ def test_replay_of_9000_answers_matches_an_independent_score_and_agreement_rate_
     results = simple_evaluate(model=model, tasks=["pope_s"], task_manager=task_manager, batch_size=1, log_samples=True)
     grown = memory.growth(after=500)
 
-    said = [text.lower() for text in large]
+    answers = [text.lower() for text in large]
     scores = results["results"]["pope_s"]
-    assert scores["pope_accuracy,none"] == sum(s == g for s, g in zip(said, gold, strict=True)) / 9000
-    assert scores["pope_f1_score,none"] == pytest.approx(f1(said, gold))
+    assert scores["pope_accuracy,none"] == sum(s == g for s, g in zip(answers, gold, strict=True)) / 9000
+    assert scores["pope_f1_score,none"] == pytest.approx(f1(answers, gold))
 
     agreeing = sum(a.lower() == b.lower() for a, b in zip(small, large, strict=True))
     exits = [one["token_counts"][0]["exit"] for one in results["samples"]["pope_s"]]

@@ -1,4 +1,4 @@
-"""How a request of lmms-eval is decoded, and what is refused before an engine starts."""
+"""Decoding arguments of a request, and requests that are refused before an engine starts."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -47,7 +47,7 @@ def test_invalid_decoding_value_is_named(name: str, value: Any) -> None:
 )
 def test_lone_surrogates_are_replaced(written: str, read: str) -> None:
     messages = [{"role": "user", "content": [{"type": "text", "text": written}]}]
-    request = SimpleNamespace(args=("", lambda doc: messages, TASK, 0, "foreign", "test"), metadata={})
-    sample = open_sample(request, 0, {"foreign": {"test": [{"question": written}]}}, "R", None)
+    request = SimpleNamespace(args=("", lambda doc: messages, TASK, 0, "other_task", "test"), metadata={})
+    sample = open_sample(request, 0, {"other_task": {"test": [{"question": written}]}}, "R", None)
     assert sample.question[0].content == (read,)
     read.encode()

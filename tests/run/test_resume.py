@@ -1,4 +1,4 @@
-"""A run that is killed goes on where it was: real processes, real signals, at random moments."""
+"""A run that is killed is resumed by the same command: real processes, real signals, at random moments."""
 
 import asyncio
 import json
@@ -47,9 +47,9 @@ def test_run_that_is_killed_six_times_has_the_results_of_an_undisturbed_run(
     for kill in range(KILLS):
         how = rng.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
         process = start(data, output, "pope_s", journal=journal, **model_args)
-        # 240 samples leave 720 calls and 240 exits, so six blows of at most 140 lines each come before the end.
+        # 240 samples make 720 calls and 240 exits, so six signals after at most 140 lines each come before the end.
         assert strike(process, journal, after=len(lines_of(journal)) + rng.randint(2, 140), how=how)
-        # 1: KeyboardInterrupt, as always in a library; Ctrl-C in the command is in tests/harness/test_exit_codes.py.
+        # 1: KeyboardInterrupt, as always in library use. tests/harness/test_exit_codes.py tests Ctrl-C in the command.
         assert process.exitcode == {signal.SIGKILL: -9, signal.SIGINT: 1, signal.SIGTERM: 143}[how]
         assert not output.exists()
         if kill == 0:
@@ -57,15 +57,15 @@ def test_run_that_is_killed_six_times_has_the_results_of_an_undisturbed_run(
     process = start(data, output, "pope_s", journal=journal, **model_args)
     process.join(120)
     assert json.loads(output.read_text()) == undisturbed
-    assert list(journal.iterdir()) == []  # a run that completed leaves nothing to resume
+    assert list(journal.iterdir()) == []  # a completed run leaves no journal
 
     keys = Counter(tuple(record["key"]) for record in map(_read, kept.read_text().split("\n")) if "call" in record)
-    assert len(keys) == ROWS // 3 * (2 + 3 + 4) and set(keys.values()) == {1}  # nothing was asked twice
+    assert len(keys) == ROWS // 3 * (2 + 3 + 4) and set(keys.values()) == {1}  # no call was made twice
     assert "resuming: " in (log := output.with_suffix(".log").read_text()) and f" of {ROWS} done" in log
 
 
 def _read(line: str) -> dict[str, Any]:
-    """A torn line was never finished; the file goes on after its remains are cut off."""
+    """Read a line. The text after the last line is empty."""
     return json.loads(line) if line else {}
 
 
@@ -115,7 +115,6 @@ def test_run_with_another_argument_names_the_difference_to_the_unfinished_run(
 
 
 def test_one_rank_resumes_the_work_of_two(data: Path, model_args: dict[str, Any], tmp_path: Path) -> None:
-    """A run of two ranks that crashed is gone on with by one."""
     journal = tmp_path / "journal"
     process = start(data, tmp_path / "a.json", "pope_s", journal=journal, **model_args)
     assert strike(process, journal, after=300, how=signal.SIGKILL)
@@ -169,10 +168,10 @@ def test_full_disk_ends_in_one_sentence_and_the_run_can_be_resumed(
     first = start(data, output, "pope_s", journal=journal, **model_args)
     assert strike(first, journal, after=100, how=signal.SIGKILL)
     (file,) = journal.iterdir()
-    room = file.stat().st_size + 10_000  # some dozen lines, the last of them in part
-    full = start(data, output, "pope_s", file_limit=room, journal=journal, **model_args)
+    space = file.stat().st_size + 10_000  # a few dozen lines and a part of the next one
+    full = start(data, output, "pope_s", file_limit=space, journal=journal, **model_args)
     full.join(60)
-    assert full.exitcode == 1 and not output.exists() and file.stat().st_size == room
+    assert full.exitcode == 1 and not output.exists() and file.stat().st_size == space
     assert f"The journal {file} cannot be written (File too large)" in (tmp_path / "found.log").read_text()
     start(data, output, "pope_s", journal=journal, **model_args).join(120)
     assert json.loads(output.read_text()) == undisturbed

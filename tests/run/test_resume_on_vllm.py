@@ -1,4 +1,4 @@
-"""The demo pair on two real engines, struck three times: SIGKILL, one engine's core killed, Ctrl-C."""
+"""A run of the demo pair on two vLLM engines that fails three times: SIGKILL, a killed engine core, Ctrl-C."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def test_run_on_vllm_that_is_killed_has_the_results_of_an_undisturbed_run(demo_r
     engines = _engines(process.pid, journal)
     assert strike(process, journal, after=rng.randint(5, 150), how=signal.SIGKILL)
     _, left = psutil.wait_procs(engines, timeout=60)
-    assert not left  # engines that lost their process end by themselves
+    assert not left  # engines end by themselves when their parent process is killed
 
     process = start(tmp_path, output, "shapes_s", DEMO_DOCUMENTS, journal=journal, **arguments)
     engines = _engines(process.pid, journal, more_than=len(lines_of(journal)))
