@@ -1,4 +1,4 @@
-"""Exit codes and messages of a run that cannot go on.
+"""Exit codes and messages of a run that must stop.
 
 lmms-eval's command catches every exception, prints its traceback and exits with 0 (its issue #542). Under the command,
 an error of this package becomes a sentence and exit code 1, and so do results that lmms-eval could not write. Ctrl-C
@@ -58,7 +58,7 @@ def report_errors_to_user(hint: Callable[[], str] = str) -> Iterator[None]:
             if not _exits_with_error():
                 raise
             traceback.print_exc()
-            _print(f"mai_cascade: unexpected error: please report it, with the lines above. {hint()}")
+            _print(f"mai_cascade: unexpected error. Please report it with the lines above. {hint()}")
             raise SystemExit(1) from None
 
 
@@ -109,8 +109,8 @@ def _raise_signal_received(number: int, frame: FrameType | None) -> None:
 
 
 def _exits_with_error() -> bool:
-    """Whether lmms-eval's command runs one configuration. With several in one `--config` file, lmms-eval goes on with
-    the next configuration after an error, and that must stay so."""
+    """Return whether an error must end the process: under lmms-eval's command with one configuration. With several
+    configurations in one `--config` file, lmms-eval continues with the next one after an error."""
     command = running_command()
     return command is not None and command.configurations <= 1
 

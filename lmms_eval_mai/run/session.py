@@ -54,7 +54,7 @@ class Session:
         """Run one sample per key and return their outcomes in the same order.
 
         `open_sample`: index of a key -> its sample; called in threads. `decoding`: task -> its generation arguments.
-        Raises a `MaiError` if the run cannot go on; all finished calls are in the journal.
+        Raises a `MaiError` if the run must stop. All finished calls are in the journal then.
         """
         if not keys:
             return []
@@ -89,10 +89,11 @@ class Session:
             return "journal=off: no answers of this run are kept." if self.totals.meter.tasks else ""
         if self._journal is None or self._journal.empty or not self._journal.path.exists():
             return ""
-        return f"All finished calls are in {self._journal.path}: the same command, with the same models, resumes there."
+        path = self._journal.path
+        return f"All finished calls are in {path}. To resume, run the same command with the same models again."
 
     def stop(self) -> None:
-        """Stop the engines. The journal stays."""
+        """Stop the engines and close the journal. Its file stays."""
         loop, self._loop = self._loop, None
         self._running.clear()
         if loop is not None:
@@ -123,9 +124,9 @@ class Session:
         opened = self._journal is None or self._journal.closed
         if self._journal is None or self._journal.closed:
             identities = {side: engine.identity() for side, engine in self._engines.items()}
-            ours = fingerprint.of_run(self.config, identities, decoding)
+            current = fingerprint.of_run(self.config, identities, decoding)
             folder = Path(self.config.journal).expanduser() if self.config.journal else default_folder()
-            self._journal = Journal(folder, ours, decoding, rank, world_size)
+            self._journal = Journal(folder, current, decoding, rank, world_size)
         earlier_s = self._journal.wall_s(keys)
         self.totals.wall_s += earlier_s
         self.totals.earlier_s += earlier_s
@@ -148,8 +149,8 @@ class Session:
         return (
             f"{meter.failed():,} of {len(self._all_keys):,} samples failed, and max_errors={self.config.max_errors:g} "
             f"allows {self._allowed_errors():,}:\n{table.failures(meter)}\n"
-            "Fix the causes above, or allow more with max_errors=N (or a share, max_errors=0.01): scores are then over "
-            "the answered samples."
+            "Fix the causes above, or allow more with max_errors=N or a share like max_errors=0.01. The scores then "
+            "cover only the answered samples."
         )
 
     def _call(self, coroutine: Coroutine[Any, Any, None]) -> None:
@@ -190,11 +191,11 @@ async def _unexpected_as_sample_error(sample: Sample, running: Awaitable[Trace])
 def gc_frozen() -> Iterator[None]:
     """Exclude all objects that exist now from garbage collection. The libraries' million objects would take a third of
     the orchestration's time at 20,000 samples (benchmarks/overhead.py)."""
-    ours = gc.get_freeze_count() == 0  # objects that somebody else has frozen stay frozen
-    if ours:
+    freeze = gc.get_freeze_count() == 0  # keep objects frozen that other code has frozen
+    if freeze:
         gc.freeze()
     try:
         yield
     finally:
-        if ours:
+        if freeze:
             gc.unfreeze()

@@ -54,7 +54,7 @@ def test_signal_ends_the_command_with_its_exit_code_and_a_hint_how_to_resume(
     found, text = process.end()
     assert found == code
     assert f"mai_cascade: {word}. All finished calls are in {tmp_path}/journal/" in text
-    assert "the same command, with the same models, resumes there" in text and "Traceback" not in text
+    assert "To resume, run the same command with the same models again." in text and "Traceback" not in text
 
 
 def test_too_many_errors_end_the_command_with_1_and_no_traceback(
@@ -64,7 +64,7 @@ def test_too_many_errors_end_the_command_with_1_and_no_traceback(
     code, text = process.end()
     assert code == 1 and "Traceback" not in text
     assert f"of {ROWS} samples failed, and max_errors=0 allows 0:" in text
-    assert "the same command, with the same models, resumes there" in text
+    assert "To resume, run the same command with the same models again." in text
 
 
 def test_results_that_cannot_be_written_end_the_command_with_1_and_keep_the_journal(

@@ -1,60 +1,16 @@
 """The model inside lmms-eval: whole evaluations in this process, with scripted answers."""
 
 import json
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import pyarrow
 import pytest
-from datasets import load_dataset
-from pyarrow import parquet
+from support.pope_scripts import Record, counts, exit_of, gold_of, pope_scripts, record
 from support.processes import Command
 from support.servers import free_port
 
-from lmms_eval_mai.errors import ArgumentError, EngineCrashed, TooManyErrors
+from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.plugin import task_dir
-
-Record = dict[str, Any]
-FORCED_EXITS = ("agree_short", "agree_think", "transfer")
-
-
-def record(task: str, doc_id: int, stage: str, text: str, **more: Any) -> Record:
-    counts = {"prompt_tokens": 100, "cached_tokens": 32, "output_tokens": 5, "seconds": 0.01}
-    return {"task": task, "doc_id": doc_id, "stage": stage, "text": text, **counts, **more}
-
-
-def exit_of(doc_id: int) -> str:
-    """Return the exit that `pope_scripts` forces for a document."""
-    return FORCED_EXITS[doc_id % 3]
-
-
-def pope_scripts(
-    write: Callable[[str, Iterable[Record]], Path], task: str, rows: int = 12, two_stage: bool = False
-) -> dict[str, str]:
-    """Write scripts of both models in which document i has exit `exit_of(i)` and the final answer is right."""
-    small, large = [], []
-    for doc_id, gold in enumerate(gold_of("POPE", "test")[:rows]):
-        right, wrong = f"[[{gold.title()}]]", "[[No]]" if gold == "yes" else "[[Yes]]"
-        exit = exit_of(doc_id)
-        small.append(record(task, doc_id, "short", right if exit == "agree_short" else wrong))
-        thought = right if exit == "agree_think" else wrong
-        small.append(
-            record(task, doc_id, "think", "Thinking. [[0]]" if two_stage else f"Thinking. {thought}", output_tokens=50)
-        )
-        if two_stage:
-            small.append(record(task, doc_id, "stage2", thought.strip("[]")))
-        large.append(record(task, doc_id, "short", right if exit != "transfer" else "[[perhaps]]"))
-        large.append(record(task, doc_id, "transfer", right))
-    return {"engine": "scripted", "small": str(write("small", small)), "large": str(write("large", large))}
-
-
-def gold_of(name: str, split: str) -> list[str]:
-    return list(load_dataset(f"lmms-lab-encoder/{name}", split=split)["answer"])
-
-
-def counts(results: dict[str, Any], task: str) -> list[dict[str, Any]]:
-    return [one["token_counts"][0] for one in sorted(results["samples"][task], key=lambda s: s["doc_id"])]
 
 
 def test_a_run_has_lmms_evals_score_and_the_trace_of_every_sample(
@@ -181,98 +137,6 @@ def test_lmms_evals_response_cache_answers_the_second_run(
     assert [one["filtered_resps"] for one in second["samples"][task]] == [
         one["filtered_resps"] for one in first["samples"][task]
     ]
-
-
-def test_sample_without_an_answer_is_an_error_and_not_a_text(evaluate: Any, write_script: Any) -> None:
-    scripts = pope_scripts(write_script, "pope_s", rows=11)
-    with pytest.raises(TooManyErrors, match=r"1 of 12 samples failed, and max_errors=0 allows 0") as error:
-        evaluate(["pope_s"], **scripts)
-    assert "doc_id 11" in str(error.value) and "stage 'short'" in str(error.value)
-    assert "the same command, with the same models, resumes there" in str(error.value)
-
-
-@pytest.mark.parametrize("task", ["pope_s", "pope_r_s2"])
-def test_failed_samples_are_counted_and_not_scored(
-    evaluate: Any, write_script: Any, capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
-) -> None:
-    # With a run id, lmms-eval reads the cache's log of the previous run, in which blank texts count as answers.
-    monkeypatch.setenv("LMMS_CACHE_RUN_ID", "the-same")
-    scripts = pope_scripts(write_script, task, rows=9, two_stage=task.endswith("s2"))
-    results = evaluate([task], {"use_cache": str(tmp_path / "cache")}, max_errors=3, **scripts)
-    assert results["results"][task]["pope_accuracy,none"] == 1.0
-    assert sorted(sample["doc_id"] for sample in results["samples"][task]) == list(range(9))
-    printed = capsys.readouterr().out
-    row = next(line for line in printed.splitlines() if task in line and "%" in line)
-    assert [cell.strip() for cell in row.strip("|").split("|")][:4] == [task, "9", "3", "3 (33.33%)"]
-    assert "3 samples have no answer and are left out of all scores: 3 MissingAnswer" in printed
-    assert all(f"  MissingAnswer: {tmp_path}/" in printed and f"doc_id {number}" in printed for number in (9, 10, 11))
-    assert results["throughput"]["avg_not_answered_share"] == 3 / 12
-    # lmms-eval's response cache did not store them as answers: with complete scripts, they are answered.
-    whole = pope_scripts(write_script, task, rows=12, two_stage=task.endswith("s2"))
-    again = evaluate([task], {"use_cache": str(tmp_path / "cache")}, max_errors=3, **whole)
-    assert len(again["samples"][task]) == 12 and again["usage"]["by_source"]["large"]["n_api_calls"] == 4
-
-
-def test_the_errors_of_all_tasks_of_a_run_count_together(evaluate: Any, write_script: Any) -> None:
-    """One-stage and two-stage tasks reach the model in two calls of lmms-eval, with two errors each."""
-    tasks = ["pope_s", "pope_r_s2"]
-    answers = [record(task, doc_id, "short", "[[Yes]]") for task in tasks for doc_id in range(10)]
-    scripts = {side: write_script(side, answers) for side in ("small", "large")}
-    with pytest.raises(TooManyErrors, match=r"4 of 24 samples failed, and max_errors=3 allows 3"):
-        evaluate(tasks, engine="scripted", max_errors=3, **scripts)
-
-
-def test_max_errors_below_1_is_a_share_of_all_samples(evaluate: Any, write_script: Any) -> None:
-    scripts = pope_scripts(write_script, "pope_s", rows=9)
-    with pytest.raises(TooManyErrors, match=r"max_errors=0.2 allows 2"):
-        evaluate(["pope_s"], max_errors=0.2, **scripts)
-    assert len(evaluate(["pope_s"], max_errors=0.25, **scripts)["samples"]["pope_s"]) == 9
-
-
-def test_error_of_an_engine_without_restarts_names_the_samples_that_failed_before(
-    evaluate: Any, write_script: Any
-) -> None:
-    answers = [record("pope_s", doc_id, "short", "[[Yes]]", seconds=0.01) for doc_id in range(3)]
-    answers[0]["fault"], answers[2]["fault"] = "error", "death"
-    script = str(write_script("both", answers))
-    message = (
-        r"no restarts left \(engine_restarts=0\)\.\nBefore it, 1 samples failed:\n  SampleError: pope_s document 0, "
-    )
-    with pytest.raises(EngineCrashed, match=message):
-        evaluate(["pope_s"], {"limit": 3}, engine="scripted", small=script, large=script, max_errors=3,
-                 engine_restarts=0, max_open_samples=1)  # fmt: skip
-
-
-def test_document_fails_if_one_of_its_repeats_fails(evaluate: Any, write_script: Any) -> None:
-    answers = [
-        record("pope_s", doc_id, "short", "[[Yes]]", repeat=repeat)
-        for doc_id in range(3)
-        for repeat in range(2)
-        if (doc_id, repeat) != (1, 1)
-    ]
-    scripts = {side: str(write_script(side, answers)) for side in ("small", "large")}
-    options = {"repeats": 2, "limit": 3}
-    results = evaluate(["pope_s"], options, engine="scripted", max_errors=1, **scripts)
-    assert sorted(sample["doc_id"] for sample in results["samples"]["pope_s"]) == [0, 2]
-
-
-def test_a_broken_image_is_named_in_one_sentence(
-    evaluate: Any, write_script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scripts = pope_scripts(write_script, "pope_s")
-    drawn = parquet.read_table("lmms-lab-encoder/POPE/data/test.parquet").slice(0, 2)
-    rows = drawn.to_pylist()
-    rows[1]["image"]["bytes"] = b"not an image"
-    home = tmp_path / "lmms-lab-encoder" / "POPE"
-    (home / "data").mkdir(parents=True)
-    parquet.write_table(pyarrow.Table.from_pylist(rows, schema=drawn.schema), home / "data" / "broken.parquet")
-    # The cache of datasets uses the file name as key, so a second test.parquet would be read from the cache.
-    readme = Path("lmms-lab-encoder/POPE/README.md").read_text()
-    (home / "README.md").write_text(readme.replace("test.parquet", "broken.parquet"))
-    monkeypatch.chdir(tmp_path)
-    message = r"UnreadableImage: pope_s document 1: its image cannot be read .* Repair the dataset"
-    with pytest.raises(TooManyErrors, match=message):
-        evaluate(["pope_s"], **scripts)
 
 
 def test_task_with_an_unknown_benchmark_is_refused_before_any_call(
