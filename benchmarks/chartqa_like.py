@@ -21,7 +21,7 @@ from lmms_eval.api.instance import Instance
 from PIL import Image, ImageDraw
 
 from lmms_eval_mai.engines.base import SIDES, Call, CallKey, EngineConfig, Prompt, Sampling, Side, Stage
-from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine, ScriptedOptions
+from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.engines.vllm.engine import VllmEngine
 from lmms_eval_mai.harness.requests import open_sample
 from lmms_eval_mai.harness.tasks import doc_to_messages

@@ -1,7 +1,7 @@
 """The engines: each of them runs one model.
 
 Start with `base.py`, the contract of all engines. There are four kinds: `vllm/`, `transformers/`, `openai/` (any
-OpenAI-compatible endpoint) and `scripted.py` (recorded answers). `build.py` lists them and builds one. `restart.py` and
+OpenAI-compatible endpoint) and `scripted/` (recorded answers). `build.py` lists them and builds one. `restart.py` and
 `time_sharing.py` wrap an engine of any kind.
 
 This package knows models, prompts and calls. It does not know lmms-eval, the method, the journal or any benchmark. The

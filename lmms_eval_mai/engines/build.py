@@ -11,14 +11,14 @@ ENGINES: dict[str, str] = {
     "vllm": "lmms_eval_mai.engines.vllm.engine:VllmEngine",
     "transformers": "lmms_eval_mai.engines.transformers.engine:TransformersEngine",
     "openai": "lmms_eval_mai.engines.openai.engine:OpenAIEngine",
-    "scripted": "lmms_eval_mai.engines.scripted:ScriptedEngine",
+    "scripted": "lmms_eval_mai.engines.scripted.engine:ScriptedEngine",
 }
 """Kind -> "module:class". The class has a classmethod `from_config(config, other)`."""
 
 OPTIONS: dict[str, str] = {
     "transformers": "lmms_eval_mai.engines.transformers.options:TransformersOptions",
     "openai": "lmms_eval_mai.engines.openai.options:OpenAIOptions",
-    "scripted": "lmms_eval_mai.engines.scripted:ScriptedOptions",
+    "scripted": "lmms_eval_mai.engines.scripted.engine:ScriptedOptions",
 }
 """Kind -> the dataclass of its arguments. The vllm engine has the arguments of vLLM itself."""
 

@@ -22,7 +22,7 @@ from lmms_eval_mai.harness.results import result, rounds_result
 from lmms_eval_mai.paper.sample import Sample
 from lmms_eval_mai.run import table
 from lmms_eval_mai.run.config import parse
-from lmms_eval_mai.run.journal_removal import keep
+from lmms_eval_mai.run.journal.removal import keep
 from lmms_eval_mai.run.metering import RunTotals
 from lmms_eval_mai.run.progress import Outcome
 from lmms_eval_mai.run.session import Session

@@ -12,8 +12,8 @@ from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.restart import RestartingEngine
 from lmms_eval_mai.engines.time_sharing import SleepableEngine, TimeSharedEngine, TimeSharing
 from lmms_eval_mai.run.config import Config
-from lmms_eval_mai.run.journal import Journal
-from lmms_eval_mai.run.journaled import JournaledEngine
+from lmms_eval_mai.run.journal.engine import JournaledEngine
+from lmms_eval_mai.run.journal.journal import Journal
 
 
 def build_engines(config: Config, journal: Callable[[], Journal | None]) -> dict[str, Engine]:

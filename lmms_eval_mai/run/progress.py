@@ -10,8 +10,8 @@ from tqdm import tqdm
 
 from lmms_eval_mai.errors import SampleError
 from lmms_eval_mai.paper.sample import Trace
-from lmms_eval_mai.run.journal import Journal
-from lmms_eval_mai.run.journal_files import SampleKey
+from lmms_eval_mai.run.journal.files import SampleKey
+from lmms_eval_mai.run.journal.journal import Journal
 from lmms_eval_mai.run.metering import RunTotals
 
 Outcome = Trace | SampleError

@@ -22,8 +22,8 @@ from lmms_eval_mai.run import fingerprint, table
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.engine_chain import build_engines, start_engines
 from lmms_eval_mai.run.event_loop import LoopThread
-from lmms_eval_mai.run.journal import Journal
-from lmms_eval_mai.run.journal_files import SampleKey, default_folder
+from lmms_eval_mai.run.journal.files import SampleKey, default_folder
+from lmms_eval_mai.run.journal.journal import Journal
 from lmms_eval_mai.run.metering import RunTotals
 from lmms_eval_mai.run.progress import Outcome, Progress, progress_bar
 from lmms_eval_mai.run.scheduler import run_samples

@@ -16,7 +16,7 @@ from support.servers import Server
 
 from lmms_eval_mai.engines.base import Call, Image, Sampling
 from lmms_eval_mai.engines.build import argument_names, build
-from lmms_eval_mai.engines.scripted import ScriptedEngine, ScriptedOptions
+from lmms_eval_mai.engines.scripted.engine import ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.errors import EngineCrashed, PromptTooLong, SampleError
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.event_loop import LoopThread

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support.engines import Running, answer, question
 
-from lmms_eval_mai.engines.scripted import Answer, RecordedScript, ScriptedEngine, ScriptedOptions
+from lmms_eval_mai.engines.scripted.engine import Answer, RecordedScript, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.run.event_loop import LoopThread
 

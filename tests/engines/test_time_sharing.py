@@ -9,7 +9,7 @@ from support.engines import prompt
 from lmms_eval_mai.engines.base import Call, Prompt, Sampling
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.restart import RestartingEngine
-from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine
+from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
 from lmms_eval_mai.engines.time_sharing import TimeSharedEngine, TimeSharing
 from lmms_eval_mai.errors import ArgumentError, EngineCrashed
 from lmms_eval_mai.run.config import parse

@@ -7,7 +7,7 @@ import pytest
 from support.samples import Recorder, sample, scripted_pair
 
 from lmms_eval_mai.engines.base import Call, Image, Prompt, Sampling
-from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine
+from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
 from lmms_eval_mai.errors import MissingAnswer, PromptTooLong
 from lmms_eval_mai.paper import prompts
 from lmms_eval_mai.paper.cascade import MODES, cascade

@@ -12,8 +12,8 @@ import pytest
 from loguru import logger
 
 from lmms_eval_mai.engines.base import Call, CallKey
-from lmms_eval_mai.run import journal_removal
-from lmms_eval_mai.run.journal import Journal
+from lmms_eval_mai.run.journal import removal as journal_removal
+from lmms_eval_mai.run.journal.journal import Journal
 
 OLD_JOURNAL = Path(__file__).with_name("unfinished_journal_of_ae9735c.jsonl")
 """A scripted run of 12 POPE documents, killed after two samples. The file is as commit ae9735c left it."""
@@ -69,7 +69,7 @@ _WRITER = """
 import asyncio, sys
 from pathlib import Path
 from lmms_eval_mai.engines.base import Call, CallKey
-from lmms_eval_mai.run.journal import Journal
+from lmms_eval_mai.run.journal.journal import Journal
 journal = Journal(Path(sys.argv[1]), {"mode": "cascade", "think": "R"}, ["pope_s"])
 call = Call(CallKey("pope_s", 0, 0, "small", "short"), "Yes", "stop", 1, 0, 1, 0, 0, 0)
 asyncio.run(journal.add_call(call, "prompt", []))
@@ -94,7 +94,7 @@ def test_run_of_another_process_is_mentioned_only_after_that_process_was_killed(
 _IS_LOCKED = """
 import sys
 from pathlib import Path
-from lmms_eval_mai.run.journal_lock import is_locked
+from lmms_eval_mai.run.journal.lock import is_locked
 print(is_locked(Path(sys.argv[1])))
 """
 
@@ -146,7 +146,7 @@ def test_same_run_in_the_same_process_starts_anew_after_its_results_were_written
 _COMPLETED = """
 import sys
 from pathlib import Path
-from lmms_eval_mai.run.journal import Journal
+from lmms_eval_mai.run.journal.journal import Journal
 journal = Journal(Path(sys.argv[1]), {"mode": "cascade", "think": "R"}, ["pope_s"])
 journal.close()
 journal.complete({("pope_s", 0, 0)}, lambda: sys.argv[2] == "written")

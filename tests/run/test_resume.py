@@ -12,7 +12,7 @@ import pytest
 from support.processes import large_pope, lines_of, scripts, start, strike, wait_for_lines
 
 from lmms_eval_mai.engines.base import Call, CallKey
-from lmms_eval_mai.run.journal import Journal
+from lmms_eval_mai.run.journal.journal import Journal
 
 ROWS = 240
 KILLS = 6

@@ -10,7 +10,7 @@ from PIL import Image as PilImage
 
 from lmms_eval_mai.engines.base import CallKey, Engine, Image, Message, Prompt, Sampling
 from lmms_eval_mai.engines.build import build
-from lmms_eval_mai.engines.scripted import Answer
+from lmms_eval_mai.engines.scripted.engine import Answer
 from lmms_eval_mai.errors import MissingAnswer
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.event_loop import LoopThread

@@ -90,7 +90,7 @@ def print_engine_arguments(engine: str) -> None:
 ENGINES = {
     "openai": ("engines/openai/options.py", "OpenAIOptions"),
     "transformers": ("engines/transformers/options.py", "TransformersOptions"),
-    "scripted": ("engines/scripted.py", "ScriptedOptions"),
+    "scripted": ("engines/scripted/engine.py", "ScriptedOptions"),
 }
 
 

@@ -15,7 +15,7 @@ from multiprocessing import util
 from pathlib import Path
 
 from lmms_eval_mai.run.at_exit import at_exit
-from lmms_eval_mai.run.journal_files import SampleKey
+from lmms_eval_mai.run.journal.files import SampleKey
 
 _removals: "dict[Path, util.Finalize[None]]" = {}
 """Journal of a completed run, with those of its other ranks -> its removal at the end of this process."""

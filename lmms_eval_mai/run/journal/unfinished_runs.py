@@ -6,9 +6,9 @@ from loguru import logger
 
 from lmms_eval_mai.run import fingerprint
 from lmms_eval_mai.run.fingerprint import Fingerprint
-from lmms_eval_mai.run.journal_files import FORMAT, head_of, modified_time
-from lmms_eval_mai.run.journal_lock import is_locked
-from lmms_eval_mai.run.journal_removal import waits_for_removal
+from lmms_eval_mai.run.journal.files import FORMAT, head_of, modified_time
+from lmms_eval_mai.run.journal.lock import is_locked
+from lmms_eval_mai.run.journal.removal import waits_for_removal
 
 
 def warn_of_unfinished_run(folder: Path, current: Fingerprint, tasks: set[str], own_digest: str) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lmms_eval_mai.engines.base import Call, CallKey, EngineConfig, Identity, Prompt, Sampling
-from lmms_eval_mai.engines.script import Answer, FaultyScript, RecordedScript, Script
+from lmms_eval_mai.engines.scripted.script import Answer, FaultyScript, RecordedScript, Script
 from lmms_eval_mai.errors import ArgumentError, EngineCrashed, PromptTooLong, SampleError
 
 __all__ = ["Answer", "RecordedScript", "Script", "ScriptedEngine", "ScriptedOptions"]

@@ -1,8 +1,8 @@
 """The journal: every finished call is on the disk before it counts, so the same command resumes a run that stopped.
 
 Each rank of a run has one file. Its name is the digest of the run's fingerprint, so the same command finds it again.
-`journal_files` describes the file, `journal_writer` writes it, `journal_lock` keeps a second run away from it, and
-`journal_removal` removes it when the run is complete.
+`files.py` describes the file, `writer.py` writes it, `lock.py` keeps a second run away from it, and
+`removal.py` removes it when the run is complete.
 """
 
 import dataclasses
@@ -17,11 +17,11 @@ from loguru import logger
 from lmms_eval_mai.engines.base import Call, CallKey
 from lmms_eval_mai.run import fingerprint
 from lmms_eval_mai.run.fingerprint import Fingerprint
-from lmms_eval_mai.run.journal_files import FORMAT, SampleKey, journal_io_errors, line_of, lines_of, sync_folder
-from lmms_eval_mai.run.journal_lock import lock, release
-from lmms_eval_mai.run.journal_removal import finish_removal, remove_at_exit, remove_now
-from lmms_eval_mai.run.journal_writer import JournalWriter
-from lmms_eval_mai.run.unfinished_runs import warn_of_unfinished_run
+from lmms_eval_mai.run.journal.files import FORMAT, SampleKey, journal_io_errors, line_of, lines_of, sync_folder
+from lmms_eval_mai.run.journal.lock import lock, release
+from lmms_eval_mai.run.journal.removal import finish_removal, remove_at_exit, remove_now
+from lmms_eval_mai.run.journal.unfinished_runs import warn_of_unfinished_run
+from lmms_eval_mai.run.journal.writer import JournalWriter
 
 
 class _LineLocation(NamedTuple):

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from lmms_eval_mai.errors import JournalError
-from lmms_eval_mai.run.journal_files import write_error_text
+from lmms_eval_mai.run.journal.files import write_error_text
 
 
 class JournalWriter:

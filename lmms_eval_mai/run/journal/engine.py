@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from lmms_eval_mai.engines.base import Call, Engine, Image, Prompt, Sampling
 from lmms_eval_mai.engines.wrapper import EngineWrapper
-from lmms_eval_mai.run.journal import Journal
+from lmms_eval_mai.run.journal.journal import Journal
 
 
 class JournaledEngine(EngineWrapper[Engine]):

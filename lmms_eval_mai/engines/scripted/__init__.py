@@ -1,0 +1,4 @@
+"""The scripted engine: replays recorded answers with their lengths and latencies. It needs no model.
+
+`engine.py` is the engine and its options, and `script.py` reads the recorded answers from a file of JSON lines.
+"""
