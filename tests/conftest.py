@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
-from support.groups import in_parallel, mark, one_at_a_time
+from support.groups import FILE, GroupScheduling, arrange, in_parallel, one_at_a_time
 from support.tasks import BUILT_IN, NAMES, TWO_STAGE, Loaded
 
 if TYPE_CHECKING:
@@ -40,9 +40,18 @@ if os.environ.get("CI"):
 SHARED = ROOT.parent / "shared"
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+@pytest.hookimpl(tryfirst=True)  # before pytest reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    mark(items)
+    arrange(items)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling:
+    return GroupScheduling(config, log)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("numprocesses", None):
+        os.environ[FILE] = str(Path(_cache.name) / "groups.json")
 
 
 @pytest.fixture(scope="session")

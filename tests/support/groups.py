@@ -6,11 +6,15 @@ that share a running engine are one group, which one worker runs, or each worker
 
 import contextlib
 import fcntl
+import json
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 SLOW = {
     "vllm": ("vllm", "server"),
@@ -25,21 +29,42 @@ LONG = ("test_resume", "test_model", "test_plugin", "test_restart", "test_replay
 """Files that take longest of those without engines."""
 
 
+FILE = "LMMS_EVAL_MAI_TEST_GROUPS"
+"""Variable with the path of a file: the workers collect the tests and write their groups, the scheduler reads them."""
+
+
 def group_of(item: pytest.Item) -> str:
     """Return the slow group of a test, or the name of its file."""
     fixtures = set(getattr(item, "fixturenames", ()))
     return next((group for group, names in SLOW.items() if fixtures & set(names)), item.path.stem)
 
 
-def mark(items: list[pytest.Item]) -> None:
-    """Mark slow tests, put every test into a group for pytest-xdist, and let the longest groups run first."""
+def arrange(items: list[pytest.Item]) -> None:
+    """Mark slow tests, and let the longest groups run first."""
+    groups = {item.nodeid: group_of(item) for item in items}
     for item in items:
-        group = group_of(item)
-        item.add_marker(pytest.mark.xdist_group(group))
-        if group in SLOW:
+        if groups[item.nodeid] in SLOW:
             item.add_marker(pytest.mark.slow)
     order = [*SLOW, *LONG]
-    items.sort(key=lambda item: order.index(group_of(item)) if group_of(item) in order else len(order))
+    items.sort(key=lambda item: order.index(group) if (group := groups[item.nodeid]) in order else len(order))
+    if FILE in os.environ:
+        with tempfile.NamedTemporaryFile("w", dir=Path(os.environ[FILE]).parent, delete=False) as file:
+            json.dump(groups, file)
+        os.replace(file.name, os.environ[FILE])  # all workers write the same
+
+
+class GroupScheduling(LoadScopeScheduling):
+    """Gives each group to one worker, in the order of the tests."""
+
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        config.option.loadscopereorder = False
+        super().__init__(config, log)
+        self._groups: dict[str, str] = {}
+
+    def _split_scope(self, nodeid: str) -> str:
+        if not self._groups:
+            self._groups = json.loads(Path(os.environ[FILE]).read_text())
+        return self._groups[nodeid]
 
 
 @contextlib.contextmanager
