@@ -1,11 +1,13 @@
-# make test  - install into .venv and run the whole suite
+# make check - install into .venv; linters, types, documentation and all tests without engines, in less than a minute
+# make test  - install into .venv; the same and all other tests
 # make demo  - install into .venv and evaluate the demo pair on 200 documents of shapes, on real vLLM (demo-full: 1,000)
 # Both reuse .venv. On a machine whose registry lacks torch's CPU build, set
 # PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu or let the default build be installed.
 
-.PHONY: env lint docs test demo demo-full clean
+.PHONY: env lint docs check test demo demo-full clean
 WORK := .checkpoints
 PY := .venv/bin/python
+PYTEST := $(PY) -m pytest -n 2
 COG := .venv/bin/cog -P -U -I tools/docs
 GENERATED := README.md $(wildcard docs/*.md docs/cascade-*.svg)
 export HF_HUB_OFFLINE = 1
@@ -17,14 +19,22 @@ lint: env
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
+	@.venv/bin/lint-imports > .venv/lint-imports.log || { cat .venv/lint-imports.log; exit 1; }
 	$(COG) --check --diff --verbosity=1 --check-fail-msg="Run: make docs" $(GENERATED)
 
 # Write the parts of the documentation that are generated from the code and from measured data.
 docs: env
 	$(COG) -r --verbosity=1 $(GENERATED)
 
+check: lint
+	$(PYTEST) -m "not slow" $(ARGS)
+
+# The gate holds the branch coverage of the method and of a run, subprocesses included.
 test: lint
-	$(PY) -m pytest $(ARGS)
+	rm -f .coverage .coverage.*
+	$(PY) -m coverage run -m pytest -n 2 $(ARGS)
+	@$(PY) -m coverage combine --quiet
+	$(PY) -m coverage report --include="lmms_eval_mai/paper/*,lmms_eval_mai/run/*" --skip-covered --fail-under=97
 
 # The first 200 of the 1,000 documents; demo-full runs them all.
 demo: LIMIT := --limit 200
@@ -39,4 +49,4 @@ shapes = .venv/bin/lmms-eval --model mai_cascade --model_args pair=demo,mode=$(2
 	--output_path out/demo/$(1) --log_samples $(LIMIT)
 
 clean:
-	rm -rf $(WORK) out build dist *.egg-info
+	rm -rf $(WORK) out build dist *.egg-info .coverage .coverage.*

