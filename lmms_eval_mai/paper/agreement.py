@@ -23,8 +23,8 @@ class AgreementRules:
     """The user's choices for the rules of agreement."""
 
     anls_threshold: float = 0.9
-    """InfoVQA: the smallest ANLS of two answers that agree. The metric's own 0.5 is too low: "north" and
-    "south" have 0.6."""
+    """InfoVQA: the smallest ANLS at which two answers without digits agree. Answers with digits must be equal. The
+    metric's own 0.5 is too low: "north" and "south" have 0.6."""
     chartqa_match: Literal["exact", "relaxed"] = "exact"
     """ChartQA: `exact` requires equal texts; `relaxed` requires lmms-eval's relaxed correctness in both directions."""
 

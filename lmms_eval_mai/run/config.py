@@ -36,7 +36,8 @@ class Config:
     model always thinks and the large model always answers with that thinking. In `small` and `large` one model gets the
     task's own prompt."""
     think: Variant = "R"
-    """The small model's thinking prompt in `_s` tasks: `R` or `E`. `_e` and `_r` tasks use their own prompt."""
+    """The small model's thinking prompt in `_s` tasks and in other lmms-eval tasks: `R` or `E`. `_e` and `_r` tasks use
+    their own prompt."""
     max_open_samples: int = 256
     """Number of samples processed at the same time. Their images are in memory."""
     max_new_tokens: int | None = None
@@ -46,18 +47,18 @@ class Config:
     tested on a GPU yet."""
     on_overflow: str = "truncate"
     """What to do if the thinking does not fit the large model's context: `truncate` keeps its end, `error` fails the
-    sample."""
+    sample. On an endpoint, `truncate` needs vLLM's server; on other servers the sample fails."""
     rules: AgreementRules = AgreementRules()  # noqa: RUF009 - frozen
     journal: str | None = None
     """Folder of the journals, from which the same command resumes after a crash. Default: in the user's cache folder.
     `off`: no journal."""
     max_errors: float = 0
-    """Number of samples that may fail. A number below 1 is a share of all samples. Failed samples are counted and left
-    out of the scores."""
+    """Number of samples that may fail. A number below 1 is a share of the samples requested so far. Failed samples are
+    counted and left out of the scores."""
     call_timeout: float | None = None
     """Seconds that one call may take. Default: no limit."""
     engine_restarts: int = 2
-    """Number of times that each engine may be restarted after a crash."""
+    """Limit, per engine, of restarts after crashes that no single call explains."""
     model_name: str | None = None
     """A label. lmms-eval names the output folder after it. Runs on endpoints without a label share a folder."""
 

@@ -18,11 +18,11 @@ class OpenAIOptions:
     api_key_env: str = "OPENAI_API_KEY"
     """Environment variable with the key. The key itself is never an argument, because lmms-eval prints arguments."""
     retry_for: float = 120.0
-    """Seconds for which a failed request is retried. At the start, seconds to wait for an endpoint."""
+    """Seconds after its first failure for which a request is retried. At the start, seconds to wait for an endpoint."""
     request_timeout: float = 600.0
-    """Seconds for one request."""
+    """Seconds that one request may take. A request that takes longer is not retried."""
     concurrency: int = 256
-    """Open requests per endpoint."""
+    """Largest number of open requests per endpoint."""
     max_pixels: int | None = None
     """Larger images are made smaller before they are sent."""
 
