@@ -87,7 +87,7 @@ class RestartingEngine(EngineWrapper[Engine]):
             return await self._engine.generate(prompt, sampling)
         try:
             return await wait_for(self._call_timeout, self._engine.generate(prompt, sampling))
-        except asyncio.TimeoutError:
+        except TimeoutError:
             raise CallTimeout(
                 f"{prompt.key}: no answer of the {self.side} engine within call_timeout={self._call_timeout:g} s. "
                 "Raise call_timeout, or lower max_open_samples so that calls wait less. If the engine hangs, its log "

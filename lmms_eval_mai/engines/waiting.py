@@ -22,7 +22,7 @@ async def wait_for(seconds: float, awaitable: Awaitable[R]) -> R:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
     if not done:
-        raise asyncio.TimeoutError
+        raise TimeoutError
     return task.result()
 
 

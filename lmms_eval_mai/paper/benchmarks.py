@@ -47,7 +47,7 @@ class _NoGuess(list):  # type: ignore[type-arg]
         return 0
 
     def __getitem__(self, index: Any) -> Any:
-        raise IndexError("nothing parsed")  # for Python 3.10, whose random.choice does not check the length
+        raise IndexError("nothing parsed")  # a random.choice that does not check the length must fail too
 
 
 def _parse_mmmu(answer: str, doc: Doc) -> str | None:

@@ -211,7 +211,7 @@ def test_the_document_decides_the_form_of_the_answer(name: str, doc: dict[str, A
 
 
 def test_random_choice_fails_on_mmmu_choices_on_every_python() -> None:
-    """random.choice reads `choices[0]` of an empty sequence in Python 3.10, and its length in 3.11."""
+    """random.choice reads the length of a sequence, or an element of it, depending on the version of Python."""
     from lmms_eval_mai.paper.benchmarks import _NoGuess
 
     choices = _NoGuess(["A", "B"])

@@ -144,9 +144,7 @@ def test_all_calls_of_a_sample_share_image_and_question_as_prefix() -> None:
 
 def test_both_models_give_their_short_answers_at_the_same_time() -> None:
     async def run() -> Trace:
-        met = asyncio.Barrier(2) if hasattr(asyncio, "Barrier") else None
-        if met is None:
-            pytest.skip("asyncio.Barrier needs Python 3.11")
+        met = asyncio.Barrier(2)
 
         class Meeting:
             def __init__(self, inner: Any) -> None:

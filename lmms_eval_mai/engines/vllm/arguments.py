@@ -10,8 +10,8 @@ from lmms_eval_mai.engines.vllm.placement import Platform, threads_are_bound, wo
 from lmms_eval_mai.errors import ArgumentError, EngineUnavailable
 
 INSTALL = (
-    'Install it with `pip install "lmms-eval-mai[vllm]"` on a machine with a GPU, or without a GPU with '
-    '`pip install "lmms-eval-mai[cpu]" --extra-index-url https://download.pytorch.org/whl/cpu`.'
+    'Install it in a clone of lmms-eval-mai: `pip install -e ".[vllm]"` on a machine with a GPU, or without a GPU '
+    '`pip install -e ".[cpu]" --extra-index-url https://download.pytorch.org/whl/cpu`.'
 )
 
 PERFORMANCE_ARGUMENTS = {
@@ -38,8 +38,8 @@ def platform() -> Platform:
     if current_platform.is_cuda_alike():
         return "cuda"
     raise EngineUnavailable(
-        "engine=vllm found neither a GPU nor vLLM's CPU build on this machine. Check `nvidia-smi`, or replace vllm: "
-        '`pip uninstall -y vllm && pip install "lmms-eval-mai[cpu]" --extra-index-url '
+        "engine=vllm found neither a GPU nor vLLM's CPU build on this machine. Check `nvidia-smi`, or replace vllm "
+        'in a clone of lmms-eval-mai: `pip uninstall -y vllm && pip install -e ".[cpu]" --extra-index-url '
         "https://download.pytorch.org/whl/cpu`."
     )
 
