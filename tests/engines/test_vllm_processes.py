@@ -100,6 +100,28 @@ def test_killed_engine_fails_every_call_in_flight_and_can_be_restarted(
     assert children(before) == []
 
 
+def test_engine_that_is_killed_before_it_reads_its_first_calls_fails_them(
+    vllm: Running, tiny_pair: tuple[Path, Path], before: frozenset[int]
+) -> None:
+    engine = vllm_engine(tiny_pair, "large")
+    vllm.loop.run(engine.start())
+    cores = new_cores(before)
+
+    async def kill_before_the_first_answer() -> list[Any]:
+        for core in cores:
+            os.kill(core.pid or 0, signal.SIGSTOP)
+        calls = [asyncio.ensure_future(engine.generate(question(number), Sampling(max_tokens=4))) for number in (1, 2)]
+        await asyncio.sleep(0.5)
+        for core in cores:
+            os.kill(core.pid or 0, signal.SIGKILL)
+        return await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 60)
+
+    errors = vllm.loop.run(kill_before_the_first_answer())
+    assert [type(error) for error in errors] == [EngineCrashed, EngineCrashed], errors
+    vllm.loop.run(engine.close())
+    assert children(before) == []
+
+
 WATCHED = """
 import os, subprocess, sys, time
 from lmms_eval_mai.engines.vllm.processes import CORE
@@ -198,6 +220,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_process_of_an_engine_on_a_cpu_ends_without_the_interpreters_clean_up(tmp_path: Path) -> None:
     script = tmp_path / "ending.py"
     script.write_text(ENDING)

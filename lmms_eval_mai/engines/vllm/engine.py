@@ -8,7 +8,7 @@ caches serve the later calls of a sample. Chat template, image preparation and v
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from lmms_eval_mai.engines.base import Call, EngineConfig, Identity, Prompt, Sampling, Side
@@ -21,8 +21,11 @@ from lmms_eval_mai.engines.vllm.processes import exit_if_script_runs_again
 from lmms_eval_mai.engines.vllm.renderer import Renderer
 from lmms_eval_mai.engines.vllm.starting import Start
 from lmms_eval_mai.engines.vllm.watchdog import WATCHDOG
-from lmms_eval_mai.errors import EngineCrashed, MaiError, PromptTooLong, SampleError
+from lmms_eval_mai.engines.waiting import wait_for
+from lmms_eval_mai.errors import EngineCrashed, EngineStartError, MaiError, PromptTooLong, SampleError
 
+REPLY_LIMIT_S = 60
+"""How long a new engine may take for its first reply."""
 WHOLE_ANSWER = ("stop", "length", "repetition")
 """Finish reasons of a whole answer. vLLM also has `abort` and `error`, which leave a part of an answer."""
 
@@ -83,7 +86,18 @@ class VllmEngine:
         self._start = Start(self._config, self._configuration)
         self._llm, self._renderer = await self._start.finish()
         self._start = None
+        # vLLM asks its core for this once. If the first call asked and the core crashed, that call would never end.
+        await self._within_start_limit(self._llm.get_supported_tasks())
         self._context = self._llm.vllm_config.model_config.max_model_len
+
+    async def _within_start_limit(self, reply: Awaitable[Any]) -> None:
+        try:
+            await wait_for(REPLY_LIMIT_S, reply)
+        except asyncio.TimeoutError as error:
+            await self.close()
+            raise EngineStartError(
+                f"The {self.side} engine ({self._config.model}) did not reply within {REPLY_LIMIT_S} s after its start."
+            ) from error
 
     async def close(self) -> None:
         llm, self._llm = self._llm, None
