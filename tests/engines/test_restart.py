@@ -253,6 +253,7 @@ def run_9000(options: ScriptedOptions, call_timeout: float | None) -> tuple[dict
     return traces, errors
 
 
+@pytest.mark.slow
 def test_9000_samples_on_faulty_engines_are_all_answered_or_reported_as_errors() -> None:
     """Faults at random lose no sample, give no sample a wrong error, and turn no error into an answer."""
     expected_traces, expected_errors = run_9000(ScriptedOptions(**PERMANENT), None)

@@ -72,6 +72,7 @@ class Memory(threading.Thread):
         return max(rss for done, rss in self.seen if done > after) - level
 
 
+@pytest.mark.slow
 def test_replay_of_9000_answers_matches_an_independent_score_and_agreement_rate_and_needs_constant_memory(
     shared: Path, task_manager: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,18 +25,23 @@ SLOW = {
 }
 """Group -> the fixtures by which a test belongs to it; the first group counts. The longest groups come first."""
 
-LONG = ("test_resume", "test_model", "test_plugin", "test_restart", "test_replay_9000", "test_demo_training")
-"""Files that take longest of those without engines."""
+FAST = {
+    "test_resume": (),
+    "tasks": ("task_manager",),
+    "imports": ("fresh_imports",),
+}
+"""Groups of tests that share something else that takes seconds to make, or a file."""
 
+GROUPS = SLOW | FAST
 
 FILE = "LMMS_EVAL_MAI_TEST_GROUPS"
 """Variable with the path of a file: the workers collect the tests and write their groups, the scheduler reads them."""
 
 
 def group_of(item: pytest.Item) -> str:
-    """Return the slow group of a test, or the name of its file."""
+    """Return the group of a test, or the name of its file."""
     fixtures = set(getattr(item, "fixturenames", ()))
-    return next((group for group, names in SLOW.items() if fixtures & set(names)), item.path.stem)
+    return next((group for group, names in GROUPS.items() if fixtures & set(names)), item.path.stem)
 
 
 def arrange(items: list[pytest.Item]) -> None:
@@ -45,7 +50,7 @@ def arrange(items: list[pytest.Item]) -> None:
     for item in items:
         if groups[item.nodeid] in SLOW:
             item.add_marker(pytest.mark.slow)
-    order = [*SLOW, *LONG]
+    order = list(GROUPS)
     items.sort(key=lambda item: order.index(group) if (group := groups[item.nodeid]) in order else len(order))
     if FILE in os.environ:
         with tempfile.NamedTemporaryFile("w", dir=Path(os.environ[FILE]).parent, delete=False) as file:

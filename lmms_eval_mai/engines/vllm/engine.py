@@ -93,7 +93,7 @@ class VllmEngine:
     async def _within_start_limit(self, reply: Awaitable[Any]) -> None:
         try:
             await wait_for(REPLY_LIMIT_S, reply)
-        except asyncio.TimeoutError as error:
+        except TimeoutError as error:
             await self.close()
             raise EngineStartError(
                 f"The {self.side} engine ({self._config.model}) did not reply within {REPLY_LIMIT_S} s after its start."
