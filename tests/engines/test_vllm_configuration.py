@@ -80,7 +80,7 @@ def test_without_vllm_the_error_names_the_command_to_run(monkeypatch: pytest.Mon
     for name in [name for name in sys.modules if name == "vllm" or name.startswith("vllm.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "vllm", None)  # Python's own way to make an import fail
-    with pytest.raises(EngineUnavailable, match=r"pip install \"lmms-eval-mai\[vllm\]\"[\s\S]*\[cpu\]"):
+    with pytest.raises(EngineUnavailable, match=r"pip install -e \"\.\[vllm\]\"[\s\S]*\[cpu\]"):
         build(EngineConfig("small", "vllm", "x")).validate()
 
 
