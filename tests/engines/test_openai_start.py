@@ -72,6 +72,8 @@ def test_a_server_that_does_not_list_its_models_needs_the_name_of_one() -> None:
         ({"small": "http:///v1"}, "is not the address"),
         ({"small": "http://host:99999/v1"}, "is not the address"),
         ({"small": "HTTP://host:port/v1"}, "is not the address"),
+        ({"small": "[http://a:99999/v1,http://user:pw@b/v1]"}, "small=http://a:99999/v1 is not the address"),
+        ({"small": "[http://a/v1,http//user:pw@b/v1]"}, "small=b/v1 is not the address"),
         ({"small": "http://user:pw@host/v1", "small_engine": "vllm"}, "is an address of an endpoint"),
         ({"small": "http://host/v1", "small_concurrency": 2.5}, "concurrency=2.5"),
         ({"small": "http://host/v1", "small_api_key_env": "NOT_THERE"}, "no environment variable NOT_THERE"),

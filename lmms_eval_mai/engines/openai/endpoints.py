@@ -158,7 +158,8 @@ def parse_addresses(side: str, given: str) -> list[str]:
                 f"{side}_api_key_env names."
             )
         if parts.scheme not in ("http", "https") or not parts.hostname or not _has_valid_port(parts):
-            raise ArgumentError(f"{side}={given} is not the address of an endpoint: expected http://HOST:PORT/v1.")
+            shown = url.partition("?")[0].rpartition("@")[2]  # a wrong address may have a password that was not found
+            raise ArgumentError(f"{side}={shown} is not the address of an endpoint: expected http://HOST:PORT/v1.")
     return urls
 
 
