@@ -2,7 +2,11 @@
 
 import asyncio
 import logging
+import os
 import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -37,6 +41,40 @@ def test_log_of_an_engine_that_does_not_start_is_part_of_the_error(
     assert log.startswith("The end of its log:\n") and "Traceback" not in "".join(capfd.readouterr())
 
 
+ENGINE_PROCESS = """
+import logging, os
+from lmms_eval_mai.engines.vllm.logs import start_log_handler
+logger = logging.getLogger("vllm")
+logger.setLevel("INFO")
+logger.addHandler(start_log_handler())
+logger.info("starting")
+input()
+logger.info("running")
+logger.info("running")
+later = logging.getLogger("vllm.later")
+later.addHandler(start_log_handler())
+later.info("running")
+os._exit(0)
+"""
+"""Logs like a process of an engine. A line on its standard input tells that the engine is ready."""
+
+
+def test_engine_that_is_ready_does_not_write_into_the_removed_log_of_its_start() -> None:
+    log = logs.StartLog("small")
+    environment = {**os.environ, **log.environment(), "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", ENGINE_PROCESS]
+    engine = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, text=True)
+    with Path(log.path).open() as file:
+        while not log.text():
+            assert engine.poll() is None
+            time.sleep(0.02)
+        log.remove()
+        engine.communicate("ready\n")
+        assert engine.returncode == 0
+        assert file.read().splitlines() == ["starting"]
+    assert not Path(log.path).exists()
+
+
 @pytest.mark.parametrize(
     ("name", "level", "message", "shown"),
     [
@@ -48,7 +86,7 @@ def test_log_of_an_engine_that_does_not_start_is_part_of_the_error(
 )
 def test_only_known_harmless_warnings_are_hidden(name: str, level: int, message: str, shown: bool) -> None:
     record = logging.LogRecord(name, level, "file.py", 1, message, None, None)
-    assert logs.HideHarmlessWarnings().filter(record) is shown
+    assert logs.HideRepeatedOrHarmless().filter(record) is shown
 
 
 @pytest.mark.parametrize(

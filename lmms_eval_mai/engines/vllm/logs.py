@@ -1,8 +1,8 @@
-"""What vLLM prints, in this process and in the processes of its engines: by default only warnings for the user.
+"""Limits the output of vLLM, in this process and in the processes of its engines: by default to warnings for the user.
 
-vLLM applies `logging.json` in this process and first of all in every process of an engine. It prints warnings, except
-those that are known to be harmless, and writes everything from INFO upwards to a file until the engine is ready. If the
-engine does not start, the end of that file becomes part of the error message.
+vLLM applies `logging.json` in this process, and at the beginning of every process of an engine. With it, vLLM prints
+warnings, except those that are known to be harmless, and writes everything from INFO upwards to a file until the engine
+is ready. If the engine does not start, the end of that file becomes part of the error message.
 
 vLLM's own configuration stays in place if the user asks for its log: with a `VLLM_...` logging variable, with a logging
 argument of vLLM, or with `--verbosity DEBUG`.
@@ -50,7 +50,7 @@ HARMLESS = (
 """How the messages of harmless warnings begin."""
 
 START_FAILURES = ("EngineCore failed to start", "WorkerProc failed to start")
-"""How the messages begin whose traceback our own error message repeats."""
+"""How the messages of failed starts begin. Our own error message repeats their traceback."""
 
 TAIL_LINES = 15
 
@@ -62,8 +62,8 @@ def is_quiet(arguments: Collection[str] = ()) -> bool:
     return not (is_debug() or USER_ARGUMENTS & set(arguments) or any(name in os.environ for name in USER_VARIABLES))
 
 
-class HideHarmlessWarnings(logging.Filter):
-    """Drops harmless warnings."""
+class HideRepeatedOrHarmless(logging.Filter):
+    """Drops harmless warnings, and errors of a start that our own error message repeats."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not record.getMessage().startswith((*HARMLESS, *START_FAILURES))
@@ -74,14 +74,28 @@ def hide_harmless_warnings() -> None:
     A filter of a logger does not apply to its children, so each is named."""
     for name in ("vllm.triton_utils.importing", "transformers.models.qwen3_vl.video_processing_qwen3_vl"):
         logger = logging.getLogger(name)
-        if not any(isinstance(one, HideHarmlessWarnings) for one in logger.filters):
-            logger.addFilter(HideHarmlessWarnings())
+        if not any(isinstance(one, HideRepeatedOrHarmless) for one in logger.filters):
+            logger.addFilter(HideRepeatedOrHarmless())
 
 
 def quiet_environment(platform: str) -> dict[str, str]:
     """Return the variables that hide what an engine's process prints outside of Python's logging."""
     # torch warns about the NUMA binding that vLLM chooses on a CPU. On a GPU this would also hide NCCL's warnings.
     return {"TORCH_CPP_LOG_LEVEL": "ERROR"} if platform == "cpu" and "TORCH_CPP_LOG_LEVEL" not in os.environ else {}
+
+
+class StartLogHandler(logging.FileHandler):
+    """Writes the log of an engine's start until the process that started the engine removes the file.
+
+    A removed file that is still open takes space on the disk, so this handler then closes it.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if os.path.exists(self.baseFilename):
+            super().emit(record)
+        else:
+            self.close()
+            self.setLevel(logging.CRITICAL + 1)  # no further record reaches this handler, which would open the file
 
 
 def start_log_handler() -> logging.Handler:
@@ -91,17 +105,19 @@ def start_log_handler() -> logging.Handler:
     if path is None:
         return logging.NullHandler()
     prepare_engine_process()
-    return logging.FileHandler(path)
+    # A process that an engine starts later, when the file is removed, must not create the file again.
+    return StartLogHandler(path) if os.path.exists(path) else logging.NullHandler()
 
 
 def start_log_path() -> str | None:
-    """Return the file for the log of an engine's start. None: this is not a process of an engine."""
+    """Return the path of the file for the log of an engine's start. None: this is not a process of an engine."""
     starter, _, path = os.environ.get(START_LOG, "").partition(":")
     return path if path and int(starter) != os.getpid() else None
 
 
 def prepare_engine_process() -> None:
-    """Hide warnings of Python's own kind, leave no semaphore behind if killed, and end without delay."""
+    """Hide `FutureWarning`s of vLLM and torch, and let this process leave no semaphore behind if it is killed, and end
+    without delay."""
     import tqdm
 
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"(vllm|torch)\.")
