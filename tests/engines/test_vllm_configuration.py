@@ -93,7 +93,12 @@ def test_ranks_that_would_share_a_gpu_are_refused() -> None:
         devices("small", 0, 8, last_of_three)
     with pytest.raises(ArgumentError, match="3 ranks run on this machine and 2 GPUs can be seen"):
         devices("small", None, 2, last_of_three)
-    assert devices("small", None, 3, last_of_three) is None
+
+
+def test_pair_of_a_rank_runs_on_the_gpu_of_the_same_number() -> None:
+    assert devices("small", None, 3, Launcher(ranks=3, rank=2)) == ["2"]
+    assert devices("small", None, 3, Launcher()) is None
+    assert devices("small", None, 0, Launcher(ranks=3, rank=2)) is None  # on a CPU
 
 
 def test_devices_are_gpu_numbers_of_this_machine() -> None:
@@ -122,6 +127,17 @@ def test_two_models_share_a_gpu_by_their_sizes(tmp_path: Path) -> None:
     assert memory.gpu_share(small, large, ["0"], ["1"], bytes_80_gib) == memory.GPU_SHARE
     with pytest.raises(ArgumentError, match=r"\(4\.0 GiB\) and .*\(16\.0 GiB\) .* 4\.0 GiB short\. .*sleep=true"):
         memory.gpu_share(small, large, None, None, bytes_20_gib)
+
+
+def test_engine_gets_the_share_that_the_user_leaves_and_a_share_of_nothing_is_refused(tmp_path: Path) -> None:
+    small, large = engines_of(tmp_path, large={"gpu_memory_utilization": 0.6})
+    assert memory.gpu_share(small, large, None, None, 80 << 30) == pytest.approx(0.3)
+    for share in (0.9, 0.95, 1):
+        small, large = engines_of(tmp_path, large={"gpu_memory_utilization": share})
+        with pytest.raises(
+            ArgumentError, match=f"^large_gpu_memory_utilization={share} leaves no GPU memory for small="
+        ):
+            memory.gpu_share(small, large, None, None, 80 << 30)
 
 
 FIXED = {"kv_cache_memory_bytes": 1 << 30}

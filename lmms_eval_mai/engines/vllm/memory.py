@@ -47,7 +47,8 @@ def cpu_kv_cache_bytes(model_config: Any, max_model_len: int) -> int:
     memory of a NUMA node."""
     heads, size = model_config.get_total_num_kv_heads(), model_config.get_head_size()
     layers = model_config.hf_text_config.num_hidden_layers
-    bytes_per_token: int = 2 * layers * heads * size * 2
+    keys_and_values, bytes_per_number = 2, 2
+    bytes_per_token: int = keys_and_values * layers * heads * size * bytes_per_number
     return max(64 << 20, 4 * bytes_per_token * max_model_len)
 
 
@@ -67,11 +68,12 @@ def gpu_share(
     total_bytes: int,
 ) -> float:
     """Return the engine's share of its GPU's memory: its weights, and half of the space that both engines leave for the
-    KV caches. Raises `ArgumentError` if the two engines do not fit the GPU."""
+    KV caches; or the rest, if the user sets the share of the other engine. Raises `ArgumentError` if the two engines do
+    not fit the GPU."""
     if other is None or not _share_a_gpu(gpus, other_gpus):
         return GPU_SHARE
     if "gpu_memory_utilization" in other.arguments:
-        return GPU_SHARE - float(other.arguments["gpu_memory_utilization"])
+        return _rest_of_share(config, other)
     own_bytes, other_bytes = _bytes_per_gpu(config, gpus), _bytes_per_gpu(other, other_gpus)
     if own_bytes is None or other_bytes is None:
         logger.warning(
@@ -89,6 +91,19 @@ def gpu_share(
             "its own GPU (small_devices=0,large_devices=1), let them take turns (sleep=true), or use smaller models."
         )
     return (own_bytes + left / 2) / total_bytes
+
+
+def _rest_of_share(config: EngineConfig, other: EngineConfig) -> float:
+    """Return the share of the GPU's memory that the other engine leaves. Raises `ArgumentError` if it leaves none."""
+    others_share = other.arguments["gpu_memory_utilization"]
+    rest = GPU_SHARE - float(others_share)
+    if rest <= 0:
+        raise ArgumentError(
+            f"{other.side}_gpu_memory_utilization={others_share} leaves no GPU memory for "
+            f"{config.side}={config.model}: two engines on one GPU may together take {GPU_SHARE:g} of its memory. "
+            f"Lower {other.side}_gpu_memory_utilization, or also set {config.side}_gpu_memory_utilization."
+        )
+    return rest
 
 
 def _share_a_gpu(gpus: list[str] | None, other_gpus: list[str] | None) -> bool:

@@ -28,11 +28,13 @@ class Launcher:
     """The processes that a launcher started on this machine."""
 
     ranks: int = 1
-    rank: int = 0
+    rank: int | None = None
+    """The number of this process among them, from 0. None: no launcher started this process."""
 
     @classmethod
     def from_environment(cls) -> "Launcher":
-        return cls(int(os.environ.get("LOCAL_WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0)))
+        rank = os.environ.get("LOCAL_RANK")
+        return cls(int(os.environ.get("LOCAL_WORLD_SIZE", 1)), None if rank is None else int(rank))
 
 
 def visible_gpus(platform: Platform) -> int:
@@ -46,18 +48,13 @@ def visible_gpus(platform: Platform) -> int:
 
 
 def devices(side: str, given: Any, gpu_count: int, launcher: Launcher) -> list[str] | None:
-    """Return the GPUs of one engine: `small_devices=0` or `large_devices=[1,2]`. None: the user named no GPU.
+    """Return the GPUs of one engine: those that the user names (`small_devices=0` or `large_devices=[1,2]`), else the
+    GPU of this rank. None: vLLM chooses, because there is no GPU or no launcher.
 
     Raises `ArgumentError` if a GPU does not exist, or if two ranks of a launcher would share a GPU.
     """
     if given is None:
-        if gpu_count and launcher.rank >= gpu_count:
-            raise ArgumentError(
-                f"{launcher.ranks} ranks run on this machine and {gpu_count} GPUs can be seen: each rank needs a GPU "
-                f"for its own pair. Start {gpu_count} ranks, or let them share endpoints (small=http://..., "
-                "large=http://...)."
-            )
-        return None
+        return _gpu_of_rank(gpu_count, launcher)
     if launcher.ranks > 1:
         raise ArgumentError(
             f"{side}_devices={given} would be the same for each of the {launcher.ranks} ranks on this machine. Leave "
@@ -68,12 +65,25 @@ def devices(side: str, given: Any, gpu_count: int, launcher: Launcher) -> list[s
     if not all(part.isdigit() for part in found):
         raise ArgumentError(f"{side}_devices={given} is not a list of GPU numbers: write {side}_devices=[0,1].")
     if not gpu_count:
-        raise ArgumentError(f"{side}_devices={given} names GPUs, but vLLM runs on the CPU here: leave it out.")
+        raise ArgumentError(f"{side}_devices={given} names GPUs, but vLLM runs on the CPU here. Leave it out.")
     if max(map(int, found)) >= gpu_count:
         raise ArgumentError(
-            f"{side}_devices={given} names a GPU that does not exist: {gpu_count} can be seen, with numbers from 0."
+            f"{side}_devices={given} names a GPU that does not exist: {gpu_count} can be seen. Give numbers from 0 to "
+            f"{gpu_count - 1}."
         )
     return found
+
+
+def _gpu_of_rank(gpu_count: int, launcher: Launcher) -> list[str] | None:
+    """Return the GPU with the number of this rank, because each rank runs its own pair on its own GPU."""
+    if not gpu_count or launcher.rank is None:
+        return None
+    if launcher.rank >= gpu_count:
+        raise ArgumentError(
+            f"{launcher.ranks} ranks run on this machine and {gpu_count} GPUs can be seen: each rank needs a GPU for "
+            f"its own pair. Start {gpu_count} ranks, or let them share endpoints (small=http://..., large=http://...)."
+        )
+    return [str(launcher.rank)]
 
 
 def worker_count(engine_args: Any) -> int:
@@ -88,8 +98,6 @@ def environment(gpus: list[str] | None, workers: int, platform: Platform) -> dic
         return _cpu_threads(workers)
     # vLLM forks by default. A process with threads, which may hold another engine's locks, must not be forked.
     variables = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
-    if gpus is None and "LOCAL_RANK" in os.environ:
-        gpus = [os.environ["LOCAL_RANK"]]  # each rank runs its own pair on its own GPU
     if gpus is not None:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         numbers = visible.split(",") if visible else None
