@@ -1,4 +1,4 @@
-"""The arguments that vLLM gets: platform, engine arguments with our defaults, and decoding."""
+"""The arguments that vLLM gets: engine arguments with our defaults, and decoding. Also finds vLLM's platform."""
 
 import dataclasses
 from typing import Any
@@ -27,12 +27,12 @@ MAX_MODEL_LEN: dict[Platform, int] = {"cuda": 32768, "cpu": 8192}
 UNIPROC_EXECUTOR = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 
 
-def platform() -> Platform:
+def detect_platform() -> Platform:
     """Return where vLLM runs on this machine. Raises `EngineUnavailable` with the command that installs vLLM."""
     try:
         from vllm.platforms import current_platform
     except ImportError as error:
-        raise EngineUnavailable(f"engine=vllm needs vLLM, which does not import here ({error}). {INSTALL}") from error
+        raise EngineUnavailable(f"engine=vllm needs vLLM, and its import fails ({error}). {INSTALL}") from error
     if current_platform.is_cpu():
         return "cpu"
     if current_platform.is_cuda_alike():
@@ -68,8 +68,8 @@ def set_defaults(
         engine_args.tensor_parallel_size = len(gpus)
     if platform != "cpu":
         return
-    # On a CPU vLLM runs an engine's core and worker in two processes ("uni" is read as "mp"), which wait for each other
-    # by spinning. It needs two processes to bind threads. Ours are not bound, so one process is enough.
+    # On a CPU vLLM runs an engine's core and worker in two processes, also with the backend "uni", and they wait for
+    # each other in busy loops. vLLM needs two processes to bind threads. We bind no thread, so one process is enough.
     one_process = worker_count(engine_args) == 1 and not threads_are_bound()
     if one_process and "distributed_executor_backend" not in given:
         engine_args.distributed_executor_backend = UNIPROC_EXECUTOR
@@ -91,6 +91,7 @@ def check_reads_images(config: EngineConfig, model_config: Any) -> None:
 
 
 def sampling_params(sampling: Sampling) -> Any:
+    """Return vLLM's `SamplingParams`, with which vLLM returns an answer only when it is complete."""
     from vllm.sampling_params import RequestOutputKind, SamplingParams
 
     return SamplingParams(

@@ -10,6 +10,9 @@ from lmms_eval_mai.engines.vllm.errors import start_error
 from lmms_eval_mai.engines.vllm.placement import ChildEnvironment, Launcher, Platform
 from lmms_eval_mai.errors import ArgumentError, MaiError
 
+MEMORY_ARGUMENTS = {"gpu_memory_utilization", "kv_cache_memory_bytes"}
+"""With one of these arguments the user decides how much GPU memory the engine takes."""
+
 
 @dataclass(frozen=True)
 class Configuration:
@@ -33,33 +36,33 @@ def configure(config: EngineConfig, other: EngineConfig | None) -> Configuration
     quiet = logs.is_quiet(config.arguments)
     if quiet:
         logs.hide_harmless_warnings()
-    platform = vllm_arguments.platform()
-    from vllm.usage.usage_lib import UsageContext
-
+    platform = vllm_arguments.detect_platform()
     try:
-        with placement.unchanged_environment():
-            gpus, other_gpus = _devices(config, other, platform)
-            engine_args = _engine_args(config, quiet, platform)
-            vllm_arguments.check_reads_images(config, model_config := engine_args.create_model_config())
-            vllm_arguments.set_defaults(engine_args, config, model_config, gpus, platform)
-            if platform == "cuda" and not {"gpu_memory_utilization", "kv_cache_memory_bytes"} & set(config.arguments):
-                total_bytes = memory.total_gpu_bytes(gpus)
-                share = memory.gpu_share(config, other, gpus, other_gpus, total_bytes)
-                engine_args.gpu_memory_utilization = share
-            workers = placement.worker_count(engine_args) * (2 if other is not None else 1)
-            environment = placement.environment(gpus, workers, platform)
-        if quiet:
-            environment.update(logs.quiet_environment(platform))
-        image_cache_gib, engine_args.mm_processor_cache_gb = engine_args.mm_processor_cache_gb, 0
-        with ChildEnvironment(environment):
-            # Without a usage context vLLM takes the smallest batch limits, those of a bare engine.
-            vllm_config = engine_args.create_engine_config(UsageContext.LLM_CLASS)
+        return _configure(config, other, platform, quiet)
     except MaiError:
         raise
     except Exception as error:
         raise start_error(config, error) from error
+
+
+def _configure(config: EngineConfig, other: EngineConfig | None, platform: Platform, quiet: bool) -> Configuration:
+    with placement.unchanged_environment():
+        gpus, other_gpus = _devices(config, other, platform)
+        engine_args = vllm_arguments.engine_args(config, _given_arguments(config, platform, quiet))
+        model_config = engine_args.create_model_config()
+        vllm_arguments.check_reads_images(config, model_config)
+        vllm_arguments.set_defaults(engine_args, config, model_config, gpus, platform)
+        if platform == "cuda" and not MEMORY_ARGUMENTS & set(config.arguments):
+            total_bytes = memory.total_gpu_bytes(gpus)
+            engine_args.gpu_memory_utilization = memory.gpu_share(config, other, gpus, other_gpus, total_bytes)
+        workers = placement.worker_count(engine_args) * (2 if other is not None else 1)
+        environment = placement.environment(gpus, workers, platform)
+    if quiet:
+        environment.update(logs.quiet_environment(platform))
+    image_cache_gib = engine_args.mm_processor_cache_gb
+    engine_args.mm_processor_cache_gb = 0  # the renderer keeps the images
     return Configuration(
-        vllm_config=vllm_config,
+        vllm_config=_vllm_config(engine_args, environment),
         environment=environment,
         description=_description(engine_args, gpus, platform),
         starts_alone=memory.starts_alone(config, other, gpus, other_gpus, platform),
@@ -78,14 +81,24 @@ def _devices(
     return own, placement.devices(other.side, other.arguments.get("devices"), gpu_count, launcher)
 
 
-def _engine_args(config: EngineConfig, quiet: bool, platform: Platform) -> Any:
+def _given_arguments(config: EngineConfig, platform: Platform, quiet: bool) -> dict[str, Any]:
+    """Return the user's arguments without those that vLLM does not know, and with those that choose its log."""
     arguments = {name: value for name, value in config.arguments.items() if name != "devices"}
     if arguments.get("enable_sleep_mode") and platform == "cpu":
         raise ArgumentError("sleep=true needs a GPU: on a CPU both models are in memory at once. Leave it out.")
     if quiet:
         arguments["log_config_file"] = str(logs.CONFIGURATION)
         arguments.setdefault("use_tqdm_on_load", False)
-    return vllm_arguments.engine_args(config, arguments)
+    return arguments
+
+
+def _vllm_config(engine_args: Any, environment: dict[str, str]) -> Any:
+    """Return vLLM's own configuration. vLLM checks the arguments with the variables that its processes will have."""
+    from vllm.usage.usage_lib import UsageContext
+
+    with ChildEnvironment(environment):
+        # Without a usage context vLLM takes the smallest batch limits, those of a bare engine.
+        return engine_args.create_engine_config(UsageContext.LLM_CLASS)
 
 
 def _description(engine_args: Any, gpus: list[str] | None, platform: Platform) -> str:
