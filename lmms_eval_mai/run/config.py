@@ -1,8 +1,9 @@
 """The arguments of `--model mai_cascade`, read and checked before anything starts.
 
 lmms-eval parses `--model_args` into bool, int, float and str (lmms_eval/utils.py): nested values arrive as strings and
--1 arrives as -1.0, so every value is converted here. An argument that `Config` does not have belongs to an engine:
-`small_<argument>`, `large_<argument>`, or `<argument>` for both.
+-1 arrives as -1.0. So the arguments of `Config` are converted here, and each engine converts its own numbers. An
+argument that `Config` does not have belongs to an engine: `small_<argument>`, `large_<argument>`, or `<argument>` for
+both.
 """
 
 import ast
@@ -46,8 +47,9 @@ class Config:
     """Two vLLM engines take turns on GPUs that hold one model at a time. `sleep_mode` is another name for it. Not
     tested on a GPU yet."""
     on_overflow: str = "truncate"
-    """What to do if the thinking does not fit the large model's context: `truncate` keeps its end, `error` fails the
-    sample. On an endpoint, `truncate` needs vLLM's server; on other servers the sample fails."""
+    """What to do if a prompt with thinking (Stage 2 or transfer) does not fit the model's context: `truncate` keeps the
+    end of the thinking, `error` fails the sample. On an endpoint, `truncate` needs vLLM's server; on other servers the
+    sample fails."""
     rules: AgreementRules = AgreementRules()  # noqa: RUF009 - frozen
     journal: str | None = None
     """Folder of the journals, from which the same command resumes after a crash. Default: in the user's cache folder.
@@ -79,8 +81,7 @@ def parse(arguments: Mapping[str, Any]) -> Config:
     rules = AgreementRules(**{name: own.pop(name) for name in RULES if name in own})
     small, large = _engine_configs(given, arguments, set(preset))
     config = Config(small=small, large=large, rules=rules, **own)
-    if config.sleep and [engine.engine for engine in config.engines()] != ["vllm", "vllm"]:
-        raise ArgumentError(f"sleep=true needs two vLLM engines, and mode={config.mode} has others: leave it out.")
+    _check_sleep(config)
     for engine in config.engines():
         if not engine.model:
             example = "PATH of a JSON-lines script" if engine.engine == "scripted" else "http://HOST:PORT/v1"
@@ -88,6 +89,13 @@ def parse(arguments: Mapping[str, Any]) -> Config:
         if (known := argument_names(engine.engine)) is not None:
             reject_unknown_arguments(engine.side, engine.arguments, known, engine.engine, suggestions=OWN_NAMES)
     return config
+
+
+def _check_sleep(config: Config) -> None:
+    kinds = [engine.engine for engine in config.engines()]
+    if config.sleep and kinds != ["vllm", "vllm"]:
+        used = "one engine" if len(kinds) == 1 else " and ".join(kinds)
+        raise ArgumentError(f"sleep=true needs two vLLM engines, and mode={config.mode} uses {used}. Leave sleep out.")
 
 
 def parse_literal(value: Any, name: str = "A value") -> Any:
@@ -208,7 +216,7 @@ def _max_errors(name: str, value: Any) -> float:
 
 
 def _journal(name: str, value: Any) -> str | None:
-    """lmms-eval reads true and false as bool."""
+    """Return None for the default folder, `off`, or the given folder. lmms-eval reads true and false as bool."""
     if value is None or value is True or value == "on":
         return None
     return "off" if value is False else str(parse_literal(value) or "off")

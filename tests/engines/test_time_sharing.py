@@ -132,8 +132,8 @@ def test_other_calls_are_answered_after_waiting_calls_are_cancelled() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"pair": "demo", "large": "http://a:1/v1"}, "sleep=true needs two vLLM engines"),
-        ({"pair": "demo", "mode": "small"}, "mode=small has others"),
+        ({"pair": "demo", "large": "http://a:1/v1"}, "mode=cascade uses vllm and openai"),
+        ({"pair": "demo", "mode": "small"}, "mode=small uses one engine"),
         ({"pair": "demo"}, "sleep=true needs a GPU"),
     ],
 )
