@@ -1,9 +1,14 @@
-"""Turns lmms-eval's requests into samples: one `Instance` becomes one `Sample`. Knows nothing of the algorithm."""
+"""Turns lmms-eval's requests into samples: one `Instance` becomes one `Sample`.
 
+This module decides the decoding of each stage, but not which stages run.
+"""
+
+import contextlib
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import PIL.Image
@@ -23,8 +28,8 @@ def is_padding(request: Any) -> bool:
 
 
 def repeats(requests: Sequence[Any]) -> list[int]:
-    """Return the number of each request among its repeats. lmms-eval repeats a request by listing the same object
-    several times in a row."""
+    """Return for each request its number among its copies, from 0. For repeats, lmms-eval lists the same object several
+    times in a row."""
     return [repeat for _, same in itertools.groupby(requests, key=id) for repeat, _ in enumerate(same)]
 
 
@@ -62,20 +67,13 @@ def open_sample(
     _, doc_to_messages, gen_kwargs, doc_id, task, split = request.args
     benchmark, variant, two_stage = task_of(request)
     where = f"{task} document {doc_id}"
-    try:
+    with _document_errors(where):
         doc = documents[task][split][doc_id]
-        messages = tuple(_message(message, where) for message in doc_to_messages(doc))
-        if not messages or messages[-1].role != "user":
-            raise SampleError(f"{where}: its last message is not from the user, so there is nothing to answer.")
-        if variant is not None:  # drop the instruction, the last text of our tasks: every stage has its own
-            messages = (*messages[:-1], Message("user", messages[-1].content[:-1]))
-        if not any(isinstance(part, str) and part.strip() for message in messages for part in message.content):
-            raise SampleError(f"{where}: its question is empty. Repair the dataset, or leave the document out.")
         return Sample(
             task=task,
             doc_id=doc_id,
             repeat=repeat,
-            question=messages,
+            question=_question(doc_to_messages(doc), variant, where),
             # Parsers read only texts. The images are in the question already; do not keep them twice.
             doc={name: value for name, value in doc.items() if not isinstance(value, PIL.Image.Image)},
             benchmark=benchmark,
@@ -84,17 +82,38 @@ def open_sample(
             two_stage=two_stage,
             sampling=sampling(gen_kwargs, variant, think, max_new_tokens),
         )
+
+
+@contextlib.contextmanager
+def _document_errors(where: str) -> Iterator[None]:
+    """Turn other libraries' errors inside the block into a `SampleError` of the document `where`."""
+    try:
+        yield
     except MaiError:
         raise
-    except (OSError, SyntaxError, PIL.Image.DecompressionBombError) as error:  # what PIL raises for broken images
+    except (OSError, SyntaxError, PIL.Image.DecompressionBombError) as error:  # PIL raises these for broken images
         raise UnreadableImage(
-            f"{where}: its image cannot be read ({error}). Repair the dataset, or leave the document out."
+            f"{where}: its image cannot be read ({error}). Repair the dataset, or set max_errors=1 to score without it."
         ) from error
     except Exception as error:
         raise SampleError(
-            f"{where}: its task cannot build a question from it ({type(error).__name__}: {error}). Check the "
+            f"{where}: the task's functions failed on this document ({type(error).__name__}: {error}). Check the "
             "document's fields."
         ) from error
+
+
+def _question(chat: Sequence[Mapping[str, Any]], variant: Variant | None, where: str) -> tuple[Message, ...]:
+    """Return the messages of the task without its instruction. Raises `SampleError` if they ask nothing."""
+    messages = tuple(_message(message, where) for message in chat)
+    if not messages or messages[-1].role != "user":
+        raise SampleError(f"{where}: its last message is not from the user, so there is nothing to answer.")
+    if variant is not None:  # drop the instruction, the last text of our tasks: every stage has its own
+        messages = (*messages[:-1], Message("user", messages[-1].content[:-1]))
+    if not any(isinstance(part, str) and part.strip() for message in messages for part in message.content):
+        raise SampleError(
+            f"{where}: its question is empty. Repair the dataset, or set max_errors=1 to score without it."
+        )
+    return messages
 
 
 def _message(message: Mapping[str, Any], where: str) -> Message:
@@ -130,14 +149,15 @@ def _content_part(part: Mapping[str, Any], where: str) -> ContentPart:
 def sampling(
     gen_kwargs: Mapping[str, Any], variant: Variant | None, think: Variant, max_new_tokens: int | None
 ) -> dict[Stage, Sampling]:
-    """Return how each stage is decoded. Raises `ArgumentError` for a value that no engine accepts.
+    """Return how each stage is decoded. Raises `ArgumentError` for a value that cannot work.
 
     Temperature, top_p, top_k, repetition_penalty and seed of the task and of `--gen_kwargs` apply to every call. The
-    output limits come from `MAX_TOKENS`; the task's own limit applies to the task's own prompt. `do_sample` is ignored,
-    as in lmms-eval's vllm model. `until` is ignored, because lmms-eval's default, a blank line, would cut off every
-    thinking.
+    output limits come from `MAX_TOKENS`; the task's own limit applies to the task's own prompt. None counts as not
+    given, and so does 0 except for the seed, because tasks of lmms-eval have `top_p: 0`. `do_sample` is ignored, as in
+    lmms-eval's vllm model. `until` is ignored, because lmms-eval's default, a blank line, would cut off every thinking.
     """
-    own_limit = int(gen_kwargs.get("max_new_tokens") or MAX_TOKENS["answer"])
+    given = {name: _decoding_value(name, gen_kwargs.get(name)) for name in _DECODING}
+    own_limit = int(given["max_new_tokens"] or MAX_TOKENS["answer"])
     limits: dict[Stage, int] = {
         "short": own_limit if variant == "S" else MAX_TOKENS["S"],
         "think": own_limit if variant in ("E", "R") else MAX_TOKENS[think],
@@ -147,23 +167,38 @@ def sampling(
     }
     base = Sampling(
         max_tokens=1,
-        temperature=float(gen_kwargs.get("temperature") or 0.0),
-        top_p=float(gen_kwargs.get("top_p") or 1.0),
-        top_k=max(0, int(gen_kwargs.get("top_k") or 0)),
-        repetition_penalty=float(gen_kwargs.get("repetition_penalty") or 1.0),
-        seed=gen_kwargs.get("seed"),
+        temperature=float(given["temperature"] or 0),
+        top_p=float(given["top_p"] or 1),
+        top_k=max(0, int(given["top_k"] or 0)),
+        repetition_penalty=float(given["repetition_penalty"] or 1),
+        seed=None if given["seed"] is None else int(given["seed"]),
     )
-    for name, ok, expected in (
-        ("temperature", base.temperature >= 0, "at least 0"),
-        ("top_p", 0 < base.top_p <= 1, "above 0 and at most 1"),
-        ("repetition_penalty", base.repetition_penalty > 0, "above 0"),
-        ("max_new_tokens", own_limit > 0, "at least 1"),
-    ):
-        if not ok:
-            raise ArgumentError(
-                f"{name}={gen_kwargs[name]} of the task or --gen_kwargs is invalid: it must be {expected}."
-            )
     return {
         stage: dataclasses.replace(base, max_tokens=min(limit, max_new_tokens or limit))
         for stage, limit in limits.items()
     }
+
+
+_DECODING: dict[str, tuple[str, Callable[[float], bool]]] = {
+    "temperature": ("a number of at least 0", lambda value: value >= 0),
+    "top_p": ("a number above 0 and at most 1", lambda value: 0 < value <= 1),
+    "top_k": ("a whole number of at least 1, or -1 for no limit", lambda value: value.is_integer() and value >= -1),
+    "repetition_penalty": ("a number above 0", lambda value: value > 0),
+    "max_new_tokens": ("a whole number of at least 1", lambda value: value.is_integer() and value >= 1),
+    "seed": ("a whole number", lambda value: value.is_integer()),
+}
+"""Decoding argument -> the values that can work, and the check for them. 0 is not checked."""
+
+
+def _decoding_value(name: str, given: Any) -> float | None:
+    """Return a decoding argument as a number, or None if it is not given. Raises `ArgumentError`."""
+    if given is None or given == "":
+        return None
+    expected, works = _DECODING[name]
+    try:
+        value = float(given)
+    except (TypeError, ValueError, OverflowError):
+        value = math.nan
+    if value != 0 and not (math.isfinite(value) and works(value)):
+        raise ArgumentError(f"{name}={given} of the task or --gen_kwargs is invalid: it must be {expected}.")
+    return given if isinstance(given, int) else value  # a large seed does not fit a float

@@ -1,9 +1,13 @@
 """Decoding arguments of a request, and requests that are refused before an engine starts."""
 
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.harness.requests import open_sample, sampling
@@ -35,11 +39,65 @@ def test_limit_of_the_task_applies_to_its_own_prompt_and_max_new_tokens_to_every
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("temperature", -1), ("top_p", 2), ("repetition_penalty", -1), ("max_new_tokens", -5)]
+    ("name", "value"),
+    [
+        ("temperature", -1),
+        ("temperature", "abc"),
+        ("temperature", float("nan")),
+        ("temperature", float("inf")),
+        ("top_p", 2),
+        ("top_p", -0.1),
+        ("top_k", -5.0),
+        ("top_k", 0.5),
+        ("repetition_penalty", -1),
+        ("repetition_penalty", [1]),
+        ("max_new_tokens", -5),
+        ("max_new_tokens", 1.5),
+        ("seed", "abc"),
+    ],
 )
-def test_invalid_decoding_value_is_named(name: str, value: Any) -> None:
-    with pytest.raises(ArgumentError, match=f"{name}={value} .* is invalid: it must be"):
+def test_decoding_value_that_cannot_work_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(ArgumentError) as error:
         sampling({**TASK, name: value}, "S", "R", None)
+    assert str(error.value).startswith(f"{name}={value} of the task or --gen_kwargs is invalid: it must be a ")
+
+
+@pytest.mark.parametrize("value", [None, 0, 0.0, ""])
+def test_decoding_value_of_none_or_0_counts_as_not_given(value: Any) -> None:
+    names = ("max_new_tokens", "temperature", "top_p", "top_k", "repetition_penalty")
+    assert sampling({**TASK, **dict.fromkeys(names, value)}, None, "R", None) == sampling({}, None, "R", None)
+
+
+def test_top_k_of_minus_1_means_no_limit_and_seed_0_is_a_seed() -> None:
+    task = sampling({**TASK, "top_k": -1.0, "seed": 0}, None, "R", None)["task"]
+    assert (task.top_k, task.seed) == (0, 0)
+    assert sampling({**TASK, "seed": 2**62 + 1}, None, "R", None)["task"].seed == 2**62 + 1
+
+
+def test_decoding_arguments_of_every_task_of_lmms_eval_are_accepted() -> None:
+    found = list(shipped_generation_kwargs())
+    assert len(found) > 500 and any(given.get("top_p") == 0 for given in found)
+    for given in found:
+        assert 0 < sampling(given, None, "R", None)["task"].top_p <= 1
+
+
+def shipped_generation_kwargs() -> Iterator[dict[str, Any]]:
+    """Return the decoding arguments in the task files of lmms-eval, whose names end with `.yaml` or `_yaml`."""
+    (package,) = importlib.util.find_spec("lmms_eval").submodule_search_locations  # type: ignore[union-attr,misc]
+    for path in Path(package, "tasks").rglob("*yaml"):
+        text = path.read_text(encoding="utf-8")
+        if "generation_kwargs" in text:
+            task = yaml.load(text, TaskFileLoader)
+            yield task.get("generation_kwargs") or {}
+            for given in (task.get("model_specific_generation_kwargs") or {}).values():
+                yield given or {}
+
+
+class TaskFileLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Reads task files. Python functions and other files that they name are read as None."""
+
+
+TaskFileLoader.add_multi_constructor("!", lambda loader, suffix, node: None)
 
 
 @pytest.mark.parametrize(
