@@ -1,13 +1,14 @@
 """Runs many samples at the same time. A bounded number of samples is open, and none waits for another.
 
-Knows nothing of lmms-eval: it takes a function that opens sample number i and a function that runs it.
+This module does not know lmms-eval: it takes a function that opens sample number i and a function that runs it.
 """
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from lmms_eval_mai.errors import MaiError, SampleError
 
@@ -29,30 +30,9 @@ async def run_samples(
     is raised. Then no further sample is opened, the open samples are finished, and the first such `MaiError` is raised.
     Any other exception, including cancellation, stops all samples at once.
     """
-    loop = asyncio.get_running_loop()
-    waiting = iter(range(count))
-    stop = False
-    first_error: MaiError | None = None
-
-    async def worker(pool: ThreadPoolExecutor) -> None:
-        nonlocal stop, first_error
-        for index in waiting:
-            if stop:
-                return
-            result: R | SampleError
-            try:
-                try:
-                    result = await run(await loop.run_in_executor(pool, open_sample, index))
-                except SampleError as error:
-                    result = error
-                if not await report(index, result):
-                    stop = True
-            except MaiError as error:
-                stop = True
-                first_error = first_error or error
-
     pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1), "mai-open")
-    workers = [asyncio.create_task(worker(pool)) for _ in range(min(max_open, count))]
+    queue = _SampleQueue(iter(range(count)), open_sample, run, report, pool)
+    workers = [asyncio.create_task(queue.work()) for _ in range(min(max_open, count))]
     try:
         await asyncio.gather(*workers)
     except BaseException:
@@ -62,5 +42,42 @@ async def run_samples(
         raise
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # a document that hangs must not hang Ctrl-C
-    if first_error is not None:
-        raise first_error
+    if queue.first_error is not None:
+        raise queue.first_error
+
+
+@dataclass
+class _SampleQueue(Generic[S, R]):
+    """The samples of one call of `run_samples`. All workers share it; each of them has one open sample at a time."""
+
+    waiting: Iterator[int]
+    """Numbers of the samples that no worker has taken yet."""
+    open_sample: Callable[[int], S]
+    run: Callable[[S], Awaitable[R]]
+    report: Callable[[int, R | SampleError], Awaitable[bool]]
+    pool: ThreadPoolExecutor
+    """Opens the samples."""
+    stopped: bool = False
+    """Whether no further sample may be opened."""
+    first_error: MaiError | None = None
+    """The first error that stopped the run."""
+
+    async def work(self) -> None:
+        """Run one sample after the other until none is left or the run stops."""
+        for index in self.waiting:
+            if self.stopped:
+                return
+            try:
+                if not await self.report(index, await self._result(index)):
+                    self.stopped = True
+            except MaiError as error:
+                self.stopped = True
+                self.first_error = self.first_error or error
+
+    async def _result(self, index: int) -> R | SampleError:
+        """Open and run one sample. Returns its result, or the `SampleError` that it raised."""
+        loop = asyncio.get_running_loop()
+        try:
+            return await self.run(await loop.run_in_executor(self.pool, self.open_sample, index))
+        except SampleError as error:
+            return error
