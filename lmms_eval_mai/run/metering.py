@@ -1,10 +1,13 @@
-"""The only meter of a run: every figure of every report is a sum over calls."""
+"""Counts calls, exits and errors of a run.
+
+All reports take these figures from here; the wall time comes from `Progress`.
+"""
 
 from collections import Counter
 from dataclasses import dataclass, field
 
 from lmms_eval_mai.engines.base import SIDES, Call, Side
-from lmms_eval_mai.errors import MaiError, SampleError
+from lmms_eval_mai.errors import SampleError
 from lmms_eval_mai.paper.sample import Exit, Trace
 
 SHOWN_ERRORS = 10
@@ -19,14 +22,21 @@ class Usage:
     cached_tokens: int = 0
     output_tokens: int = 0
     seconds: float = 0.0
-    """Sum of the calls' total seconds. Calls overlap, so this exceeds the wall time."""
+    """Sum of the calls' total seconds. Calls overlap, so it may be longer than the wall time."""
 
-    def add(self, call: Call) -> None:
-        self.calls += 1
-        self.prompt_tokens += call.prompt_tokens
-        self.cached_tokens += call.cached_tokens
-        self.output_tokens += call.output_tokens
-        self.seconds += call.total_s
+    @classmethod
+    def of(cls, call: Call) -> "Usage":
+        """Return the usage of one call."""
+        return cls(1, call.prompt_tokens, call.cached_tokens, call.output_tokens, call.total_s)
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            self.calls + other.calls,
+            self.prompt_tokens + other.prompt_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.output_tokens + other.output_tokens,
+            self.seconds + other.seconds,
+        )
 
 
 @dataclass
@@ -40,11 +50,6 @@ class TaskTotals:
     exits: Counter[Exit] = field(default_factory=Counter)
     usage: dict[Side, Usage] = field(default_factory=lambda: {side: Usage() for side in SIDES})
 
-    def check(self, task: str) -> None:
-        """Raises `MaiError` if the exits do not sum to the samples."""
-        if sum(self.exits.values()) != self.samples:
-            raise MaiError(f"The exits of {task} sum to {sum(self.exits.values())}, not to its {self.samples} samples.")
-
 
 class Meter:
     """Adds up traces as they finish. Its size does not depend on the number of samples."""
@@ -55,13 +60,15 @@ class Meter:
         """Errors of the first `SHOWN_ERRORS` failed samples."""
 
     def add(self, trace: Trace) -> None:
+        """Count an answered sample and its calls."""
         totals = self.tasks.setdefault(trace.answer.key.task, TaskTotals())
         totals.samples += 1
         totals.exits[trace.exit] += 1
         for call in trace.calls:
-            totals.usage[call.key.side].add(call)
+            totals.usage[call.key.side] += Usage.of(call)
 
     def add_error(self, task: str, error: SampleError) -> None:
+        """Count a failed sample of a task."""
         self.tasks.setdefault(task, TaskTotals()).errors[type(error).__name__] += 1
         if len(self.first_errors) < SHOWN_ERRORS:
             self.first_errors.append(f"{type(error).__name__}: {error}")
@@ -79,15 +86,7 @@ class Meter:
 
     def usage(self, side: Side) -> Usage:
         """Return the sum of one engine's calls over all tasks."""
-        total = Usage()
-        for totals in self.tasks.values():
-            one = totals.usage[side]
-            total.calls += one.calls
-            total.prompt_tokens += one.prompt_tokens
-            total.cached_tokens += one.cached_tokens
-            total.output_tokens += one.output_tokens
-            total.seconds += one.seconds
-        return total
+        return sum((totals.usage[side] for totals in self.tasks.values()), Usage())
 
 
 @dataclass
