@@ -36,12 +36,18 @@ def load(pair: Any) -> Mapping[str, Any]:
         if preset[side].startswith("./"):
             folder = path.parent / preset[side]
             if not (folder / "config.json").is_file():
-                raise ArgumentError(
-                    f"The checkpoint of pair={pair} is missing from {folder}: install lmms-eval-mai again, or make the "
-                    "pair with tools/train_demo_pair.py and give small=... and large=..."
-                )
+                raise ArgumentError(_missing_checkpoint_text(pair, path, folder))
             preset[side] = str(folder)
     return preset
+
+
+def _missing_checkpoint_text(pair: Any, path: Path, folder: Path) -> str:
+    if path.parent != FOLDER:
+        return f"The checkpoint {folder} of pair={pair} has no config.json. Correct the path in {path}."
+    return (
+        f"The checkpoint of pair={pair} is missing from {folder}: install lmms-eval-mai again, or make the pair with "
+        "tools/train_demo_pair.py and give small=... and large=..."
+    )
 
 
 def _read(pair: Any, path: Path) -> dict[str, Any]:

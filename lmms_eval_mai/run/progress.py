@@ -60,13 +60,13 @@ class Progress:
         self.bar.update()
         return self.totals.meter.failed() <= self.allowed_errors
 
-    def stop_clock(self) -> None:
+    def update_wall_time(self) -> None:
         """Set the run's wall time to this moment."""
         self.totals.wall_s = self._earlier_wall_s + time.perf_counter() - self._started_at
 
     async def _add_trace(self, index: int, trace: Trace) -> None:
         since, self._last_exit_at = self._last_exit_at, time.perf_counter()
-        self.stop_clock()
+        self.update_wall_time()
         if self.journal is not None:
             await self.journal.add_exit(self.keys[index], trace.exit, self._last_exit_at - since)
         self.totals.meter.add(trace)
@@ -75,6 +75,6 @@ class Progress:
     async def _add_error(self, index: int, error: SampleError) -> None:
         self.totals.meter.add_error(self.keys[index][0], error)
         with tqdm.external_write_mode():
-            logger.warning(f"mai_cascade: not answered: {type(error).__name__}: {error}")
+            logger.warning(f"mai_cascade: sample failed and is not scored: {type(error).__name__}: {error}")
         if self.journal is not None:
             await self.journal.add_error(self.keys[index], error)

@@ -1,7 +1,7 @@
 """One run: its engines on one event loop, its journal, and its samples.
 
-Knows nothing of lmms-eval's requests: it takes the names of samples and a function that opens one. The engines start
-with the first samples and serve all later ones, until `stop`.
+This module does not know lmms-eval's requests: it takes the names of samples and a function that opens one. The engines
+start with the first samples and serve all later ones, until `stop`.
 """
 
 import asyncio
@@ -59,26 +59,28 @@ class Session:
         if not keys:
             return []
         # The model that an endpoint serves is part of the fingerprint, and only the running endpoint knows it.
-        self._call(self._start([engine.side for engine in self.config.engines() if engine.engine == "openai"]))
+        self._run_on_loop(self._start([engine.side for engine in self.config.engines() if engine.engine == "openai"]))
         self._open_journal(keys, decoding, rank, world_size)
         self._all_keys.update(keys)
         self._ranks = world_size
-        self._call(self._start(list(self._engines)))
+        self._run_on_loop(self._start(list(self._engines)))
 
         pair = self._pair()
         mode = MODES[self.config.mode]
 
         async def run_one(sample: Sample) -> Trace:
-            return await _unexpected_as_sample_error(sample, mode(sample, pair))
+            return await _convert_unexpected_error(sample, mode(sample, pair))
 
         with gc_frozen(), progress_bar(len(keys), shown=rank == 0) as bar:
             progress = Progress(keys, self.totals, self._journal, self._allowed_errors(), bar)
             try:
-                self._call(run_samples(len(keys), open_sample, run_one, progress.report, self.config.max_open_samples))
+                self._run_on_loop(
+                    run_samples(len(keys), open_sample, run_one, progress.report, self.config.max_open_samples)
+                )
             except MaiError as error:
-                self._name_failed_samples(error)
+                self._add_failures_to_message(error)
                 raise
-        progress.stop_clock()
+        progress.update_wall_time()
         if self.totals.meter.failed() > self._allowed_errors():
             raise TooManyErrors(self._too_many_errors_text())
         return [progress.outcomes[index] for index in range(len(keys))]
@@ -114,15 +116,17 @@ class Session:
         self._all_keys = set()
 
     def _pair(self) -> Pair:
-        """Return both engines. In the modes `small` and `large` one engine has both places and only one is called."""
+        """Return the pair. In the modes `small` and `large` the only engine fills both places, and the mode calls
+        one."""
         small, large = (self._engines.get(side) or next(iter(self._engines.values())) for side in SIDES)
         return Pair(small, large, self.config.think, self.config.rules, self.config.on_overflow)
 
     def _open_journal(self, keys: Sequence[SampleKey], decoding: Mapping[str, Any], rank: int, world_size: int) -> None:
         if self.config.journal == "off":
             return
-        opened = self._journal is None or self._journal.closed
+        opened = False
         if self._journal is None or self._journal.closed:
+            opened = True
             identities = {side: engine.identity() for side, engine in self._engines.items()}
             current = fingerprint.of_run(self.config, identities, decoding)
             folder = Path(self.config.journal).expanduser() if self.config.journal else default_folder()
@@ -132,14 +136,16 @@ class Session:
         self.totals.earlier_s += earlier_s
         done = self._journal.done(keys)
         if done or (opened and self._journal.calls):
-            of = f"{done:,} of {len(keys):,} done" + (f" on rank {rank}" if world_size > 1 else "")
-            logger.warning(f"mai_cascade: resuming: {of} ({self._journal.calls:,} calls in {self._journal.path}).")
+            progress_text = f"{done:,} of {len(keys):,} done" + (f" on rank {rank}" if world_size > 1 else "")
+            logger.warning(
+                f"mai_cascade: resuming: {progress_text} ({self._journal.calls:,} calls in {self._journal.path})."
+            )
 
     def _allowed_errors(self) -> int:
         allowed = self.config.max_errors
         return int(allowed) if allowed >= 1 else int(allowed * len(self._all_keys))
 
-    def _name_failed_samples(self, error: MaiError) -> None:
+    def _add_failures_to_message(self, error: MaiError) -> None:
         meter = self.totals.meter
         if meter.failed():
             error.args = (f"{error}\nBefore it, {meter.failed():,} samples failed:\n{table.failures(meter)}\n",)
@@ -153,7 +159,7 @@ class Session:
             "cover only the answered samples."
         )
 
-    def _call(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _run_on_loop(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine to its end on the engines' event loop."""
         if self._loop is None:
             self._loop = LoopThread()
@@ -173,8 +179,8 @@ class Session:
                 logger.warning(f"mai_cascade: an engine did not stop cleanly: {outcome}")
 
 
-async def _unexpected_as_sample_error(sample: Sample, running: Awaitable[Trace]) -> Trace:
-    """Return the trace. An error of a parser fails this sample, not the run."""
+async def _convert_unexpected_error(sample: Sample, running: Awaitable[Trace]) -> Trace:
+    """Return the trace. An unexpected error, for example of a parser, fails this sample and not the run."""
     try:
         return await running
     except (MaiError, asyncio.CancelledError):
@@ -182,15 +188,18 @@ async def _unexpected_as_sample_error(sample: Sample, running: Awaitable[Trace])
     except Exception as error:
         logger.opt(exception=error).debug("mai_cascade: unexpected error")
         raise SampleError(
-            f"{sample.task} document {sample.doc_id}: {type(error).__name__}: {error}. lmms-eval's parser or "
-            "lmms-eval-mai cannot read this answer: please report it."
+            f"{sample.task} document {sample.doc_id}: {type(error).__name__}: {error}. This is an error in "
+            "lmms-eval-mai or in lmms-eval's parser. Please report it."
         ) from error
 
 
 @contextlib.contextmanager
 def gc_frozen() -> Iterator[None]:
-    """Exclude all objects that exist now from garbage collection. The libraries' million objects would take a third of
-    the orchestration's time at 20,000 samples (benchmarks/overhead.py)."""
+    """Exclude all objects that exist now from garbage collection.
+
+    Otherwise the collector would scan about a million objects of the libraries, a third of the orchestration's time at
+    20,000 samples (benchmarks/overhead.py).
+    """
     freeze = gc.get_freeze_count() == 0  # keep objects frozen that other code has frozen
     if freeze:
         gc.freeze()

@@ -110,7 +110,7 @@ def test_run_with_another_argument_names_the_difference_to_the_unfinished_run(
     assert strike(process, journal, after=50, how=signal.SIGKILL)
     start(data, tmp_path / "b.json", "pope_s", journal=journal, think="E", **model_args).join(120)
     log = (tmp_path / "b.log").read_text()
-    assert f"an unfinished run of pope_s is not resumed: think was R and is E. Its journal stays in {journal}/" in log
+    assert f"an unfinished run of pope_s is not resumed: think was R and is E. Its journal stays: {journal}/" in log
     assert len(list(journal.iterdir())) == 1  # the first run can still be resumed
 
 

@@ -12,10 +12,10 @@ from lmms_eval_mai.run.journal.removal import waits_for_removal
 
 
 def warn_of_unfinished_run(folder: Path, current: Fingerprint, tasks: set[str], own_digest: str) -> None:
-    """Warn of the newest journal in `folder` that an unfinished run with any of these tasks left.
+    """Warn of the newest journal in `folder` of an unfinished run with any of these tasks.
 
-    Says nothing of a run that is still alive, of a run that this process has completed, or of a run in another mode:
-    people run the modes one after the other to compare them.
+    There is no warning about a run that still writes its journal, about a run that this process has completed, or about
+    a run in another mode: people run the modes one after the other to compare them.
     """
     others = [path for path in folder.glob("*.jsonl") if not path.name.startswith(own_digest)]
     for path in sorted(others, key=modified_time, reverse=True):
@@ -29,6 +29,6 @@ def warn_of_unfinished_run(folder: Path, current: Fingerprint, tasks: set[str], 
             ]
             logger.warning(
                 f"mai_cascade: an unfinished run of {', '.join(sorted(shared))} is not resumed: {'; '.join(differ)}. "
-                f"Its journal stays in {path}: without this difference, the run would be resumed."
+                f"Its journal stays: {path}. To resume that run, start it with its earlier values."
             )
             return
