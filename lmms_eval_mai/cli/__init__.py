@@ -49,7 +49,12 @@ def _parser() -> argparse.ArgumentParser:
         "check its model arguments and tasks, and tell what it would start and where. This takes up to half a minute. "
         "The exit code is 1 if there is a problem.",
     )
-    doctor.add_argument("--model", default=None, help="as in lmms-eval; without --model_args: the default arguments")
+    doctor.add_argument(
+        "--model",
+        default=None,
+        help="accepted so that a whole lmms-eval command can be pasted; without --model_args, the default arguments "
+        "are checked",
+    )
     doctor.add_argument("--model_args", default=None, help="as in lmms-eval")
     doctor.add_argument("--tasks", default=None, help="as in lmms-eval")
     return parser
@@ -57,12 +62,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _doctor(model: str | None, model_args: str | None, tasks: str | None) -> int:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # the report should fit one screen
-    from loguru import logger
-
     from lmms_eval_mai.cli.doctor import examine, report
 
-    logger.remove()
-    logger.add(sys.stderr, level="ERROR")
     if model_args is None and model is not None:
         model_args = ""
     return report(examine(model_args, tasks))

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 from lmms_eval_mai.engines.base import Engine, EngineConfig
 from lmms_eval_mai.engines.build import build
+from lmms_eval_mai.errors import MaiError
 from lmms_eval_mai.plugin import MODEL_ID, task_dir
+from lmms_eval_mai.redaction import error_text
 from lmms_eval_mai.run.config import Config, parse
 
 GIB = 1 << 30
@@ -62,7 +64,7 @@ def check_arguments(model_args: str) -> tuple[Config | None, Finding]:
     try:
         config = parse(simple_parse_args_string(model_args))
     except Exception as error:
-        return None, Finding("arguments", False, _one_line(error))
+        return None, Finding("arguments", False, _error_text(error))
     return config, Finding("arguments", True, f"mode={config.mode}, think={config.think}")
 
 
@@ -83,7 +85,7 @@ def _packages() -> Iterator[Finding]:
         try:
             module = importlib.import_module(name)
         except Exception as error:
-            text = f"cannot be imported ({_one_line(error)}). {remedy}"
+            text = f"cannot be imported ({_error_text(error)}). {remedy}"
             yield Finding(name, False, text, required=name in ("lmms_eval", "torch"))
         else:
             version = getattr(module, "__version__", None) or importlib.metadata.version(name.replace("_", "-"))
@@ -117,13 +119,14 @@ def _registered(tasks: list[str]) -> Iterator[Finding]:
         get_model(MODEL_ID)
         known = set(TaskManager().all_tasks)
     except Exception as error:
-        yield Finding("model", False, f"{_one_line(error)} Install lmms-eval-mai again.")
+        yield Finding("model", False, f"{_error_text(error)} Install lmms-eval-mai again.")
         return
     yield Finding("model", True, f"lmms-eval knows {MODEL_ID}")
     ours = {path.stem for path in task_dir().rglob("*.yaml") if path.parent.name != "groups"}
     missing = sorted(ours - known)
     if missing:
-        yield Finding("tasks", False, f"lmms-eval does not know {', '.join(missing)}: see the warnings above.")
+        remedy = "The warnings above say why; if there are none, install lmms-eval-mai again."
+        yield Finding("tasks", False, f"lmms-eval does not know {', '.join(missing)}. {remedy}")
     else:
         yield Finding("tasks", True, f"lmms-eval knows pope_s and {len(ours) - 1} more of our tasks in {task_dir()}")
     for task in tasks:
@@ -132,7 +135,8 @@ def _registered(tasks: list[str]) -> Iterator[Finding]:
 
 
 def check_engines(config: Config | None) -> Iterator[Finding]:
-    """Check the engines that a run with this configuration would use. None: the arguments are wrong."""
+    """Check the engines that a run with this configuration would use. None: no arguments were given, or they are
+    wrong."""
     if config is not None:
         yield from (_engine(config, engine) for engine in config.engines())
 
@@ -149,7 +153,7 @@ def _engine(config: Config, engine_config: EngineConfig) -> Finding:
         text = f"{engine_config.engine} {engine_config.model}: {engine.describe()}"
         return Finding(engine_config.side, True, text)
     except Exception as error:
-        return Finding(engine_config.side, False, _one_line(error))
+        return Finding(engine_config.side, False, _error_text(error))
 
 
 async def _start_and_close(engine: Engine) -> None:
@@ -161,8 +165,9 @@ def _tried(name: str, find: Callable[[], str], remedy: str) -> Finding:
     try:
         return Finding(name, True, find())
     except Exception as error:
-        return Finding(name, False, f"{_one_line(error)} {remedy}")
+        return Finding(name, False, f"{_error_text(error)} {remedy}")
 
 
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+def _error_text(error: Exception) -> str:
+    """Return the message as one line: whole for errors of this package, shortened for errors of other libraries."""
+    return " ".join(str(error).split()) if isinstance(error, MaiError) else error_text(error)
