@@ -5,7 +5,7 @@ trace into a result, and `tasks.py` has the functions of the YAML files in `task
 `exit_codes.py` handle the running `lmms-eval` command, and `usage.py` fills its tables.
 
 This package knows lmms-eval and its internals. Only it, `cli` and `plugin.py` import lmms-eval's models and evaluator.
-It does not know which calls the method makes, or how the engines work.
+It decides the decoding of each stage, but not which stages run, and it does not know how the engines work.
 
 To add a benchmark, add its functions to `DOC_TO_VISUAL` and `DOC_TO_TEXT` in `tasks.py`, its YAML files to
 `task_configs/`, and its rules of agreement to `paper/benchmarks.py`. To show another field of a call in lmms-eval's

@@ -1,8 +1,8 @@
-"""Everything this package knows about lmms-eval's command, for as long as it runs.
+"""Finds the running lmms-eval command and its output folder.
 
-lmms-eval tells a model neither its output folder nor whether its command or a library call runs it. Only the command's
-own frame holds both (lmms_eval/__main__.py, `cli_evaluate`). A frame that looks different from what is expected counts
-as "unknown", and unknown means that the results are not known to be written.
+lmms-eval tells a model neither its output folder nor whether its command or a library call runs it. Only the frame of
+the command's function has both (lmms_eval/__main__.py, `cli_evaluate`). If the frame does not look as expected,
+`Command.known` is False. The results then count as not written, and the journal stays.
 """
 
 import functools
@@ -45,10 +45,10 @@ def running_command() -> Command | None:
 
 
 def results_written(command: Command | None) -> Callable[[], bool] | None:
-    """Return a function that tells whether the command has written its results since now.
+    """Return a function that tells whether the command has written its results since this call.
 
-    None: library use, where the caller has the results already. Without `--output_path` the command only prints its
-    results, and the function returns True.
+    Returns None in library use, where the caller already has the results. Without `--output_path` the command only
+    prints its results, and the function returns True. If the command is not known, the function returns False.
     """
     if command is None:
         return None

@@ -1,8 +1,9 @@
 """Exit codes and messages of a run that must stop.
 
-lmms-eval's command catches every exception, prints its traceback and exits with 0 (its issue #542). Under the command,
-an error of this package becomes a sentence and exit code 1, and so do results that lmms-eval could not write. Ctrl-C
-exits with 130, SIGTERM with 143 and SIGHUP with 129. In library use errors are ordinary exceptions.
+lmms-eval's command catches every exception, prints its traceback and exits with 0 (its issue #542). Under the command
+with one configuration, an error of this package becomes a sentence and exit code 1, and so do results that lmms-eval
+could not write. Ctrl-C exits with 130. With several configurations, and in library use, errors and Ctrl-C are raised as
+usual. SIGTERM (143) and SIGHUP (129) always end the process.
 """
 
 import contextlib
@@ -65,7 +66,7 @@ def report_errors_to_user(hint: Callable[[], str] = str) -> Iterator[None]:
 _sink: int | None = None
 
 
-def exit_if_results_not_saved(hint: Callable[[], str]) -> None:
+def watch_for_unsaved_results(hint: Callable[[], str]) -> None:
     """Under lmms-eval's command, exit with 1 if it cannot write its results.
 
     lmms-eval only logs a warning and exits with 0 (loggers/evaluation_tracker.py), so a log sink waits for that

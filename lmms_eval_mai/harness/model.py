@@ -1,7 +1,7 @@
 """The model `mai_cascade`: takes lmms-eval's requests and returns its results. Holds no part of the algorithm.
 
-The engines start with the first request that needs them, serve every later call of `generate_until` and
-`generate_until_multi_round`, and stop in `clean()`, which lmms-eval calls once, before it scores.
+All engines of the mode start with the first requests that are not padding. They serve every later call of
+`generate_until` and `generate_until_multi_round`, and stop in `clean()`, which lmms-eval calls once, before it scores.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from lmms_eval.api.model import lmms
 from lmms_eval_mai.errors import ArgumentError, MaiError, SampleError
 from lmms_eval_mai.harness import usage
 from lmms_eval_mai.harness.command import print_last, results_written, running_command
-from lmms_eval_mai.harness.exit_codes import exit_if_results_not_saved, report_errors_to_user
+from lmms_eval_mai.harness.exit_codes import report_errors_to_user, watch_for_unsaved_results
 from lmms_eval_mai.harness.requests import is_padding, open_sample, repeats, sampling, task_of
 from lmms_eval_mai.harness.results import result, rounds_result
 from lmms_eval_mai.paper.sample import Sample
@@ -36,9 +36,12 @@ class MaiCascade(lmms):
     def __init__(
         self, batch_size: Any = None, max_batch_size: Any = None, device: Any = None, **arguments: Any
     ) -> None:
-        """`batch_size`, `max_batch_size` and `device` come from lmms-eval and are ignored: vLLM batches requests
-        itself, and `max_open_samples` bounds their number. Raises `ArgumentError`, `EngineUnavailable` or
-        `EngineStartError`."""
+        """Raises `ArgumentError`, `EngineUnavailable` or `EngineStartError`.
+
+        `batch_size`, `max_batch_size` and `device` are arguments of lmms-eval's own and are ignored: vLLM batches
+        requests itself, and the transformers engine has `small_batch_size`, `large_batch_size`, `small_device` and
+        `large_device`. `max_open_samples` limits the number of samples at the same time.
+        """
         super().__init__()
         with report_errors_to_user():
             self.config = parse(arguments)
@@ -91,7 +94,7 @@ class MaiCascade(lmms):
     def _on_scored(self) -> None:
         """Remove the journal of the completed run once its results are written. Calling it again has no effect."""
         self._session.complete(results_written(running_command()))
-        exit_if_results_not_saved(_kept_journals)
+        watch_for_unsaved_results(_keep_journals_and_say_where)
 
     def _run(self, requests: list[Instance], rounds: bool = False) -> list[Outcome | None]:
         """Return one outcome per request; None for padding. After any error no engine is left running, because
@@ -143,7 +146,8 @@ class MaiCascade(lmms):
             raise
 
 
-def _kept_journals() -> str:
+def _keep_journals_and_say_where() -> str:
+    """Cancel the removal of all journals. Returns their paths and how to score their answers, or an empty text."""
     paths = ", ".join(map(str, keep()))
     return (
         f"All answers are still in {paths}: the same command with another --output_path scores them." if paths else ""

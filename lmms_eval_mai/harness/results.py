@@ -1,4 +1,4 @@
-"""lmms-eval's results out: the token counts and the trace of each sample."""
+"""Converts outcomes into lmms-eval's results, with token counts and trace."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +11,8 @@ from lmms_eval_mai.paper.sample import Trace
 from lmms_eval_mai.run.progress import Outcome
 
 NO_ANSWER = GenerationResult(None)
-"""Result of a failed sample. None, because lmms-eval's response cache treats a blank string as an answer when it reads
-its log again, and null as a miss."""
+"""Result of a failed sample. Its text is None: when lmms-eval's response cache reads its own log again, it treats a
+blank text as an answer, and null as a missing answer."""
 
 
 class RoundTexts(list):  # type: ignore[type-arg]

@@ -123,8 +123,8 @@ class AnswerFilter(Filter):
 
 
 class TwoStageAnswerFilter(AnswerFilter):
-    """The same for `_s2` tasks, whose responses are lists of rounds. Refuses a response with one round only: its score
-    would be a one-stage score under a two-stage name."""
+    """Extracts the answer of `_s2` tasks, whose responses are lists of rounds. Refuses a response with one round only:
+    the score of that response would be a one-stage score under a two-stage name."""
 
     def final_text(self, response: Any) -> str:
         """Return the text of the last round. Raises `ValueError` if there are fewer than two rounds."""
@@ -152,8 +152,9 @@ def _instruction(benchmark: str, variant: str, doc: Doc) -> str:
 def _question(benchmark: str, doc: Doc) -> str:
     """Return the text of lmms-eval's own task up to its instruction, with the line breaks before the instruction.
 
-    lmms-eval's function gets our instruction as its own, and we remove that instruction from the end of the result. In
-    this way RealWorldQA drops the dataset's format sentence, and MMBench and MMMU keep their two line breaks.
+    lmms-eval's function gets our instruction in place of its own, and our instruction is then removed from the end of
+    the text. In this way RealWorldQA drops the dataset's format sentence, and MMBench and MMMU keep their two line
+    breaks.
     """
     marker = _instruction(benchmark, "s", doc)
     if benchmark == "mmmu_val":
@@ -190,7 +191,8 @@ _notice_logged = False
 
 
 def _log_notice_once() -> None:
-    """Log which models can run `_s2` tasks. Other models fail on them with an error that does not name the cause."""
+    """Log which models can run `_s2` tasks. Models without multi-round support may fail with an error that does not
+    name the cause."""
     global _notice_logged
     if not _notice_logged:
         _notice_logged = True

@@ -1,4 +1,7 @@
-"""Adds a run's figures to lmms-eval's own usage and throughput tables. All figures come from the meter."""
+"""Adds a run's figures to lmms-eval's own usage and throughput tables.
+
+The wall time comes from `Progress`, all other figures from the meter.
+"""
 
 from collections.abc import Mapping
 
@@ -26,8 +29,9 @@ def log_call_usage(trace: Trace, models: Mapping[Side, str]) -> None:
 def log_throughput(totals: RunTotals, config: Config) -> None:
     """Fill lmms-eval's throughput table. Call this once per run: lmms-eval averages repeated calls.
 
-    lmms-eval knows only two totals, elapsed time and generated tokens, and writes "avg_" before every other name
-    (gen_metrics.py, `summarize_logged_metrics`). So all other figures here are averages over samples.
+    lmms-eval adds up only elapsed time, generated tokens and requests, and writes "avg_" before every other name except
+    `avg_speed` (gen_metrics.py, `summarize_logged_metrics`). So all other figures here are averages or shares over
+    samples.
     """
     meter, wall_s = totals.meter, totals.wall_s
     answered = sum(task.samples for task in meter.tasks.values())

@@ -52,7 +52,7 @@ class _NoGuess(list):  # type: ignore[type-arg]
 
 def _parse_mmmu(answer: str, doc: Doc) -> str | None:
     if _mmmu_kind(doc) == "word":
-        return _exact(answer, doc)
+        return _normalise(answer, doc)
     from lmms_eval.tasks.mmmu.utils import get_multi_choice_info, parse_multi_choice_response
 
     index2ans, choices = get_multi_choice_info(ast.literal_eval(doc["options"]))
@@ -120,8 +120,8 @@ def _letter(answer: str, letters: list[str]) -> str | None:
 # --- ChartQA, InfoVQA, shapes, and other lmms-eval tasks -----------------------------------------------------
 
 
-def _exact(answer: str, doc: Doc) -> str | None:
-    """Ignore case and surrounding space, as lmms-eval's ExactMatchVerifier."""
+def _normalise(answer: str, doc: Doc) -> str | None:
+    """Return the answer in lower case, without the space around it, as lmms-eval's ExactMatchVerifier compares it."""
     return answer.strip().lower()
 
 
@@ -165,7 +165,7 @@ def _options(doc: Doc) -> list[str]:
 
 def _parse_generic(answer: str, doc: Doc) -> str | None:
     letters = _options(doc)
-    return _letter(answer, letters) if letters else _exact(answer, doc)
+    return _letter(answer, letters) if letters else _normalise(answer, doc)
 
 
 # --- The table ----------------------------------------------------------------------------------------
@@ -185,8 +185,8 @@ BENCHMARKS: dict[str, Benchmark] = {
         Benchmark("pope", _word, _parse_yes_no, _equal),
         Benchmark("mmmu_val", _mmmu_kind, _parse_mmmu, _agree_mmmu),
         Benchmark("mmbench_en_dev", lambda doc: "letter", _parse_mmbench, _equal),
-        Benchmark("chartqa", _word, _exact, _agree_chartqa),
-        Benchmark("infovqa_val", _word, _exact, _agree_infovqa),
+        Benchmark("chartqa", _word, _normalise, _agree_chartqa),
+        Benchmark("infovqa_val", _word, _normalise, _agree_infovqa),
         Benchmark("realworldqa", _letter_if(_realworldqa_letters), _parse_realworldqa, _equal),
         Benchmark("shapes", _letter_if(_options), _parse_generic, _equal),
     )

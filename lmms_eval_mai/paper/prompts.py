@@ -1,8 +1,8 @@
-"""The prompt templates of Appendix C, byte for byte, and the template of each benchmark.
+"""The prompt templates of Appendix C, copied exactly except for the apostrophe of "option's", and the template of each
+benchmark.
 
-This module knows nothing of engines and of lmms-eval. One character differs from the print: "option's" has a
-typographic apostrophe in the paper and an ASCII one here, as in lmms-eval's own prompts, because LaTeX prints ' that
-way. docs/paper-notes.md lists the other choices.
+The paper prints a typographic apostrophe, because LaTeX prints ' in this way. Here it is an ASCII apostrophe, as in
+lmms-eval's own prompts. docs/paper-notes.md lists the other choices. This module does not know engines or lmms-eval.
 """
 
 import hashlib

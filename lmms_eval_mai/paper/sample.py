@@ -39,7 +39,7 @@ class Sample:
     variant: Variant | None
     """The task's own prompt. None for other lmms-eval tasks, whose prompt is part of the question."""
     two_stage: bool
-    """Whether the small model answers in a second call after thinking (Eq. 8; the `_s2` tasks)."""
+    """Whether the thinking model answers in a second call (Eq. 8; the `_s2` tasks)."""
     sampling: Mapping[Stage, Sampling]
 
 

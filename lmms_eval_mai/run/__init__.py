@@ -9,6 +9,6 @@ This package knows the method (`paper`) and the engines. It does not know lmms-e
 gets the names of samples and a function that opens one.
 
 To add an argument of the run, add a field to `Config` and a reader to `READERS` in `config.py`; if it can change an
-answer, also add it to `fingerprint.py`. The package `journal` says where
-to add a journal field. Engine arguments belong to the engines.
+answer, also add it to `fingerprint.py`. The docstring of the package `journal` tells where to add a journal field.
+Engine arguments belong to the engines.
 """

@@ -10,7 +10,7 @@ _registered = itertools.count()
 def at_exit(function: Callable[[], None]) -> "util.Finalize[None]":
     """Call `function` when this process ends, in the order of registration. A fatal signal prevents the call.
 
-    Use `result()` to call the function now instead, and `result.cancel()` not to call it at all.
+    Call the returned object to run the function now, or its `cancel()` to drop it.
 
     This is not `atexit`, for two reasons. Python 3.11 ends a process that multiprocessing has started with
     `util._exit_function()` and without the functions of `atexit` (`BaseProcess._bootstrap`). And a child that this

@@ -23,19 +23,21 @@ def build_engines(config: Config, journal: Callable[[], Journal | None]) -> dict
     """
     starting, time_sharing = asyncio.Lock(), TimeSharing() if config.sleep else None
     engines: dict[str, Engine] = {}
-    for side in config.engines():
-        engine = build(side, config.other(side), config.sleep)
+    for engine_config in config.engines():
+        engine = build(engine_config, config.other(engine_config), config.sleep)
         engine.validate()
         # This process cannot restart a server; the openai engine waits for it.
-        restarts = None if side.engine == "openai" else config.engine_restarts
+        restarts = None if engine_config.engine == "openai" else config.engine_restarts
         lock = starting if engine.starts_alone() else None
-        engines[side.side] = wrap(engine, journal, restarts, config.call_timeout, lock, time_sharing)
+        engines[engine_config.side] = wrap(engine, journal, restarts, config.call_timeout, lock, time_sharing)
     return engines
 
 
 async def start_engines(engines: Mapping[str, Engine], config: Config) -> None:
-    """Start the engines at the same time, as far as they may (`Engine.starts_alone`). If one fails, the others are
-    cancelled; close them."""
+    """Start the engines at the same time. Engines that must start one after the other (`Engine.starts_alone`) do so.
+
+    If one fails, the other starts are cancelled; the caller must close all engines.
+    """
     configs: dict[str, EngineConfig] = {engine.side: engine for engine in config.engines()}
     starts = [asyncio.ensure_future(_start(engine, configs[engine.side])) for engine in engines.values()]
     try:

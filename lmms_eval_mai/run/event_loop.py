@@ -9,10 +9,10 @@ R = TypeVar("R")
 
 
 class LoopThread:
-    """An event loop that runs in its own thread as long as the engines live.
+    """An event loop that runs in its own thread until `close`.
 
-    lmms-eval calls a model synchronously and several times, in a notebook from inside a running loop. vLLM's engines
-    belong to one loop.
+    vLLM's engines must be called on one and the same loop. lmms-eval calls a model several times and synchronously; in
+    a notebook, its thread already runs another loop.
     """
 
     def __init__(self) -> None:
@@ -48,8 +48,10 @@ class LoopThread:
 
 
 async def _cancel_other_tasks() -> None:
-    """A loop that is closed before its tasks end prints "Task was destroyed but it is pending". Wait for them, but at
-    most 1 s: a task may ignore its cancellation."""
+    """Cancel all other tasks of the loop and wait until they end, but at most 1 s: a task may ignore its cancellation.
+
+    A loop that is closed before its tasks end prints "Task was destroyed but it is pending".
+    """
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()

@@ -1,6 +1,6 @@
 """The fingerprint of a run: everything that can change an answer. Runs with the same fingerprint may share calls.
 
-It is the head of a journal, and its digest is the journal's name.
+The head of a journal contains it. A journal's name is a digest of it and of the format, followed by the rank.
 """
 
 import contextlib

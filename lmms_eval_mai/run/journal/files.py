@@ -1,4 +1,4 @@
-"""Journal files: their folder, their format, and messages for what the file system refuses.
+"""Journal files: their default folder, the format of their lines, and the error messages for failed writes.
 
 A journal holds JSON lines. The first line is the head (format, fingerprint, tasks). After it comes one line for each
 finished call, for each sample that has its answer (its exit), and for each sample that failed.
@@ -15,7 +15,7 @@ from typing import Any
 from lmms_eval_mai.errors import JournalError
 
 FORMAT = 2
-"""Raise this number if older journals cannot be read any more. They are then left alone."""
+"""Increase this number if older journals cannot be read any more. A run then ignores them; their files stay."""
 
 SampleKey = tuple[str, int, int]
 """Task, document, repeat."""
@@ -27,6 +27,7 @@ def default_folder() -> Path:
 
 
 def line_of(record: dict[str, Any]) -> bytes:
+    """Return a record as one line of a journal."""
     return json.dumps(record, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
 
 
@@ -79,6 +80,7 @@ def journal_io_errors(folder: Path) -> Iterator[None]:
 
 
 def write_error_text(path: Path, error: OSError) -> str:
+    """Return the message for a failed write: the reason, and what to do."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     return (
         f"The journal {path} cannot be written ({error.strerror or error}). "

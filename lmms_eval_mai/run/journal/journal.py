@@ -33,8 +33,8 @@ class _LineLocation(NamedTuple):
 
 
 class Journal:
-    """The journal of one rank. Reads what all ranks of earlier runs with the same fingerprint wrote; writes its own
-    file.
+    """The journal of one rank. It reads the journals of all ranks of earlier runs with the same fingerprint, and writes
+    only its own file.
 
     It is opened and closed on the main thread. Its coroutines run on the event loop of the engines.
     """
@@ -81,7 +81,7 @@ class Journal:
 
     def wall_s(self, samples: Collection[SampleKey]) -> float:
         """Return the wall time that earlier processes spent on these samples. The ranks of one run work at the same
-        time, so only the slowest rank counts."""
+        time, so only the slowest rank counts. Times of runs with different numbers of ranks are added."""
         walls: dict[str, float] = {}
         for name, seconds in self._seconds.items():
             ranks = name.rpartition("of")[2]
@@ -97,6 +97,7 @@ class Journal:
         return Call(key=key, **record["call"])
 
     async def add_call(self, call: Call, prompt: str, images: list[str]) -> None:
+        """Add a finished call. `prompt`: the digest of its prompt. `images`: the hashes of its images."""
         self._added = True
         fields = {f.name: getattr(call, f.name) for f in dataclasses.fields(Call) if f.name != "key"}
         await self._append({"key": dataclasses.astuple(call.key), "prompt": prompt, "images": images, "call": fields})
@@ -106,6 +107,7 @@ class Journal:
         await self._append({"sample": sample, "exit": exit, "wall_s": round(wall_s, 3)})
 
     async def add_error(self, sample: SampleKey, error: Exception) -> None:
+        """Add a failed sample. Failed samples are run again when the run is resumed."""
         await self._append({"sample": sample, "error": type(error).__name__, "message": str(error)})
 
     async def flush(self) -> None:

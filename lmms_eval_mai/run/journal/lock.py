@@ -18,7 +18,7 @@ _held: set[Path] = set()
 def lock(file: int, path: Path) -> None:
     """Lock an open journal until `release`. Raises `JournalError` if another process has locked it."""
     try:
-        # The lock belongs to this process, not to the file: an engine process that ends after this one has no lock.
+        # Such a lock belongs to one process: an engine process that ends after this one does not hold it.
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in _LOCKED_BY_OTHERS:

@@ -5,6 +5,7 @@ journal is removed at once. Under lmms-eval's command the results are not on the
 when the process ends, if the results were written by then; else the same command finds all answers again.
 
 A journal may also hold samples of a longer run that is not complete, for example after `--limit 100`. Then it stays.
+With several ranks a rank does not know the samples of the others, so the journals are removed in any case.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ from lmms_eval_mai.run.at_exit import at_exit
 from lmms_eval_mai.run.journal.files import SampleKey
 
 _removals: "dict[Path, util.Finalize[None]]" = {}
-"""Journal of a completed run, with those of its other ranks -> its removal at the end of this process."""
+"""Journal file that waits for removal -> its removal. The files of all ranks of a run share one."""
 
 
 def remove_now(files: list[Path], keys: set[SampleKey] | None) -> None:
@@ -42,7 +43,8 @@ def waits_for_removal(file: Path) -> bool:
 
 
 def finish_removal(file: Path) -> None:
-    """Do what `remove_at_exit` would do at the end of this process: a new run is about to open the journal."""
+    """If the journal waits for removal, check now, and not at the end of this process, whether the results are written,
+    and remove it if they are. Called before a new run opens the journal."""
     removal = _removals.get(file)
     if removal is not None:
         removal()

@@ -29,7 +29,7 @@ class JournalWriter:
     async def append(self, line: bytes) -> None:
         """Write a line. Raises `JournalError` for this and all later lines if the file cannot be written."""
         if self._error is not None:
-            raise self._error  # a line after half a line would be lost with it
+            raise self._error  # the failed write may have left half a line, and the next line would continue it
         loop = asyncio.get_running_loop()
         self._pending.append(line)
         if self._batch is None:
