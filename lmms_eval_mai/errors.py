@@ -1,17 +1,19 @@
-"""All errors of this package. Every message is a full sentence: what happened, with which value, and what to do.
+"""All errors of this package.
+
+Every message is a full sentence: what happened, with which value, and, where the user can act, what to do.
 
     MaiError
     ├── ArgumentError            a model argument is unknown or its value cannot work
     ├── EngineUnavailable        the engine cannot run on this machine (package or device missing)
     ├── EngineStartError         the engine could not be built or started
-    ├── EngineCrashed            the engine has crashed; raised for every call in flight
+    ├── EngineCrashed            the engine of a call does not run or does not answer any more
     ├── JournalError             the journal cannot be read or written
     ├── TooManyErrors            more samples failed than `max_errors` allows
     └── SampleError              one sample cannot be answered; the engine and the other samples are fine
         ├── PromptTooLong        a prompt does not fit the model's context
         ├── UnreadableImage      an image cannot be decoded or prepared
-        ├── CallTimeout          a call took longer than `call_timeout`
-        ├── EngineCrashedByCall  the engine crashes on this call and on no other
+        ├── CallTimeout          a call took longer than `call_timeout`, or than `request_timeout` of an endpoint
+        ├── EngineCrashedByCall  the engine crashes whenever it runs this call
         └── MissingAnswer        a scripted engine has no recorded answer for a call
 
 No message contains a secret (`redaction.py`).
@@ -35,7 +37,11 @@ class EngineStartError(MaiError):
 
 
 class EngineCrashed(MaiError):
-    """Raised for every call in flight when an engine has crashed."""
+    """Raised for a call whose engine does not run any more.
+
+    The engine crashed, was closed or was not started, or it failed to sleep or to wake. Or its endpoint does not
+    answer, refuses the key, or does not serve the model any more.
+    """
 
 
 class JournalError(MaiError):
@@ -59,11 +65,14 @@ class UnreadableImage(SampleError):
 
 
 class CallTimeout(SampleError):
-    """Raised when a call took longer than `call_timeout`. The engine has dropped the call."""
+    """Raised when a call took longer than `call_timeout`, or a request longer than `request_timeout` of its endpoint.
+
+    The engine has dropped the call.
+    """
 
 
 class EngineCrashedByCall(SampleError):
-    """Raised when the engine crashed twice during one call, the second time while it ran no other call."""
+    """Raised when the engine crashed at least twice during one call, the last time while it ran no other call."""
 
 
 class MissingAnswer(SampleError):

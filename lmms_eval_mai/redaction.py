@@ -9,7 +9,7 @@ SECRET_WORDS = ("key", "token", "secret", "password", "authorization", "credenti
 def one_line(text: str) -> str:
     """Return the text as one line of at most 400 characters."""
     line = " ".join(text.split())
-    return line if len(line) <= 400 else line[:400] + "..."
+    return line if len(line) <= 400 else line[:397] + "..."
 
 
 def error_text(error: BaseException) -> str:

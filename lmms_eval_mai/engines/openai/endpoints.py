@@ -42,6 +42,8 @@ class RequestFailed(Exception):
 
 
 class Endpoint(NamedTuple):
+    """One endpoint with its client and its limit of open requests."""
+
     url: str
     client: Any
     """`openai.AsyncOpenAI`."""

@@ -28,6 +28,7 @@ from lmms_eval_mai.errors import (
     PromptTooLong,
     SampleError,
 )
+from lmms_eval_mai.redaction import one_line
 
 R = TypeVar("R")
 
@@ -100,6 +101,7 @@ class OpenAIEngine:
             models = ", ".join(f"{url}: {name}" for url, (name, _) in zip(self._urls, served, strict=True))
             raise EngineStartError(
                 f"The endpoints in {self.side}=... must serve the same model, but they serve different ones ({models})."
+                " Start all servers with the same model, or leave the other endpoints out."
             )
         self._pool = pool
         self._model = served[0][0]
@@ -113,7 +115,7 @@ class OpenAIEngine:
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
         submitted_at = time.perf_counter()
         answer = await self._chat(prompt, await self._messages(prompt.messages), sampling)
-        return _call(prompt, answer, time.perf_counter() - submitted_at)
+        return to_call(prompt, answer, time.perf_counter() - submitted_at)
 
     async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
         """Uses vLLM's own paths `/tokenize` and `/detokenize`, which other servers may not have."""
@@ -229,13 +231,14 @@ def _server_root(client: Any, path: str) -> str:
     return str(client.base_url).rstrip("/").removesuffix("/v1") + "/" + path
 
 
-def _call(prompt: Prompt, reply: Any, total_s: float) -> Call:
+def to_call(prompt: Prompt, reply: Any, total_s: float) -> Call:
+    """Return the call of a chat reply. Raises `SampleError` if the reply has no complete answer."""
     if not getattr(reply, "choices", None) or reply.usage is None:
         problem = getattr(reply, "error", None) or "the reply has no choices or no token counts"
-        raise SampleError(f"{prompt.key}: the server returned no answer ({str(problem)[:400]}).")
+        raise SampleError(f"{prompt.key}: the server returned no answer ({one_line(str(problem))}). Check its log.")
     choice, usage = reply.choices[0], reply.usage
     if choice.finish_reason not in ("stop", "length"):
-        raise SampleError(f"{prompt.key}: the server ended the answer with {choice.finish_reason!r}.")
+        raise SampleError(f"{prompt.key}: the server ended the answer with {choice.finish_reason!r}. Check its log.")
     if choice.message.content is None:
         refusal = getattr(choice.message, "refusal", None)
         reason = f"the model refused: {refusal}" if refusal else "serve the model without a reasoning parser"

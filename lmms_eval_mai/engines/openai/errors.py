@@ -28,7 +28,8 @@ def to_mai_error(
     if isinstance(error, openai.APIConnectionError):
         if failure.others_answered:
             return SampleError(
-                f"{prompt.key}: {address} did not answer this request for {window}, but it answered others ({text})."
+                f"{prompt.key}: {address} did not answer this request for {window}, but it answered others ({text}). "
+                "Check the document, and the server's log."
             )
         return EngineCrashed(
             f"The {side} engine {address} did not answer for {window} ({text}). Check whether its server runs."
@@ -36,15 +37,19 @@ def to_mai_error(
     if status in (401, 403):
         return EngineCrashed(auth_error_text(address, options.api_key_env, text))
     if status == 404:
-        return EngineCrashed(f"{address} does not serve {model} any more ({text}).")
+        return EngineCrashed(
+            f"{address} does not serve {model} any more ({text}). Start the server with this model again."
+        )
     if is_too_long(pool.full_error_text(error)) or "context_length" in str(getattr(error, "code", "")):
         return PromptTooLong(
             f"{prompt.key}: the prompt does not fit the context of {model} ({text}). Serve {model} with a longer "
             f"context, or make images smaller with {side}_max_pixels=N."
         )
     if status is None or (status < 500 and status != 429):
-        return SampleError(f"{prompt.key}: {address} refused the request ({text}).")
-    return SampleError(f"{prompt.key}: {address} failed for {window} ({text}).")
+        return SampleError(
+            f"{prompt.key}: {address} refused the request ({text}). Check the document, and the server's log."
+        )
+    return SampleError(f"{prompt.key}: {address} failed for {window} ({text}). Check the server's log.")
 
 
 def to_start_error(side: str, url: str, options: OpenAIOptions, waited_s: float, error: Any, text: str) -> MaiError:

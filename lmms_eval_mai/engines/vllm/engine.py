@@ -25,9 +25,9 @@ from lmms_eval_mai.engines.waiting import wait_for
 from lmms_eval_mai.errors import EngineCrashed, EngineStartError, MaiError, PromptTooLong, SampleError
 
 REPLY_LIMIT_S = 60
-"""How long a new engine may take for its first reply."""
-WHOLE_ANSWER = ("stop", "length", "repetition")
-"""Finish reasons of a whole answer. vLLM also has `abort` and `error`, which leave a part of an answer."""
+"""Seconds that a new engine may take for its first reply."""
+USABLE_FINISH_REASONS = ("stop", "length", "repetition")
+"""Finish reasons of answers that are used. vLLM also has `abort` and `error`, after which an answer is not complete."""
 
 
 class VllmEngine:
@@ -86,7 +86,7 @@ class VllmEngine:
         self._start = Start(self._config, self._configuration)
         self._llm, self._renderer = await self._start.finish()
         self._start = None
-        # vLLM asks its core for this once. If the first call asked and the core crashed, that call would never end.
+        # vLLM asks its core for this once. If the first call asked and the core crashed, the call would never end.
         await self._within_start_limit(self._llm.get_supported_tasks())
         self._context = self._llm.vllm_config.model_config.max_model_len
 
@@ -97,6 +97,7 @@ class VllmEngine:
             await self.close()
             raise EngineStartError(
                 f"The {self.side} engine ({self._config.model}) did not reply within {REPLY_LIMIT_S} s after its start."
+                " Start again with --verbosity DEBUG, which shows the engine's log."
             ) from error
 
     async def close(self) -> None:
@@ -120,6 +121,7 @@ class VllmEngine:
         await self._control("sleep", lambda llm: llm.sleep(level=1))
 
     async def wake(self) -> None:
+        """Move the weights back to the GPU and allocate the caches again."""
         await self._control("wake", lambda llm: llm.wake_up())
 
     async def _control(self, name: str, call: Callable[[Any], Coroutine[Any, Any, Any]]) -> None:
@@ -128,7 +130,9 @@ class VllmEngine:
         try:
             await call(self._llm)
         except Exception as error:
-            raise EngineCrashed(f"The {self.side} engine ({self._config.model}) failed to {name}: {error}") from error
+            raise EngineCrashed(
+                f"The {self.side} engine ({self._config.model}) failed to {name} ({error}). See its log above."
+            ) from error
 
     async def clear_caches(self) -> None:
         """Empty the prefix cache and the image caches, so that the next call is timed like a first one. No call may be
@@ -158,17 +162,21 @@ class VllmEngine:
             ):
                 result = output
         except Exception as error:
-            if isinstance(error, EngineDeadError) or self._llm is not llm:  # the second: it was closed during the call
+            if isinstance(error, EngineDeadError) or self._llm is not llm:  # crashed, or closed during the call
                 raise EngineCrashed(
                     f"The {self.side} engine ({self._config.model}) crashed during {prompt.key}. See its log above."
                 ) from error
             raise sample_error(prompt, self._config, self._context, error) from error
         finish_reason = result.outputs[0].finish_reason if result else "abort"
         if finish_reason == "abort":  # we abort no request: the engine's core is stopping
-            raise EngineCrashed(f"The {self.side} engine ({self._config.model}) is stopping during {prompt.key}.")
-        if finish_reason not in WHOLE_ANSWER:
-            raise SampleError(f"{prompt.key}: vLLM ended the request ({finish_reason}), so there is no whole answer.")
-        return _call(prompt, result, submitted_at)
+            raise EngineCrashed(
+                f"The {self.side} engine ({self._config.model}) is stopping during {prompt.key}. See its log above."
+            )
+        if finish_reason not in USABLE_FINISH_REASONS:
+            raise SampleError(
+                f"{prompt.key}: vLLM ended the request ({finish_reason}) without a complete answer. See its log above."
+            )
+        return to_call(prompt, result, submitted_at)
 
     async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
         llm, renderer = self._llm, self._renderer
@@ -189,7 +197,8 @@ class VllmEngine:
         return renderer.literal.end(thinking, space)
 
 
-def _call(prompt: Prompt, result: Any, submitted_at: float) -> Call:
+def to_call(prompt: Prompt, result: Any, submitted_at: float) -> Call:
+    """Return the call of vLLM's finished output. `submitted_at`: time on the clock of `time.perf_counter`."""
     total_s = time.perf_counter() - submitted_at
     output, metrics = result.outputs[0], result.metrics
     # vLLM's times are monotonic stamps of the engine's process: only their differences have a meaning here.

@@ -23,7 +23,8 @@ def sample_error(prompt: Prompt, config: EngineConfig, context: int, error: Exce
             f"{prompt.key}: the image could not be prepared for {config.model} ({reason}). Check the document's image."
         )
     return SampleError(
-        f"{prompt.key}: vLLM failed on this request to {config.model} ({type(error).__name__}: {reason})."
+        f"{prompt.key}: vLLM failed on this request to {config.model} ({type(error).__name__}: {reason}). Check the "
+        "document, and the engine's log above."
     )
 
 
