@@ -39,9 +39,10 @@ def positive_int(name: str, value: Any) -> int:
 
 @functools.cache
 def vllm_argument_names() -> frozenset[str] | None:
-    """Return the names of vLLM's engine arguments, read from its source. None: vLLM is not installed.
+    """Return the names of vLLM's engine arguments, read from its source.
 
-    Importing vLLM takes seconds, and a typo must be refused before that.
+    None: vLLM is not installed, or its source does not look as expected; names are then not checked. Importing vLLM
+    takes seconds, and a typo must be refused before that.
     """
     spec = importlib.util.find_spec("vllm")
     if spec is None or spec.origin is None:

@@ -41,8 +41,8 @@ class Image:
 
     pixels: "PIL.Image.Image"
     uuid: str
-    """The hash of the pixels. Every engine's image cache uses it as key, so a later call of the same sample neither
-    hashes nor encodes the image again."""
+    """The hash of the pixels. vLLM's image cache and the journal use it, so vLLM does not prepare the image again for a
+    later call of the sample."""
 
 
 ContentPart = str | Image
@@ -102,7 +102,8 @@ class Call:
     key: CallKey
     text: str
     finish_reason: str
-    """`stop`, or `length` if the token limit or the context cut the answer off."""
+    """`stop`; `length` if the token limit or the context cut the answer off; `repetition` if vLLM found a repeating
+    pattern."""
     prompt_tokens: int
     """Image tokens included."""
     cached_tokens: int
@@ -142,7 +143,8 @@ class Engine(Protocol):
         """Return everything about the engine that can change an answer. Call `validate` first."""
 
     def starts_alone(self) -> bool:
-        """Return whether no other engine of this machine may start at the same time. Call `validate` first."""
+        """Return whether this engine and other engines that return True must start one after the other. Call `validate`
+        first."""
 
     async def start(self) -> None:
         """Start the engine. Raises `EngineStartError`."""
@@ -151,7 +153,7 @@ class Engine(Protocol):
         """Return the model's answer. Raises a `SampleError` or `EngineCrashed`."""
 
     async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
-        """Return the end of `thinking` with which `prompt` fits the context, and the number of dropped tokens.
+        """Return the longest end of `thinking` that fits the context with `prompt`, and the number of dropped tokens.
 
         `thinking` must be part of the last message. Space for an answer is kept free. Raises `PromptTooLong` if the
         prompt does not fit even without thinking.

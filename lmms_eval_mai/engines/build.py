@@ -39,8 +39,11 @@ def build(config: EngineConfig, other: EngineConfig | None = None, sleep: bool =
 
 
 def argument_names(kind: str) -> frozenset[str] | None:
-    """Return the names of an engine's arguments without importing its library. None: they are unknown, because vLLM is
-    not installed."""
+    """Return the names of an engine's arguments without importing its library.
+
+    None: the names are unknown, because vLLM is not installed or its source does not look as expected. Names are then
+    not checked.
+    """
     if kind != "vllm":
         return frozenset(field.name for field in dataclasses.fields(_load(OPTIONS[kind])))
     names = vllm_argument_names()

@@ -1,6 +1,6 @@
-"""How much the libraries of the engines print. By default only warnings that concern the user.
+"""Limits the output of the engines' libraries: by default to warnings that concern the user.
 
-`--verbosity DEBUG` of lmms-eval, which sets the variable `VERBOSITY`, leaves every library as it is.
+With `--verbosity DEBUG` lmms-eval sets the variable `VERBOSITY`, and the output of every library stays as it is.
 """
 
 import contextlib

@@ -3,8 +3,8 @@
 It needs no model and no GPU and is deterministic. `script.py` has the answers.
 
 Latency is simulated. A call holds one of `slots` slots for `seconds * time_scale`, so queueing, overlap and wall time
-are those of a server with that many slots. If a record has no seconds, they are computed by Eq. 27: TTFT + output
-tokens / (tokens per second).
+are those of a server with that many slots. If a record has no `seconds`, Eq. 27 gives them: TTFT + output tokens /
+(tokens per second).
 """
 
 import asyncio
@@ -26,13 +26,14 @@ class ScriptedOptions:
     """Arguments of the engine, `small_<name>` / `large_<name>` / `<name>` for both."""
 
     time_scale: float = 1.0
-    """Seconds slept per recorded second; 0 answers at once. Reported seconds are always the recorded ones."""
+    """Seconds slept per recorded second; 0 answers at once. Reported seconds are the recorded ones plus the time in the
+    queue. With 0, that time is not counted."""
     slots: int = 256
     """Calls answered at the same time; further calls queue."""
     ttft_s: float = 0.0
-    """Seconds to the first token for records without seconds (Table 3)."""
+    """Seconds to the first token, for records without `ttft_s` (Table 3)."""
     tokens_per_s: float = 0.0
-    """Decoding speed for records without seconds (Table 4). 0: decoding takes no time."""
+    """Decoding speed, for records without `seconds` (Table 4). 0: decoding takes no time."""
 
     error_rate: float = 0.0
     """Share of calls that fail, each at every attempt. This and the other rates simulate a faulty engine."""

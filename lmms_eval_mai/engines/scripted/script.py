@@ -93,8 +93,10 @@ class RecordedScript:
 class FaultyScript:
     """Adds faults to another script.
 
-    The seed and the call's name decide which calls have a fault, so the order of the calls does not matter. A failing
-    or garbled call is so at every attempt. A call that hung or crashed the engine may be answered when it is retried.
+    The seed and the call's name decide which calls have a fault, so the order of the calls does not matter. A call that
+    fails, or whose text is noise, has this fault at every attempt. A crash is drawn for each attempt, so a call that
+    crashed the engine may be answered when it is retried. A call that hangs ends in `CallTimeout`, and a run does not
+    retry it.
     """
 
     def __init__(

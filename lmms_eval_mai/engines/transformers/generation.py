@@ -33,7 +33,7 @@ class StopWhenCancelled:
 def reset_generation_config(model: Any) -> set[int]:
     """Clear the checkpoint's generation defaults and return its end-of-sequence token ids.
 
-    `generate` takes from these defaults whatever its own arguments leave open, a repetition penalty for example.
+    `generate` uses such a default if its own argument is not set, a repetition penalty for example.
     """
     from transformers import GenerationConfig
 

@@ -6,22 +6,28 @@ from lmms_eval_mai.engines.arguments import positive_int
 from lmms_eval_mai.engines.checkpoints import check_checkpoint
 from lmms_eval_mai.errors import ArgumentError, EngineUnavailable
 
-PERFORMANCE_ARGUMENTS = {"batch_size", "devices", "device"}
+PERFORMANCE_ARGUMENTS = {"batch_size", "device"}
 """Arguments that cannot change an answer: a resumed run may have other values."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TransformersOptions:
-    """Arguments of the engine, `small_<name>` / `large_<name>` / `<name>` for both."""
+    """Arguments of the engine, `small_<name>` / `large_<name>` / `<name>` for both.
+
+    `device` and `batch_size` need the prefix, because lmms-eval has arguments of these names and keeps them.
+    """
 
     device: str | None = None
-    """`cuda:1`, `cpu`, ...; `auto` spreads the model over all devices. Default: the first GPU, or the CPU."""
+    """`cuda:1`, `cpu`, ...; `auto` spreads the model over all devices. Default: the GPU with the number of this rank
+    (without a launcher the first GPU), or the CPU. Write `small_device` or `large_device`, because `device` is an
+    argument of lmms-eval."""
     dtype: str = "auto"
     """`float32`, `bfloat16`, ...; `auto` is the type of the checkpoint's weights."""
     attn_implementation: str | None = None
     """`sdpa`, `eager`, `flash_attention_2`, ... Default: transformers chooses."""
     batch_size: int = 8
-    """Largest number of calls in one batch."""
+    """Largest number of calls in one batch. Write `small_batch_size` or `large_batch_size`, because `batch_size` is an
+    argument of lmms-eval."""
     max_model_len: int | None = None
     """Tokens of prompt and answer. Default: the limit in the checkpoint's configuration."""
     assistant_model: str | None = None
