@@ -8,7 +8,7 @@ interrupted calls are retried before any new call runs, those with the most cras
     2                      16
     3 or more              1
 
-So one crash costs one retry of what it interrupted, and a call that always crashes the engine ends up alone.
+So one crash costs one retry of each interrupted call, and a call that always crashes the engine ends up alone.
 """
 
 import asyncio

@@ -18,16 +18,17 @@ def special_tokens(tokenizer: Any) -> list[str]:
 class LiteralTokenizer:
     """A tokenizer that can read special tokens as text."""
 
-    def __init__(self, tokenizer: Any, marks: Iterable[str] = ()) -> None:
-        """`marks`: further texts that would not be read as text, a model's image placeholder for example."""
+    def __init__(self, tokenizer: Any, more_special_texts: Iterable[str] = ()) -> None:
+        """`more_special_texts`: further texts that would not be read as text, a model's image placeholder for
+        example."""
         # A copy: reading special tokens as text is a state of the tokenizer, and other threads use the original.
         self._tokenizer = copy.deepcopy(tokenizer)
-        marked = [*special_tokens(tokenizer), *marks]
-        self._marked = re.compile("|".join(map(re.escape, marked))) if marked else None
+        texts = [*special_tokens(tokenizer), *more_special_texts]
+        self._special = re.compile("|".join(map(re.escape, texts))) if texts else None
 
-    def is_marked(self, text: str) -> bool:
-        """Whether a part of the text looks like a special token or a mark."""
-        return self._marked is not None and self._marked.search(text) is not None
+    def looks_special(self, text: str) -> bool:
+        """Whether a part of the text looks like a special token or another special text."""
+        return self._special is not None and self._special.search(text) is not None
 
     def tokens(self, text: str, special: bool = False) -> list[int]:
         """Return the text's token ids. `special`: whether special tokens in it are read as special tokens."""

@@ -8,9 +8,10 @@ What happens after a crash:
 3. A call that crashes the engine again while no other call runs is the cause. It fails with `EngineCrashedByCall`, and
    the run continues without it.
 
-`engine_restarts` limits the crashes that no single call explains. The first crash of a call uses a restart. The later
-crashes, while the cause is searched for, use none. If one call is found to be the cause, the restart is returned. But
-if three such calls follow each other without an answer between them, the engine itself is broken: it is not restarted.
+`engine_restarts` limits the restarts after crashes that no single call explains. The restart after a call's first crash
+is counted. The restarts while the cause is searched for are not counted, unless a start fails. If one call turns out to
+be the cause, its counted restart is given back. But if three such calls follow each other without an answer between
+them, the engine itself is broken: it is not restarted.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
 """Two engines share GPUs that hold one model at a time: one engine is awake, the other one sleeps.
 
 A sleeping engine keeps its weights in the machine's memory. The engine that is awake answers all its calls. When it has
-no call left and the other engine has one, they change. So the open samples move through the cascade stage by stage. A
-change costs the time to copy one model out of the GPU and the other one in; a larger `max_open_samples` needs fewer
-changes.
+no call left and the other engine has one, the two engines swap. So the open samples move through the cascade stage by
+stage. A swap costs the time to copy one model out of the GPU and the other one in; a larger `max_open_samples` needs
+fewer swaps.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ class TimeSharing:
     """Decides which of the two engines is awake."""
 
     def __init__(self) -> None:
-        self.changes = 0
-        """Number of times that the engines changed."""
+        self.swaps = 0
+        """Number of times that the engines swapped."""
         self._awake: SleepableEngine | None = None
         self._calls = 0
         """Calls in flight, all on the engine that is awake."""
@@ -46,7 +46,7 @@ class TimeSharing:
         async with self._changed:
             while self._awake is not engine:
                 if self._calls == 0:
-                    await shielded(self._change_to(engine))  # a cancelled call must leave no engine half awake
+                    await shielded(self._swap_to(engine))  # a cancelled call must leave no engine half awake
                 else:
                     await self._changed.wait()
             self._calls += 1
@@ -71,12 +71,12 @@ class TimeSharing:
         if self._awake is engine:
             self._awake = None
 
-    async def _change_to(self, engine: SleepableEngine) -> None:
+    async def _swap_to(self, engine: SleepableEngine) -> None:
         await self._put_to_sleep()
         await engine.wake()
         self._awake = engine
-        self.changes += 1
-        logger.debug(f"mai_cascade: change {self.changes}: the {engine.side} engine is awake.")
+        self.swaps += 1
+        logger.debug(f"mai_cascade: swap {self.swaps}: the {engine.side} engine is awake.")
         self._changed.notify_all()
 
     async def _put_to_sleep(self) -> None:

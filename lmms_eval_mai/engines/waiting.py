@@ -11,7 +11,8 @@ async def wait_for(seconds: float, awaitable: Awaitable[R]) -> R:
     """Return the result of `awaitable`. After `seconds`, cancel it, wait for its end and raise `asyncio.TimeoutError`.
 
     `asyncio.wait_for` does the same, but before Python 3.12 it loses its own cancellation if that arrives at the moment
-    the coroutine ends (CPython issue #86296). On Ctrl-C such a worker would continue with all remaining samples.
+    the coroutine ends (CPython issue #86296). A worker of the scheduler that loses Ctrl-C in this way would continue
+    with all remaining samples.
     """
     task = asyncio.ensure_future(awaitable)
     done: set[asyncio.Future[R]] = set()

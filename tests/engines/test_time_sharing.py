@@ -100,7 +100,7 @@ def cascade(count: int, crashes_on: int | None = None) -> tuple[list[Any], Gpu, 
 def test_both_engines_are_never_awake_and_open_samples_move_stage_by_stage() -> None:
     found, gpu, time_sharing = cascade(40)
     assert [len(calls) for calls in found] == [4] * 40 and len(gpu.log) == 160
-    assert time_sharing.changes <= 6 and gpu.models == set()
+    assert time_sharing.swaps <= 6 and gpu.models == set()
 
 
 def test_an_engine_that_crashes_while_it_is_awake_is_restarted() -> None:

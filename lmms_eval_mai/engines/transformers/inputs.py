@@ -49,8 +49,10 @@ class InputBuilder:
         self._placeholder_id = self.tokenizer.convert_tokens_to_ids(PLACEHOLDER)
 
     def build(self, chat: tuple[Message, ...]) -> ModelInput:
+        """Return the model input of a chat. Raises errors of the processor, for example for an image that it cannot
+        prepare."""
         texts = [part for message in chat for part in message.content if isinstance(part, str)]
-        hide = any(map(self.literal.is_marked, texts))
+        hide = any(map(self.literal.looks_special, texts))
         hidden: list[str] = []
         messages: list[dict[str, Any]] = []
         images: list[Any] = []

@@ -1,4 +1,6 @@
-"""The only place that touches private attributes of vLLM, of multiprocessing and of other libraries.
+"""Uses private attributes of vLLM and of multiprocessing. No other module does.
+
+Of lmms-eval's private attributes, only `task._instances` is used: `harness/model.py` changes it.
 
 Check every function here when vLLM is upgraded; `tests/engines/test_vllm_internals.py` checks that the attributes
 exist. Besides these, the following names are not part of vLLM's documented interface:

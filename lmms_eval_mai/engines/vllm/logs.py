@@ -116,8 +116,8 @@ def start_log_path() -> str | None:
 
 
 def prepare_engine_process() -> None:
-    """Hide `FutureWarning`s of vLLM and torch, and let this process leave no semaphore behind if it is killed, and end
-    without delay."""
+    """Prepare this process of an engine: hide `FutureWarning`s of vLLM and torch, leave no semaphore behind if the
+    process is killed, and end it without delay."""
     import tqdm
 
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"(vllm|torch)\.")

@@ -1,4 +1,4 @@
-"""The processes of a vLLM engine: which they are, and a script that they must not run again."""
+"""Finds and kills the processes of a vLLM engine, and ends one that runs the user's script again."""
 
 import contextlib
 import multiprocessing
@@ -32,8 +32,8 @@ class EngineProcesses:
         """Return whether all cores run their own program. From then on their environment is fixed."""
         return self._found is not None or sum(one.name.startswith(CORE) for one in self._current()) >= self._core_count
 
-    def complete(self) -> None:
-        """Ignore all processes that start from now on: they belong to another engine."""
+    def stop_collecting(self) -> None:
+        """Ignore all processes that start from now on, because they belong to another engine."""
         if self._found is None:
             self._found = self._current()
 
@@ -47,6 +47,7 @@ class EngineProcesses:
         return found
 
     def kill(self) -> None:
+        """Kill the cores and their workers."""
         for process in self.running():
             with contextlib.suppress(psutil.Error):
                 process.kill()
@@ -65,8 +66,11 @@ def _started_by_vllm() -> list[BaseProcess]:
 
 @contextlib.contextmanager
 def without_interrupts() -> Iterator[None]:
-    """Start processes that ignore Ctrl-C. A terminal sends it to all processes at once; this process stops the engines,
-    and an engine that is still importing would print a traceback. Only the calling thread and its processes change."""
+    """Block Ctrl-C for processes that start inside the block.
+
+    A terminal sends Ctrl-C to all processes at once. This process stops the engines, and an engine that is still
+    importing would print a traceback. Only the calling thread and the processes that it starts are changed.
+    """
     resource_tracker.ensure_running()  # multiprocessing starts it with the first process, and then unblocks SIGINT
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -2,13 +2,13 @@
 
 One thing differs from vLLM: text that looks like a special token stays text. `<|im_end|>` in a document, or in the
 small model's thinking, would end the chat message; `<|image_pad|>` would be read as an image. So if a chat contains
-such text, every text of it is replaced by a mark that no template changes. After the template was applied, each mark is
-replaced by the tokens of its literal text.
+such text, a mark that no template changes takes the place of each of the chat's texts. After the template was applied,
+each mark is replaced by the tokens of its literal text.
 
-In some models the placeholder of an image is ordinary text (InternVL's `<image>`). vLLM looks for its tokens. If it
-does not find them, because `>` and a line break are one token, it replaces the placeholder in the decoded text and
-tokenizes that text again, with its special tokens. So here the placeholder of the template always gets its own tokens,
-and the same letters in a text never get these tokens.
+In some models the placeholder of an image is ordinary text (InternVL's `<image>`), and vLLM searches the prompt for its
+tokens. A tokenizer may join its `>` with a line break. vLLM then finds nothing, replaces the placeholder in the decoded
+text and tokenizes that text again, now with special tokens. So the template's placeholder always gets its own tokens
+here, and the same letters in a user's text never do.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ class Renderer:
 
     def _looks_special(self, messages: tuple[Message, ...]) -> bool:
         texts = ("".join(part for part in message.content if isinstance(part, str)) for message in messages)
-        return any(map(self.literal.is_marked, texts))
+        return any(map(self.literal.looks_special, texts))
 
     def _replace_marks(self, text: str, mark: str, hidden: list[str]) -> list[int]:
         """Return the tokens of the template's text, with the literal tokens of a hidden text at each mark."""
@@ -90,8 +90,11 @@ class Renderer:
         return ids
 
     def _literal_tokens(self, text: str) -> list[int]:
-        """Return the tokens of a text in which nothing is special. A placeholder in it is cut inside its first token
-        that has several characters, so it gets other tokens than the template's."""
+        """Return the tokens of a user's text, in which nothing is special.
+
+        If the text has the letters of the placeholder, they are cut in two parts that are tokenized separately, so they
+        get other tokens than the template's placeholder.
+        """
         if not self._placeholder or self._placeholder not in text:
             return self.literal.tokens(text)
         cut = self._cut_position()
@@ -104,7 +107,7 @@ class Renderer:
         return [token for fragment in fragments for token in self.literal.tokens(fragment)]
 
     def _cut_position(self) -> int:
-        """Return the position after the first character of the placeholder's first token with several characters."""
+        """Return where to cut the placeholder: one character into its first token that is longer than one character."""
         tokens = self._placeholder_tokens
         lengths = [len(self.literal.text(tokens[:count])) for count in range(len(tokens) + 1)]
         return next((start + 1 for start, end in itertools.pairwise(lengths) if end > start + 1), 1)

@@ -1,10 +1,10 @@
 """Shares one renderer between all engines that prepare prompts alike, so that an image is prepared once for both models
 of a pair.
 
-Each `AsyncLLM` has a renderer of its own, which is not used here, because it is closed with its engine. Prepared images
-are kept by the shared renderer only and are sent to an engine with every prompt. vLLM has another cache, which sends an
-image once, and both processes remember it. That cache serves one engine only, and after a refused prompt the next
-prompt with the same image fails (vLLM issue #46354).
+Each `AsyncLLM` has a renderer of its own. That renderer is not used here, because it is closed with its engine. Only
+the shared renderer keeps prepared images. It sends an image to an engine with every prompt. vLLM has another cache,
+which sends an image to an engine once and keeps it in both processes. That cache serves one engine only, and after a
+refused prompt the next prompt with the same image fails (vLLM issue #46354).
 """
 
 import copy
@@ -25,7 +25,7 @@ def shared_renderer(vllm_config: Any, image_cache_gib: float) -> Renderer:
     """Return a renderer for an engine; engines that prepare prompts alike get the same one. Blocks while vLLM loads
     tokenizer and processor.
 
-    `image_cache_gib`: size of the cache of prepared images. The first of two engines decides.
+    `image_cache_gib`: size of the cache of prepared images. If two engines share a renderer, the first one decides.
     """
     from vllm.renderers import renderer_from_config
 

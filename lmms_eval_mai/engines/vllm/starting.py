@@ -14,9 +14,9 @@ from lmms_eval_mai.engines.vllm.renderer_sharing import shared_renderer
 from lmms_eval_mai.engines.vllm.watchdog import WATCHDOG
 
 POLL_S = 0.05
-"""Interval in which a start looks for the engine's new processes."""
+"""Seconds between two checks for new processes of the engine."""
 WATCH_S = 0.5
-"""Interval in which it looks for their workers, to tell the watchdog."""
+"""Seconds between two checks for workers of these processes. The watchdog must watch them too."""
 
 
 class Start:
@@ -32,7 +32,7 @@ class Start:
     async def finish(self) -> tuple[Any, Renderer]:
         """Return the `AsyncLLM` and its renderer. Raises `EngineStartError`.
 
-        If this is cancelled, the start goes on: call `abort`.
+        If the caller is cancelled, the start continues until `abort` is called.
         """
         while not self._building.done():
             await asyncio.wait({self._building}, timeout=WATCH_S if self._release_environment() else POLL_S)
@@ -41,8 +41,8 @@ class Start:
         return self._building.result()
 
     async def abort(self) -> Any:
-        """End the start now and not after minutes: kill its processes. Returns the `AsyncLLM` if the start had already
-        succeeded, else None."""
+        """Kill the processes of the start, so that it ends now and not after minutes. Returns the `AsyncLLM` if the
+        start had already succeeded, else None."""
         while not self._building.done():
             self._release_environment()
             if self._processes is not None:
@@ -56,12 +56,12 @@ class Start:
             WATCHDOG.watch(process.pid for process in self._processes.running())
 
     def _release_environment(self) -> bool:
-        """Once all processes run, give the environment back, so that the other engine can start its processes. Returns
-        whether that is done."""
+        """Restore the environment if all processes run, so that the other engine can start its processes. Returns
+        whether the environment is restored."""
         processes, environment = self._processes, self._environment
         if processes is None or environment is None or not processes.all_started():
             return False
-        processes.complete()
+        processes.stop_collecting()
         environment.restore()
         return True
 
@@ -75,10 +75,10 @@ class Start:
             with without_interrupts(), ChildEnvironment(variables) as self._environment:
                 self._processes = EngineProcesses(core_count)
                 try:
-                    # With statistics on, every output tells when it was queued, scheduled and begun.
+                    # With statistics every output has the times at which it was queued, scheduled and begun.
                     llm = AsyncLLM.from_vllm_config(configuration.vllm_config, disable_log_stats=False)
                 finally:
-                    self._processes.complete()
+                    self._processes.stop_collecting()
             try:
                 return llm, shared_renderer(llm.vllm_config, configuration.image_cache_gib)
             except Exception:

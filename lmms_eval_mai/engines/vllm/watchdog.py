@@ -28,7 +28,7 @@ class Watchdog:
         """Process ids with start times: the system gives the number of an ended process to a new one."""
 
     def open(self) -> None:
-        """Call once per engine, before the engine starts its processes."""
+        """Start the helper process for the first engine. Call this once per engine, before it starts its processes."""
         with self._lock:
             self._engines += 1
             if self._process is None:
@@ -37,7 +37,7 @@ class Watchdog:
                 self._process = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, start_new_session=True)
 
     def watch(self, pids: Iterable[int]) -> None:
-        """May be called any number of times with the same processes."""
+        """Add processes to those that are killed if this process dies. A process that is watched already is ignored."""
         with self._lock:
             for pid in pids:
                 started = start_time(pid)
@@ -46,7 +46,7 @@ class Watchdog:
                     self._watched.add((pid, started))
 
     def close(self) -> None:
-        """Call once per engine, after its processes have ended."""
+        """End the helper process after the last engine. Call this once per engine, after its processes have ended."""
         with self._lock:
             self._engines -= 1
             if self._engines or self._process is None:
