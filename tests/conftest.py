@@ -157,7 +157,7 @@ def write_script(tmp_path: Path) -> Callable[[str, Iterable[dict[str, Any]]], Pa
 
 
 @pytest.fixture
-def evaluate(task_manager: Any, in_drawn_data: Path) -> Iterator[Callable[..., dict[str, Any]]]:
+def evaluate(task_manager: Any, in_drawn_data: Path) -> Callable[..., dict[str, Any]]:
     """Run lmms-eval in process: evaluate(["pope_s"], small=..., large=..., options={...}) -> its results.
 
     `samples` of the results holds what `--log_samples` writes, with `exit`, `calls` and `answers` of each sample under
@@ -175,7 +175,7 @@ def evaluate(task_manager: Any, in_drawn_data: Path) -> Iterator[Callable[..., d
         assert results is not None
         return results
 
-    yield run
+    return run
 
 
 @pytest.fixture(scope="session")
