@@ -14,6 +14,8 @@ from support.processes import large_pope, lines_of, scripts, start, strike, wait
 from lmms_eval_mai.engines.base import Call, CallKey
 from lmms_eval_mai.run.journal.journal import Journal
 
+pytestmark = pytest.mark.slow  # some sixty processes
+
 ROWS = 240
 KILLS = 6
 
