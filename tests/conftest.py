@@ -64,7 +64,7 @@ def shared() -> Path:
 
 @pytest.fixture(scope="session")
 def drawn_data() -> Path:
-    """A folder from which lmms-eval's tasks load the pictures drawn by tools/make_sample_data.py."""
+    """A folder from which lmms-eval's tasks load the images drawn by tools/make_sample_data.py."""
     from make_sample_data import make_data
 
     with one_at_a_time(WORK):

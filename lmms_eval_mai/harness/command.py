@@ -1,8 +1,9 @@
 """Finds the running lmms-eval command and its output folder.
 
 lmms-eval tells a model neither its output folder nor whether its command or a library call runs it. Only the frame of
-the command's function has both (lmms_eval/__main__.py, `cli_evaluate`). If the frame does not look as expected,
-`Command.known` is False. The results then count as not written, and the journal stays.
+the command's function has both (lmms_eval/__main__.py, `cli_evaluate`). If the frame does not look as expected, or if
+that module calls us through another function, `Command.known` is False. The results then count as not written, and the
+journal stays.
 """
 
 import functools
@@ -31,10 +32,12 @@ class Command:
 def running_command() -> Command | None:
     """Return the command that called this function, or None in library use."""
     frame: FrameType | None = sys._getframe()
+    other_function = False
     while frame is not None and not _is_command(frame):
+        other_function = other_function or _is_in_command_module(frame)
         frame = frame.f_back
     if frame is None:
-        return None
+        return Command(output_path=None, configurations=1, known=False) if other_function else None
     args, args_list = frame.f_locals.get("args"), frame.f_locals.get("args_list")
     configurations = len(args_list) if isinstance(args_list, Sequence) else 1
     return Command(
@@ -69,5 +72,8 @@ def print_last(command: Command | None, text: str) -> None:
 
 
 def _is_command(frame: FrameType) -> bool:
-    code = frame.f_code
-    return code.co_name == "cli_evaluate" and code.co_filename.replace("\\", "/").endswith("lmms_eval/__main__.py")
+    return frame.f_code.co_name == "cli_evaluate" and _is_in_command_module(frame)
+
+
+def _is_in_command_module(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.replace("\\", "/").endswith("lmms_eval/__main__.py")

@@ -32,13 +32,18 @@ def function_code(source: str, name: str) -> CodeType:
     return code
 
 
-def inside_command(function: Callable[[], Any], file: str = "lmms_eval/__main__.py", **local_variables: Any) -> Any:
+def inside_command(
+    function: Callable[[], Any],
+    file: str = "lmms_eval/__main__.py",
+    command: str = "cli_evaluate",
+    **local_variables: Any,
+) -> Any:
     """Call `function` from a function that looks like lmms-eval's command with these local variables."""
     assignments = "".join(f"    {name} = values[{name!r}]\n" for name in local_variables)
-    source = f"def cli_evaluate(function, values):\n{assignments}    return function()\n"
+    source = f"def {command}(function, values):\n{assignments}    return function()\n"
     namespace: dict[str, Any] = {}
     exec(compile(source, f"/site-packages/{file}", "exec"), namespace)
-    return namespace["cli_evaluate"](function, local_variables)
+    return namespace[command](function, local_variables)
 
 
 def test_lmms_evals_command_still_has_the_variables_that_are_read() -> None:
@@ -88,6 +93,14 @@ def test_unknown_layout_of_the_command_means_that_the_results_are_not_written(lo
     assert not command.known
     written = results_written(command)
     assert written is not None and written() is False
+
+
+def test_another_function_of_the_commands_module_means_that_the_results_are_not_written() -> None:
+    args = SimpleNamespace(output_path="out")
+    found = inside_command(running_command, command="run_evaluation", args=args, args_list=[args])
+    assert found is not None and not found.known
+    written = results_written(found)
+    assert written is not None and not written()
 
 
 def test_results_are_written_when_a_new_results_file_is_in_the_output_folder(tmp_path: Path) -> None:
