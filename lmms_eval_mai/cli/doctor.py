@@ -71,9 +71,9 @@ def check_arguments(model_args: str) -> tuple[Config | None, Finding]:
 def _packages() -> Iterator[Finding]:
     from lmms_eval_mai.engines.vllm.arguments import INSTALL
 
-    supported = (3, 11) <= sys.version_info < (3, 14)
+    supported = (3, 11) <= sys.version_info < (3, 13)
     version = sys.version.split()[0]
-    yield Finding("python", supported, version if supported else f"{version}. Use Python 3.11, 3.12 or 3.13.")
+    yield Finding("python", supported, version if supported else f"{version}. Use Python 3.11 or 3.12.")
     remedies = {
         "lmms_eval": "`pip install lmms-eval`.",
         "torch": "`pip install torch`.",
