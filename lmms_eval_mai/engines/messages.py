@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 
 from lmms_eval_mai.engines.base import ContentPart, Image, Message, Prompt
+from lmms_eval_mai.errors import PromptTooLong
 
 RESERVED_ANSWER_TOKENS = 256
 """Tokens kept free for the answer when thinking is truncated."""
@@ -31,6 +32,18 @@ def is_too_long(error_text: str) -> bool:
     return "context length" in error_text or "maximum model length" in error_text
 
 
-def reserved_answer_tokens(max_tokens: int) -> int:
-    """Return the number of tokens that truncated thinking leaves free for the answer."""
-    return max(16, min(max_tokens, RESERVED_ANSWER_TOKENS))
+def space_for_thinking(
+    prompt: Prompt, model: str, context: int, other_tokens: int, max_tokens: int, remedy: str
+) -> int:
+    """Return how many tokens of thinking fit this prompt and leave space for an answer.
+
+    `other_tokens`: tokens of the prompt without thinking. `max_tokens`: limit of the answer.
+    Raises `PromptTooLong`, with `remedy` as its last sentence, if there is no space.
+    """
+    space = context - other_tokens - max(16, min(max_tokens, RESERVED_ANSWER_TOKENS))
+    if space <= 0:
+        raise PromptTooLong(
+            f"{prompt.key}: image and question leave no space for thinking in the context of {model}, "
+            f"{context} tokens. {remedy}"
+        )
+    return space

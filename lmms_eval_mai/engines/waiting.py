@@ -1,7 +1,7 @@
-"""Waiting with asyncio where the standard functions lose a cancellation."""
+"""Waiting with asyncio where the standard functions lose a cancellation or leave tasks behind."""
 
 import asyncio
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 R = TypeVar("R")
@@ -25,6 +25,21 @@ async def wait_for(seconds: float, awaitable: Awaitable[R]) -> R:
     if not done:
         raise TimeoutError
     return task.result()
+
+
+async def gather_or_cancel(coroutines: Iterable[Coroutine[Any, Any, R]]) -> list[R]:
+    """Run all coroutines at the same time and return their results.
+
+    If one fails, or the caller is cancelled, cancel the others, wait for their end and raise the error.
+    """
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
 
 
 async def shielded(coroutine: Coroutine[Any, Any, None]) -> None:

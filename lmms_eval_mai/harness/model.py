@@ -113,10 +113,14 @@ class MaiCascade(lmms):
             keys = [(requests[index].args[4], requests[index].args[3], repeat) for index, repeat in todo]
             decoding = {request.args[4]: request.args[2] for request in requests}
             found = self._session.run_samples(keys, open_, decoding, self.rank, self.world_size)
+            models = {engine.side: engine.model for engine in self.config.engines()}
             outcomes: list[Outcome | None] = [None] * len(requests)
             for (index, _), outcome in zip(todo, found, strict=True):
                 outcomes[index] = outcome
-                self._pass_on(requests[index], outcome)
+                if isinstance(outcome, SampleError):
+                    exclude_from_scoring(requests[index])
+                else:
+                    usage.log_call_usage(outcome, models)
         return outcomes
 
     def _reject_unsupported(self, requests: list[Instance], rounds: bool) -> None:
@@ -129,13 +133,6 @@ class MaiCascade(lmms):
                     "choose tasks of type generate_until, or one of the _s2 tasks of lmms-eval-mai."
                 )
             sampling(request.args[2], variant, self.config.think, self.config.max_new_tokens)
-
-    def _pass_on(self, request: Instance, outcome: Outcome) -> None:
-        """Tell lmms-eval the token usage of a sample, or that the sample failed."""
-        if isinstance(outcome, SampleError):
-            exclude_from_scoring(request)
-        else:
-            usage.log_call_usage(outcome, {engine.side: engine.model for engine in self.config.engines()})
 
     @contextlib.contextmanager
     def _stopped_on_error(self) -> Iterator[None]:

@@ -11,6 +11,7 @@ from lmms_eval_mai.engines.base import Engine, EngineConfig
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.restart import RestartingEngine
 from lmms_eval_mai.engines.time_sharing import SleepableEngine, TimeSharedEngine, TimeSharing
+from lmms_eval_mai.engines.waiting import gather_or_cancel
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.journal.engine import JournaledEngine
 from lmms_eval_mai.run.journal.journal import Journal
@@ -39,14 +40,7 @@ async def start_engines(engines: Mapping[str, Engine], config: Config) -> None:
     If one fails, the other starts are cancelled; the caller must close all engines.
     """
     configs: dict[str, EngineConfig] = {engine.side: engine for engine in config.engines()}
-    starts = [asyncio.ensure_future(_start(engine, configs[engine.side])) for engine in engines.values()]
-    try:
-        await asyncio.gather(*starts)
-    except BaseException:
-        for start in starts:
-            start.cancel()
-        await asyncio.gather(*starts, return_exceptions=True)
-        raise
+    await gather_or_cancel(_start(engine, configs[engine.side]) for engine in engines.values())
 
 
 async def _start(engine: Engine, config: EngineConfig) -> None:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from lmms_eval_mai.engines.waiting import gather_or_cancel
 from lmms_eval_mai.errors import MaiError, SampleError
 
 S = TypeVar("S")
@@ -32,14 +33,8 @@ async def run_samples(
     """
     pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1), "mai-open")
     queue = _SampleQueue(iter(range(count)), open_sample, run, report, pool)
-    workers = [asyncio.create_task(queue.work()) for _ in range(min(max_open, count))]
     try:
-        await asyncio.gather(*workers)
-    except BaseException:
-        for task in workers:
-            task.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
-        raise
+        await gather_or_cancel(queue.work() for _ in range(min(max_open, count)))
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # a document that hangs must not hang Ctrl-C
     if queue.first_error is not None:

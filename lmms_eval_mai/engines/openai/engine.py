@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from lmms_eval_mai.engines.base import Call, EngineConfig, Identity, Image, Message, Prompt, Sampling, Side
 from lmms_eval_mai.engines.checkpoints import argument_identity
-from lmms_eval_mai.engines.messages import merge_adjacent_text, reserved_answer_tokens, without_thinking
+from lmms_eval_mai.engines.messages import merge_adjacent_text, space_for_thinking, without_thinking
 from lmms_eval_mai.engines.openai.endpoints import (
     Endpoint,
     EndpointPool,
@@ -126,12 +126,10 @@ class OpenAIEngine:
                 f"{prompt.key}: the thinking does not fit, and {self._urls[0]} does not report its context length. "
                 f"Serve {self._model} with a longer context, or lower max_new_tokens."
             )
-        space = self._context - answer.usage.prompt_tokens - reserved_answer_tokens(sampling.max_tokens)
-        if space <= 0:
-            raise PromptTooLong(
-                f"{prompt.key}: image and question leave no space for thinking in the context of {self._model}, "
-                f"{self._context} tokens. Serve {self._model} with a longer context (--max-model-len)."
-            )
+        remedy = f"Serve {self._model} with a longer context (--max-model-len)."
+        space = space_for_thinking(
+            prompt, self._model, self._context, answer.usage.prompt_tokens, sampling.max_tokens, remedy
+        )
         body = {"model": self._model, "prompt": thinking, "add_special_tokens": False}
         tokens = await self._post(prompt, "tokenize", body, "tokens")
         end = await self._post(prompt, "detokenize", {"model": self._model, "tokens": tokens[-space:]}, "prompt")

@@ -14,7 +14,7 @@ from typing import Any
 from lmms_eval_mai.engines.base import Call, EngineConfig, Identity, Message, Prompt, Sampling, Side
 from lmms_eval_mai.engines.checkpoints import argument_identity, checkpoint_identity
 from lmms_eval_mai.engines.logs import transformers_without_progress_bars
-from lmms_eval_mai.engines.messages import reserved_answer_tokens, without_thinking
+from lmms_eval_mai.engines.messages import space_for_thinking, without_thinking
 from lmms_eval_mai.engines.transformers.batching import BatchTimes, Request, next_batch, to_call
 from lmms_eval_mai.engines.transformers.generation import (
     StopWhenCancelled,
@@ -130,12 +130,8 @@ class TransformersEngine:
 
     async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
         rest = await self._build_input(prompt, without_thinking(prompt, thinking))
-        space = self._context - rest.length - reserved_answer_tokens(sampling.max_tokens)
-        if space <= 0:
-            raise PromptTooLong(
-                f"{prompt.key}: image and question leave no space for thinking in the context of {self._config.model}, "
-                f"{self._context} tokens. Raise {self.side}_max_model_len."
-            )
+        remedy = f"Raise {self.side}_max_model_len."
+        space = space_for_thinking(prompt, self._config.model, self._context, rest.length, sampling.max_tokens, remedy)
         return self._inputs.literal.end(thinking, space)
 
     def _device(self) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from lmms_eval_mai.engines.base import Call, EngineConfig, Identity, Prompt, Sampling, Side
 from lmms_eval_mai.engines.checkpoints import argument_identity, checkpoint_identity
-from lmms_eval_mai.engines.messages import reserved_answer_tokens, without_thinking
+from lmms_eval_mai.engines.messages import space_for_thinking, without_thinking
 from lmms_eval_mai.engines.vllm import arguments as vllm_arguments
 from lmms_eval_mai.engines.vllm.configuration import Configuration, configure
 from lmms_eval_mai.engines.vllm.errors import sample_error
@@ -22,7 +22,7 @@ from lmms_eval_mai.engines.vllm.renderer import Renderer
 from lmms_eval_mai.engines.vllm.starting import Start
 from lmms_eval_mai.engines.vllm.watchdog import WATCHDOG
 from lmms_eval_mai.engines.waiting import wait_for
-from lmms_eval_mai.errors import EngineCrashed, EngineStartError, MaiError, PromptTooLong, SampleError
+from lmms_eval_mai.errors import EngineCrashed, EngineStartError, MaiError, SampleError
 
 REPLY_LIMIT_S = 60
 """Seconds that a new engine may take for its first reply."""
@@ -188,12 +188,8 @@ class VllmEngine:
             if self._llm is not llm:
                 raise EngineCrashed(f"The {self.side} engine was stopped during {prompt.key}.") from error
             raise sample_error(prompt, self._config, self._context, error) from error
-        space = self._context - len(rendered["prompt_token_ids"]) - reserved_answer_tokens(sampling.max_tokens)
-        if space <= 0:
-            raise PromptTooLong(
-                f"{prompt.key}: image and question leave no space for thinking in the context of {self._config.model}, "
-                f"{self._context} tokens. Raise {self.side}_max_model_len."
-            )
+        remedy, other_tokens = f"Raise {self.side}_max_model_len.", len(rendered["prompt_token_ids"])
+        space = space_for_thinking(prompt, self._config.model, self._context, other_tokens, sampling.max_tokens, remedy)
         return renderer.literal.end(thinking, space)
 
 

@@ -1,5 +1,6 @@
 """Translates vLLM's errors into this package's errors and sentences."""
 
+from lmms_eval_mai import redaction
 from lmms_eval_mai.engines.base import EngineConfig, Image, Prompt
 from lmms_eval_mai.engines.messages import is_too_long
 from lmms_eval_mai.engines.vllm.logs import StartLog
@@ -46,6 +47,5 @@ def error_text(error: BaseException) -> str:
     """Return the message of an error of vLLM as one line of at most 400 characters."""
     if callable(details := getattr(error, "errors", None)):  # pydantic's first line is only a count of errors
         text = "; ".join(" ".join([*map(str, detail["loc"]), detail["msg"]]) for detail in details())
-    else:
-        text = str(error)
-    return one_line(text) or type(error).__name__
+        return one_line(text) or type(error).__name__
+    return redaction.error_text(error)
