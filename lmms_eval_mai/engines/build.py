@@ -4,8 +4,8 @@ import dataclasses
 import importlib
 from typing import Any
 
-from lmms_eval_mai.engines.arguments import vllm_argument_names
 from lmms_eval_mai.engines.base import Engine, EngineConfig
+from lmms_eval_mai.engines.vllm import argument_names as vllm_arguments
 
 ENGINES: dict[str, str] = {
     "vllm": "lmms_eval_mai.engines.vllm.engine:VllmEngine",
@@ -46,7 +46,7 @@ def argument_names(kind: str) -> frozenset[str] | None:
     """
     if kind != "vllm":
         return frozenset(field.name for field in dataclasses.fields(_load(OPTIONS[kind])))
-    names = vllm_argument_names()
+    names = vllm_arguments.argument_names()
     return None if names is None else (names | {"devices"}) - {"model"}
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,14 @@ def check_checkpoint(argument: str, model: str) -> None:
             f"{argument}={model} is not a checkpoint: there is no {os.path.join(path, 'config.json')}. "
             "Give the folder of a Hugging Face checkpoint, or a name on the hub."
         )
+
+
+def text_only_error(argument: str, model: str, architectures: Sequence[str] | None) -> ArgumentError:
+    """Return the error for a model without vision."""
+    return ArgumentError(
+        f"{argument}={model} cannot read images: its architecture ({', '.join(architectures or ['unknown'])}) is "
+        "text-only. Give a vision-language model."
+    )
 
 
 def checkpoint_identity(model: str, revision: str | None) -> str:

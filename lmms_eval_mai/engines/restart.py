@@ -4,7 +4,7 @@ What happens after a crash:
 
 1. Every call that ran fails with `EngineCrashed`. The first of them starts one restart; the others wait for it.
 2. The interrupted calls are retried before any new call runs: all together; after a second crash 16 at a time; after a
-   third crash one at a time (`admission.py`).
+   third crash one at a time (`crash_admission.py`).
 3. A call that crashes the engine again while no other call runs is the cause. It fails with `EngineCrashedByCall`, and
    the run continues without it.
 
@@ -20,9 +20,9 @@ from typing import TypeVar
 
 from loguru import logger
 
-from lmms_eval_mai.engines.admission import Admission
 from lmms_eval_mai.engines.base import Call, CallKey, Engine, Prompt, Sampling
-from lmms_eval_mai.engines.waiting import wait_for
+from lmms_eval_mai.engines.cancellation import wait_for
+from lmms_eval_mai.engines.crash_admission import Admission
 from lmms_eval_mai.engines.wrapper import EngineWrapper
 from lmms_eval_mai.errors import CallTimeout, EngineCrashed, EngineCrashedByCall, MaiError
 

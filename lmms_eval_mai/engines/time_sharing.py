@@ -14,7 +14,7 @@ from typing import Protocol
 from loguru import logger
 
 from lmms_eval_mai.engines.base import Call, Engine, Prompt, Sampling
-from lmms_eval_mai.engines.waiting import shielded
+from lmms_eval_mai.engines.cancellation import shielded
 from lmms_eval_mai.engines.wrapper import EngineWrapper
 from lmms_eval_mai.errors import EngineCrashed
 

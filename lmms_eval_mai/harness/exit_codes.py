@@ -18,7 +18,7 @@ from typing import Any
 from loguru import logger
 
 from lmms_eval_mai.errors import MaiError
-from lmms_eval_mai.harness.command import running_command
+from lmms_eval_mai.harness.running_command import running_command
 
 SIGNALS = {signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP"}
 

@@ -15,13 +15,13 @@ from lmms_eval.api.model import lmms
 
 from lmms_eval_mai.errors import ArgumentError, MaiError, SampleError
 from lmms_eval_mai.harness import usage
-from lmms_eval_mai.harness.command import print_last, results_written, running_command
 from lmms_eval_mai.harness.exit_codes import report_errors_to_user, watch_for_unsaved_results
 from lmms_eval_mai.harness.requests import is_padding, open_sample, repeats, sampling, task_of
 from lmms_eval_mai.harness.results import result, rounds_result
+from lmms_eval_mai.harness.running_command import print_last, results_written, running_command
 from lmms_eval_mai.paper.sample import Sample
-from lmms_eval_mai.run import table
 from lmms_eval_mai.run.config import parse
+from lmms_eval_mai.run.final_table import table
 from lmms_eval_mai.run.journal.removal import keep
 from lmms_eval_mai.run.metering import RunTotals
 from lmms_eval_mai.run.progress import Outcome
@@ -88,7 +88,7 @@ class MaiCascade(lmms):
             totals, self._session.totals = self._session.totals, RunTotals()
             if totals.meter.tasks:
                 usage.log_throughput(totals, self.config)
-                print_last(running_command(), table.table(totals, self.config, self.rank, self.world_size))
+                print_last(running_command(), table(totals, self.config, self.rank, self.world_size))
             super().clean()
 
     def _on_scored(self) -> None:

@@ -2,8 +2,8 @@
 
 Start with `session.py`. It builds the engines in their wrappers (`engine_chain.py`), opens the `journal`, and lets
 `scheduler.py` run the samples. `progress.py` records each finished sample in the journal and in the meter
-(`metering.py`), and `table.py` prints the result. `config.py` reads and checks all arguments of `--model mai_cascade`,
-and `presets.py` the named pairs.
+(`metering.py`), and `final_table.py` prints the result. `config.py` reads and checks all arguments of
+`--model mai_cascade`, and `presets.py` the named pairs. `failures.py` groups failed samples by their cause.
 
 This package knows the method (`paper`) and the engines. It does not know lmms-eval's requests, tasks and results: it
 gets the names of samples and a function that opens one.

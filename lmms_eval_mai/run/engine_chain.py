@@ -9,12 +9,12 @@ from loguru import logger
 
 from lmms_eval_mai.engines.base import Engine, EngineConfig
 from lmms_eval_mai.engines.build import build
+from lmms_eval_mai.engines.cancellation import gather_or_cancel
 from lmms_eval_mai.engines.restart import RestartingEngine
 from lmms_eval_mai.engines.time_sharing import SleepableEngine, TimeSharedEngine, TimeSharing
-from lmms_eval_mai.engines.waiting import gather_or_cancel
 from lmms_eval_mai.run.config import Config
-from lmms_eval_mai.run.journal.engine import JournaledEngine
 from lmms_eval_mai.run.journal.journal import Journal
+from lmms_eval_mai.run.journal.journaled_engine import JournaledEngine
 
 
 def build_engines(config: Config, journal: Callable[[], Journal | None]) -> dict[str, Engine]:

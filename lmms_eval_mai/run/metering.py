@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from lmms_eval_mai.engines.base import SIDES, Call, Side
 from lmms_eval_mai.errors import SampleError
 from lmms_eval_mai.paper.sample import Exit, Trace
-
-SHOWN_ERRORS = 10
+from lmms_eval_mai.run.failures import Failures
+from lmms_eval_mai.run.journal.files import SampleKey
 
 
 @dataclass
@@ -45,8 +45,8 @@ class TaskTotals:
 
     samples: int = 0
     """Number of answered samples."""
-    errors: Counter[str] = field(default_factory=Counter)
-    """Kind of error -> number of samples that failed with it."""
+    failed: int = 0
+    """Number of samples without an answer."""
     exits: Counter[Exit] = field(default_factory=Counter)
     usage: dict[Side, Usage] = field(default_factory=lambda: {side: Usage() for side in SIDES})
 
@@ -56,8 +56,7 @@ class Meter:
 
     def __init__(self) -> None:
         self.tasks: dict[str, TaskTotals] = {}
-        self.first_errors: list[str] = []
-        """Errors of the first `SHOWN_ERRORS` failed samples."""
+        self.failures = Failures()
 
     def add(self, trace: Trace) -> None:
         """Count an answered sample and its calls."""
@@ -67,15 +66,14 @@ class Meter:
         for call in trace.calls:
             totals.usage[call.key.side] += Usage.of(call)
 
-    def add_error(self, task: str, error: SampleError) -> None:
-        """Count a failed sample of a task."""
-        self.tasks.setdefault(task, TaskTotals()).errors[type(error).__name__] += 1
-        if len(self.first_errors) < SHOWN_ERRORS:
-            self.first_errors.append(f"{type(error).__name__}: {error}")
+    def add_error(self, sample: SampleKey, error: SampleError) -> bool:
+        """Count a failed sample. Returns whether it is the first one of its cause."""
+        self.tasks.setdefault(sample[0], TaskTotals()).failed += 1
+        return self.failures.add(sample, error)
 
     def failed(self) -> int:
         """Return the number of failed samples of all tasks."""
-        return sum(totals.errors.total() for totals in self.tasks.values())
+        return self.failures.count()
 
     def exits(self) -> Counter[Exit]:
         """Return the exits of all tasks so far."""

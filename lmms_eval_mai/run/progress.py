@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from lmms_eval_mai.errors import SampleError
 from lmms_eval_mai.paper.sample import Trace
+from lmms_eval_mai.run.failures import name
 from lmms_eval_mai.run.journal.files import SampleKey
 from lmms_eval_mai.run.journal.journal import Journal
 from lmms_eval_mai.run.metering import RunTotals
@@ -73,8 +74,11 @@ class Progress:
         self.bar.set_postfix(self.totals.meter.exits(), refresh=False)
 
     async def _add_error(self, index: int, error: SampleError) -> None:
-        self.totals.meter.add_error(self.keys[index][0], error)
+        sample = self.keys[index]
+        text = f"{name(sample)} failed for the same cause as an earlier sample"
+        if self.totals.meter.add_error(sample, error):
+            text = f"sample failed and is not scored: {type(error).__name__}: {error}"
         with tqdm.external_write_mode():
-            logger.warning(f"mai_cascade: sample failed and is not scored: {type(error).__name__}: {error}")
+            logger.warning(f"mai_cascade: {text}")
         if self.journal is not None:
-            await self.journal.add_error(self.keys[index], error)
+            await self.journal.add_error(sample, error)

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from lmms_eval_mai.engines.waiting import gather_or_cancel
+from lmms_eval_mai.engines.cancellation import gather_or_cancel
 from lmms_eval_mai.errors import MaiError, SampleError
 
 S = TypeVar("S")

@@ -18,7 +18,7 @@ from lmms_eval_mai.errors import MaiError, SampleError, TooManyErrors
 from lmms_eval_mai.paper.cascade import MODES
 from lmms_eval_mai.paper.sample import Sample, Trace
 from lmms_eval_mai.paper.sample_run import Pair
-from lmms_eval_mai.run import fingerprint, table
+from lmms_eval_mai.run import fingerprint
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.engine_chain import build_engines, start_engines
 from lmms_eval_mai.run.event_loop import LoopThread
@@ -148,13 +148,13 @@ class Session:
     def _add_failures_to_message(self, error: MaiError) -> None:
         meter = self.totals.meter
         if meter.failed():
-            error.args = (f"{error}\nBefore it, {meter.failed():,} samples failed:\n{table.failures(meter)}\n",)
+            error.args = (f"{error}\nBefore it, {meter.failed():,} samples failed:\n{meter.failures}\n",)
 
     def _too_many_errors_text(self) -> str:
         meter = self.totals.meter
         return (
             f"{meter.failed():,} of {len(self._all_keys):,} samples failed, and max_errors={self.config.max_errors:g} "
-            f"allows {self._allowed_errors():,}:\n{table.failures(meter)}\n"
+            f"allows {self._allowed_errors():,}:\n{meter.failures}\n"
             "Fix the causes above, or allow more with max_errors=N or a share like max_errors=0.01. The scores then "
             "cover only the answered samples."
         )

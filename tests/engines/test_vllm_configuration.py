@@ -40,7 +40,10 @@ def test_wrong_arguments_are_refused_before_any_engine_starts(
     assert all(word in str(raised.value) for word in words), str(raised.value)
 
 
-def test_text_only_model_is_refused_before_any_engine_starts(tiny_pair: tuple[Path, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["vllm", "transformers"])
+def test_text_only_model_is_refused_before_any_engine_starts(
+    tiny_pair: tuple[Path, Path], tmp_path: Path, engine: str
+) -> None:
     from transformers import Qwen3Config
 
     text_only = shutil.copytree(tiny_pair[0], tmp_path / "text-only")
@@ -50,7 +53,7 @@ def test_text_only_model_is_refused_before_any_engine_starts(tiny_pair: tuple[Pa
     sizes = {name: vision_language["text_config"][name] for name in ("vocab_size", "hidden_size", "head_dim")}
     Qwen3Config(num_hidden_layers=2, architectures=["Qwen3ForCausalLM"], **sizes).save_pretrained(text_only)
     with pytest.raises(ArgumentError, match=rf"^small={text_only} cannot read images: .*Qwen3ForCausalLM.*text-only"):
-        build(parse({"small": str(text_only)}).small).validate()
+        build(parse({"small": str(text_only), "engine": engine}).small).validate()
 
 
 @pytest.mark.parametrize(

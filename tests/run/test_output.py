@@ -3,12 +3,13 @@
 import pytest
 
 from lmms_eval_mai.engines.base import Call, CallKey
-from lmms_eval_mai.errors import MissingAnswer
+from lmms_eval_mai.errors import MissingAnswer, UnreadableImage
 from lmms_eval_mai.paper.sample import EXITS, Exit, Trace
 from lmms_eval_mai.run.config import Config, parse
-from lmms_eval_mai.run.metering import SHOWN_ERRORS, RunTotals
+from lmms_eval_mai.run.failures import SHOWN_CAUSES
+from lmms_eval_mai.run.final_table import table
+from lmms_eval_mai.run.metering import RunTotals
 from lmms_eval_mai.run.progress import progress_bar
-from lmms_eval_mai.run.table import table
 
 
 def config(mode: str) -> Config:
@@ -44,14 +45,26 @@ def test_table_of_a_mode_with_a_single_exit_has_no_exit_column(mode: str) -> Non
     assert cells(text, 0)[2] == f"{'large' if mode == 'large' else 'small'} calls" and cells(text, 1)[1] == "20"
 
 
-def test_table_counts_the_samples_without_an_answer_and_shows_the_first_errors() -> None:
+def test_table_counts_the_samples_without_an_answer_and_groups_them_by_cause() -> None:
     found = totals({"agree_short": 1})
-    for number in range(SHOWN_ERRORS + 2):
-        found.meter.add_error("pope_s", MissingAnswer(f"no answer to document {number}"))
+    for number in range(12):
+        found.meter.add_error(("pope_s", number, 0), MissingAnswer(f"no answer to document {number}."))
+    found.meter.add_error(("pope_s", 12, 1), UnreadableImage("pope_s document 12: its image cannot be read."))
     text = table(found, config("cascade"))
-    assert cells(text, 1)[:3] == ["pope_s", "1", "12"]
-    assert "12 samples have no answer and are left out of all scores: 12 MissingAnswer." in text
-    assert text.count("  MissingAnswer: no answer to document ") == SHOWN_ERRORS and "... and 2 more" in text
+    assert cells(text, 1)[:3] == ["pope_s", "1", "13"]
+    assert "13 samples have no answer and are left out of all scores: 12 MissingAnswer, 1 UnreadableImage." in text
+    first, second = text.strip().splitlines()[-2:]
+    assert first.startswith("  MissingAnswer: no answer to document 0. 11 more for the same cause: pope_s document 1, ")
+    assert first.endswith("pope_s document 10 and 1 more, named in the log above.")
+    assert second == "  UnreadableImage: pope_s document 12: its image cannot be read."
+
+
+def test_table_bounds_the_number_of_causes_and_counts_the_rest() -> None:
+    found = totals({"agree_short": 1})
+    causes = [MissingAnswer("cause " + "x" * number) for number in range(SHOWN_CAUSES + 2)]
+    assert all(found.meter.add_error(("pope_s", 0, 0), cause) for cause in causes)
+    text = table(found, config("cascade"))
+    assert text.count("  MissingAnswer: cause") == SHOWN_CAUSES and "... and 2 more, named in the log above" in text
 
 
 def test_progress_in_a_log_file_is_two_short_texts_and_not_one_per_sample(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,9 +1,10 @@
 """The arguments of the `transformers` engine."""
 
 import dataclasses
+import os
 
 from lmms_eval_mai.engines.arguments import positive_int
-from lmms_eval_mai.engines.checkpoints import check_checkpoint
+from lmms_eval_mai.engines.checkpoints import check_checkpoint, text_only_error
 from lmms_eval_mai.errors import ArgumentError, EngineUnavailable
 
 PERFORMANCE_ARGUMENTS = {"batch_size", "device"}
@@ -43,7 +44,8 @@ class TransformersOptions:
                 object.__setattr__(self, name, positive_int(name, value))
 
     def check(self, side: str, model: str) -> None:
-        """Refuse checkpoints, types and devices that cannot work. Raises `ArgumentError` or `EngineUnavailable`."""
+        """Refuse checkpoints, types and devices that cannot work, and models without vision. Raises `ArgumentError` or
+        `EngineUnavailable`."""
         import torch
 
         check_checkpoint(side, model)
@@ -58,3 +60,16 @@ class TransformersOptions:
             raise EngineUnavailable(
                 f"{side}_device={device} needs a GPU, and PyTorch finds none. Leave {side}_device out."
             )
+        self._check_reads_images(side, model)
+
+    def _check_reads_images(self, side: str, model: str) -> None:
+        from transformers import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, AutoConfig
+
+        source = {"revision": self.revision, "trust_remote_code": self.trust_remote_code}
+        try:
+            config = AutoConfig.from_pretrained(os.path.expanduser(model), **source)
+        except Exception:
+            return  # the start of the engine fails for the same reason, and reports it
+        supported = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING or hasattr(config, "auto_map")
+        if not supported and not hasattr(config, "vision_config"):
+            raise text_only_error(side, model, config.architectures)

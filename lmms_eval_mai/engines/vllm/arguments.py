@@ -7,7 +7,7 @@ from lmms_eval_mai.engines.base import EngineConfig, Sampling
 from lmms_eval_mai.engines.checkpoints import check_checkpoint
 from lmms_eval_mai.engines.vllm.memory import cpu_kv_cache_bytes
 from lmms_eval_mai.engines.vllm.placement import Platform, threads_are_bound, worker_count
-from lmms_eval_mai.errors import ArgumentError, EngineUnavailable
+from lmms_eval_mai.errors import EngineUnavailable
 
 INSTALL = (
     'Install it in a clone of lmms-eval-mai: `pip install -e ".[vllm]"` on a machine with a GPU, or without a GPU '
@@ -79,15 +79,6 @@ def set_defaults(
         engine_args.block_size = 32  # a short prompt never fills a block of 128, the default, so it is never cached
     if "kv_cache_memory_bytes" not in given:
         engine_args.kv_cache_memory_bytes = cpu_kv_cache_bytes(model_config, engine_args.max_model_len)
-
-
-def check_reads_images(config: EngineConfig, model_config: Any) -> None:
-    """Refuse a model without vision. Raises `ArgumentError`."""
-    if not model_config.is_multimodal_model:
-        raise ArgumentError(
-            f"{config.side}={config.model} cannot read images: its architecture "
-            f"({', '.join(model_config.architectures)}) is text-only. Give a vision-language model."
-        )
 
 
 def sampling_params(sampling: Sampling) -> Any:

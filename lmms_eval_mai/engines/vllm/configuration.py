@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmms_eval_mai.engines.base import EngineConfig
+from lmms_eval_mai.engines.checkpoints import text_only_error
 from lmms_eval_mai.engines.vllm import arguments as vllm_arguments
 from lmms_eval_mai.engines.vllm import logs, memory, placement
 from lmms_eval_mai.engines.vllm.errors import start_error
@@ -50,7 +51,8 @@ def _configure(config: EngineConfig, other: EngineConfig | None, platform: Platf
         gpus, other_gpus = _devices(config, other, platform)
         engine_args = vllm_arguments.engine_args(config, _given_arguments(config, platform, quiet))
         model_config = engine_args.create_model_config()
-        vllm_arguments.check_reads_images(config, model_config)
+        if not model_config.is_multimodal_model:
+            raise text_only_error(config.side, config.model, model_config.architectures)
         vllm_arguments.set_defaults(engine_args, config, model_config, gpus, platform)
         if platform == "cuda" and not MEMORY_ARGUMENTS & set(config.arguments):
             total_bytes = memory.total_gpu_bytes(gpus)

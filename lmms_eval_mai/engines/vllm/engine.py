@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from lmms_eval_mai.engines.base import Call, EngineConfig, Identity, Prompt, Sampling, Side
+from lmms_eval_mai.engines.cancellation import wait_for
 from lmms_eval_mai.engines.checkpoints import argument_identity, checkpoint_identity
 from lmms_eval_mai.engines.messages import space_for_thinking, without_thinking
 from lmms_eval_mai.engines.vllm import arguments as vllm_arguments
@@ -21,7 +22,6 @@ from lmms_eval_mai.engines.vllm.processes import exit_if_script_runs_again
 from lmms_eval_mai.engines.vllm.renderer import Renderer
 from lmms_eval_mai.engines.vllm.starting import Start
 from lmms_eval_mai.engines.vllm.watchdog import WATCHDOG
-from lmms_eval_mai.engines.waiting import wait_for
 from lmms_eval_mai.errors import EngineCrashed, EngineStartError, MaiError, SampleError
 
 REPLY_LIMIT_S = 60

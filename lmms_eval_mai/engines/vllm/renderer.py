@@ -20,8 +20,8 @@ import weakref
 from typing import Any
 
 from lmms_eval_mai.engines.base import Image, Message
-from lmms_eval_mai.engines.literal_text import LiteralTokenizer, special_tokens
 from lmms_eval_mai.engines.messages import merge_adjacent_text
+from lmms_eval_mai.engines.special_tokens import LiteralTokenizer, special_tokens
 from lmms_eval_mai.engines.vllm.internals import clear_image_cache
 
 

@@ -1,8 +1,8 @@
 """The journal of a run: every finished call is on the disk before it counts, so that a stopped run can be resumed.
 
-Start with `journal.py`: the lines of a journal, and the calls in it. `engine.py` returns journaled calls without
-calling the engine. `writer.py` writes lines to the disk, `files.py` has the default folder and the format of the lines,
-`lock.py` keeps two runs from writing one journal, `removal.py` removes the journal of a completed run, and
+Start with `journal.py`: the lines of a journal, and the calls in it. `journaled_engine.py` returns journaled calls
+without calling the engine. `writer.py` writes lines to the disk, `files.py` has the default folder and the format of
+the lines, `lock.py` keeps two runs from writing one journal, `removal.py` removes the journal of a completed run, and
 `unfinished_runs.py` looks for the journals of other runs.
 
 To add a journal field, add a field with a default value to `Call` in `engines/base.py`: the journal writes and reads

@@ -1,12 +1,10 @@
 """The final table of a run. The wall time comes from `Progress`, all other figures from the meter."""
 
-from collections import Counter
-
 from pytablewriter import MarkdownTableWriter
 
 from lmms_eval_mai.paper.sample import EXITS, Exit
 from lmms_eval_mai.run.config import Config
-from lmms_eval_mai.run.metering import Meter, RunTotals, TaskTotals, Usage
+from lmms_eval_mai.run.metering import RunTotals, TaskTotals, Usage
 
 
 def table(totals: RunTotals, config: Config, rank: int = 0, world_size: int = 1) -> str:
@@ -28,24 +26,17 @@ def table(totals: RunTotals, config: Config, rank: int = 0, world_size: int = 1)
     earlier = f", {totals.earlier_s:.1f} s of it before this start" if totals.earlier_s else ""
     lines = [f"Wall time {totals.wall_s:.1f} s{earlier}."]
     if missing:
-        causes = sum((task.errors for task in meter.tasks.values()), Counter())
-        shown = ", ".join(f"{count} {cause}" for cause, count in causes.most_common())
-        lines += [f"{meter.failed()} samples have no answer and are left out of all scores: {shown}.", failures(meter)]
+        kinds = ", ".join(f"{count} {kind}" for kind, count in meter.failures.kinds.most_common())
+        lines += [f"{meter.failed()} samples have no answer and are left out of all scores: {kinds}."]
+        lines += [str(meter.failures)]
     return f"\nmai_cascade mode={config.mode}: {models}{part}\n{writer.dumps()}\n" + "\n".join(lines) + "\n"
-
-
-def failures(meter: Meter) -> str:
-    """Return one line for each of the first failed samples, and the number of the others. The log names all of them."""
-    more = meter.failed() - len(meter.first_errors)
-    lines = [f"  {error}" for error in meter.first_errors]
-    return "\n".join([*lines, f"  ... and {more:,} more, named in the log above"] if more else lines)
 
 
 def _row(task: str, totals: TaskTotals, exits: tuple[Exit, ...], config: Config, missing: bool) -> list[str]:
     samples = max(1, totals.samples)
     shares = [f"{totals.exits[exit]} ({totals.exits[exit] / samples:.2%})" for exit in exits]
     figures = [figure for engine in config.engines() for figure in _figures(totals.usage[engine.side])]
-    return [task, str(totals.samples), *([str(totals.errors.total())] if missing else []), *shares, *figures]
+    return [task, str(totals.samples), *([str(totals.failed)] if missing else []), *shares, *figures]
 
 
 def _figures(usage: Usage) -> list[str]:

@@ -12,8 +12,8 @@ import pytest
 from loguru import logger
 
 from lmms_eval_mai.harness import exit_codes
-from lmms_eval_mai.harness.command import Command, print_last, results_written, running_command
 from lmms_eval_mai.harness.model import MaiCascade
+from lmms_eval_mai.harness.running_command import Command, print_last, results_written, running_command
 
 
 def source_of(module: str) -> str:

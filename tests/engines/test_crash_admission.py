@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from lmms_eval_mai.engines.admission import Admission, Ticket
+from lmms_eval_mai.engines.crash_admission import Admission, Ticket
 
 
 async def count_running(admission: Admission, tickets: list[Ticket]) -> int:

@@ -1,0 +1,73 @@
+"""Groups the failed samples of a run by their cause."""
+
+import re
+from collections import Counter
+
+from lmms_eval_mai.errors import SampleError
+from lmms_eval_mai.run.journal.files import SampleKey
+
+SHOWN_CAUSES = 10
+SHOWN_DOCUMENTS = 10
+
+
+class Failures:
+    """The failed samples of a run. Its size does not depend on the number of samples.
+
+    Two errors have the same cause if they are of one kind and their messages differ only in numbers, such as the
+    document's or the prompt's length.
+    """
+
+    def __init__(self) -> None:
+        self.kinds: Counter[str] = Counter()
+        """Kind of error -> number of samples that failed with it."""
+        self._causes: dict[str, _Cause] = {}
+
+    def add(self, sample: SampleKey, error: SampleError) -> bool:
+        """Count a failed sample. Returns whether it is the first one of its cause."""
+        text = f"{type(error).__name__}: {error}"
+        self.kinds[type(error).__name__] += 1
+        key = re.sub(r"\d+", "0", text)
+        cause = self._causes.get(key)
+        if cause is not None:
+            cause.add(sample)
+        elif len(self._causes) < SHOWN_CAUSES:
+            self._causes[key] = _Cause(text)
+        return cause is None
+
+    def count(self) -> int:
+        """Return the number of failed samples."""
+        return self.kinds.total()
+
+    def __str__(self) -> str:
+        """Return one line per cause: its first error, and the other samples that failed for it."""
+        lines = [f"  {cause}" for cause in self._causes.values()]
+        others = self.count() - sum(1 + cause.others for cause in self._causes.values())
+        return "\n".join([*lines, f"  ... and {others:,} more, named in the log above"] if others else lines)
+
+
+class _Cause:
+    """One cause: the message of its first error, and the other samples that failed for it."""
+
+    def __init__(self, text: str) -> None:
+        self.others = 0
+        self._text = text
+        self._documents: list[str] = []
+        """Names of the first `SHOWN_DOCUMENTS` other samples."""
+
+    def add(self, sample: SampleKey) -> None:
+        self.others += 1
+        if len(self._documents) < SHOWN_DOCUMENTS:
+            self._documents.append(name(sample))
+
+    def __str__(self) -> str:
+        if not self.others:
+            return self._text
+        more = self.others - len(self._documents)
+        documents = ", ".join(self._documents) + (f" and {more:,} more, named in the log above" if more else "")
+        return f"{self._text} {self.others:,} more for the same cause: {documents}."
+
+
+def name(sample: SampleKey) -> str:
+    """Return a sample's name for messages, such as `pope_s document 12`."""
+    task, document, repeat = sample
+    return f"{task} document {document}" + (f" repeat {repeat}" if repeat else "")
