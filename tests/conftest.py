@@ -5,6 +5,7 @@ An lmms-eval start costs 20 s and an engine 30 s, so both are made once a sessio
 
 import json
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -31,6 +32,10 @@ os.environ["HF_HOME"] = _cache.name
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 if in_parallel():
     os.environ["OMP_NUM_THREADS"] = "1"  # the workers share the cores
+
+# A shell that starts pytest in the background lets it ignore SIGINT, and so would every process of the tests.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # On CI the examples are the same in every run; elsewhere each run tries new ones.
 hypothesis.settings.register_profile("ci", derandomize=True)
