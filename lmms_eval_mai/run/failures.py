@@ -51,19 +51,21 @@ class _Cause:
     def __init__(self, text: str) -> None:
         self.others = 0
         self._text = text
-        self._documents: list[str] = []
-        """Names of the first `SHOWN_DOCUMENTS` other samples."""
+        self._samples: list[SampleKey] = []
+        """The first `SHOWN_DOCUMENTS` other samples."""
 
     def add(self, sample: SampleKey) -> None:
         self.others += 1
-        if len(self._documents) < SHOWN_DOCUMENTS:
-            self._documents.append(name(sample))
+        if len(self._samples) < SHOWN_DOCUMENTS:
+            self._samples.append(sample)
 
     def __str__(self) -> str:
         if not self.others:
             return self._text
-        more = self.others - len(self._documents)
-        documents = ", ".join(self._documents) + (f" and {more:,} more, named in the log above" if more else "")
+        more = self.others - len(self._samples)
+        documents = ", ".join(map(name, sorted(self._samples))) + (
+            f" and {more:,} more, named in the log above" if more else ""
+        )
         return f"{self._text} {self.others:,} more for the same cause: {documents}."
 
 

@@ -137,7 +137,7 @@ def test_hostile_documents_are_answered_or_named_and_change_no_other_answer(
         assert isinstance(trace, Trace) and name not in refused, (name, trace, refused.get(name))
         assert [call.text for call in among[name].calls] == [call.text for call in trace.calls]  # type: ignore[union-attr]
     assert {names[request.doc_id] for request in task.instances} == among.keys() - refused.keys()
-    assert meter.samples == 40 + 40 + ROWS - len(refused) and meter.errors.total() == len(refused)
+    assert meter.samples == 40 + 40 + ROWS - len(refused) and meter.failed == len(refused)
 
     numbers = {int(name.split()[1]) for name in refused}
     no_questions = {TEXTS.index(text) for text in ("", "  \n\t ", "yes or no " * 4000)}
