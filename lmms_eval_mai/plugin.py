@@ -34,14 +34,14 @@ def task_dir() -> Path:
 def manifests() -> list[Any]:
     """Return a list with our `ModelManifest`, or an empty list if it cannot be built. Entry point `lmms_eval.models`.
 
-    It must not raise: an entry point that raises hides those of all other plugins, because lmms-eval has one `try`
-    around the whole loop (lmms_eval/models/__init__.py).
+    It must not raise: lmms-eval has one `try` around the loop over all entry points, so an error here would skip the
+    plugins that come after this one (lmms_eval/models/__init__.py).
     """
     try:
         install()
         from lmms_eval.models.registry_v2 import ModelManifest
 
-        # `lmms-eval models` and the wizard list this dict instead of the registry of manifests.
+        # `lmms-eval models` and lmms-eval's interactive wizard (cli/wizard.py) list this dict, not the manifests.
         listing = getattr(sys.modules.get("lmms_eval.models"), "AVAILABLE_CHAT_TEMPLATE_MODELS", None)
         if isinstance(listing, dict):
             listing.setdefault(MODEL_ID, CLASS_PATH)
@@ -78,7 +78,7 @@ def _wrap_task_manager(tasks: ModuleType) -> None:
             if not given.get("include_defaults", True):  # the caller wants only one folder
                 return index
             ours = original(self, include_path=[str(task_dir())], include_defaults=False)
-            return {**ours, **index}  # of two tasks with one name the first stays, as in lmms-eval
+            return {**ours, **index}  # if a name exists twice, the task of lmms-eval or of the user wins
         except Exception as error:
             _warn(f"its tasks in {task_dir()} are not available", error)
             return index

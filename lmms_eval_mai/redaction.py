@@ -33,6 +33,7 @@ def _redacted_value(value: Any) -> Any:
 
 
 def _is_secret(name: str) -> bool:
-    """Whether a name may hold a secret. Names that count tokens (`max_num_batched_tokens`) do not."""
+    """Return whether the value of an argument with this name may be a secret. The value of a name that ends with
+    `tokens`, for example `max_num_batched_tokens`, is a number of tokens."""
     lower = str(name).lower()
     return any(word in lower for word in SECRET_WORDS) and not lower.endswith("tokens") and "token_id" not in lower

@@ -97,7 +97,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One finished request to one engine, and its cost. Only calls are metered."""
+    """One finished request to one engine, and its cost. All token counts of a run are sums over its calls."""
 
     key: CallKey
     text: str
@@ -110,7 +110,8 @@ class Call:
     """Prompt tokens that came from the engine's prefix cache."""
     output_tokens: int
     queued_s: float | None
-    """Seconds from the engine's acceptance to its first scheduling. None: the engine does not report it."""
+    """Seconds from the moment the engine accepts the call until it first schedules the call. None: the engine does not
+    report it."""
     ttft_s: float | None
     """Seconds from the request to the first output token, preparation of image and prompt included. None: the engine
     does not report it."""
@@ -143,8 +144,8 @@ class Engine(Protocol):
         """Return everything about the engine that can change an answer. Call `validate` first."""
 
     def starts_alone(self) -> bool:
-        """Return whether this engine and other engines that return True must start one after the other. Call `validate`
-        first."""
+        """Return True if this engine must not start at the same time as another engine that returns True. Call
+        `validate` first."""
 
     async def start(self) -> None:
         """Start the engine. Raises `EngineStartError`."""
@@ -153,7 +154,8 @@ class Engine(Protocol):
         """Return the model's answer. Raises a `SampleError` or `EngineCrashed`."""
 
     async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
-        """Return the longest end of `thinking` that fits the context with `prompt`, and the number of dropped tokens.
+        """Return the longest final part of `thinking` that fits the context with `prompt`, and the number of dropped
+        tokens.
 
         `thinking` must be part of the last message. Space for an answer is kept free. Raises `PromptTooLong` if the
         prompt does not fit even without thinking.

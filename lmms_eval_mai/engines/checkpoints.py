@@ -64,8 +64,8 @@ def file_digest(path: Path) -> str:
 def argument_identity(given: Mapping[str, Any], performance_arguments: Collection[str]) -> str:
     """Return the engine arguments that can change an answer, as text without secrets.
 
-    `performance_arguments` only set speed or place, so they are left out: a run may be resumed with less memory or on
-    another GPU.
+    `performance_arguments` change the speed, the device or the memory of an engine, but no answer. They are left out: a
+    run may be resumed with less memory or on another GPU.
     """
     kept = {name: value for name, value in given.items() if name not in performance_arguments}
     return json.dumps(redacted(kept), sort_keys=True, default=str)

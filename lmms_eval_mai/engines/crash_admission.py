@@ -36,7 +36,7 @@ class Admission:
     def __init__(self) -> None:
         self._running = 0
         self._interrupted: Counter[int] = Counter()
-        """Crashes -> number of unfinished calls with so many crashes. Calls without a crash are not counted."""
+        """Crashes -> number of unfinished calls with that many crashes. Calls without a crash are not counted."""
         self._waiting: list[asyncio.Future[None]] = []
 
     @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Helpers for chats that all engines use before their own library gets the chat."""
+"""Functions that the engines share: for the messages of a chat, and for prompts that do not fit the context."""
 
 import itertools
 from collections.abc import Iterable, Iterator
@@ -28,7 +28,7 @@ def without_thinking(prompt: Prompt, thinking: str) -> tuple[Message, ...]:
 
 
 def is_too_long(error_text: str) -> bool:
-    """Whether vLLM, in this process or behind a server, refuses a prompt because it is too long."""
+    """Return whether this error text of vLLM (in this process or of a server) says that the prompt is too long."""
     return "context length" in error_text or "maximum model length" in error_text
 
 

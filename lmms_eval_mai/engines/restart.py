@@ -2,16 +2,18 @@
 
 What happens after a crash:
 
-1. Every call that ran fails with `EngineCrashed`. The first of them starts one restart; the others wait for it.
+1. The wrapped engine raises `EngineCrashed` for every call that ran. The first of these calls starts one restart; the
+   others wait for it. No sample fails yet.
 2. The interrupted calls are retried before any new call runs: all together; after a second crash 16 at a time; after a
    third crash one at a time (`crash_admission.py`).
 3. A call that crashes the engine again while no other call runs is the cause. It fails with `EngineCrashedByCall`, and
    the run continues without it.
 
-`engine_restarts` limits the restarts after crashes that no single call explains. The restart after a call's first crash
-is counted. The restarts while the cause is searched for are not counted, unless a start fails. If one call turns out to
-be the cause, its counted restart is given back. But if three such calls follow each other without an answer between
-them, the engine itself is broken: it is not restarted.
+`engine_restarts` limits the number of counted restarts. A restart is counted if the call that asks for it has crashed
+for the first time, or if the start before it failed. Restarts for calls with more crashes are not counted, because they
+serve to find the cause. When one call is found to be the cause, one counted restart is added to the remaining ones
+again. But if three such calls follow each other without an answer between them, the engine itself is broken: it is not
+restarted.
 """
 
 import asyncio
@@ -29,7 +31,7 @@ from lmms_eval_mai.errors import CallTimeout, EngineCrashed, EngineCrashedByCall
 R = TypeVar("R")
 
 MAX_CONSECUTIVE_CRASHERS = 3
-"""After so many calls that crash the engine alone, with no answer between them, the engine is not restarted."""
+"""The engine is not restarted after this many calls that crash it alone, with no answer between them."""
 RESTART_DELAY_S = 5.0
 """Seconds before a failed start is tried again: the memory of a crashed process is not free at once."""
 
@@ -45,8 +47,8 @@ class RestartingEngine(EngineWrapper[Engine]):
         starting: asyncio.Lock | None = None,
         restart_delay_s: float = RESTART_DELAY_S,
     ) -> None:
-        """`restarts`: number of restarts after crashes that no single call explains. None: never restart, because the
-        engine runs in a server. `call_timeout`: seconds for one call, its time in the engine's queue included.
+        """`restarts`: largest number of counted restarts. None: never restart, because the engine runs in a server.
+        `call_timeout`: seconds for one call, its time in the engine's queue included.
         `starting`: held while the engine starts; engines that must start one after the other share it.
         """
         super().__init__(engine)
@@ -123,7 +125,7 @@ class RestartingEngine(EngineWrapper[Engine]):
     async def _isolate(self, generation: int, crash: EngineCrashed) -> None:
         """Restart the engine after one call was found to be the cause of its crashes."""
         self._consecutive_crashers += 1
-        self._restarts_left = min(self._restarts, self._restarts_left + 1)  # returns the restart of its first crash
+        self._restarts_left = min(self._restarts, self._restarts_left + 1)  # the restart after its first crash
         await self._wait_for_restart(generation, crash, uses_restart=False)
 
     async def _wait_for_restart(self, generation: int, crash: EngineCrashed, uses_restart: bool) -> None:

@@ -1,4 +1,4 @@
-"""Tokenizes text so that text that looks like a special token stays text.
+"""Tokenizes text literally: a part that looks like a special token is not read as a special token.
 
 Otherwise `<|im_end|>` in a document or in the thinking would end the message, and `<|image_pad|>` would be read as an
 image.
@@ -16,18 +16,17 @@ def special_tokens(tokenizer: Any) -> list[str]:
 
 
 class LiteralTokenizer:
-    """A tokenizer that can read special tokens as text."""
+    """A tokenizer that can tokenize text literally."""
 
     def __init__(self, tokenizer: Any, more_special_texts: Iterable[str] = ()) -> None:
-        """`more_special_texts`: further texts that would not be read as text, a model's image placeholder for
-        example."""
+        """`more_special_texts`: further strings with a special meaning, for example a model's image placeholder."""
         # A copy: reading special tokens as text is a state of the tokenizer, and other threads use the original.
         self._tokenizer = copy.deepcopy(tokenizer)
         texts = [*special_tokens(tokenizer), *more_special_texts]
         self._special = re.compile("|".join(map(re.escape, texts))) if texts else None
 
     def looks_special(self, text: str) -> bool:
-        """Whether a part of the text looks like a special token or another special text."""
+        """Return whether a part of the text looks like a special token or another string with a special meaning."""
         return self._special is not None and self._special.search(text) is not None
 
     def tokens(self, text: str, special: bool = False) -> list[int]:

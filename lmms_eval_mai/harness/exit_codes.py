@@ -1,9 +1,9 @@
 """Exit codes and messages of a run that must stop.
 
-lmms-eval's command catches every exception, prints its traceback and exits with 0 (its issue #542). Under the command
-with one configuration, an error of this package becomes a sentence and exit code 1, and so do results that lmms-eval
-could not write. Ctrl-C exits with 130. With several configurations, and in library use, errors and Ctrl-C are raised as
-usual. SIGTERM (143) and SIGHUP (129) always end the process.
+lmms-eval's command catches every exception, prints its traceback and exits with 0 (lmms-eval issue #542). Under the
+command with one configuration, an error of this package prints one message and exits with 1. If lmms-eval cannot write
+its results, the command also exits with 1. Ctrl-C exits with 130. With several configurations, and in library use,
+errors and Ctrl-C are raised as usual. SIGTERM (143) and SIGHUP (129) always end the process.
 """
 
 import contextlib

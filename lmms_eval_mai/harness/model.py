@@ -1,7 +1,8 @@
 """The model `mai_cascade`: takes lmms-eval's requests and returns its results. Holds no part of the algorithm.
 
-All engines of the mode start with the first requests that are not padding. They serve every later call of
-`generate_until` and `generate_until_multi_round`, and stop in `clean()`, which lmms-eval calls once, before it scores.
+All engines that the mode uses start when the first requests arrive; padding requests do not start them. The engines
+serve every later call of `generate_until` and `generate_until_multi_round`, and stop in `clean()`, which lmms-eval
+calls once, before it scores.
 """
 
 import contextlib
@@ -76,13 +77,16 @@ class MaiCascade(lmms):
 
     @property
     def batch_sizes(self) -> dict[str, int]:
-        """Return no batch sizes: there are none. lmms-eval reads this property after scoring and at no other time
-        (evaluator.py, `simple_evaluate`), and it has no other hook there."""
+        """Return an empty dict, and call `_on_scored`.
+
+        lmms-eval reads this property after scoring and at no other time (evaluator.py, `simple_evaluate`), and it calls
+        nothing else of the model at that moment.
+        """
         self._on_scored()
         return {}
 
     def clean(self) -> None:
-        """Stop both engines, fill lmms-eval's throughput table, and print our own table below lmms-eval's tables."""
+        """Stop the engines, fill lmms-eval's throughput table, and print our own table below lmms-eval's tables."""
         with report_errors_to_user(self._session.resume_hint):
             self._session.stop()
             totals, self._session.totals = self._session.totals, RunTotals()

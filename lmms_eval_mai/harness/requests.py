@@ -86,7 +86,7 @@ def open_sample(
 
 @contextlib.contextmanager
 def _document_errors(where: str) -> Iterator[None]:
-    """Turn other libraries' errors inside the block into a `SampleError` of the document `where`."""
+    """Turn other libraries' errors inside the block into a `SampleError`. `where` names the document."""
     try:
         yield
     except MaiError:
@@ -154,7 +154,8 @@ def sampling(
     Temperature, top_p, top_k, repetition_penalty and seed of the task and of `--gen_kwargs` apply to every call. The
     output limits come from `MAX_TOKENS`; the task's own limit applies to the task's own prompt. None counts as not
     given, and so does 0 except for the seed, because tasks of lmms-eval have `top_p: 0`. `do_sample` is ignored, as in
-    lmms-eval's vllm model. `until` is ignored, because lmms-eval's default, a blank line, would cut off every thinking.
+    lmms-eval's vllm model. `until` is ignored, because lmms-eval's default would end the thinking at its first blank
+    line.
     """
     given = {name: _decoding_value(name, gen_kwargs.get(name)) for name in _DECODING}
     own_limit = int(given["max_new_tokens"] or MAX_TOKENS["answer"])
@@ -187,7 +188,8 @@ _DECODING: dict[str, tuple[str, Callable[[float], bool]]] = {
     "max_new_tokens": ("a whole number of at least 1", lambda value: value.is_integer() and value >= 1),
     "seed": ("a whole number", lambda value: value.is_integer()),
 }
-"""Decoding argument -> the values that can work, and the check for them. 0 is not checked."""
+"""Decoding argument -> the text for the error message, and the check. 0 always passes: it is a valid temperature and a
+valid seed, and for the other arguments it means "not given" (`sampling`)."""
 
 
 def _decoding_value(name: str, given: Any) -> float | None:

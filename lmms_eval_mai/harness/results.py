@@ -32,7 +32,8 @@ def result(outcome: Outcome | None, own_task: bool) -> GenerationResult:
     if not isinstance(outcome, Trace):
         return NO_ANSWER
     answer = outcome.answer
-    # Other tasks do not know the brackets. If their own prompt was used, nothing asked the model for brackets.
+    # The filters of other lmms-eval tasks cannot read [[...]], so the answer is extracted here. The stage `task` has
+    # the task's own prompt, which does not ask for brackets.
     text = answer.text if own_task or answer.key.stage == "task" else extract_answer(answer.text)
     return GenerationResult(text, TraceCounts.of(outcome))
 

@@ -118,13 +118,13 @@ class AnswerFilter(Filter):
         return _CONTROL.sub("", extract_answer(self.final_text(response)))
 
     def final_text(self, response: Any) -> str:
-        """Return the text of a response that holds the answer."""
+        """Return the part of a response that contains the answer. Here: the whole response."""
         return str(response)
 
 
 class TwoStageAnswerFilter(AnswerFilter):
-    """Extracts the answer of `_s2` tasks, whose responses are lists of rounds. Refuses a response with one round only:
-    the score of that response would be a one-stage score under a two-stage name."""
+    """Extracts the answer of `_s2` tasks, whose responses are lists of rounds. Refuses a response with one round only.
+    Otherwise the score of a one-stage answer would be reported for a two-stage task."""
 
     def final_text(self, response: Any) -> str:
         """Return the text of the last round. Raises `ValueError` if there are fewer than two rounds."""
@@ -150,22 +150,23 @@ def _instruction(benchmark: str, variant: str, doc: Doc) -> str:
 
 
 def _question(benchmark: str, doc: Doc) -> str:
-    """Return the text of lmms-eval's own task up to its instruction, with the line breaks before the instruction.
+    """Return the question as lmms-eval's own task writes it, without an instruction.
 
-    lmms-eval's function gets our instruction in place of its own, and our instruction is then removed from the end of
-    the text. In this way RealWorldQA drops the dataset's format sentence, and MMBench and MMMU keep their two line
-    breaks.
+    lmms-eval's function is called with our instruction in place of its own. This makes it remove RealWorldQA's sentence
+    about letters, and write the line breaks of MMBench and MMMU before the instruction. Then our instruction is cut
+    off.
     """
     marker = _instruction(benchmark, "s", doc)
     if benchmark == "mmmu_val":
-        # Not mmmu_doc_to_text: it replaces <image 1> after mmmu_doc_to_messages has set a flag of its module.
+        # mmmu_doc_to_text is not used: after the first call of mmmu_doc_to_messages, a flag of their module makes it
+        # replace <image 1>.
         from lmms_eval.tasks.mmmu.utils import construct_prompt
 
         text: str = construct_prompt(doc, marker, marker)
     else:
         text = _function(DOC_TO_TEXT[benchmark])(doc, {"pre_prompt": "", "post_prompt": "\n" + marker})
     if benchmark == "realworldqa":
-        text = text.replace(REALWORLDQA_WORD, "")  # lmms-eval drops only the sentence for letters
+        text = text.replace(REALWORLDQA_WORD, "")  # lmms-eval removes only the sentence about letters
     return text.removesuffix(marker)
 
 

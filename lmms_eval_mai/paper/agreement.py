@@ -35,11 +35,11 @@ class Benchmark:
 
     name: str
     kind: Callable[[Doc], Kind]
-    """Document -> the form of its answer."""
+    """Returns the form of a document's answer."""
     parse: Callable[[str, Doc], str | None]
-    """(result of `extract_answer`, document) -> the parsed answer, or None if it does not parse."""
+    """Gets the result of `extract_answer` and the document. Returns the parsed answer, or None if it does not parse."""
     agree: Callable[[str, str, AgreementRules], bool]
-    """Whether two parsed answers are the same. Must be symmetric."""
+    """Returns whether two parsed answers are the same. Must be symmetric."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ import hashlib
 from typing import Literal
 
 Kind = Literal["word", "letter"]
-"""Form of the answer. `word`: a single word or phrase (Prompt 1). `letter`: the letter of an option (Prompt 2)."""
+"""Form of the answer. `word`: a single word or phrase (Prompt 1 of the Simple, Explain and Reasoning prompts in
+Appendix C). `letter`: the letter of an option (Prompt 2 of these prompts)."""
 
 Variant = Literal["S", "E", "R"]
 """Simple, Explain or Reasoning prompt."""
@@ -61,9 +62,10 @@ _REFERENCE = (
 )
 
 REASON_TRANSFER: dict[str, dict[Kind, str]] = {
-    # Prompt 1, "for POPE and ChartQA", has the text of Stage 2.
+    # Prompt 1 of Reason Transfer, "for POPE and ChartQA", has the text of Stage 2.
     "previous_thinking": STAGE2,
-    # Prompt 2, "for MMBench, MMMU and InfoVQA, RealWorldQA". Example 3 (B.6) prints its `word` form.
+    # Prompt 2 of Reason Transfer, "for MMBench, MMMU and InfoVQA, RealWorldQA". Example 3 (B.6) shows its text for
+    # a word as the answer.
     "reference": {
         "letter": (
             _REFERENCE + "Answer with the option's letter from the given choices directly in the format: [[answer]]."

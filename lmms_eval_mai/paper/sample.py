@@ -10,7 +10,8 @@ from lmms_eval_mai.paper.prompts import Kind, Variant
 
 Exit = Literal["agree_short", "agree_think", "transfer", "small", "large"]
 """Where a sample finishes, with the names of Table 10: agree_short is MV small(S)/large(S), agree_think is
-MV small(R)/large(S), transfer is RT. `small` and `large` are the only exits of the modes of these names."""
+MV small(R)/large(S), transfer is RT (MV: mutual verification; RT: reasoning transfer). `small` and `large` are the only
+exits of the modes of these names."""
 
 EXITS: dict[str, tuple[Exit, ...]] = {
     "cascade": ("agree_short", "agree_think", "transfer"),

@@ -47,8 +47,9 @@ class SampleRun:
     async def call(self, side: Side, stage: Stage, text: str, thinking: str = "") -> Call:
         """Send the question and the stage's text to one model.
 
-        `thinking` is the part of `text` that holds thinking. If the prompt is too long for the context, the beginning
-        of this part is left out. Raises the engine's errors, and `PromptTooLong` if that is not enough or not allowed.
+        `thinking` is the small model's reasoning text inside `text`; empty if there is none. If the prompt is too long
+        for the context, the beginning of this reasoning text is left out. Raises the engine's errors. Raises
+        `PromptTooLong` if the prompt is too long even without thinking, or if `on_overflow` is `error`.
         """
         engine = self.pair.small if side == "small" else self.pair.large
         sample = self.sample

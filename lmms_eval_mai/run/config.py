@@ -174,7 +174,7 @@ def _engine_config(side: Side, kind: str, model: Any, given: Mapping[str, Any]) 
 # --- readers of single values -----------------------------------------------------------------------------
 
 Reader = Callable[[str, Any], Any]
-"""(name, value as lmms-eval passes it) -> the value. Raises `ArgumentError`."""
+"""Gets the name and the value as lmms-eval passes it. Returns the value to use. Raises `ArgumentError`."""
 
 
 def _choice(allowed: Iterable[Any]) -> Reader:

@@ -18,7 +18,7 @@ from lmms_eval_mai.run.journal.journaled_engine import JournaledEngine
 
 
 def build_engines(config: Config, journal: Callable[[], Journal | None]) -> dict[str, Engine]:
-    """Return side -> engine, not started yet. `journal` returns the open journal, or None if there is none.
+    """Return the engines by side, not started yet. `journal` returns the open journal, or None if there is none.
 
     Raises `ArgumentError`, `EngineUnavailable` or `EngineStartError`.
     """

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from lmms_eval_mai.run.config import Config
 
 Fingerprint = dict[str, str]
-"""Field -> value, readable: "small model" -> "Qwen/Qwen3-VL-2B-Instruct"."""
+"""Values by field, for people to read. For example, "small model" has the value "Qwen/Qwen3-VL-2B-Instruct"."""
 
 
 def of_run(config: "Config", engines: Mapping[str, Identity], decoding: Mapping[str, Any]) -> Fingerprint:
-    """Return the fingerprint of a run. `engines`: side -> `Engine.identity()`. `decoding`: task -> its generation
-    arguments, `--gen_kwargs` included."""
+    """Return the fingerprint of a run. `engines`: `Engine.identity()` by side. `decoding`: generation arguments by
+    task, `--gen_kwargs` included."""
     fields = {
         "lmms-eval-mai": _version("lmms-eval-mai"),
         "lmms-eval": _version("lmms-eval"),

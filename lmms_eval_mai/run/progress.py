@@ -30,7 +30,7 @@ def progress_bar(total: int, shown: bool) -> "tqdm[None]":
         desc="mai_cascade",
         bar_format="{desc}: {n_fmt}/{total_fmt}, {remaining} left{postfix}",
         mininterval=seconds,
-        maxinterval=max(10.0, seconds),  # after so many seconds tqdm updates the line in any case
+        maxinterval=max(10.0, seconds),  # tqdm updates the line at least this often
         disable=not shown,
     )
 
@@ -62,7 +62,7 @@ class Progress:
         return self.totals.meter.failed() <= self.allowed_errors
 
     def update_wall_time(self) -> None:
-        """Set the run's wall time to this moment."""
+        """Set the run's wall time to the seconds until now."""
         self.totals.wall_s = self._earlier_wall_s + time.perf_counter() - self._started_at
 
     async def _add_trace(self, index: int, trace: Trace) -> None:

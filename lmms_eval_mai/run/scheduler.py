@@ -1,6 +1,7 @@
 """Runs many samples at the same time. A bounded number of samples is open, and none waits for another.
 
-This module does not know lmms-eval: it takes a function that opens sample number i and a function that runs it.
+To open a sample means to load its document and to decode its images. The sample is open until its run ends. This module
+does not know lmms-eval: it takes a function that opens sample number i and a function that runs it.
 """
 
 import asyncio

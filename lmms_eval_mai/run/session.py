@@ -1,7 +1,8 @@
 """One run: its engines on one event loop, its journal, and its samples.
 
-This module does not know lmms-eval's requests: it takes the names of samples and a function that opens one. The engines
-start with the first samples and serve all later ones, until `stop`.
+This module does not know lmms-eval's requests: it takes the names of samples and a function that opens a sample (loads
+its document and decodes its images). The engines start when the first samples are run. They serve all later samples,
+until `stop`.
 """
 
 import asyncio
@@ -53,8 +54,8 @@ class Session:
     ) -> list[Outcome]:
         """Run one sample per key and return their outcomes in the same order.
 
-        `open_sample`: index of a key -> its sample; called in threads. `decoding`: task -> its generation arguments.
-        Raises a `MaiError` if the run must stop. All finished calls are in the journal then.
+        `open_sample`: returns the sample for the index of a key; called in threads. `decoding`: generation arguments by
+        task. Raises a `MaiError` if the run must stop. All finished calls are in the journal then.
         """
         if not keys:
             return []
@@ -116,8 +117,8 @@ class Session:
         self._all_keys = set()
 
     def _pair(self) -> Pair:
-        """Return the pair. In the modes `small` and `large` the only engine fills both places, and the mode calls
-        one."""
+        """Return the pair. In the modes `small` and `large` there is one engine. It is put into both fields of the
+        pair, and the mode uses one field."""
         small, large = (self._engines.get(side) or next(iter(self._engines.values())) for side in SIDES)
         return Pair(small, large, self.config.think, self.config.rules, self.config.on_overflow)
 

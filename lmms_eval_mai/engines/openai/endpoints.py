@@ -25,7 +25,7 @@ R = TypeVar("R")
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.5, 16.0
 CONNECT_TIMEOUT_S = 5.0
 COOLDOWN_S = 10.0
-"""For so many seconds an endpoint that could not be reached is used after all others."""
+"""Seconds during which an endpoint that could not be reached is tried last."""
 PLACEHOLDER_KEY = "none"
 """Sent if no key is set: the client requires a key, and private servers need none."""
 
@@ -114,7 +114,8 @@ class EndpointPool:
                 rounds, position = divmod(attempt, len(order))
                 pause_s = _pause_s(error, rounds) if position == 0 else 0.0
                 if not is_transient(error) or now + pause_s > first_failure_at + self._retry_for:
-                    # One more second: an answer that was on its way at the first failure does not count.
+                    # An answer in the first second after the first failure does not count: the server may have sent it
+                    # before the failure.
                     raise RequestFailed(error, self._last_answer_at > first_failure_at + 1) from error
                 self._warn_once(endpoint, error)
             await sleep(pause_s)

@@ -11,7 +11,7 @@ from PIL.Image import Resampling
 from lmms_eval_mai.engines.base import Image
 
 _ENCODINGS: "weakref.WeakKeyDictionary[Image, dict[int | None, asyncio.Future[str]]]" = weakref.WeakKeyDictionary()
-"""Image -> `max_pixels` -> its data URL. An entry lives as long as its sample; both engines of a pair share it."""
+"""For each image, its data URLs by `max_pixels`. An entry is kept as long as its sample; both engines use it."""
 
 
 async def data_url(image: Image, max_pixels: int | None = None) -> str:

@@ -23,7 +23,7 @@ Fault = Literal["error", "hang", "death"]
 
 @dataclass(frozen=True)
 class Answer:
-    """One recorded answer. A token count that the source does not publish is 0."""
+    """One recorded answer. A token count that is not in the record is 0."""
 
     text: str
     finish_reason: str = "stop"
@@ -39,7 +39,7 @@ class Answer:
 
 
 Script = Callable[[Prompt], Answer]
-"""Prompt -> answer. Raises `MissingAnswer`, or another `SampleError` to simulate a failed call."""
+"""Returns the answer to a prompt. Raises `MissingAnswer`, or another `SampleError` to simulate a failed call."""
 
 
 class RecordedScript:

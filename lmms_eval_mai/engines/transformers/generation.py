@@ -33,7 +33,8 @@ class StopWhenCancelled:
 def reset_generation_config(model: Any) -> set[int]:
     """Clear the checkpoint's generation defaults and return its end-of-sequence token ids.
 
-    `generate` uses such a default if its own argument is not set, a repetition penalty for example.
+    Otherwise `generate` would use the checkpoint's value, for example its repetition penalty, for every argument that
+    is not set later.
     """
     from transformers import GenerationConfig
 
@@ -46,7 +47,7 @@ def reset_generation_config(model: Any) -> set[int]:
 
 
 def generation_config(sampling: Sampling, max_new_tokens: int, pad_token_id: int, eos_token_ids: set[int]) -> Any:
-    """Return a configuration with everything that decides a token."""
+    """Return a `GenerationConfig` with the sampling arguments, the token limit and the end-of-sequence tokens."""
     from transformers import GenerationConfig
 
     decoding: dict[str, Any] = {"do_sample": False}

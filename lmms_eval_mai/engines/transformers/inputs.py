@@ -1,8 +1,9 @@
 """Converts a chat into the inputs of a Hugging Face model.
 
-The checkpoint's own processor applies its template, tokenizes, and prepares the images. We change one thing: text that
-looks like a special token stays text. If a chat has such text, each of its texts is replaced by one placeholder token,
-which no template changes. Then the placeholders are replaced by the tokens of the texts, without special tokens.
+The checkpoint's own processor applies its template, tokenizes, and prepares the images. One thing differs: a part of a
+text that looks like a special token is not read as a special token. If a chat has such text, each text of the chat is
+replaced by one placeholder token, which no template changes. Then each placeholder is replaced by the tokens of its
+literal text.
 """
 
 import copy

@@ -19,7 +19,8 @@ PERFORMANCE_ARGUMENTS = {
     *("max_num_batched_tokens", "block_size", "enforce_eager", "disable_log_stats", "load_format", "download_dir"),
     *("mm_processor_cache_gb", "enable_prefix_caching", "enable_sleep_mode", "distributed_executor_backend"),
 }
-"""Arguments that change speed or place but no answer. A run may be resumed with other values."""
+"""Arguments that change the speed, the device or the memory of an engine, but no answer. A run may be resumed with
+other values."""
 
 MAX_MODEL_LEN: dict[Platform, int] = {"cuda": 32768, "cpu": 8192}
 """Default context in tokens. Qwen3-VL's own 262,144 tokens need 36 GiB of KV cache per sequence (8B)."""
@@ -60,7 +61,8 @@ def engine_args(config: EngineConfig, arguments: dict[str, Any]) -> Any:
 def set_defaults(
     engine_args: Any, config: EngineConfig, model_config: Any, gpus: list[str] | None, platform: Platform
 ) -> None:
-    """Set arguments that the user left out and whose default in vLLM does not suit a pair."""
+    """Set arguments that the user left out and whose default in vLLM needs too much memory or time if two engines share
+    one machine."""
     given = config.arguments
     if "max_model_len" not in given:
         engine_args.max_model_len = min(model_config.max_model_len, MAX_MODEL_LEN[platform])

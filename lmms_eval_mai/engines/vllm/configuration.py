@@ -21,7 +21,7 @@ class Configuration:
 
     vllm_config: Any
     environment: dict[str, str]
-    """Variables for the engine's processes."""
+    """Environment variables for the engine's processes."""
     description: str
     starts_alone: bool
     image_cache_gib: float
@@ -84,7 +84,8 @@ def _devices(
 
 
 def _given_arguments(config: EngineConfig, platform: Platform, quiet: bool) -> dict[str, Any]:
-    """Return the user's arguments without those that vLLM does not know, and with those that choose its log."""
+    """Return the arguments for vLLM: the user's without `devices`, and those that hide its log. Raises `ArgumentError`
+    for sleep on a CPU."""
     arguments = {name: value for name, value in config.arguments.items() if name != "devices"}
     if arguments.get("enable_sleep_mode") and platform == "cpu":
         raise ArgumentError("sleep=true needs a GPU: on a CPU both models are in memory at once. Leave it out.")
@@ -95,7 +96,7 @@ def _given_arguments(config: EngineConfig, platform: Platform, quiet: bool) -> d
 
 
 def _vllm_config(engine_args: Any, environment: dict[str, str]) -> Any:
-    """Return vLLM's own configuration. vLLM checks the arguments with the variables that its processes will have."""
+    """Return vLLM's own configuration. vLLM checks the arguments with the environment of the engine's processes."""
     from vllm.usage.usage_lib import UsageContext
 
     with ChildEnvironment(environment):

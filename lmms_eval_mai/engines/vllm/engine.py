@@ -86,7 +86,8 @@ class VllmEngine:
         self._start = Start(self._config, self._configuration)
         self._llm, self._renderer = await self._start.finish()
         self._start = None
-        # vLLM asks its core for this once. If the first call asked and the core crashed, the call would never end.
+        # vLLM asks its core for the supported tasks once, at their first use. It must not happen inside a call: if the
+        # core crashed before its reply, the call would never end.
         await self._within_start_limit(self._llm.get_supported_tasks())
         self._context = self._llm.vllm_config.model_config.max_model_len
 

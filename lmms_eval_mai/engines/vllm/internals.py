@@ -19,8 +19,11 @@ from typing import Any
 
 
 def clear_image_cache(renderer: Any) -> "Future[None]":
-    """Empty a renderer's cache of prepared images, in the only thread that uses the cache: between two images, because
-    a cancelled call may still be preparing one."""
+    """Empty a renderer's cache of prepared images.
+
+    A cancelled call may still be preparing an image. So this runs in the one thread that uses the cache, after that
+    image.
+    """
     cache = renderer._mm_processor_only_cache
     cleared: Future[None] = renderer._mm_executor.submit(lambda: None if cache is None else cache.clear_cache())
     return cleared

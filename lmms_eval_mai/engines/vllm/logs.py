@@ -25,7 +25,8 @@ from lmms_eval_mai.engines.vllm.internals import flush_standard_streams
 CONFIGURATION = Path(__file__).with_name("logging.json")
 
 START_LOG = "LMMS_EVAL_MAI_START_LOG"
-"""Variable of an engine's processes: the process that starts the engine, and the path of the file for the log."""
+"""Environment variable of an engine's processes: the PID of the process that starts the engine, a colon, and the path
+of the log file."""
 
 USER_VARIABLES = ("VLLM_LOGGING_LEVEL", "VLLM_LOGGING_CONFIG_PATH", "VLLM_CONFIGURE_LOGGING")
 USER_ARGUMENTS = {"logging_config", "log_level", "log_config_file"}
@@ -95,7 +96,7 @@ class StartLogHandler(logging.FileHandler):
             super().emit(record)
         else:
             self.close()
-            self.setLevel(logging.CRITICAL + 1)  # no further record reaches this handler, which would open the file
+            self.setLevel(logging.CRITICAL + 1)  # ignore all further records: the file must not be created again
 
 
 def start_log_handler() -> logging.Handler:

@@ -36,7 +36,11 @@ def starts_alone(
     platform: Platform,
 ) -> bool:
     """Return whether the two engines must start one after the other: one of them measures memory that the other engine
-    allocates at the same time."""
+    allocates at the same time.
+
+    `other` is None if there is no second engine, or if it sleeps or is of another kind. The result is then whether this
+    engine measures memory.
+    """
     if other is not None and not _share_a_gpu(gpus, other_gpus):
         return False
     return measures_memory(config, platform) or (other is not None and measures_memory(other, platform))
@@ -67,9 +71,12 @@ def gpu_share(
     other_gpus: list[str] | None,
     total_bytes: int,
 ) -> float:
-    """Return the engine's share of its GPU's memory: its weights, and half of the space that both engines leave for the
-    KV caches; or the rest, if the user sets the share of the other engine. Raises `ArgumentError` if the two engines do
-    not fit the GPU."""
+    """Return the share of its GPU's memory for the engine.
+
+    Alone on its GPU: `GPU_SHARE`. With a second engine whose share the user sets: the rest of `GPU_SHARE`. Otherwise:
+    the engine's weights and half of the space that the weights of both engines leave. Raises `ArgumentError` if the two
+    engines do not fit the GPU.
+    """
     if other is None or not _share_a_gpu(gpus, other_gpus):
         return GPU_SHARE
     if "gpu_memory_utilization" in other.arguments:

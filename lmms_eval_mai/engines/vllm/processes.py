@@ -1,4 +1,4 @@
-"""Finds and kills the processes of a vLLM engine, and ends one that runs the user's script again."""
+"""Finds and kills the processes of a vLLM engine, and ends a process of it that would run the user's script again."""
 
 import contextlib
 import multiprocessing
@@ -16,7 +16,7 @@ from lmms_eval_mai.engines.vllm.logs import start_log_path
 
 CORE = "EngineCore"
 COORDINATOR = "VLLM_DP_Coordinator"
-"""How the names begin that vLLM gives to its processes. The workers of a core are the core's own children."""
+"""Beginnings of the names of vLLM's processes. The workers of a core are the core's own children."""
 
 
 class EngineProcesses:

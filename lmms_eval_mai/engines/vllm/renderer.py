@@ -1,14 +1,15 @@
 """Turns a chat into the input of vLLM's engine, with vLLM's own chat template, tokenizer and image preparation.
 
-One thing differs from vLLM: text that looks like a special token stays text. `<|im_end|>` in a document, or in the
-small model's thinking, would end the chat message; `<|image_pad|>` would be read as an image. So if a chat contains
-such text, a mark that no template changes takes the place of each of the chat's texts. After the template was applied,
-each mark is replaced by the tokens of its literal text.
+One thing differs from vLLM: a part of a text that looks like a special token is not read as a special token.
+`<|im_end|>` in a document, or in the small model's thinking, would end the chat message; `<|image_pad|>` would be read
+as an image. If a chat contains such text, each text of the chat is replaced by a mark that no template changes. After
+the template was applied, each mark is replaced by the tokens of its literal text.
 
-In some models the placeholder of an image is ordinary text (InternVL's `<image>`), and vLLM searches the prompt for its
-tokens. A tokenizer may join its `>` with a line break. vLLM then finds nothing, replaces the placeholder in the decoded
-text and tokenizes that text again, now with special tokens. So the template's placeholder always gets its own tokens
-here, and the same letters in a user's text never do.
+In some models the placeholder of an image is ordinary text (InternVL: `<image>`). vLLM searches the prompt for the
+tokens of `<image>`. If a line break follows, a tokenizer may make one token of `>` and the line break, and vLLM does
+not find the placeholder. vLLM then decodes the prompt, replaces the placeholder in the text, and tokenizes the text
+again, now with special tokens. To prevent this, a placeholder of the template always gets its own tokens here. The same
+letters in a user's text never get these tokens.
 """
 
 import asyncio
@@ -74,7 +75,7 @@ class Renderer:
     def _replace_marks(self, text: str, mark: str, hidden: list[str]) -> list[int]:
         """Return the tokens of the template's text, with the literal tokens of a hidden text at each mark."""
         ids: list[int] = []
-        parts = re.split(f"{mark}-(\\d+)-", text)  # template text and numbers of hidden texts take turns
+        parts = re.split(f"{mark}-(\\d+)-", text)  # template texts and numbers of hidden texts alternate
         for template_text, number in itertools.zip_longest(parts[::2], parts[1::2]):
             ids += self._template_tokens(template_text)
             if number is not None:
@@ -107,7 +108,8 @@ class Renderer:
         return [token for fragment in fragments for token in self.literal.tokens(fragment)]
 
     def _cut_position(self) -> int:
-        """Return where to cut the placeholder: one character into its first token that is longer than one character."""
+        """Return the position at which to cut the placeholder: after the first character of its first token that has
+        more than one character."""
         tokens = self._placeholder_tokens
         lengths = [len(self.literal.text(tokens[:count])) for count in range(len(tokens) + 1)]
         return next((start + 1 for start, end in itertools.pairwise(lengths) if end > start + 1), 1)

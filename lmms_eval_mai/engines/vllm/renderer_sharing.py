@@ -91,7 +91,7 @@ def compatibility_key(renderer: Any) -> str | None:
         "image arguments": _without(vars(model.multimodal_config), suffixes=("mm_processor_cache_gb",)),
     }
     text = repr(fields)
-    # An object without a text of its own is printed with its address in memory, so its content is unknown.
+    # The `repr` of some objects is only their memory address. Their content is then unknown.
     return None if _MEMORY_ADDRESS.search(text) else hashlib.sha256(text.encode()).hexdigest()
 
 

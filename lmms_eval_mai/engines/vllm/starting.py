@@ -75,7 +75,8 @@ class Start:
             with without_interrupts(), ChildEnvironment(variables) as self._environment:
                 self._processes = EngineProcesses(core_count)
                 try:
-                    # With statistics every output has the times at which it was queued, scheduled and begun.
+                    # With statistics on, every output has the times at which it was queued and scheduled, and of its
+                    # first and last token.
                     llm = AsyncLLM.from_vllm_config(configuration.vllm_config, disable_log_stats=False)
                 finally:
                     self._processes.stop_collecting()

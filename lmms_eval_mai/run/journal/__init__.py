@@ -1,4 +1,4 @@
-"""The journal of a run: every finished call is on the disk before it counts, so that a stopped run can be resumed.
+"""The journal of a run: a finished call is on the disk before its answer is used, so that a stopped run can be resumed.
 
 Start with `journal.py`: the lines of a journal, and the calls in it. `journaled_engine.py` returns journaled calls
 without calling the engine. `writer.py` writes lines to the disk, `files.py` has the default folder and the format of

@@ -32,7 +32,7 @@ def line_of(record: dict[str, Any]) -> bytes:
 
 
 def lines_of(file: int) -> Iterator[tuple[int, bytes]]:
-    """Return (offset, line) of each line of an open journal. The last line may lack its end."""
+    """Return (offset, line) of each line of an open journal. The last line may be incomplete."""
     offset = 0
     # Do not open the file again: closing any descriptor of it would give up this process's lock.
     with open(file, "rb", closefd=False) as reader:

@@ -1,4 +1,4 @@
-"""The journal: every finished call is on the disk before it counts, so the same command resumes a run that stopped.
+"""The journal of a run: every finished call is on the disk before its answer is used.
 
 Each rank of a run has one file. Its name is the digest of the run's fingerprint, so the same command finds it again.
 `files.py` describes the file, `writer.py` writes it, `lock.py` keeps a second run away from it, and
@@ -47,7 +47,7 @@ class Journal:
         self.path = folder / f"{self.digest}-{rank}of{world_size}.jsonl"
         self.closed = False
         self._seconds: dict[str, dict[SampleKey, float]] = {}
-        """Name of a file -> its finished samples -> their part of the wall time."""
+        """For each journal file, by name: the wall seconds of each finished sample."""
         self._calls: dict[tuple[CallKey, str], _LineLocation] = {}
         """Finished calls of earlier processes, by key and prompt digest."""
         self._added = False
@@ -103,7 +103,8 @@ class Journal:
         await self._append({"key": dataclasses.astuple(call.key), "prompt": prompt, "images": images, "call": fields})
 
     async def add_exit(self, sample: SampleKey, exit: str, wall_s: float) -> None:
-        """Add a finished sample. `wall_s`: seconds since the exit before it, so that the sum is the wall time."""
+        """Add a finished sample. `wall_s`: seconds since the previous sample finished; the sum over all samples is the
+        wall time."""
         await self._append({"sample": sample, "exit": exit, "wall_s": round(wall_s, 3)})
 
     async def add_error(self, sample: SampleKey, error: Exception) -> None:

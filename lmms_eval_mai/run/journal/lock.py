@@ -18,7 +18,8 @@ _held: set[Path] = set()
 def lock(file: int, path: Path) -> None:
     """Lock an open journal until `release`. Raises `JournalError` if another process has locked it."""
     try:
-        # Such a lock belongs to one process: an engine process that ends after this one does not hold it.
+        # A `lockf` lock belongs to this process only, not to its children: an engine process that lives longer does not
+        # keep the journal locked.
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in _LOCKED_BY_OTHERS:

@@ -43,8 +43,8 @@ def waits_for_removal(file: Path) -> bool:
 
 
 def finish_removal(file: Path) -> None:
-    """If the journal waits for removal, check now, and not at the end of this process, whether the results are written,
-    and remove it if they are. Called before a new run opens the journal."""
+    """Finish a planned removal of this journal now, and not at the end of the process: remove the journal if the
+    results are written. A new run calls this before it opens the journal."""
     removal = _removals.get(file)
     if removal is not None:
         removal()
