@@ -45,9 +45,9 @@ def _parser() -> argparse.ArgumentParser:
         "doctor",
         allow_abbrev=False,  # --model must not be read as a short form of --model_args
         help="check the installation, and what an lmms-eval command would start",
-        description="Check the packages, the devices and the tasks. With the arguments of an lmms-eval command, also "
-        "check its model arguments and tasks, and tell what it would start and where. This takes up to half a minute. "
-        "The exit code is 1 if there is a problem.",
+        description="Check the packages, the devices and the tasks. Add the arguments of an lmms-eval command to check "
+        "its model arguments and tasks too, and to see which engines the command would start on which devices. This "
+        "takes up to half a minute. The exit code is 1 if there is a problem.",
     )
     doctor.add_argument(
         "--model",

@@ -23,10 +23,11 @@ class AgreementRules:
     """The user's choices for the rules of agreement."""
 
     anls_threshold: float = 0.9
-    """InfoVQA: the smallest ANLS at which two answers without digits agree. Answers with digits must be equal. The
-    metric's own 0.5 is too low: "north" and "south" have 0.6."""
+    """InfoVQA: two answers without digits agree if their ANLS is at least this value. Answers with digits must be
+    equal. The threshold 0.5 of the metric is too low: the ANLS of "north" and "south" is 0.6."""
     chartqa_match: Literal["exact", "relaxed"] = "exact"
-    """ChartQA: `exact` requires equal texts; `relaxed` requires lmms-eval's relaxed correctness in both directions."""
+    """ChartQA: `exact` requires equal texts. `relaxed`: each answer must be correct by lmms-eval's relaxed rule (5%) if
+    the other answer is the reference."""
 
 
 @dataclass(frozen=True)

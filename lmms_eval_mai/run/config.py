@@ -44,25 +44,26 @@ class Config:
     max_new_tokens: int | None = None
     """Limits the output tokens of every call."""
     sleep: bool = False
-    """Two vLLM engines take turns on GPUs that hold one model at a time. `sleep_mode` is another name for it. Not
-    tested on a GPU yet."""
+    """For a GPU that cannot hold both models: the two vLLM engines take turns on it, and the engine that waits sleeps.
+    `sleep_mode` is another name for it. Not tested on a GPU yet."""
     on_overflow: str = "truncate"
     """What to do if a prompt with thinking (Stage 2 or transfer) does not fit the model's context: `truncate` keeps the
     end of the thinking, `error` fails the sample. On an endpoint, `truncate` needs vLLM's server; on other servers the
     sample fails."""
     rules: AgreementRules = AgreementRules()  # noqa: RUF009 - frozen
     journal: str | None = None
-    """Folder of the journals, from which the same command resumes after a crash. Default: in the user's cache folder.
-    `off`: no journal."""
+    """Folder of the journals. A journal holds the finished calls of a run, so that the run can be resumed. Default: in
+    the user's cache folder. `off`: no journal."""
     max_errors: float = 0
-    """Number of samples that may fail. A number below 1 is a share of the samples requested so far. Failed samples are
+    """Number of samples that may fail. Below 1: a share of all samples of the run (0.01 is 1%). Failed samples are
     counted and left out of the scores."""
     call_timeout: float | None = None
     """Seconds that one call may take. Default: no limit."""
     engine_restarts: int = 2
-    """Limit, per engine, of restarts after crashes that no single call explains."""
+    """Number of times that each engine may be restarted after a crash. A crash that is traced to one call is not
+    counted."""
     model_name: str | None = None
-    """A label. lmms-eval names the output folder after it. Runs on endpoints without a label share a folder."""
+    """Name of lmms-eval's output folder. Without it, runs with different models may write to the same folder."""
 
     def engines(self) -> tuple[EngineConfig, ...]:
         """Return the engines that this mode uses."""

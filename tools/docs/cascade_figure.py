@@ -73,7 +73,7 @@ def _draw_models(drawing: "Drawing") -> None:
     drawing.box(first, SMALL_Y, STEP, "Small model", "answers directly (S)", "small")
     drawing.box(first, LARGE_Y, STEP, "Large model", "answers directly (S)", "large")
     drawing.box(second, MIDDLE_Y, STEP, "Small model", "thinks, then answers (R)", "small")
-    drawing.box(third, MIDDLE_Y, STEP, "Large model", "reads that, answers briefly", "large")
+    drawing.box(third, MIDDLE_Y, STEP, "Large model", "reads the thinking, answers", "large")
 
 
 def _draw_exits(drawing: "Drawing", documents: int, exits: dict[str, int]) -> None:
@@ -99,7 +99,7 @@ def _draw_summary(drawing: "Drawing", figures: dict[str, Any]) -> None:
     mai, large = method["MAI"], method["large R"]
     lines = (
         f"Output tokens per question: {mai['small_tokens']} by the small model and {mai['large_tokens']} by the large "
-        f"model. The large model thinking alone: {large['large_tokens']}.",
+        f"model. The large model alone with prompt R: {large['large_tokens']}.",
         f"Measured with the demo pair on {figures['documents']:,} questions: a demonstration, not a benchmark result.",
     )
     for line, y in zip(lines, (310, 332), strict=True):

@@ -17,17 +17,17 @@ def print_short_table() -> None:
         "accuracy %",
         "small model's tokens",
         "large model's tokens",
-        "seconds, all",
-        "ms, one question",
+        f"s for {figures['documents']:,} questions",
+        "ms per question, one at a time",
     ]
     _print_table(header, [[_label(method), *_numbers(method)] for method in figures["methods"]])
     print(f"\n{_source(figures)}")
 
 
 def print_full_table() -> None:
-    """Print the same with the 95% interval of the accuracy."""
+    """Print accuracy, its 95% interval, output tokens and seconds of each method."""
     figures = _load()
-    header = ["method", "accuracy %", "95% interval", "small tokens", "large tokens", "wall s", "ms alone"]
+    header = ["method", "accuracy %", "95% interval", "small tokens", "large tokens", "wall s", "ms, one at a time"]
     rows = []
     for method in figures["methods"]:
         accuracy, *others = _numbers(method)

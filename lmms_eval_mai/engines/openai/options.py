@@ -18,7 +18,8 @@ class OpenAIOptions:
     api_key_env: str = "OPENAI_API_KEY"
     """Environment variable with the key. The key itself is never an argument, because lmms-eval prints arguments."""
     retry_for: float = 120.0
-    """Seconds after its first failure for which a request is retried. At the start, seconds to wait for an endpoint."""
+    """A failed request is retried until this many seconds after its first failure. When the run starts, also the
+    seconds to wait until an endpoint answers."""
     request_timeout: float = 600.0
     """Seconds that one request may take. A request that takes longer is not retried."""
     concurrency: int = 256

@@ -26,8 +26,8 @@ class ScriptedOptions:
     """Arguments of the engine, `small_<name>` / `large_<name>` / `<name>` for both."""
 
     time_scale: float = 1.0
-    """Seconds slept per recorded second; 0 answers at once. Reported seconds are the recorded ones plus the time in the
-    queue. With 0, that time is not counted."""
+    """Factor for the simulated time: with 0.1, a recorded second takes 0.1 s; with 0, answers come at once. The
+    reported seconds are the recorded seconds plus the time in the queue (with 0, without the time in the queue)."""
     slots: int = 256
     """Calls answered at the same time; further calls queue."""
     ttft_s: float = 0.0
@@ -36,15 +36,16 @@ class ScriptedOptions:
     """Decoding speed, for records without `seconds` (Table 4). 0: decoding takes no time."""
 
     error_rate: float = 0.0
-    """Share of calls that fail, each at every attempt. This and the other rates simulate a faulty engine."""
+    """Share of calls that fail. Such a call fails again if it is retried. This and the other rates simulate a faulty
+    engine."""
     garbage_rate: float = 0.0
-    """Share of calls whose text is noise, each at every attempt."""
+    """Share of calls whose text is noise. Such a call has the same noise if it is retried."""
     hang_rate: float = 0.0
-    """Share of attempts that never end. Set `call_timeout` with it."""
+    """Share of attempts that never end. It is drawn again for each attempt of a call. Set `call_timeout` with it."""
     death_rate: float = 0.0
-    """Share of attempts that crash the engine."""
+    """Share of attempts that crash the engine. It is drawn again for each attempt of a call."""
     fault_seed: int = 0
-    """Decides, with the names of the calls, which calls have faults."""
+    """Seed of the faults. The same seed gives the same faults to the same calls."""
 
     def __post_init__(self) -> None:
         for name, least in (("time_scale", 0), ("slots", 1), ("ttft_s", 0), ("tokens_per_s", 0)):

@@ -19,9 +19,9 @@ class TransformersOptions:
     """
 
     device: str | None = None
-    """`cuda:1`, `cpu`, ...; `auto` spreads the model over all devices. Default: the GPU with the number of this rank
-    (without a launcher the first GPU), or the CPU. Write `small_device` or `large_device`, because `device` is an
-    argument of lmms-eval."""
+    """`cuda:1`, `cpu`, ...; `auto` spreads the model over all devices. Default: GPU number `LOCAL_RANK` (GPU 0 without
+    a launcher), or the CPU if there is no GPU. Write `small_device` or `large_device`, because `device` is an argument
+    of lmms-eval."""
     dtype: str = "auto"
     """`float32`, `bfloat16`, ...; `auto` is the type of the checkpoint's weights."""
     attn_implementation: str | None = None
