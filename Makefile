@@ -1,7 +1,7 @@
 # make check - install into .venv; linters, types, documentation and all tests without engines, in less than a minute
 # make test  - install into .venv; the same and all other tests
 # make demo  - install into .venv and evaluate the demo pair on 200 documents of shapes, on real vLLM (demo-full: 1,000)
-# Both reuse .venv. On a machine whose registry lacks torch's CPU build, set
+# All of them reuse .venv. On a machine whose registry lacks torch's CPU build, set
 # PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu or let the default build be installed.
 
 .PHONY: env lint docs check test demo demo-full clean
@@ -29,7 +29,7 @@ docs: env
 check: lint
 	$(PYTEST) -m "not slow" $(ARGS)
 
-# The gate holds the branch coverage of the method and of a run, subprocesses included.
+# Fails if the branch coverage of lmms_eval_mai/paper and lmms_eval_mai/run is below 97%. Subprocesses are measured too.
 test: lint
 	rm -f .coverage .coverage.*
 	$(PY) -m coverage run -m pytest -n 2 $(ARGS)

@@ -29,7 +29,8 @@ CHARTQA_EXITS: dict[Exit, float] = {"agree_short": 0.72, "agree_think": 0.078, "
 
 
 def planned_exits(samples: int, seed: int) -> list[Exit]:
-    """Return one exit per sample, in the proportions of `CHARTQA_EXITS`. The first exit gets the rest of rounding."""
+    """Return one exit per sample, in the proportions of `CHARTQA_EXITS`. Samples that are left
+    over by rounding get the first exit."""
     counts = {exit: round(samples * share) for exit, share in CHARTQA_EXITS.items()}
     counts["agree_short"] += samples - sum(counts.values())
     exits = [exit for exit, count in counts.items() for _ in range(count)]

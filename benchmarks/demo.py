@@ -11,9 +11,10 @@ Two real vLLM engines, started once, answer the same documents with these method
     python benchmarks/demo.py --samples 200 --repeats 1
 
 lmms-eval's own task objects build, filter and score the requests. The engines' caches are cleared before each run, so
-no run profits from an earlier one. Wall seconds are medians over the repeats, and include opening the samples. They are
-given for all documents, many at once as in a real run, and per document for the first 100, one at a time, as a user
-waits for one answer. Scores are those of the first repeat. Every second repeat has the methods in the opposite order.
+no run profits from an earlier one. Wall seconds are medians over the repeats, and include opening the samples. There
+are two figures. The first is for all documents, with many at the same time, as in a real run. The second is per
+document, for the first 100 documents, answered one at a time, as for a user who waits for one answer. Scores are those
+of the first repeat. Every second repeat has the methods in the opposite order.
 Intervals are 95% intervals: Wilson's for shares, and those of paired answers for differences (tools/demo_figures.py).
 Harm is the number of transferred documents whose answer is wrong although the large model's short answer was right. The
 demo pair is a demonstration: no figure here is a benchmark result.
@@ -52,7 +53,7 @@ METHODS: dict[str, tuple[str, str]] = {
     "MAI": ("cascade", "shapes_s"),
 }
 """Name -> (mode, task)."""
-ALONE = 100
+ONE_AT_A_TIME = 100
 """Documents that are also answered one at a time."""
 
 
@@ -68,7 +69,7 @@ class Run:
     short_right: list[bool]
     """Whether each short answer of the large model is right. Empty for methods without these calls."""
     wall_s: float
-    alone_s: float = 0.0
+    one_at_a_time_s: float = 0.0
     """Wall seconds per document, one document at a time."""
 
     def tokens(self, side: Side) -> int:
@@ -123,7 +124,7 @@ async def measure(samples: int, repeats: int) -> dict[str, list[Run]]:
     """Make all runs. Returns the runs of each method."""
     config = parse({"pair": "demo"})
     tasks = load_tasks(samples)
-    engines = {side.side: build(side, config.other(side)) for side in config.engines()}
+    engines = {engine.side: build(engine, config.other(engine)) for engine in config.engines()}
     runs: dict[str, list[Run]] = {method: [] for method in METHODS}
     try:
         for engine in engines.values():
@@ -137,9 +138,11 @@ async def measure(samples: int, repeats: int) -> dict[str, list[Run]]:
                 await clear_caches(engines)
                 run = await run_method(mode, tasks[task], pair, config, samples, config.max_open_samples)
                 await clear_caches(engines)
-                alone = await run_method(mode, tasks[task], pair, config, min(samples, ALONE), 1)
-                runs[method].append(replace(run, alone_s=alone.wall_s / len(alone.traces)))
-                logger.info(f"{method}: {run.wall_s:.1f} s, {runs[method][-1].alone_s:.3f} s a document one at a time")
+                single = await run_method(mode, tasks[task], pair, config, min(samples, ONE_AT_A_TIME), 1)
+                runs[method].append(replace(run, one_at_a_time_s=single.wall_s / len(single.traces)))
+                logger.info(
+                    f"{method}: {run.wall_s:.1f} s, {runs[method][-1].one_at_a_time_s:.3f} s a document one at a time"
+                )
     finally:
         for engine in engines.values():
             await engine.close()
@@ -153,7 +156,7 @@ def report(runs: dict[str, list[Run]], samples: int, repeats: int) -> None:
     figures["accuracy"] = {method: 100 * sum(run.right) / samples for method, run in first.items()}
     figures["tokens"] = {method: {side: run.tokens(side) for side in SIDES} for method, run in first.items()}
     figures["wall_s"] = {method: statistics.median(run.wall_s for run in one) for method, one in runs.items()}
-    figures["alone_s"] = {method: statistics.median(run.alone_s for run in one) for method, one in runs.items()}
+    figures["alone_s"] = {method: statistics.median(run.one_at_a_time_s for run in one) for method, one in runs.items()}
     print_methods(runs, figures)
     figures |= print_kinds(first)
     figures["gains"] = print_gains(first)
@@ -188,7 +191,7 @@ def print_methods(runs: dict[str, list[Run]], figures: dict[str, Any]) -> None:
     headers = ("Method", "Accuracy %", "95% interval", "Small tokens/doc", "Large tokens/doc")
     print_table(
         f"The demo pair on {samples} documents of shapes, {figures['repeats']} interleaved runs (a demonstration)",
-        [*headers, "Wall s", "s/doc alone", "All runs, wall s"],
+        [*headers, "Wall s", "s/doc, one at a time", "All runs, wall s"],
         rows,
     )
 
@@ -239,11 +242,11 @@ def print_harm(method: str, run: Run, short_right: list[bool]) -> dict[str, int]
 
 def print_ratios(figures: dict[str, Any]) -> dict[str, float]:
     """Print and return the ratios between methods that docs/demo-pair.md quotes."""
-    tokens, wall_s, alone_s = figures["tokens"], figures["wall_s"], figures["alone_s"]
+    tokens, wall_s, single_s = figures["tokens"], figures["wall_s"], figures["alone_s"]
     ratios = {
         "small tokens, MAI / Full RT": tokens["MAI"]["small"] / tokens["Full RT"]["small"],
         "wall, MAI / large R": wall_s["MAI"] / wall_s["large R"],
-        "wall one at a time, MAI / large R": alone_s["MAI"] / alone_s["large R"],
+        "wall one at a time, MAI / large R": single_s["MAI"] / single_s["large R"],
         "large tokens, Full RT / large S": tokens["Full RT"]["large"] / tokens["large S"]["large"],
     }
     print(", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()))

@@ -5,8 +5,8 @@
 
 Timed runs have 1,000 open samples and two engines as fast as a GPU: 0.05 s to the first token, 50 tokens a second, 256
 calls at a time. They show what a user waits for; the target is less than 5% more time. Instant runs have engines that
-answer at once, and show the journal's own work per call. Every call is written and fsynced before it counts. --folder
-names the folder of the journal; the default is a temporary one.
+answer at once, and show the journal's own work per call. Every call is written and fsynced before its answer is used.
+--folder names the folder of the journal; the default is a temporary one.
 """
 
 import argparse

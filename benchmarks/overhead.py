@@ -1,9 +1,9 @@
 """The cost of the orchestration itself, per sample and per engine call.
 
-The engines answer at once (`engine=scripted`, `time_scale=0`), so all of the wall time is ours. The benchmark calls
-`MaiCascade.generate_until` as lmms-eval does, with requests, documents with one image each, messages, cascade, meter,
-progress bar and results. The exits are those of ChartQA in Table 10, which gives 2.48 calls a sample. Not measured:
-building the model (reading the scripts) and lmms-eval's own work (request list, scoring).
+The engines answer at once (`engine=scripted`, `time_scale=0`), so all of the wall time is spent in this package and its
+libraries. The benchmark calls `MaiCascade.generate_until` as lmms-eval does, with requests, documents with one image
+each, messages, cascade, meter, progress bar and results. The exits are those of ChartQA in Table 10, which gives 2.48
+calls a sample. Not measured: building the model (reading the scripts) and lmms-eval's own work (request list, scoring).
 
     python benchmarks/overhead.py                  # 1,000, 5,000 and 20,000 samples, 5 repeats: about a minute
     python benchmarks/overhead.py --sizes 1000 --repeats 3

@@ -1,8 +1,8 @@
-"""Wall time of the cascade on two engines, of a barrier between the stages, and of new engines for every stage.
+"""Compares the wall time of four schedules for the same calls.
 
-Two real vLLM engines with the tiny pair of `tools/make_tiny_pair.py` answer the same samples in four ways. Output
-lengths and exits are forced to those of ChartQA in the paper (`chartqa_like.py`). So the ways differ only in the order
-of the calls and in the engines that get them:
+Two real vLLM engines with the tiny pair of `tools/make_tiny_pair.py` answer the same samples. Output lengths and exits
+are forced to those of ChartQA in the paper (`chartqa_like.py`). So the schedules differ only in the order of the calls
+and in the engines that get them:
 
     cascade   this package: every sample runs independently (`run_samples`, `cascade`), on two persistent engines
     staged    the same calls on the same engines, with a barrier between the stages: first all short answers on both
@@ -18,10 +18,11 @@ of the calls and in the engines that get them:
     python benchmarks/pipeline.py                                  # about 10 minutes on 2 cores
     python benchmarks/pipeline.py --samples 100 --repeats 1 --skip-fresh
 
-Runs of the four ways are interleaved, and the table shows medians. The time to open the samples (decode, hash) counts
-in every way. Every run has new charts of the same sizes. The prefix, encoder and processor caches use the image as key,
-so no run profits from an earlier one, and the calls of one run share what they share in real use. `Machine busy` is the
-used share of all cores. Near 100% the machine is the limit, and a better order of the work cannot save much time.
+Runs of the four schedules are interleaved, and the table shows medians. The time to open the samples (decode, hash)
+counts in every schedule. Every run has new charts of the same sizes. The prefix, encoder and processor caches use the
+image as key, so no run profits from an earlier one, while the calls of one sample share the cached image and question,
+as in real use. `Machine busy` is the used share of all cores. Near 100% the machine is the limit, and a better order of
+the work cannot save much time.
 """
 
 import argparse
@@ -57,9 +58,9 @@ Models = Mapping[Side, Path]
 
 @dataclass(frozen=True)
 class Run:
-    """One run in one way."""
+    """One run with one schedule."""
 
-    way: str
+    schedule: str
     wall_s: float
     busy: float
     """The used share of all cores."""
@@ -76,7 +77,7 @@ class Measured:
     stop_s: float
 
 
-# --- The four ways -------------------------------------------------------------------------------------
+# --- The four schedules -------------------------------------------------------------------------------------
 
 
 async def run_cascade(engines: Engines, work: Work) -> None:
@@ -187,11 +188,13 @@ async def measure(models: Models, samples: int, repeats: int, fresh: bool) -> Me
         start_s = time.perf_counter() - began
         await run_cascade(engines, Work(draw_charts(min(samples, 64), run=-1), plan))  # first-time costs
         for repeat in range(repeats):
-            for way, run in PERSISTENT.items():
-                runs.append(await timed(way, run(engines, Work(draw_charts(samples, len(runs)), plan))))
+            for schedule, run in PERSISTENT.items():
+                runs.append(await timed(schedule, run(engines, Work(draw_charts(samples, len(runs)), plan))))
             if fresh:
                 runs.append(await timed("fresh", run_fresh(models, Work(draw_charts(samples, len(runs)), plan))))
-            logger.info(f"Repeat {repeat + 1}: " + ", ".join(f"{r.way} {r.wall_s:.1f} s" for r in runs[-3 - fresh :]))
+            logger.info(
+                f"Repeat {repeat + 1}: " + ", ".join(f"{r.schedule} {r.wall_s:.1f} s" for r in runs[-3 - fresh :])
+            )
     finally:
         began = time.perf_counter()
         for engine in engines.values():
@@ -199,13 +202,13 @@ async def measure(models: Models, samples: int, repeats: int, fresh: bool) -> Me
     return Measured(runs, start_s, time.perf_counter() - began)
 
 
-async def timed(way: str, running: Awaitable[float | None]) -> Run:
+async def timed(schedule: str, running: Awaitable[float | None]) -> Run:
     """Measure the wall time of one run, and the used share of all cores."""
     before, began = psutil.cpu_times(), time.perf_counter()
     answering_s = await running
     wall_s, after = time.perf_counter() - began, psutil.cpu_times()
     idle_s = after.idle + after.iowait - before.idle - before.iowait
-    return Run(way, wall_s, 1 - idle_s / (wall_s * psutil.cpu_count()), answering_s)
+    return Run(schedule, wall_s, 1 - idle_s / (wall_s * psutil.cpu_count()), answering_s)
 
 
 def show_progress() -> None:
@@ -216,11 +219,11 @@ def show_progress() -> None:
 
 def report(measured: Measured, samples: int, repeats: int) -> None:
     """Print the medians."""
-    by_way: dict[str, list[Run]] = defaultdict(list)
+    by_schedule: dict[str, list[Run]] = defaultdict(list)
     for run in measured.runs:
-        by_way[run.way].append(run)
-    wall_s = {way: statistics.median(run.wall_s for run in runs) for way, runs in by_way.items()}
-    busy = {way: statistics.median(run.busy for run in runs) for way, runs in by_way.items()}
+        by_schedule[run.schedule].append(run)
+    wall_s = {schedule: statistics.median(run.wall_s for run in runs) for schedule, runs in by_schedule.items()}
+    busy = {schedule: statistics.median(run.busy for run in runs) for schedule, runs in by_schedule.items()}
     ours = wall_s["cascade"]
     ratios = {"staged/cascade": wall_s["staged"] / ours, "cascade/bound": ours / wall_s["bound"]}
     figures: dict[str, Any] = {"samples": samples, "repeats": repeats, **ARGUMENTS, "median_s": wall_s, "busy": busy}
@@ -229,14 +232,20 @@ def report(measured: Measured, samples: int, repeats: int) -> None:
         with_lifecycle = ours + measured.start_s + measured.stop_s
         ratios["fresh/cascade"] = wall_s["fresh"] / ours
         ratios["fresh/(cascade + start and stop)"] = wall_s["fresh"] / with_lifecycle
-        figures["fresh_answering_s"] = statistics.median(run.answering_s or 0.0 for run in by_way["fresh"])
-    figures["runs_s"] = {way: [run.wall_s for run in runs] for way, runs in by_way.items()}
+        figures["fresh_answering_s"] = statistics.median(run.answering_s or 0.0 for run in by_schedule["fresh"])
+    figures["runs_s"] = {schedule: [run.wall_s for run in runs] for schedule, runs in by_schedule.items()}
     print_table(
         f"{samples} samples with the lengths and exits of ChartQA, medians of {repeats} runs",
-        ["Way", "Wall s", "To cascade", "Machine busy", "All runs, wall s"],
+        ["Schedule", "Wall s", "Ratio to cascade", "Machine busy", "All runs, wall s"],
         [
-            (way, f"{s:.2f}", f"{s / ours:.2f}", f"{busy[way]:.0%}", " ".join(f"{r.wall_s:.2f}" for r in by_way[way]))
-            for way, s in wall_s.items()
+            (
+                schedule,
+                f"{s:.2f}",
+                f"{s / ours:.2f}",
+                f"{busy[schedule]:.0%}",
+                " ".join(f"{r.wall_s:.2f}" for r in by_schedule[schedule]),
+            )
+            for schedule, s in wall_s.items()
         ],
     )
     print(f"The persistent engines took {measured.start_s:.1f} s to start and {measured.stop_s:.1f} s to stop.")

@@ -5,8 +5,8 @@
 The servers are scripted (tools/scripted_server.py) and run in separate processes on this machine, so they cost nothing
 but HTTP. The first table is about saturation: the server answers at once, so only the client's own work takes time. It
 has calls without an image, with a small image, and with a chart of 800 x 600 pixels. The second table is about
-replicas: each server takes 0.5 s for a call and has 32 slots, which gives 64 calls a second. The client is the `openai`
-engine with 512 calls at a time.
+replicas: each server takes 0.5 s for a call, and the client sends at most 32 requests to each server at a time, which
+gives 64 calls a second per server. The client is the `openai` engine. 512 workers call it at the same time.
 """
 
 import argparse
@@ -32,8 +32,8 @@ from lmms_eval_mai.run.config import parse
 
 SERVER = Path(__file__).resolve().parents[1] / "tools" / "scripted_server.py"
 IMAGES = {"no image": None, "96 x 64": (96, 64), "800 x 600": (800, 600)}
-OPEN = 512
-SECONDS, SLOTS = 0.5, 32
+WORKERS = 512
+SECONDS, OPEN_PER_SERVER = 0.5, 32
 
 
 def chart(size: tuple[int, int]) -> Any:
@@ -103,7 +103,7 @@ def rate(urls: str, calls: int, size: tuple[int, int] | None, concurrency: int) 
     async def run() -> tuple[float, float]:
         await engine.start()
         wall, cpu = time.perf_counter(), time.process_time()
-        await asyncio.gather(*(worker() for _ in range(OPEN)))
+        await asyncio.gather(*(worker() for _ in range(WORKERS)))
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         await engine.close()
         return calls / wall, cpu / calls * 1e3
@@ -131,19 +131,20 @@ def main() -> None:
     title = (
         f"One server that answers at once, {arguments.calls:,} calls, medians of {arguments.repeats} interleaved runs"
     )
-    print_table(title, ["Image", "Calls/s", "To no image", "Client CPU ms/call"], lines)
+    print_table(title, ["Image", "Calls/s", "Ratio to no image", "Client CPU ms/call"], lines)
 
     grown: dict[int, list[float]] = {}
     for _ in range(arguments.repeats):
         for replicas in (1, 2, 4, 8):
             with Servers(replicas, "--seconds", str(SECONDS)) as urls:
                 calls = min(arguments.calls, 400 * replicas)
-                grown.setdefault(replicas, []).append(rate(urls, calls, IMAGES["96 x 64"], SLOTS)[0])
+                grown.setdefault(replicas, []).append(rate(urls, calls, IMAGES["96 x 64"], OPEN_PER_SERVER)[0])
     one = statistics.median(grown[1])
     medians = {replicas: statistics.median(rates) for replicas, rates in grown.items()}
     print_table(
-        f"Servers that take {SECONDS} s a call, {SLOTS} calls at a time ({SLOTS / SECONDS:.0f} calls/s each)",
-        ["Servers", "Calls/s", "To one server"],
+        f"Servers that take {SECONDS} s a call, with {OPEN_PER_SERVER} open requests each "
+        f"({OPEN_PER_SERVER / SECONDS:.0f} calls/s per server)",
+        ["Servers", "Calls/s", "Ratio to one server"],
         [[str(replicas), f"{calls:.0f}", f"{calls / one:.2f}"] for replicas, calls in medians.items()],
     )
     print_json("scale_out", {"calls": arguments.calls, "repeats": arguments.repeats, "saturation": saturation,

@@ -15,7 +15,7 @@ import re
 from pathlib import Path
 
 import torch
-from make_tiny_pair import SPECIAL, make_tokenizer, save, widen
+from make_tiny_pair import SPECIAL, draw_larger_weights, make_tokenizer, save
 from safetensors.torch import load_file, save_file
 from transformers import (
     GotOcr2ImageProcessor,
@@ -146,7 +146,7 @@ def make_checkpoint(folder: Path, *, hidden: int = 96, layers: int = 3, seed: in
     )
     torch.manual_seed(seed)
     model = InternVLForConditionalGeneration(config).eval()
-    widen(model)
+    draw_larger_weights(model)
     model.generation_config.update(eos_token_id=[end, pad], pad_token_id=pad, do_sample=False)
     save(folder, model, make_processor(tokenizer))
     return folder
@@ -156,8 +156,8 @@ def make_original(folder: Path, source: Path) -> Path:
     """Write the checkpoint in `source` to `folder` as an `InternVLChatModel`. Returns `folder`.
 
     Real checkpoints contain the code of their configuration class (`model_type` is `internvl_chat`), for which vLLM
-    requires `trust_remote_code`. vLLM's own class with the same fields has another model's name. With that name this
-    checkpoint needs no code.
+    requires `trust_remote_code`. vLLM has a configuration class with the same fields, but registered for another model
+    (`qianfan_ocr`). With that `model_type`, this checkpoint needs no code of its own.
     """
     folder.mkdir(parents=True, exist_ok=True)
     given = json.loads((source / "config.json").read_text())

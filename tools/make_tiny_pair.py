@@ -82,8 +82,9 @@ def make_processor(tokenizer: Qwen2Tokenizer, smallest: int, largest: int) -> Qw
     )
 
 
-def widen(model: PreTrainedModel) -> None:
-    """Make the weights larger. With the default initialisation, greedy output would ignore image and prompt."""
+def draw_larger_weights(model: PreTrainedModel) -> None:
+    """Draw all matrices again with a larger standard deviation. With the default initialisation, greedy output would
+    ignore image and prompt."""
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.dim() >= 2:
@@ -146,7 +147,7 @@ def make_checkpoint(folder: Path, *, hidden: int, layers: int, seed: int) -> Non
     )
     torch.manual_seed(seed)
     model = Qwen3VLForConditionalGeneration(config).eval()
-    widen(model)
+    draw_larger_weights(model)
     model.generation_config.update(
         eos_token_id=[ids["<|im_end|>"], ids["<|endoftext|>"]], pad_token_id=ids["<|endoftext|>"], do_sample=False
     )

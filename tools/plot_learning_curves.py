@@ -15,9 +15,9 @@ from matplotlib import pyplot
 
 CURVES = {
     "S": "short answers (S) right",
-    "R": "thinking (R) right to the letter",
+    "R": "thinking (R) exactly right",
     "reference": "answers with thinking given (transfer) right",
-    "cells": "cells read off the vision tokens",
+    "cells": "cells recognised from the vision tokens",
 }
 
 

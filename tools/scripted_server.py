@@ -3,7 +3,8 @@ client can send.
 
     python tools/scripted_server.py --port 8000 --seconds 0.5 --tokens 40
 
-Every chat gets the same answer after the same time. But the first requests get the `faults`, one each, in order.
+Every chat gets the same answer after the same time. But each of the first requests gets one of the `faults`, in their
+order.
 """
 
 import argparse
@@ -31,7 +32,7 @@ class ScriptedServer:
     context: int | None = None
     """`max_model_len` in the list of models, as in vLLM and SGLang."""
     message: dict[str, Any] | None = None
-    """Replaces the message with the text."""
+    """If set, the answer's message, in place of one with `text`."""
     unanswerable: str | None = None
     """A request with this text gets a closed connection."""
     lists_models: bool = True

@@ -102,12 +102,14 @@ def evaluate(network: Network, auxiliary: Auxiliary, batches: list[Batch]) -> di
     """
     right: dict[str, list[bool]] = defaultdict(list)
     for batch in batches:
-        seen, deep = network.encode(batch.patches)
-        read = torch.stack([logits.argmax(-1) for logits in auxiliary.cell_logits(seen)], -1)
+        vision_tokens, deepstack_tokens = network.encode(batch.patches)
+        read = torch.stack([logits.argmax(-1) for logits in auxiliary.cell_logits(vision_tokens)], -1)
         right["cells"] += (read == batch.cells).flatten().tolist()
         for group, samples in zip(batch.groups, batch.samples, strict=True):
-            deep_here = [level[group.image_index] for level in deep]
-            states, *_ = network(group.tokens, seen[group.image_index], deep_here, group.naming)
+            deepstack_of_group = [level[group.image_index] for level in deepstack_tokens]
+            states, *_ = network(
+                group.tokens, vision_tokens[group.image_index], deepstack_of_group, group.letter_positions
+            )
             guesses = network.model.lm_head(states).argmax(-1)
             exact = ((guesses == group.labels) | (group.labels == -100)).all(-1)
             for sample, is_exact in zip(samples, exact.tolist(), strict=True):

@@ -164,8 +164,10 @@ def test_the_batched_forward_pass_equals_that_of_transformers(batches: Batches) 
     batch = [samples.draw_sample(rng, cells, "large") for cells, _ in drawn]
     group = batches.group([0, 1, 2], batch)
     with torch.no_grad():
-        seen, deep = fast.encode(network.patches_of([image for _, image in drawn]))
-        states, (middle,), looks = fast(group.tokens, seen, deep, group.naming)
+        vision_tokens, deepstack_tokens = fast.encode(network.patches_of([image for _, image in drawn]))
+        states, (middle,), attention_logits = fast(
+            group.tokens, vision_tokens, deepstack_tokens, group.letter_positions
+        )
         for row, (_, image) in enumerate(drawn):
             prompt = batches.opening.replace("<|image_pad|>" * network.IMAGE_TOKENS, "<|image_pad|>")
             prompt += batch[row].prompt + batches.closing
@@ -174,10 +176,10 @@ def test_the_batched_forward_pass_equals_that_of_transformers(batches: Batches) 
             length = theirs.logits.shape[1]
             torch.testing.assert_close(model.lm_head(states[row, :length]), theirs.logits[0], atol=1e-4, rtol=1e-4)
             torch.testing.assert_close(middle[row, :length], theirs.hidden_states[2][0], atol=1e-4, rtol=1e-4)
-            at = min(int(group.naming[row]), length - 1)
-            if at == group.naming[row]:
+            at = min(int(group.letter_positions[row]), length - 1)
+            if at == group.letter_positions[row]:
                 attention = theirs.attentions[-1][0, 0, at]
-                torch.testing.assert_close(looks[row].softmax(-1)[:length], attention, atol=1e-4, rtol=1e-4)
+                torch.testing.assert_close(attention_logits[row].softmax(-1)[:length], attention, atol=1e-4, rtol=1e-4)
 
 
 def test_places_are_the_cells_of_the_question(drawn: list[tuple[shapes.Cells, shapes.Question]]) -> None:

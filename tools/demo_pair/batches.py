@@ -36,15 +36,15 @@ class Group:
     weights: Tensor
     """[samples, length]: weight of the next token in the loss."""
     question_end: Tensor
-    """[samples]: position at which the model must know what the question is about. That is the end of the prompt. For a
-    short answer it is the next token, the opening brackets before the answer."""
+    """[samples]: position whose hidden state must predict the places of the question: the last token of the prompt or,
+    for a short answer, the first token of the response (`[[`)."""
     places: Tensor
     """[samples, 2 * cells]: `places_of` each question."""
     options: Tensor
     """[samples, 4]: position of the last word of each option, or -1 for a question without options."""
-    naming: Tensor
-    """[samples]: position of the token before the first letter of the right option, or 0 for a question without
-    options."""
+    letter_positions: Tensor
+    """[samples]: position of the token before the first option letter (A to D) in the response, which is the letter of
+    the right option; or 0 for a question without options."""
     right: Tensor
     """[samples]: index of the right option, or -1 for a question without options."""
 

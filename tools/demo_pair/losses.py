@@ -19,10 +19,11 @@ class Auxiliary(nn.Module):
 
     Cells: each merged vision token must be most similar to the embeddings of the two words for its cell. Then a word of
     the question is similar to the cell that it names, and attention finds the cell.
-    Places: at the beginning of the answer, the model must know which cells the question is about. It must know this
-    before the last layers, which can then attend to these cells.
-    Options: the last word of each option must know its letter after the first layer. Before a letter, one head of the
-    last layer must attend to the right option. So the model finds a letter by the words of its option.
+    Places: at `question_end`, a linear layer must predict the cells of the question from the states of a middle layer,
+    so that the layers after it can attend to these cells.
+    Options: after the first layer, a linear layer must predict an option's letter from the state of its last word.
+    Before a letter of the response, one head of the last layer must attend to the right option. So the model finds a
+    letter by the words of its option.
     """
 
     def __init__(self, model: nn.Module, tokenizer: PreTrainedTokenizerFast, hidden: int) -> None:
@@ -36,25 +37,27 @@ class Auxiliary(nn.Module):
         self.letters = nn.Sequential(nn.RMSNorm(hidden), nn.Linear(hidden, len(LETTERS)))
         self.places = nn.Sequential(nn.RMSNorm(hidden), nn.Linear(hidden, 2 * IMAGE_TOKENS))
 
-    def cell_logits(self, seen: Tensor) -> tuple[Tensor, Tensor]:
+    def cell_logits(self, vision_tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Turn vision tokens [images, cells, hidden] into colour logits and shape logits, [images, cells, 5] each."""
-        seen = normalize(seen.float(), dim=-1)
+        vision_tokens = normalize(vision_tokens.float(), dim=-1)
         words = (normalize(self.embeddings[0].weight[ids], dim=-1) for ids in (self.colours, self.shapes))
-        colour, shape = (self.sharpness * seen @ one.T for one in words)
+        colour, shape = (self.sharpness * vision_tokens @ one.T for one in words)
         return colour, shape
 
 
 def losses(network: Network, auxiliary: Auxiliary, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the mean losses of the response tokens, the cells, the places and the options."""
-    seen, deep = network.encode(batch.patches)
+    vision_tokens, deepstack_tokens = network.encode(batch.patches)
     cell_loss = sum(
         cross_entropy(logits.flatten(0, 1), batch.cells[..., i].flatten())
-        for i, logits in enumerate(auxiliary.cell_logits(seen))
+        for i, logits in enumerate(auxiliary.cell_logits(vision_tokens))
     )
-    total, weight, place_losses, option_losses = seen.new_zeros(()), seen.new_zeros(()), [], []
+    total, weight, place_losses, option_losses = vision_tokens.new_zeros(()), vision_tokens.new_zeros(()), [], []
     for group in batch.groups:
-        deep_here = [level[group.image_index] for level in deep]
-        states, (first, middle), looks = network(group.tokens, seen[group.image_index], deep_here, group.naming)
+        deepstack_of_group = [level[group.image_index] for level in deepstack_tokens]
+        states, (first, middle), attention_logits = network(
+            group.tokens, vision_tokens[group.image_index], deepstack_of_group, group.letter_positions
+        )
         learned = group.labels != -100
         logits = network.model.lm_head(states[learned])
         weights = group.weights[learned]
@@ -67,6 +70,6 @@ def losses(network: Network, auxiliary: Auxiliary, batch: Batch) -> tuple[Tensor
         named = auxiliary.letters(first[chosen, group.options[chosen, letter]]).float()
         multiple_choice = (group.right >= 0).nonzero().flatten()
         target = group.options[multiple_choice, group.right[multiple_choice]]
-        found = cross_entropy(looks[multiple_choice], target, reduction="sum") / max(1, len(multiple_choice))
+        found = cross_entropy(attention_logits[multiple_choice], target, reduction="sum") / max(1, len(multiple_choice))
         option_losses.append(found + cross_entropy(named, letter, reduction="sum") / max(1, len(letter)))
     return total / weight, cell_loss, torch.stack(place_losses).mean(), torch.stack(option_losses).mean()

@@ -61,7 +61,7 @@ class Network(nn.Module):
         projection = visual.patch_embed.proj
         states = nn.functional.linear(patches, projection.weight.flatten(1), projection.bias)
         states = states + visual.pos_embed(self.patch_index)
-        deep = []
+        deepstack_tokens = []
         for level, block in enumerate(visual.blocks):
             attention = block.attn
             shape = (number, GRID * GRID, 3, attention.num_heads, attention.head_dim)
@@ -72,42 +72,44 @@ class Network(nn.Module):
             states = states + block.mlp(block.norm2(states))
             if level in visual.deepstack_visual_indexes:
                 merger = visual.deepstack_merger_list[visual.deepstack_visual_indexes.index(level)]
-                deep.append(merger(states).view(number, IMAGE_TOKENS, -1))
-        return visual.merger(states).view(number, IMAGE_TOKENS, -1), deep
+                deepstack_tokens.append(merger(states).view(number, IMAGE_TOKENS, -1))
+        return visual.merger(states).view(number, IMAGE_TOKENS, -1), deepstack_tokens
 
     def forward(
-        self, tokens: Tensor, seen: Tensor, deep: list[Tensor], looking: Tensor
+        self, tokens: Tensor, vision_tokens: Tensor, deepstack_tokens: list[Tensor], query_positions: Tensor
     ) -> tuple[Tensor, list[Tensor], Tensor]:
         """Run the text model.
 
-        `tokens`: [samples, length], padded on the right. `seen`, `deep`: the results of `encode` for each sample's
-        image. `looking`: [samples], positions for the attention logits.
+        `tokens`: [samples, length], padded on the right. `vision_tokens`, `deepstack_tokens`: the results of `encode`
+        for each sample's image. `query_positions`: [samples], the positions whose attention logits are returned.
 
         Returns the last hidden states, the states after the kept layers (before the final norm), and the attention
-        logits [samples, length] of the first head of the last layer at the positions `looking`.
+        logits [samples, length] of the first head of the last layer at `query_positions`.
         """
         text = self.model.model.language_model
         end = IMAGE_START + IMAGE_TOKENS
         states = text.embed_tokens(tokens)
-        states = torch.cat([states[:, :IMAGE_START], seen.to(states.dtype), states[:, end:]], 1)
+        states = torch.cat([states[:, :IMAGE_START], vision_tokens.to(states.dtype), states[:, end:]], 1)
         positions = self.cos[:, : tokens.shape[1]], self.sin[:, : tokens.shape[1]]
         length = tokens.shape[1]
         kept = []
         mask = torch.full((length, length), torch.finfo(torch.float32).min, device=tokens.device).triu(1)
-        looks = states.new_zeros(())
+        attention_logits = states.new_zeros(())
         for level, layer in enumerate(text.layers):
             if level + 1 == len(text.layers):
-                looks = _looks(layer, states, positions, looking)
+                attention_logits = _attention_logits(layer, states, positions, query_positions)
             states = layer(states, position_embeddings=positions, attention_mask=mask)
-            if level < len(deep):
-                extra = nn.functional.pad(deep[level], (0, 0, IMAGE_START, tokens.shape[1] - end))
+            if level < len(deepstack_tokens):
+                extra = nn.functional.pad(deepstack_tokens[level], (0, 0, IMAGE_START, tokens.shape[1] - end))
                 states = states + extra
             if level + 1 in self.kept:
                 kept.append(states)
-        return text.norm(states), kept, looks
+        return text.norm(states), kept, attention_logits
 
 
-def _looks(layer: nn.Module, states: Tensor, positions: tuple[Tensor, Tensor], looking: Tensor) -> Tensor:
+def _attention_logits(
+    layer: nn.Module, states: Tensor, positions: tuple[Tensor, Tensor], query_positions: Tensor
+) -> Tensor:
     """Return the attention logits [samples, length] of the layer's first head for one token of each sample. Later
     tokens are masked."""
     attention, normed = layer.self_attn, layer.input_layernorm(states)
@@ -115,7 +117,7 @@ def _looks(layer: nn.Module, states: Tensor, positions: tuple[Tensor, Tensor], l
     query = attention.q_norm(attention.q_proj(normed).view(shape))[:, None, :, 0]
     key = attention.k_norm(attention.k_proj(normed).view(shape))[:, None, :, 0]
     query, key = apply_rotary_pos_emb(query, key, *positions)
-    chosen = query[torch.arange(len(query), device=query.device), 0, looking]
+    chosen = query[torch.arange(len(query), device=query.device), 0, query_positions]
     logits = torch.einsum("sd,sld->sl", chosen, key[:, 0]).float() * attention.scaling
-    after = torch.arange(logits.shape[1], device=logits.device) > looking[:, None]
+    after = torch.arange(logits.shape[1], device=logits.device) > query_positions[:, None]
     return logits.masked_fill(after, float("-inf"))

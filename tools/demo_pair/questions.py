@@ -18,7 +18,8 @@ MIX: dict[Category, float] = {
 CHOICE_MIX: dict[Category, float] = {"path": 0.4, "count": 0.3, "where": 0.3}
 """Shares of categories in the multiple-choice questions of the training."""
 TEST_CHOICE_MIX: dict[Category, float] = {"count": 0.5, "where": 0.5}
-"""The same for the benchmark. Paths are left out: two wrong models often name the same of four letters by chance."""
+"""The same for the benchmark. Paths are left out: two models that are both wrong often choose the same of the four
+letters by chance."""
 MOVES_MIX = {1: 0.4, 2: 0.4, 3: 0.2}
 
 

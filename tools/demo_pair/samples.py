@@ -24,7 +24,7 @@ FORMS: dict[str, dict[Form, float]] = {
 """Share of each prompt in the training of each model. Only the large model gets the `reference` prompt."""
 
 WRONG = 0.25
-"""Share of wrong thinking in prompts that contain thinking. The model learns to check the image itself."""
+"""Share of wrong thinking in prompts that contain thinking, so that the model learns to check the image itself."""
 
 EXPLANATION = 0.2
 """Share of explanations (E) in prompts that contain thinking."""

@@ -1,6 +1,6 @@
 """The images and questions of the `shapes` benchmark.
 
-An image is a 3 x 3 grid of cells of 32 px. A cell is empty or holds one of 16 kinds, a kind being a colour and a shape.
+An image is a 3 x 3 grid of cells of 32 px. A cell is empty or has one of 16 kinds. A kind is a colour and a shape.
 All drawing uses a given `random.Random`: the same state gives the same image and question.
 """
 

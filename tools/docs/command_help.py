@@ -19,14 +19,12 @@ def help_text(*command: str) -> str:
 
     output = io.StringIO()
     terminal = {"COLUMNS": "100", "NO_COLOR": "1"}
-    arguments = ["lmms-eval-mai", *command, "--help"]
     with (
         mock.patch.dict(os.environ, terminal),
-        mock.patch.object(sys, "argv", arguments),
         contextlib.redirect_stdout(output),
         contextlib.suppress(SystemExit),
     ):
-        main()
+        main([*command, "--help"])
     return output.getvalue().strip()
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import yaml
 
 TASKS = Path(__file__).resolve().parents[2] / "task_configs"
+ORDER = ("_s", "_e", "_r", "_e_s2", "_r_s2")
+"""The endings of task names in the order of the lists."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -34,7 +36,7 @@ def variants() -> list[str]:
     first, *others = found.values()
     if any(other != first for other in others):
         raise ValueError(f"The benchmarks do not have the same variants: {found}")
-    return sorted(first, key=lambda ending: (ending.endswith("_s2"), "_s _e _r".find(ending[:2])))
+    return sorted(first, key=ORDER.index)
 
 
 def print_names() -> None:
