@@ -1,4 +1,4 @@
-# make check - install into .venv; linters, types, documentation and all tests without engines, in less than a minute
+# make check - install into .venv; linters, types, documentation and all fast tests, in less than a minute
 # make test  - install into .venv; the same and all other tests
 # make demo  - install into .venv and evaluate the demo pair on 200 documents of shapes, on real vLLM (demo-full: 1,000)
 # All of them reuse .venv. On a machine whose registry lacks torch's CPU build, set
