@@ -52,7 +52,7 @@ def test_a_retry_after_retry_for_seconds_is_not_waited_for() -> None:
     server = ScriptedServer()
     server.faults.append((429, {"Retry-After": "3600"}))
     error = with_servers([server], call)
-    assert isinstance(error, SampleError) and "failed for small_retry_for=5 s" in str(error)
+    assert isinstance(error, SampleError) and "small_retry_for=5 s allows no further retry" in str(error)
 
 
 def test_a_server_that_does_not_answer_is_a_crashed_engine_for_all_calls_in_flight() -> None:
@@ -63,7 +63,7 @@ def test_a_server_that_does_not_answer_is_a_crashed_engine_for_all_calls_in_flig
     server = ScriptedServer()
     errors = with_servers([server], generate_all, retry_for=1)
     assert all(isinstance(error, EngineCrashed) for error in errors), errors
-    assert "did not answer for small_retry_for=1 s" in str(errors[0])
+    assert "did not answer within 1 s (small_retry_for)" in str(errors[0])
 
 
 def test_a_request_that_times_out_fails_its_sample_without_a_retry() -> None:
@@ -84,8 +84,11 @@ def test_an_aborted_answer_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("message", "words"),
     [
-        ({"role": "assistant", "content": None, "refusal": "I will not."}, "the model refused: I will not."),
-        ({"role": "assistant", "content": None, "reasoning_content": "Let me see."}, "without a reasoning parser"),
+        ({"role": "assistant", "content": None, "refusal": "I will not."}, "refused to answer (I will not.)."),
+        (
+            {"role": "assistant", "content": None, "reasoning_content": "Let me see."},
+            "has no text. If the server uses a reasoning parser, serve the model without it.",
+        ),
     ],
 )
 def test_an_answer_without_text_is_an_error(message: dict[str, Any], words: str) -> None:
@@ -108,7 +111,7 @@ def test_a_connection_error_fails_only_that_sample_if_other_requests_succeed() -
     error, good = with_servers([server], call_all, retry_for=3)
     assert isinstance(
         error, SampleError
-    ) and "did not answer this request for small_retry_for=3 s, but it answered others" in str(error)
+    ) and "did not answer this request within 3 s (small_retry_for), but it answered other requests" in str(error)
     assert len(good) > 10
 
 

@@ -47,15 +47,16 @@ def test_a_wrong_key_is_refused_and_never_printed(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("MINE", "sk-right\n")  # as in mounted secrets
     assert isinstance(with_servers([server], call, api_key_env="MINE"), Call)
     monkeypatch.setenv("MINE", "sk-ri\x07ght")
-    with pytest.raises(ArgumentError, match="has characters that no key can have") as error:
+    with pytest.raises(ArgumentError, match="contains characters that are not printable ASCII") as error:
         engine_of("http://host/v1", api_key_env="MINE")
     assert "sk-ri" not in str(error.value)
 
 
 def test_a_wrong_model_name_is_refused_and_the_served_models_are_listed() -> None:
     server = ScriptedServer(models=("a", "b"))
-    assert "serves a, b, not c: give small_model=NAME" in start_error(server, model="c")
-    assert "serves a, b: give small_model=NAME" in start_error(server)
+    assert "serves a, b, and not c. Set small_model to one of the served names." in start_error(server, model="c")
+    assert "serves a, b. Set small_model to one of the served names." in start_error(server)
+    assert "serves no model. Check the server." in start_error(ScriptedServer(models=()), model="c")
     assert isinstance(with_servers([server], call, model="b"), Call) and server.seen[0]["model"] == "b"
 
 

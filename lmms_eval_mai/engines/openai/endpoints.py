@@ -156,9 +156,9 @@ def parse_addresses(side: str, given: str) -> list[str]:
         parts = urlsplit(url)
         if parts.username or parts.password or parts.query:
             raise ArgumentError(
-                f"{side}: the address of {parts.hostname} has a user name, a password or a query, and it would be "
-                f"printed. Put the key into the environment variable OPENAI_API_KEY, or into the one that "
-                f"{side}_api_key_env names."
+                f"{side}: the address of {parts.hostname} contains a user name, a password or a query, which lmms-eval "
+                "would print. Remove this part from the address. Put the key into the environment variable "
+                f"OPENAI_API_KEY, or into the one that {side}_api_key_env names."
             )
         if parts.scheme not in ("http", "https") or not parts.hostname or not _has_valid_port(parts):
             shown = url.partition("?")[0].rpartition("@")[2]  # a wrong address may have a password that was not found
@@ -178,7 +178,9 @@ def read_api_key(variable: str) -> str:
     """Return the key in an environment variable, or `PLACEHOLDER_KEY` if it is not set. Raises `ArgumentError`."""
     key = os.environ.get(variable, "").strip()  # a mounted secret may end with a line break
     if not (key.isascii() and key.isprintable()):
-        raise ArgumentError(f"The key in {variable} has characters that no key can have. Set {variable} again.")
+        raise ArgumentError(
+            f"The key in {variable} contains characters that are not printable ASCII. Set {variable} to a valid key."
+        )
     return key or PLACEHOLDER_KEY
 
 

@@ -124,7 +124,7 @@ class OpenAIEngine:
         if self._context is None:
             raise PromptTooLong(
                 f"{prompt.key}: the thinking does not fit, and {self._urls[0]} does not report its context length. "
-                f"Serve {self._model} with a longer context, or lower max_new_tokens."
+                f"Serve {self._model} with a longer context, or make the thinking shorter with a lower max_new_tokens."
             )
         remedy = f"Serve {self._model} with a longer context (--max-model-len)."
         space = space_for_thinking(
@@ -186,7 +186,7 @@ class OpenAIEngine:
                 raise
             raise PromptTooLong(
                 f"{prompt.key}: the thinking does not fit, and {self._config.model} has no /{path} to truncate it. "
-                f"Serve {self._model} with a longer context, or lower max_new_tokens."
+                f"Serve {self._model} with a longer context, or make the thinking shorter with a lower max_new_tokens."
             ) from error
 
     async def _request(self, prompt: Prompt, send: Callable[[Any], Awaitable[R]]) -> R:
@@ -218,9 +218,12 @@ class OpenAIEngine:
         if name is None and len(models) == 1:
             (name,) = models
         if name is None or name not in models:
-            served = ", ".join(sorted(models)) or "no model"
-            wanted = f", not {name}" if name else ""
-            raise EngineStartError(f"{side}={endpoint.url} serves {served}{wanted}: give {side}_model=NAME.")
+            if not models:
+                raise EngineStartError(f"{side}={endpoint.url} serves no model. Check the server.")
+            served = ", ".join(sorted(models)) + (f", and not {name}" if name else "")
+            raise EngineStartError(
+                f"{side}={endpoint.url} serves {served}. Set {side}_model to one of the served names."
+            )
         return name, getattr(models[name], "max_model_len", None)
 
 
@@ -239,8 +242,12 @@ def to_call(prompt: Prompt, reply: Any, total_s: float) -> Call:
         raise SampleError(f"{prompt.key}: the server ended the answer with {choice.finish_reason!r}. Check its log.")
     if choice.message.content is None:
         refusal = getattr(choice.message, "refusal", None)
-        reason = f"the model refused: {refusal}" if refusal else "serve the model without a reasoning parser"
-        raise SampleError(f"{prompt.key}: the server's answer has no text ({reason}).")
+        if refusal:
+            raise SampleError(f"{prompt.key}: the model refused to answer ({one_line(refusal)}).")
+        raise SampleError(
+            f"{prompt.key}: the server's answer has no text. If the server uses a reasoning parser, serve the model "
+            "without it."
+        )
     details = usage.prompt_tokens_details
     return Call(
         key=prompt.key,

@@ -18,7 +18,7 @@ def to_mai_error(
 
     error, side = failure.error, prompt.key.side
     text = pool.error_text(error)
-    window = f"{side}_retry_for={options.retry_for:g} s"
+    window = f"{options.retry_for:g} s ({side}_retry_for)"
     status = getattr(error, "status_code", None)
     if is_timeout(error):
         return CallTimeout(
@@ -28,11 +28,11 @@ def to_mai_error(
     if isinstance(error, openai.APIConnectionError):
         if failure.others_answered:
             return SampleError(
-                f"{prompt.key}: {address} did not answer this request for {window}, but it answered others ({text}). "
-                "Check the document, and the server's log."
+                f"{prompt.key}: {address} did not answer this request within {window}, but it answered other requests "
+                f"({text}). Check the document, and the server's log."
             )
         return EngineCrashed(
-            f"The {side} engine {address} did not answer for {window} ({text}). Check whether its server runs."
+            f"The {side} engine {address} did not answer within {window} ({text}). Check whether its server runs."
         )
     if status in (401, 403):
         return EngineCrashed(auth_error_text(address, options.api_key_env, text))
@@ -49,7 +49,11 @@ def to_mai_error(
         return SampleError(
             f"{prompt.key}: {address} refused the request ({text}). Check the document, and the server's log."
         )
-    return SampleError(f"{prompt.key}: {address} failed for {window} ({text}). Check the server's log.")
+    # The server may ask for a longer wait (`Retry-After`) than `retry_for` allows. There is no retry then.
+    return SampleError(
+        f"{prompt.key}: {address} reports a temporary error, and {side}_retry_for={options.retry_for:g} s allows no "
+        f"further retry ({text}). Check the server's log, or raise {side}_retry_for."
+    )
 
 
 def to_start_error(side: str, url: str, options: OpenAIOptions, waited_s: float, error: Any, text: str) -> MaiError:
