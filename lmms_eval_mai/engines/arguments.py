@@ -18,7 +18,7 @@ def reject_unknown_arguments(
         near = difflib.get_close_matches(name, [*suggestions, *known], n=3)
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
         if name in ("model", "pretrained", "model_version"):
-            hint = " There are two models here: small=... and large=..."
+            hint = " Give the two models as small=NAME and large=NAME."
         raise ArgumentError(
             f"Unknown model argument {name!r}: neither mai_cascade nor the {engine} engine ({side}) has it."
             f"{hint} docs/arguments.md lists the arguments."

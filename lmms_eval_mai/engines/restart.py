@@ -142,8 +142,8 @@ class RestartingEngine(EngineWrapper[Engine]):
             while (no_restart := self._why_no_restart(uses_restart)) is None:
                 self._restarts_left -= 1 if uses_restart else 0
                 logger.warning(
-                    f"mai_cascade: {crash} It is restarted ({self._restarts_left} of engine_restarts={self._restarts} "
-                    "left)."
+                    f"mai_cascade: restarting the {self.side} engine (engine_restarts: {self._restarts_left} of "
+                    f"{self._restarts} left) after this error: {crash}"
                 )
                 try:
                     async with self._starting:
@@ -153,17 +153,25 @@ class RestartingEngine(EngineWrapper[Engine]):
                 except MaiError as error:
                     crash, uses_restart = EngineCrashed(f"The restart of the {self.side} engine failed: {error}"), True
                     await asyncio.sleep(self._restart_delay_s)
-            self._fatal_error = EngineCrashed(f"{crash} It is not restarted: {no_restart}.")
+            self._fatal_error = EngineCrashed(
+                f"The {self.side} engine is not restarted: {no_restart} The last error: {crash}"
+            )
         except Exception as error:
-            self._fatal_error = EngineCrashed(f"{crash} Its restart failed: {type(error).__name__}: {error}")
+            self._fatal_error = EngineCrashed(
+                f"The restart of the {self.side} engine failed ({type(error).__name__}: {error}). The error before the "
+                f"restart: {crash}"
+            )
         finally:
             self._generation += 1
             self._restarting = None
 
     def _why_no_restart(self, uses_restart: bool) -> str | None:
-        """Return the reason why the engine must not be restarted, or None."""
+        """Return why the engine must not be restarted and what to do, or None."""
         if self._consecutive_crashers >= MAX_CONSECUTIVE_CRASHERS:
-            return f"it crashed on {self._consecutive_crashers} calls in a row"
+            return f"it crashed on {self._consecutive_crashers} calls in a row. Fix the cause, which its log shows."
         if uses_restart and self._restarts_left <= 0:
-            return f"no restarts left (engine_restarts={self._restarts})"
+            return (
+                f"no restarts left (engine_restarts={self._restarts}). Fix the cause, which its log shows, or raise "
+                "engine_restarts."
+            )
         return None

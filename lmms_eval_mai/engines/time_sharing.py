@@ -85,7 +85,10 @@ class TimeSharing:
             try:
                 await engine.sleep()
             except EngineCrashed as error:  # a crashed engine holds no GPU memory; its next call restarts it
-                logger.warning(f"mai_cascade: {error}")
+                logger.warning(
+                    f"mai_cascade: {error} The run continues. If the next call of the {engine.side} engine fails, the "
+                    "engine is restarted."
+                )
 
     async def _notify(self) -> None:
         async with self._changed:

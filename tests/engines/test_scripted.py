@@ -66,11 +66,13 @@ def test_a_missing_script_is_refused_and_its_path_is_named(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"slots": 0}, "slots=0 is invalid: expected a number of at least 1"),
+        ({"slots": 0}, "slots=0 is invalid: expected a whole number of at least 1"),
+        ({"slots": "many"}, "slots=many is invalid: expected a whole number of at least 1"),
+        ({"tokens_per_s": "fast"}, "tokens_per_s=fast is invalid: expected a number of at least 0"),
         ({"time_scale": -1}, "time_scale=-1 is invalid: expected a number of at least 0"),
         ({"death_rate": 1.5}, "death_rate=1.5 is invalid: expected a number from 0 to 1"),
     ],
 )
-def test_an_invalid_option_is_refused(arguments: dict[str, float], words: str) -> None:
+def test_an_invalid_option_is_refused(arguments: dict[str, object], words: str) -> None:
     with pytest.raises(ArgumentError, match=words):
         ScriptedOptions(**arguments)  # type: ignore[arg-type]

@@ -92,9 +92,9 @@ def test_without_vllm_the_error_names_the_command_to_run(monkeypatch: pytest.Mon
 
 def test_ranks_that_would_share_a_gpu_are_refused() -> None:
     last_of_three = Launcher(ranks=3, rank=2)
-    with pytest.raises(ArgumentError, match="small_devices=0 would be the same for each of the 3 ranks"):
+    with pytest.raises(ArgumentError, match="small_devices=0 would give the same GPUs to all 3 ranks"):
         devices("small", 0, 8, last_of_three)
-    with pytest.raises(ArgumentError, match="3 ranks run on this machine and 2 GPUs can be seen"):
+    with pytest.raises(ArgumentError, match="3 ranks run on this machine, but this rank can use only 2 GPUs"):
         devices("small", None, 2, last_of_three)
 
 
@@ -107,7 +107,9 @@ def test_pair_of_a_rank_runs_on_the_gpu_of_the_same_number() -> None:
 def test_devices_are_gpu_numbers_of_this_machine() -> None:
     alone = Launcher()
     assert devices("small", [0, 1], 2, alone) == devices("small", "0+1", 2, alone) == ["0", "1"]
-    with pytest.raises(ArgumentError, match="small_devices=2 names a GPU that does not exist: 2 can be seen"):
+    with pytest.raises(
+        ArgumentError, match="small_devices=2 names a GPU that does not exist: this process can use 2 GPUs"
+    ):
         devices("small", 2, 2, alone)
 
 

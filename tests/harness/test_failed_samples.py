@@ -65,7 +65,8 @@ def test_error_of_an_engine_without_restarts_names_the_samples_that_failed_befor
     answers[0]["fault"], answers[2]["fault"] = "error", "death"
     script = str(write_script("both", answers))
     message = (
-        r"no restarts left \(engine_restarts=0\)\.\nBefore it, 1 samples failed:\n  SampleError: pope_s document 0, "
+        r"^The small engine is not restarted: no restarts left \(engine_restarts=0\)\. .* The last error: .*\n"
+        r"Before it, 1 samples failed:\n  SampleError: pope_s document 0, "
     )
     with pytest.raises(EngineCrashed, match=message):
         evaluate(["pope_s"], {"limit": 3}, engine="scripted", small=script, large=script, max_errors=3,

@@ -36,7 +36,7 @@ def test_run_on_vllm_that_is_killed_has_the_results_of_an_undisturbed_run(demo_r
     assert len(cores) == 2
     core = rng.choice(cores)
     os.kill(core.pid, signal.SIGKILL)
-    _wait_for(output.with_suffix(".log"), "It is restarted (1 of engine_restarts=2 left)")
+    _wait_for(output.with_suffix(".log"), "engine (engine_restarts: 1 of 2 left) after this error: ")
     # At most 16 calls, one a sample on its way, can end without the engine that crashed.
     assert strike(process, journal, after=len(lines_of(journal)) + 30, how=signal.SIGINT, group=True)
     assert process.exitcode == 1  # KeyboardInterrupt, as always in a library

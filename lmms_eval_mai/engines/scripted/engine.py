@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from lmms_eval_mai.engines.arguments import positive_int
 from lmms_eval_mai.engines.base import Call, CallKey, EngineConfig, Identity, Prompt, Sampling
 from lmms_eval_mai.engines.scripted.script import Answer, FaultyScript, RecordedScript, Script
 from lmms_eval_mai.errors import ArgumentError, EngineCrashed, PromptTooLong, SampleError
@@ -48,12 +49,13 @@ class ScriptedOptions:
     """Seed of the faults. The same seed gives the same faults to the same calls."""
 
     def __post_init__(self) -> None:
-        for name, least in (("time_scale", 0), ("slots", 1), ("ttft_s", 0), ("tokens_per_s", 0)):
-            if getattr(self, name) < least:
-                raise ArgumentError(f"{name}={getattr(self, name)} is invalid: expected a number of at least {least}.")
+        object.__setattr__(self, "slots", positive_int("slots", self.slots))
+        for name in ("time_scale", "ttft_s", "tokens_per_s"):
+            if not (_is_number(value := getattr(self, name)) and value >= 0):
+                raise ArgumentError(f"{name}={value} is invalid: expected a number of at least 0.")
         for name in RATES:
-            if not 0 <= getattr(self, name) <= 1:
-                raise ArgumentError(f"{name}={getattr(self, name)} is invalid: expected a number from 0 to 1.")
+            if not (_is_number(value := getattr(self, name)) and 0 <= value <= 1):
+                raise ArgumentError(f"{name}={value} is invalid: expected a number from 0 to 1.")
 
     def rates(self) -> dict[str, float]:
         """Return the name and value of each fault rate."""
@@ -78,12 +80,7 @@ class ScriptedEngine:
     @classmethod
     def from_config(cls, config: EngineConfig, other: EngineConfig | None) -> "ScriptedEngine":
         """Raises `ArgumentError` if the script cannot be read or an argument is invalid."""
-        try:
-            options = ScriptedOptions(**config.arguments)
-        except TypeError as error:
-            raise ArgumentError(
-                f"An argument of the scripted {config.side} engine must be a number: {dict(config.arguments)}."
-            ) from error
+        options = ScriptedOptions(**config.arguments)
         return cls(config.side, RecordedScript(Path(config.model).expanduser()), options)
 
     def validate(self) -> None:
@@ -111,7 +108,10 @@ class ScriptedEngine:
         submitted_at = time.perf_counter()
         answer = self._script(prompt)
         if answer.fault == "error":
-            raise SampleError(f"{prompt.key}: the script of the {self.side} engine has fault=error for this call.")
+            raise SampleError(
+                f"{prompt.key}: the scripted {self.side} engine simulates an error in this call (fault=error in its "
+                "script, or error_rate)."
+            )
         ttft_s, total_s = self._recorded_seconds(answer)
         scale = self._options.time_scale
         async with slots:
@@ -161,7 +161,9 @@ class ScriptedEngine:
 
     def _crash(self, key: CallKey) -> None:
         """Fail all calls in flight. The engine must be started again."""
-        message = f"The scripted {self.side} engine crashed: its script has fault=death for {key}."
+        message = (
+            f"The scripted {self.side} engine simulates a crash in {key} (fault=death in its script, or death_rate)."
+        )
         self._slots = None
         for end in self._answering:
             if not end.done():
@@ -176,6 +178,10 @@ class ScriptedEngine:
             return min(ttft_s, answer.seconds), answer.seconds
         decoding_s = answer.output_tokens / options.tokens_per_s if options.tokens_per_s else 0.0
         return ttft_s, ttft_s + decoding_s
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _set_done(future: "asyncio.Future[None]") -> None:

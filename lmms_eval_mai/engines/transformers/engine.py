@@ -158,8 +158,9 @@ class TransformersEngine:
                     self._assistant = self._load_model(os.path.expanduser(options.assistant_model))
         except Exception as error:
             raise EngineStartError(
-                f"transformers cannot load {self.side}={self._config.model}: {error_text(error)} The engine's "
-                f"arguments: {dict(self._config.arguments) or 'none'}."
+                f"transformers cannot load {self.side}={self._config.model}: {error_text(error).rstrip('.')}. The "
+                f"engine's arguments: {dict(self._config.arguments) or 'none'}. Check the name or path, and the "
+                f"`{self.side}_<argument>` values."
             ) from error
         self._eos_token_ids = reset_generation_config(self._model)
         limit = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)

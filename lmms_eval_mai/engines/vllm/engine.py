@@ -143,7 +143,10 @@ class VllmEngine:
                 break
             await asyncio.sleep(0.1)
         else:
-            raise MaiError(f"The {self.side} engine keeps its prefix cache: a call is still in flight. Wait for it.")
+            raise MaiError(
+                f"The prefix cache of the {self.side} engine cannot be cleared, because a call is still running. Wait "
+                "until the call ends."
+            )
         await self._llm.reset_encoder_cache()
         if self._renderer is not None:
             await self._renderer.clear_caches()

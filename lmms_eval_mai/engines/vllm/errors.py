@@ -37,8 +37,8 @@ def start_error(config: EngineConfig, error: Exception, log: StartLog | None = N
         return EngineStartError(f"{name}. {MISSING_GUARD}")
     reason = (log.root_cause() if log is not None else None) or error_text(error)
     message = (
-        f"{name}: {one_line(reason).rstrip('.')}. Its arguments here: {redacted(config.arguments) or 'none'}. Check "
-        f"the name or path, and the `{config.side}_<argument>` values."
+        f"{name}: {one_line(reason).rstrip('.')}. The engine's arguments: {redacted(config.arguments) or 'none'}. "
+        f"Check the name or path, and the `{config.side}_<argument>` values."
     )
     return EngineStartError(f"{message}\nThe end of its log:\n{text}" if text else message)
 

@@ -84,9 +84,9 @@ def gpu_share(
     own_bytes, other_bytes = _bytes_per_gpu(config, gpus), _bytes_per_gpu(other, other_gpus)
     if own_bytes is None or other_bytes is None:
         logger.warning(
-            f"The size of {config.model if own_bytes is None else other.model} is unknown, so both engines get the "
-            "same share of the GPU's memory. Set small_gpu_memory_utilization and large_gpu_memory_utilization to "
-            "change that."
+            f"mai_cascade: the size of {config.model if own_bytes is None else other.model} is unknown, so both "
+            "engines get the same share of the GPU's memory. Set small_gpu_memory_utilization and "
+            "large_gpu_memory_utilization to change that."
         )
         return GPU_SHARE / 2
     left = GPU_SHARE * total_bytes - own_bytes - other_bytes

@@ -57,8 +57,8 @@ def devices(side: str, given: Any, gpu_count: int, launcher: Launcher) -> list[s
         return _gpu_of_rank(gpu_count, launcher)
     if launcher.ranks > 1:
         raise ArgumentError(
-            f"{side}_devices={given} would be the same for each of the {launcher.ranks} ranks on this machine. Leave "
-            "it out, and each rank takes the GPU of its own number, or start a single process."
+            f"{side}_devices={given} would give the same GPUs to all {launcher.ranks} ranks on this machine. Leave it "
+            "out: each rank then uses the GPU with its own number. Or start a single process."
         )
     parts = given if isinstance(given, list) else str(given).replace(";", ",").replace("+", ",").split(",")
     found = [str(part).strip() for part in parts]
@@ -68,8 +68,8 @@ def devices(side: str, given: Any, gpu_count: int, launcher: Launcher) -> list[s
         raise ArgumentError(f"{side}_devices={given} names GPUs, but vLLM runs on the CPU here. Leave it out.")
     if max(map(int, found)) >= gpu_count:
         raise ArgumentError(
-            f"{side}_devices={given} names a GPU that does not exist: {gpu_count} can be seen. Give numbers from 0 to "
-            f"{gpu_count - 1}."
+            f"{side}_devices={given} names a GPU that does not exist: this process can use {gpu_count} "
+            f"GPU{'s' * (gpu_count != 1)}. Give numbers from 0 to {gpu_count - 1}."
         )
     return found
 
@@ -80,8 +80,9 @@ def _gpu_of_rank(gpu_count: int, launcher: Launcher) -> list[str] | None:
         return None
     if launcher.rank >= gpu_count:
         raise ArgumentError(
-            f"{launcher.ranks} ranks run on this machine and {gpu_count} GPUs can be seen: each rank needs a GPU for "
-            f"its own pair. Start {gpu_count} ranks, or let them share endpoints (small=http://..., large=http://...)."
+            f"{launcher.ranks} ranks run on this machine, but this rank can use only {gpu_count} "
+            f"GPU{'s' * (gpu_count != 1)}. Each rank needs a GPU for its own pair. Start one rank per GPU, or let "
+            "the ranks share endpoints (small=http://..., large=http://...)."
         )
     return [str(launcher.rank)]
 
