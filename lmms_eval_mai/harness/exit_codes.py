@@ -53,7 +53,7 @@ def report_errors_to_user(hint: Callable[[], str] = str) -> Iterator[None]:
                 if more := hint():
                     error.args = (f"{error}\n{more}",)
                 raise
-            _print(f"mai_cascade: {error} {hint()}")
+            _print(f"mai_cascade: {error}\n{hint()}")  # the error may end with lines of a log
             raise SystemExit(1) from None
         except Exception:
             if not _exits_with_error():
@@ -75,7 +75,8 @@ def watch_for_unsaved_results(hint: Callable[[], str]) -> None:
     global _sink
 
     def exit_with_error(message: Any) -> None:
-        _print(f"mai_cascade: lmms-eval cannot write its results ({sys.exc_info()[1]}). {hint()}")
+        problem = f"lmms-eval cannot write its results ({sys.exc_info()[1]})"
+        _print(f"mai_cascade: {problem}. Check --output_path and the free disk space. {hint()}")
         raise SystemExit(1)
 
     if _sink is not None:

@@ -59,7 +59,8 @@ class MaiCascade(lmms):
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
         with report_errors_to_user(), self._stopped_on_error():
             raise MaiError(
-                "mai_cascade generates answers and has no loglikelihood: choose tasks of type generate_until."
+                f"Task {requests[0].task_name} needs log-likelihoods, which mai_cascade does not compute. Choose tasks "
+                "whose output_type is generate_until."
             )
 
     def generate_until(self, requests: list[Instance]) -> list[GenerationResult]:
@@ -161,7 +162,8 @@ def exclude_from_scoring(request: Instance) -> None:
     task = getattr(request.args[1], "__self__", None)
     if task is None or not isinstance(getattr(task, "_instances", None), list):
         raise MaiError(
-            f"{request.args[4]} document {request.args[3]} has no answer, and this version of lmms-eval does not "
-            "let mai_cascade leave it out of the scores. Run with max_errors=0 and fix the document."
+            f"{request.args[4]} document {request.args[3]} has no answer, and with this version of lmms-eval, "
+            "mai_cascade cannot leave it out of the scores. Fix the cause, which the warning above names, or install "
+            "lmms-eval 0.7.3."
         )
     task._instances = [instance for instance in task._instances if instance is not request]

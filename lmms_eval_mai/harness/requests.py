@@ -20,6 +20,8 @@ from lmms_eval_mai.paper.benchmarks import BENCHMARKS, GENERIC
 from lmms_eval_mai.paper.prompts import MAX_TOKENS, VARIANTS, Variant
 from lmms_eval_mai.paper.sample import Sample
 
+_OR_ALLOW_FAILURES = "or allow failed samples with max_errors=N to score without them"
+
 
 def is_padding(request: Any) -> bool:
     """Return whether the request is a copy that lmms-eval adds so that all ranks have the same number of requests.
@@ -93,7 +95,7 @@ def _document_errors(where: str) -> Iterator[None]:
         raise
     except (OSError, SyntaxError, PIL.Image.DecompressionBombError) as error:  # PIL raises these for broken images
         raise UnreadableImage(
-            f"{where}: its image cannot be read ({error}). Repair the dataset, or set max_errors=1 to score without it."
+            f"{where}: its image cannot be read ({error}). Repair the dataset, {_OR_ALLOW_FAILURES}."
         ) from error
     except Exception as error:
         raise SampleError(
@@ -106,13 +108,14 @@ def _question(chat: Sequence[Mapping[str, Any]], variant: Variant | None, where:
     """Return the messages of the task without its instruction. Raises `SampleError` if they ask nothing."""
     messages = tuple(_message(message, where) for message in chat)
     if not messages or messages[-1].role != "user":
-        raise SampleError(f"{where}: its last message is not from the user, so there is nothing to answer.")
+        raise SampleError(
+            f"{where}: the task's messages are empty or do not end with a message of the user, so the model has "
+            f"nothing to answer. Correct doc_to_messages of the task, {_OR_ALLOW_FAILURES}."
+        )
     if variant is not None:  # drop the instruction, the last text of our tasks: every stage has its own
         messages = (*messages[:-1], Message("user", messages[-1].content[:-1]))
     if not any(isinstance(part, str) and part.strip() for message in messages for part in message.content):
-        raise SampleError(
-            f"{where}: its question is empty. Repair the dataset, or set max_errors=1 to score without it."
-        )
+        raise SampleError(f"{where}: its question is empty. Repair the dataset, {_OR_ALLOW_FAILURES}.")
     return messages
 
 
@@ -132,14 +135,23 @@ def _content_part(part: Mapping[str, Any], where: str) -> ContentPart:
     if part["type"] == "text":
         return replace_lone_surrogates(str(part["text"]))
     if part["type"] != "image":
-        raise SampleError(f"{where} holds {part['type']}: mai_cascade takes text and images only.")
+        raise SampleError(
+            f"{where} contains {part['type']}, and mai_cascade supports only text and images. Choose another task, "
+            f"{_OR_ALLOW_FAILURES}."
+        )
     image = part["url"]
     if isinstance(image, str):
         image = PIL.Image.open(image)
     if not isinstance(image, PIL.Image.Image):
-        raise UnreadableImage(f"{where}: its image is a {type(image).__name__}, not an image or the path of one.")
+        raise UnreadableImage(
+            f"{where}: doc_to_messages returned an object of type {type(image).__name__} as an image: expected a PIL "
+            f"image or a path. Correct the task or the dataset, {_OR_ALLOW_FAILURES}."
+        )
     if not (image.width and image.height):
-        raise UnreadableImage(f"{where}: its image has a side of 0 pixels ({image.width} x {image.height}).")
+        raise UnreadableImage(
+            f"{where}: its image has a side of 0 pixels ({image.width} x {image.height}). Repair the dataset, "
+            f"{_OR_ALLOW_FAILURES}."
+        )
     pixels = image if image.mode == "RGB" else image.convert("RGB")
     digest = hashlib.blake2b(f"{pixels.width}x{pixels.height}".encode(), digest_size=16)
     digest.update(pixels.tobytes())
@@ -202,5 +214,8 @@ def _decoding_value(name: str, given: Any) -> float | None:
     except (TypeError, ValueError, OverflowError):
         value = math.nan
     if value != 0 and not (math.isfinite(value) and works(value)):
-        raise ArgumentError(f"{name}={given} of the task or --gen_kwargs is invalid: it must be {expected}.")
+        raise ArgumentError(
+            f"The decoding argument {name}={given} is invalid: expected {expected}. Correct it in --gen_kwargs, or in "
+            "generation_kwargs of the task."
+        )
     return given if isinstance(given, int) else value  # a large seed does not fit a float

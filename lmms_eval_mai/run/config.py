@@ -99,7 +99,7 @@ def _check_sleep(config: Config) -> None:
         raise ArgumentError(f"sleep=true needs two vLLM engines, and mode={config.mode} uses {used}. Leave sleep out.")
 
 
-def parse_literal(value: Any, name: str = "A value") -> Any:
+def parse_literal(value: Any, name: str) -> Any:
     """Convert an engine argument: JSON or Python text of a dict or list, quoted text, or none. Raises
     `ArgumentError`."""
     if not isinstance(value, str):
@@ -151,10 +151,13 @@ def _engine_kind(side: Side, own: Any, both: Any, model: Any) -> str:
     kind: str = _choice(ENGINES)(name, own or ("openai" if is_address else both))
     if is_address != (kind == "openai") and model is not None:
         shown = re.sub(r"//[^/@]*@", "//<redacted>@", str(model))
+        if is_address:
+            raise ArgumentError(
+                f"{side}={shown} is the address of an endpoint, but {name}={kind} is given. Leave {name} out."
+            )
         raise ArgumentError(
-            f"{side}={shown} is {'an address' if is_address else 'not the address'} of an endpoint, and "
-            f"{side}_engine={kind}: "
-            f"{'leave the engine out' if is_address else f'give {side}=http://HOST:PORT/v1'}."
+            f"{name}=openai needs the address of an endpoint, and {side}={shown} is not one. Give "
+            f"{side}=http://HOST:PORT/v1."
         )
     return kind
 
@@ -183,7 +186,8 @@ def _choice(allowed: Iterable[Any]) -> Reader:
 
     def read(name: str, value: Any) -> Any:
         if value not in options:
-            raise ArgumentError(f"{name}={value} is unknown: choose one of {', '.join(map(str, options))}.")
+            shown = [str(option).lower() if isinstance(option, bool) else str(option) for option in options]
+            raise ArgumentError(f"{name}={value} is unknown: choose one of {', '.join(shown)}.")
         return value
 
     return read
@@ -220,7 +224,7 @@ def _journal(name: str, value: Any) -> str | None:
     """Return None for the default folder, `off`, or the given folder. lmms-eval reads true and false as bool."""
     if value is None or value is True or value == "on":
         return None
-    return "off" if value is False else str(parse_literal(value) or "off")
+    return "off" if value is False else str(parse_literal(value, name) or "off")
 
 
 READERS: dict[str, Reader] = {

@@ -54,7 +54,9 @@ def _read(pair: Any, path: Path) -> dict[str, Any]:
     try:
         preset = yaml.safe_load(path.read_text())
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ArgumentError(f"pair={pair}: {path} cannot be read ({' '.join(str(error).split())}).") from None
+        raise ArgumentError(
+            f"pair={pair}: {path} cannot be read ({' '.join(str(error).split())}). Check the path and the YAML syntax."
+        ) from None
     if not isinstance(preset, dict) or not all(isinstance(preset.get(side), str) for side in ("small", "large")):
         raise ArgumentError(f"pair={pair}: {path} must be a mapping of model arguments with `small` and `large`.")
     # lmms-eval passes nested values as text, and so does a preset.

@@ -149,7 +149,8 @@ class Session:
     def _add_failures_to_message(self, error: MaiError) -> None:
         meter = self.totals.meter
         if meter.failed():
-            error.args = (f"{error}\nBefore it, {meter.failed():,} samples failed:\n{meter.failures}\n",)
+            failed = f"{meter.failed():,} sample{'s' * (meter.failed() != 1)} failed"
+            error.args = (f"{error}\nBefore this error, {failed}:\n{meter.failures}\n",)
 
     def _too_many_errors_text(self) -> str:
         meter = self.totals.meter
@@ -190,7 +191,8 @@ async def _convert_unexpected_error(sample: Sample, running: Awaitable[Trace]) -
         logger.opt(exception=error).debug("mai_cascade: unexpected error")
         raise SampleError(
             f"{sample.task} document {sample.doc_id}: {type(error).__name__}: {error}. This is an error in "
-            "lmms-eval-mai or in lmms-eval's parser. Please report it."
+            "lmms-eval-mai or in lmms-eval's parser. Please run the command again with --verbosity DEBUG and report "
+            "the traceback that the log then shows."
         ) from error
 
 

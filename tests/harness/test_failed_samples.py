@@ -66,7 +66,7 @@ def test_error_of_an_engine_without_restarts_names_the_samples_that_failed_befor
     script = str(write_script("both", answers))
     message = (
         r"^The small engine is not restarted: no restarts left \(engine_restarts=0\)\. .* The last error: .*\n"
-        r"Before it, 1 samples failed:\n  SampleError: pope_s document 0, "
+        r"Before this error, 1 sample failed:\n  SampleError: pope_s document 0, "
     )
     with pytest.raises(EngineCrashed, match=message):
         evaluate(["pope_s"], {"limit": 3}, engine="scripted", small=script, large=script, max_errors=3,

@@ -59,7 +59,7 @@ def test_limit_of_the_task_applies_to_its_own_prompt_and_max_new_tokens_to_every
 def test_decoding_value_that_cannot_work_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(ArgumentError) as error:
         sampling({**TASK, name: value}, "S", "R", None)
-    assert str(error.value).startswith(f"{name}={value} of the task or --gen_kwargs is invalid: it must be a ")
+    assert str(error.value).startswith(f"The decoding argument {name}={value} is invalid: expected a ")
 
 
 @pytest.mark.parametrize("value", [None, 0, 0.0, ""])

@@ -98,7 +98,7 @@ def test_each_side_may_have_another_engine() -> None:
     ],
 )
 def test_engine_arguments_that_lmms_eval_leaves_as_text_are_decoded(text: str, value: Any) -> None:
-    assert parse_literal(text) == value
+    assert parse_literal(text, "name") == value
     assert parse_text(f"small_mm_processor_kwargs={text}").small.arguments == {"mm_processor_kwargs": value}
 
 
@@ -134,6 +134,8 @@ def test_a_mode_of_one_model_needs_only_that_model() -> None:
         ("call_timeout=0", ["call_timeout=0"]),
         ("engine_restarts=-1", ["engine_restarts=-1"]),
         ("on_overflow=drop", ["on_overflow=drop", "truncate, error"]),
+        ("sleep=1.5", ["sleep=1.5", "choose one of true, false"]),
+        ("journal=[x", ["journal is neither JSON nor a Python literal"]),
         ("anls_threshold=2", ["anls_threshold=2", "at most 1"]),
         ("chartqa_match=fuzzy", ["chartqa_match=fuzzy", "exact, relaxed"]),
         ("engine=scripted,small=a.jsonl", ["large=PATH"]),
