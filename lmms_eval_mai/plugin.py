@@ -61,7 +61,7 @@ def install() -> None:
         elif not any(isinstance(finder, _TasksFinder) for finder in sys.meta_path):
             sys.meta_path.insert(0, _TasksFinder())
     except Exception as error:
-        _warn("its tasks are not available", error)
+        _warn("the tasks of lmms-eval-mai are not available", error)
 
 
 def _wrap_task_manager(tasks: ModuleType) -> None:
@@ -80,7 +80,7 @@ def _wrap_task_manager(tasks: ModuleType) -> None:
             ours = original(self, include_path=[str(task_dir())], include_defaults=False)
             return {**ours, **index}  # if a name exists twice, the task of lmms-eval or of the user wins
         except Exception as error:
-            _warn(f"its tasks in {task_dir()} are not available", error)
+            _warn(f"the tasks in {task_dir()} are not available", error)
             return index
 
     initialize_tasks._lmms_eval_mai = True  # type: ignore[attr-defined]
@@ -118,7 +118,7 @@ class _TasksLoader(importlib.abc.Loader):
         try:
             _wrap_task_manager(module)
         except Exception as error:
-            _warn("its tasks are not available", error)
+            _warn("the tasks of lmms-eval-mai are not available", error)
 
 
 _warned: set[str] = set()
@@ -128,7 +128,10 @@ def _warn(consequence: str, error: Exception) -> None:
     """Warn once, although lmms-eval looks for its tasks several times in a run."""
     from loguru import logger
 
-    message = f"lmms-eval-mai: {consequence}: {type(error).__name__}: {error}"
+    message = (
+        f"lmms-eval-mai: {consequence} ({type(error).__name__}: {error}). All other models and tasks can be used. Run "
+        "`lmms-eval-mai doctor`."
+    )
     if message not in _warned:
         _warned.add(message)
         logger.warning(message)

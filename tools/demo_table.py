@@ -55,7 +55,9 @@ def read(folder: Path, mode: str) -> Logged:
     """Read the newest run. Exits with a message if `folder` holds no run of shapes_s in this mode."""
     files = sorted(folder.rglob("*_samples_shapes_s.jsonl"), key=lambda file: file.stat().st_mtime)
     if not files:
-        raise SystemExit(f"{folder} holds no samples of shapes_s. Run lmms-eval with --log_samples and this folder.")
+        raise SystemExit(
+            f"{folder} contains no samples of shapes_s. Run lmms-eval with --log_samples and --output_path {folder}."
+        )
     samples = [json.loads(line) for line in files[-1].read_text().split("\n") if line]
     results = json.loads(Path(str(files[-1]).replace("_samples_shapes_s.jsonl", "_results.json")).read_text())
     run = Logged(sorted(samples, key=lambda record: record["doc_id"]), results["throughput"]["total_elapsed_time"])
@@ -127,8 +129,8 @@ def main() -> None:
     documents = [[record["doc_id"] for record in run.samples] for run in (mai, full_rt)]
     if documents[0] != documents[1]:
         raise SystemExit(
-            f"The two runs have {len(documents[0])} and {len(documents[1])} documents, not the same ones. "
-            "Run both with the same --limit."
+            f"The two runs have different documents ({len(documents[0])} and {len(documents[1])} of them). Run both "
+            "with the same --limit."
         )
     print(f"\nThe demo pair on {len(mai.samples)} documents of shapes (a demonstration, not a benchmark result):\n")
     rows = [short_row("small S", "small", mai), short_row("large S", "large", mai)]

@@ -52,11 +52,11 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument(
         "--model",
         default=None,
-        help="accepted so that a whole lmms-eval command can be pasted; without --model_args, the default arguments "
-        "are checked",
+        help="accepted, so that a whole lmms-eval command can be pasted. With --model and without --model_args, the "
+        "default arguments are checked",
     )
-    doctor.add_argument("--model_args", default=None, help="as in lmms-eval")
-    doctor.add_argument("--tasks", default=None, help="as in lmms-eval")
+    doctor.add_argument("--model_args", default=None, help="check these model arguments (format as in lmms-eval)")
+    doctor.add_argument("--tasks", default=None, help="check that these tasks exist (format as in lmms-eval)")
     return parser
 
 

@@ -41,7 +41,7 @@ def examine(model_args: str | None = None, tasks: str | None = None) -> Iterator
         config, finding = check_arguments(model_args)
         yield finding
     yield from _packages()
-    yield _tried("devices", _devices, "`pip install torch`.")
+    yield _tried("devices", _devices, "Run `pip install torch psutil`.")
     yield from _registered([task for task in (tasks or "").split(",") if task])
     yield from check_engines(config)
 
@@ -50,9 +50,9 @@ def report(findings: Iterable[Finding]) -> int:
     """Print the findings as they come. Returns the exit code."""
     problems = 0
     for finding in findings:
-        mark = "ok" if finding.ok else "PROBLEM" if finding.required else "-"
+        mark = "ok" if finding.ok else "PROBLEM" if finding.required else "optional"
         problems += mark == "PROBLEM"
-        print(f"{mark:>7}  {finding.name:<14} {finding.text}", flush=True)
+        print(f"{mark:>8}  {finding.name:<14} {finding.text}", flush=True)
     print(f"\n{problems} problem{'s' * (problems != 1)}." if problems else "\nNo problem found.")
     return 1 if problems else 0
 
@@ -75,11 +75,11 @@ def _packages() -> Iterator[Finding]:
     version = sys.version.split()[0]
     yield Finding("python", supported, version if supported else f"{version}. Use Python 3.11 or 3.12.")
     remedies = {
-        "lmms_eval": "`pip install lmms-eval`.",
-        "torch": "`pip install torch`.",
-        "transformers": "`pip install transformers`. engine=transformers needs it.",
-        "openai": "`pip install openai`. Endpoints (small=http://...) need it.",
-        "vllm": f"engine=vllm needs it. {INSTALL}",
+        "lmms_eval": "Run `pip install lmms-eval`.",
+        "torch": "Run `pip install torch`.",
+        "transformers": "Run `pip install transformers`, if you want engine=transformers.",
+        "openai": "Run `pip install openai`, if you want endpoints (small=http://...).",
+        "vllm": f"engine=vllm needs vllm. {INSTALL}",
     }
     for name, remedy in remedies.items():
         try:
@@ -119,7 +119,8 @@ def _registered(tasks: list[str]) -> Iterator[Finding]:
         get_model(MODEL_ID)
         known = set(TaskManager().all_tasks)
     except Exception as error:
-        yield Finding("model", False, f"{_error_text(error)} Install lmms-eval-mai again.")
+        text = f"cannot be loaded ({_error_text(error).rstrip('.')}). Install lmms-eval-mai again."
+        yield Finding("model", False, text)
         return
     yield Finding("model", True, f"lmms-eval knows {MODEL_ID}")
     ours = {path.stem for path in task_dir().rglob("*.yaml") if path.parent.name != "groups"}
@@ -165,7 +166,7 @@ def _tried(name: str, find: Callable[[], str], remedy: str) -> Finding:
     try:
         return Finding(name, True, find())
     except Exception as error:
-        return Finding(name, False, f"{_error_text(error)} {remedy}")
+        return Finding(name, False, f"cannot be checked ({_error_text(error).rstrip('.')}). {remedy}")
 
 
 def _error_text(error: Exception) -> str:

@@ -52,4 +52,4 @@ def test_failed_optional_check_is_not_a_problem(capsys: pytest.CaptureFixture[st
         doctor.Finding("vllm", False, "cannot be imported. Install it.", required=False),
     ]
     assert doctor.report(findings) == 0
-    assert "-  vllm           cannot be imported. Install it." in capsys.readouterr().out
+    assert "optional  vllm           cannot be imported. Install it." in capsys.readouterr().out

@@ -97,8 +97,8 @@ def test_runs_that_cannot_be_compared_are_refused(mai: Path, tmp_path: Path, mon
     for folders, words in (
         ((three, mai), "not from a run with mode=cascade"),
         ((mai, mai), "not from a run with mode=transfer"),
-        ((mai, two), "have 3 and 2 documents"),
-        ((mai, empty), "holds no samples of shapes_s"),
+        ((mai, two), r"have different documents \(3 and 2 of them\)"),
+        ((mai, empty), "contains no samples of shapes_s"),
     ):
         with pytest.raises(SystemExit, match=words):
             show(monkeypatch, *folders)

@@ -17,7 +17,9 @@ def check(page: str = "docs/troubleshooting.md") -> None:
     texts = [text for path in (ROOT / "lmms_eval_mai").rglob("*.py") for text in _texts(path)]
     quoted = re.findall(r"^### `(.+)`$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
     missing = [message for message in quoted if not any(_pattern(message).search(text) for text in texts)]
-    if missing or not quoted:
+    if not quoted:
+        raise ValueError(f"{page} has no heading of the form ### `message`.")
+    if missing:
         raise ValueError(f"{page} has messages that no file of lmms_eval_mai contains: {missing}")
 
 
