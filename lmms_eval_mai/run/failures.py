@@ -13,8 +13,8 @@ SHOWN_DOCUMENTS = 10
 class Failures:
     """The failed samples of a run. Its size does not depend on the number of samples.
 
-    Two errors have the same cause if they are of one kind and their messages differ only in numbers, such as the
-    document's or the prompt's length.
+    Errors are counted as one cause if they have the same type and their messages differ only in numbers, for example in
+    the number of the document or in the length of the prompt.
     """
 
     def __init__(self) -> None:
@@ -22,17 +22,22 @@ class Failures:
         """Kind of error -> number of samples that failed with it."""
         self._causes: dict[str, _Cause] = {}
 
-    def add(self, sample: SampleKey, error: SampleError) -> bool:
-        """Count a failed sample. Returns whether it is the first one of its cause."""
+    def add(self, sample: SampleKey, error: SampleError) -> SampleKey | None:
+        """Count a failed sample. Returns the earlier sample whose message is kept for its cause.
+
+        None: the message of this sample must be logged, because the sample is the first of its cause, or because its
+        cause is not among the first `SHOWN_CAUSES`, which are the only ones that are kept.
+        """
         text = f"{type(error).__name__}: {error}"
         self.kinds[type(error).__name__] += 1
         key = re.sub(r"\d+", "0", text)
         cause = self._causes.get(key)
         if cause is not None:
             cause.add(sample)
-        elif len(self._causes) < SHOWN_CAUSES:
-            self._causes[key] = _Cause(text)
-        return cause is None
+            return cause.first
+        if len(self._causes) < SHOWN_CAUSES:
+            self._causes[key] = _Cause(sample, text)
+        return None
 
     def count(self) -> int:
         """Return the number of failed samples."""
@@ -48,7 +53,8 @@ class Failures:
 class _Cause:
     """One cause: the message of its first error, and the other samples that failed for it."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, first: SampleKey, text: str) -> None:
+        self.first = first
         self.others = 0
         self._text = text
         self._samples: list[SampleKey] = []
@@ -63,13 +69,13 @@ class _Cause:
         if not self.others:
             return self._text
         more = self.others - len(self._samples)
-        documents = ", ".join(map(name, sorted(self._samples))) + (
+        documents = ", ".join(map(sample_name, sorted(self._samples))) + (
             f" and {more:,} more, named in the log above" if more else ""
         )
-        return f"{self._text} {self.others:,} more for the same cause: {documents}."
+        return f"{self._text} {self.others:,} more with a similar message: {documents}."
 
 
-def name(sample: SampleKey) -> str:
-    """Return a sample's name for messages, such as `pope_s document 12`."""
+def sample_name(sample: SampleKey) -> str:
+    """Return a sample's name for messages, such as `pope_s document 12, repeat 1`."""
     task, document, repeat = sample
-    return f"{task} document {document}" + (f" repeat {repeat}" if repeat else "")
+    return f"{task} document {document}" + (f", repeat {repeat}" if repeat else "")

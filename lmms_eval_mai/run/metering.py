@@ -66,8 +66,8 @@ class Meter:
         for call in trace.calls:
             totals.usage[call.key.side] += Usage.of(call)
 
-    def add_error(self, sample: SampleKey, error: SampleError) -> bool:
-        """Count a failed sample. Returns whether it is the first one of its cause."""
+    def add_error(self, sample: SampleKey, error: SampleError) -> SampleKey | None:
+        """Count a failed sample. Returns the earlier sample with a similar message (`Failures.add`), or None."""
         self.tasks.setdefault(sample[0], TaskTotals()).failed += 1
         return self.failures.add(sample, error)
 

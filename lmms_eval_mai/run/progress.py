@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from lmms_eval_mai.errors import SampleError
 from lmms_eval_mai.paper.sample import Trace
-from lmms_eval_mai.run.failures import name
+from lmms_eval_mai.run.failures import sample_name
 from lmms_eval_mai.run.journal.files import SampleKey
 from lmms_eval_mai.run.journal.journal import Journal
 from lmms_eval_mai.run.metering import RunTotals
@@ -75,9 +75,15 @@ class Progress:
 
     async def _add_error(self, index: int, error: SampleError) -> None:
         sample = self.keys[index]
-        text = f"{name(sample)} failed for the same cause as an earlier sample"
-        if self.totals.meter.add_error(sample, error):
-            text = f"sample failed and is not scored: {type(error).__name__}: {error}"
+        earlier = self.totals.meter.add_error(sample, error)
+        kind = type(error).__name__
+        if earlier is None:
+            text = f"sample failed and is not scored: {kind}: {error}"
+        else:
+            text = (
+                f"{sample_name(sample)} failed and is not scored: {kind}, with a message like that of "
+                f"{sample_name(earlier)}."
+            )
         with tqdm.external_write_mode():
             logger.warning(f"mai_cascade: {text}")
         if self.journal is not None:

@@ -34,7 +34,7 @@ def test_failed_samples_are_counted_and_not_scored(
     assert [cell.strip() for cell in row.strip("|").split("|")][:4] == [task, "9", "3", "3 (33.33%)"]
     assert "3 samples have no answer and are left out of all scores: 3 MissingAnswer" in printed
     assert f"  MissingAnswer: {tmp_path}/" in printed and "doc_id 9" in printed
-    assert f"2 more for the same cause: {task} document 10, {task} document 11." in printed
+    assert f"2 more with a similar message: {task} document 10, {task} document 11." in printed
     assert results["throughput"]["avg_not_answered_share"] == 3 / 12
     # lmms-eval's response cache did not store them as answers: with complete scripts, they are answered.
     whole = pope_scripts(write_script, task, rows=12, two_stage=task.endswith("s2"))

@@ -1,6 +1,9 @@
 """What a run shows: its progress line and its final table."""
 
+import asyncio
+
 import pytest
+from loguru import logger
 
 from lmms_eval_mai.engines.base import Call, CallKey
 from lmms_eval_mai.errors import MissingAnswer, UnreadableImage
@@ -9,7 +12,7 @@ from lmms_eval_mai.run.config import Config, parse
 from lmms_eval_mai.run.failures import SHOWN_CAUSES
 from lmms_eval_mai.run.final_table import table
 from lmms_eval_mai.run.metering import RunTotals
-from lmms_eval_mai.run.progress import progress_bar
+from lmms_eval_mai.run.progress import Progress, progress_bar
 
 
 def config(mode: str) -> Config:
@@ -54,7 +57,9 @@ def test_table_counts_the_samples_without_an_answer_and_groups_them_by_cause() -
     assert cells(text, 1)[:3] == ["pope_s", "1", "13"]
     assert "13 samples have no answer and are left out of all scores: 12 MissingAnswer, 1 UnreadableImage." in text
     first, second = text.strip().splitlines()[-2:]
-    assert first.startswith("  MissingAnswer: no answer to document 0. 11 more for the same cause: pope_s document 1, ")
+    assert first.startswith(
+        "  MissingAnswer: no answer to document 0. 11 more with a similar message: pope_s document 1, "
+    )
     assert first.endswith("pope_s document 10 and 1 more, named in the log above.")
     assert second == "  UnreadableImage: pope_s document 12: its image cannot be read."
 
@@ -62,9 +67,24 @@ def test_table_counts_the_samples_without_an_answer_and_groups_them_by_cause() -
 def test_table_bounds_the_number_of_causes_and_counts_the_rest() -> None:
     found = totals({"agree_short": 1})
     causes = [MissingAnswer("cause " + "x" * number) for number in range(SHOWN_CAUSES + 2)]
-    assert all(found.meter.add_error(("pope_s", 0, 0), cause) for cause in causes)
+    assert all(found.meter.add_error(("pope_s", 0, 0), cause) is None for cause in causes)
     text = table(found, config("cascade"))
     assert text.count("  MissingAnswer: cause") == SHOWN_CAUSES and "... and 2 more, named in the log above" in text
+
+
+def test_a_failed_sample_with_a_message_like_an_earlier_one_is_logged_with_the_name_of_that_sample() -> None:
+    logged: list[str] = []
+    keys = [("pope_s", 0, 0), ("pope_s", 1, 1)]
+    progress = Progress(keys, RunTotals(), None, 2, progress_bar(2, shown=False))
+    sink = logger.add(lambda message: logged.append(message.record["message"]), level="WARNING")
+    for index in range(2):
+        assert asyncio.run(progress.report(index, MissingAnswer(f"no answer to document {index}.")))
+    logger.remove(sink)
+    assert logged == [
+        "mai_cascade: sample failed and is not scored: MissingAnswer: no answer to document 0.",
+        "mai_cascade: pope_s document 1, repeat 1 failed and is not scored: MissingAnswer, with a message like that of "
+        "pope_s document 0.",
+    ]
 
 
 def test_progress_in_a_log_file_is_two_short_texts_and_not_one_per_sample(capsys: pytest.CaptureFixture[str]) -> None:
