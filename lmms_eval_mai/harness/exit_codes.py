@@ -75,8 +75,10 @@ def watch_for_unsaved_results(hint: Callable[[], str]) -> None:
     global _sink
 
     def exit_with_error(message: Any) -> None:
-        problem = f"lmms-eval cannot write its results ({sys.exc_info()[1]})"
-        _print(f"mai_cascade: {problem}. Check --output_path and the free disk space. {hint()}")
+        _print(
+            f"mai_cascade: lmms-eval cannot write its results ({sys.exc_info()[1]}). Check --output_path and the free "
+            f"disk space. {hint()}"
+        )
         raise SystemExit(1)
 
     if _sink is not None:
