@@ -128,9 +128,9 @@ def _warn(consequence: str, error: Exception) -> None:
     """Warn once, although lmms-eval looks for its tasks several times in a run."""
     from loguru import logger
 
+    cause = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".")
     message = (
-        f"lmms-eval-mai: {consequence} ({type(error).__name__}: {error}). All other models and tasks can be used. Run "
-        "`lmms-eval-mai doctor`."
+        f"lmms-eval-mai: {consequence} ({cause}). All other models and tasks can be used. Run `lmms-eval-mai doctor`."
     )
     if message not in _warned:
         _warned.add(message)

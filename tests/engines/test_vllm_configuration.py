@@ -25,7 +25,7 @@ from lmms_eval_mai.run.config import parse
     [
         ({"small": "/no/such/checkpoint"}, ArgumentError, ["/no/such/checkpoint", "config.json"]),
         ({"small_max_model_length": 5}, ArgumentError, ["max_model_length", "max_model_len"]),
-        ({"pretrained": "x"}, ArgumentError, ["pretrained", "small=... and large=..."]),
+        ({"pretrained": "x"}, ArgumentError, ["pretrained", "small=NAME and large=NAME"]),
         ({"small_devices": "first"}, ArgumentError, ["small_devices=first", "[0,1]"]),
         ({"small_devices": 3}, ArgumentError, ["small_devices=3", "CPU"]),
         ({"dtype": "int3"}, EngineStartError, ["small=", "int3"]),

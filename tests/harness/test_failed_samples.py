@@ -65,7 +65,7 @@ def test_error_of_an_engine_without_restarts_names_the_samples_that_failed_befor
     answers[0]["fault"], answers[2]["fault"] = "error", "death"
     script = str(write_script("both", answers))
     message = (
-        r"^The small engine is not restarted: no restarts left \(engine_restarts=0\)\. .* The last error: .*\n"
+        r"^The (small|large) engine is not restarted: no restarts left \(engine_restarts=0\)\. .* The last error: .*\n"
         r"Before this error, 1 sample failed:\n  SampleError: pope_s document 0, "
     )
     with pytest.raises(EngineCrashed, match=message):

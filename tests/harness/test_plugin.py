@@ -89,7 +89,8 @@ def test_broken_task_file_disables_only_our_tasks_with_one_warning(run: Run, tmp
         path=tmp_path,
     )
     assert printed == [str(tmp_path / "lmms_eval_mai" / "__init__.py"), "True False False", "MaiCascade"]
-    assert len(warnings) == 1 and "its tasks in" in warnings[0] and "not available" in warnings[0]
+    assert len(warnings) == 1 and "Run `lmms-eval-mai doctor`" in warnings[0]
+    assert f"the tasks in {tmp_path / 'task_configs'} are not available (ParserError: " in warnings[0]
 
 
 @pytest.mark.parametrize(

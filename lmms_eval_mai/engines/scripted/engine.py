@@ -22,6 +22,10 @@ __all__ = ["Answer", "RecordedScript", "Script", "ScriptedEngine", "ScriptedOpti
 RATES = ("error_rate", "garbage_rate", "hang_rate", "death_rate")
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 @dataclass(frozen=True)
 class ScriptedOptions:
     """Arguments of the engine, `small_<name>` / `large_<name>` / `<name>` for both."""
@@ -178,10 +182,6 @@ class ScriptedEngine:
             return min(ttft_s, answer.seconds), answer.seconds
         decoding_s = answer.output_tokens / options.tokens_per_s if options.tokens_per_s else 0.0
         return ttft_s, ttft_s + decoding_s
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _set_done(future: "asyncio.Future[None]") -> None:
