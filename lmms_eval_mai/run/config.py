@@ -42,7 +42,7 @@ class Config:
     max_open_samples: int = 256
     """Number of samples processed at the same time. Their images are in memory."""
     max_new_tokens: int | None = None
-    """Limits the output tokens of every call."""
+    """Limits the output tokens of every call. Without it, the limits are 1,024 for an answer and 4,096 for thinking."""
     sleep: bool = False
     """For a GPU that cannot hold both models: the two vLLM engines take turns on it, and the engine that waits sleeps.
     `sleep_mode` is another name for it. Not tested on a GPU yet."""
