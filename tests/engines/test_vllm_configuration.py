@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -15,7 +16,7 @@ from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.vllm import memory
 from lmms_eval_mai.engines.vllm.arguments import UNIPROC_EXECUTOR
 from lmms_eval_mai.engines.vllm.configuration import configure
-from lmms_eval_mai.engines.vllm.placement import ChildEnvironment, Launcher, devices
+from lmms_eval_mai.engines.vllm.placement import THREADS_SET_BY_VLLM, ChildEnvironment, Launcher, devices, environment
 from lmms_eval_mai.errors import ArgumentError, EngineStartError, EngineUnavailable
 from lmms_eval_mai.run.config import parse
 
@@ -167,6 +168,27 @@ def test_engines_start_one_after_the_other_only_if_one_measures_memory_that_they
     first, second = engines_of(tmp_path, small=small, large=large)
     assert memory.starts_alone(first, second, *gpus, platform) is alone
     assert memory.starts_alone(second, first, *reversed(gpus), platform) is alone
+
+
+@pytest.mark.parametrize(
+    ("launched", "threads", "expected"),
+    [(True, "1", "6 1"), (True, "12", "12 None"), (True, None, "None None"), (False, "1", "1 None")],
+)
+def test_engine_on_a_gpu_loads_its_weights_with_its_share_of_the_cores_instead_of_a_launchers_one_thread(
+    monkeypatch: pytest.MonkeyPatch, launched: bool, threads: str | None, expected: str
+) -> None:
+    """`expected`: in an engine's process, the number of threads, and whether vLLM may lower it later."""
+    for name, value in {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}.items() if launched else ():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if threads is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(24)))  # a machine with 24 cores
+    with ChildEnvironment(environment(["0"], 2, "cuda")):
+        program = f"import os; print(os.getenv('OMP_NUM_THREADS'), os.getenv('{THREADS_SET_BY_VLLM}'))"
+        seen = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert seen.strip() == expected
+    assert os.environ.get("OMP_NUM_THREADS") == threads
 
 
 def test_two_starts_at_the_same_time_do_not_mix_their_environments(monkeypatch: pytest.MonkeyPatch) -> None:

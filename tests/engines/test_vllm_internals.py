@@ -9,7 +9,7 @@ from pathlib import Path
 
 from support.engines import Running
 
-from lmms_eval_mai.engines.vllm import internals, logs, processes
+from lmms_eval_mai.engines.vllm import internals, logs, placement, processes
 
 
 def test_attributes_of_vllm_exist(vllm: Running) -> None:
@@ -29,7 +29,7 @@ def test_messages_and_names_of_vllm_exist() -> None:
     files = Path(vllm.__file__).parent.rglob("*.py")
     source = re.sub(r'"\s*\n\s*f?"', "", "\n".join(file.read_text() for file in files))  # joins texts of several lines
     source = source.replace("%s is not found in LD_PRELOAD", "libtcmalloc is not found in LD_PRELOAD")
-    names = (*logs.HARMLESS, *logs.START_FAILURES, processes.COORDINATOR, processes.CORE)
+    names = (*logs.HARMLESS, *logs.START_FAILURES, processes.COORDINATOR, processes.CORE, placement.THREADS_SET_BY_VLLM)
     elsewhere = ["libiomp is not found in LD_PRELOAD", "Qwen3VL video processing does not apply"]
     assert [name for name in names if name not in source] == elsewhere
 

@@ -9,6 +9,7 @@ exist. Besides these, the following names are not part of vLLM's documented inte
 - `BaseRenderer.render_messages_async`, `tokenize_prompts_async`, `process_for_engine_async`, `default_chat_tok_params`
   (renderer.py), and `get_mm_processor` (renderer_sharing.py);
 - the names of the processes: `EngineCore`, `EngineCore_DP<n>`, `VLLM_DP_Coordinator` (processes.py);
+- the environment variable `placement.THREADS_SET_BY_VLLM`;
 - the messages in `logs.HARMLESS` and `logs.START_FAILURES`.
 """
 

@@ -18,6 +18,8 @@ LAUNCHER_VARIABLES = (
 group."""
 
 BOUND_THREADS = "VLLM_CPU_OMP_THREADS_BIND"
+THREADS_SET_BY_VLLM = "VLLM_OMP_NUM_THREADS_SET_BY_VLLM"
+"""If it is 1, vLLM regards OMP_NUM_THREADS as its own choice for the time in which the weights are loaded."""
 
 _environment_lock = threading.Lock()
 """Held while `os.environ` has the variables of one engine. Two engines may start at the same time."""
@@ -103,7 +105,24 @@ def environment(gpus: list[str] | None, workers: int, platform: Platform) -> dic
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         numbers = visible.split(",") if visible else None
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(numbers[int(gpu)] if numbers else gpu for gpu in gpus)
-    return variables
+    return variables | _loading_threads(workers)
+
+
+def _loading_threads(workers: int) -> dict[str, str]:
+    """Return the variables that replace a launcher's OMP_NUM_THREADS=1, with which the weights load slowly.
+
+    Without the variable, the engines of all ranks would each start one thread per core. With the mark, vLLM uses one
+    thread again after the weights are loaded. A user's own number of threads is kept.
+    """
+    launcher = Launcher.from_environment()
+    if launcher.rank is None or os.environ.get("OMP_NUM_THREADS") != "1":
+        return {}
+    return {"OMP_NUM_THREADS": str(_threads_per_worker(launcher, workers)), THREADS_SET_BY_VLLM: "1"}
+
+
+def _threads_per_worker(launcher: Launcher, workers: int) -> int:
+    """Return the cores of this machine divided among the workers of all ranks."""
+    return max(1, len(os.sched_getaffinity(0)) // (launcher.ranks * workers))
 
 
 def threads_are_bound() -> bool:
@@ -120,8 +139,8 @@ def _cpu_threads(workers: int) -> dict[str, str]:
     """
     if threads_are_bound():
         return {}
-    threads = len(os.sched_getaffinity(0)) // (Launcher.from_environment().ranks * workers)
-    return {BOUND_THREADS: "nobind", "OMP_NUM_THREADS": str(max(1, threads))}
+    threads = _threads_per_worker(Launcher.from_environment(), workers)
+    return {BOUND_THREADS: "nobind", "OMP_NUM_THREADS": str(threads)}
 
 
 class ChildEnvironment:
