@@ -57,7 +57,7 @@ def test_import_of_the_package_imports_nothing_heavy() -> None:
     assert run(f"import sys, lmms_eval_mai; print([name for name in {HEAVY} if name in sys.modules])") == ["[]"]
 
 
-def test_typo_in_an_engine_argument_is_refused_without_importing_an_engines_library() -> None:
+def test_public_parse_names_a_typo_without_importing_an_engines_library() -> None:
     lines = run(
         "import sys, lmms_eval_mai\n"
         "for given in ({'max_model_length': 8}, {'engine': 'transformers', 'batchsize': 8},\n"

@@ -27,7 +27,7 @@ print("imported:", *(name for name in ("vllm", "torch", "transformers", "openai"
         ({"pair": "demo", "engine": "transformers", "batchsize": 5}, ["transformers engine (small)", "batch_size"]),
     ],
 )
-def test_a_typo_in_an_engine_argument_is_refused_without_importing_the_engines_library(
+def test_message_about_a_typo_suggests_the_right_argument_and_comes_before_the_import_of_the_engines_library(
     arguments: dict[str, object], words: list[str]
 ) -> None:
     child = subprocess.run([sys.executable, "-c", TYPO.format(arguments=arguments)], capture_output=True, text=True)

@@ -11,7 +11,7 @@ import pytest
 from scripted_server import ScriptedServer
 from support.endpoints import SAMPLING, call, noise_image, prompt, with_servers
 
-from lmms_eval_mai.engines.base import Call, Sampling
+from lmms_eval_mai.engines.base import Call, Image, Sampling
 from lmms_eval_mai.engines.openai.engine import OpenAIEngine
 from lmms_eval_mai.engines.openai.images import _ENCODINGS
 from lmms_eval_mai.errors import CallTimeout, EngineCrashed, EngineStartError, PromptTooLong, SampleError
@@ -48,7 +48,7 @@ def test_a_retry_waits_as_long_as_the_server_asks() -> None:
     assert with_servers([server], timed) >= 2
 
 
-def test_a_retry_after_retry_for_seconds_is_not_waited_for() -> None:
+def test_a_retry_after_header_longer_than_retry_for_fails_the_sample_at_once() -> None:
     server = ScriptedServer()
     server.faults.append((429, {"Retry-After": "3600"}))
     error = with_servers([server], call)
@@ -193,19 +193,35 @@ def test_a_cancelled_call_frees_its_slot() -> None:
     assert isinstance(with_servers([server], cancel, concurrency=1), Call)
 
 
-def test_an_image_is_sent_without_loss_encoded_once_and_made_smaller_if_max_pixels_asks() -> None:
-    server, image = ScriptedServer(), noise_image((400, 300))
+def sent_images(server: ScriptedServer, image: Image, **options: Any) -> list[str]:
+    """Send an image twice at the same time. Returns the URLs of the image in the requests."""
 
     async def call_twice(engine: OpenAIEngine) -> None:
         await asyncio.gather(*(engine.generate(prompt(0, image), SAMPLING) for _ in range(2)))
 
-    with_servers([server], call_twice)
-    with_servers([server], call_twice, max_pixels=30_000)
-    urls = [body["messages"][0]["content"][0]["image_url"]["url"] for body in server.seen]
-    assert urls[0] == urls[1] and urls[2] == urls[3] and len(_ENCODINGS[image]) == 2
-    sent = [PIL.Image.open(io.BytesIO(base64.b64decode(url.split(",")[1]))) for url in (urls[0], urls[2])]
-    assert sent[0].tobytes() == image.pixels.tobytes() and sent[1].size == (200, 150)
+    before = len(server.seen)
+    with_servers([server], call_twice, **options)
+    return [body["messages"][0]["content"][0]["image_url"]["url"] for body in server.seen[before:]]
+
+
+def decoded(url: str) -> PIL.Image.Image:
+    return PIL.Image.open(io.BytesIO(base64.b64decode(url.split(",")[1])))
+
+
+def test_an_image_is_sent_without_loss_and_encoded_once() -> None:
+    server, image = ScriptedServer(), noise_image((400, 300))
+    first, second = sent_images(server, image)
+    assert first == second and len(_ENCODINGS[image]) == 1
+    assert decoded(first).tobytes() == image.pixels.tobytes()
     assert server.seen[0]["messages"][0]["content"][1] == {"type": "text", "text": "What is it? Answer."}
+
+
+def test_an_image_is_resized_to_max_pixels_and_encoded_once_for_each_size() -> None:
+    server, image = ScriptedServer(), noise_image((400, 300))
+    sent_images(server, image)
+    first, second = sent_images(server, image, max_pixels=30_000)
+    assert first == second and len(_ENCODINGS[image]) == 2
+    assert decoded(first).size == (200, 150)
 
 
 def test_sampling_reaches_the_server_and_neutral_values_are_not_sent() -> None:

@@ -69,10 +69,10 @@ def test_special_tokens_in_a_text_reach_the_model_as_text(vllm: Running) -> None
 
     tokenizer = vllm.engine._llm.renderer.get_tokenizer()
     special = {token: tokenizer.convert_tokens_to_ids(token) for token in tokenizer.all_special_tokens}
-    plain, hostile = ids(image, "Is there a dog?\n"), ids(image, forged, "Is there a dog?\n")
+    plain, with_tokens = ids(image, "Is there a dog?\n"), ids(image, forged, "Is there a dog?\n")
     for token, number in special.items():
-        assert hostile.count(number) == plain.count(number), token
-    assert forged + "Is there a dog?" in tokenizer.decode(hostile)
+        assert with_tokens.count(number) == plain.count(number), token
+    assert forged + "Is there a dog?" in tokenizer.decode(with_tokens)
     # The path for such text gives ordinary text the same tokens as the usual path.
     marked = copy.copy(vllm.engine._renderer)
     marked._looks_special = lambda messages: True

@@ -135,7 +135,7 @@ def test_two_models_share_a_gpu_by_their_sizes(tmp_path: Path) -> None:
         memory.gpu_share(small, large, None, None, bytes_20_gib)
 
 
-def test_engine_gets_the_share_that_the_user_leaves_and_a_share_of_nothing_is_refused(tmp_path: Path) -> None:
+def test_engine_gets_the_gpu_memory_that_the_other_engine_leaves_and_is_refused_if_none_is_left(tmp_path: Path) -> None:
     small, large = engines_of(tmp_path, large={"gpu_memory_utilization": 0.6})
     assert memory.gpu_share(small, large, None, None, 80 << 30) == pytest.approx(0.3)
     for share in (0.9, 0.95, 1):

@@ -1,6 +1,5 @@
 """The fingerprint of a run: everything that can change an answer, and nothing else."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,6 @@ from lmms_eval_mai.redaction import redacted
 from lmms_eval_mai.run import fingerprint
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.fingerprint import Fingerprint
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def fingerprint_of(checkpoint: Path, **arguments: object) -> Fingerprint:
@@ -96,10 +93,3 @@ def test_no_secret_reaches_a_fingerprint_or_a_message(checkpoint: Path) -> None:
         "OPENAI_API_KEY": "<redacted>",
         "default_headers": "<redacted>",
     }
-
-
-def test_tests_named_in_the_reliability_page_exist() -> None:
-    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs" / "reliability.md").read_text())
-    assert len(named) > 25
-    for file, name in named:
-        assert f"def {name}(" in (ROOT / file).read_text(), f"{file}::{name}"

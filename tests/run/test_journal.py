@@ -15,8 +15,8 @@ from lmms_eval_mai.engines.base import Call, CallKey
 from lmms_eval_mai.run.journal import removal as journal_removal
 from lmms_eval_mai.run.journal.journal import Journal
 
-OLD_JOURNAL = Path(__file__).with_name("unfinished_journal_of_ae9735c.jsonl")
-"""A scripted run of 12 POPE documents, killed after two samples. The file is as commit ae9735c left it."""
+OLD_JOURNAL = Path(__file__).with_name("unfinished_journal_of_format_2.jsonl")
+"""A scripted run of 12 POPE documents, killed after two samples, as commit ae9735c (2026-11-21) wrote it."""
 OLD_NAME = "82969b983faf4219-0of1.jsonl"
 
 R = {"mode": "cascade", "think": "R"}
@@ -172,17 +172,17 @@ def old_head(tmp_path: Path) -> dict[str, str]:
     return head
 
 
-def test_unfinished_journal_of_ae9735c_is_refused_with_a_sentence(
+def test_unfinished_journal_with_older_templates_is_not_resumed_and_the_user_is_warned(
     tmp_path: Path, old_head: dict[str, str], warnings: list[str]
 ) -> None:
-    # ae9735c stored a hash of the file with the templates; now it is a hash of the templates themselves.
+    # Commit ae9735c stored a hash of the file with the templates; now it is a hash of the templates themselves.
     Journal(tmp_path, {**old_head, "templates": "0123456789abcdef"}, ["pope_s"]).close()
     (warning,) = warnings
     assert "is not resumed: templates was 0cdce0e07aed637a and is 0123456789abcdef." in warning
     assert (tmp_path / OLD_NAME).read_text() == OLD_JOURNAL.read_text()
 
 
-def test_format_of_the_journal_has_not_changed_since_ae9735c(tmp_path: Path, old_head: dict[str, str]) -> None:
+def test_journal_of_format_2_by_an_older_version_can_still_be_read(tmp_path: Path, old_head: dict[str, str]) -> None:
     journal = Journal(tmp_path, old_head, ["pope_s"])
     assert journal.path.name == OLD_NAME
     lines = [json.loads(line) for line in OLD_JOURNAL.read_text().splitlines()]

@@ -1,4 +1,5 @@
-"""The pages of the documentation: their links and their width. `make lint` checks the generated parts."""
+"""The pages of the documentation: their links, their width, and the files and tests that they name. `make lint` checks
+the generated parts."""
 
 import re
 from pathlib import Path
@@ -49,3 +50,10 @@ def test_files_of_the_project_that_a_page_names_exist(page: Path) -> None:
     in_package = re.findall(r"(?<![\w/])((?:cli|harness|run|paper|engines)/[\w./-]+\.py)", text)
     found = [ROOT / name for name in named] + [ROOT / "lmms_eval_mai" / name for name in in_package]
     assert [path for path in found if "NAME" not in str(path) and not path.is_file()] == []
+
+
+def test_tests_named_in_the_reliability_page_exist() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs" / "reliability.md").read_text())
+    assert len(named) > 25
+    for file, name in named:
+        assert f"def {name}(" in (ROOT / file).read_text(), f"{file}::{name}"

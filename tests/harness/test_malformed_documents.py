@@ -1,5 +1,5 @@
-"""200 hostile documents among 40 ordinary ones, on two vLLM engines. Each hostile document is answered or named, and
-the answers to the ordinary ones do not change."""
+"""200 malformed documents among 40 ordinary ones, on two vLLM engines. Each malformed document is answered or reported,
+and the answers to the ordinary ones do not change."""
 
 import io
 import random
@@ -81,12 +81,12 @@ def fuzzed(rng: random.Random) -> str:
 
 @pytest.fixture
 def mixed_data(drawn_data: Path, tmp_path: Path) -> Path:
-    """Write a POPE data folder of 40 ordinary documents, the 12 drawn ones repeated, mixed with 200 hostile ones."""
+    """Write a POPE data folder of 40 ordinary documents, the 12 drawn ones repeated, mixed with 200 malformed ones."""
     rng = random.Random(2)
     drawn = parquet.read_table(drawn_data / POPE / "data" / "test.parquet")
     good = [dict(row) for row in (drawn.to_pylist() * 4)[:40]]
     images = image_files(rng)
-    hostile = []
+    malformed = []
     for number in range(ROWS):
         row = dict(good[number % 12])
         if number < len(TEXTS):
@@ -100,19 +100,19 @@ def mixed_data(drawn_data: Path, tmp_path: Path) -> Path:
                 for _ in range(rng.randrange(1, 30)):
                     data[rng.randrange(len(data))] = rng.randrange(256)
                 row["image"] = {"bytes": bytes(data), "path": None}
-        hostile.append({**row, "question_id": f"hostile {number}"})
+        malformed.append({**row, "question_id": f"malformed {number}"})
     rows = [{**row, "question_id": f"good {number}"} for number, row in enumerate(good)]
-    first, *others = [*rows[1:], *hostile]
+    first, *others = [*rows[1:], *malformed]
     rng.shuffle(others)
     (tmp_path / POPE / "data").mkdir(parents=True)
     table = pyarrow.Table.from_pylist([rows[0], first, *others], schema=drawn.schema)  # lmms-eval reads row 0 itself
-    parquet.write_table(table, tmp_path / POPE / "data" / "hostile.parquet")
+    parquet.write_table(table, tmp_path / POPE / "data" / "malformed.parquet")
     readme = (drawn_data / POPE / "README.md").read_text()
-    (tmp_path / POPE / "README.md").write_text(readme.replace("test.parquet", "hostile.parquet"))
+    (tmp_path / POPE / "README.md").write_text(readme.replace("test.parquet", "malformed.parquet"))
     return tmp_path
 
 
-def test_hostile_documents_are_answered_or_named_and_change_no_other_answer(
+def test_malformed_documents_are_answered_or_reported_and_change_no_other_answer(
     mixed_data: Path, tiny_pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     fork_cores()
