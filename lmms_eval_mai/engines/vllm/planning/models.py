@@ -1,0 +1,100 @@
+"""The sizes of a model that decide how much GPU memory it needs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+BYTES_PER_NUMBER = 2
+"""bfloat16 and float16."""
+
+
+@dataclass(frozen=True)
+class VisionSize:
+    """The sizes of a vision tower."""
+
+    hidden_size: int
+    intermediate_size: int
+    patches_per_token: int
+    """Image patches that become one token of the prompt."""
+    outputs_per_token: int
+    """Vectors that the language model gets per image token: 1, and one per DeepStack layer of Qwen3-VL."""
+    max_image_tokens: int
+    """Tokens of the largest image. vLLM measures the memory with such images."""
+    pixels_per_token: int | None
+    """None: the model has no limit of pixels that could be lowered. InternVL divides images into tiles."""
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """The sizes of a vision-language model."""
+
+    weight_bytes: int
+    layers: int
+    kv_heads: int
+    head_size: int
+    hidden_size: int
+    vocabulary: int
+    max_context: int
+    vision: VisionSize
+
+    def kv_bytes_per_token(self, tensor_parallel: int = 1) -> int:
+        """Return the bytes of one token in the KV cache of one GPU."""
+        heads = max(1, self.kv_heads // tensor_parallel)
+        keys_and_values = 2
+        return keys_and_values * self.layers * heads * self.head_size * BYTES_PER_NUMBER
+
+
+QWEN_MAX_IMAGE_TOKENS = 16_384
+"""Qwen's image processors allow 16,777,216 pixels."""
+
+
+def model_size(config: Mapping[str, Any], weight_bytes: int) -> ModelSize | None:
+    """Return the sizes from a checkpoint's `config.json`. None: the family of the model is unknown.
+
+    Known are Qwen2.5-VL, Qwen3-VL and InternVL in Hugging Face's format, and models with the same fields.
+    """
+    text, vision = config.get("text_config"), config.get("vision_config")
+    if not isinstance(text, Mapping) or not isinstance(vision, Mapping):
+        return None
+    try:
+        heads = text["num_attention_heads"]
+        return ModelSize(
+            weight_bytes=weight_bytes,
+            layers=text["num_hidden_layers"],
+            kv_heads=text.get("num_key_value_heads") or heads,
+            head_size=text.get("head_dim") or text["hidden_size"] // heads,
+            hidden_size=text["hidden_size"],
+            vocabulary=text["vocab_size"],
+            max_context=text["max_position_embeddings"],
+            vision=_qwen_vision(vision) if "spatial_merge_size" in vision else _internvl_vision(config, vision),
+        )
+    except (KeyError, TypeError):
+        return None
+
+
+def _qwen_vision(vision: Mapping[str, Any]) -> VisionSize:
+    merge, patch = vision["spatial_merge_size"], vision["patch_size"]
+    return VisionSize(
+        hidden_size=vision["hidden_size"],
+        intermediate_size=vision["intermediate_size"],
+        patches_per_token=merge**2,
+        outputs_per_token=1 + len(vision.get("deepstack_visual_indexes") or ()),
+        max_image_tokens=QWEN_MAX_IMAGE_TOKENS,
+        pixels_per_token=(merge * patch) ** 2,
+    )
+
+
+def _internvl_vision(config: Mapping[str, Any], vision: Mapping[str, Any]) -> VisionSize:
+    """InternVL divides an image into at most 12 tiles of 256 tokens and adds a small copy of the whole image."""
+    tile_tokens, max_tiles = config["image_seq_length"], 13
+    side, patch = (
+        value[0] if isinstance(value, list) else value for value in (vision["image_size"], vision["patch_size"])
+    )
+    return VisionSize(
+        hidden_size=vision["hidden_size"],
+        intermediate_size=vision["intermediate_size"],
+        patches_per_token=(side // patch) ** 2 // tile_tokens,
+        outputs_per_token=1,
+        max_image_tokens=tile_tokens * max_tiles,
+        pixels_per_token=None,
+    )
