@@ -36,12 +36,14 @@ class ModelSize:
     vocabulary: int
     max_context: int
     vision: VisionSize
+    kv_number_bytes: int = BYTES_PER_NUMBER
+    """Bytes of one number in the KV cache."""
 
     def kv_bytes_per_token(self, tensor_parallel: int = 1) -> int:
         """Return the bytes of one token in the KV cache of one GPU."""
         heads = max(1, self.kv_heads // tensor_parallel)
         keys_and_values = 2
-        return keys_and_values * self.layers * heads * self.head_size * BYTES_PER_NUMBER
+        return keys_and_values * self.layers * heads * self.head_size * self.kv_number_bytes
 
 
 QWEN_MAX_IMAGE_TOKENS = 16_384

@@ -1,0 +1,140 @@
+"""Plans the engines of a run on the GPUs of a machine: reads the user's arguments and the checkpoints, and chooses the
+best layout of `planning/`."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from loguru import logger
+
+from lmms_eval_mai.engines.base import EngineConfig
+from lmms_eval_mai.engines.checkpoints import weight_bytes
+from lmms_eval_mai.engines.vllm.placement import Launcher, given_devices, gpu_of_rank
+from lmms_eval_mai.engines.vllm.planning.advice import refusal
+from lmms_eval_mai.engines.vllm.planning.gpus import Gpu
+from lmms_eval_mai.engines.vllm.planning.known_models import known_models
+from lmms_eval_mai.engines.vllm.planning.layout import Place, Wish, layouts
+from lmms_eval_mai.engines.vllm.planning.models import ModelSize, model_size
+from lmms_eval_mai.engines.vllm.planning.plan import FULL_IMAGE_CONTEXT, Plan, Request, Shortfall, plan
+from lmms_eval_mai.errors import ArgumentError
+
+BYTES_OF_DTYPES = {"float32": 4, "float": 4, "half": 2, "float16": 2, "bfloat16": 2}
+COPIES = ("pipeline_parallel_size", "data_parallel_size", "prefill_context_parallel_size")
+
+
+def pair_plan(configs: Sequence[EngineConfig], gpus: Sequence[Gpu], launcher: Launcher, turns: bool) -> Plan | None:
+    """Return the plan of the engines on these GPUs, the small engine first.
+
+    None: the size of a model is unknown, so nothing can be planned. Raises `ArgumentError` if the engines do not fit;
+    the message names what is missing and what would fit.
+    """
+    sizes = [_size(config) for config in configs]
+    known = [size for size in sizes if size is not None]
+    if len(known) < len(sizes):
+        names = " and ".join(config.model for config, size in zip(configs, sizes, strict=True) if size is None)
+        logger.warning(
+            f"The memory that {names} needs is unknown, so the memory of the GPUs is shared equally. If an engine does "
+            "not start, set small_gpu_memory_utilization, large_gpu_memory_utilization and max_model_len."
+        )
+        return None
+    best: Plan | None = None
+    worst: tuple[list[Request], Shortfall] | None = None
+    calls = min((config.max_calls for config in configs if config.max_calls is not None), default=None)
+    for places in _places(configs, len(gpus), launcher, turns):
+        requests = [_request(*one) for one in zip(configs, known, places, strict=True)]
+        found = plan(gpus, requests, turns, calls)
+        if isinstance(found, Shortfall):
+            worst = worst or (requests, found)
+        elif best is None or _context(found) > _context(best):
+            best = found
+        if best is not None and _context(best) >= FULL_IMAGE_CONTEXT:
+            break
+    if best is not None:
+        return best
+    if worst is None:
+        raise ArgumentError(
+            f"The engines need more GPUs than the {len(gpus)} of this machine: lower tensor_parallel_size, "
+            "pipeline_parallel_size or data_parallel_size."
+        )
+    raise ArgumentError(refusal(gpus, *worst, known_models()))
+
+
+def _context(found: Plan) -> int:
+    return min(engine.limits.context for engine in found.engines)
+
+
+def _places(
+    configs: Sequence[EngineConfig], gpu_count: int, launcher: Launcher, turns: bool
+) -> Iterator[tuple[Place, ...]]:
+    wishes = []
+    for config in configs:
+        devices = given_devices(config.side, config.arguments.get("devices"), gpu_count, launcher)
+        if devices is None and (own := gpu_of_rank(gpu_count, launcher)) is not None:
+            devices = (own,)
+        copies = 1
+        for name in COPIES:
+            copies *= int(config.arguments.get(name) or 1)
+        tensor_parallel = config.arguments.get("tensor_parallel_size")
+        wishes.append(Wish(devices, None if tensor_parallel is None else int(tensor_parallel), copies))
+    return layouts(wishes, gpu_count, turns)
+
+
+def _request(config: EngineConfig, size: ModelSize, place: Place) -> Request:
+    given = config.arguments
+    return Request(
+        side=config.side,
+        model=config.model,
+        size=size,
+        gpus=place.gpus,
+        tensor_parallel=place.tensor_parallel,
+        context=_optional(int, given.get("max_model_len")),
+        share=_optional(float, given.get("gpu_memory_utilization")),
+        kv_cache_bytes=_optional(int, given.get("kv_cache_memory_bytes")),
+        max_num_seqs=_optional(int, given.get("max_num_seqs")),
+        max_num_batched_tokens=_optional(int, given.get("max_num_batched_tokens")),
+        max_pixels=_max_pixels(given.get("mm_processor_kwargs")),
+        enforce_eager=given.get("enforce_eager") in (True, "True", "true"),
+    )
+
+
+def _optional(kind: Any, value: Any) -> Any:
+    return None if value is None else kind(value)
+
+
+def _max_pixels(processor_arguments: Any) -> int | None:
+    """Return the user's limit of pixels. Newer processors call it `size.longest_edge`."""
+    if not isinstance(processor_arguments, Mapping):
+        return None
+    size = processor_arguments.get("size")
+    longest = size.get("longest_edge") if isinstance(size, Mapping) else None
+    return _optional(int, processor_arguments.get("max_pixels") or longest)
+
+
+def _size(config: EngineConfig) -> ModelSize | None:
+    """Return the sizes of a model with the user's types of weights and KV cache. None: unknown."""
+    size = _checkpoint_size(config) or known_models().get(config.model)
+    if size is None:
+        return None
+    given = config.arguments
+    number_bytes = BYTES_OF_DTYPES.get(str(given.get("dtype")), 2)
+    kv_bytes = 1 if str(given.get("kv_cache_dtype", "auto")).startswith("fp8") else number_bytes
+    weights = size.weight_bytes * number_bytes // 2
+    if given.get("quantization") == "fp8":
+        weights = weights * 6 // 10  # the vision tower and the embeddings, about a fifth, stay in 16 bits
+    return dataclasses.replace(size, weight_bytes=weights, kv_number_bytes=kv_bytes)
+
+
+def _checkpoint_size(config: EngineConfig) -> ModelSize | None:
+    """Return the sizes from the checkpoint's own files, on this machine or on the hub."""
+    from transformers import AutoConfig
+
+    revision = config.arguments.get("revision")
+    size = weight_bytes(config.model, revision)
+    if size is None:
+        return None
+    try:
+        fields = AutoConfig.from_pretrained(config.model, revision=revision, trust_remote_code=False).to_dict()
+    except Exception as error:
+        logger.debug(f"The configuration of {config.model} cannot be read ({error})")
+        return None
+    return model_size(fields, size)
