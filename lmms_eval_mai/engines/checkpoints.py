@@ -71,7 +71,7 @@ def argument_identity(given: Mapping[str, Any], performance_arguments: Collectio
     return json.dumps(redacted(kept), sort_keys=True, default=str)
 
 
-def weight_bytes(model: str) -> int | None:
+def weight_bytes(model: str, revision: str | None = None) -> int | None:
     """Return the size of a checkpoint's weights in bytes, from the disk or from the hub's listing. None: unknown."""
     folder = Path(model).expanduser()
     if folder.is_dir():

@@ -29,6 +29,9 @@ class EngineWrapper(Generic[E]):
     def starts_alone(self) -> bool:
         return self._engine.starts_alone()
 
+    def open_samples(self) -> int | None:
+        return self._engine.open_samples()
+
     async def start(self) -> None:
         await self._engine.start()
 

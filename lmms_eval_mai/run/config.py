@@ -39,8 +39,9 @@ class Config:
     think: Variant = "R"
     """The small model's thinking prompt in `_s` tasks and in other lmms-eval tasks: `R` or `E`. `_e` and `_r` tasks use
     their own prompt."""
-    max_open_samples: int = 256
-    """Number of samples processed at the same time. Their images are in memory."""
+    max_open_samples: int | None = None
+    """Number of samples processed at the same time. Their images are in memory. Default: as many as keep the engines
+    busy by the memory plan of the GPUs (128 to 512), and 256 without a plan."""
     max_new_tokens: int | None = None
     """Limits the output tokens of every call. Without it, the limits are 1,024 for an answer and 4,096 for thinking."""
     sleep: bool = False
@@ -80,7 +81,8 @@ def parse(arguments: Mapping[str, Any]) -> Config:
     given = {**preset, **{ALIASES.get(name, name): value for name, value in arguments.items() if name != "pair"}}
     own = {name: read(name, given.pop(name)) for name, read in READERS.items() if name in given}
     rules = AgreementRules(**{name: own.pop(name) for name in RULES if name in own})
-    small, large = _engine_configs(given, arguments, set(preset))
+    engines = _engine_configs(given, arguments, set(preset))
+    small, large = (dataclasses.replace(engine, max_calls=own.get("max_open_samples")) for engine in engines)
     config = Config(small=small, large=large, rules=rules, **own)
     _check_sleep(config)
     for engine in config.engines():
@@ -230,7 +232,7 @@ def _journal(name: str, value: Any) -> str | None:
 READERS: dict[str, Reader] = {
     "mode": _choice(MODES),
     "think": _choice(("R", "E")),
-    "max_open_samples": positive_int,
+    "max_open_samples": _optional(positive_int),
     "max_new_tokens": _optional(positive_int),
     "sleep": _choice((True, False)),
     "on_overflow": _choice(("truncate", "error")),

@@ -29,6 +29,9 @@ from lmms_eval_mai.run.metering import RunTotals
 from lmms_eval_mai.run.progress import Outcome, Progress, progress_bar
 from lmms_eval_mai.run.scheduler import run_samples
 
+MAX_OPEN_SAMPLES = 256
+"""Number of open samples if no engine has a plan of its memory."""
+
 
 class Session:
     """The engines, the event loop and the journal of one model object."""
@@ -76,7 +79,7 @@ class Session:
             progress = Progress(keys, self.totals, self._journal, self._allowed_errors(), bar)
             try:
                 self._run_on_loop(
-                    run_samples(len(keys), open_sample, run_one, progress.report, self.config.max_open_samples)
+                    run_samples(len(keys), open_sample, run_one, progress.report, self._max_open_samples())
                 )
             except MaiError as error:
                 self._add_failures_to_message(error)
@@ -141,6 +144,12 @@ class Session:
             logger.warning(
                 f"mai_cascade: resuming: {progress_text} ({self._journal.calls:,} calls in {self._journal.path})."
             )
+
+    def _max_open_samples(self) -> int:
+        if self.config.max_open_samples is not None:
+            return self.config.max_open_samples
+        wanted = [count for engine in self._engines.values() if (count := engine.open_samples()) is not None]
+        return max(wanted, default=MAX_OPEN_SAMPLES)
 
     def _allowed_errors(self) -> int:
         allowed = self.config.max_errors

@@ -16,7 +16,7 @@ from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.vllm import memory
 from lmms_eval_mai.engines.vllm.arguments import UNIPROC_EXECUTOR
 from lmms_eval_mai.engines.vllm.configuration import configure
-from lmms_eval_mai.engines.vllm.placement import THREADS_SET_BY_VLLM, ChildEnvironment, Launcher, devices, environment
+from lmms_eval_mai.engines.vllm.placement import THREADS_SET_BY_VLLM, ChildEnvironment, environment
 from lmms_eval_mai.errors import ArgumentError, EngineStartError, EngineUnavailable
 from lmms_eval_mai.run.config import parse
 
@@ -91,59 +91,9 @@ def test_without_vllm_the_error_names_the_command_to_run(monkeypatch: pytest.Mon
 # --- GPUs and memory --------------------------------------------------------------------------------------
 
 
-def test_ranks_that_would_share_a_gpu_are_refused() -> None:
-    last_of_three = Launcher(ranks=3, rank=2)
-    with pytest.raises(ArgumentError, match="small_devices=0 would give the same GPUs to all 3 ranks"):
-        devices("small", 0, 8, last_of_three)
-    with pytest.raises(ArgumentError, match="3 ranks run on this machine, but this rank can use only 2 GPUs"):
-        devices("small", None, 2, last_of_three)
-
-
-def test_pair_of_a_rank_runs_on_the_gpu_of_the_same_number() -> None:
-    assert devices("small", None, 3, Launcher(ranks=3, rank=2)) == ["2"]
-    assert devices("small", None, 3, Launcher()) is None
-    assert devices("small", None, 0, Launcher(ranks=3, rank=2)) is None  # on a CPU
-
-
-def test_devices_are_gpu_numbers_of_this_machine() -> None:
-    alone = Launcher()
-    assert devices("small", [0, 1], 2, alone) == devices("small", "0+1", 2, alone) == ["0", "1"]
-    with pytest.raises(
-        ArgumentError, match="small_devices=2 names a GPU that does not exist: this process can use 2 GPUs"
-    ):
-        devices("small", 2, 2, alone)
-
-
-def engines_of(folder: Path, **arguments: dict[str, Any]) -> tuple[EngineConfig, EngineConfig]:
-    """Return engines whose checkpoints have 4 GiB and 16 GiB of weights; the files take no space on the disk."""
-    for side, gib in (("small", 4), ("large", 16)):
-        (folder / side).mkdir(exist_ok=True)
-        with (folder / side / "model.safetensors").open("wb") as weights:
-            weights.truncate(gib << 30)
-    small, large = (EngineConfig(side, "vllm", str(folder / side), arguments.get(side, {})) for side in SIDES)
+def engines_of(**arguments: dict[str, Any]) -> tuple[EngineConfig, EngineConfig]:
+    small, large = (EngineConfig(side, "vllm", f"/{side}", arguments.get(side, {})) for side in SIDES)
     return small, large
-
-
-def test_two_models_share_a_gpu_by_their_sizes(tmp_path: Path) -> None:
-    small, large = engines_of(tmp_path)
-    bytes_80_gib, bytes_20_gib = 80 << 30, 20 << 30
-    assert memory.gpu_share(small, large, None, None, bytes_80_gib) == pytest.approx((4 + 26) / 80)
-    assert memory.gpu_share(large, small, None, None, bytes_80_gib) == pytest.approx((16 + 26) / 80)
-    assert memory.gpu_share(small, None, None, None, bytes_80_gib) == memory.GPU_SHARE
-    assert memory.gpu_share(small, large, ["0"], ["1"], bytes_80_gib) == memory.GPU_SHARE
-    with pytest.raises(ArgumentError, match=r"\(4\.0 GiB\) and .*\(16\.0 GiB\) .* 4\.0 GiB short\. .*sleep=true"):
-        memory.gpu_share(small, large, None, None, bytes_20_gib)
-
-
-def test_engine_gets_the_gpu_memory_that_the_other_engine_leaves_and_is_refused_if_none_is_left(tmp_path: Path) -> None:
-    small, large = engines_of(tmp_path, large={"gpu_memory_utilization": 0.6})
-    assert memory.gpu_share(small, large, None, None, 80 << 30) == pytest.approx(0.3)
-    for share in (0.9, 0.95, 1):
-        small, large = engines_of(tmp_path, large={"gpu_memory_utilization": share})
-        with pytest.raises(
-            ArgumentError, match=f"^large_gpu_memory_utilization={share} leaves no GPU memory for small="
-        ):
-            memory.gpu_share(small, large, None, None, 80 << 30)
 
 
 FIXED = {"kv_cache_memory_bytes": 1 << 30}
@@ -155,17 +105,17 @@ FIXED = {"kv_cache_memory_bytes": 1 << 30}
         ("cpu", (None, None), {}, {}, False),
         ("cpu", (None, None), {"kv_cache_memory_bytes": None}, {}, True),  # vLLM measures
         ("cuda", (None, None), {}, {}, True),
-        ("cuda", (["0"], ["1"]), {}, {}, False),
-        ("cuda", (["0", "1"], ["1"]), {}, {}, True),
-        ("cuda", (["0"], None), {}, {}, True),
+        ("cuda", ((0,), (1,)), {}, {}, False),
+        ("cuda", ((0, 1), (1,)), {}, {}, True),
+        ("cuda", ((0,), None), {}, {}, True),
         ("cuda", (None, None), FIXED, {}, True),
         ("cuda", (None, None), FIXED, FIXED, False),
     ],
 )
 def test_engines_start_one_after_the_other_only_if_one_measures_memory_that_they_share(
-    tmp_path: Path, platform: Any, gpus: Any, small: dict[str, Any], large: dict[str, Any], alone: bool
+    platform: Any, gpus: Any, small: dict[str, Any], large: dict[str, Any], alone: bool
 ) -> None:
-    first, second = engines_of(tmp_path, small=small, large=large)
+    first, second = engines_of(small=small, large=large)
     assert memory.starts_alone(first, second, *gpus, platform) is alone
     assert memory.starts_alone(second, first, *reversed(gpus), platform) is alone
 

@@ -85,6 +85,9 @@ class OpenAIEngine:
             "arguments": argument_identity(self._config.arguments, PERFORMANCE_ARGUMENTS),
         }
 
+    def open_samples(self) -> int | None:
+        return None
+
     async def start(self) -> None:
         """Wait until every endpoint answers, and read which model it serves."""
         options = self._options

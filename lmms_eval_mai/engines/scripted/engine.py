@@ -101,6 +101,9 @@ class ScriptedEngine:
         faults = {**self._options.rates(), "fault_seed": self._options.fault_seed}
         return {"engine": "scripted", "script": str(name), "faults": str(faults) if self._has_faults else "none"}
 
+    def open_samples(self) -> int | None:
+        return None
+
     async def start(self) -> None:
         self._slots = asyncio.Semaphore(self._options.slots)
 

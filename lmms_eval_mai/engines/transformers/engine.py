@@ -91,6 +91,9 @@ class TransformersEngine:
             "arguments": argument_identity(self._config.arguments, PERFORMANCE_ARGUMENTS),
         }
 
+    def open_samples(self) -> int | None:
+        return None
+
     async def start(self) -> None:
         self._stopped = False
         # The model has its own thread, so that the inputs of the next batch are built while it runs.

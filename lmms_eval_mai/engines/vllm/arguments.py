@@ -5,8 +5,10 @@ from typing import Any
 
 from lmms_eval_mai.engines.base import EngineConfig, Sampling
 from lmms_eval_mai.engines.checkpoints import check_checkpoint
+from lmms_eval_mai.engines.vllm.gpu_plan import OnGpus
 from lmms_eval_mai.engines.vllm.memory import cpu_kv_cache_bytes
 from lmms_eval_mai.engines.vllm.placement import Platform, threads_are_bound, worker_count
+from lmms_eval_mai.engines.vllm.planning.plan import EnginePlan
 from lmms_eval_mai.errors import EngineUnavailable
 
 INSTALL = (
@@ -23,7 +25,8 @@ PERFORMANCE_ARGUMENTS = {
 other values."""
 
 MAX_MODEL_LEN: dict[Platform, int] = {"cuda": 32768, "cpu": 8192}
-"""Default context in tokens. Qwen3-VL's own 262,144 tokens need 36 GiB of KV cache per sequence (8B)."""
+"""Longest context, in tokens, that is chosen for the user. Qwen3-VL's own 262,144 tokens need 36 GiB of KV cache per
+sequence (8B)."""
 
 UNIPROC_EXECUTOR = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 
@@ -58,16 +61,39 @@ def engine_args(config: EngineConfig, arguments: dict[str, Any]) -> Any:
     return AsyncEngineArgs(model=config.model, **arguments)
 
 
-def set_defaults(
-    engine_args: Any, config: EngineConfig, model_config: Any, gpus: list[str] | None, platform: Platform
-) -> None:
+def set_planned(engine_args: Any, config: EngineConfig, on_gpus: OnGpus) -> None:
+    """Set the arguments of a memory plan that the user left out."""
+    planned: dict[str, Any] = {
+        "gpu_memory_utilization": on_gpus.share,
+        "tensor_parallel_size": on_gpus.place.tensor_parallel,
+    }
+    if (plan := on_gpus.plan) is not None:
+        planned |= {"max_model_len": plan.limits.context, "max_num_seqs": plan.limits.max_num_seqs}
+        if plan.max_pixels is not None:
+            engine_args.mm_processor_kwargs = {**(engine_args.mm_processor_kwargs or {}), "max_pixels": plan.max_pixels}
+    for name, value in planned.items():
+        if config.arguments.get(name) is None:
+            setattr(engine_args, name, value)
+
+
+def planned_identity(config: EngineConfig, plan: EnginePlan) -> dict[str, Any]:
+    """Return the arguments of a plan that can change an answer: a context that the user left out, if it is shorter than
+    `MAX_MODEL_LEN`, and a limit of pixels."""
+    found: dict[str, Any] = {}
+    usual = min(MAX_MODEL_LEN["cuda"], plan.request.size.max_context)
+    if config.arguments.get("max_model_len") is None and plan.limits.context != usual:
+        found["max_model_len"] = plan.limits.context
+    if plan.max_pixels is not None:
+        found["max_pixels"] = plan.max_pixels
+    return found
+
+
+def set_defaults(engine_args: Any, config: EngineConfig, model_config: Any, platform: Platform) -> None:
     """Set arguments that the user left out and whose default in vLLM needs too much memory or time if two engines share
-    one machine."""
+    one machine. The memory plan of a GPU has set its arguments before (`set_planned`)."""
     given = config.arguments
-    if "max_model_len" not in given:
+    if engine_args.max_model_len is None:
         engine_args.max_model_len = min(model_config.max_model_len, MAX_MODEL_LEN[platform])
-    if gpus is not None and "tensor_parallel_size" not in given:
-        engine_args.tensor_parallel_size = len(gpus)
     if platform != "cpu":
         return
     # On a CPU vLLM runs an engine's core and worker in two processes, also with the backend "uni", and they wait for

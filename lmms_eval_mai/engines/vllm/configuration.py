@@ -3,16 +3,15 @@
 from dataclasses import dataclass
 from typing import Any
 
-from lmms_eval_mai.engines.base import EngineConfig
+from lmms_eval_mai.engines.base import SIDES, EngineConfig
 from lmms_eval_mai.engines.checkpoints import text_only_error
 from lmms_eval_mai.engines.vllm import arguments as vllm_arguments
 from lmms_eval_mai.engines.vllm import logs, memory, placement
 from lmms_eval_mai.engines.vllm.errors import start_error
+from lmms_eval_mai.engines.vllm.gpu_plan import OnGpus, on_gpus
 from lmms_eval_mai.engines.vllm.placement import ChildEnvironment, Launcher, Platform
+from lmms_eval_mai.engines.vllm.planning.advice import engine_line
 from lmms_eval_mai.errors import ArgumentError, MaiError
-
-MEMORY_ARGUMENTS = {"gpu_memory_utilization", "kv_cache_memory_bytes"}
-"""With one of these arguments the user decides how much GPU memory the engine takes."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +26,10 @@ class Configuration:
     image_cache_gib: float
     """Size of the renderer's cache of prepared images. The renderer may serve two engines, so it keeps the images, and
     the engines keep none."""
+    planned_identity: dict[str, Any]
+    """Planned arguments that can change an answer."""
+    open_samples: int | None
+    """Samples that should be open at the same time. None: no plan was possible."""
 
 
 def configure(config: EngineConfig, other: EngineConfig | None) -> Configuration:
@@ -48,39 +51,45 @@ def configure(config: EngineConfig, other: EngineConfig | None) -> Configuration
 
 def _configure(config: EngineConfig, other: EngineConfig | None, platform: Platform, quiet: bool) -> Configuration:
     with placement.unchanged_environment():
-        gpus, other_gpus = _devices(config, other, platform)
+        own, others = _on_gpus(config, other, platform)
         engine_args = vllm_arguments.engine_args(config, _given_arguments(config, platform, quiet))
+        if own is not None:
+            vllm_arguments.set_planned(engine_args, config, own)
         model_config = engine_args.create_model_config()
         if not model_config.is_multimodal_model:
             raise text_only_error(config.side, config.model, model_config.architectures)
-        vllm_arguments.set_defaults(engine_args, config, model_config, gpus, platform)
-        if platform == "cuda" and not MEMORY_ARGUMENTS & set(config.arguments):
-            total_bytes = memory.total_gpu_bytes(gpus)
-            engine_args.gpu_memory_utilization = memory.gpu_share(config, other, gpus, other_gpus, total_bytes)
+        vllm_arguments.set_defaults(engine_args, config, model_config, platform)
         workers = placement.worker_count(engine_args) * (2 if other is not None else 1)
+        gpus, other_gpus = (None if one is None else one.place.gpus for one in (own, others))
         environment = placement.environment(gpus, workers, platform)
     if quiet:
         environment.update(logs.quiet_environment(platform))
     image_cache_gib = engine_args.mm_processor_cache_gb
     engine_args.mm_processor_cache_gb = 0  # the renderer keeps the images
+    plan = own.plan if own is not None else None
     return Configuration(
         vllm_config=_vllm_config(engine_args, environment),
         environment=environment,
-        description=_description(engine_args, gpus, platform),
+        description=_description(engine_args, own),
         starts_alone=memory.starts_alone(config, other, gpus, other_gpus, platform),
         image_cache_gib=image_cache_gib,
+        planned_identity={} if plan is None else vllm_arguments.planned_identity(config, plan),
+        open_samples=None if plan is None else plan.open_samples,
     )
 
 
-def _devices(
+def _on_gpus(
     config: EngineConfig, other: EngineConfig | None, platform: Platform
-) -> tuple[list[str] | None, list[str] | None]:
-    """Return the GPUs of this engine and of the other engine."""
-    gpu_count, launcher = placement.visible_gpus(platform), Launcher.from_environment()
-    own = placement.devices(config.side, config.arguments.get("devices"), gpu_count, launcher)
-    if other is None:
-        return own, None
-    return own, placement.devices(other.side, other.arguments.get("devices"), gpu_count, launcher)
+) -> tuple[OnGpus | None, OnGpus | None]:
+    """Return where this engine and the other one run. None: on the CPU, or there is no other engine."""
+    gpus, launcher = placement.visible_gpus(platform), Launcher.from_environment()
+    configs = sorted((one for one in (config, other) if one is not None), key=lambda one: SIDES.index(one.side))
+    if not gpus:
+        for one in configs:
+            placement.given_devices(one.side, one.arguments.get("devices"), 0, launcher)
+        return None, None
+    found = on_gpus(configs, gpus, launcher, turns=bool(config.arguments.get("enable_sleep_mode")))
+    return found[config.side], None if other is None else found[other.side]
 
 
 def _given_arguments(config: EngineConfig, platform: Platform, quiet: bool) -> dict[str, Any]:
@@ -104,10 +113,13 @@ def _vllm_config(engine_args: Any, environment: dict[str, str]) -> Any:
         return engine_args.create_engine_config(UsageContext.LLM_CLASS)
 
 
-def _description(engine_args: Any, gpus: list[str] | None, platform: Platform) -> str:
+def _description(engine_args: Any, on_gpus: OnGpus | None) -> str:
+    if on_gpus is not None and on_gpus.plan is not None:
+        return engine_line(on_gpus.plan)
     place = "on the CPU"
-    if platform == "cuda":
-        place = f"{engine_args.gpu_memory_utilization:.0%} of the memory of GPU {','.join(gpus or ['0'])}"
+    if on_gpus is not None:
+        gpus = ",".join(map(str, on_gpus.place.gpus))
+        place = f"{engine_args.gpu_memory_utilization:.0%} of the memory of GPU {gpus}"
     cache = engine_args.kv_cache_memory_bytes
     kv_cache = f", a KV cache of {cache / memory.GIB:.2f} GiB" if cache else ""
     return f"{place}{kv_cache}, context {engine_args.max_model_len} tokens"

@@ -40,6 +40,8 @@ class VllmEngine:
         self._configuration: Configuration | None = None
         self._description = ""
         self._starts_alone = True
+        self._planned_identity: dict[str, Any] = {}
+        self._open_samples: int | None = None
         self._start: Start | None = None
         self._llm: Any = None
         self._renderer: Renderer | None = None
@@ -58,12 +60,17 @@ class VllmEngine:
         self._configuration = configure(self._config, self._other)
         self._description = self._configuration.description
         self._starts_alone = self._configuration.starts_alone
+        self._planned_identity = self._configuration.planned_identity
+        self._open_samples = self._configuration.open_samples
 
     def describe(self) -> str:
         return self._description
 
     def starts_alone(self) -> bool:
         return self._starts_alone
+
+    def open_samples(self) -> int | None:
+        return self._open_samples
 
     def identity(self) -> Identity:
         import vllm
@@ -73,7 +80,7 @@ class VllmEngine:
             "engine": f"vllm {vllm.__version__}",
             "model": self._config.model,
             "checkpoint": checkpoint_identity(self._config.model, given.get("revision")),
-            "arguments": argument_identity(given, vllm_arguments.PERFORMANCE_ARGUMENTS),
+            "arguments": argument_identity({**self._planned_identity, **given}, vllm_arguments.PERFORMANCE_ARGUMENTS),
         }
 
     async def start(self) -> None:

@@ -3,11 +3,12 @@ best layout of `planning/`."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from loguru import logger
 
-from lmms_eval_mai.engines.base import EngineConfig
+from lmms_eval_mai.engines.base import EngineConfig, Side
 from lmms_eval_mai.engines.checkpoints import weight_bytes
 from lmms_eval_mai.engines.vllm.placement import Launcher, given_devices, gpu_of_rank
 from lmms_eval_mai.engines.vllm.planning.advice import refusal
@@ -15,11 +16,55 @@ from lmms_eval_mai.engines.vllm.planning.gpus import Gpu
 from lmms_eval_mai.engines.vllm.planning.known_models import known_models
 from lmms_eval_mai.engines.vllm.planning.layout import Place, Wish, layouts
 from lmms_eval_mai.engines.vllm.planning.models import ModelSize, model_size
-from lmms_eval_mai.engines.vllm.planning.plan import FULL_IMAGE_CONTEXT, Plan, Request, Shortfall, plan
+from lmms_eval_mai.engines.vllm.planning.plan import (
+    FULL_IMAGE_CONTEXT,
+    GPU_SHARE,
+    EnginePlan,
+    Plan,
+    Request,
+    Shortfall,
+    plan,
+)
 from lmms_eval_mai.errors import ArgumentError
 
 BYTES_OF_DTYPES = {"float32": 4, "float": 4, "half": 2, "float16": 2, "bfloat16": 2}
 COPIES = ("pipeline_parallel_size", "data_parallel_size", "prefill_context_parallel_size")
+
+
+@dataclass(frozen=True)
+class OnGpus:
+    """One engine on its GPUs."""
+
+    place: Place
+    share: float
+    """Its share of each of its GPUs, vLLM's `gpu_memory_utilization`."""
+    plan: EnginePlan | None
+    """None: the size of a model is unknown, so only places and shares are decided."""
+
+
+def on_gpus(
+    configs: Sequence[EngineConfig], gpus: Sequence[Gpu], launcher: Launcher, turns: bool
+) -> dict[Side, OnGpus]:
+    """Return where each engine runs, and with how much memory. Raises `ArgumentError` if the engines do not fit."""
+    found = pair_plan(configs, gpus, launcher, turns)
+    if found is not None:
+        return {
+            one.request.side: OnGpus(Place(one.request.gpus, one.limits.tensor_parallel), one.share, one)
+            for one in found.engines
+        }
+    places = next(_places(configs, len(gpus), launcher, turns), None)
+    if places is None:
+        raise too_few_gpus(len(gpus))
+    shared = len(places) > 1 and not turns and bool(set(places[0].gpus) & set(places[1].gpus))
+    share = GPU_SHARE / 2 if shared else GPU_SHARE
+    return {config.side: OnGpus(place, share, None) for config, place in zip(configs, places, strict=True)}
+
+
+def too_few_gpus(gpu_count: int) -> ArgumentError:
+    return ArgumentError(
+        f"The engines need more GPUs than the {gpu_count} of this machine: lower tensor_parallel_size, "
+        "pipeline_parallel_size or data_parallel_size."
+    )
 
 
 def pair_plan(configs: Sequence[EngineConfig], gpus: Sequence[Gpu], launcher: Launcher, turns: bool) -> Plan | None:
@@ -52,10 +97,7 @@ def pair_plan(configs: Sequence[EngineConfig], gpus: Sequence[Gpu], launcher: La
     if best is not None:
         return best
     if worst is None:
-        raise ArgumentError(
-            f"The engines need more GPUs than the {len(gpus)} of this machine: lower tensor_parallel_size, "
-            "pipeline_parallel_size or data_parallel_size."
-        )
+        raise too_few_gpus(len(gpus))
     raise ArgumentError(refusal(gpus, *worst, known_models()))
 
 

@@ -6,6 +6,8 @@ import threading
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from lmms_eval_mai.engines.vllm import nvml
+from lmms_eval_mai.engines.vllm.planning.gpus import CUDA_SHARE, Gpu
 from lmms_eval_mai.errors import ArgumentError
 
 Platform = Literal["cpu", "cuda"]
@@ -32,31 +34,38 @@ class Launcher:
     ranks: int = 1
     rank: int | None = None
     """The number of this process among them, from 0. None: no launcher started this process."""
+    one_gpu_each: bool = False
+    """Whether each rank sees a single GPU of its own (srun with `--gpus-per-task=1`, or one number in
+    `CUDA_VISIBLE_DEVICES`)."""
 
     @classmethod
     def from_environment(cls) -> "Launcher":
         rank = os.environ.get("LOCAL_RANK")
-        return cls(int(os.environ.get("LOCAL_WORLD_SIZE", 1)), None if rank is None else int(rank))
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        one_gpu_each = (bool(visible) and "," not in visible) or "SLURM_GPUS_PER_TASK" in os.environ
+        return cls(int(os.environ.get("LOCAL_WORLD_SIZE", 1)), None if rank is None else int(rank), one_gpu_each)
 
 
-def visible_gpus(platform: Platform) -> int:
-    """Return the number of GPUs that this process can see."""
+def visible_gpus(platform: Platform) -> tuple[Gpu, ...]:
+    """Return the GPUs that this process can see."""
     if platform == "cpu":
-        return 0
-    from vllm.platforms import current_platform
+        return ()
+    if found := nvml.visible_gpus():
+        return found
+    from vllm.platforms import current_platform  # AMD's GPUs are not in NVML
 
     count: int = current_platform.device_count()
-    return count
+    totals = [int(current_platform.get_device_total_memory(number)) for number in range(count)]
+    return tuple(Gpu("GPU", total, int(total * CUDA_SHARE)) for total in totals)
 
 
-def devices(side: str, given: Any, gpu_count: int, launcher: Launcher) -> list[str] | None:
-    """Return the GPUs of one engine: those that the user names (`small_devices=0` or `large_devices=[1,2]`), else the
-    GPU of this rank. None: vLLM chooses, because there is no GPU or no launcher.
+def given_devices(side: str, given: Any, gpu_count: int, launcher: Launcher) -> tuple[int, ...] | None:
+    """Return the GPUs that the user names (`small_devices=0` or `large_devices=[1,2]`), None if the user names none.
 
     Raises `ArgumentError` if a GPU does not exist, or if two ranks of a launcher would share a GPU.
     """
     if given is None:
-        return _gpu_of_rank(gpu_count, launcher)
+        return None
     if launcher.ranks > 1:
         raise ArgumentError(
             f"{side}_devices={given} would give the same GPUs to all {launcher.ranks} ranks on this machine. Leave it "
@@ -73,20 +82,27 @@ def devices(side: str, given: Any, gpu_count: int, launcher: Launcher) -> list[s
             f"{side}_devices={given} names a GPU that does not exist: this process can use {gpu_count} "
             f"GPU{'s' * (gpu_count != 1)}. Give numbers from 0 to {gpu_count - 1}."
         )
-    return found
+    return tuple(map(int, found))
 
 
-def _gpu_of_rank(gpu_count: int, launcher: Launcher) -> list[str] | None:
-    """Return the GPU with the number of this rank, because each rank runs its own pair on its own GPU."""
+def gpu_of_rank(gpu_count: int, launcher: Launcher) -> int | None:
+    """Return the GPU with the number of this rank, because each rank runs its own pair on its own GPU. None: there is
+    no launcher or no GPU.
+
+    Slurm and others let each rank see one GPU, its own, which then has the number 0. Raises `ArgumentError` if two
+    ranks would share a GPU.
+    """
     if not gpu_count or launcher.rank is None:
         return None
+    if gpu_count == 1 and launcher.one_gpu_each:
+        return 0
     if launcher.rank >= gpu_count:
         raise ArgumentError(
             f"{launcher.ranks} ranks run on this machine, but this rank can use only {gpu_count} "
             f"GPU{'s' * (gpu_count != 1)}. Each rank needs a GPU for its own pair. Start one rank per GPU, or let "
             "the ranks share endpoints (small=http://..., large=http://...)."
         )
-    return [str(launcher.rank)]
+    return launcher.rank
 
 
 def worker_count(engine_args: Any) -> int:
@@ -95,7 +111,7 @@ def worker_count(engine_args: Any) -> int:
     return math.prod(getattr(engine_args, f"{dimension}_size") for dimension in dimensions)
 
 
-def environment(gpus: list[str] | None, workers: int, platform: Platform) -> dict[str, str]:
+def environment(gpus: tuple[int, ...] | None, workers: int, platform: Platform) -> dict[str, str]:
     """Return the variables that the engine's processes need. `workers`: workers of all engines of this process."""
     if platform == "cpu":
         return _cpu_threads(workers)
@@ -104,7 +120,7 @@ def environment(gpus: list[str] | None, workers: int, platform: Platform) -> dic
     if gpus is not None:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         numbers = visible.split(",") if visible else None
-        variables["CUDA_VISIBLE_DEVICES"] = ",".join(numbers[int(gpu)] if numbers else gpu for gpu in gpus)
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(numbers[gpu] if numbers else str(gpu) for gpu in gpus)
     return variables | _loading_threads(workers)
 
 

@@ -32,6 +32,8 @@ def layouts(wishes: Sequence[Wish], gpu_count: int, turns: bool) -> Iterator[tup
     `turns`: the engines take turns on the same GPUs (`sleep=true`). Yields nothing if there are too few GPUs.
     """
     sizes = [_sizes(wish, gpu_count) for wish in wishes]
+    if not all(sizes):
+        return
     if len(wishes) == 1:
         yield from ((_first_free(wishes[0], size, (), gpu_count),) for size in sizes[0])
         return

@@ -74,6 +74,12 @@ class EnginePlan:
         return self.kv_cache_bytes / self.terms.one_sequence
 
     @property
+    def open_samples(self) -> int:
+        """Samples that should be open at the same time, so that this engine does not wait for work."""
+        least, most = OPEN_SAMPLES
+        return max(least, min(most, self.kv_tokens // TOKENS_PER_SAMPLE))
+
+    @property
     def max_pixels(self) -> int | None:
         """The limit of pixels that the plan sets. None: no limit, or the user's own."""
         vision = self.request.size.vision
@@ -93,8 +99,7 @@ class Plan:
     @property
     def open_samples(self) -> int:
         """Samples that should be open at the same time, so that no engine waits for work."""
-        least, most = OPEN_SAMPLES
-        return max(least, min(most, max(one.kv_tokens for one in self.engines) // TOKENS_PER_SAMPLE))
+        return max(one.open_samples for one in self.engines)
 
 
 @dataclass(frozen=True)
