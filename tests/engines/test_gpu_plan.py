@@ -86,7 +86,7 @@ def test_model_that_is_too_large_for_one_gpu_is_divided() -> None:
 
 
 def test_models_that_do_not_fit_apart_share_all_gpus() -> None:
-    assert places("2x17GiB") == [(0, 1), (0, 1)]
+    assert places("2x18GiB") == [(0, 1), (0, 1)]
 
 
 def test_given_devices_are_kept_and_the_other_engine_takes_a_free_gpu() -> None:

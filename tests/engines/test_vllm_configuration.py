@@ -134,7 +134,7 @@ def test_engine_on_a_gpu_loads_its_weights_with_its_share_of_the_cores_instead_o
     if threads is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", threads)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(24)))  # a machine with 24 cores
-    with ChildEnvironment(environment(["0"], 2, "cuda")):
+    with ChildEnvironment(environment((0,), 2, "cuda")):
         program = f"import os; print(os.getenv('OMP_NUM_THREADS'), os.getenv('{THREADS_SET_BY_VLLM}'))"
         seen = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert seen.strip() == expected
