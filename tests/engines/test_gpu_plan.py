@@ -124,6 +124,9 @@ def test_rank_that_sees_one_gpu_of_its_own_uses_it(monkeypatch: pytest.MonkeyPat
     launcher = Launcher.from_environment()
     assert places("H100", launcher=launcher) == [(0,), (0,)]
     assert environment((0,), 1, "cuda")["CUDA_VISIBLE_DEVICES"] == "5"
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")  # torchrun: all four ranks see this GPU
+    with pytest.raises(ArgumentError, match="4 ranks run on this machine, but this rank can use only 1 GPU"):
+        places("H100", launcher=Launcher.from_environment())
 
 
 def test_ranks_that_would_share_a_gpu_are_refused() -> None:
@@ -145,6 +148,9 @@ def test_devices_are_gpu_numbers_of_this_machine() -> None:
 def test_pair_that_does_not_fit_is_refused_with_what_would_fit() -> None:
     with pytest.raises(ArgumentError, match=r"8B-Instruct \(16\.3 GiB\) do not fit GPU 0 \(RTX4090\).*sleep=true"):
         placed("RTX4090")
+    with pytest.raises(ArgumentError) as raised:
+        placed("16GiB", quantization="fp8")
+    assert "quantization=fp8" not in str(raised.value)
 
 
 @pytest.mark.parametrize("share", [0.85, 0.9, 1])

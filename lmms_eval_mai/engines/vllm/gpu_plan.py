@@ -136,6 +136,7 @@ def _request(config: EngineConfig, size: ModelSize, place: Place) -> Request:
         max_num_batched_tokens=_optional(int, given.get("max_num_batched_tokens")),
         max_pixels=_max_pixels(given.get("mm_processor_kwargs")),
         enforce_eager=given.get("enforce_eager") in (True, "True", "true"),
+        quantized=given.get("quantization") is not None,
     )
 
 

@@ -35,14 +35,15 @@ class Launcher:
     rank: int | None = None
     """The number of this process among them, from 0. None: no launcher started this process."""
     one_gpu_each: bool = False
-    """Whether each rank sees a single GPU of its own (srun with `--gpus-per-task=1`, or one number in
-    `CUDA_VISIBLE_DEVICES`)."""
+    """Whether each rank sees a single GPU of its own, as Slurm's srun arranges it. All ranks of torchrun see the same
+    GPUs."""
 
     @classmethod
     def from_environment(cls) -> "Launcher":
         rank = os.environ.get("LOCAL_RANK")
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        one_gpu_each = (bool(visible) and "," not in visible) or "SLURM_GPUS_PER_TASK" in os.environ
+        one_visible = (bool(visible) and "," not in visible) or "SLURM_GPUS_PER_TASK" in os.environ
+        one_gpu_each = one_visible and "TORCHELASTIC_RUN_ID" not in os.environ
         return cls(int(os.environ.get("LOCAL_WORLD_SIZE", 1)), None if rank is None else int(rank), one_gpu_each)
 
 

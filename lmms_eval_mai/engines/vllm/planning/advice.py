@@ -67,7 +67,8 @@ def alternatives(gpus: Sequence[Gpu], requests: Sequence[Request], others: Mappi
             yield "give each model its own GPU (small_devices=0,large_devices=1)"
         if isinstance(plan(gpus, requests, turns=True), Plan):
             yield "let the models take turns on the GPU (sleep=true)"
-    if isinstance(plan(gpus, [_fp8(request) for request in requests]), Plan):
+    quantized = any(request.quantized for request in requests)
+    if not quantized and isinstance(plan(gpus, [_fp8(request) for request in requests]), Plan):
         yield "store the weights in 8 bits (quantization=fp8; for GPUs from the year 2022 on, such as L4 or H100)"
     for name, size in sorted(others.items(), key=lambda item: -item[1].weight_bytes):
         large = requests[-1]

@@ -46,6 +46,8 @@ class Request:
     max_num_batched_tokens: int | None = None
     max_pixels: int | None = None
     enforce_eager: bool = False
+    quantized: bool = False
+    """Whether the weights already have fewer than 16 bits."""
 
     def trusted(self) -> bool:
         """Return whether the user chose context and memory, so that no estimate may refuse the engine."""
@@ -243,5 +245,5 @@ def _engine_plan(need: _Need, on_gpus: Sequence[tuple[Gpu, int]]) -> EnginePlan:
         limits=need.limits,
         terms=need.terms,
         share=share,
-        kv_cache_bytes=smallest - need.terms.fixed() if kv_cache is None else kv_cache,
+        kv_cache_bytes=max(0, smallest - need.terms.fixed()) if kv_cache is None else kv_cache,
     )
