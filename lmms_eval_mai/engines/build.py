@@ -4,8 +4,12 @@ import dataclasses
 import importlib
 from typing import Any
 
+import psutil
+
 from lmms_eval_mai.engines.base import Engine, EngineConfig
 from lmms_eval_mai.engines.vllm import argument_names as vllm_arguments
+from lmms_eval_mai.engines.vllm.host_memory import SLEEP_ARGUMENTS, check_host_memory
+from lmms_eval_mai.engines.vllm.placement import Launcher
 
 ENGINES: dict[str, str] = {
     "vllm": "lmms_eval_mai.engines.vllm.engine:VllmEngine",
@@ -29,9 +33,13 @@ def build(config: EngineConfig, other: EngineConfig | None = None, sleep: bool =
     `other`: the second engine of the pair, if it runs on this machine at the same time. `sleep`: the two engines
     share one GPU, and one of them sleeps (`time_sharing.py`).
     """
-    if sleep:  # an engine that is awake has the GPU to itself
-        config = dataclasses.replace(config, arguments={**config.arguments, "enable_sleep_mode": True})
-        other = None
+    if sleep:
+        configs = (config,) if other is None else (config, other)
+        check_host_memory(configs, psutil.virtual_memory().available, Launcher.from_environment().ranks)
+        config = dataclasses.replace(
+            config, arguments={**SLEEP_ARGUMENTS, **config.arguments, "enable_sleep_mode": True}
+        )
+        other = None  # an engine that is awake has the GPU to itself
     if other is not None and other.engine != "vllm":
         other = None
     engine: Engine = _load(ENGINES[config.engine]).from_config(config, other)

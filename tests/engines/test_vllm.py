@@ -1,10 +1,11 @@
 """Calls to one real vLLM engine on a tiny checkpoint: caches, limits, and text that looks like special tokens."""
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.engines import Running, make_image, prompt, question
+from support.engines import GREEDY, Running, make_image, prompt, question
 
 from lmms_eval_mai.engines.base import Call, Sampling
 from lmms_eval_mai.engines.restart import RestartingEngine
@@ -36,6 +37,15 @@ def test_greedy_answers_repeat_and_depend_on_image_and_text(vllm: Running) -> No
     assert first.text == again.text
     # An untrained model may give the same answer to some of the other questions.
     assert first.text != other_image.text and {call.text for call in other_texts} != {first.text}
+
+
+def test_seconds_of_the_preparation_are_part_of_the_call(vllm: Running) -> None:
+    text = question(2)
+    prepared = vllm.loop.run(vllm.engine.prepare(text))
+    (generated,) = vllm.generate(text)
+    submitted = vllm.loop.run(vllm.engine.submit(text, replace(prepared, seconds=1000.0), GREEDY))
+    assert submitted.text == generated.text and prepared.seconds > 0
+    assert 1000 < submitted.ttft_s <= submitted.total_s
 
 
 def test_output_limit_ends_the_answer_with_finish_reason_length(vllm: Running) -> None:

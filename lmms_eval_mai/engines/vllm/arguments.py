@@ -6,6 +6,7 @@ from typing import Any
 from lmms_eval_mai.engines.base import EngineConfig, Sampling
 from lmms_eval_mai.engines.checkpoints import check_checkpoint
 from lmms_eval_mai.engines.vllm.gpu_plan import OnGpus
+from lmms_eval_mai.engines.vllm.host_memory import SLEEP_ARGUMENTS
 from lmms_eval_mai.engines.vllm.memory import cpu_kv_cache_bytes
 from lmms_eval_mai.engines.vllm.placement import Platform, threads_are_bound, worker_count
 from lmms_eval_mai.engines.vllm.planning.plan import EnginePlan
@@ -19,7 +20,7 @@ INSTALL = (
 PERFORMANCE_ARGUMENTS = {
     *("devices", "gpu_memory_utilization", "kv_cache_memory_bytes", "swap_space", "cpu_offload_gb", "max_num_seqs"),
     *("max_num_batched_tokens", "block_size", "enforce_eager", "disable_log_stats", "load_format", "download_dir"),
-    *("mm_processor_cache_gb", "enable_prefix_caching", "enable_sleep_mode", "distributed_executor_backend"),
+    *("mm_processor_cache_gb", "enable_prefix_caching", "distributed_executor_backend", *SLEEP_ARGUMENTS),
 }
 """Arguments that change the speed, the device or the memory of an engine, but no answer. A run may be resumed with
 other values."""

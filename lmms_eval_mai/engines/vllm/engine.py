@@ -9,9 +9,10 @@ import asyncio
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any
 
-from lmms_eval_mai.engines.base import Call, EngineConfig, Identity, Prompt, Sampling, Side
+from lmms_eval_mai.engines.base import Call, EngineConfig, Identity, Message, Prompt, Sampling, Side
 from lmms_eval_mai.engines.cancellation import wait_for
 from lmms_eval_mai.engines.checkpoints import argument_identity, checkpoint_identity
 from lmms_eval_mai.engines.messages import space_for_thinking, without_thinking
@@ -28,6 +29,15 @@ REPLY_LIMIT_S = 60
 """Seconds that a new engine may take for its first reply."""
 USABLE_FINISH_REASONS = ("stop", "length", "repetition")
 """Finish reasons of answers that are used. vLLM also has `abort` and `error`, after which an answer is not complete."""
+
+
+@dataclass(frozen=True)
+class PreparedPrompt:
+    """A prompt in the form that vLLM's engine takes."""
+
+    engine_input: Any
+    seconds: float
+    """How long the preparation took. It is part of the call's time."""
 
 
 class VllmEngine:
@@ -133,10 +143,9 @@ class VllmEngine:
         await self._control("wake", lambda llm: llm.wake_up())
 
     async def _control(self, name: str, call: Callable[[Any], Coroutine[Any, Any, Any]]) -> None:
-        if self._llm is None:
-            raise EngineCrashed(f"The {self.side} engine is not running.")
+        llm, _ = self._running()
         try:
-            await call(self._llm)
+            await call(llm)
         except Exception as error:
             raise EngineCrashed(
                 f"The {self.side} engine ({self._config.model}) failed to {name} ({error}). See its log above."
@@ -159,25 +168,27 @@ class VllmEngine:
             await self._renderer.clear_caches()
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
-        from vllm.v1.engine.exceptions import EngineDeadError
+        return await self.submit(prompt, await self.prepare(prompt), sampling)
 
-        llm, renderer = self._llm, self._renderer
-        if llm is None or renderer is None:
-            raise EngineCrashed(f"The {self.side} engine is not running.")
-        submitted_at = time.perf_counter()
+    async def prepare(self, prompt: Prompt) -> PreparedPrompt:
+        """Return the input of vLLM's engine. It is prepared in this process, so the engine may sleep."""
+        started_at = time.perf_counter()
+        engine_input = await self._render(prompt, prompt.messages)
+        return PreparedPrompt(engine_input, time.perf_counter() - started_at)
+
+    async def submit(self, prompt: Prompt, prepared: PreparedPrompt, sampling: Sampling) -> Call:
+        llm, _ = self._running()
+        submitted_at = time.perf_counter() - prepared.seconds
         result = None
         try:
-            rendered = await renderer.render(prompt.messages)
             async for output in llm.generate(
-                rendered, vllm_arguments.sampling_params(sampling), f"{self.side}-{next(self._request_numbers)}"
+                prepared.engine_input,
+                vllm_arguments.sampling_params(sampling),
+                f"{self.side}-{next(self._request_numbers)}",
             ):
                 result = output
         except Exception as error:
-            if isinstance(error, EngineDeadError) or self._llm is not llm:  # crashed, or closed during the call
-                raise EngineCrashed(
-                    f"The {self.side} engine ({self._config.model}) crashed during {prompt.key}. See its log above."
-                ) from error
-            raise sample_error(prompt, self._config, self._context, error) from error
+            raise self._error(prompt, llm, error) from error
         finish_reason = result.outputs[0].finish_reason if result else "abort"
         if finish_reason == "abort":  # we abort no request: the engine's core is stopping
             raise EngineCrashed(
@@ -190,18 +201,34 @@ class VllmEngine:
         return to_call(prompt, result, submitted_at)
 
     async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
-        llm, renderer = self._llm, self._renderer
-        if llm is None or renderer is None:
-            raise EngineCrashed(f"The {self.side} engine is not running.")
-        try:
-            rendered = await renderer.render(without_thinking(prompt, thinking))
-        except Exception as error:
-            if self._llm is not llm:
-                raise EngineCrashed(f"The {self.side} engine was stopped during {prompt.key}.") from error
-            raise sample_error(prompt, self._config, self._context, error) from error
-        remedy, other_tokens = f"Raise {self.side}_max_model_len.", len(rendered["prompt_token_ids"])
+        _, renderer = self._running()
+        engine_input = await self._render(prompt, without_thinking(prompt, thinking))
+        remedy, other_tokens = f"Raise {self.side}_max_model_len.", len(engine_input["prompt_token_ids"])
         space = space_for_thinking(prompt, self._config.model, self._context, other_tokens, sampling.max_tokens, remedy)
         return renderer.literal.end(thinking, space)
+
+    async def _render(self, prompt: Prompt, messages: tuple[Message, ...]) -> Any:
+        llm, renderer = self._running()
+        try:
+            return await renderer.render(messages)
+        except Exception as error:
+            raise self._error(prompt, llm, error) from error
+
+    def _running(self) -> tuple[Any, Renderer]:
+        """Return vLLM's engine and the renderer. Raises `EngineCrashed` if the engine does not run."""
+        if self._llm is None or self._renderer is None:
+            raise EngineCrashed(f"The {self.side} engine is not running.")
+        return self._llm, self._renderer
+
+    def _error(self, prompt: Prompt, llm: Any, error: Exception) -> MaiError:
+        """Return the error of a call to `llm`."""
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        if isinstance(error, EngineDeadError) or self._llm is not llm:  # crashed, or closed during the call
+            return EngineCrashed(
+                f"The {self.side} engine ({self._config.model}) crashed during {prompt.key}. See its log above."
+            )
+        return sample_error(prompt, self._config, self._context, error)
 
 
 def to_call(prompt: Prompt, result: Any, submitted_at: float) -> Call:
