@@ -72,24 +72,75 @@ def argument_identity(given: Mapping[str, Any], performance_arguments: Collectio
 
 
 def weight_bytes(model: str, revision: str | None = None) -> int | None:
-    """Return the size of a checkpoint's weights in bytes, from the disk or from the hub's listing. None: unknown."""
-    folder = Path(model).expanduser()
-    if folder.is_dir():
-        return sum(file.stat().st_size for file in folder.glob("*.safetensors")) or None
-    from huggingface_hub import HfApi, snapshot_download
+    """Return the size of a checkpoint's weights in bytes. None: unknown.
+
+    The index of the weights has the size of all of them, also after a partial download. Without an index the files are
+    counted: those on this machine, else those that the hub lists.
+    """
+    folder = _folder(model, revision)
+    if folder is not None:
+        if size := (_index(folder).get("metadata") or {}).get("total_size"):
+            return int(size)
+        if size := sum(file.stat().st_size for file in folder.glob("*.safetensors") if _is_loaded(file.name)):
+            return size
+        if folder == Path(model).expanduser():
+            return None
+    from huggingface_hub import HfApi
 
     try:
-        cached = Path(snapshot_download(model, local_files_only=True, allow_patterns=["*.safetensors"]))
-        if size := sum(file.stat().st_size for file in cached.glob("*.safetensors")):
-            return size
-    except Exception as error:
-        logger.debug(f"{model} is not in the local cache ({error})")
-    try:
-        files = HfApi().model_info(model, files_metadata=True).siblings or []
+        files = HfApi().model_info(model, revision=revision, files_metadata=True).siblings or []
     except Exception as error:
         logger.debug(f"The hub does not list the size of {model} ({error})")
         return None
-    return sum(f.size or 0 for f in files if f.rfilename.endswith(".safetensors")) or None
+    return sum(file.size or 0 for file in files if _is_loaded(file.rfilename)) or None
+
+
+def check_weights(argument: str, model: str, revision: str | None = None) -> None:
+    """Refuse a checkpoint of which weight files are missing, for example after a partial download: an engine would find
+    out minutes later. A checkpoint from the hub is checked only offline; otherwise its files can still be downloaded.
+    Raises `ArgumentError`."""
+    from huggingface_hub import constants
+
+    folder = _folder(model, revision)
+    if folder is None or (folder != Path(model).expanduser() and not constants.is_offline_mode()):
+        return
+    named = sorted(set((_index(folder).get("weight_map") or {}).values()))
+    missing = [name for name in named if not (folder / name).exists()]
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise ArgumentError(
+            f"{argument}={model} is not complete: {', '.join(missing[:3])}{more} of its {len(named)} weight files are "
+            f"missing from {folder}. Download the checkpoint again (`hf download`)."
+        )
+
+
+def _folder(model: str, revision: str | None) -> Path | None:
+    """Return the folder of a checkpoint on this machine: its own, or its snapshot in the cache of the hub."""
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return folder
+    from huggingface_hub import try_to_load_from_cache
+
+    try:
+        found = try_to_load_from_cache(model, "config.json", revision=revision)
+    except ValueError:  # not a name of the hub
+        return None
+    return Path(found).parent if isinstance(found, str) else None
+
+
+def _index(folder: Path) -> dict[str, Any]:
+    """Return the index of the weights, empty if there is none."""
+    try:
+        found = json.loads((folder / "model.safetensors.index.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _is_loaded(name: str) -> bool:
+    """Return whether an engine loads this file. `consolidated...` are the same weights a second time, in Mistral's
+    format. Files in folders belong to other formats too."""
+    return name.endswith(".safetensors") and "/" not in name and not name.startswith("consolidated")
 
 
 def _commit(model: str, revision: str | None) -> str:
