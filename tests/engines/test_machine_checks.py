@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import zmq
+from support.engines import vllm_engine
 
 from lmms_eval_mai.engines.base import EngineConfig
 from lmms_eval_mai.engines.vllm import machine_checks
@@ -24,8 +25,8 @@ GPU = VisibleGpu("NVIDIA H100", 80 * GIB, 79 * GIB)
 def pair(small: tuple[int, ...] = (0,), large: tuple[int, ...] = (0,), **arguments: Any) -> list[PlacedEngine]:
     """Return two engines. An engine on several GPUs is divided over them."""
     return [
-        PlacedEngine(EngineConfig("small", "vllm", "tiny/2B", arguments), small, len(small)),
-        PlacedEngine(EngineConfig("large", "vllm", "tiny/8B", arguments), large, len(large)),
+        PlacedEngine(EngineConfig("small", "vllm", "tiny/2B", arguments), small),
+        PlacedEngine(EngineConfig("large", "vllm", "tiny/8B", arguments), large),
     ]
 
 
@@ -51,6 +52,14 @@ def test_good_machine_has_no_problem() -> None:
         (pair((0,), (1, 2)), [GPU, gpu(mig=True), GPU], {}, "refusal", "GPU 1 is a MIG slice.*tensor_parallel_size=1"),
         (pair((0,), (1, 2)), [GPU] * 3, {"shared_memory_bytes": 64 << 20}, "refusal", "64 MiB.*--shm-size.*--ipc=host"),
         (pair((0,), (1, 2)), [GPU] * 3, {"shared_memory_bytes": 512 << 20}, "warning", "512 MiB, and the 2 workers"),
+        (pair((), (), tensor_parallel_size=2), [], {"shared_memory_bytes": 0}, "refusal", "0 MiB, and the 2 workers"),
+        (
+            pair(enable_sleep_mode=True)[:1],  # each of two engines that take turns is checked alone
+            [gpu(compute_mode="exclusive")],
+            {"mps": False},
+            "refusal",
+            "EXCLUSIVE_PROCESS",
+        ),
         (pair(), [GPU], {"has_compiler": False}, "warning", "no C compiler.*apt install gcc"),
         (pair(), [GPU], {"has_python_header": False}, "warning", r"Python\.h.*apt install python3\.\d+-dev"),
         (pair((), ()), [], {"socket_folder": "/" + "t" * 70}, "refusal", "108 bytes.*VLLM_RPC_BASE_PATH=/tmp"),
@@ -73,6 +82,7 @@ def test_problem_is_found_and_the_text_has_the_remedy(
         (pair(), [GPU, gpu(compute_mode="prohibited")], {}),  # not used
         (pair((0,), (1,)), [gpu(mig=True)] * 2, {}),
         (pair(), [GPU], {"shared_memory_bytes": 0}),  # a single worker needs none
+        (pair((0, 1), (2, 3), data_parallel_size=2), [GPU] * 4, {"shared_memory_bytes": 0}),
         (pair((), ()), [], {"has_compiler": False, "has_python_header": False}),  # nothing is compiled on a CPU
         (pair(), [GPU], {"socket_folder": "/" + "t" * 69}),
         (pair(enable_sleep_mode=True), [GPU], {"mps": False}),  # they never run at the same time
@@ -130,3 +140,11 @@ def test_limit_of_a_socket_path_is_that_of_zeromq() -> None:
             socket.bind(f"ipc://{folder}/{name}")
             with pytest.raises(zmq.ZMQError, match="longer than 107"):
                 socket.bind(f"ipc://{folder}/{name}u")
+
+
+def test_engine_on_a_machine_where_it_would_fail_is_refused_before_it_starts(
+    tiny_pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_RPC_BASE_PATH", "/" + "t" * 90)
+    with pytest.raises(EngineUnavailable, match=r"too long for vLLM's sockets.*VLLM_RPC_BASE_PATH=/tmp"):
+        vllm_engine(tiny_pair).validate()

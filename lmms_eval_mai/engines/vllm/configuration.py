@@ -6,9 +6,10 @@ from typing import Any
 from lmms_eval_mai.engines.base import SIDES, EngineConfig
 from lmms_eval_mai.engines.checkpoints import text_only_error
 from lmms_eval_mai.engines.vllm import arguments as vllm_arguments
-from lmms_eval_mai.engines.vllm import logs, memory, placement
+from lmms_eval_mai.engines.vllm import logs, machine_checks, memory, placement
 from lmms_eval_mai.engines.vllm.errors import start_error
 from lmms_eval_mai.engines.vllm.gpu_plan import OnGpus, on_gpus
+from lmms_eval_mai.engines.vllm.machine_checks import PlacedEngine
 from lmms_eval_mai.engines.vllm.placement import ChildEnvironment, Launcher, Platform
 from lmms_eval_mai.engines.vllm.planning.advice import engine_line
 from lmms_eval_mai.errors import ArgumentError, MaiError
@@ -87,8 +88,11 @@ def _on_gpus(
     if not gpus:
         for one in configs:
             placement.given_devices(one.side, one.arguments.get("devices"), 0, launcher)
+        machine_checks.check([PlacedEngine(one, ()) for one in configs], gpus)
         return None, None
+    machine_checks.check_readable(configs, gpus)
     found = on_gpus(configs, gpus, launcher, turns=bool(config.arguments.get("enable_sleep_mode")))
+    machine_checks.check([PlacedEngine(one, found[one.side].place.gpus) for one in configs], gpus)
     return found[config.side], None if other is None else found[other.side]
 
 

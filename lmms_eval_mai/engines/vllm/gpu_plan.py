@@ -155,7 +155,7 @@ def _max_pixels(processor_arguments: Any) -> int | None:
 
 def _size(config: EngineConfig) -> ModelSize | None:
     """Return the sizes of a model with the user's types of weights and KV cache. None: unknown."""
-    size = _checkpoint_size(config) or known_models().get(config.model)
+    size = known_models().get(config.model) or _checkpoint_size(config)  # a known model needs no request to the hub
     if size is None:
         return None
     given = config.arguments

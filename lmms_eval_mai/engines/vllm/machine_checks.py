@@ -58,8 +58,18 @@ class PlacedEngine:
     config: EngineConfig
     gpus: tuple[int, ...]
     """Numbers of its GPUs. Empty on a CPU."""
-    workers: int = 1
-    """Worker processes that hold one copy of the model together."""
+
+    @property
+    def workers(self) -> int:
+        """Worker processes that hold one copy of the model together."""
+        names = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+        tensor_parallel, stages, copies = (int(self.config.arguments.get(name) or 1) for name in names)
+        return max(1, len(self.gpus) // copies) if self.gpus else tensor_parallel * stages
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether it takes turns on its GPUs with another engine."""
+        return bool(self.config.arguments.get("enable_sleep_mode"))
 
 
 @dataclass(frozen=True)
@@ -153,7 +163,7 @@ def _compute_mode(engines: Sequence[PlacedEngine], gpus: Sequence[Gpu], machine:
                 f"GPU {number} ({gpu.name}) does not accept programs: its compute mode is PROHIBITED. Change it with "
                 f"`sudo nvidia-smi -i {number} -c DEFAULT`, or use another GPU.",
             )
-        elif gpu.compute_mode == "exclusive" and len(users) > 1 and not machine.mps:
+        elif gpu.compute_mode == "exclusive" and not machine.mps and (len(users) > 1 or users[0].sleeps):
             yield Problem(
                 "refusal",
                 f"Both models would use GPU {number} ({gpu.name}), which accepts only one process at a time: its "
@@ -223,9 +233,8 @@ def _sockets(engines: Sequence[PlacedEngine], gpus: Sequence[Gpu], machine: Mach
 
 
 def _service(engines: Sequence[PlacedEngine], gpus: Sequence[Gpu], machine: Machine) -> Iterator[Problem]:
-    if any(engine.config.arguments.get("enable_sleep_mode") for engine in engines) or machine.mps:
-        return
-    if shared := [number for number, _, users in _used(engines, gpus) if len(users) > 1]:
+    shared = [number for number, _, users in _used(engines, gpus) if len(users) > 1 and not users[0].sleeps]
+    if shared and not machine.mps:
         yield Problem("hint", f"The models share GPU {','.join(map(str, shared))}. {MPS_HINT}")
 
 
