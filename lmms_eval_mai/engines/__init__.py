@@ -9,7 +9,7 @@ library of an engine is imported only when that engine is used.
 
 To add an engine argument, add a field to the options of that engine (`OPTIONS` in `build.py` names the class). The
 `vllm` engine takes all arguments of vLLM itself, so it needs no new field (`vllm/__init__.py`). To add an engine, write
-a class with the methods of `Engine`, and add it to `ENGINES` and `OPTIONS` in `build.py`; `run/config.py` chooses the
-engine of a model for which none is given, and `cli/doctor.py` checks what an engine needs. A new figure of a call
-(tokens, seconds) is a field of `Call` in `base.py`.
+a class with the methods of `Engine`, and add it to `ENGINES` and `OPTIONS` in `build.py`. If the user gives no engine
+for a model, `run/config.py` chooses it. `cli/doctor.py` checks what an engine needs. A new figure of a call (tokens,
+seconds) is a field of `Call` in `base.py`.
 """

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 from lmms_eval_mai.engines.base import ContentPart, Image, Message, Prompt
 from lmms_eval_mai.errors import PromptTooLong
 
-RESERVED_ANSWER_TOKENS = 256
-"""Tokens kept free for the answer when thinking is truncated."""
+MIN_RESERVED_ANSWER_TOKENS, RESERVED_ANSWER_TOKENS = 16, 256
+"""Tokens kept free for the answer when thinking is truncated: the limit of the answer, but at least 16 and at most 256.
+At least 16, because the kept thinking may have a few more tokens when it is tokenized as part of the prompt."""
 
 
 def merge_adjacent_text(content: Iterable[ContentPart]) -> Iterator[ContentPart]:
@@ -40,7 +41,8 @@ def space_for_thinking(
     `other_tokens`: tokens of the prompt without thinking. `max_tokens`: limit of the answer.
     Raises `PromptTooLong`, with `remedy` as its last sentence, if there is no space.
     """
-    space = context - other_tokens - max(16, min(max_tokens, RESERVED_ANSWER_TOKENS))
+    reserved = max(MIN_RESERVED_ANSWER_TOKENS, min(max_tokens, RESERVED_ANSWER_TOKENS))
+    space = context - other_tokens - reserved
     if space <= 0:
         raise PromptTooLong(
             f"{prompt.key}: image and question leave no space for thinking in the context of {model}, "

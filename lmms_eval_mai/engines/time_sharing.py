@@ -79,7 +79,10 @@ class TimeSharing:
 
     @contextlib.asynccontextmanager
     async def starting(self, engine: SleepableEngine) -> AsyncIterator[None]:
-        """Put the other engine to sleep, and keep it asleep while this engine starts during the block."""
+        """Put the other engine to sleep, and keep it asleep while this engine starts during the block.
+
+        The lock is held during the block, so no call can begin and no engine can wake.
+        """
         async with self._changed:
             await self._changed.wait_for(lambda: self._awake is engine or self._may_change())
             await shielded(self._put_to_sleep())

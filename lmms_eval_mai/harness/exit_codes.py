@@ -32,7 +32,7 @@ class SignalReceived(BaseException):
 
 
 @contextlib.contextmanager
-def report_errors_to_user(hint: Callable[[], str] = str) -> Iterator[None]:
+def report_errors_to_user(hint: Callable[[], str] = lambda: "") -> Iterator[None]:
     """Turn errors and signals inside the block into messages and exit codes.
 
     `hint` returns what to do next, or an empty text; it is called when the run has stopped.

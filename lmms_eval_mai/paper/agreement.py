@@ -15,7 +15,12 @@ from lmms_eval_mai.paper.prompts import Kind
 
 Doc = Mapping[str, Any]
 
-_BRACKETS = re.compile(r"(?<!\[)\[{2,}((?:(?!\[\[).)*?)\]{2,}", re.DOTALL)
+_BRACKETS = re.compile(
+    r"(?<!\[)\[{2,}"  # two or more "[", beginning with the first of them
+    r"((?:(?!\[\[).)*?)"  # the shortest text without "[["
+    r"\]{2,}",  # two or more "]"
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True)

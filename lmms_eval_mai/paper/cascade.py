@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from lmms_eval_mai.engines.base import Call, Side
 from lmms_eval_mai.paper import prompts
 from lmms_eval_mai.paper.sample import Sample, Trace
-from lmms_eval_mai.paper.sample_run import Pair, SampleRun, gather_or_cancel
+from lmms_eval_mai.paper.sample_run import Pair, SampleRun, call_both
 
 
 async def cascade(sample: Sample, pair: Pair) -> Trace:
@@ -27,9 +27,7 @@ async def cascade(sample: Sample, pair: Pair) -> Trace:
     simple = prompts.instruction("S", sample.kind)
 
     # Section 4.1, mutual verification of the two short answers (Eq. 5 and 6).
-    large_short, small_short = await gather_or_cancel(
-        run.call("large", "short", simple), run.call("small", "short", simple)
-    )
+    large_short, small_short = await call_both(run.call("large", "short", simple), run.call("small", "short", simple))
     if run.agree(small_short, large_short):
         return run.finish("agree_short", large_short)
 

@@ -89,7 +89,7 @@ def with_stage_text(sample: Sample, text: str) -> tuple[Message, ...]:
     return (*messages, Message(last.role, (*last.content, text)))
 
 
-async def gather_or_cancel(first: Coroutine[Any, Any, Call], second: Coroutine[Any, Any, Call]) -> tuple[Call, Call]:
+async def call_both(first: Coroutine[Any, Any, Call], second: Coroutine[Any, Any, Call]) -> tuple[Call, Call]:
     """Make two calls at once. If one fails, cancel the other one and raise the error."""
     tasks = asyncio.ensure_future(first), asyncio.ensure_future(second)
     try:

@@ -79,11 +79,13 @@ def parse(arguments: Mapping[str, Any]) -> Config:
     """Read model arguments as lmms-eval passes them. Raises `ArgumentError`."""
     preset = presets.load(arguments["pair"]) if arguments.get("pair") is not None else {}
     given = {**preset, **{ALIASES.get(name, name): value for name, value in arguments.items() if name != "pair"}}
-    own = {name: read(name, given.pop(name)) for name, read in READERS.items() if name in given}
-    rules = AgreementRules(**{name: own.pop(name) for name in RULES if name in own})
-    engines = _engine_configs(given, arguments, set(preset))
-    small, large = (dataclasses.replace(engine, max_calls=own.get("max_open_samples")) for engine in engines)
-    config = Config(small=small, large=large, rules=rules, **own)
+    values = {name: read(name, given[name]) for name, read in READERS.items() if name in given}
+    run_arguments = {name: value for name, value in values.items() if name not in RULES}
+    rule_arguments = {name: value for name, value in values.items() if name in RULES}
+    engine_arguments = {name: value for name, value in given.items() if name not in READERS}
+    engines = _engine_configs(engine_arguments, arguments, set(preset))
+    small, large = (dataclasses.replace(engine, max_calls=values.get("max_open_samples")) for engine in engines)
+    config = Config(small=small, large=large, rules=AgreementRules(**rule_arguments), **run_arguments)
     _check_sleep(config)
     for engine in config.engines():
         if not engine.model:
@@ -126,22 +128,24 @@ def parse_literal(value: Any, name: str) -> Any:
 
 
 def _engine_configs(
-    given: dict[str, Any], arguments: Mapping[str, Any], preset: set[str]
+    given: Mapping[str, Any], arguments: Mapping[str, Any], preset: set[str]
 ) -> tuple[EngineConfig, EngineConfig]:
     """Read the arguments that `Config` does not have. The arguments of a preset, except its models, are for vLLM
     only."""
-    engine = given.pop("engine", None)
+    engine = given.get("engine")
     if engine is not None:
         _choice(ENGINES)("engine", engine)
     if preset and engine == "scripted":
         raise ArgumentError(
             f"pair={arguments['pair']} names checkpoints, and engine=scripted has none: give small=... and large=..."
         )
-    models = {side: given.pop(side, None) for side in SIDES}
-    kinds = {side: _engine_kind(side, given.pop(f"{side}_engine", None), engine, models[side]) for side in SIDES}
-    from_user = {name: value for name, value in given.items() if name in arguments}
+    kinds = {side: _engine_kind(side, given.get(f"{side}_engine"), engine, given.get(side)) for side in SIDES}
+    choices = ("engine", *SIDES, *(f"{side}_engine" for side in SIDES))
+    for_vllm = {name: value for name, value in given.items() if name not in choices}
+    for_others = {name: value for name, value in for_vllm.items() if name in arguments}
     small, large = (
-        _engine_config(side, kinds[side], models[side], given if kinds[side] == "vllm" else from_user) for side in SIDES
+        _engine_config(side, kinds[side], given.get(side), for_vllm if kinds[side] == "vllm" else for_others)
+        for side in SIDES
     )
     return small, large
 
@@ -149,8 +153,13 @@ def _engine_configs(
 def _engine_kind(side: Side, own: Any, both: Any, model: Any) -> str:
     """Return `<side>_engine`, else "openai" if the model is an address, else `engine`, else "vllm"."""
     is_address = str(model).lstrip("[ \"'").lower().startswith(("http://", "https://"))
-    name, both = (f"{side}_engine", both) if own is not None else ("engine", both or "vllm")
-    kind: str = _choice(ENGINES)(name, own or ("openai" if is_address else both))
+    if own is not None:
+        name, wanted = f"{side}_engine", own
+    elif is_address:
+        name, wanted = "engine", "openai"
+    else:
+        name, wanted = "engine", both or "vllm"
+    kind: str = _choice(ENGINES)(name, wanted)
     if is_address != (kind == "openai") and model is not None:
         shown = re.sub(r"//[^/@]*@", "//<redacted>@", str(model))
         if is_address:

@@ -66,10 +66,11 @@ class Progress:
         self.totals.wall_s = self._earlier_wall_s + time.perf_counter() - self._started_at
 
     async def _add_trace(self, index: int, trace: Trace) -> None:
-        since, self._last_exit_at = self._last_exit_at, time.perf_counter()
+        previous_exit_at = self._last_exit_at
+        self._last_exit_at = time.perf_counter()
         self.update_wall_time()
         if self.journal is not None:
-            await self.journal.add_exit(self.keys[index], trace.exit, self._last_exit_at - since)
+            await self.journal.add_exit(self.keys[index], trace.exit, self._last_exit_at - previous_exit_at)
         self.totals.meter.add(trace)
         self.bar.set_postfix(self.totals.meter.exits(), refresh=False)
 

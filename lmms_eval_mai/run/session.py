@@ -139,6 +139,7 @@ class Session:
         self.totals.wall_s += earlier_s
         self.totals.earlier_s += earlier_s
         done = self._journal.done(keys)
+        # Warn about samples that are done. About the calls of unfinished samples, warn once per journal.
         if done or (opened and self._journal.calls):
             progress_text = f"{done:,} of {len(keys):,} done" + (f" on rank {rank}" if world_size > 1 else "")
             logger.warning(

@@ -184,8 +184,12 @@ class OpenAIEngine:
             )
             return reply[field]  # type: ignore[index]
         except (EngineCrashed, SampleError, KeyError, TypeError) as error:
-            status = getattr(error.__cause__, "status_code", None)
-            if isinstance(error.__cause__, openai.OpenAIError) and status not in (404, 405):
+            cause = error.__cause__
+            path_is_missing = not isinstance(cause, openai.OpenAIError) or getattr(cause, "status_code", 0) in (
+                404,
+                405,
+            )
+            if not path_is_missing:
                 raise
             raise PromptTooLong(
                 f"{prompt.key}: the thinking does not fit, and {self._config.model} has no /{path} to truncate it. "

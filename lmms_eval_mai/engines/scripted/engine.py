@@ -123,8 +123,7 @@ class ScriptedEngine:
         scale = self._options.time_scale
         async with slots:
             queued_s = time.perf_counter() - submitted_at
-            if self._slots is not slots:
-                self._running_slots()
+            if self._running_slots() is not slots:
                 raise EngineCrashed(f"The scripted {self.side} engine crashed before {prompt.key}.")
             if answer.fault == "death":
                 self._crash(prompt.key)
@@ -146,6 +145,7 @@ class ScriptedEngine:
         raise PromptTooLong(f"{prompt.key}: a scripted engine has no context length, so it cannot truncate thinking.")
 
     def _running_slots(self) -> asyncio.Semaphore:
+        """Return the slots. Raises `EngineCrashed` if the engine is not running."""
         if self._slots is None:
             raise EngineCrashed(f"The scripted {self.side} engine is not running.")
         return self._slots

@@ -235,6 +235,11 @@ class TransformersEngine:
         ]
 
     def _generate(self, batch: list[Request]) -> list[Call]:
+        """Return one call per request, in the model's thread.
+
+        `generate` has one token limit for the whole batch: the space that the context leaves after the shortest prompt.
+        The rows of longer prompts are cut afterwards, to the space after their own prompt.
+        """
         import torch
 
         from lmms_eval_mai.engines.transformers.inputs import batch_of

@@ -63,6 +63,11 @@ class TransformersOptions:
         self._check_reads_images(side, model)
 
     def _check_reads_images(self, side: str, model: str) -> None:
+        """Refuse a model without vision. Raises `ArgumentError`.
+
+        transformers lists the models with vision. It does not list a checkpoint with its own code (`auto_map`), nor
+        every checkpoint with a vision configuration; both are accepted.
+        """
         from transformers import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, AutoConfig
 
         source = {"revision": self.revision, "trust_remote_code": self.trust_remote_code}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 @functools.cache
-def argument_names() -> frozenset[str] | None:
+def vllm_argument_names() -> frozenset[str] | None:
     """Return the names of vLLM's engine arguments.
 
     None: vLLM is not installed, or its source does not look as expected. Names are then not checked.

@@ -72,6 +72,7 @@ def given_devices(side: str, given: Any, gpu_count: int, launcher: Launcher) -> 
             f"{side}_devices={given} would give the same GPUs to all {launcher.ranks} ranks on this machine. Leave it "
             "out: each rank then uses the GPU with its own number. Or start a single process."
         )
+    # lmms-eval would split 0,1 at its comma, so 0;1 and 0+1 are accepted too.
     parts = given if isinstance(given, list) else str(given).replace(";", ",").replace("+", ",").split(",")
     found = [str(part).strip() for part in parts]
     if not all(part.isdigit() for part in found):

@@ -35,7 +35,8 @@ class Start:
         If the caller is cancelled, the start continues until `abort` is called.
         """
         while not self._building.done():
-            await asyncio.wait({self._building}, timeout=WATCH_S if self._release_environment() else POLL_S)
+            released = self._release_environment()
+            await asyncio.wait({self._building}, timeout=WATCH_S if released else POLL_S)
             self._watch()
         self._watch()
         return self._building.result()

@@ -50,6 +50,8 @@ class Journal:
         """For each journal file, by name: the wall seconds of each finished sample."""
         self._calls: dict[tuple[CallKey, str], _LineLocation] = {}
         """Finished calls of earlier processes, by key and prompt digest."""
+        self._others: list[int] = []
+        """Open files of the other ranks' journals."""
         self._added = False
         finish_removal(self.path)
         with journal_io_errors(folder):
