@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lmms_eval_mai.engines.base import SIDES
 from lmms_eval_mai.engines.vllm.planning.advice import alternatives, refusal
 from lmms_eval_mai.engines.vllm.planning.gpus import KNOWN_GPUS, Gpu, parse_gpus
 from lmms_eval_mai.engines.vllm.planning.known_models import known_models
@@ -95,16 +96,45 @@ def test_pair_that_cannot_fit_is_refused_with_the_shortfall_and_what_would_fit()
     requests = pair("4B", "8B")
     found = plan(gpus, requests)
     assert isinstance(found, Shortfall) and found.context == CONTEXTS[-1]
-    text = refusal(gpus, requests, found, {"2B": MODELS["2B"]})
+    text = refusal(gpus, requests, found, MODELS).text
     assert "4B (8.3 GiB) and 8B (16.3 GiB) do not fit GPU 0 (24 GiB)" in text
     assert f"{found.missing_bytes / GIB:.1f} GiB are missing" in text
-    assert "small_devices=0,large_devices=1" in text and "sleep=true" in text and "large=2B" in text
+    assert (
+        "small_devices=0,large_devices=1" in text
+        and "sleep=true" in text
+        and "smaller models (small=2B,large=4B)" in text
+    )
 
 
 def test_sleep_is_recommended_only_if_it_fits() -> None:
     for gpu, fits in (("24GiB", True), ("16GiB", False)):
         found = list(alternatives(parse_gpus(gpu), pair("2B", "8B"), {}))
-        assert any("sleep=true" in one for one in found) == fits, (gpu, found)
+        assert any(one.arguments == "sleep=true" for one in found) == fits, (gpu, found)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "models", "expected"),
+    [
+        ("24GiB", ("2B", "8B"), ["sleep=true", "quantization=fp8", "large=4B"]),
+        ("24GiB", ("4B", "8B"), ["sleep=true", "quantization=fp8", "small=2B,large=4B"]),
+        ("18GiB", ("2B", "8B"), ["sleep=true,quantization=fp8"]),
+        ("16GiB", ("2B", "8B"), ["large=4B,sleep=true"]),
+        ("8GiB", ("2B", "8B"), []),
+    ],
+)
+def test_single_changes_are_recommended_first_and_two_together_if_none_is_enough(
+    gpu: str, models: tuple[str, str], expected: list[str]
+) -> None:
+    found = list(alternatives(parse_gpus(gpu), pair(*models), MODELS))
+    assert [one.arguments for one in found] == expected
+    assert all(one.arguments in one.text for one in found)
+
+
+def test_smaller_model_of_the_same_family_is_recommended() -> None:
+    names = ("OpenGVLab/InternVL3_5-1B-HF", "OpenGVLab/InternVL3_5-8B-HF")
+    internvl = [Request(side, name, known_models()[name], (0,), 1) for side, name in zip(SIDES, names, strict=True)]
+    found = list(alternatives(parse_gpus("16GiB"), internvl, known_models()))
+    assert [one.arguments for one in found if "large" in one.arguments] == ["large=OpenGVLab/InternVL3_5-2B-HF"]
 
 
 def test_models_that_take_turns_leave_space_for_the_sleeper() -> None:

@@ -11,7 +11,7 @@ from loguru import logger
 from lmms_eval_mai.engines.base import EngineConfig, Side
 from lmms_eval_mai.engines.checkpoints import weight_bytes
 from lmms_eval_mai.engines.vllm.placement import Launcher, given_devices, gpu_of_rank
-from lmms_eval_mai.engines.vllm.planning.advice import refusal
+from lmms_eval_mai.engines.vllm.planning.advice import Refusal, refusal
 from lmms_eval_mai.engines.vllm.planning.gpus import Gpu
 from lmms_eval_mai.engines.vllm.planning.known_models import known_models
 from lmms_eval_mai.engines.vllm.planning.layout import Place, Wish, layouts
@@ -73,6 +73,17 @@ def pair_plan(configs: Sequence[EngineConfig], gpus: Sequence[Gpu], launcher: La
     None: the size of a model is unknown, so nothing can be planned. Raises `ArgumentError` if the engines do not fit;
     the message names what is missing and what would fit.
     """
+    found = plan_or_refusal(configs, gpus, launcher, turns)
+    if isinstance(found, Refusal):
+        raise ArgumentError(found.text)
+    return found
+
+
+def plan_or_refusal(
+    configs: Sequence[EngineConfig], gpus: Sequence[Gpu], launcher: Launcher, turns: bool
+) -> Plan | Refusal | None:
+    """Return the plan as `pair_plan` does, or why the engines do not fit and what would fit. Raises `ArgumentError` if
+    there are too few GPUs."""
     sizes = [_size(config) for config in configs]
     known = [size for size in sizes if size is not None]
     if len(known) < len(sizes):
@@ -98,7 +109,7 @@ def pair_plan(configs: Sequence[EngineConfig], gpus: Sequence[Gpu], launcher: La
         return best
     if worst is None:
         raise too_few_gpus(len(gpus))
-    raise ArgumentError(refusal(gpus, *worst, known_models()))
+    return refusal(gpus, *worst, known_models())
 
 
 def _context(found: Plan) -> int:

@@ -1,7 +1,9 @@
-"""Plans as text for people: the table of a plan, and what would fit where a plan is not possible."""
+"""What would fit where a plan is not possible, and a plan in one line."""
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from lmms_eval_mai.engines.vllm.planning.gpus import Gpu
 from lmms_eval_mai.engines.vllm.planning.memory import GIB
@@ -30,10 +32,29 @@ def engine_line(engine: EnginePlan) -> str:
     )
 
 
+@dataclass(frozen=True)
+class Alternative:
+    """A change with which the engines fit."""
+
+    arguments: str
+    """The model arguments to add. Empty: arguments must be left out."""
+    text: str
+    """The change as part of a sentence."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Engines that do not fit."""
+
+    text: str
+    """The message: what is missing, and what would fit."""
+    alternatives: tuple[Alternative, ...]
+
+
 def refusal(
     gpus: Sequence[Gpu], requests: Sequence[Request], shortfall: Shortfall, others: Mapping[str, ModelSize]
-) -> str:
-    """Return the sentence for engines that do not fit, with the shortfall and what would fit.
+) -> Refusal:
+    """Return the message for engines that do not fit, with the shortfall and what would fit.
 
     `others`: model name -> its sizes, smaller models that may be recommended.
     """
@@ -45,38 +66,104 @@ def refusal(
         f"tokens {shortfall.missing_bytes / GIB:.1f} GiB are missing; {shortfall.available_bytes / GIB:.1f} GiB are "
         "available."
     )
-    found = list(alternatives(gpus, requests, others))
-    if not found:
-        return f"{text} Use a larger GPU, or smaller models."
-    return f"{text} What fits: {'; or '.join(found)}."
+    found = tuple(alternatives(gpus, requests, others))
+    remedy = (
+        f"What fits: {'; or '.join(one.text for one in found)}." if found else "Use a larger GPU, or smaller models."
+    )
+    return Refusal(f"{text} {remedy}", found)
 
 
-def alternatives(gpus: Sequence[Gpu], requests: Sequence[Request], others: Mapping[str, ModelSize]) -> Iterator[str]:
-    """Return what would fit, the smallest change first."""
+def alternatives(
+    gpus: Sequence[Gpu], requests: Sequence[Request], others: Mapping[str, ModelSize]
+) -> Iterator[Alternative]:
+    """Yield what would fit: single changes, the smallest one first, or two changes together if no single one is
+    enough."""
+    yield from _without_limits(gpus, requests)
+    found = [*_same_models(gpus, requests), *_smaller_models(gpus, requests, others, turns=False)]
+    yield from found or _smaller_models(gpus, requests, others, turns=True)
+
+
+def _without_limits(gpus: Sequence[Gpu], requests: Sequence[Request]) -> Iterator[Alternative]:
     limited = [request for request in requests if request.context is not None or request.share is not None]
-    if limited:
-        free = [dataclasses.replace(request, context=None, share=None) for request in requests]
-        if isinstance(found := plan(gpus, free), Plan):
-            names = " and ".join(f"{one.side}_{name}" for one in limited for name in _given(one))
-            yield f"leave out {names} (the context is then {found.engines[0].limits.context:,} tokens)"
-    if len(requests) == 2 and set(requests[0].gpus) & set(requests[1].gpus):
+    free = [dataclasses.replace(request, context=None, share=None) for request in requests]
+    if limited and isinstance(found := plan(gpus, free), Plan):
+        names = " and ".join(f"{one.side}_{name}" for one in limited for name in _given(one))
+        yield Alternative("", f"leave out {names} (the context is then {found.engines[0].limits.context:,} tokens)")
+
+
+def _same_models(gpus: Sequence[Gpu], requests: Sequence[Request]) -> Iterator[Alternative]:
+    """Yield changes that keep the models: other GPUs, turns, weights in 8 bits."""
+    fp8 = None if any(request.quantized for request in requests) else [_fp8(request) for request in requests]
+    newer = "for GPUs from the year 2022 on, such as L4 or H100"
+    can_take_turns = len(requests) == 2 and bool(set(requests[0].gpus) & set(requests[1].gpus))
+    turns_fit = False
+    if can_take_turns:
         apart = [
             dataclasses.replace(request, gpus=(index,), tensor_parallel=1) for index, request in enumerate(requests)
         ]
         if len(gpus) > 1 and isinstance(plan(gpus, apart), Plan):
-            yield "give each model its own GPU (small_devices=0,large_devices=1)"
-        if isinstance(plan(gpus, requests, turns=True), Plan):
-            yield "let the models take turns on the GPU (sleep=true)"
-    quantized = any(request.quantized for request in requests)
-    if not quantized and isinstance(plan(gpus, [_fp8(request) for request in requests]), Plan):
-        yield "store the weights in 8 bits (quantization=fp8; for GPUs from the year 2022 on, such as L4 or H100)"
-    for name, size in sorted(others.items(), key=lambda item: -item[1].weight_bytes):
-        large = requests[-1]
-        if size.weight_bytes < large.size.weight_bytes and name != requests[0].model:
-            smaller = [*requests[:-1], dataclasses.replace(large, model=name, size=size)]
-            if isinstance(plan(gpus, smaller), Plan):
-                yield f"a smaller model ({large.side}={name})"
-                return
+            separate = "small_devices=0,large_devices=1"
+            yield Alternative(separate, f"give each model its own GPU ({separate})")
+        if turns_fit := isinstance(plan(gpus, requests, turns=True), Plan):
+            yield Alternative("sleep=true", "let the models take turns on the GPU (sleep=true)")
+    if fp8 is None:
+        return
+    if isinstance(plan(gpus, fp8), Plan):
+        yield Alternative("quantization=fp8", f"store the weights in 8 bits (quantization=fp8; {newer})")
+    elif can_take_turns and not turns_fit and isinstance(plan(gpus, fp8, turns=True), Plan):
+        both = "sleep=true,quantization=fp8"
+        yield Alternative(both, f"let the models take turns, with their weights in 8 bits ({both}; {newer})")
+
+
+def _smaller_models(
+    gpus: Sequence[Gpu], requests: Sequence[Request], others: Mapping[str, ModelSize], turns: bool
+) -> Iterator[Alternative]:
+    """Yield the largest smaller models that fit, of the same family if possible. `turns`: with `sleep=true`."""
+    if turns and (len(requests) != 2 or not set(requests[0].gpus) & set(requests[1].gpus)):
+        return
+    for names in _by_size(requests, others):
+        smaller = [
+            dataclasses.replace(request, model=name, size=_weights_like(request, others[name]))
+            for request, name in zip(requests, names, strict=True)
+        ]
+        if isinstance(plan(gpus, smaller, turns), Plan):
+            new = [f"{one.side}={name}" for one, name in zip(requests, names, strict=True) if one.model != name]
+            arguments = ",".join([*new, "sleep=true"] if turns else new)
+            what = "smaller models" if len(new) > 1 else "a smaller model"
+            yield Alternative(arguments, f"{what}{' that take turns' * turns} ({arguments})")
+            return
+
+
+def _by_size(requests: Sequence[Request], others: Mapping[str, ModelSize]) -> list[tuple[str, ...]]:
+    """Return the choices of smaller models: first those of the large model's family, each from large to small."""
+    names: list[tuple[str, ...]] = [(name,) for name in others]
+    if len(requests) == 2:
+        names = [(small, large) for small in others for large in others if _is_pair(small, large, others)]
+
+    def size(choice: tuple[str, ...]) -> int:
+        return sum(others[name].weight_bytes for name in choice)
+
+    own = sum(request.size.weight_bytes for request in requests)
+    family = _family(requests[-1].model)
+    return sorted(
+        (choice for choice in names if size(choice) < own),
+        key=lambda choice: (_family(choice[-1]) != family, -size(choice)),
+    )
+
+
+def _is_pair(small: str, large: str, sizes: Mapping[str, ModelSize]) -> bool:
+    """Return whether two models of one family differ so much in size that a cascade of them makes sense."""
+    return _family(small) == _family(large) and sizes[large].weight_bytes > 1.5 * sizes[small].weight_bytes
+
+
+def _family(model: str) -> str:
+    """Return the name of a model up to its number of parameters."""
+    return re.sub(r"-?\d+B\b.*", "", model)
+
+
+def _weights_like(request: Request, size: ModelSize) -> ModelSize:
+    """Return the sizes of another model with the request's type of KV cache."""
+    return dataclasses.replace(size, kv_number_bytes=request.size.kv_number_bytes)
 
 
 def _given(request: Request) -> list[str]:
