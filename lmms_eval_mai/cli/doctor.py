@@ -9,14 +9,20 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from lmms_eval_mai.cli import gpu_report
 from lmms_eval_mai.engines.base import Engine, EngineConfig
 from lmms_eval_mai.engines.build import build
+from lmms_eval_mai.engines.vllm import machine_checks, nvml
+from lmms_eval_mai.engines.vllm.gpu_plan import on_gpus
+from lmms_eval_mai.engines.vllm.placement import Launcher
 from lmms_eval_mai.errors import MaiError
 from lmms_eval_mai.plugin import MODEL_ID, task_dir
 from lmms_eval_mai.redaction import error_text
 from lmms_eval_mai.run.config import Config, parse
 
 GIB = 1 << 30
+INDENT = 10
+"""Columns before the further lines of a text."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,8 @@ def examine(model_args: str | None = None, tasks: str | None = None) -> Iterator
     yield _tried("devices", _devices, "Run `pip install torch psutil`.")
     yield from _registered([task for task in (tasks or "").split(",") if task])
     yield from check_engines(config)
+    if config is not None or model_args is None:
+        yield from _machine(config)
 
 
 def report(findings: Iterable[Finding]) -> int:
@@ -52,7 +60,8 @@ def report(findings: Iterable[Finding]) -> int:
     for finding in findings:
         mark = "ok" if finding.ok else "PROBLEM" if finding.required else "optional"
         problems += mark == "PROBLEM"
-        print(f"{mark:>8}  {finding.name:<14} {finding.text}", flush=True)
+        text = finding.text.replace("\n", "\n" + " " * INDENT)
+        print(f"{mark:>8}  {finding.name:<14} {text}", flush=True)
     print(f"\n{problems} problem{'s' * (problems != 1)}." if problems else "\nNo problem found.")
     return 1 if problems else 0
 
@@ -93,21 +102,27 @@ def _packages() -> Iterator[Finding]:
 
 
 def _devices() -> str:
+    """Return the GPUs, from NVML. torch would open a CUDA context on each of them to read its memory."""
     import psutil
     import torch
 
-    if not torch.cuda.is_available():
-        memory = psutil.virtual_memory()
-        cores = len(os.sched_getaffinity(0))
-        free = f"{memory.available / GIB:.0f} of {memory.total / GIB:.0f} GiB of memory free"
-        return f"no GPU that PyTorch can use; {cores} CPU cores, {free}"
-    gpus = []
-    for number in range(torch.cuda.device_count()):
-        free_bytes, total = torch.cuda.mem_get_info(number)
-        gpus.append(
-            f"{number}: {torch.cuda.get_device_name(number)}, {free_bytes / GIB:.0f} of {total / GIB:.0f} GiB free"
-        )
-    return "; ".join(gpus)
+    if gpus := nvml.visible_gpus():
+        return "; ".join(f"{number}: {_gpu(gpu)}" for number, gpu in enumerate(gpus))
+    if torch.cuda.is_available():
+        count = torch.cuda.device_count()
+        return f"{count} GPU{'s' * (count != 1)}. NVML does not know them, so their memory is not shown here"
+    memory = psutil.virtual_memory()
+    cores = len(os.sched_getaffinity(0))
+    free = f"{memory.available / GIB:.0f} of {memory.total / GIB:.0f} GiB of memory free"
+    return f"no GPU that PyTorch can use; {cores} CPU cores, {free}"
+
+
+def _gpu(gpu: nvml.VisibleGpu) -> str:
+    memory = "memory unknown"
+    if gpu.readable:
+        memory = f"{gpu.free_bytes / GIB:.0f} of {gpu.total_bytes / GIB:.0f} GiB free"
+    mode = "" if gpu.compute_mode == "default" else f", compute mode {gpu.compute_mode}"
+    return f"{gpu.name}, {memory}{mode}"
 
 
 def _registered(tasks: list[str]) -> Iterator[Finding]:
@@ -155,6 +170,28 @@ def _engine(config: Config, engine_config: EngineConfig) -> Finding:
         return Finding(engine_config.side, True, text)
     except Exception as error:
         return Finding(engine_config.side, False, _error_text(error))
+
+
+def _machine(given: Config | None) -> Iterator[Finding]:
+    """Show the plan of the GPU memory, and check this machine for the engines of the plan. None: no arguments were
+    given, so the default pair is planned."""
+    config = given or parse({})
+    gpus, launcher = nvml.visible_gpus(), Launcher.from_environment()
+    engines = [engine for engine in config.engines() if engine.engine == "vllm"]
+    if not engines or not gpus:
+        return
+    try:
+        lines = gpu_report.describe(config, gpus, launcher, mps=machine_checks.mps_runs())
+        places = on_gpus(engines, gpus, launcher, config.sleep)
+    except Exception as error:
+        if given is None:  # else the engines' findings have this error
+            yield Finding("plan", False, _error_text(error))
+        return
+    placed = [machine_checks.PlacedEngine(engine, places[engine.side].place.gpus) for engine in engines]
+    for problem in machine_checks.problems(placed, gpus, machine_checks.Machine.here()):
+        if problem.level == "warning" or (problem.level == "refusal" and given is None):
+            yield Finding("machine", False, problem.text, required=problem.level == "refusal")
+    yield Finding("plan", True, "\n".join(lines))
 
 
 async def _start_and_close(engine: Engine) -> None:

@@ -1,11 +1,19 @@
 """`lmms-eval-mai doctor`: its checks and its report."""
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import vllm.third_party.pynvml as pynvml
+from support.nvml import Device, install
 from support.processes import Command
 
-from lmms_eval_mai.cli import doctor
+from lmms_eval_mai.cli import doctor, gpu_report
+from lmms_eval_mai.engines.vllm.nvml import visible_gpus
+from lmms_eval_mai.engines.vllm.placement import Launcher
+from lmms_eval_mai.engines.vllm.planning.gpus import parse_gpus
+from lmms_eval_mai.run.config import parse
 
 
 def run(command: type[Command], folder: Path, *arguments: str) -> tuple[int | None, list[str]]:
@@ -53,3 +61,86 @@ def test_failed_optional_check_is_not_a_problem(capsys: pytest.CaptureFixture[st
     ]
     assert doctor.report(findings) == 0
     assert "optional  vllm           cannot be imported. Install it." in capsys.readouterr().out
+
+
+# --- the plan of the GPU memory ---------------------------------------------------------------------------
+
+
+def plan(gpus: str, **arguments: Any) -> str:
+    """Return the report for these GPUs, without line breaks."""
+    return " ".join(" ".join(gpu_report.describe(parse(arguments), parse_gpus(gpus), Launcher())).split())
+
+
+def test_plan_for_other_gpus_is_shown_without_a_gpu_and_has_every_term(command: type[Command], tmp_path: Path) -> None:
+    code, lines = run(command, tmp_path, "--gpus", "2x48GiB", "--model", "mai_cascade", "--tasks", "pope_s")
+    rows = {line[:31].strip(): line[31:].split("   ") for line in lines[2:15]}
+    assert code == 0 and lines[0] == "The plan for 2 x 48 GiB:"
+    assert list(rows) == [
+        "", "model", "GPU", "weights", "vision tower, largest images", "buffers", "CUDA graphs", "KV cache",
+        "sum on each GPU", "context", "KV cache holds", "largest image", "calls at the same time",
+    ]  # fmt: skip
+    terms = [float(rows[name][0].split()[0]) for name in list(rows)[3:8]]
+    assert sum(terms) == pytest.approx(float(rows["sum on each GPU"][0].split()[0]), abs=0.3)
+
+
+def test_pair_that_does_not_fit_ends_with_1_and_what_would_fit(command: type[Command], tmp_path: Path) -> None:
+    code, lines = run(command, tmp_path, "--gpus", "24GiB", "--model_args", "pair=qwen3vl-4b-8b")
+    text = " ".join(lines)
+    assert code == 1 and "do not fit GPU 0 (24 GiB)" in text and "GiB are missing" in text
+    assert "sleep=true" in text and "quantization=fp8" in text
+
+
+def test_wrong_arguments_and_unknown_gpus_end_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpu_report.report("3xL5", parse({})) == 1
+    assert "--gpus 3xL5 is not understood" in capsys.readouterr().out
+    assert gpu_report.report("L4", parse({"pair": "qwen3vl-2b-4b"})) == 0
+
+
+def test_plan_tells_how_to_use_idle_gpus() -> None:
+    assert "GPUs 2-7 are idle. `torchrun --nproc_per_node 8 -m lmms_eval ...` uses all 8" in plan("8x80GiB")
+    assert "GPU 3 is idle" in plan("4x24GiB") and "torchrun" not in plan("4x24GiB")
+    assert "GPUs 1-3 are idle" in plan("4xL4", mode="small")
+    assert "large_data_parallel_size=3 uses more of them" in plan("8x24GiB")
+    assert "idle" not in plan("2x48GiB")
+
+
+def test_plan_tells_what_a_run_does_to_images_and_to_the_machine() -> None:
+    assert "Images of more than 4,194,304 pixels are made smaller" in plan("L4", pair="qwen3vl-2b-4b")
+    assert "made smaller" not in plan("H100") and "nvidia-cuda-mps-control -d" in plan("H100")
+    sleeping = plan("24GiB", sleep=True)
+    assert "take turns" in sleeping and "about 20.3 GiB" in sleeping and "nvidia-cuda-mps" not in sleeping
+    assert "max_open_samples=64 is given" in plan("H100", max_open_samples=64)
+    assert "small model is not part of the plan" in plan("H100", small="http://a:1/v1")
+    assert "no vLLM engine" in plan("H100", engine="openai", small="http://a/v1", large="http://b/v1")
+
+
+Machine = Callable[..., None]
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    visible_gpus.cache_clear()
+    yield lambda *devices: install(devices, monkeypatch)
+    visible_gpus.cache_clear()
+
+
+def test_gpus_and_plan_of_this_machine_are_shown_without_a_cuda_context(machine: Machine) -> None:
+    """PyTorch is a build without CUDA here: it could not open a context."""
+    machine(Device("NVIDIA L40S", "GPU-1", 45, 44), Device("NVIDIA L40S", "GPU-2", 45, 20))
+    assert doctor._devices() == "0: NVIDIA L40S, 44 of 45 GiB free; 1: NVIDIA L40S, 20 of 45 GiB free"
+    *_, found = doctor._machine(parse({"small_devices": 1, "large_devices": 0}))
+    assert found.ok and "2 x NVIDIA L40S, of which 20.0 GiB are free" in found.text and "8B" in found.text
+
+
+def test_problems_of_this_machine_and_its_gpus_are_found(machine: Machine) -> None:
+    machine(Device("NVIDIA H100", "GPU-1", 80, 79, mode=pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS))
+    problem, *_, plan_ = doctor._machine(None)
+    assert not problem.ok and problem.required and "EXCLUSIVE_PROCESS" in problem.text and plan_.ok
+    assert "compute mode exclusive" in doctor._devices()
+
+
+def test_pair_that_does_not_fit_this_machine_is_a_problem(machine: Machine) -> None:
+    machine(Device("NVIDIA L4", "GPU-1", 22.5, 22))
+    (problem,) = doctor._machine(None)
+    assert not problem.ok and "do not fit GPU 0 (NVIDIA L4)" in problem.text

@@ -1,88 +1,12 @@
-"""The GPUs that NVML reports. There is no GPU here: a stand-in for NVIDIA's library with the functions of the real
-binding describes the machine."""
+"""The GPUs that NVML reports."""
 
-import inspect
 from collections.abc import Callable, Iterator
-from ctypes import c_uint
-from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import TypeVar
 
 import pytest
 import vllm.third_party.pynvml as pynvml
+from support.nvml import GIB, Device, install
 
 from lmms_eval_mai.engines.vllm.nvml import VisibleGpu, visible_gpus
-
-GIB = 1 << 30
-T = TypeVar("T")
-
-
-@dataclass
-class Device:
-    """One GPU, or one slice of a GPU, as the library knows it."""
-
-    name: str
-    uuid: str
-    gib: float
-    free_gib: float = 0
-    mode: int = pynvml.NVML_COMPUTEMODE_DEFAULT
-    slices: list["Device | None"] = field(default_factory=list)
-    is_slice: bool = False
-
-
-class Library:
-    """NVIDIA's library on a machine with these devices. Its methods replace the functions of the binding."""
-
-    def __init__(self, devices: tuple[Device, ...]) -> None:
-        self.devices = devices
-
-    def nvmlInit(self) -> None: ...
-
-    def nvmlShutdown(self) -> None: ...
-
-    def nvmlDeviceGetCount(self) -> int:
-        return len(self.devices)
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> Device:
-        return self.devices[index]
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Device:
-        known = [*self.devices, *(one for device in self.devices for one in device.slices)]
-        return supported(next((one for one in known if one is not None and one.uuid == uuid), None))
-
-    def nvmlDeviceGetUUID(self, handle: Device) -> str:
-        return handle.uuid
-
-    def nvmlDeviceGetName(self, handle: Device) -> str:
-        return handle.name
-
-    def nvmlDeviceGetMemoryInfo(self, handle: Device) -> SimpleNamespace:
-        return SimpleNamespace(total=int(supported(handle.gib or None) * GIB), free=int(handle.free_gib * GIB))
-
-    def nvmlDeviceGetComputeMode(self, handle: Device) -> int:
-        return supported(None if handle.is_slice else handle.mode)
-
-    def nvmlDeviceGetMigMode(self, device: Device) -> list[int]:
-        return supported([1, 1] if device.slices else None)
-
-    def nvmlDeviceGetMaxMigDeviceCount(self, device: Device) -> int:
-        return len(device.slices)
-
-    def nvmlDeviceGetMigDeviceHandleByIndex(self, device: Device, index: int) -> Device:
-        return supported(device.slices[index])
-
-    def nvmlDeviceIsMigDeviceHandle(self, device: Device) -> c_uint:
-        return c_uint(device.is_slice)
-
-    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, migDevice: Device) -> Device:
-        return next(device for device in self.devices if migDevice in device.slices)
-
-
-def supported(found: T | None) -> T:
-    if found is None:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-    return found
-
 
 Machine = Callable[..., None]
 
@@ -92,20 +16,14 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     """Make NVML report these devices."""
     visible_gpus.cache_clear()
 
-    def install(*devices: Device, visible: str | None = None) -> None:
-        library = Library(devices)
-        for name in (name for name in vars(Library) if name.startswith("nvml")):
-            binding = inspect.unwrap(getattr(pynvml, name))
-            assert list(inspect.signature(getattr(library, name)).parameters) == [
-                one.name for one in inspect.signature(binding).parameters.values() if one.default is one.empty
-            ]
-            monkeypatch.setattr(pynvml, name, getattr(library, name))
+    def make(*devices: Device, visible: str | None = None) -> None:
+        install(devices, monkeypatch)
         if visible is None:
             monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         else:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
 
-    yield install
+    yield make
     visible_gpus.cache_clear()
 
 

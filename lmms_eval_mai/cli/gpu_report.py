@@ -1,0 +1,133 @@
+"""The plan of a command's engines on the GPUs of this or of another machine, for `lmms-eval-mai doctor`.
+
+It needs no GPU, no vLLM and no files of the named pairs' models.
+"""
+
+import dataclasses
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from lmms_eval_mai.engines.base import EngineConfig
+from lmms_eval_mai.engines.vllm.gpu_plan import pair_plan
+from lmms_eval_mai.engines.vllm.machine_checks import MPS_HINT
+from lmms_eval_mai.engines.vllm.placement import Launcher
+from lmms_eval_mai.engines.vllm.planning.gpus import Gpu, parse_gpus
+from lmms_eval_mai.engines.vllm.planning.memory import GIB
+from lmms_eval_mai.engines.vllm.planning.plan import Plan
+from lmms_eval_mai.engines.vllm.planning.report import SOURCE, notes, numbers, table
+from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.run.config import Config
+
+WIDTH = 110
+"""Columns of the report. The table of a named pair is a little narrower."""
+
+
+def report(text: str, config: Config) -> int:
+    """Print the plan for the GPUs of a text such as `2x48GiB`. Returns the exit code: 1 if the engines do not fit."""
+    try:
+        lines = describe(config, parse_gpus(text), Launcher())
+    except ArgumentError as error:
+        print(textwrap.fill(str(error), WIDTH, break_long_words=False, break_on_hyphens=False))
+        return 1
+    print("\n".join(lines))
+    return 0
+
+
+def describe(config: Config, gpus: Sequence[Gpu], launcher: Launcher, mps: bool = False) -> list[str]:
+    """Return the lines of the report. `mps`: whether NVIDIA's MPS runs on the machine.
+
+    Raises `ArgumentError` if the engines do not fit, with what is missing and what would fit.
+    """
+    configs = [engine for engine in config.engines() if engine.engine == "vllm"]
+    if not configs:
+        return ["The command starts no vLLM engine, so there is no plan of the memory."]
+    plan = pair_plan(configs, gpus, launcher, config.sleep)
+    if plan is None:
+        return ["The size of a model is unknown, so there is no plan. Download the models first."]
+    advice = [*notes(plan), *_given_samples(config), *_idle(config, configs, gpus, launcher, plan)]
+    if not mps and not plan.turns and _shares_a_gpu(plan):
+        advice.append(f"The models share a GPU. {MPS_HINT}")
+    advice += [
+        f"The {one.side} model is not part of the plan, because its engine is {one.engine}."
+        for one in config.engines()
+        if one.engine != "vllm"
+    ]
+    return [f"The plan for {machine(gpus)}:", "", *table(plan), "", *(_item(text) for text in [*advice, SOURCE])]
+
+
+def _item(text: str) -> str:
+    return textwrap.fill(
+        text, WIDTH, initial_indent="* ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+
+
+def machine(gpus: Sequence[Gpu]) -> str:
+    """Return the GPUs as text: `2 x L4`, or each one if they differ or if their memory is used."""
+    name, free = gpus[0].name, min(gpu.free_bytes / GIB for gpu in gpus)
+    if len(set(gpus)) == 1 and gpus[0].free_bytes >= gpus[0].usable_bytes:
+        return f"{len(gpus)} x {name}"
+    if len({gpu.name for gpu in gpus}) == 1:
+        return f"{len(gpus)} x {name}, of which {free:.1f} GiB are free"
+    return "; ".join(f"{number}: {gpu.name}, {gpu.free_bytes / GIB:.1f} GiB free" for number, gpu in enumerate(gpus))
+
+
+def _given_samples(config: Config) -> Iterator[str]:
+    if config.max_open_samples is not None:
+        yield f"max_open_samples={config.max_open_samples} is given and is used instead."
+
+
+def _shares_a_gpu(plan: Plan) -> bool:
+    return len(plan.engines) == 2 and bool(set(plan.engines[0].request.gpus) & set(plan.engines[1].request.gpus))
+
+
+def _idle(
+    config: Config, configs: Sequence[EngineConfig], gpus: Sequence[Gpu], launcher: Launcher, plan: Plan
+) -> Iterator[str]:
+    """Yield how to use GPUs that the plan leaves idle."""
+    used = {number for engine in plan.engines for number in engine.request.gpus}
+    idle = [number for number in range(len(gpus)) if number not in used]
+    if not idle or launcher.rank is not None:
+        return
+    text = f"GPU{'s' * (len(idle) > 1)} {numbers(idle)} {'are' if len(idle) > 1 else 'is'} idle."
+    alone = _one_pair_per_gpu(config, configs, gpus)
+    if alone is not None:
+        context = min(engine.limits.context for engine in alone.engines)
+        what = "pair" if len(configs) > 1 else "model"
+        yield (
+            f"{text} `torchrun --nproc_per_node {len(gpus)} -m lmms_eval ...` uses all {len(gpus)} GPUs: each rank "
+            f"runs its own {what} on its own GPU, with a context of {context:,} tokens."
+        )
+    elif replicas := _replicas(config, configs, gpus, plan):
+        yield f"{text} {replicas} uses more of them: each replica answers a part of the calls."
+    else:
+        yield f"{text} docs/scale-out.md shows how servers on them can share the work."
+
+
+def _one_pair_per_gpu(config: Config, configs: Sequence[EngineConfig], gpus: Sequence[Gpu]) -> Plan | None:
+    """Return the plan of a rank that has one GPU. None: it does not fit, or the arguments name GPUs."""
+    if any(
+        name in one.arguments for one in configs for name in ("devices", "tensor_parallel_size", "data_parallel_size")
+    ):
+        return None
+    try:
+        smallest = min(gpus, key=lambda gpu: gpu.free_bytes)
+        return pair_plan(configs, [smallest], Launcher(), config.sleep)
+    except ArgumentError:
+        return None
+
+
+def _replicas(config: Config, configs: Sequence[EngineConfig], gpus: Sequence[Gpu], plan: Plan) -> str | None:
+    """Return the argument with which the largest number of replicas of the last model fit. None: none fit."""
+    *rest, last = configs
+    for count in range(len(gpus), 1, -1):
+        replicated = dataclasses.replace(last, arguments={**last.arguments, "data_parallel_size": count})
+        try:
+            found = pair_plan([*rest, replicated], gpus, Launcher(), config.sleep)
+        except (ArgumentError, ValueError):
+            continue
+        if found is None or (_shares_a_gpu(found) and not _shares_a_gpu(plan)):
+            continue
+        pairs = zip(found.engines, plan.engines, strict=True)
+        if all(new.limits.context >= old.limits.context for new, old in pairs):
+            return f"{last.side}_data_parallel_size={count}"
+    return None
