@@ -21,6 +21,7 @@ from lmms_eval_mai.engines.vllm.configuration import Configuration, configure
 from lmms_eval_mai.engines.vllm.errors import sample_error
 from lmms_eval_mai.engines.vllm.processes import exit_if_script_runs_again
 from lmms_eval_mai.engines.vllm.renderer import Renderer
+from lmms_eval_mai.engines.vllm.replicas import replica_count, replica_of
 from lmms_eval_mai.engines.vllm.starting import Start
 from lmms_eval_mai.engines.vllm.watchdog import WATCHDOG
 from lmms_eval_mai.errors import EngineCrashed, EngineStartError, MaiError, SampleError
@@ -56,6 +57,7 @@ class VllmEngine:
         self._llm: Any = None
         self._renderer: Renderer | None = None
         self._context = 0
+        self._replicas = 1
         self._watched = False
         self._request_numbers = itertools.count()
 
@@ -107,6 +109,7 @@ class VllmEngine:
         # core crashed before its reply, the call would never end.
         await self._within_start_limit(self._llm.get_supported_tasks())
         self._context = self._llm.vllm_config.model_config.max_model_len
+        self._replicas = replica_count(self._llm.vllm_config.parallel_config)
 
     async def _within_start_limit(self, reply: Awaitable[Any]) -> None:
         try:
@@ -185,6 +188,7 @@ class VllmEngine:
                 prepared.engine_input,
                 vllm_arguments.sampling_params(sampling),
                 f"{self.side}-{next(self._request_numbers)}",
+                data_parallel_rank=replica_of(prompt.key, self._replicas),
             ):
                 result = output
         except Exception as error:
