@@ -3,6 +3,8 @@
 import dataclasses
 import os
 import re
+import shutil
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -148,3 +150,16 @@ def test_engine_on_a_machine_where_it_would_fail_is_refused_before_it_starts(
     monkeypatch.setenv("VLLM_RPC_BASE_PATH", "/" + "t" * 90)
     with pytest.raises(EngineUnavailable, match=r"too long for vLLM's sockets.*VLLM_RPC_BASE_PATH=/tmp"):
         vllm_engine(tiny_pair).validate()
+
+
+def test_mps_is_detected_by_the_pipe_of_its_daemon_and_the_running_daemon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    daemon = shutil.copy(shutil.which("sleep") or "", tmp_path / "nvidia-cuda-mps-control")
+    with subprocess.Popen([daemon, "60"]) as process:
+        assert not machine_checks.mps_runs()  # it runs, but serves another folder
+        os.mkfifo(tmp_path / "control")
+        assert machine_checks.mps_runs()
+        process.kill()
+    assert not machine_checks.mps_runs()  # a killed daemon leaves its pipe

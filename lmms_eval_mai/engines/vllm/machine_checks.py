@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import psutil
 from loguru import logger
 
 from lmms_eval_mai.engines.base import EngineConfig
@@ -38,6 +39,9 @@ NETWORK_FILE_SYSTEMS = {
     *("9p", "afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.sshfs", "gpfs", "lustre", "nfs", "nfs4", "panfs"),
     *("pvfs2", "smb3"),
 }
+
+MPS_DAEMON = "nvidia-cuda-mps"
+"""How the name of MPS's control daemon begins. Linux keeps 15 characters of a name."""
 
 Level = Literal["refusal", "warning", "hint"]
 
@@ -142,9 +146,17 @@ def problems(engines: Sequence[PlacedEngine], gpus: Sequence[Gpu], machine: Mach
 
 
 def mps_runs() -> bool:
-    """Return whether NVIDIA's Multi-Process Service runs: its control daemon has a pipe."""
+    """Return whether NVIDIA's Multi-Process Service runs. Never starts or stops it.
+
+    Its control daemon has a pipe, where the CUDA programs look for it. The pipe of a daemon that was killed remains, so
+    the daemon must run too. Inside a container the daemon of the host is not visible, but the folder of its pipe is
+    mounted.
+    """
     folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps"
-    return os.path.exists(os.path.join(folder, "control"))
+    if not os.path.exists(os.path.join(folder, "control")):
+        return False
+    names = (process.info["name"] or "" for process in psutil.process_iter(["name"]))
+    return os.path.ismount(folder) or any(name.startswith(MPS_DAEMON) for name in names)
 
 
 @functools.cache  # both engines, and every restart, are checked
