@@ -32,7 +32,7 @@ class Terms:
     buffers: int
     graphs: int
     one_sequence: int
-    """KV cache of one sequence of full length. vLLM does not start with less."""
+    """KV cache that takes one sequence of full length. vLLM does not start with less."""
 
     def fixed(self) -> int:
         """Return the bytes of everything but the KV cache."""
@@ -71,10 +71,13 @@ def terms(model: ModelSize, limits: Limits) -> Terms:
     )
 
 
-def one_sequence_bytes(model: ModelSize, context: int, tensor_parallel: int = 1) -> int:
-    """Return the KV cache of one sequence of full length, in whole blocks."""
-    blocks = -(-context // BLOCK_TOKENS)
-    return blocks * BLOCK_TOKENS * model.kv_bytes_per_token(tensor_parallel)
+def one_sequence_bytes(
+    model: ModelSize, context: int, tensor_parallel: int = 1, block_tokens: int = BLOCK_TOKENS
+) -> int:
+    """Return the smallest KV cache that takes one sequence of full length: its blocks, and the block that vLLM keeps
+    empty (v1/core/kv_cache_utils.py, `get_kv_cache_configs`)."""
+    blocks = -(-context // block_tokens) + 1
+    return blocks * block_tokens * model.kv_bytes_per_token(tensor_parallel)
 
 
 def vision_peak_bytes(model: ModelSize, limits: Limits) -> int:
