@@ -130,11 +130,15 @@ def test_single_changes_are_recommended_first_and_two_together_if_none_is_enough
     assert all(one.arguments in one.text for one in found)
 
 
-def test_smaller_model_of_the_same_family_is_recommended() -> None:
+def test_smaller_model_of_the_same_family_is_recommended_if_the_family_is_known() -> None:
     names = ("OpenGVLab/InternVL3_5-1B-HF", "OpenGVLab/InternVL3_5-8B-HF")
     internvl = [Request(side, name, known_models()[name], (0,), 1) for side, name in zip(SIDES, names, strict=True)]
     found = list(alternatives(parse_gpus("16GiB"), internvl, known_models()))
     assert [one.arguments for one in found if "large" in one.arguments] == ["large=OpenGVLab/InternVL3_5-2B-HF"]
+    unknown = [dataclasses.replace(one, model=f"my/{one.side}") for one in internvl]
+    found = list(alternatives(parse_gpus("24GiB"), unknown, known_models()))
+    qwen = "small=Qwen/Qwen3-VL-2B-Instruct,large=Qwen/Qwen3-VL-4B-Instruct"
+    assert [one.arguments for one in found if "large" in one.arguments] == [qwen]
 
 
 def test_models_that_take_turns_leave_space_for_the_sleeper() -> None:

@@ -118,7 +118,7 @@ def _same_models(gpus: Sequence[Gpu], requests: Sequence[Request]) -> Iterator[A
 def _smaller_models(
     gpus: Sequence[Gpu], requests: Sequence[Request], others: Mapping[str, ModelSize], turns: bool
 ) -> Iterator[Alternative]:
-    """Yield the largest smaller models that fit, of the same family if possible. `turns`: with `sleep=true`."""
+    """Yield the largest smaller models that fit. `turns`: with `sleep=true`."""
     if turns and (len(requests) != 2 or not set(requests[0].gpus) & set(requests[1].gpus)):
         return
     for names in _by_size(requests, others):
@@ -135,20 +135,20 @@ def _smaller_models(
 
 
 def _by_size(requests: Sequence[Request], others: Mapping[str, ModelSize]) -> list[tuple[str, ...]]:
-    """Return the choices of smaller models: first those of the large model's family, each from large to small."""
-    names: list[tuple[str, ...]] = [(name,) for name in others]
+    """Return the choices of smaller models from large to small: those of the large model's family, or all if its family
+    is unknown."""
+    family = _family(requests[-1].model)
+    family_is_known = family in map(_family, others)
+    allowed = [name for name in others if not family_is_known or _family(name) == family]
+    choices: list[tuple[str, ...]] = [(name,) for name in allowed]
     if len(requests) == 2:
-        names = [(small, large) for small in others for large in others if _is_pair(small, large, others)]
+        choices = [(small, large) for small in allowed for large in allowed if _is_pair(small, large, others)]
 
     def size(choice: tuple[str, ...]) -> int:
         return sum(others[name].weight_bytes for name in choice)
 
     own = sum(request.size.weight_bytes for request in requests)
-    family = _family(requests[-1].model)
-    return sorted(
-        (choice for choice in names if size(choice) < own),
-        key=lambda choice: (_family(choice[-1]) != family, -size(choice)),
-    )
+    return sorted((choice for choice in choices if size(choice) < own), key=size, reverse=True)
 
 
 def _is_pair(small: str, large: str, sizes: Mapping[str, ModelSize]) -> bool:
