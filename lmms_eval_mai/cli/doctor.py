@@ -181,6 +181,9 @@ def _machine(given: Config | None) -> Iterator[Finding]:
     if not engines or not gpus:
         return
     try:
+        machine_checks.check_readable(engines, gpus)
+        if not all(gpu.readable for gpu in gpus):
+            return  # the user gives the memory of each engine, so there is no plan
         lines = gpu_report.describe(config, gpus, launcher, mps=machine_checks.mps_runs())
         places = on_gpus(engines, gpus, launcher, config.sleep)
     except Exception as error:

@@ -144,3 +144,11 @@ def test_pair_that_does_not_fit_this_machine_is_a_problem(machine: Machine) -> N
     machine(Device("NVIDIA L4", "GPU-1", 22.5, 22))
     (problem,) = doctor._machine(None)
     assert not problem.ok and "do not fit GPU 0 (NVIDIA L4)" in problem.text
+
+
+def test_gpu_whose_memory_cannot_be_read_is_a_problem_unless_the_user_divides_it(machine: Machine) -> None:
+    machine(Device("NVIDIA GB10", "GPU-1", 0))
+    (problem,) = doctor._machine(None)
+    assert not problem.ok and "cannot be read" in problem.text and "memory unknown" in doctor._devices()
+    given = {"max_model_len": 8192, "gpu_memory_utilization": 0.4}
+    assert list(doctor._machine(parse(given))) == []

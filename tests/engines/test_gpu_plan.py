@@ -10,7 +10,7 @@ from lmms_eval_mai.engines.base import SIDES, EngineConfig
 from lmms_eval_mai.engines.vllm.arguments import planned_identity, set_planned
 from lmms_eval_mai.engines.vllm.gpu_plan import OnGpus, on_gpus
 from lmms_eval_mai.engines.vllm.placement import Launcher, environment, given_devices, gpu_of_rank
-from lmms_eval_mai.engines.vllm.planning.gpus import parse_gpus
+from lmms_eval_mai.engines.vllm.planning.gpus import Gpu, parse_gpus
 from lmms_eval_mai.engines.vllm.planning.known_models import known_models
 from lmms_eval_mai.engines.vllm.planning.models import ModelSize
 from lmms_eval_mai.errors import ArgumentError
@@ -75,6 +75,12 @@ def test_two_models_on_one_gpu_share_it() -> None:
     assert 0.89 < sum(one.share for one in found.values()) <= 0.9001
 
 
+def test_gpu_whose_memory_cannot_be_read_has_no_plan() -> None:
+    configs = engines((QWEN.format("2B"), QWEN.format("8B")), gpu_memory_utilization=0.4, max_model_len=8192)
+    found = on_gpus(configs, [Gpu("A100 MIG 1g.10gb", 0, 0)], ALONE, False)
+    assert [(one.place.gpus, one.plan) for one in found.values()] == [((0,), None), ((0,), None)]
+
+
 def test_two_models_take_one_gpu_each_if_there_are_several() -> None:
     assert places("2xL40S") == [(0,), (1,)]
     assert places("8xH100") == [(0,), (1,)]
@@ -127,6 +133,12 @@ def test_rank_that_sees_one_gpu_of_its_own_uses_it(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")  # torchrun: all four ranks see this GPU
     with pytest.raises(ArgumentError, match="4 ranks run on this machine, but this rank can use only 1 GPU"):
         places("H100", launcher=Launcher.from_environment())
+
+
+def test_gpus_of_an_engine_have_the_numbers_of_nvidia_smi(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
+    found = environment((1, 0), 1, "cuda")
+    assert (found["CUDA_VISIBLE_DEVICES"], found["CUDA_DEVICE_ORDER"]) == ("1,3", "PCI_BUS_ID")
 
 
 def test_ranks_that_would_share_a_gpu_are_refused() -> None:
@@ -190,7 +202,7 @@ def test_plan_sets_only_the_arguments_that_the_user_left_out(checkpoints: dict[s
     arguments = AsyncEngineArgs(model=large.model, **large.arguments)
     set_planned(arguments, large, found)
     assert (arguments.max_model_len, arguments.max_num_seqs, arguments.tensor_parallel_size) == (12_288, 7, 1)
-    assert arguments.gpu_memory_utilization == found.share
+    assert arguments.gpu_memory_utilization == found.share and arguments.max_num_batched_tokens == 8_192
     assert arguments.mm_processor_kwargs == {"min_pixels": 4096, "max_pixels": 4_194_304}
 
 

@@ -70,6 +70,9 @@ def set_planned(engine_args: Any, config: EngineConfig, on_gpus: OnGpus) -> None
     }
     if (plan := on_gpus.plan) is not None:
         planned |= {"max_model_len": plan.limits.context, "max_num_seqs": plan.limits.max_num_seqs}
+        if "enable_chunked_prefill" not in config.arguments:  # without it, vLLM needs a step for the whole context
+            # vLLM's own default follows from the whole GPU, also on a MIG slice of it.
+            planned["max_num_batched_tokens"] = plan.limits.max_num_batched_tokens
         if plan.max_pixels is not None:
             engine_args.mm_processor_kwargs = {**(engine_args.mm_processor_kwargs or {}), "max_pixels": plan.max_pixels}
     for name, value in planned.items():

@@ -46,7 +46,8 @@ def on_gpus(
     configs: Sequence[EngineConfig], gpus: Sequence[Gpu], launcher: Launcher, turns: bool
 ) -> dict[Side, OnGpus]:
     """Return where each engine runs, and with how much memory. Raises `ArgumentError` if the engines do not fit."""
-    found = pair_plan(configs, gpus, launcher, turns)
+    # A GPU whose memory cannot be read has 0 bytes. The user then gives the memory of each engine.
+    found = pair_plan(configs, gpus, launcher, turns) if all(gpu.total_bytes for gpu in gpus) else None
     if found is not None:
         return {
             one.request.side: OnGpus(Place(one.request.gpus, one.limits.tensor_parallel), one.share, one)

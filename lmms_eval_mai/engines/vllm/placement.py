@@ -123,6 +123,8 @@ def environment(gpus: tuple[int, ...] | None, workers: int, platform: Platform) 
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         numbers = visible.split(",") if visible else None
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(numbers[gpu] if numbers else str(gpu) for gpu in gpus)
+        # The plan has NVML's numbers, as `nvidia-smi`. CUDA's default numbers begin with the fastest GPU.
+        variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     return variables | _loading_threads(workers)
 
 
