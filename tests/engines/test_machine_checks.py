@@ -129,8 +129,6 @@ def test_facts_of_this_machine_are_found(monkeypatch: pytest.MonkeyPatch, tmp_pa
     here = Machine.here()
     assert here.socket_folder == str(tmp_path) and here.socket_file_system != "unknown"
     assert here.shared_memory_bytes > 0 and not here.mps
-    os.mkfifo(tmp_path / "control")
-    assert Machine.here().mps
 
 
 def test_limit_of_a_socket_path_is_that_of_zeromq() -> None:

@@ -1,8 +1,10 @@
 """The `vllm` engine: one model in vLLM, in a process that exists for the whole run.
 
-Start with `engine.py`, which implements the engine contract. `configuration.py` builds vLLM's configuration, with the
-devices of `placement.py` and the memory of `memory.py`, and `starting.py` starts an engine from it. `renderer.py` turns
-a chat into tokens and images. `watchdog.py` kills the engine processes if this process dies.
+Start with `engine.py`, which implements the engine contract. `configuration.py` builds vLLM's configuration, and
+`starting.py` starts an engine from it. On GPUs, `nvml.py` reads the GPUs, `gpu_plan.py` and `planning/` decide where
+each engine runs and with how much memory, `machine_checks.py` finds what would end the start, and `placement.py` sets
+the environment. `renderer.py` turns a chat into tokens and images. `watchdog.py` kills the engine processes if this
+process dies.
 
 This package knows vLLM; private parts of vLLM are used only in `internals.py`. It does not know the other engines, the
 method or lmms-eval.
