@@ -113,8 +113,9 @@ def set_defaults(engine_args: Any, config: EngineConfig, model_config: Any, plat
         engine_args.kv_cache_memory_bytes = cpu_kv_cache_bytes(model_config, engine_args.max_model_len)
 
 
-def sampling_params(sampling: Sampling) -> Any:
-    """Return vLLM's `SamplingParams`, with which vLLM returns an answer only when it is complete."""
+def sampling_params(sampling: Sampling, detokenize: bool) -> Any:
+    """Return vLLM's `SamplingParams`, with which vLLM returns an answer only when it is complete. `detokenize`: whether
+    vLLM decodes it."""
     from vllm.sampling_params import RequestOutputKind, SamplingParams
 
     return SamplingParams(
@@ -125,5 +126,6 @@ def sampling_params(sampling: Sampling) -> Any:
         repetition_penalty=sampling.repetition_penalty,
         seed=sampling.seed,
         ignore_eos=sampling.ignore_eos,
+        detokenize=detokenize,
         output_kind=RequestOutputKind.FINAL_ONLY,
     )

@@ -18,6 +18,7 @@ from lmms_eval_mai.engines.checkpoints import argument_identity, checkpoint_iden
 from lmms_eval_mai.engines.messages import space_for_thinking, without_thinking
 from lmms_eval_mai.engines.vllm import arguments as vllm_arguments
 from lmms_eval_mai.engines.vllm.configuration import Configuration, configure
+from lmms_eval_mai.engines.vllm.detokenizer import Detokenizer
 from lmms_eval_mai.engines.vllm.errors import sample_error
 from lmms_eval_mai.engines.vllm.processes import exit_if_script_runs_again
 from lmms_eval_mai.engines.vllm.renderer import Renderer
@@ -58,6 +59,7 @@ class VllmEngine:
         self._renderer: Renderer | None = None
         self._context = 0
         self._replicas = 1
+        self._detokenizer: Detokenizer
         self._watched = False
         self._request_numbers = itertools.count()
 
@@ -105,11 +107,12 @@ class VllmEngine:
         self._start = Start(self._config, self._configuration)
         self._llm, self._renderer = await self._start.finish()
         self._start = None
+        self._context = self._llm.vllm_config.model_config.max_model_len
+        self._replicas = replica_count(self._llm.vllm_config.parallel_config)
+        self._detokenizer = Detokenizer(self._llm.renderer.get_tokenizer())
         # vLLM asks its core for the supported tasks once, at their first use. It must not happen inside a call: if the
         # core crashed before its reply, the call would never end.
         await self._within_start_limit(self._llm.get_supported_tasks())
-        self._context = self._llm.vllm_config.model_config.max_model_len
-        self._replicas = replica_count(self._llm.vllm_config.parallel_config)
 
     async def _within_start_limit(self, reply: Awaitable[Any]) -> None:
         try:
@@ -182,11 +185,13 @@ class VllmEngine:
     async def submit(self, prompt: Prompt, prepared: PreparedPrompt, sampling: Sampling) -> Call:
         llm, _ = self._running()
         submitted_at = time.perf_counter() - prepared.seconds
+        detokenizer = self._detokenizer
+        params = vllm_arguments.sampling_params(sampling, detokenize=not detokenizer.decodes_at_once)
         result = None
         try:
             async for output in llm.generate(
                 prepared.engine_input,
-                vllm_arguments.sampling_params(sampling),
+                params,
                 f"{self.side}-{next(self._request_numbers)}",
                 data_parallel_rank=replica_of(prompt.key, self._replicas),
             ):
@@ -202,7 +207,7 @@ class VllmEngine:
             raise SampleError(
                 f"{prompt.key}: vLLM ended the request ({finish_reason}) without a complete answer. See its log above."
             )
-        return to_call(prompt, result, submitted_at)
+        return to_call(prompt, result, detokenizer.text(result, params), submitted_at)
 
     async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
         _, renderer = self._running()
@@ -235,7 +240,7 @@ class VllmEngine:
         return sample_error(prompt, self._config, self._context, error)
 
 
-def to_call(prompt: Prompt, result: Any, submitted_at: float) -> Call:
+def to_call(prompt: Prompt, result: Any, text: str, submitted_at: float) -> Call:
     """Return the call of vLLM's finished output. `submitted_at`: time on the clock of `time.perf_counter`."""
     total_s = time.perf_counter() - submitted_at
     output, metrics = result.outputs[0], result.metrics
@@ -243,7 +248,7 @@ def to_call(prompt: Prompt, result: Any, submitted_at: float) -> Call:
     decoding_s = metrics.last_token_ts - metrics.first_token_ts
     return Call(
         key=prompt.key,
-        text=output.text,
+        text=text,
         finish_reason=output.finish_reason,
         prompt_tokens=len(result.prompt_token_ids),
         cached_tokens=result.num_cached_tokens or 0,

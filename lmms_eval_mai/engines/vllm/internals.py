@@ -9,6 +9,7 @@ exist. Besides these, the following names are not part of vLLM's documented inte
 - `BaseRenderer.render_messages_async`, `tokenize_prompts_async`, `process_for_engine_async`, `default_chat_tok_params`
   (renderer.py), and `get_mm_processor` (renderer_sharing.py);
 - the names of the processes: `EngineCore`, `EngineCore_DP<n>`, `VLLM_DP_Coordinator` (processes.py);
+- `v1.engine.detokenizer.uses_fast_detokenizer`, and `_tokenizer` of a tokenizer (detokenizer.py);
 - the environment variable `placement.THREADS_SET_BY_VLLM`;
 - the messages in `logs.HARMLESS` and `logs.START_FAILURES`.
 """
@@ -16,6 +17,7 @@ exist. Besides these, the following names are not part of vLLM's documented inte
 import multiprocessing
 import multiprocessing.util
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 
@@ -28,6 +30,16 @@ def clear_image_cache(renderer: Any) -> "Future[None]":
     cache = renderer._mm_processor_only_cache
     cleared: Future[None] = renderer._mm_executor.submit(lambda: None if cache is None else cache.clear_cache())
     return cleared
+
+
+def decode_token_by_token(tokenizer: Any, prompt_tokens: list[int], tokens: list[int], params: Any) -> str:
+    """Return the text of an answer as vLLM decodes it. `params`: the `SamplingParams` of its request."""
+    from vllm.v1.engine.detokenizer import IncrementalDetokenizer
+
+    request: Any = SimpleNamespace(request_id="", prompt_token_ids=prompt_tokens, sampling_params=params)
+    detokenizer = IncrementalDetokenizer.from_new_request(tokenizer, request)
+    detokenizer.update(tokens, False)
+    return detokenizer.get_next_output_text(True, False)
 
 
 def imports_main_script() -> bool:
