@@ -7,7 +7,7 @@ from typing import Any
 import psutil
 
 from lmms_eval_mai.engines.base import Engine, EngineConfig
-from lmms_eval_mai.engines.vllm.argument_names import vllm_argument_names
+from lmms_eval_mai.engines.vllm.argument_names import OWN_ARGUMENTS, vllm_argument_names
 from lmms_eval_mai.engines.vllm.host_memory import SLEEP_ARGUMENTS, check_host_memory
 from lmms_eval_mai.engines.vllm.placement import Launcher
 
@@ -55,7 +55,7 @@ def argument_names(kind: str) -> frozenset[str] | None:
     if kind != "vllm":
         return frozenset(field.name for field in dataclasses.fields(_load(OPTIONS[kind])))
     names = vllm_argument_names()
-    return None if names is None else (names | {"devices"}) - {"model"}
+    return None if names is None else (names | OWN_ARGUMENTS) - {"model"}
 
 
 def _load(path: str) -> Any:

@@ -222,4 +222,4 @@ def test_vllm_argument_names_read_from_its_source_equal_the_fields_of_its_class(
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     fields = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
-    assert argument_names("vllm") == (fields | {"devices"}) - {"model"}
+    assert argument_names("vllm") == (fields | {"devices", "renderer_processes"}) - {"model"}

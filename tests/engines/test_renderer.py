@@ -1,5 +1,6 @@
 """Engines that turn every chat into the same input share a renderer, and prepare an image once for both."""
 
+import asyncio
 import gc
 import json
 import shutil
@@ -109,3 +110,39 @@ def test_renderer_and_its_images_are_freed_with_the_last_engine_that_uses_them(
     gc.collect()
     thread.shutdown()
     assert second() is None and len(kept._cache) == 0
+
+
+def test_same_prompt_of_both_models_is_rendered_once(vllm: Running) -> None:
+    own, text = vllm.engine._renderer, "Which of the two is it?"
+
+    async def render_twice() -> list[Any]:
+        messages = [prompt(0, make_image("silver", (160, 96), "silver"), text).messages for _ in range(2)]
+        return await asyncio.gather(*(own.render(one) for one in messages), own.render(prompt(0, text).messages))
+
+    before = own._renderer._mm_processor_only_cache.make_stats()
+    first, second, other = vllm.loop.run(render_twice())
+    after = own._renderer._mm_processor_only_cache.make_stats()
+    assert after.total - before.total == 1  # vLLM prepared one prompt with an image
+    assert first["mm_kwargs"] is second["mm_kwargs"] and first["prompt_token_ids"] == second["prompt_token_ids"]
+    assert first["prompt_token_ids"] is not second["prompt_token_ids"]  # a list that one engine changes is its own
+    assert other["prompt_token_ids"] != first["prompt_token_ids"]
+    assert len(own._inputs._renderings) == 2
+    del first, second, other
+    gc.collect()
+    assert len(own._inputs._renderings) == 0
+
+
+def test_cancelled_caller_leaves_the_rendering_to_the_others(vllm: Running) -> None:
+    async def cancel(waiting: int, cancelled: int) -> list[Any]:
+        messages = prompt(0, make_image("gold", (160, 96)), f"What is it? {waiting} {cancelled}").messages
+        calls = [asyncio.ensure_future(vllm.engine._renderer.render(messages)) for _ in range(waiting)]
+        await asyncio.sleep(0)
+        for call in calls[:cancelled]:
+            call.cancel()
+        later = asyncio.ensure_future(vllm.engine._renderer.render(messages))
+        return await asyncio.gather(*calls, later, return_exceptions=True)
+
+    for waiting, cancelled in ((2, 1), (2, 2), (1, 1)):
+        results = vllm.loop.run(cancel(waiting, cancelled))
+        lost = [isinstance(result, asyncio.CancelledError) for result in results]
+        assert lost == [True] * cancelled + [False] * (waiting + 1 - cancelled)

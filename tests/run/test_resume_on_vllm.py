@@ -1,4 +1,5 @@
-"""A run of the demo pair on two vLLM engines that fails three times: SIGKILL, a killed engine core, Ctrl-C."""
+"""A run of the demo pair on two vLLM engines that fails four times: SIGKILL, a killed renderer process, a killed engine
+core, Ctrl-C."""
 
 import json
 import os
@@ -30,8 +31,13 @@ def test_run_on_vllm_that_is_killed_has_the_results_of_an_undisturbed_run(demo_r
     _, left = psutil.wait_procs(engines, timeout=60)
     assert not left  # engines end by themselves when their parent process is killed
 
+    arguments |= {"renderer_processes": 2}  # does not change an answer, so the run is resumed
     process = start(tmp_path, output, "shapes_s", DEMO_DOCUMENTS, journal=journal, **arguments)
     engines = _engines(process.pid, journal, more_than=len(lines_of(journal)))
+    renderers = [engine for engine in engines if "renderer_child" in " ".join(engine.cmdline())]
+    assert len(renderers) == 2
+    os.kill(rng.choice(renderers).pid, signal.SIGKILL)
+    _wait_for(output.with_suffix(".log"), "A renderer process crashed (signal 9). It is restarted")
     cores = [engine for engine in engines if engine.ppid() != process.pid]  # the children of the run's fork server
     assert len(cores) == 2
     core = rng.choice(cores)
@@ -43,6 +49,7 @@ def test_run_on_vllm_that_is_killed_has_the_results_of_an_undisturbed_run(demo_r
     _, left = psutil.wait_procs(engines, timeout=30)
     assert not left
 
+    arguments |= {"renderer_processes": 1}
     process = start(tmp_path, output, "shapes_s", DEMO_DOCUMENTS, journal=journal, **arguments)
     process.join(300)
     assert json.loads(output.read_text()) == expected

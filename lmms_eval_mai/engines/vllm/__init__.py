@@ -3,8 +3,9 @@
 Start with `engine.py`, which implements the engine contract. `configuration.py` builds vLLM's configuration, and
 `starting.py` starts an engine from it. On GPUs, `nvml.py` reads the GPUs, `gpu_plan.py` and `planning/` decide where
 each engine runs and with how much memory, `machine_checks.py` finds what would end the start, and `placement.py` sets
-the environment. `renderer.py` turns a chat into tokens and images, and `detokenizer.py` turns the tokens of an answer
-into text. `watchdog.py` kills the engine processes if this process dies.
+the environment. `renderer.py` turns a chat into tokens and images, in this process or in others
+(`renderer_processes.py`), and once for all calls that have the same chat at the same time (`rendered_input.py`).
+`detokenizer.py` turns the tokens of an answer into text. `watchdog.py` kills the engine processes if this process dies.
 
 This package knows vLLM; private parts of vLLM are used only in `internals.py`. It does not know the other engines, the
 method or lmms-eval.

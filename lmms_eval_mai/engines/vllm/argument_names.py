@@ -8,6 +8,9 @@ import functools
 import importlib.util
 from pathlib import Path
 
+OWN_ARGUMENTS = frozenset({"devices", "renderer_processes"})
+"""Arguments of this engine that vLLM does not have."""
+
 
 @functools.cache
 def vllm_argument_names() -> frozenset[str] | None:

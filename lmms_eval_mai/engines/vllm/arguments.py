@@ -21,6 +21,7 @@ PERFORMANCE_ARGUMENTS = {
     *("devices", "gpu_memory_utilization", "kv_cache_memory_bytes", "swap_space", "cpu_offload_gb", "max_num_seqs"),
     *("max_num_batched_tokens", "block_size", "enforce_eager", "disable_log_stats", "load_format", "download_dir"),
     *("mm_processor_cache_gb", "enable_prefix_caching", "distributed_executor_backend", *SLEEP_ARGUMENTS),
+    "renderer_processes",
 }
 """Arguments that change the speed, the device or the memory of an engine, but no answer. A run may be resumed with
 other values."""

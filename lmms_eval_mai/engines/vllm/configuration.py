@@ -7,6 +7,7 @@ from lmms_eval_mai.engines.base import SIDES, EngineConfig
 from lmms_eval_mai.engines.checkpoints import text_only_error
 from lmms_eval_mai.engines.vllm import arguments as vllm_arguments
 from lmms_eval_mai.engines.vllm import logs, machine_checks, memory, placement
+from lmms_eval_mai.engines.vllm.argument_names import OWN_ARGUMENTS
 from lmms_eval_mai.engines.vllm.errors import start_error
 from lmms_eval_mai.engines.vllm.gpu_plan import OnGpus, on_gpus
 from lmms_eval_mai.engines.vllm.machine_checks import PlacedEngine
@@ -31,6 +32,8 @@ class Configuration:
     """Planned arguments that can change an answer."""
     open_samples: int | None
     """Samples that should be open at the same time. None: no plan was possible."""
+    renderer_processes: int
+    """Number of processes that render prompts; 1: this process."""
 
 
 def configure(config: EngineConfig, other: EngineConfig | None) -> Configuration:
@@ -76,6 +79,7 @@ def _configure(config: EngineConfig, other: EngineConfig | None, platform: Platf
         image_cache_gib=image_cache_gib,
         planned_identity={} if plan is None else vllm_arguments.planned_identity(config, plan),
         open_samples=None if plan is None else plan.open_samples,
+        renderer_processes=placement.renderer_processes(config.side, config.arguments.get("renderer_processes")),
     )
 
 
@@ -99,7 +103,7 @@ def _on_gpus(
 def _given_arguments(config: EngineConfig, platform: Platform, quiet: bool) -> dict[str, Any]:
     """Return the arguments for vLLM: the user's without `devices`, and those that hide its log. Raises `ArgumentError`
     for sleep on a CPU."""
-    arguments = {name: value for name, value in config.arguments.items() if name != "devices"}
+    arguments = {name: value for name, value in config.arguments.items() if name not in OWN_ARGUMENTS}
     if arguments.get("enable_sleep_mode") and platform == "cpu":
         raise ArgumentError("sleep=true needs a GPU: on a CPU both models are in memory at once. Leave it out.")
     if quiet:

@@ -130,11 +130,12 @@ class VllmEngine:
         start, self._start = self._start, None
         if start is not None:
             llm = await start.abort()
-        self._renderer = None
+        renderers, self._renderer = [self._renderer], None
         if llm is not None:
             if llm.output_handler is not None:
                 llm.output_handler.cancel()  # it would report the end of the engine's process as a crash
             await asyncio.to_thread(llm.shutdown)
+        await asyncio.to_thread(renderers.clear)  # renderer processes end with their last engine, not in a moment
         if self._watched:
             self._watched = False
             WATCHDOG.close()

@@ -5,6 +5,7 @@ from lmms_eval_mai.engines.base import EngineConfig, Image, Prompt
 from lmms_eval_mai.engines.messages import is_too_long
 from lmms_eval_mai.engines.vllm.logs import StartLog
 from lmms_eval_mai.engines.vllm.processes import MISSING_GUARD
+from lmms_eval_mai.engines.vllm.renderer_process import RendererCrashed
 from lmms_eval_mai.errors import EngineStartError, PromptTooLong, SampleError, UnreadableImage
 from lmms_eval_mai.redaction import one_line, redacted
 
@@ -18,6 +19,8 @@ def sample_error(prompt: Prompt, config: EngineConfig, context: int, error: Exce
             f'{config.side}_max_model_len, or shrink images with {config.side}_mm_processor_kwargs={{"max_pixels":N}} '
             '(InternVL: {"max_patches":N}).'
         )
+    if isinstance(error, RendererCrashed):
+        return SampleError(f"{prompt.key}: {reason} Check the document's image, and the memory of this machine.")
     has_image = any(isinstance(part, Image) for message in prompt.messages for part in message.content)
     if has_image and "Processor" in str(error):
         return UnreadableImage(

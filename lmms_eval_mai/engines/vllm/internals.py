@@ -42,6 +42,12 @@ def decode_token_by_token(tokenizer: Any, prompt_tokens: list[int], tokens: list
     return detokenizer.get_next_output_text(True, False)
 
 
+def has_prepared_image(renderer: Any, uuid: str) -> bool:
+    """Return whether a renderer's cache has the prepared image with this name. No image may be in preparation."""
+    cache = renderer._mm_processor_only_cache
+    return cache is not None and bool(cache.is_cached_item(uuid))
+
+
 def imports_main_script() -> bool:
     """Return whether this is a spawned process that is still importing the script of its parent."""
     return bool(getattr(multiprocessing.current_process(), "_inheriting", False))

@@ -6,6 +6,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from lmms_eval_mai.engines.arguments import positive_int
 from lmms_eval_mai.engines.vllm import nvml
 from lmms_eval_mai.engines.vllm.planning.gpus import CUDA_SHARE, Gpu
 from lmms_eval_mai.errors import ArgumentError
@@ -105,6 +106,23 @@ def gpu_of_rank(gpu_count: int, launcher: Launcher) -> int | None:
             "the ranks share endpoints (small=http://..., large=http://...)."
         )
     return launcher.rank
+
+
+def renderer_processes(side: str, given: Any) -> int:
+    """Return the number of processes that render prompts; 1: this process. If none is given, it is 1 on up to four
+    cores, else one for every four cores of this rank, but 2 to 4.
+
+    Measured on 2 cores: one renderer prepares 42 images of one megapixel per second. An H100 is estimated to answer 15
+    to 50. The other cores are for the engines and for this process.
+    """
+    can_share_memory = hasattr(os, "memfd_create")
+    if given is None:
+        cores = len(os.sched_getaffinity(0)) // Launcher.from_environment().ranks
+        return 1 if cores <= 4 or not can_share_memory else max(2, min(4, cores // 4))
+    count = positive_int(f"{side}_renderer_processes", given)
+    if count > 1 and not can_share_memory:
+        raise ArgumentError(f"{side}_renderer_processes={count} needs Linux. Leave it out.")
+    return count
 
 
 def worker_count(engine_args: Any) -> int:

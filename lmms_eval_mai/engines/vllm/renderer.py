@@ -23,7 +23,8 @@ from typing import Any
 from lmms_eval_mai.engines.base import Image, Message
 from lmms_eval_mai.engines.messages import merge_adjacent_text
 from lmms_eval_mai.engines.special_tokens import LiteralTokenizer, special_tokens
-from lmms_eval_mai.engines.vllm.internals import clear_image_cache
+from lmms_eval_mai.engines.vllm.internals import clear_image_cache, has_prepared_image
+from lmms_eval_mai.engines.vllm.rendered_input import RenderedInput, RenderedInputs
 
 
 class Renderer:
@@ -35,21 +36,17 @@ class Renderer:
         self._placeholder = image_placeholder(renderer.model_config, special_tokens(tokenizer))
         self.literal = LiteralTokenizer(tokenizer, [self._placeholder] if self._placeholder else [])
         self._placeholder_tokens = self.literal.tokens(self._placeholder) if self._placeholder else []
+        self._inputs = RenderedInputs()
         # vLLM's renderer is part of reference cycles, and its images may take gigabytes until they are collected.
         weakref.finalize(self, _shut_down, renderer).atexit = False
 
-    async def render(self, messages: tuple[Message, ...]) -> Any:
-        """Return the engine's input. Raises vLLM's errors if the prompt does not fit or an image cannot be prepared.
+    async def render(self, messages: tuple[Message, ...]) -> RenderedInput:
+        """Return the engine's input. Raises vLLM's errors if the prompt does not fit or an image cannot be prepared."""
+        return await self._inputs.get(messages, self._render)
 
-        vLLM waits with `asyncio.wait_for`, which before Python 3.12 loses a cancellation that arrives at the end of the
-        wait (CPython issue #86296). So a cancelled caller does not wait for the end of the rendering.
-        """
-        rendering = asyncio.ensure_future(self._render(messages))
-        try:
-            return await asyncio.shield(rendering)
-        except asyncio.CancelledError:
-            rendering.cancel()
-            raise
+    def has_prepared(self, uuid: str) -> bool:
+        """Return whether the image is in the cache of prepared images. No chat may be in rendering."""
+        return has_prepared_image(self._renderer, uuid)
 
     async def clear_caches(self) -> None:
         """Empty the cache of prepared images."""

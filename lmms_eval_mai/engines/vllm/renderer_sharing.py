@@ -15,34 +15,37 @@ import weakref
 from typing import Any
 
 from lmms_eval_mai.engines.vllm.renderer import Renderer
+from lmms_eval_mai.engines.vllm.renderer_processes import RendererProcesses
 
 _renderers: "weakref.WeakValueDictionary[str, Renderer]" = weakref.WeakValueDictionary()
 """Compatibility key -> renderer."""
 _lock = threading.Lock()
 
 
-def shared_renderer(vllm_config: Any, image_cache_gib: float) -> Renderer:
+def shared_renderer(vllm_config: Any, image_cache_gib: float, processes: int = 1) -> Renderer:
     """Return a renderer for an engine; engines that prepare prompts alike get the same one. Blocks while vLLM loads
     tokenizer and processor.
 
-    `image_cache_gib`: size of the cache of prepared images. If two engines share a renderer, the first one decides.
+    `image_cache_gib`: size of the cache of prepared images, of all processes together. `processes`: number of processes
+    that render; 1: this process. If two engines share a renderer, the first one decides.
     """
     from vllm.renderers import renderer_from_config
 
-    renderer = renderer_from_config(_with_image_cache(vllm_config, image_cache_gib))
+    changed = with_image_cache(vllm_config, image_cache_gib / processes)
+    renderer = renderer_from_config(changed)
     with _lock:
         key = compatibility_key(renderer)
         shared = _renderers.get(key) if key else None
         if shared is not None:
             renderer.shutdown()
             return shared
-        shared = Renderer(renderer)
+        shared = Renderer(renderer) if processes == 1 else RendererProcesses(renderer, changed, processes)
         if key:
             _renderers[key] = shared
         return shared
 
 
-def _with_image_cache(vllm_config: Any, gib: float) -> Any:
+def with_image_cache(vllm_config: Any, gib: float) -> Any:
     """Return a copy with an image cache for the renderer. The engine's own configuration has no such cache."""
     model = vllm_config.model_config
     if model.is_encoder_decoder:  # vLLM caches no images for these

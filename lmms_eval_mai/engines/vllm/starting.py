@@ -10,6 +10,7 @@ from lmms_eval_mai.engines.vllm.logs import StartLog
 from lmms_eval_mai.engines.vllm.placement import ChildEnvironment
 from lmms_eval_mai.engines.vllm.processes import EngineProcesses, without_interrupts
 from lmms_eval_mai.engines.vllm.renderer import Renderer
+from lmms_eval_mai.engines.vllm.renderer_processes import started_ahead
 from lmms_eval_mai.engines.vllm.renderer_sharing import shared_renderer
 from lmms_eval_mai.engines.vllm.watchdog import WATCHDOG
 
@@ -67,6 +68,10 @@ class Start:
         return True
 
     def _build(self) -> tuple[Any, Renderer]:
+        with started_ahead(self._configuration.renderer_processes):
+            return self._build_both()
+
+    def _build_both(self) -> tuple[Any, Renderer]:
         from vllm.v1.engine.async_llm import AsyncLLM
 
         configuration, log = self._configuration, StartLog(self._config.side)
@@ -82,7 +87,10 @@ class Start:
                 finally:
                     self._processes.stop_collecting()
             try:
-                return llm, shared_renderer(llm.vllm_config, configuration.image_cache_gib)
+                renderer = shared_renderer(
+                    llm.vllm_config, configuration.image_cache_gib, configuration.renderer_processes
+                )
+                return llm, renderer
             except Exception:
                 llm.shutdown()
                 raise

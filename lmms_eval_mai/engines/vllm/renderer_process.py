@@ -1,0 +1,250 @@
+"""One renderer process, and the thread that sends requests to it and restarts it if it crashes.
+
+A process of its own, and not a thread: threads that prepare images wait for each other (vLLM issue #58266).
+"""
+
+import queue
+import threading
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import numpy as np
+from loguru import logger
+
+from lmms_eval_mai.engines.base import Image, Message
+from lmms_eval_mai.engines.vllm import shared_memory
+from lmms_eval_mai.engines.vllm.renderer_child import ClearCache, Failed, ImagesMissing, Render, SentImage
+from lmms_eval_mai.engines.vllm.renderer_start import RendererChild
+from lmms_eval_mai.redaction import error_text
+
+SENT_AHEAD = 2
+"""Requests that the process has at the same time: it works on one, and the next one is ready."""
+ATTEMPTS = 2
+"""A prompt fails if the process crashes as often while it renders the prompt. No further start is tried after as many
+failed ones."""
+KNOWN_IMAGES = 100_000
+"""Names of images that this side remembers as prepared."""
+
+
+class RendererCrashed(Exception):
+    """Raised for a prompt during which the renderer process crashed `ATTEMPTS` times."""
+
+
+class RendererStopped(Exception):
+    """Raised for all prompts of a renderer process that cannot be started again."""
+
+
+@dataclass(eq=False)
+class _Job:
+    """One request and its future answer."""
+
+    messages: tuple[Message, ...] | None
+    """None: empty the cache."""
+    future: "Future[Any]" = field(default_factory=Future)
+    crashes: int = 0
+    with_all_pixels: bool = False
+    """The process does not have a prepared image any more."""
+
+
+class RendererProcess:
+    """Renders chats in a process of its own.
+
+    The process starts at once and imports vLLM, for example while an engine starts. It renders after `configure`.
+    """
+
+    def __init__(self) -> None:
+        self._child = RendererChild()
+        self._thread: threading.Thread | None = None
+        self._configuration = b""
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._again: deque[_Job] = deque()
+        """Jobs to send before those in the queue."""
+        self._sent: deque[_Job] = deque()
+        """The process works on the first one."""
+        self._known: set[str] = set()
+        """Images that the process has prepared. It may have dropped some of them."""
+        self._lock = threading.Lock()
+        self._closed = False
+        self._stopped = False
+
+    @property
+    def pid(self) -> int:
+        return self._child.process.pid
+
+    def configure(self, vllm_config: Any) -> "Future[None]":
+        """Let the process load tokenizer and processor. The future is done when it has tried."""
+        # As multiprocessing does: vLLM registers there how a configuration with code of its own is sent.
+        self._configuration = bytes(ForkingPickler.dumps(vllm_config))
+        ready: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, args=(ready,), name="mai-renderer", daemon=True)
+        self._thread.start()
+        return ready
+
+    def render(self, messages: tuple[Message, ...]) -> "Future[Any]":
+        """Return the future input of vLLM's engine. It may fail with vLLM's errors, `RendererCrashed` or
+        `RendererStopped`."""
+        return self._submit(_Job(messages))
+
+    def clear_cache(self) -> "Future[None]":
+        """Empty the cache of prepared images after the prompts that were submitted before."""
+        return self._submit(_Job(None))
+
+    def _submit(self, job: _Job) -> "Future[Any]":
+        self._jobs.put(job)
+        return job.future
+
+    def close(self) -> None:
+        """End the process and the thread. Returns when both have ended."""
+        with self._lock:
+            self._closed = True
+            self._child.kill()
+        self._jobs.put(None)
+        if self._thread is not None:
+            self._thread.join()
+        self._child.channel.close()
+
+    # --- the thread -------------------------------------------------------------------------------------
+
+    def _run(self, ready: "Future[None]") -> None:
+        self._load(start=False)
+        ready.set_result(None)
+        while not self._closed:
+            try:
+                self._step()
+            except (EOFError, ConnectionError):
+                self._recover()
+        for job in (*self._sent, *self._again):
+            job.future.set_exception(RendererStopped("The renderer process was closed."))
+
+    def _step(self) -> None:
+        """Send the next job, or receive an answer if there is no job or enough are sent."""
+        if len(self._sent) < SENT_AHEAD and (job := self._next_job()) is not None:
+            self._send(job)
+        elif self._sent:
+            self._receive()
+
+    def _next_job(self) -> _Job | None:
+        """Return the next job whose caller waits for it. Waits for a job if none is sent."""
+        if self._again:
+            return self._again.popleft()
+        try:
+            job = self._jobs.get(block=not self._sent)
+        except queue.Empty:
+            return None
+        return job if job is not None and job.future.set_running_or_notify_cancel() else None
+
+    def _send(self, job: _Job) -> None:
+        if self._stopped:
+            if job.messages is None:
+                job.future.set_result(None)
+            else:
+                job.future.set_exception(RendererStopped("The renderer process cannot be started again."))
+            return
+        self._sent.append(job)
+        try:
+            shared_memory.send(self._child.channel, self._request(job))
+        except ConnectionError:
+            raise
+        except Exception as error:  # the pixels cannot be read, or the system has no memory or descriptors left
+            self._sent.remove(job)
+            job.future.set_exception(error)
+
+    def _request(self, job: _Job) -> Render | ClearCache:
+        if job.messages is None:
+            self._known.clear()
+            return ClearCache()
+        known = set() if job.with_all_pixels else self._known
+        return Render(
+            tuple(Message(one.role, tuple(_sent_part(part, known) for part in one.content)) for one in job.messages)
+        )
+
+    def _receive(self) -> None:
+        try:
+            answer = shared_memory.receive(self._child.channel)
+        except (EOFError, ConnectionError):
+            raise
+        except Exception as error:  # the system has no memory or descriptors left
+            answer = Failed(error, None)
+        job = self._sent.popleft()
+        if isinstance(answer, ImagesMissing):
+            job.with_all_pixels = True
+            self._again.append(job)
+        elif isinstance(answer, Failed):
+            answer.error.__cause__ = answer.cause
+            job.future.set_exception(answer.error)
+        else:
+            self._remember_images(job)
+            job.future.set_result(answer)
+
+    def _remember_images(self, job: _Job) -> None:
+        if len(self._known) > KNOWN_IMAGES:
+            self._known.clear()
+        for message in job.messages or ():
+            self._known.update(part.uuid for part in message.content if isinstance(part, Image))
+
+    # --- crashes ----------------------------------------------------------------------------------------
+
+    def _recover(self) -> None:
+        """Start the process again after a crash. All jobs that it had are sent again, except one that crashed it
+        repeatedly."""
+        if self._closed:
+            return
+        self._child.kill()
+        logger.warning(
+            f"A renderer process crashed ({self._child.exit_reason()}). It is restarted, and its "
+            "prompts are rendered again."
+        )
+        self._known.clear()
+        if self._sent:
+            self._sent[0].crashes += 1
+            if self._sent[0].crashes == ATTEMPTS:
+                crash = RendererCrashed(f"The renderer process crashed {ATTEMPTS} times while it rendered this prompt.")
+                self._sent.popleft().future.set_exception(crash)
+        self._again.extendleft(reversed(self._sent))
+        self._sent.clear()
+        self._load(start=True)
+
+    def _load(self, start: bool) -> None:
+        """Let the process load the configuration. `start`: start a process first."""
+        for _ in range(ATTEMPTS):
+            reason = self._try_to_load(start)
+            if reason is None or self._closed:
+                return
+            start = True
+        self._stopped = True
+        logger.warning(
+            f"A renderer process does not start ({reason}). The main process renders its prompts, which is slower."
+        )
+
+    def _try_to_load(self, start: bool) -> str | None:
+        """Return the reason if the process cannot load the configuration."""
+        try:
+            if start and not self._start():
+                return None
+            shared_memory.send(self._child.channel, self._configuration)
+            answer = shared_memory.receive(self._child.channel)
+        except (EOFError, ConnectionError):
+            self._child.kill()
+            return self._child.exit_reason()
+        except OSError as error:
+            return error_text(error)
+        return error_text(answer.error) if isinstance(answer, Failed) else None
+
+    def _start(self) -> bool:
+        """Start a process in place of the last one. Returns False if `close` was called."""
+        with self._lock:
+            if not self._closed:
+                self._child.kill()
+                self._child.channel.close()
+                self._child = RendererChild()
+            return not self._closed
+
+
+def _sent_part(part: Any, known: set[str]) -> Any:
+    """Return the text, or the image without the pixels if the process has prepared it."""
+    if not isinstance(part, Image):
+        return part
+    return SentImage(part.uuid, None if part.uuid in known else np.asarray(part.pixels))
