@@ -21,10 +21,11 @@ from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.vllm import renderer_processes as module
 from lmms_eval_mai.engines.vllm import shared_memory
 from lmms_eval_mai.engines.vllm.errors import sample_error
+from lmms_eval_mai.engines.vllm.placement import renderer_processes
 from lmms_eval_mai.engines.vllm.renderer import Renderer
 from lmms_eval_mai.engines.vllm.renderer_processes import RendererProcesses
 from lmms_eval_mai.engines.vllm.renderer_sharing import with_image_cache
-from lmms_eval_mai.errors import PromptTooLong, SampleError, UnreadableImage
+from lmms_eval_mai.errors import ArgumentError, PromptTooLong, SampleError, UnreadableImage
 from lmms_eval_mai.run.config import Config, parse
 
 CACHE_GIB = 0.001
@@ -128,9 +129,7 @@ def test_engine_gives_the_same_answers_with_renderer_processes(vllm: Running, en
     assert [call.key.doc_id for call in calls] == list(range(6))
 
 
-def test_killed_renderer_process_loses_no_prompt(
-    engine: Running, in_this_process: Renderer, config: Config
-) -> None:
+def test_killed_renderer_process_loses_no_prompt(engine: Running, in_this_process: Renderer, config: Config) -> None:
     renderer = engine.engine._renderer
     images = [make_image("white", (1600, 1600), f"kill {number}") for number in range(8)]
     crasher, *others = [prompt(number, image, "What is it?") for number, image in enumerate(images)]
@@ -184,9 +183,28 @@ def test_processes_started_ahead_are_closed_if_no_engine_takes_them(monkeypatch:
     assert not any(map(psutil.pid_exists, pids)) and not module._ahead
 
 
+@pytest.mark.parametrize(
+    ("cores", "ranks", "count"),
+    [(1, 1, 1), (2, 1, 1), (4, 1, 1), (5, 1, 2), (8, 1, 2), (12, 1, 3), (64, 1, 4), (64, 8, 2), (32, 8, 1)],
+)
+def test_number_of_renderer_processes_follows_from_the_cores_of_the_rank(
+    monkeypatch: pytest.MonkeyPatch, cores: int, ranks: int, count: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert renderer_processes("small", None) == count
+    assert renderer_processes("small", 3.0) == 3  # as lmms-eval may read it
+
+
+@pytest.mark.parametrize("given", [0, 1.5, "two", True])
+def test_wrong_number_of_renderer_processes_is_refused(given: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"large_renderer_processes=.*a whole number of at least 1"):
+        renderer_processes("large", given)
+
+
 PARENT = """
 import os, time
-from lmms_eval_mai.engines.vllm.renderer_process import RendererProcess
 process = RendererProcess()
 if os.fork() == 0:  # keeps the socket open
     time.sleep(60)

@@ -102,7 +102,7 @@ class RendererProcess:
             self._closed = True
             self._child.kill()
         self._jobs.put(None)
-        if self._thread is not None:
+        if self._thread not in (None, threading.current_thread()):  # garbage may be collected in any thread
             self._thread.join()
         self._child.channel.close()
 
@@ -146,7 +146,9 @@ class RendererProcess:
         self._sent.append(job)
         try:
             shared_memory.send(self._child.channel, self._request(job))
-        except ConnectionError:
+        except ConnectionError:  # the process had ended before it got this job
+            self._sent.remove(job)
+            self._again.appendleft(job)
             raise
         except Exception as error:  # the pixels cannot be read, or the system has no memory or descriptors left
             self._sent.remove(job)
