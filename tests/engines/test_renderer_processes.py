@@ -238,5 +238,14 @@ def test_shared_memory_keeps_types_shapes_and_values_and_leaves_no_descriptor() 
     assert len(os.listdir("/proc/self/fd")) == before - 2
     assert all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(found["tensors"], values, strict=True))
     assert (found["array"] == big.numpy()).all() and found["text"] == "x"
+    spare = shared_memory.SpareMemory()
+    sender, receiver = shared_memory.socket_pair()
+    with sender, receiver:
+        for scale in (5, 2, 9):  # smaller and larger contents in the same memory
+            spare.put(shared_memory.send(sender, values[0].numpy()[::scale].copy(), spare))
+            assert (shared_memory.receive(receiver) == values[0].numpy()[::scale]).all()
+    assert len(os.listdir("/proc/self/fd")) == before
+    spare.close()
+    assert len(os.listdir("/proc/self/fd")) == before - 2
     found["tensors"][5].zero_()  # a receiver changes its own copy only
     assert torch.equal(values[5], big)

@@ -47,6 +47,8 @@ class _Job:
     crashes: int = 0
     with_all_pixels: bool = False
     """The process does not have a prepared image any more."""
+    memory: list[int] = field(default_factory=list)
+    """Of the message to the process."""
 
 
 class RendererProcess:
@@ -64,6 +66,7 @@ class RendererProcess:
         """Jobs to send before those in the queue."""
         self._sent: deque[_Job] = deque()
         """The process works on the first one."""
+        self._spare = shared_memory.SpareMemory()
         self._known: set[str] = set()
         """Images that the process has prepared. It may have dropped some of them."""
         self._lock = threading.Lock()
@@ -116,6 +119,9 @@ class RendererProcess:
                 self._step()
             except (EOFError, ConnectionError):
                 self._recover()
+        for job in self._sent:
+            self._spare.put(job.memory)
+        self._spare.close()
         for job in (*self._sent, *self._again):
             job.future.set_exception(RendererStopped("The renderer process was closed."))
 
@@ -145,7 +151,7 @@ class RendererProcess:
             return
         self._sent.append(job)
         try:
-            shared_memory.send(self._child.channel, self._request(job))
+            job.memory = shared_memory.send(self._child.channel, self._request(job), self._spare)
         except ConnectionError:  # the process had ended before it got this job
             self._sent.remove(job)
             self._again.appendleft(job)
@@ -171,6 +177,7 @@ class RendererProcess:
         except Exception as error:  # the system has no memory or descriptors left
             answer = Failed(error, None)
         job = self._sent.popleft()
+        self._spare.put(job.memory)
         if isinstance(answer, ImagesMissing):
             job.with_all_pixels = True
             self._again.append(job)
@@ -200,6 +207,8 @@ class RendererProcess:
             "prompts are rendered again."
         )
         self._known.clear()
+        for job in self._sent:
+            self._spare.put(job.memory)
         if self._sent:
             self._sent[0].crashes += 1
             if self._sent[0].crashes == ATTEMPTS:

@@ -29,16 +29,45 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
-def send(channel: socket.socket, value: Any) -> None:
-    """Send an object. Raises `OSError` if the other process has ended."""
+class SpareMemory:
+    """Memory of messages that were answered, for later messages. New memory must be cleared by the system, which takes
+    five times as long as to write an image into used memory."""
+
+    def __init__(self) -> None:
+        self._descriptors: list[int] = []
+
+    def take(self) -> int:
+        return self._descriptors.pop() if self._descriptors else os.memfd_create("lmms-eval-mai")
+
+    def put(self, descriptors: list[int]) -> None:
+        self._descriptors += descriptors
+
+    def close(self) -> None:
+        while self._descriptors:
+            os.close(self._descriptors.pop())
+
+
+def send(channel: socket.socket, value: Any, spare: SpareMemory | None = None) -> list[int]:
+    """Send an object. Raises `OSError` if the other process has ended.
+
+    With `spare`, the memory of the message is returned. Put it back when the other process has answered.
+    """
     file = io.BytesIO()
-    pickler = _Pickler(file)
+    own = SpareMemory()
+    pickler = _Pickler(file, spare or own)
     try:
         pickler.dump(value)
         body = pickler.new_memory(file.getbuffer())
         socket.send_fds(channel, [b"m"], [body, *pickler.descriptors])
-    finally:
-        pickler.close()
+    except BaseException:
+        own.put(pickler.new)
+        own.close()
+        raise
+    if spare is not None:
+        return pickler.new
+    own.put(pickler.new)
+    own.close()
+    return []
 
 
 def receive(channel: socket.socket) -> Any:
@@ -80,7 +109,8 @@ class _Memory:
     """Memory without a name, which exists until no process uses it."""
 
     def __init__(self, content: Any) -> None:
-        self.descriptor = _new_descriptor(content)
+        self.descriptor = os.memfd_create("lmms-eval-mai")
+        _write(self.descriptor, content)
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:  # at exit, the module may be empty
         if hasattr(self, "descriptor"):
@@ -91,10 +121,11 @@ class _Pickler(pickle.Pickler):
     """Puts large buffers of arrays and tensors into shared memory. `descriptors` lists them in the order of the
     pickle."""
 
-    def __init__(self, file: io.BytesIO) -> None:
+    def __init__(self, file: io.BytesIO, spare: SpareMemory) -> None:
         super().__init__(file, protocol=5, buffer_callback=self._place)
         self.descriptors: list[int] = []
-        self._new: list[int] = []
+        self.new: list[int] = []
+        self._spare = spare
         self._shared: int | None = None
 
     def reducer_override(self, value: Any) -> Any:
@@ -114,26 +145,18 @@ class _Pickler(pickle.Pickler):
         return False
 
     def new_memory(self, content: Any) -> int:
-        """Return the descriptor of memory with this content. `close` closes it."""
-        self._new.append(_new_descriptor(content))
-        return self._new[-1]
-
-    def close(self) -> None:
-        """Close the descriptors that this message made. The receiver has its own."""
-        for descriptor in self._new:
-            os.close(descriptor)
+        """Return the descriptor of memory with this content."""
+        self.new.append(self._spare.take())
+        _write(self.new[-1], content)
+        return self.new[-1]
 
 
-def _new_descriptor(content: Any) -> int:
-    descriptor = os.memfd_create("lmms-eval-mai")
-    try:
-        view = memoryview(content).cast("B")
-        while view.nbytes:
-            view = view[os.write(descriptor, view) :]
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
+def _write(descriptor: int, content: Any) -> None:
+    view = memoryview(content).cast("B")
+    os.ftruncate(descriptor, view.nbytes)
+    written = 0
+    while written < view.nbytes:
+        written += os.pwrite(descriptor, view[written:], written)
 
 
 def _mapped(descriptor: int, shared: bool) -> torch.Tensor:
