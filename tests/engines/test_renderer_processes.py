@@ -52,9 +52,13 @@ def engine(vllm: Running, config: Config) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def in_this_process(engine: Running) -> Renderer:
+    return Renderer(vllm_renderer(engine))
+
+
+def vllm_renderer(engine: Running) -> Any:
     from vllm.renderers import renderer_from_config
 
-    return Renderer(renderer_from_config(with_image_cache(engine.engine._llm.vllm_config, CACHE_GIB)))
+    return renderer_from_config(with_image_cache(engine.engine._llm.vllm_config, CACHE_GIB))
 
 
 def plain(value: Any) -> Any:
@@ -166,7 +170,7 @@ def test_prompts_of_a_process_that_does_not_start_are_rendered_in_this_process(
     engine: Running, in_this_process: Renderer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    alone = RendererProcesses(in_this_process._renderer, engine.engine._llm.vllm_config, 2)
+    alone = RendererProcesses(vllm_renderer(engine), engine.engine._llm.vllm_config, 2)
     messages = question(1).messages
     assert plain(engine.loop.run(alone.render(messages))) == plain(engine.loop.run(in_this_process.render(messages)))
     engine.loop.run(alone.clear_caches())
@@ -205,6 +209,7 @@ def test_wrong_number_of_renderer_processes_is_refused(given: Any) -> None:
 
 PARENT = """
 import os, time
+from lmms_eval_mai.engines.vllm.renderer_process import RendererProcess
 process = RendererProcess()
 if os.fork() == 0:  # keeps the socket open
     time.sleep(60)

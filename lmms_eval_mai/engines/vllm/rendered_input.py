@@ -33,7 +33,7 @@ class RenderedInputs:
         """
         key = (id(asyncio.get_running_loop()), _key(messages))
         rendering = self._renderings.get(key)
-        if rendering is None or rendering.cancelled:
+        if rendering is None or rendering.failed:
             rendering = self._renderings[key] = _Rendering(render(messages))
         return await rendering.input()
 
@@ -44,7 +44,14 @@ class _Rendering:
     def __init__(self, work: Coroutine[Any, Any, Any]) -> None:
         self._task = asyncio.ensure_future(work)
         self._waiting = 0
-        self.cancelled = False
+        self._cancelled = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether it was cancelled or ended with an error. An error that somebody keeps also keeps its rendering."""
+        if self._cancelled or not self._task.done():
+            return self._cancelled
+        return self._task.cancelled() or self._task.exception() is not None
 
     async def input(self) -> RenderedInput:
         """Return an input of the caller's own. Its tensors are shared, because vLLM does not change them.
@@ -58,7 +65,7 @@ class _Rendering:
         finally:
             self._waiting -= 1
             if not self._waiting and not self._task.done():
-                self.cancelled = True
+                self._cancelled = True
                 self._task.cancel()
         own = RenderedInput(rendered, arrival_time=time.time())
         if "prompt_token_ids" in own:
