@@ -34,12 +34,11 @@ def test_run_on_vllm_that_is_killed_has_the_results_of_an_undisturbed_run(demo_r
     arguments |= {"renderer_processes": 2}  # does not change an answer, so the run is resumed
     process = start(tmp_path, output, "shapes_s", DEMO_DOCUMENTS, journal=journal, **arguments)
     engines = _engines(process.pid, journal, more_than=len(lines_of(journal)))
+    cores = [engine for engine in engines if engine.ppid() != process.pid]  # the children of the run's fork server
     renderers = [engine for engine in engines if "renderer_child" in " ".join(engine.cmdline())]
-    assert len(renderers) == 2
+    assert len(cores) == 2 and len(renderers) == 2
     os.kill(rng.choice(renderers).pid, signal.SIGKILL)
     _wait_for(output.with_suffix(".log"), "A renderer process crashed (signal 9). It is restarted")
-    cores = [engine for engine in engines if engine.ppid() != process.pid]  # the children of the run's fork server
-    assert len(cores) == 2
     core = rng.choice(cores)
     os.kill(core.pid, signal.SIGKILL)
     _wait_for(output.with_suffix(".log"), "engine (engine_restarts: 1 of 2 left) after this error: ")
