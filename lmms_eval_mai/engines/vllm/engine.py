@@ -22,6 +22,7 @@ from lmms_eval_mai.engines.vllm.detokenizer import Detokenizer
 from lmms_eval_mai.engines.vllm.errors import sample_error
 from lmms_eval_mai.engines.vllm.processes import exit_if_script_runs_again
 from lmms_eval_mai.engines.vllm.renderer import Renderer
+from lmms_eval_mai.engines.vllm.renderer_sharing import release
 from lmms_eval_mai.engines.vllm.replicas import replica_count, replica_of
 from lmms_eval_mai.engines.vllm.starting import Start
 from lmms_eval_mai.engines.vllm.watchdog import WATCHDOG
@@ -130,12 +131,13 @@ class VllmEngine:
         start, self._start = self._start, None
         if start is not None:
             llm = await start.abort()
-        renderers, self._renderer = [self._renderer], None
+        renderer, self._renderer = self._renderer, None
         if llm is not None:
             if llm.output_handler is not None:
                 llm.output_handler.cancel()  # it would report the end of the engine's process as a crash
             await asyncio.to_thread(llm.shutdown)
-        await asyncio.to_thread(renderers.clear)  # renderer processes end with their last engine, not in a moment
+        if renderer is not None:
+            await asyncio.to_thread(release, renderer)
         if self._watched:
             self._watched = False
             WATCHDOG.close()
@@ -178,7 +180,7 @@ class VllmEngine:
         return await self.submit(prompt, await self.prepare(prompt), sampling)
 
     async def prepare(self, prompt: Prompt) -> PreparedPrompt:
-        """Return the input of vLLM's engine. It is prepared in this process, so the engine may sleep."""
+        """Return the input of vLLM's engine. The engine has no part in it, so it may sleep."""
         started_at = time.perf_counter()
         engine_input = await self._render(prompt, prompt.messages)
         return PreparedPrompt(engine_input, time.perf_counter() - started_at)

@@ -37,6 +37,8 @@ class Renderer:
         self.literal = LiteralTokenizer(tokenizer, [self._placeholder] if self._placeholder else [])
         self._placeholder_tokens = self.literal.tokens(self._placeholder) if self._placeholder else []
         self._inputs = RenderedInputs()
+        self.users = 0
+        """Engines that use this renderer."""
         # vLLM's renderer is part of reference cycles, and its images may take gigabytes until they are collected.
         weakref.finalize(self, _shut_down, renderer).atexit = False
 

@@ -46,6 +46,11 @@ class RendererProcesses(Renderer):
             super().clear_caches(), *(asyncio.wrap_future(process.clear_cache()) for process in self._processes)
         )
 
+    def close(self) -> None:
+        """End the processes. Blocks until they have ended."""
+        _running.discard(self)
+        _close(self._processes)
+
     async def _render(self, messages: tuple[Message, ...]) -> Any:
         try:
             return await asyncio.wrap_future(self._processes[self._number(messages)].render(messages))

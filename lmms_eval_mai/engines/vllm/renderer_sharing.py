@@ -28,6 +28,8 @@ def shared_renderer(vllm_config: Any, image_cache_gib: float, processes: int = 1
 
     `image_cache_gib`: size of the cache of prepared images, of all processes together. `processes`: number of processes
     that render; 1: this process. If two engines share a renderer, the first one decides.
+
+    Each engine must `release` its renderer.
     """
     from vllm.renderers import renderer_from_config
 
@@ -38,11 +40,25 @@ def shared_renderer(vllm_config: Any, image_cache_gib: float, processes: int = 1
         shared = _renderers.get(key) if key else None
         if shared is not None:
             renderer.shutdown()
+            shared.users += 1
             return shared
         shared = Renderer(renderer) if processes == 1 else RendererProcesses(renderer, changed, processes)
         if key:
             _renderers[key] = shared
+        shared.users += 1
         return shared
+
+
+def release(renderer: Renderer) -> None:
+    """End the use of a renderer by one engine. Blocks until the processes of a renderer without users have ended. The
+    renderer itself may live longer, because the errors of failed samples keep it."""
+    with _lock:
+        renderer.users -= 1
+        if renderer.users or not isinstance(renderer, RendererProcesses):
+            return
+        for key in [key for key, one in _renderers.items() if one is renderer]:
+            del _renderers[key]
+    renderer.close()
 
 
 def with_image_cache(vllm_config: Any, gib: float) -> Any:

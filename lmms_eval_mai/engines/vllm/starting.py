@@ -11,7 +11,7 @@ from lmms_eval_mai.engines.vllm.placement import ChildEnvironment
 from lmms_eval_mai.engines.vllm.processes import EngineProcesses, without_interrupts
 from lmms_eval_mai.engines.vllm.renderer import Renderer
 from lmms_eval_mai.engines.vllm.renderer_processes import started_ahead
-from lmms_eval_mai.engines.vllm.renderer_sharing import shared_renderer
+from lmms_eval_mai.engines.vllm.renderer_sharing import release, shared_renderer
 from lmms_eval_mai.engines.vllm.watchdog import WATCHDOG
 
 POLL_S = 0.05
@@ -50,8 +50,11 @@ class Start:
             if self._processes is not None:
                 self._processes.kill()
             await asyncio.wait({self._building}, timeout=0.2)
-        failed = self._building.cancelled() or self._building.exception()
-        return None if failed else self._building.result()[0]
+        if self._building.cancelled() or self._building.exception():
+            return None
+        llm, renderer = self._building.result()
+        await asyncio.to_thread(release, renderer)
+        return llm
 
     def _watch(self) -> None:
         if self._processes is not None:
