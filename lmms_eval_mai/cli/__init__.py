@@ -11,11 +11,15 @@ To add a command, add a parser to `_parser` and a branch to `main`, and put its 
 import argparse
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 
 import lmms_eval_mai
 from lmms_eval_mai.plugin import task_dir
 from lmms_eval_mai.run import presets
+
+WIDTH = 110
+"""Columns of a printed text."""
 
 
 def main(given: Sequence[str] | None = None) -> None:
@@ -26,7 +30,9 @@ def main(given: Sequence[str] | None = None) -> None:
         sys.exit(_doctor(arguments.model, arguments.model_args, arguments.tasks, arguments.gpus))
     if others:
         parser.error(f"unknown arguments: {' '.join(others)}")
-    if arguments.command == "task-dir":
+    if arguments.command is None:
+        parser.print_help()
+    elif arguments.command == "task-dir":
         print(task_dir())
     else:
         _print_pairs()
@@ -35,7 +41,7 @@ def main(given: Sequence[str] | None = None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="lmms-eval-mai")
     parser.add_argument("--version", action="version", version=f"lmms-eval-mai {lmms_eval_mai.__version__}")
-    commands = parser.add_subparsers(dest="command", required=True)
+    commands = parser.add_subparsers(dest="command")
     commands.add_parser("pairs", help="list the named pairs", description="List the named pairs.")
     commands.add_parser(
         "task-dir",
@@ -87,8 +93,10 @@ def _doctor(model: str | None, model_args: str | None, tasks: str | None, gpus: 
 
 
 def _print_pairs() -> None:
+    """Print each pair on one line, and below it the paper's use of it."""
     width = max(map(len, presets.names()))
     for name in presets.names():
-        preset = presets.load(name)
         default = " (default)" if name == presets.DEFAULT else ""
-        print(f"{name:<{width}}  {preset['small']} + {preset['large']}{default}")
+        print(f"{name:<{width}}  {' + '.join(presets.models(name))}{default}")
+        indent = " " * (width + 2)
+        print(textwrap.fill(presets.description(name), WIDTH, initial_indent=indent, subsequent_indent=indent))

@@ -15,14 +15,19 @@ def reject_unknown_arguments(
     for name in given:
         if name in known:
             continue
-        near = difflib.get_close_matches(name, [*suggestions, *known], n=3)
-        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        hint = did_you_mean(name, [*suggestions, *known])
         if name in ("model", "pretrained", "model_version"):
             hint = " Give the two models as small=NAME and large=NAME."
         raise ArgumentError(
             f"Unknown model argument {name!r}: neither mai_cascade nor the {engine} engine ({side}) has it."
             f"{hint} docs/arguments.md lists the arguments."
         )
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a question with up to three similar names, for the end of a message. Empty if no name is similar."""
+    near = difflib.get_close_matches(name, list(known), n=3)
+    return f" Did you mean {' or '.join(near)}?" if near else ""
 
 
 def positive_int(name: str, value: Any) -> int:

@@ -5,6 +5,7 @@ A preset is a flat YAML mapping of model arguments. Its `small` and `large` are 
 with `./`, relative to the folder of the file.
 """
 
+import itertools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from lmms_eval_mai.engines.arguments import did_you_mean
 from lmms_eval_mai.errors import ArgumentError
 
 FOLDER = Path(__file__).resolve().parents[1] / "pairs"
@@ -29,7 +31,7 @@ def load(pair: Any) -> Mapping[str, Any]:
     if not path.is_file():
         raise ArgumentError(
             f"pair={pair} is unknown: choose one of {', '.join(names())}, give the path of a YAML file, or give "
-            "small=... and large=..."
+            f"small=... and large=....{did_you_mean(str(pair), names())}"
         )
     preset = _read(pair, path)
     for side in ("small", "large"):
@@ -39,6 +41,18 @@ def load(pair: Any) -> Mapping[str, Any]:
                 raise ArgumentError(_missing_checkpoint_text(pair, path, folder))
             preset[side] = str(folder)
     return preset
+
+
+def description(name: str) -> str:
+    """Return the comment at the top of a named pair's file: what the paper does with the pair."""
+    lines = (FOLDER / f"{name}.yaml").read_text().splitlines()
+    return " ".join(line[2:] for line in itertools.takewhile(lambda line: line.startswith("# "), lines))
+
+
+def models(name: str) -> tuple[str, str]:
+    """Return the two models of a named pair as its file names them."""
+    preset = yaml.safe_load((FOLDER / f"{name}.yaml").read_text())
+    return preset["small"], preset["large"]
 
 
 def _missing_checkpoint_text(pair: Any, path: Path, folder: Path) -> str:

@@ -217,3 +217,9 @@ def test_a_run_is_another_run_only_if_the_plan_can_change_an_answer() -> None:
     assert identity("RTX5090") == {"max_model_len": 12_288, "max_pixels": 4_194_304}
     assert identity("H100", max_model_len=16_384) == {"max_pixels": 4_194_304}
     assert identity("H100", max_model_len=16_384, mm_processor_kwargs={"max_pixels": 1 << 20}) == {}
+
+
+def test_argument_of_a_wrong_type_is_named() -> None:
+    configs = engines((QWEN.format("2B"), QWEN.format("8B")), max_model_len="abc")
+    with pytest.raises(ArgumentError, match=r"^max_model_len=abc is invalid: vLLM expects an integer\.$"):
+        on_gpus(configs, parse_gpus("H100"), ALONE, turns=False)

@@ -29,7 +29,10 @@ from lmms_eval_mai.run.config import parse
         ({"pretrained": "x"}, ArgumentError, ["pretrained", "small=NAME and large=NAME"]),
         ({"small_devices": "first"}, ArgumentError, ["small_devices=first", "[0,1]"]),
         ({"small_devices": 3}, ArgumentError, ["small_devices=3", "CPU"]),
-        ({"dtype": "int3"}, EngineStartError, ["small=", "int3"]),
+        ({"dtype": "int3"}, ArgumentError, ["dtype=int3 is invalid: vLLM expects 'auto', 'half'"]),
+        ({"max_model_len": "abc"}, ArgumentError, ["max_model_len=abc is invalid: vLLM expects an integer."]),
+        ({"enforce_eager": "maybe"}, ArgumentError, ["enforce_eager=maybe is invalid: vLLM expects true or false."]),
+        ({"gpu_memory_utilization": 3}, ArgumentError, ["vLLM expects a number less than or equal to 1."]),
         ({"max_model_len": 999999}, EngineStartError, ["max_model_len (999999)", "4096"]),
     ],
 )

@@ -62,8 +62,11 @@ def test_the_command_lists_the_pairs() -> None:
     shown = subprocess.run(
         [str(Path(sys.executable).parent / "lmms-eval-mai"), "pairs"], capture_output=True, text=True
     )
-    assert [line.split()[0] for line in shown.stdout.splitlines()] == presets.names()
+    lines = shown.stdout.splitlines()
+    assert [line.split()[0] for line in lines if not line.startswith(" ")] == presets.names()
     assert "Qwen/Qwen3-VL-2B-Instruct + Qwen/Qwen3-VL-8B-Instruct (default)" in shown.stdout
+    assert "./demo/small + ./demo/large" in shown.stdout
+    assert lines[-1].strip() == "The paper measures reasoning transfer with this pair (Table 8), but not the cascade."
 
 
 def test_pair_with_missing_checkpoints_is_refused(tmp_path: Path) -> None:
@@ -118,7 +121,7 @@ def test_a_mode_of_one_model_needs_only_that_model() -> None:
     ("text", "words"),
     [
         ("mode=casacde", ["mode=casacde", "cascade, transfer, small, large"]),
-        ("pair=dmo", ["pair=dmo", "demo, internvl3_5-1b-8b", "qwen3vl-4b-8b, give the path"]),
+        ("pair=dmo", ["pair=dmo", "demo, internvl3_5-1b-8b", "qwen3vl-4b-8b, give the path", "Did you mean demo?"]),
         ("pair=demo,engine=scripted", ["pair=demo", "engine=scripted", "small=..."]),
         ("think=S", ["think=S", "R, E"]),
         ("engine=sglang", ["engine=sglang", "vllm, transformers, openai, scripted"]),

@@ -8,7 +8,7 @@ from lmms_eval_mai.engines.checkpoints import text_only_error
 from lmms_eval_mai.engines.vllm import arguments as vllm_arguments
 from lmms_eval_mai.engines.vllm import logs, machine_checks, memory, placement
 from lmms_eval_mai.engines.vllm.argument_names import OWN_ARGUMENTS
-from lmms_eval_mai.engines.vllm.errors import start_error
+from lmms_eval_mai.engines.vllm.errors import invalid_argument, start_error
 from lmms_eval_mai.engines.vllm.gpu_plan import OnGpus, on_gpus
 from lmms_eval_mai.engines.vllm.machine_checks import PlacedEngine
 from lmms_eval_mai.engines.vllm.placement import ChildEnvironment, Launcher, Platform
@@ -50,7 +50,7 @@ def configure(config: EngineConfig, other: EngineConfig | None) -> Configuration
     except MaiError:
         raise
     except Exception as error:
-        raise start_error(config, error) from error
+        raise invalid_argument(config, error) or start_error(config, error) from error
 
 
 def _configure(config: EngineConfig, other: EngineConfig | None, platform: Platform, quiet: bool) -> Configuration:
@@ -74,7 +74,7 @@ def _configure(config: EngineConfig, other: EngineConfig | None, platform: Platf
     return Configuration(
         vllm_config=_vllm_config(engine_args, environment),
         environment=environment,
-        description=_description(engine_args, own),
+        description=_description(engine_args, str(model_config.dtype), own),
         starts_alone=memory.starts_alone(config, other, gpus, other_gpus, platform),
         image_cache_gib=image_cache_gib,
         planned_identity={} if plan is None else vllm_arguments.planned_identity(config, plan),
@@ -121,13 +121,14 @@ def _vllm_config(engine_args: Any, environment: dict[str, str]) -> Any:
         return engine_args.create_engine_config(UsageContext.LLM_CLASS)
 
 
-def _description(engine_args: Any, on_gpus: OnGpus | None) -> str:
+def _description(engine_args: Any, dtype: str, on_gpus: OnGpus | None) -> str:
+    dtype = dtype.removeprefix("torch.")
     if on_gpus is not None and on_gpus.plan is not None:
-        return engine_line(on_gpus.plan)
+        return f"{dtype}, {engine_line(on_gpus.plan)}"
     place = "on the CPU"
     if on_gpus is not None:
         gpus = ",".join(map(str, on_gpus.place.gpus))
         place = f"{engine_args.gpu_memory_utilization:.0%} of the memory of GPU {gpus}"
     cache = engine_args.kv_cache_memory_bytes
     kv_cache = f", a KV cache of {cache / memory.GIB:.2f} GiB" if cache else ""
-    return f"{place}{kv_cache}, context {engine_args.max_model_len} tokens"
+    return f"{place}, {dtype}{kv_cache}, context {engine_args.max_model_len} tokens"

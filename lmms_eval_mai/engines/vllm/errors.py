@@ -6,7 +6,7 @@ from lmms_eval_mai.engines.messages import is_too_long
 from lmms_eval_mai.engines.vllm.logs import StartLog
 from lmms_eval_mai.engines.vllm.processes import MISSING_GUARD
 from lmms_eval_mai.engines.vllm.renderer_process import RendererCrashed
-from lmms_eval_mai.errors import EngineStartError, PromptTooLong, SampleError, UnreadableImage
+from lmms_eval_mai.errors import ArgumentError, EngineStartError, PromptTooLong, SampleError, UnreadableImage
 from lmms_eval_mai.redaction import one_line, redacted
 
 
@@ -30,6 +30,35 @@ def sample_error(prompt: Prompt, config: EngineConfig, context: int, error: Exce
         f"{prompt.key}: vLLM failed on this request to {config.model} ({type(error).__name__}: {reason}). Check the "
         "document, and the engine's log above."
     )
+
+
+EXPECTED = {
+    "a valid integer": "an integer",
+    "a valid boolean": "true or false",
+    "less than": "a number less than",
+    "greater than": "a number greater than",
+    "a valid ": "a ",
+}
+"""Beginning of what pydantic expects -> our words."""
+
+
+def invalid_argument(config: EngineConfig, error: Exception) -> ArgumentError | None:
+    """Return the error for the first argument of the user whose type or range vLLM refuses. None: `error` is not about
+    an argument of the user."""
+    if not callable(details := getattr(error, "errors", None)):
+        return None
+    for detail in details():
+        name = str(next(iter(detail["loc"]), ""))
+        text = str(detail["msg"])
+        if name in config.arguments and text.startswith("Input should be "):
+            expected = text.removeprefix("Input should be ").split(", unable")[0]
+            for pydantic, ours in EXPECTED.items():
+                if expected.startswith(pydantic):
+                    expected = ours + expected.removeprefix(pydantic)
+                    break
+            value = redacted(config.arguments)[name]
+            return ArgumentError(f"{name}={value} is invalid: vLLM expects {expected}.")
+    return None
 
 
 def start_error(config: EngineConfig, error: Exception, log: StartLog | None = None) -> EngineStartError:

@@ -127,9 +127,8 @@ def _places(
             devices = (own,)
         copies = 1
         for name in COPIES:
-            copies *= int(config.arguments.get(name) or 1)
-        tensor_parallel = config.arguments.get("tensor_parallel_size")
-        wishes.append(Wish(devices, None if tensor_parallel is None else int(tensor_parallel), copies))
+            copies *= _number(int, config.arguments, name) or 1
+        wishes.append(Wish(devices, _number(int, config.arguments, "tensor_parallel_size"), copies))
     return layouts(wishes, gpu_count, turns)
 
 
@@ -141,19 +140,25 @@ def _request(config: EngineConfig, size: ModelSize, place: Place) -> Request:
         size=size,
         gpus=place.gpus,
         tensor_parallel=place.tensor_parallel,
-        context=_optional(int, given.get("max_model_len")),
-        share=_optional(float, given.get("gpu_memory_utilization")),
-        kv_cache_bytes=_optional(int, given.get("kv_cache_memory_bytes")),
-        max_num_seqs=_optional(int, given.get("max_num_seqs")),
-        max_num_batched_tokens=_optional(int, given.get("max_num_batched_tokens")),
+        context=_number(int, given, "max_model_len"),
+        share=_number(float, given, "gpu_memory_utilization"),
+        kv_cache_bytes=_number(int, given, "kv_cache_memory_bytes"),
+        max_num_seqs=_number(int, given, "max_num_seqs"),
+        max_num_batched_tokens=_number(int, given, "max_num_batched_tokens"),
         max_pixels=_max_pixels(given.get("mm_processor_kwargs")),
         enforce_eager=given.get("enforce_eager") in (True, "True", "true"),
         quantized=given.get("quantization") is not None,
     )
 
 
-def _optional(kind: Any, value: Any) -> Any:
-    return None if value is None else kind(value)
+def _number(kind: type[int] | type[float], given: Mapping[str, Any], name: str) -> Any:
+    """Return an argument as a number. None: it is not given. Raises `ArgumentError`."""
+    value = given.get(name)
+    try:
+        return None if value is None else kind(value)
+    except (TypeError, ValueError):
+        expected = "an integer" if kind is int else "a number"
+        raise ArgumentError(f"{name}={value} is invalid: vLLM expects {expected}.") from None
 
 
 def _max_pixels(processor_arguments: Any) -> int | None:
@@ -162,7 +167,8 @@ def _max_pixels(processor_arguments: Any) -> int | None:
         return None
     size = processor_arguments.get("size")
     longest = size.get("longest_edge") if isinstance(size, Mapping) else None
-    return _optional(int, processor_arguments.get("max_pixels") or longest)
+    name = "max_pixels" if processor_arguments.get("max_pixels") else "longest_edge"
+    return _number(int, {**processor_arguments, "longest_edge": longest}, name)
 
 
 def _size(config: EngineConfig) -> ModelSize | None:
