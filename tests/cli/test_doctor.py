@@ -105,7 +105,7 @@ def test_plan_tells_how_to_use_idle_gpus() -> None:
 
 
 def test_plan_tells_what_a_run_does_to_images_and_to_the_machine() -> None:
-    assert "Images of more than 4,194,304 pixels are made smaller" in plan("L4", pair="qwen3vl-2b-4b")
+    assert "Images of more than 3,145,728 pixels are made smaller" in plan("L4", pair="qwen3vl-2b-4b")
     assert "made smaller" not in plan("H100") and "nvidia-cuda-mps-control -d" in plan("H100")
     sleeping = plan("24GiB", sleep=True)
     assert "take turns" in sleeping and "about 20.3 GiB" in sleeping and "nvidia-cuda-mps" not in sleeping

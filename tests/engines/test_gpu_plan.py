@@ -198,10 +198,10 @@ def test_plan_sets_only_the_arguments_that_the_user_left_out(checkpoints: dict[s
     small, large = engines(
         (checkpoints["2B"], checkpoints["8B"]), **{f"large_{key}": one for key, one in given.items()}
     )
-    found = on_gpus([small, large], parse_gpus("RTX5090"), ALONE, False)["large"]
+    found = on_gpus([small, large], parse_gpus("34GiB"), ALONE, False)["large"]
     arguments = AsyncEngineArgs(model=large.model, **large.arguments)
     set_planned(arguments, large, found)
-    assert (arguments.max_model_len, arguments.max_num_seqs, arguments.tensor_parallel_size) == (12_288, 7, 1)
+    assert (arguments.max_model_len, arguments.max_num_seqs, arguments.tensor_parallel_size) == (16_384, 7, 1)
     assert arguments.gpu_memory_utilization == found.share and arguments.max_num_batched_tokens == 8_192
     assert arguments.mm_processor_kwargs == {"min_pixels": 4096, "max_pixels": 4_194_304}
 
@@ -214,7 +214,7 @@ def test_a_run_is_another_run_only_if_the_plan_can_change_an_answer() -> None:
         return planned_identity(large, plan)
 
     assert identity("H100") == identity("H200") == identity("2x48GiB") == {}
-    assert identity("RTX5090") == {"max_model_len": 12_288, "max_pixels": 4_194_304}
+    assert identity("RTX5090") == {"max_model_len": 8_192, "max_pixels": 3_145_728}
     assert identity("H100", max_model_len=16_384) == {"max_pixels": 4_194_304}
     assert identity("H100", max_model_len=16_384, mm_processor_kwargs={"max_pixels": 1 << 20}) == {}
 

@@ -15,6 +15,7 @@ from lmms_eval_mai.engines.vllm.planning.memory import GIB, Limits, terms
 from lmms_eval_mai.engines.vllm.planning.plan import (
     CONTEXTS,
     GPU_SHARE,
+    SPARE_BYTES,
     EnginePlan,
     Plan,
     Request,
@@ -77,9 +78,9 @@ def test_terms_agree_with_a_reading_of_vllm_for_fixed_shares_and_a_context_of_32
         ("L40S", ("4B", "8B"), 24_576),
         ("A100-40GB", ("2B", "8B"), 32_768),
         ("A100-40GB", ("4B", "8B"), 16_384),
-        ("RTX5090", ("2B", "8B"), 12_288),
+        ("RTX5090", ("2B", "8B"), 8_192),
         ("RTX4090", ("2B", "4B"), 16_384),
-        ("L4", ("2B", "4B"), 12_288),
+        ("L4", ("2B", "4B"), 8_192),
     ],
 )
 def test_plan_fits_common_gpus(gpu: str, models: tuple[str, str], context: int) -> None:
@@ -144,8 +145,16 @@ def test_smaller_model_of_the_same_family_is_recommended_if_the_family_is_known(
 def test_models_that_take_turns_leave_space_for_the_sleeper() -> None:
     (card,) = parse_gpus("RTX4090")
     found = plan([card], pair("2B", "8B"), turns=True)
-    assert isinstance(found, Plan) and found.engines[1].limits.context == 12_288
+    assert isinstance(found, Plan) and found.engines[1].limits.context == 8_192
     assert all(one.share * card.usable_bytes <= card.free_bytes - 3 * GIB for one in found.engines)
+
+
+def test_plan_leaves_spare_memory_unless_the_context_is_the_shortest() -> None:
+    for gpu in KNOWN_GPUS:
+        found = plan(parse_gpus(gpu), pair("2B", "4B"))
+        if isinstance(found, Plan) and found.engines[0].limits.context > CONTEXTS[-1]:
+            spare = [one.kv_cache_bytes - one.terms.one_sequence for one in found.engines]
+            assert min(spare) >= SPARE_BYTES, gpu
 
 
 def test_given_context_and_share_are_kept_and_never_refused() -> None:

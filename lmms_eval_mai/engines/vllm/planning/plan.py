@@ -19,6 +19,9 @@ FULL_IMAGE_CONTEXT = 24_576
 thinking. Below it, images get a limit of pixels."""
 GPU_SHARE = 0.90
 """Share of a GPU's memory that all engines on it take together."""
+SPARE_BYTES = GIB // 4
+"""Memory that each engine gets beyond its estimated need. With less, a shorter context is planned: vLLM does not start
+if an estimate is too small."""
 SLEEPER_BYTES = 3 * GIB
 """With `sleep=true`: CUDA context, graphs and buffers that a sleeping engine keeps, and the context of the other."""
 OPEN_SAMPLES = (128, 512)
@@ -117,7 +120,8 @@ class Shortfall:
 def plan(
     gpus: Sequence[Gpu], requests: Sequence[Request], turns: bool = False, calls: int | None = None
 ) -> Plan | Shortfall:
-    """Return the plan with the longest context that fits, or what is missing.
+    """Return the plan with the longest context that fits with `SPARE_BYTES`, or what is missing. The shortest context
+    needs no spare memory.
 
     `turns`: the engines take turns (`sleep=true`). `calls`: the largest number of calls of a run at the same time.
     """
@@ -125,7 +129,8 @@ def plan(
     contexts = [context for context in CONTEXTS if context <= longest] or [longest]
     found: Plan | Shortfall | None = None
     for context in contexts:
-        found = _with_context(gpus, requests, context, turns, calls or OPEN_SAMPLES[1])
+        spare = 0 if context == contexts[-1] else SPARE_BYTES
+        found = _with_context(gpus, requests, context, turns, calls or OPEN_SAMPLES[1], spare)
         if isinstance(found, Plan):
             return found
     assert found is not None
@@ -190,7 +195,7 @@ class _Need:
 
 
 def _with_context(
-    gpus: Sequence[Gpu], requests: Sequence[Request], context: int, turns: bool, calls: int
+    gpus: Sequence[Gpu], requests: Sequence[Request], context: int, turns: bool, calls: int, spare: int
 ) -> Plan | Shortfall:
     needs = []
     for request in requests:
@@ -201,7 +206,7 @@ def _with_context(
         on_gpu = [need for need in needs if number in need.request.gpus]
         budget = budget_bytes(gpus[number], len(on_gpu), turns)
         for group in [[need] for need in on_gpu] if turns else [on_gpu]:
-            missing = _missing_bytes(gpus[number], group, budget)
+            missing = _missing_bytes(gpus[number], group, budget, spare)
             if missing > 0:
                 return Shortfall(number, missing, budget, max(need.limits.context for need in group))
             surplus = max(0, budget - sum(need.least_bytes(gpus[number]) for need in group))
@@ -225,12 +230,14 @@ def _too_little_on_a_smaller_gpu(gpus: Sequence[Gpu], engines: Sequence[EnginePl
     return None
 
 
-def _missing_bytes(gpu: Gpu, needs: Sequence[_Need], budget: int) -> int:
-    """Return the bytes that these engines lack on one GPU, at most 0 if they fit."""
+def _missing_bytes(gpu: Gpu, needs: Sequence[_Need], budget: int, spare: int) -> int:
+    """Return the bytes that these engines lack on one GPU, at most 0 if they fit. `spare`: bytes that each of them gets
+    beyond its need, unless the user gives its memory."""
     if all(need.request.trusted() for need in needs):
         return 0
     own = max(need.missing_bytes(gpu) for need in needs)
-    return max(own, sum(need.least_bytes(gpu) for need in needs) - budget)
+    spares = spare * sum(need.takes_surplus() for need in needs)
+    return max(own, sum(need.least_bytes(gpu) for need in needs) + spares - budget)
 
 
 def _engine_plan(need: _Need, on_gpus: Sequence[tuple[Gpu, int]]) -> EnginePlan:
