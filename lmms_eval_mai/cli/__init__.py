@@ -1,7 +1,9 @@
 """The command `lmms-eval-mai`, also `python -m lmms_eval_mai`: lists pairs and task files, and checks a set-up.
 
-The parser and the short commands are here. `doctor.py` checks the packages, the devices, the arguments and the tasks.
-`gpu_report.py` shows the plan of the GPU memory, for this and for other machines.
+The parser and the short commands are here. `doctor.py` calls the checks of `doctor`: `command_line.py` checks the
+arguments, `tasks.py` the model, the tasks and their data sets, `hub.py` the Hugging Face hub, and `machine.py` the
+devices. `findings.py` prints the report. `gpu_report.py` shows the plan of the GPU memory, for this and for other
+machines.
 
 This package may import all others, and no other package imports it. It does not run evaluations; `lmms-eval` does.
 
@@ -25,9 +27,10 @@ WIDTH = 110
 def main(given: Sequence[str] | None = None) -> None:
     """Run the command with these arguments; None: those of the process."""
     parser = _parser()
+    given = sys.argv[1:] if given is None else given
     arguments, others = parser.parse_known_args(given)
-    if arguments.command == "doctor":  # it takes a whole lmms-eval command and ignores what does not concern us
-        sys.exit(_doctor(arguments.model, arguments.model_args, arguments.tasks, arguments.gpus))
+    if arguments.command == "doctor":  # it takes a whole lmms-eval command
+        sys.exit(_doctor(_without_gpus(given[1:]), arguments.gpus))
     if others:
         parser.error(f"unknown arguments: {' '.join(others)}")
     if arguments.command is None:
@@ -52,19 +55,17 @@ def _parser() -> argparse.ArgumentParser:
         "doctor",
         allow_abbrev=False,  # --model must not be read as a short form of --model_args
         help="check the installation, and what an lmms-eval command would start",
-        description="Check the packages, the devices and the tasks. Add the arguments of an lmms-eval command to check "
-        "its model arguments and tasks too, and to see which engines the command would start on which devices. This "
-        "takes up to half a minute. The exit code is 1 if there is a problem. With --gpus, only the memory plan for "
-        "such GPUs is shown; no GPU and no download is needed for the named pairs.",
+        description="Check the packages, the devices and the tasks. Add an lmms-eval command, with all its arguments, "
+        "to check its options, models, tasks and data sets too, and to see which engines it would start on which "
+        "devices. Nothing is started, and no data set is downloaded. This takes up to half a minute. The exit code is "
+        "1 if there is a problem. With --gpus, only the memory plan for such GPUs is shown; no GPU and no download is "
+        "needed for the named pairs.",
     )
-    doctor.add_argument(
-        "--model",
-        default=None,
-        help="accepted, so that a whole lmms-eval command can be pasted. With --model and without --model_args, the "
-        "default arguments are checked",
-    )
-    doctor.add_argument("--model_args", default=None, help="check these model arguments (format as in lmms-eval)")
-    doctor.add_argument("--tasks", default=None, help="check that these tasks exist (format as in lmms-eval)")
+    doctor.add_argument("--model", help="the model; with --model and without --model_args, the defaults are checked")
+    doctor.add_argument("--model_args", help="check these model arguments (format as in lmms-eval)")
+    doctor.add_argument("--tasks", help="check that these tasks exist and that their data sets can be loaded")
+    doctor.add_argument("--gen_kwargs", help="check these decoding arguments (format as in lmms-eval)")
+    doctor.add_argument("--include_path", help="a folder with more tasks, as in lmms-eval")
     doctor.add_argument(
         "--gpus",
         default=None,
@@ -75,21 +76,30 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _doctor(model: str | None, model_args: str | None, tasks: str | None, gpus: str | None) -> int:
+def _without_gpus(given: Sequence[str]) -> list[str]:
+    """Return the arguments of lmms-eval among those of `doctor`."""
+    parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
+    parser.add_argument("--gpus")
+    return parser.parse_known_args(given)[1]
+
+
+def _doctor(command: Sequence[str], gpus: str | None) -> int:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # the report should fit one screen
     from loguru import logger
 
-    from lmms_eval_mai.cli import gpu_report
-    from lmms_eval_mai.cli.doctor import check_arguments, examine, report
+    from lmms_eval_mai.cli import command_line, gpu_report, hub
+    from lmms_eval_mai.cli.findings import report
 
     logger.remove()
     logger.add(sys.stderr, level="WARNING", format="{message}")
+    given = command_line.read(command)
     if gpus is not None:
-        config, finding = check_arguments(model_args or "")
+        config, finding = command_line.check_arguments(given.model_args or "")
         return gpu_report.report(gpus, config) if config is not None else report([finding])
-    if model_args is None and model is not None:
-        model_args = ""
-    return report(examine(model_args, tasks))
+    answer = hub.connect()  # before the imports that read HF_HUB_OFFLINE
+    from lmms_eval_mai.cli.doctor import examine
+
+    return report(examine(given, answer))
 
 
 def _print_pairs() -> None:

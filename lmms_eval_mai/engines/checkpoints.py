@@ -77,7 +77,7 @@ def weight_bytes(model: str, revision: str | None = None) -> int | None:
     The index of the weights has the size of all of them, also after a partial download. Without an index the files are
     counted: those on this machine, else those that the hub lists.
     """
-    folder = _folder(model, revision)
+    folder = local_folder(model, revision)
     if folder is not None:
         if size := (_index(folder).get("metadata") or {}).get("total_size"):
             return int(size)
@@ -101,7 +101,7 @@ def check_weights(argument: str, model: str, revision: str | None = None) -> Non
     Raises `ArgumentError`."""
     from huggingface_hub import constants
 
-    folder = _folder(model, revision)
+    folder = local_folder(model, revision)
     if folder is None or (folder != Path(model).expanduser() and not constants.is_offline_mode()):
         return
     named = sorted(set((_index(folder).get("weight_map") or {}).values()))
@@ -114,7 +114,7 @@ def check_weights(argument: str, model: str, revision: str | None = None) -> Non
         )
 
 
-def _folder(model: str, revision: str | None) -> Path | None:
+def local_folder(model: str, revision: str | None) -> Path | None:
     """Return the folder of a checkpoint on this machine: its own, or its snapshot in the cache of the hub."""
     folder = Path(model).expanduser()
     if folder.is_dir():

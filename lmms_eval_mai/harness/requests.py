@@ -169,7 +169,7 @@ def sampling(
     lmms-eval's vllm model. `until` is ignored, because lmms-eval's default would end the thinking at its first blank
     line.
     """
-    given = {name: _decoding_value(name, gen_kwargs.get(name)) for name in _DECODING}
+    given = {name: _decoding_value(name, gen_kwargs.get(name)) for name in DECODING}
     own_limit = int(given["max_new_tokens"] or MAX_TOKENS["answer"])
     limits: dict[Stage, int] = {
         "short": own_limit if variant == "S" else MAX_TOKENS["S"],
@@ -192,7 +192,7 @@ def sampling(
     }
 
 
-_DECODING: dict[str, tuple[str, Callable[[float], bool]]] = {
+DECODING: dict[str, tuple[str, Callable[[float], bool]]] = {
     "temperature": ("a number of at least 0", lambda value: value >= 0),
     "top_p": ("a number above 0 and at most 1", lambda value: 0 < value <= 1),
     "top_k": ("a whole number of at least 1, or -1 for no limit", lambda value: value.is_integer() and value >= -1),
@@ -208,7 +208,7 @@ def _decoding_value(name: str, given: Any) -> float | None:
     """Return a decoding argument as a number, or None if it is not given. Raises `ArgumentError`."""
     if given is None or given == "":
         return None
-    expected, works = _DECODING[name]
+    expected, works = DECODING[name]
     try:
         value = float(given)
     except (TypeError, ValueError, OverflowError):

@@ -9,7 +9,9 @@ import vllm.third_party.pynvml as pynvml
 from support.nvml import Device, install
 from support.processes import Command
 
-from lmms_eval_mai.cli import doctor, gpu_report
+from lmms_eval_mai.cli import command_line, doctor, gpu_report, hub
+from lmms_eval_mai.cli import machine as machine_
+from lmms_eval_mai.cli.findings import Finding, report
 from lmms_eval_mai.engines.vllm.nvml import visible_gpus
 from lmms_eval_mai.engines.vllm.placement import Launcher
 from lmms_eval_mai.engines.vllm.planning.gpus import parse_gpus
@@ -24,16 +26,23 @@ def run(command: type[Command], folder: Path, *arguments: str) -> tuple[int | No
 
 def test_doctor_tells_what_a_command_would_start_and_what_is_wrong(command: type[Command], tmp_path: Path) -> None:
     code, lines = run(
-        command, tmp_path, "--model", "mai_cascade", "--tasks", "pope_s,nope", "--limit", "4",
+        command, tmp_path, "--model", "mai_cascade", "--tasks", "shapes_s,shapes_x", "--limit", "4",
         "--model_args", "pair=demo,large=http://127.0.0.1:9/v1",
     )  # fmt: skip
     text = "\n".join(lines)
     assert code == 1 and lines[-1] == "2 problems." and len(lines) < 25
     assert lines[0].startswith("ok  arguments      mode=cascade")  # before the slow imports
     assert " ok  model          lmms-eval knows mai_cascade" in text
-    assert "lmms-eval knows pope_s and" in text and "PROBLEM  tasks          nope is unknown" in text
+    assert "ok  tasks          lmms-eval knows shapes_s\n" in text
+    assert "PROBLEM  tasks          shapes_x is unknown to lmms-eval. Did you mean shapes_" in text
+    assert "ok  options" not in text and "ok  data           shapes_s: " in text
     (small,) = [line for line in lines if " small " in line]
-    assert "ok  small" in small and "vllm" in small and "context 2048 tokens" in small
+    assert (
+        "ok  small" in small
+        and "vllm" in small
+        and "on the CPU, bfloat16, a KV cache" in small
+        and "context 2048 tokens" in small
+    )
     (large,) = [line for line in lines if " large " in line]
     assert "PROBLEM" in large and "http://127.0.0.1:9/v1 does not answer (Connection error" in large
 
@@ -42,24 +51,25 @@ def test_doctor_tells_what_a_command_would_start_and_what_is_wrong(command: type
     ("model_args", "ok", "words"),
     [
         ("pair=demo,engine=transformers", [True, True, True], ["transformers", "on cpu", "8 calls per batch"]),
+        ("pair=demo,max_model_len=abc", [True, False], ["max_model_len=abc is invalid: vLLM expects an integer."]),
         ("pair=demo,mode=small,batch=3", [False], ["Unknown model argument 'batch'"]),
         ("mode=both", [False], ["choose one of cascade"]),
         ("small=/nowhere/at/all,mode=small", [True, False], ["there is no /nowhere/at/all/config.json"]),
     ],
 )
 def test_engines_are_checked_as_a_run_would_build_them(model_args: str, ok: list[bool], words: list[str]) -> None:
-    config, finding = doctor.check_arguments(model_args)
-    found = [finding, *doctor.check_engines(config)]
-    assert [finding.ok for finding in found] == ok
+    config, finding = command_line.check_arguments(model_args)
+    found = [finding, *doctor.check_engines(config, hub.Hub("https://huggingface.co", None))]
+    assert [finding.mark == "ok" for finding in found] == ok
     assert all(word in " ".join(finding.text for finding in found) for word in words)
 
 
 def test_failed_optional_check_is_not_a_problem(capsys: pytest.CaptureFixture[str]) -> None:
     findings = [
-        doctor.Finding("torch", True, "2.13"),
-        doctor.Finding("vllm", False, "cannot be imported. Install it.", required=False),
+        Finding("torch", "ok", "2.13"),
+        Finding("vllm", "optional", "cannot be imported. Install it."),
     ]
-    assert doctor.report(findings) == 0
+    assert report(findings) == 0
     assert "optional  vllm           cannot be imported. Install it." in capsys.readouterr().out
 
 
@@ -128,27 +138,27 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
 def test_gpus_and_plan_of_this_machine_are_shown_without_a_cuda_context(machine: Machine) -> None:
     """PyTorch is a build without CUDA here: it could not open a context."""
     machine(Device("NVIDIA L40S", "GPU-1", 45, 44), Device("NVIDIA L40S", "GPU-2", 45, 20))
-    assert doctor._devices() == "0: NVIDIA L40S, 44 of 45 GiB free; 1: NVIDIA L40S, 20 of 45 GiB free"
-    *_, found = doctor._machine(parse({"small_devices": 1, "large_devices": 0}))
-    assert found.ok and "2 x NVIDIA L40S, of which 20.0 GiB are free" in found.text and "8B" in found.text
+    assert machine_.devices() == "0: NVIDIA L40S, 44 of 45 GiB free; 1: NVIDIA L40S, 20 of 45 GiB free"
+    *_, found = machine_.plan(parse({"small_devices": 1, "large_devices": 0}))
+    assert found.mark == "ok" and "2 x NVIDIA L40S, of which 20.0 GiB are free" in found.text and "8B" in found.text
 
 
 def test_problems_of_this_machine_and_its_gpus_are_found(machine: Machine) -> None:
     machine(Device("NVIDIA H100", "GPU-1", 80, 79, mode=pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS))
-    problem, *_, plan_ = doctor._machine(None)
-    assert not problem.ok and problem.required and "EXCLUSIVE_PROCESS" in problem.text and plan_.ok
-    assert "compute mode exclusive" in doctor._devices()
+    problem, *_, plan_ = machine_.plan(None)
+    assert problem.mark == "PROBLEM" and "EXCLUSIVE_PROCESS" in problem.text and plan_.mark == "ok"
+    assert "compute mode exclusive" in machine_.devices()
 
 
 def test_pair_that_does_not_fit_this_machine_is_a_problem(machine: Machine) -> None:
     machine(Device("NVIDIA L4", "GPU-1", 22.5, 22))
-    (problem,) = doctor._machine(None)
-    assert not problem.ok and "do not fit GPU 0 (NVIDIA L4)" in problem.text
+    (problem,) = machine_.plan(None)
+    assert problem.mark == "PROBLEM" and "do not fit GPU 0 (NVIDIA L4)" in problem.text
 
 
 def test_gpu_whose_memory_cannot_be_read_is_a_problem_unless_the_user_divides_it(machine: Machine) -> None:
     machine(Device("NVIDIA GB10", "GPU-1", 0))
-    (problem,) = doctor._machine(None)
-    assert not problem.ok and "cannot be read" in problem.text and "memory unknown" in doctor._devices()
+    (problem,) = machine_.plan(None)
+    assert problem.mark == "PROBLEM" and "cannot be read" in problem.text and "memory unknown" in machine_.devices()
     given = {"max_model_len": 8192, "gpu_memory_utilization": 0.4}
-    assert list(doctor._machine(parse(given))) == []
+    assert list(machine_.plan(parse(given))) == []

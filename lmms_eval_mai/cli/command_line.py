@@ -1,0 +1,138 @@
+"""The lmms-eval command that a user pastes after `lmms-eval-mai doctor`: its parts, and checks of them."""
+
+import argparse
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lmms_eval_mai.cli.findings import Finding, error_text
+from lmms_eval_mai.engines.arguments import did_you_mean
+from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.plugin import MODEL_ID
+from lmms_eval_mai.run.config import Config, parse
+
+PROGRAMS = ("lmms-eval", "lmms_eval")
+PARTS = ("model", "model_args", "tasks", "gen_kwargs", "include_path")
+
+
+@dataclass(frozen=True)
+class Command:
+    """The parts that are checked. None: not given."""
+
+    model: str | None = None
+    model_args: str | None = None
+    tasks: str | None = None
+    gen_kwargs: str | None = None
+    include_path: str | None = None
+    arguments: tuple[str, ...] = ()
+    """All arguments of lmms-eval."""
+
+    def task_names(self) -> list[str]:
+        return [task for task in (self.tasks or "").split(",") if task]
+
+
+def read(given: Sequence[str]) -> Command:
+    """Read the arguments after `doctor`. The name of lmms-eval and all before it, such as `torchrun`, are left out.
+
+    lmms-eval's own parser takes seconds to import, so the parts are found without it.
+    """
+    programs = [number for number, text in enumerate(given) if Path(text).name in PROGRAMS]
+    arguments = list(given[programs[0] + 1 :] if programs else given)
+    if programs and arguments[:1] == ["eval"]:
+        arguments.pop(0)
+    parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
+    for part in PARTS:
+        parser.add_argument(f"--{part}")
+    parts, _ = parser.parse_known_args(arguments)
+    return Command(**vars(parts), arguments=tuple(arguments))
+
+
+def is_ours(model: str | None) -> bool:
+    """Return whether the model arguments are those of `mai_cascade`: it is named, its name is misspelled, or no model
+    is named."""
+    return model is None or model == MODEL_ID or MODEL_ID in did_you_mean(model, [MODEL_ID])
+
+
+def check_arguments(model_args: str) -> tuple[Config | None, Finding]:
+    """Parse the model arguments as lmms-eval and the model do. Returns None if they are wrong."""
+    try:
+        config = parse(_values("--model_args", model_args))
+    except Exception as error:
+        return None, Finding("arguments", "PROBLEM", error_text(error))
+    twice = [name for name, count in Counter(re.findall(r"(?:^|,)\s*(\w+)=", model_args)).items() if count > 1]
+    if twice:
+        text = f"{', '.join(twice)} is given more than once: lmms-eval uses the last value. Leave the others out."
+        return config, Finding("arguments", "PROBLEM", text)
+    return config, Finding("arguments", "ok", f"mode={config.mode}, think={config.think}")
+
+
+def check_decoding(gen_kwargs: str, config: Config | None) -> Finding:
+    """Check `--gen_kwargs` as a run does."""
+    from lmms_eval_mai.harness.requests import DECODING, sampling
+
+    try:
+        given = _values("--gen_kwargs", gen_kwargs)
+        sampling(given, None, config.think if config else "R", config.max_new_tokens if config else None)
+    except Exception as error:
+        return Finding("gen_kwargs", "PROBLEM", error_text(error))
+    ignored = [name for name in given if name not in DECODING]
+    if not ignored:
+        return Finding("gen_kwargs", "ok", ", ".join(f"{name}={value}" for name, value in given.items()))
+    hint = did_you_mean(ignored[0], DECODING)
+    return Finding("gen_kwargs", "warning", f"{', '.join(ignored)} is ignored by {MODEL_ID}.{hint}")
+
+
+def check_options(command: Command) -> Iterator[Finding]:
+    """Check the names and types of all options with lmms-eval's own parser."""
+    if not command.arguments:
+        return
+    try:
+        parser = _parser_of_lmms_eval()
+        values, unknown = parser.parse_known_args(list(command.arguments))
+    except argparse.ArgumentError as error:
+        yield Finding("options", "PROBLEM", f"lmms-eval refuses an option: {error_text(error).rstrip('.')}.")
+        return
+    except Exception as error:
+        text = f"{' '.join(command.arguments)}: lmms-eval's parser cannot be used ({error_text(error).rstrip('.')})."
+        yield Finding("options", "skipped", text)
+        return
+    options = [text.split("=")[0] for text in unknown if text.startswith("-")]
+    for option in options:
+        hint = did_you_mean(option, parser._option_string_actions)
+        yield Finding("options", "PROBLEM", f"{option} is not an option of lmms-eval.{hint}")
+    if unknown and not options:
+        yield Finding("options", "PROBLEM", f"{' '.join(unknown)} belongs to no option of lmms-eval.")
+    if (values.log_samples or values.predict_only) and not values.output_path:
+        yield Finding("options", "PROBLEM", "--log_samples needs --output_path: lmms-eval refuses it without.")
+    if values.config:
+        yield Finding("options", "skipped", f"The configurations in --config {values.config} are not checked.")
+    for part in PARTS:
+        if getattr(command, part) is None and getattr(values, part) != parser.get_default(part):
+            yield Finding("options", "skipped", f"A short form of --{part} is not checked. Write --{part}.")
+
+
+def _parser_of_lmms_eval() -> argparse.ArgumentParser:
+    from lmms_eval.__main__ import parse_eval_args
+
+    given, sys.argv = sys.argv, ["lmms-eval"]  # the function parses the arguments of the process too
+    try:
+        parser: argparse.ArgumentParser = parse_eval_args()[0]
+    finally:
+        sys.argv = given
+    parser.exit_on_error = False
+    return parser
+
+
+def _values(option: str, text: str) -> dict[str, Any]:
+    """Parse an option's `NAME=VALUE,...` as lmms-eval does. Raises `ArgumentError`."""
+    from lmms_eval.utils import simple_parse_args_string
+
+    try:
+        values: dict[str, Any] = simple_parse_args_string(text)
+    except ValueError:
+        raise ArgumentError(f"{option} must be NAME=VALUE,NAME=VALUE: a part of it has no '='.") from None
+    return values
