@@ -9,8 +9,9 @@ to an engine. In each measurement all prompts of one size are rendered, as a run
     python benchmarks/rendering.py                                  # about 3 minutes on 2 cores
     python benchmarks/rendering.py --processes 1 2 4 --repeats 5
 
-The ways are interleaved, and the table shows medians. `Event loop` is the CPU time of the event loop's thread per 1,000
-prompts; the loop also serves the engines.
+The ways are interleaved, and the table shows medians. `CPU ms` is the CPU time per prompt of this process and of all
+renderer processes together; other programs hardly change it. `Event loop` is the CPU time of the event loop's thread
+per 1,000 prompts; the loop also serves the engines.
 """
 
 import argparse
@@ -83,15 +84,28 @@ def make_images(size: tuple[int, int], count: int) -> list[PilImage.Image]:
 
 
 async def render_all(renderer: Renderer, prompts: list[tuple[Message, ...]]) -> dict[str, float]:
-    """Render all prompts at once. Returns prompts per second, and the event loop's CPU seconds per 1,000 prompts."""
+    """Render all prompts at once. Returns prompts per second, CPU milliseconds per prompt of this process and of the
+    renderer processes, and the event loop's CPU seconds per 1,000 prompts."""
 
     async def render(messages: tuple[Message, ...]) -> None:
         await renderer.render(messages)
 
-    began, cpu_began = time.perf_counter(), time.thread_time()
+    began = (time.process_time(), renderer_seconds(renderer), time.thread_time())
+    wall_began = time.perf_counter()
     await asyncio.gather(*map(render, prompts))
-    wall_s, cpu_s = time.perf_counter() - began, time.thread_time() - cpu_began
-    return {"per_s": len(prompts) / wall_s, "loop_s": 1000 * cpu_s / len(prompts)}
+    wall_s = time.perf_counter() - wall_began
+    ended = (time.process_time(), renderer_seconds(renderer), time.thread_time())
+    main_ms, renderers_ms, loop_ms = (
+        1000 * (after - before) / len(prompts) for before, after in zip(began, ended, strict=True)
+    )
+    return {"per_s": len(prompts) / wall_s, "main_ms": main_ms, "renderers_ms": renderers_ms, "loop_s": loop_ms}
+
+
+def renderer_seconds(renderer: Renderer) -> float:
+    """Return the CPU seconds of the renderer's processes so far."""
+    processes = renderer.processes if isinstance(renderer, RendererProcesses) else []
+    times = [psutil.Process(process.pid).cpu_times() for process in processes]
+    return sum(one.user + one.system for one in times)
 
 
 async def measure(
@@ -131,6 +145,8 @@ def report(found: dict[tuple[float, str, str], list[dict[str, float]]], argument
                 f"{median['per_s']:.1f}",
                 f"{median['per_s'] / base:.2f}",
                 f"{median['per_s'] / one:.2f}" if one else "",
+                f"{median['main_ms']:.1f}",
+                f"{median['renderers_ms']:.1f}",
                 f"{median['loop_s']:.2f}",
                 " ".join(f"{run['per_s']:.1f}" for run in found[megapixels, kind, way]),
             )
@@ -139,7 +155,7 @@ def report(found: dict[tuple[float, str, str], list[dict[str, float]]], argument
         f"Rendering, medians of {arguments.repeats} runs",
         [
             *("Megapixels", "Rendering", "Renderer processes", "Prompts/s", "To this process", "To one process"),
-            *("Event loop, s per 1,000 prompts", "All runs, prompts/s"),
+            *("CPU ms, this process", "CPU ms, renderers", "Event loop, s per 1,000 prompts", "All runs, prompts/s"),
         ],
         rows,
     )

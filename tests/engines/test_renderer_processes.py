@@ -44,7 +44,7 @@ def engine(vllm: Running, config: Config) -> Iterator[Running]:
     engine = build(config.large)
     engine.validate()
     vllm.loop.run(engine.start())
-    renderers = [process.pid for process in engine._renderer._processes]
+    renderers = [process.pid for process in engine._renderer.processes]
     yield Running(engine, vllm.loop)
     vllm.loop.run(engine.close())
     assert not any(map(psutil.pid_exists, renderers))  # they end with the last engine
@@ -137,7 +137,7 @@ def test_killed_renderer_process_loses_no_prompt(engine: Running, in_this_proces
     renderer = engine.engine._renderer
     images = [make_image("white", (1600, 1600), f"kill {number}") for number in range(8)]
     crasher, *others = [prompt(number, image, "What is it?") for number, image in enumerate(images)]
-    process = renderer._processes[renderer._number(crasher.messages)]
+    process = renderer.processes[renderer._number(crasher.messages)]
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
 

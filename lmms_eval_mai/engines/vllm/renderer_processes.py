@@ -35,31 +35,31 @@ class RendererProcesses(Renderer):
     def __init__(self, renderer: Any, vllm_config: Any, count: int) -> None:
         """Blocks until the processes have loaded tokenizer and processor."""
         super().__init__(renderer)
-        self._processes = _take(count)
-        weakref.finalize(self, _close, self._processes).atexit = False
+        self.processes = _take(count)
+        weakref.finalize(self, _close, self.processes).atexit = False
         _running.add(self)
-        for ready in [process.configure(vllm_config) for process in self._processes]:
+        for ready in [process.configure(vllm_config) for process in self.processes]:
             ready.result()
 
     async def clear_caches(self) -> None:
         await asyncio.gather(
-            super().clear_caches(), *(asyncio.wrap_future(process.clear_cache()) for process in self._processes)
+            super().clear_caches(), *(asyncio.wrap_future(process.clear_cache()) for process in self.processes)
         )
 
     def close(self) -> None:
         """End the processes. Blocks until they have ended."""
         _running.discard(self)
-        _close(self._processes)
+        _close(self.processes)
 
     async def _render(self, messages: tuple[Message, ...]) -> Any:
         try:
-            return await asyncio.wrap_future(self._processes[self._number(messages)].render(messages))
+            return await asyncio.wrap_future(self.processes[self._number(messages)].render(messages))
         except RendererStopped:
             return await super()._render(messages)
 
     def _number(self, messages: tuple[Message, ...]) -> int:
         """Return which process renders the chat."""
-        return zlib.crc32(_name(messages).encode()) % len(self._processes)
+        return zlib.crc32(_name(messages).encode()) % len(self.processes)
 
 
 def _name(messages: tuple[Message, ...]) -> str:
