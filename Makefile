@@ -13,7 +13,7 @@ GENERATED := README.md $(wildcard docs/*.md docs/cascade-*.svg)
 export HF_HUB_OFFLINE = 1
 
 env:
-	bash tools/setup_env.sh
+	@bash tools/setup_env.sh
 
 lint: env
 	.venv/bin/ruff check .

@@ -20,7 +20,7 @@ def reject_unknown_arguments(
             hint = " Give the two models as small=NAME and large=NAME."
         raise ArgumentError(
             f"Unknown model argument {name!r}: neither mai_cascade nor the {engine} engine ({side}) has it."
-            f"{hint} docs/arguments.md lists the arguments."
+            f"{hint or _argument_lists(suggestions, known, engine)}"
         )
 
 
@@ -28,6 +28,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a question with up to three similar names, for the end of a message. Empty if no name is similar."""
     near = difflib.get_close_matches(name, list(known), n=3)
     return f" Did you mean {' or '.join(near)}?" if near else ""
+
+
+def _argument_lists(own: Collection[str], known: Collection[str], engine: str) -> str:
+    """Return the names of all arguments, for the end of a message. vLLM's 200 names are left out."""
+    of_engine = ", ".join(sorted(known)) if len(known) < 50 else f"those of {engine} itself"
+    return f" The arguments of mai_cascade: {', '.join(own)}. Of the {engine} engine: {of_engine}."
 
 
 def positive_int(name: str, value: Any) -> int:

@@ -37,7 +37,7 @@ class MaiCascade(lmms):
     def __init__(
         self, batch_size: Any = None, max_batch_size: Any = None, device: Any = None, **arguments: Any
     ) -> None:
-        """Raises `ArgumentError`, `EngineUnavailable` or `EngineStartError`.
+        """Raises `ArgumentError`, `EngineUnavailable`, `EngineStartError` or `JournalError`.
 
         `batch_size`, `max_batch_size` and `device` are arguments of lmms-eval's own and are ignored: vLLM batches
         requests itself, and the transformers engine has `small_batch_size`, `large_batch_size`, `small_device` and

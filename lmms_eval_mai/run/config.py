@@ -64,7 +64,8 @@ class Config:
     """Number of times that each engine may be restarted after a crash. A crash that is traced to one call is not
     counted."""
     model_name: str | None = None
-    """Name of lmms-eval's output folder. Without it, runs with different models may write to the same folder."""
+    """Name of the subfolder of `--output_path` to which lmms-eval writes. Without it, lmms-eval takes the value of
+    `engine=` if the command has it, and else writes to `--output_path` itself, also if the models are different."""
 
     def engines(self) -> tuple[EngineConfig, ...]:
         """Return the engines that this mode uses."""

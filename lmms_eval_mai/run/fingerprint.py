@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from lmms_eval_mai.engines.base import Identity
+from lmms_eval_mai.engines.base import SIDES, Identity
 from lmms_eval_mai.paper import prompts
 
 if TYPE_CHECKING:
@@ -44,6 +44,17 @@ def of_run(config: "Config", engines: Mapping[str, Identity], decoding: Mapping[
 def digest(fingerprint: Fingerprint) -> str:
     """Return a hash of 16 hexadecimal digits."""
     return hashlib.blake2b(json.dumps(fingerprint, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def compared(fingerprint: Mapping[str, str]) -> dict[str, str]:
+    """Return what people vary to compare runs: the mode, the models and the kinds of the engines. The version of an
+    engine and the digest of a script are left out."""
+    found = {"mode": fingerprint.get("mode", "")}
+    for side in SIDES:
+        found[f"{side} engine"] = fingerprint.get(f"{side} engine", "").partition(" ")[0]
+        found[f"{side} model"] = fingerprint.get(f"{side} model", "")
+        found[f"{side} script"] = fingerprint.get(f"{side} script", "").rpartition(" ")[0]
+    return found
 
 
 def differences(previous: Mapping[str, str], current: Mapping[str, str]) -> list[str]:

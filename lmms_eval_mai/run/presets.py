@@ -27,7 +27,10 @@ def names() -> list[str]:
 
 def load(pair: Any) -> Mapping[str, Any]:
     """Return the arguments of a pair. `pair`: a name, or the path of a YAML file. Raises `ArgumentError`."""
-    path = Path(str(pair)).expanduser() if str(pair).endswith((".yaml", ".yml")) else FOLDER / f"{pair}.yaml"
+    is_path = str(pair).endswith((".yaml", ".yml"))
+    path = Path(str(pair)).expanduser() if is_path else FOLDER / f"{pair}.yaml"
+    if is_path and not path.is_file():
+        raise ArgumentError(f"pair={pair}: there is no such file.")
     if not path.is_file():
         raise ArgumentError(
             f"pair={pair} is unknown: choose one of {', '.join(names())}, give the path of a YAML file, or give "
@@ -71,7 +74,12 @@ def _read(pair: Any, path: Path) -> dict[str, Any]:
         raise ArgumentError(
             f"pair={pair}: {path} cannot be read ({' '.join(str(error).split())}). Check the path and the YAML syntax."
         ) from None
-    if not isinstance(preset, dict) or not all(isinstance(preset.get(side), str) for side in ("small", "large")):
+    if not isinstance(preset, dict):
         raise ArgumentError(f"pair={pair}: {path} must be a mapping of model arguments with `small` and `large`.")
+    for side in ("small", "large"):
+        if side not in preset:
+            raise ArgumentError(f"pair={pair}: {path} has no {side!r} (it has: {', '.join(map(str, preset))}).")
+        if not isinstance(preset[side], str):
+            raise ArgumentError(f"pair={pair}: {side!r} in {path} must be the name or the path of a model.")
     # lmms-eval passes nested values as text, and so does a preset.
     return {name: json.dumps(value) if isinstance(value, dict | list) else value for name, value in preset.items()}

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from loguru import logger
@@ -19,14 +19,16 @@ Outcome = Trace | SampleError
 """The result of a sample: its trace or its error."""
 
 
-def progress_bar(total: int, shown: bool) -> "tqdm[None]":
-    """Return a progress line of the form "mai_cascade: 120/200, 00:12 left, agree_short=80, agree_think=40".
+def progress_bar(total: int, shown: bool, done: int = 0) -> "tqdm[None]":
+    """Return a progress line of the form "mai_cascade: 120/200, 00:12 left, agree_short=80, agree_think=40". `done`:
+    samples that an earlier process finished.
 
     A terminal shows it in place. In a log file every update adds text, so there it is updated once a minute.
     """
     seconds = 0.2 if sys.stderr.isatty() else 60.0
     return tqdm(
         total=total,
+        initial=done,
         desc="mai_cascade",
         bar_format="{desc}: {n_fmt}/{total_fmt}, {remaining} left{postfix}",
         mininterval=seconds,
@@ -44,6 +46,8 @@ class Progress:
     journal: Journal | None
     allowed_errors: int
     bar: "tqdm[None]"
+    done: Collection[SampleKey] = ()
+    """Samples that an earlier process finished. The progress line counts them from the beginning."""
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     """Index of the sample -> its outcome."""
 
@@ -58,7 +62,8 @@ class Progress:
             await self._add_error(index, outcome)
         else:
             await self._add_trace(index, outcome)
-        self.bar.update()
+        if self.keys[index] not in self.done:
+            self.bar.update()
         return self.totals.meter.failed() <= self.allowed_errors
 
     def update_wall_time(self) -> None:

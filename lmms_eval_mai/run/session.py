@@ -23,7 +23,7 @@ from lmms_eval_mai.run import fingerprint
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.engine_chain import build_engines, start_engines
 from lmms_eval_mai.run.event_loop import LoopThread
-from lmms_eval_mai.run.journal.files import SampleKey, default_folder
+from lmms_eval_mai.run.journal.files import SampleKey, check_writable, default_folder
 from lmms_eval_mai.run.journal.journal import Journal
 from lmms_eval_mai.run.metering import RunTotals
 from lmms_eval_mai.run.progress import Outcome, Progress, progress_bar
@@ -37,8 +37,13 @@ class Session:
     """The engines, the event loop and the journal of one model object."""
 
     def __init__(self, config: Config) -> None:
-        """Raises `ArgumentError`, `EngineUnavailable` or `EngineStartError`."""
+        """Raises `ArgumentError`, `EngineUnavailable`, `EngineStartError` or `JournalError`."""
         self.config = config
+        self._journal_folder = None
+        if config.journal != "off":
+            self._journal_folder = Path(config.journal).expanduser() if config.journal else default_folder()
+            # lmms-eval builds the contexts of all documents before the journal is opened, which can take minutes.
+            check_writable(self._journal_folder)
         self.totals = RunTotals()
         self._engines = build_engines(config, lambda: self._journal)
         self._running: set[str] = set()
@@ -64,7 +69,7 @@ class Session:
             return []
         # The model that an endpoint serves is part of the fingerprint, and only the running endpoint knows it.
         self._run_on_loop(self._start([engine.side for engine in self.config.engines() if engine.engine == "openai"]))
-        self._open_journal(keys, decoding, rank, world_size)
+        done = self._open_journal(keys, decoding, rank, world_size)
         self._all_keys.update(keys)
         self._ranks = world_size
         self._run_on_loop(self._start(list(self._engines)))
@@ -75,8 +80,8 @@ class Session:
         async def run_one(sample: Sample) -> Trace:
             return await _convert_unexpected_error(sample, mode(sample, pair))
 
-        with gc_frozen(), progress_bar(len(keys), shown=rank == 0) as bar:
-            progress = Progress(keys, self.totals, self._journal, self._allowed_errors(), bar)
+        with gc_frozen(), progress_bar(len(keys), shown=rank == 0, done=len(done)) as bar:
+            progress = Progress(keys, self.totals, self._journal, self._allowed_errors(), bar, done)
             try:
                 self._run_on_loop(
                     run_samples(len(keys), open_sample, run_one, progress.report, self._max_open_samples())
@@ -125,26 +130,29 @@ class Session:
         small, large = (self._engines.get(side) or next(iter(self._engines.values())) for side in SIDES)
         return Pair(small, large, self.config.think, self.config.rules, self.config.on_overflow)
 
-    def _open_journal(self, keys: Sequence[SampleKey], decoding: Mapping[str, Any], rank: int, world_size: int) -> None:
-        if self.config.journal == "off":
-            return
+    def _open_journal(
+        self, keys: Sequence[SampleKey], decoding: Mapping[str, Any], rank: int, world_size: int
+    ) -> set[SampleKey]:
+        """Open the journal, if it is not open. Returns those samples that earlier processes finished."""
+        if self._journal_folder is None:
+            return set()
         opened = False
         if self._journal is None or self._journal.closed:
             opened = True
             identities = {side: engine.identity() for side, engine in self._engines.items()}
             current = fingerprint.of_run(self.config, identities, decoding)
-            folder = Path(self.config.journal).expanduser() if self.config.journal else default_folder()
-            self._journal = Journal(folder, current, decoding, rank, world_size)
+            self._journal = Journal(self._journal_folder, current, decoding, rank, world_size)
         earlier_s = self._journal.wall_s(keys)
         self.totals.wall_s += earlier_s
         self.totals.earlier_s += earlier_s
         done = self._journal.done(keys)
-        # Warn about samples that are done. About the calls of unfinished samples, warn once per journal.
+        # Tell about samples that are done. About the calls of unfinished samples, tell once per journal.
         if done or (opened and self._journal.calls):
-            progress_text = f"{done:,} of {len(keys):,} done" + (f" on rank {rank}" if world_size > 1 else "")
-            logger.warning(
+            progress_text = f"{len(done):,} of {len(keys):,} done" + (f" on rank {rank}" if world_size > 1 else "")
+            logger.info(
                 f"mai_cascade: resuming: {progress_text} ({self._journal.calls:,} calls in {self._journal.path})."
             )
+        return done
 
     def _max_open_samples(self) -> int:
         if self.config.max_open_samples is not None:

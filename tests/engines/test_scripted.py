@@ -44,7 +44,8 @@ RECORD = '{"task": "t", "doc_id": 0, "stage": "short", "text": "x"'
         ('{"task": "t", "doc_id": 0, "text": "x"}', ["Line 1", "'stage'"]),
         (f'{RECORD}, "tokens": 5}}', ["Line 1", "tokens"]),
         (f"{RECORD}}}\n" * 2, ["Line 2", "second time"]),
-        (f'{RECORD}, "sec": 1}}', ["Line 1", "unknown field 'sec'"]),
+        (f'{RECORD}, "sec": 1}}', ["Line 1", "unknown field 'sec'", "fields task, doc_id, stage, repeat, text, "]),
+        (RECORD.replace("short", "shrt") + "}", ["Line 1", "'shrt' is unknown: choose one of short, think, stage2,"]),
         (f'{RECORD}, "fault": "crash"}}', ["Line 1", "fault='crash'", "death"]),
     ],
 )

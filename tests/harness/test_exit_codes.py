@@ -80,6 +80,7 @@ def test_results_that_cannot_be_written_end_the_command_with_1_and_keep_the_jour
     process = run_pope(tmp_path, output=tmp_path / "out", **arguments)
     code, text = process.end()
     assert code == 0 and f"resuming: {ROWS} of {ROWS} done" in text
+    assert f"mai_cascade: 0/{ROWS}" not in text.rpartition("resuming: ")[2]
     assert list((tmp_path / "journal").iterdir()) == [] and list((tmp_path / "out").glob("*/*_results.json"))
     # Our table comes last. The log also holds the first command.
     assert 0 < text.rindex("Throughput Summary") < text.rindex("mai_cascade mode=cascade: ")

@@ -52,10 +52,24 @@ def test_pair_may_be_a_yaml_file_of_the_user(tmp_path: Path) -> None:
     config = parse_text(f"pair={file},max_new_tokens=32")
     assert (config.small.model, config.large.model) == (str(tmp_path / "a"), "org/b")
     assert config.max_new_tokens == 32 and config.large.arguments == {"limit_mm_per_prompt": {"image": 2}}
-    for text, words in (("small: x", "`small` and `large`"), ("a: [", "cannot be read"), ("- 1", "must be a mapping")):
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("small: ./a\nlage: ./b", r"mine.yaml has no 'large' \(it has: small, lage\)\."),
+        ("small: [x]\nlarge: y", "'small' in .*mine.yaml must be the name or the path of a model"),
+        ("a: [", "cannot be read"),
+        ("- 1", "must be a mapping of model arguments with `small` and `large`"),
+        (None, r"^pair=.*mine\.yaml: there is no such file\.$"),
+    ],
+)
+def test_pair_file_that_cannot_be_used_is_refused_with_the_reason(tmp_path: Path, text: str | None, words: str) -> None:
+    file = tmp_path / "mine.yaml"
+    if text is not None:
         file.write_text(text)
-        with pytest.raises(ArgumentError, match=words):
-            parse_text(f"pair={file}")
+    with pytest.raises(ArgumentError, match=words):
+        parse_text(f"pair={file}")
 
 
 def test_the_command_lists_the_pairs() -> None:
@@ -155,7 +169,13 @@ def test_invalid_value_is_named_with_what_to_do(text: str, words: list[str]) -> 
 def test_unknown_argument_is_refused_with_the_nearest_known_one(tmp_path: Any) -> None:
     script = tmp_path / "a.jsonl"
     script.write_text("")
-    for text, near in (("max_open_sample=8", "max_open_samples"), ("time_scal=0", "time_scale"), ("pretrained=x", "")):
+    for text, near in (
+        ("max_open_sample=8", "max_open_samples"),
+        ("time_scal=0", "time_scale"),
+        ("zzz=1", "The arguments of mai_cascade: mode, think, "),
+        ("zzz=1", "Of the scripted engine: death_rate, "),
+        ("pretrained=x", ""),
+    ):
         with pytest.raises(ArgumentError) as error:
             parse_text(f"engine=scripted,small={script},large={script},{text}")
         assert text.split("=")[0] in str(error.value)

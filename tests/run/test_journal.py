@@ -54,10 +54,26 @@ def test_unfinished_run_with_another_argument_is_named_and_kept(tmp_path: Path, 
     assert "elete" not in warning and path.exists()
 
 
+def test_warning_about_an_unfinished_run_lists_at_most_five_differences(tmp_path: Path, warnings: list[str]) -> None:
+    models = {"small engine": "vllm 0.32.0", "small model": "a b"}
+    unfinished(tmp_path, {**R, **models, **{f"argument {number}": "1" for number in range(9)}})
+    Journal(tmp_path, {**R, **models, "small engine": "vllm 0.33.0"}, ["pope_s"]).close()
+    (warning,) = warnings
+    assert "argument 0 was 1 and is not given; " in warning and warning.count(" was ") == 5
+    assert "argument 4 was 1 and is not given; 5 more differ. Its journal" in warning
+
+
 @pytest.mark.parametrize(
-    ("previous", "tasks"), [({**R, "mode": "transfer"}, ["pope_s"]), (R, ["pope_e"])], ids=["mode", "tasks"]
+    ("previous", "tasks"),
+    [
+        ({**R, "mode": "transfer"}, ["pope_s"]),
+        ({**R, "large model": "org/other"}, ["pope_s"]),
+        ({**R, "small engine": "transformers 5.19.0"}, ["pope_s"]),
+        (R, ["pope_e"]),
+    ],
+    ids=["mode", "model", "engine", "tasks"],
 )
-def test_unfinished_run_in_another_mode_or_of_other_tasks_is_not_mentioned(
+def test_unfinished_run_in_another_mode_or_with_other_models_or_of_other_tasks_is_not_mentioned(
     tmp_path: Path, warnings: list[str], previous: dict[str, str], tasks: list[str]
 ) -> None:
     unfinished(tmp_path, previous)
@@ -187,7 +203,7 @@ def test_journal_of_format_2_by_an_older_version_can_still_be_read(tmp_path: Pat
     assert journal.path.name == OLD_NAME
     lines = [json.loads(line) for line in OLD_JOURNAL.read_text().splitlines()]
     calls = [line for line in lines if "call" in line]
-    assert journal.calls == len(calls) > 0 and journal.done([(*SAMPLE[:1], n, 0) for n in range(12)]) == 2
+    assert journal.calls == len(calls) > 0 and len(journal.done([(*SAMPLE[:1], n, 0) for n in range(12)])) == 2
     for line in calls:
         found = journal.find(CallKey(*line["key"]), line["prompt"])
         assert found is not None and found.text == line["call"]["text"]

@@ -87,6 +87,17 @@ def test_a_failed_sample_with_a_message_like_an_earlier_one_is_logged_with_the_n
     ]
 
 
+def test_progress_of_a_resumed_run_begins_with_the_finished_samples(capsys: pytest.CaptureFixture[str]) -> None:
+    keys = [("pope_s", number, 0) for number in range(3)]
+    call = Call(CallKey("pope_s", 0, 0, "large", "short"), "Yes", "stop", 9, 0, 2, None, None, 0.5)
+    with progress_bar(3, shown=True, done=2) as bar:
+        progress = Progress(keys, RunTotals(), None, 0, bar, done=set(keys[:2]))
+        for index in range(3):
+            asyncio.run(progress.report(index, Trace("agree_short", call, (call,), ())))
+    first, *_, last = capsys.readouterr().err.strip().split("\r")
+    assert first.startswith("mai_cascade: 2/3, ") and last == "mai_cascade: 3/3, 00:00 left, agree_short=3"
+
+
 def test_progress_in_a_log_file_is_two_short_texts_and_not_one_per_sample(capsys: pytest.CaptureFixture[str]) -> None:
     with progress_bar(5000, shown=True) as bar:
         for _ in range(5000):

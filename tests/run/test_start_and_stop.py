@@ -9,10 +9,11 @@ import pytest
 from lmms_eval_mai.engines.base import Engine
 from lmms_eval_mai.engines.restart import RestartingEngine
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions
-from lmms_eval_mai.errors import EngineStartError
+from lmms_eval_mai.errors import EngineStartError, JournalError
 from lmms_eval_mai.run.config import Config, parse
 from lmms_eval_mai.run.engine_chain import start_engines
 from lmms_eval_mai.run.event_loop import LoopThread
+from lmms_eval_mai.run.session import Session
 
 
 class SlowEngine(ScriptedEngine):
@@ -82,6 +83,13 @@ def test_failed_start_cancels_the_start_of_the_other_engine(config: Config) -> N
         return found
 
     assert asyncio.run(start()) == ["small begins", "small is cancelled"]
+
+
+def test_journal_folder_that_cannot_be_written_is_refused_before_the_first_sample(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    scripts = {side: str(tmp_path / "file") for side in ("small", "large")}
+    with pytest.raises(JournalError, match=r"The journal .*/file/journal cannot be written \(Not a directory\)"):
+        Session(parse({"engine": "scripted", "journal": str(tmp_path / "file" / "journal"), **scripts}))
 
 
 def test_closed_event_loop_has_cancelled_all_its_tasks() -> None:

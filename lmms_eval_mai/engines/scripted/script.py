@@ -10,11 +10,11 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal, get_args
 
-from lmms_eval_mai.engines.base import CallKey, Prompt
+from lmms_eval_mai.engines.base import CallKey, Prompt, Stage
 from lmms_eval_mai.engines.checkpoints import file_digest
 from lmms_eval_mai.errors import ArgumentError, MissingAnswer
 
@@ -37,6 +37,9 @@ class Answer:
     fault: Fault | None = None
     """error: the call fails. hang: the call never ends. death: the engine crashes, and all calls in flight fail."""
 
+
+FIELDS = ("task", "doc_id", "stage", "repeat", *(field.name for field in fields(Answer)))
+"""The fields of a record."""
 
 Script = Callable[[Prompt], Answer]
 """Returns the answer to a prompt. Raises `MissingAnswer`, or another `SampleError` to simulate a failed call."""
@@ -74,6 +77,10 @@ class RecordedScript:
             unknown = sorted(set(record) - set(Answer.__dataclass_fields__))
             if unknown:
                 raise TypeError(f"unknown field {unknown[0]!r}")
+            if key[2] not in get_args(Stage):
+                raise ArgumentError(
+                    f"{where}: stage {key[2]!r} is unknown: choose one of {', '.join(get_args(Stage))}."
+                )
             answer = Answer(record.pop("text"), **record)
             if answer.fault not in (None, *get_args(Fault)):
                 raise TypeError(f"fault={answer.fault!r} must be one of {', '.join(get_args(Fault))}")
@@ -83,7 +90,7 @@ class RecordedScript:
             raise ArgumentError(f"{where} has no field {error}. A record needs task, doc_id, stage and text.") from None
         except (TypeError, AttributeError) as error:
             raise ArgumentError(
-                f"{where} cannot be read ({error}). docs/scripted-engine.md lists the fields of a record."
+                f"{where} cannot be read ({error}). A record is a JSON object with the fields {', '.join(FIELDS)}."
             ) from None
         if key in self._answers:
             raise ArgumentError(f"{where} answers {key[:3]} a second time. Delete one of the two lines.")

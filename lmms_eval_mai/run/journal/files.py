@@ -8,6 +8,7 @@ import contextlib
 import errno
 import json
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,14 @@ SampleKey = tuple[str, int, int]
 def default_folder() -> Path:
     """Return `lmms-eval-mai/journal` in the user's cache folder."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lmms-eval-mai" / "journal"
+
+
+def check_writable(folder: Path) -> None:
+    """Create the folder and a file in it, and remove the file. Raises `JournalError`."""
+    with journal_io_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
 
 
 def line_of(record: dict[str, Any]) -> bytes:

@@ -77,9 +77,9 @@ class Journal:
         """Whether the journal holds nothing to resume."""
         return not self._calls and not self._added
 
-    def done(self, samples: Collection[SampleKey]) -> int:
-        """Return how many of these samples earlier processes finished."""
-        return len(set().union(*self._seconds.values()).intersection(samples))
+    def done(self, samples: Collection[SampleKey]) -> set[SampleKey]:
+        """Return those of these samples that earlier processes finished."""
+        return set().union(*self._seconds.values()).intersection(samples)
 
     def wall_s(self, samples: Collection[SampleKey]) -> float:
         """Return the wall time that earlier processes spent on these samples. The ranks of one run work at the same
