@@ -79,6 +79,9 @@ def test_engine_that_is_ready_does_not_write_into_the_removed_log_of_its_start()
     ("name", "level", "message", "shown"),
     [
         ("vllm.platforms.cpu", logging.WARNING, "Triton is not installed. triton-cpu is expected on x86 CPUs.", False),
+        # The tests run vLLM's build for the CPU.
+        ("vllm.utils.torch_utils", logging.WARNING, "OMP_NUM_THREADS=2 is set; leaving Torch threads at 2 for.", False),
+        ("vllm.utils.torch_utils", logging.WARNING, "OMP_NUM_THREADS is invalid; defaulting Torch threads.", True),
         ("vllm.v1.engine.core", logging.ERROR, "EngineCore failed to start.", False),  # our error message repeats it
         ("vllm.v1.engine.core", logging.ERROR, "EngineCore encountered a fatal error.", True),
         ("vllm.config", logging.WARNING, "The KV cache is nearly full.", True),

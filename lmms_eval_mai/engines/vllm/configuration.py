@@ -42,7 +42,7 @@ def configure(config: EngineConfig, other: EngineConfig | None) -> Configuration
     Raises `ArgumentError`, `EngineUnavailable` or `EngineStartError`.
     """
     quiet = logs.is_quiet(config.arguments)
-    if quiet:
+    if quiet or logs.shows_only_errors():
         logs.hide_harmless_warnings()
     platform = vllm_arguments.detect_platform()
     try:

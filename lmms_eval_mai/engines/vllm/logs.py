@@ -28,6 +28,9 @@ START_LOG = "LMMS_EVAL_MAI_START_LOG"
 """Environment variable of an engine's processes: the PID of the process that starts the engine, a colon, and the path
 of the log file."""
 
+IMPORT_IS_QUIET = "LMMS_EVAL_MAI_IMPORT_IS_QUIET"
+"""Environment variable of an engine's processes: hide harmless warnings of vLLM's import. `plugin.py` reads it."""
+
 USER_VARIABLES = ("VLLM_LOGGING_LEVEL", "VLLM_LOGGING_CONFIG_PATH", "VLLM_CONFIGURE_LOGGING")
 USER_ARGUMENTS = {"logging_config", "log_level", "log_config_file"}
 
@@ -50,6 +53,10 @@ HARMLESS = (
 )
 """How the messages of harmless warnings begin."""
 
+HARMLESS_ON_A_CPU = "is set; leaving Torch threads at"
+"""Part of a warning about the threads that a GPU's engine leaves to the operators of the CPU. On a CPU they compute the
+model, and `placement.environment` sets their number."""
+
 START_FAILURES = ("EngineCore failed to start", "WorkerProc failed to start")
 """How the messages of failed starts begin. Our own error message repeats their traceback."""
 
@@ -67,7 +74,17 @@ class HideRepeatedOrHarmless(logging.Filter):
     """Drops harmless warnings, and errors of a start that our own error message repeats."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return not record.getMessage().startswith((*HARMLESS, *START_FAILURES))
+        message = record.getMessage()
+        if HARMLESS_ON_A_CPU in message:
+            from vllm.platforms import current_platform
+
+            return not current_platform.is_cpu()
+        return not message.startswith((*HARMLESS, *START_FAILURES))
+
+
+def shows_only_errors() -> bool:
+    """Return whether the user wants less of vLLM's log than our default shows, as `lmms-eval-mai doctor` does."""
+    return os.environ.get("VLLM_LOGGING_LEVEL", "").upper() in ("ERROR", "CRITICAL")
 
 
 def hide_harmless_warnings() -> None:
@@ -81,8 +98,11 @@ def hide_harmless_warnings() -> None:
 
 def quiet_environment(platform: str) -> dict[str, str]:
     """Return the variables that hide what an engine's process prints outside of Python's logging."""
-    # torch warns about the NUMA binding that vLLM chooses on a CPU. On a GPU this would also hide NCCL's warnings.
-    return {"TORCH_CPP_LOG_LEVEL": "ERROR"} if platform == "cpu" and "TORCH_CPP_LOG_LEVEL" not in os.environ else {}
+    variables = {IMPORT_IS_QUIET: "1"}
+    if platform == "cpu" and "TORCH_CPP_LOG_LEVEL" not in os.environ:
+        # torch warns about the NUMA binding that vLLM chooses on a CPU. On a GPU this would also hide NCCL's warnings.
+        variables["TORCH_CPP_LOG_LEVEL"] = "ERROR"
+    return variables
 
 
 class StartLogHandler(logging.FileHandler):
