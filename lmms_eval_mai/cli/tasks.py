@@ -63,7 +63,10 @@ def _tasks(command: Command, manager: Any, hub: Hub) -> Iterator[Finding]:
     if found:
         yield Finding("tasks", "ok", f"lmms-eval knows {', '.join(found)}")
     for name in names:
-        if name not in found and name not in files and "*" not in name:
+        if "*" in name:
+            if not manager.match_tasks([name]):
+                yield Finding("tasks", "PROBLEM", f"{name} matches no task of lmms-eval.")
+        elif name not in found and name not in files:
             hint = did_you_mean(name, manager.all_tasks) or " `lmms-eval --tasks list` shows all tasks."
             yield Finding("tasks", "PROBLEM", f"{name} is unknown to lmms-eval.{hint}")
     yield from _data_sets([leaf for name in found for leaf in _leaves(manager, name, ())], manager, hub)

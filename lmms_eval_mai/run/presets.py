@@ -34,7 +34,7 @@ def load(pair: Any) -> Mapping[str, Any]:
     if not path.is_file():
         raise ArgumentError(
             f"pair={pair} is unknown: choose one of {', '.join(names())}, give the path of a YAML file, or give "
-            f"small=... and large=....{did_you_mean(str(pair), names())}"
+            f"small=NAME and large=NAME.{did_you_mean(str(pair), names())}"
         )
     preset = _read(pair, path)
     for side in ("small", "large"):

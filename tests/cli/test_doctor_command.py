@@ -108,8 +108,11 @@ def test_hub_that_does_not_answer_is_used_no_more(server: str, monkeypatch: pyte
 
 
 def test_data_sets_of_a_tag_are_looked_for_on_the_hub_without_a_download(server: str) -> None:
-    found = [one for one in tasks.check(Command(tasks="mai_s,nope*"), Hub(server, None)) if one.name == "data"]
-    by_task = {one.text.split(":")[0]: one for one in found}
+    found = list(tasks.check(Command(tasks="mai_s,nope*"), Hub(server, None)))
+    assert [one.text for one in found if one.name == "tasks" and one.mark == "PROBLEM"] == [
+        "nope* matches no task of lmms-eval."
+    ]
+    by_task = {one.text.split(":")[0]: one for one in found if one.name == "data"}
     names = {"chartqa_s", "infovqa_val_s", "mmbench_en_dev_s", "mmmu_val_s", "pope_s", "realworldqa_s"}
     assert names <= set(by_task)
     assert by_task["pope_s"].mark == "PROBLEM" and "(HTTP 404)" in by_task["pope_s"].text
