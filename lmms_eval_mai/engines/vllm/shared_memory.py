@@ -40,7 +40,8 @@ class SpareMemory:
         return self._descriptors.pop() if self._descriptors else os.memfd_create("lmms-eval-mai")
 
     def put(self, descriptors: list[int]) -> None:
-        self._descriptors += descriptors
+        # The first of a message is taken first again: it has an image, and the last one only the rest of the message.
+        self._descriptors += reversed(descriptors)
 
     def close(self) -> None:
         while self._descriptors:
