@@ -32,7 +32,7 @@ from lmms_eval_mai.errors import (
     TooManyErrors,
     UnreadableImage,
 )
-from lmms_eval_mai.plugin import hide_warnings_of_vllm_import, install, task_dir
+from lmms_eval_mai.plugin import install, task_dir
 
 if TYPE_CHECKING:
     from lmms_eval_mai.harness.model import MaiCascade
@@ -79,4 +79,3 @@ def __dir__() -> list[str]:
 
 
 install()
-hide_warnings_of_vllm_import()

@@ -9,13 +9,10 @@ if lmms-eval has changed what we wrap, the user gets one warning, and lmms-eval'
 This module knows nothing of the cascade and imports nothing heavy, because it runs at every start of lmms-eval.
 """
 
-import contextlib
 import functools
-import importlib
 import importlib.abc
 import importlib.machinery
 import inspect
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,18 +62,6 @@ def install() -> None:
             sys.meta_path.insert(0, _TasksFinder())
     except Exception as error:
         _warn("the tasks of lmms-eval-mai are not available", error)
-
-
-def hide_warnings_of_vllm_import() -> None:
-    """Hide harmless warnings in a process of a vLLM engine that shows no log.
-
-    The process imports vLLM before it applies the logging configuration of its engine. It imports this package earlier:
-    it begins with the main module of the process that started it, which imports lmms-eval.
-    """
-    if "LMMS_EVAL_MAI_IMPORT_IS_QUIET" not in os.environ:
-        return
-    with contextlib.suppress(Exception):
-        importlib.import_module("lmms_eval_mai.engines.vllm.logs").hide_harmless_warnings()
 
 
 def _wrap_task_manager(tasks: ModuleType) -> None:

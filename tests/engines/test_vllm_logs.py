@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import multiprocessing
 import os
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from support.engine_cores import fork_cores
 
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.vllm import logs
+from lmms_eval_mai.engines.vllm.placement import ChildEnvironment
 from lmms_eval_mai.errors import EngineStartError
 from lmms_eval_mai.run.config import parse
 
@@ -39,6 +41,20 @@ def test_log_of_an_engine_that_does_not_start_is_part_of_the_error(
     assert first_line.startswith(f"vLLM cannot start small={broken}: ") and "Engine core init" not in first_line
     assert "SafetensorError" in first_line and "invalid header" in first_line
     assert log.startswith("The end of its log:\n") and "Traceback" not in "".join(capfd.readouterr())
+
+
+@pytest.mark.slow
+def test_spawned_process_hides_harmless_warnings_before_it_imports_vllm(capfd: pytest.CaptureFixture[str]) -> None:
+    from vllm.triton_utils import importing
+
+    capfd.readouterr()
+    for hide, shown in ((None, 1), (logs.hide_harmless_warnings, 0)):
+        with ChildEnvironment({}, first_call=hide):
+            # A module of vLLM is the target, as in an engine's process: it is imported with the target.
+            process = multiprocessing.get_context("spawn").Process(target=importing.TritonPlaceholder)
+            process.start()
+        process.join()
+        assert process.exitcode == 0 and capfd.readouterr().err.count("doesn't include CPU backend") == shown
 
 
 ENGINE_PROCESS = """

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from loguru import logger
 from pyarrow import Table, parquet
 from support.engine_cores import SERVER, preload, serve_own_cores
 
@@ -97,6 +98,8 @@ def _evaluate(
 
     from lmms_eval_mai.plugin import task_dir
 
+    # In library use, lmms-eval shows only warnings.
+    logger.add(sys.stderr, level="INFO", filter=lambda record: record["level"].name == "INFO")
     results = simple_evaluate(
         model="mai_cascade",
         model_args=",".join(f"{name}={value}" for name, value in model_args.items()),

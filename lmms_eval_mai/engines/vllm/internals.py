@@ -16,6 +16,7 @@ exist. Besides these, the following names are not part of vLLM's documented inte
 
 import multiprocessing
 import multiprocessing.util
+from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -51,6 +52,32 @@ def has_prepared_image(renderer: Any, uuid: str) -> bool:
 def imports_main_script() -> bool:
     """Return whether this is a spawned process that is still importing the script of its parent."""
     return bool(getattr(multiprocessing.current_process(), "_inheriting", False))
+
+
+FIRST_CALL = "lmms-eval-mai"
+
+
+class _FirstCall:
+    """Calls a function when it is unpickled."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self._function = function
+
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        return self._function, ()
+
+
+def set_first_call(function: Callable[[], None] | None) -> None:
+    """Let the processes that this process spawns call a function of a module before they import what they run. None:
+    stop this.
+
+    A process is sent to its child as a pickle, in which `_config` comes before the function that the child runs.
+    """
+    config: dict[str, Any] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+    if function is None:
+        config.pop(FIRST_CALL, None)
+    else:
+        config[FIRST_CALL] = _FirstCall(function)
 
 
 def flush_standard_streams() -> None:

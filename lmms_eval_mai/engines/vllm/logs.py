@@ -28,9 +28,6 @@ START_LOG = "LMMS_EVAL_MAI_START_LOG"
 """Environment variable of an engine's processes: the PID of the process that starts the engine, a colon, and the path
 of the log file."""
 
-IMPORT_IS_QUIET = "LMMS_EVAL_MAI_IMPORT_IS_QUIET"
-"""Environment variable of an engine's processes: hide harmless warnings of vLLM's import. `plugin.py` reads it."""
-
 USER_VARIABLES = ("VLLM_LOGGING_LEVEL", "VLLM_LOGGING_CONFIG_PATH", "VLLM_CONFIGURE_LOGGING")
 USER_ARGUMENTS = {"logging_config", "log_level", "log_config_file"}
 
@@ -89,6 +86,8 @@ def shows_only_errors() -> bool:
 
 def hide_harmless_warnings() -> None:
     """Hide the harmless warnings of this process that are logged before vLLM has a configuration, or by transformers.
+    An engine's process calls this before it imports vLLM.
+
     A filter of a logger does not apply to its children, so each is named."""
     for name in ("vllm.triton_utils.importing", "transformers.models.qwen3_vl.video_processing_qwen3_vl"):
         logger = logging.getLogger(name)
@@ -98,11 +97,8 @@ def hide_harmless_warnings() -> None:
 
 def quiet_environment(platform: str) -> dict[str, str]:
     """Return the variables that hide what an engine's process prints outside of Python's logging."""
-    variables = {IMPORT_IS_QUIET: "1"}
-    if platform == "cpu" and "TORCH_CPP_LOG_LEVEL" not in os.environ:
-        # torch warns about the NUMA binding that vLLM chooses on a CPU. On a GPU this would also hide NCCL's warnings.
-        variables["TORCH_CPP_LOG_LEVEL"] = "ERROR"
-    return variables
+    # torch warns about the NUMA binding that vLLM chooses on a CPU. On a GPU this would also hide NCCL's warnings.
+    return {"TORCH_CPP_LOG_LEVEL": "ERROR"} if platform == "cpu" and "TORCH_CPP_LOG_LEVEL" not in os.environ else {}
 
 
 class StartLogHandler(logging.FileHandler):

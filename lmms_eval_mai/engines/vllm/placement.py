@@ -3,11 +3,13 @@
 import math
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from lmms_eval_mai.engines.arguments import positive_int
 from lmms_eval_mai.engines.vllm import nvml
+from lmms_eval_mai.engines.vllm.internals import set_first_call
 from lmms_eval_mai.engines.vllm.planning.gpus import CUDA_SHARE, Gpu
 from lmms_eval_mai.errors import ArgumentError
 
@@ -184,12 +186,15 @@ def _cpu_threads(workers: int) -> dict[str, str]:
 class ChildEnvironment:
     """Sets variables for the processes that start inside the `with` block, and removes the launcher's variables.
 
+    `first_call`: a function of a module that each of these processes calls before it imports vLLM.
+
     `os.environ` belongs to the whole process, so one engine at a time may change it. `restore` ends the change early:
     the next engine can start its processes while this one is still loading.
     """
 
-    def __init__(self, variables: dict[str, str]) -> None:
+    def __init__(self, variables: dict[str, str], first_call: Callable[[], None] | None = None) -> None:
         self._variables = variables
+        self._first_call = first_call
         self._saved: list[dict[str, str | None]] = []
         """One element while the variables are set. A list, because `pop` is atomic: two threads may restore."""
 
@@ -199,6 +204,7 @@ class ChildEnvironment:
         for name in LAUNCHER_VARIABLES:
             os.environ.pop(name, None)
         os.environ.update(self._variables)
+        set_first_call(self._first_call)
         return self
 
     def restore(self) -> None:
@@ -212,6 +218,7 @@ class ChildEnvironment:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+        set_first_call(None)
         _environment_lock.release()
 
     def __exit__(self, *error: object) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from lmms_eval_mai.engines.base import EngineConfig
 from lmms_eval_mai.engines.vllm.configuration import Configuration
 from lmms_eval_mai.engines.vllm.errors import start_error
-from lmms_eval_mai.engines.vllm.logs import StartLog
+from lmms_eval_mai.engines.vllm.logs import StartLog, hide_harmless_warnings, is_quiet
 from lmms_eval_mai.engines.vllm.placement import ChildEnvironment
 from lmms_eval_mai.engines.vllm.processes import EngineProcesses, without_interrupts
 from lmms_eval_mai.engines.vllm.renderer import Renderer
@@ -81,7 +81,8 @@ class Start:
         core_count = configuration.vllm_config.parallel_config.data_parallel_size_local
         try:
             variables = {**configuration.environment, **log.environment()}
-            with without_interrupts(), ChildEnvironment(variables) as self._environment:
+            hide = hide_harmless_warnings if is_quiet(self._config.arguments) else None
+            with without_interrupts(), ChildEnvironment(variables, first_call=hide) as self._environment:
                 self._processes = EngineProcesses(core_count)
                 try:
                     # With statistics on, every output has the times at which it was queued and scheduled, and of its
