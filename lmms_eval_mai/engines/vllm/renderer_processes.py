@@ -1,4 +1,4 @@
-"""Renders chats in several processes, because one thread prepares only 15 to 100 images per second.
+"""Renders chats in several processes, because one thread prepares only 40 to 350 images per second.
 
 An image always has the same process, chosen by its hash. So both models and all later calls of a sample find the
 prepared image there. The other modules: `renderer_process.py` is the side of this process, `renderer_child.py` is the
