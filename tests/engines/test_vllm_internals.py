@@ -16,7 +16,7 @@ def test_attributes_of_vllm_exist(vllm: Running) -> None:
     llm, renderer = vllm.engine._llm, vllm.engine._renderer._renderer
     assert hasattr(llm, "output_handler")
     assert "timeout" in inspect.signature(llm.shutdown).parameters
-    assert renderer._mm_processor_only_cache is not None and callable(renderer._mm_executor.submit)
+    assert callable(renderer._mm_processor_only_cache.is_cached_item) and callable(renderer._mm_executor.submit)
     for name in ("render_messages_async", "tokenize_prompts_async", "process_for_engine_async", "get_mm_processor"):
         assert callable(getattr(renderer, name)), name
     assert renderer.default_chat_tok_params is not None
