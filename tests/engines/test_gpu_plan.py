@@ -9,6 +9,7 @@ import pytest
 from lmms_eval_mai.engines.base import SIDES, EngineConfig
 from lmms_eval_mai.engines.vllm.arguments import planned_identity, set_planned
 from lmms_eval_mai.engines.vllm.gpu_plan import OnGpus, on_gpus
+from lmms_eval_mai.engines.vllm.model_sizes import size_of
 from lmms_eval_mai.engines.vllm.placement import Launcher, environment, given_devices, gpu_of_rank
 from lmms_eval_mai.engines.vllm.planning.gpus import Gpu, parse_gpus
 from lmms_eval_mai.engines.vllm.planning.known_models import known_models
@@ -223,3 +224,27 @@ def test_argument_of_a_wrong_type_is_named() -> None:
     configs = engines((QWEN.format("2B"), QWEN.format("8B")), max_model_len="abc")
     with pytest.raises(ArgumentError, match=r"^max_model_len=abc is invalid: vLLM expects an integer\.$"):
         on_gpus(configs, parse_gpus("H100"), ALONE, turns=False)
+
+
+def test_plan_never_raises_the_limit_of_pixels_of_a_checkpoint() -> None:
+    """The demo pair's processor scales images to at most 36,864 pixels."""
+    from lmms_eval_mai.run.config import parse
+
+    config = parse({"pair": "demo"})
+    for one in on_gpus([config.small, config.large], parse_gpus("L4"), ALONE, False).values():
+        assert one.plan is not None and one.plan.max_pixels is None
+        assert one.plan.request.size.vision.max_image_tokens == 36_864 // 1024
+
+
+def test_weights_in_32_bits_on_the_disk_count_as_loaded_and_quantized_ones_as_they_are(
+    checkpoints: dict[str, str],
+) -> None:
+    path = Path(checkpoints["2B"]) / "config.json"
+    fields = json.loads(path.read_text())
+    (small, _) = engines((checkpoints["2B"], checkpoints["8B"]))
+    for changes, share in (({}, 1), ({"dtype": "float32"}, 0.5), ({"quantization_config": {"quant_method": "fp8"}}, 1)):
+        path.write_text(json.dumps({**fields, "dtype": "bfloat16", **changes}))
+        size = size_of(small)
+        assert size is not None
+        assert size.weight_bytes == known_models()[QWEN.format("2B")].weight_bytes * share
+        assert size.quantized == ("quantization_config" in changes)

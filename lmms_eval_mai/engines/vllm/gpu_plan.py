@@ -1,7 +1,6 @@
 """Plans the engines of a run on the GPUs of a machine: reads the user's arguments and the checkpoints, and chooses the
 best layout of `planning/`."""
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,13 +8,13 @@ from typing import Any
 from loguru import logger
 
 from lmms_eval_mai.engines.base import EngineConfig, Side
-from lmms_eval_mai.engines.checkpoints import weight_bytes
+from lmms_eval_mai.engines.vllm.model_sizes import size_of
 from lmms_eval_mai.engines.vllm.placement import Launcher, given_devices, gpu_of_rank
 from lmms_eval_mai.engines.vllm.planning.advice import Refusal, refusal
 from lmms_eval_mai.engines.vllm.planning.gpus import Gpu
 from lmms_eval_mai.engines.vllm.planning.known_models import known_models
 from lmms_eval_mai.engines.vllm.planning.layout import Place, Wish, layouts
-from lmms_eval_mai.engines.vllm.planning.models import ModelSize, model_size
+from lmms_eval_mai.engines.vllm.planning.models import ModelSize
 from lmms_eval_mai.engines.vllm.planning.plan import (
     FULL_IMAGE_CONTEXT,
     GPU_SHARE,
@@ -27,7 +26,6 @@ from lmms_eval_mai.engines.vllm.planning.plan import (
 )
 from lmms_eval_mai.errors import ArgumentError
 
-BYTES_OF_DTYPES = {"float32": 4, "float": 4, "half": 2, "float16": 2, "bfloat16": 2}
 COPIES = ("pipeline_parallel_size", "data_parallel_size", "prefill_context_parallel_size")
 
 
@@ -85,7 +83,7 @@ def plan_or_refusal(
 ) -> Plan | Refusal | None:
     """Return the plan as `pair_plan` does, or why the engines do not fit and what would fit. Raises `ArgumentError` if
     there are too few GPUs."""
-    sizes = [_size(config) for config in configs]
+    sizes = [size_of(config) for config in configs]
     known = [size for size in sizes if size is not None]
     if len(known) < len(sizes):
         names = " and ".join(config.model for config, size in zip(configs, sizes, strict=True) if size is None)
@@ -147,7 +145,7 @@ def _request(config: EngineConfig, size: ModelSize, place: Place) -> Request:
         max_num_batched_tokens=_number(int, given, "max_num_batched_tokens"),
         max_pixels=_max_pixels(given.get("mm_processor_kwargs")),
         enforce_eager=given.get("enforce_eager") in (True, "True", "true"),
-        quantized=given.get("quantization") is not None,
+        quantized=size.quantized or given.get("quantization") is not None,
     )
 
 
@@ -169,33 +167,3 @@ def _max_pixels(processor_arguments: Any) -> int | None:
     longest = size.get("longest_edge") if isinstance(size, Mapping) else None
     name = "max_pixels" if processor_arguments.get("max_pixels") else "longest_edge"
     return _number(int, {**processor_arguments, "longest_edge": longest}, name)
-
-
-def _size(config: EngineConfig) -> ModelSize | None:
-    """Return the sizes of a model with the user's types of weights and KV cache. None: unknown."""
-    size = known_models().get(config.model) or _checkpoint_size(config)  # a known model needs no request to the hub
-    if size is None:
-        return None
-    given = config.arguments
-    number_bytes = BYTES_OF_DTYPES.get(str(given.get("dtype")), 2)
-    kv_bytes = 1 if str(given.get("kv_cache_dtype", "auto")).startswith("fp8") else number_bytes
-    weights = size.weight_bytes * number_bytes // 2
-    if given.get("quantization") == "fp8":
-        weights = weights * 6 // 10  # the vision tower and the embeddings, about a fifth, stay in 16 bits
-    return dataclasses.replace(size, weight_bytes=weights, kv_number_bytes=kv_bytes)
-
-
-def _checkpoint_size(config: EngineConfig) -> ModelSize | None:
-    """Return the sizes from the checkpoint's own files, on this machine or on the hub."""
-    from transformers import AutoConfig
-
-    revision = config.arguments.get("revision")
-    size = weight_bytes(config.model, revision)
-    if size is None:
-        return None
-    try:
-        fields = AutoConfig.from_pretrained(config.model, revision=revision, trust_remote_code=False).to_dict()
-    except Exception as error:
-        logger.debug(f"The configuration of {config.model} cannot be read ({error})")
-        return None
-    return model_size(fields, size)

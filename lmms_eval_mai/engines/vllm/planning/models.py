@@ -38,6 +38,8 @@ class ModelSize:
     vision: VisionSize
     kv_number_bytes: int = BYTES_PER_NUMBER
     """Bytes of one number in the KV cache."""
+    quantized: bool = False
+    """Whether the checkpoint's weights have fewer than 16 bits."""
 
     def kv_bytes_per_token(self, tensor_parallel: int = 1) -> int:
         """Return the bytes of one token in the KV cache of one GPU."""
@@ -46,13 +48,14 @@ class ModelSize:
         return keys_and_values * self.layers * heads * self.head_size * self.kv_number_bytes
 
 
-QWEN_MAX_IMAGE_TOKENS = 16_384
-"""Qwen's image processors allow 16,777,216 pixels."""
+QWEN_MAX_PIXELS = 16_777_216
+"""Limit of Qwen3-VL's image processor: 16,384 tokens."""
 
 
-def model_size(config: Mapping[str, Any], weight_bytes: int) -> ModelSize | None:
+def model_size(config: Mapping[str, Any], weight_bytes: int, max_pixels: int | None = None) -> ModelSize | None:
     """Return the sizes from a checkpoint's `config.json`. None: the family of the model is unknown.
 
+    `max_pixels`: the limit of the checkpoint's own image processor. None: `QWEN_MAX_PIXELS`.
     Known are Qwen2.5-VL, Qwen3-VL and InternVL in Hugging Face's format, and models with the same fields.
     """
     text, vision = config.get("text_config"), config.get("vision_config")
@@ -68,21 +71,25 @@ def model_size(config: Mapping[str, Any], weight_bytes: int) -> ModelSize | None
             hidden_size=text["hidden_size"],
             vocabulary=text["vocab_size"],
             max_context=text["max_position_embeddings"],
-            vision=_qwen_vision(vision) if "spatial_merge_size" in vision else _internvl_vision(config, vision),
+            quantized=bool(config.get("quantization_config")),
+            vision=_qwen_vision(vision, max_pixels)
+            if "spatial_merge_size" in vision
+            else _internvl_vision(config, vision),
         )
     except (KeyError, TypeError):
         return None
 
 
-def _qwen_vision(vision: Mapping[str, Any]) -> VisionSize:
+def _qwen_vision(vision: Mapping[str, Any], max_pixels: int | None) -> VisionSize:
     merge, patch = vision["spatial_merge_size"], vision["patch_size"]
+    pixels_per_token = (merge * patch) ** 2
     return VisionSize(
         hidden_size=vision["hidden_size"],
         intermediate_size=vision["intermediate_size"],
         patches_per_token=merge**2,
         outputs_per_token=1 + len(vision.get("deepstack_visual_indexes") or ()),
-        max_image_tokens=QWEN_MAX_IMAGE_TOKENS,
-        pixels_per_token=(merge * patch) ** 2,
+        max_image_tokens=max(1, (max_pixels or QWEN_MAX_PIXELS) // pixels_per_token),
+        pixels_per_token=pixels_per_token,
     )
 
 

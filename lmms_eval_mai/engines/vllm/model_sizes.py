@@ -1,0 +1,76 @@
+"""Reads from a checkpoint how much GPU memory its model needs."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from loguru import logger
+
+from lmms_eval_mai.engines.base import EngineConfig
+from lmms_eval_mai.engines.checkpoints import weight_bytes
+from lmms_eval_mai.engines.vllm.planning.known_models import known_models
+from lmms_eval_mai.engines.vllm.planning.models import ModelSize, model_size
+
+BYTES_OF_DTYPES = {"float32": 4, "float": 4, "half": 2, "float16": 2, "bfloat16": 2}
+FP8_SHARE = 0.6
+"""Size of weights in 8 bits relative to 16 bits. The vision tower and the embeddings, about a fifth, stay in 16."""
+
+
+def size_of(config: EngineConfig) -> ModelSize | None:
+    """Return the sizes of a model with the user's types of weights and KV cache. None: unknown."""
+    size = known_models().get(config.model) or _checkpoint_size(config)  # a known model needs no request to the hub
+    if size is None:
+        return None
+    given = config.arguments
+    number_bytes = BYTES_OF_DTYPES.get(str(given.get("dtype")), 2)
+    kv_bytes = 1 if str(given.get("kv_cache_dtype", "auto")).startswith("fp8") else number_bytes
+    weights = size.weight_bytes
+    if not size.quantized:
+        weights = weights * number_bytes // 2
+        if given.get("quantization") == "fp8":
+            weights = int(weights * FP8_SHARE)
+    return dataclasses.replace(size, weight_bytes=weights, kv_number_bytes=kv_bytes)
+
+
+def _checkpoint_size(config: EngineConfig) -> ModelSize | None:
+    """Return the sizes from the checkpoint's own files, on this machine or on the hub."""
+    from transformers import AutoConfig
+
+    revision = config.arguments.get("revision")
+    size = weight_bytes(config.model, revision)
+    if size is None:
+        return None
+    try:
+        fields = AutoConfig.from_pretrained(config.model, revision=revision, trust_remote_code=False).to_dict()
+    except Exception as error:
+        logger.debug(f"The configuration of {config.model} cannot be read ({error})")
+        return None
+    if not fields.get("quantization_config"):
+        size = size * 2 // BYTES_OF_DTYPES.get(_dtype(fields), 2)  # vLLM loads weights of 32 bits with 16 bits
+    return model_size(fields, size, max_pixels_of(config.model, revision))
+
+
+def _dtype(fields: Mapping[str, Any]) -> str:
+    """Return the type of a checkpoint's weights, such as `bfloat16`."""
+    text = fields.get("text_config") or {}
+    dtype = fields.get("dtype") or fields.get("torch_dtype") or text.get("dtype") or text.get("torch_dtype")
+    return str(dtype).removeprefix("torch.")
+
+
+def max_pixels_of(model: str, revision: str | None) -> int | None:
+    """Return the largest number of pixels to which the checkpoint's own processor scales an image. None: unknown."""
+    from transformers.utils import cached_file
+
+    for name in ("preprocessor_config.json", "processor_config.json"):
+        try:
+            fields = json.loads(Path(str(cached_file(model, name, revision=revision))).read_text(encoding="utf-8"))
+        except Exception as error:
+            logger.debug(f"{name} of {model} cannot be read ({error})")
+            continue
+        fields = fields.get("image_processor") or fields
+        pixels = fields.get("max_pixels") or (fields.get("size") or {}).get("longest_edge")
+        if isinstance(pixels, int):
+            return pixels
+    return None
