@@ -290,5 +290,18 @@ def test_more_memory_never_gives_a_shorter_context(small: str, large: str, total
     assert contexts[1] >= contexts[0]
 
 
+def test_refusal_names_the_memory_that_other_programs_use() -> None:
+    (empty,) = parse_gpus("H100")
+    used = dataclasses.replace(empty, free_bytes=empty.free_bytes - 60 * GIB)
+    found = plan([used], pair("2B", "8B"))
+    assert isinstance(found, Shortfall)
+    assert "Other programs use 60.0 GiB of this GPU" in refusal([used], pair("2B", "8B"), found, {}).text
+
+
+def test_unclear_name_suggests_the_gpus_that_start_with_it() -> None:
+    with pytest.raises(ArgumentError, match="Did you mean A100-40GB or A100-80GB"):
+        parse_gpus("A100")
+
+
 def test_all_named_gpus_are_understood() -> None:
     assert all(parse_gpus(f"2x{name}")[1].name == name for name in KNOWN_GPUS)

@@ -66,6 +66,8 @@ def refusal(
         f"tokens {shortfall.missing_bytes / GIB:.1f} GiB are missing; {shortfall.available_bytes / GIB:.1f} GiB are "
         "available."
     )
+    if (used := gpus[shortfall.gpu].usable_bytes - gpus[shortfall.gpu].free_bytes) > GIB:
+        text += f" Other programs use {used / GIB:.1f} GiB of this GPU (`nvidia-smi` lists them): end them if you can."
     found = tuple(alternatives(gpus, requests, others))
     remedy = (
         f"What fits: {'; or '.join(one.text for one in found)}." if found else "Use a larger GPU, or smaller models."

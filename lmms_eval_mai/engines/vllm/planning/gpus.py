@@ -71,7 +71,8 @@ def _one_gpu(kind: str, text: str) -> Gpu:
     names = {_plain(name): name for name in KNOWN_GPUS}
     name = names.get(_plain(kind).removeprefix("nvidia"))
     if name is None:
-        near = difflib.get_close_matches(_plain(kind), names, n=3, cutoff=0.5)
+        longer = [plain for plain in names if plain.startswith(_plain(kind)) and kind]
+        near = longer or difflib.get_close_matches(_plain(kind), names, n=3, cutoff=0.5)
         hint = f" Did you mean {' or '.join(names[one] for one in near)}?" if near else ""
         raise ArgumentError(
             f"--gpus {text} is not understood.{hint} Give a number of GPUs and their memory, such as 2x48GiB, or one "
