@@ -4,11 +4,9 @@ import dataclasses
 import importlib
 from typing import Any
 
-import psutil
-
 from lmms_eval_mai.engines.base import Engine, EngineConfig
 from lmms_eval_mai.engines.vllm.argument_names import OWN_ARGUMENTS, vllm_argument_names
-from lmms_eval_mai.engines.vllm.host_memory import SLEEP_ARGUMENTS, check_host_memory
+from lmms_eval_mai.engines.vllm.host_memory import SLEEP_ARGUMENTS, available_bytes, check_host_memory
 from lmms_eval_mai.engines.vllm.placement import Launcher
 
 ENGINES: dict[str, str] = {
@@ -35,7 +33,7 @@ def build(config: EngineConfig, other: EngineConfig | None = None, sleep: bool =
     """
     if sleep:
         configs = (config,) if other is None else (config, other)
-        check_host_memory(configs, psutil.virtual_memory().available, Launcher.from_environment().ranks)
+        check_host_memory(configs, available_bytes(), Launcher.from_environment().ranks)
         config = dataclasses.replace(
             config, arguments={**SLEEP_ARGUMENTS, **config.arguments, "enable_sleep_mode": True}
         )

@@ -216,6 +216,7 @@ def test_a_run_is_another_run_only_if_the_plan_can_change_an_answer() -> None:
 
     assert identity("H100") == identity("H200") == identity("2x48GiB") == {}
     assert identity("RTX5090") == {"max_model_len": 8_192, "max_pixels": 3_145_728}
+    assert identity("2x18GiB") == {"max_model_len": 8_192, "tensor_parallel_size": 2, "max_pixels": 3_145_728}
     assert identity("H100", max_model_len=16_384) == {"max_pixels": 4_194_304}
     assert identity("H100", max_model_len=16_384, mm_processor_kwargs={"max_pixels": 1 << 20}) == {}
 

@@ -7,7 +7,7 @@ import pytest
 
 from lmms_eval_mai.engines.base import SIDES
 from lmms_eval_mai.engines.build import argument_names, build
-from lmms_eval_mai.engines.vllm.host_memory import SLEEP_ARGUMENTS, check_host_memory
+from lmms_eval_mai.engines.vllm.host_memory import SLEEP_ARGUMENTS, available_bytes, check_host_memory
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.run.config import parse
 
@@ -57,3 +57,12 @@ def test_sleep_without_two_vllm_engines_on_a_gpu_is_refused(arguments: dict[str,
     with pytest.raises(ArgumentError, match=words):
         config = parse({"sleep": True, **arguments})
         build(config.small, config.other(config.small), config.sleep).validate()
+
+
+def test_memory_of_a_container_is_its_limit_less_what_it_uses(tmp_path: Path) -> None:
+    unlimited = available_bytes(tmp_path)  # a machine without control groups
+    (tmp_path / "memory.current").write_text("1000\n")
+    (tmp_path / "memory.max").write_text("max\n")
+    assert available_bytes(tmp_path) == pytest.approx(unlimited, rel=0.2)
+    (tmp_path / "memory.max").write_text("5000\n")
+    assert available_bytes(tmp_path) == 4000

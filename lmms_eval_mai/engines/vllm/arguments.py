@@ -82,12 +82,14 @@ def set_planned(engine_args: Any, config: EngineConfig, on_gpus: OnGpus) -> None
 
 
 def planned_identity(config: EngineConfig, plan: EnginePlan) -> dict[str, Any]:
-    """Return the arguments of a plan that can change an answer: a context that the user left out, if it is shorter than
-    `MAX_MODEL_LEN`, and a limit of pixels."""
+    """Return the arguments of a plan that can change an answer and differ from the usual ones: a context other than
+    `MAX_MODEL_LEN`, tensor parallelism and a limit of pixels. Arguments of the user are left out: they are known."""
     found: dict[str, Any] = {}
     usual = min(MAX_MODEL_LEN["cuda"], plan.request.size.max_context)
     if config.arguments.get("max_model_len") is None and plan.limits.context != usual:
         found["max_model_len"] = plan.limits.context
+    if config.arguments.get("tensor_parallel_size") is None and plan.limits.tensor_parallel != 1:
+        found["tensor_parallel_size"] = plan.limits.tensor_parallel
     if plan.max_pixels is not None:
         found["max_pixels"] = plan.max_pixels
     return found

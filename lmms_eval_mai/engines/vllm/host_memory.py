@@ -1,6 +1,9 @@
 """Checks that the machine's memory holds the weights of sleeping engines (`sleep=true`)."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
 
 from lmms_eval_mai.engines.base import EngineConfig
 from lmms_eval_mai.engines.checkpoints import weight_bytes
@@ -33,6 +36,17 @@ def check_host_memory(configs: Sequence[EngineConfig], available_bytes: int, ran
         f"{needed / GIB:.1f} GiB{of_all_ranks}, and {available_bytes / GIB:.1f} GiB are available. Free some memory, "
         "use smaller models, or give each model its own GPU (small_devices=0,large_devices=1) without sleep."
     )
+
+
+def available_bytes(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return the memory that this process can still use: that of the machine, or of its container (`docker --memory`,
+    Slurm's `--mem`) if that is less."""
+    available: int = psutil.virtual_memory().available
+    try:
+        limit, used = ((cgroup / name).read_text().strip() for name in ("memory.max", "memory.current"))
+    except OSError:
+        return available
+    return available if limit == "max" else min(available, max(0, int(limit) - int(used)))
 
 
 def _weight_bytes(config: EngineConfig) -> int | None:
