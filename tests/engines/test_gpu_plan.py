@@ -221,12 +221,6 @@ def test_a_run_is_another_run_only_if_the_plan_can_change_an_answer() -> None:
     assert identity("H100", max_model_len=16_384, mm_processor_kwargs={"max_pixels": 1 << 20}) == {}
 
 
-def test_argument_of_a_wrong_type_is_named() -> None:
-    configs = engines((QWEN.format("2B"), QWEN.format("8B")), max_model_len="abc")
-    with pytest.raises(ArgumentError, match=r"^max_model_len=abc is invalid: vLLM expects an integer\.$"):
-        on_gpus(configs, parse_gpus("H100"), ALONE, turns=False)
-
-
 def test_plan_never_raises_the_limit_of_pixels_of_a_checkpoint() -> None:
     """The demo pair's processor scales images to at most 36,864 pixels."""
     from lmms_eval_mai.run.config import parse
@@ -249,3 +243,41 @@ def test_weights_in_32_bits_on_the_disk_count_as_loaded_and_quantized_ones_as_th
         assert size is not None
         assert size.weight_bytes == known_models()[QWEN.format("2B")].weight_bytes * share
         assert size.quantized == ("quantization_config" in changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("max_model_len", value) for value in ("abc", 0, -2, True)),
+        *(("max_num_seqs", value) for value in (0, -1, 1.5)),
+        *((f"{name}_parallel_size", value) for name in ("tensor", "data", "pipeline") for value in (0, -1)),
+        *(("gpu_memory_utilization", value) for value in (90, 0, -0.1, True, "abc", float("nan"))),
+        ("max_num_batched_tokens", 0),
+        ("kv_cache_memory_bytes", -1),
+    ],
+)
+def test_argument_that_is_out_of_range_is_named(name: str, value: Any) -> None:
+    with pytest.raises(ArgumentError, match=rf"^{name}={value} is invalid: expected a "):
+        placed("4xH100", **{name: value})
+
+
+@pytest.mark.parametrize("limit", [{"max_pixels": -5}, {"max_pixels": 0}, {"size": {"longest_edge": -5}}])
+def test_limit_of_pixels_that_is_out_of_range_is_named(limit: dict[str, Any]) -> None:
+    with pytest.raises(ArgumentError, match=r"^(max_pixels|longest_edge)=(-5|0) is invalid"):
+        placed("H100", mm_processor_kwargs=limit)
+
+
+@pytest.mark.parametrize("automatic", [-1, -1.0, "auto"])
+def test_context_that_vllm_chooses_is_planned_as_if_it_was_not_given(automatic: Any) -> None:
+    plans = [placed("RTX5090", **given)["large"].plan for given in ({}, {"max_model_len": automatic})]
+    assert plans[0] is not None and plans[0] == plans[1]
+
+
+def test_numbers_may_be_texts_or_floats() -> None:
+    plan = placed("H100", max_model_len="16384", max_num_seqs=64.0)["large"].plan
+    assert plan is not None and (plan.limits.context, plan.limits.max_num_seqs) == (16_384, 64)
+
+
+def test_max_num_seqs_is_at_most_the_given_number_of_tokens_in_one_step() -> None:
+    plan = placed("H100", max_num_batched_tokens=256)["large"].plan
+    assert plan is not None and (plan.limits.max_num_seqs, plan.limits.max_num_batched_tokens) == (256, 256)

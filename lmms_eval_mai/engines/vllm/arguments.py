@@ -59,6 +59,8 @@ def engine_args(config: EngineConfig, arguments: dict[str, Any]) -> Any:
         # lmms-eval reads -1 and 1e4 as floats.
         if isinstance(value, float) and value.is_integer() and "float" not in fields[name]:
             arguments[name] = int(value)
+    if arguments.get("max_model_len") == "auto":
+        arguments["max_model_len"] = -1  # vLLM reads "auto" only on its own command line
     check_checkpoint(config.side, config.model)
     return AsyncEngineArgs(model=config.model, **arguments)
 

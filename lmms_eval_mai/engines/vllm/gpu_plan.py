@@ -1,20 +1,19 @@
 """Plans the engines of a run on the GPUs of a machine: reads the user's arguments and the checkpoints, and chooses the
 best layout of `planning/`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from loguru import logger
 
 from lmms_eval_mai.engines.base import EngineConfig, Side
 from lmms_eval_mai.engines.vllm.model_sizes import size_of
-from lmms_eval_mai.engines.vllm.placement import Launcher, given_devices, gpu_of_rank
+from lmms_eval_mai.engines.vllm.placement import Launcher
+from lmms_eval_mai.engines.vllm.plan_arguments import request, wish
 from lmms_eval_mai.engines.vllm.planning.advice import Refusal, refusal
 from lmms_eval_mai.engines.vllm.planning.gpus import Gpu
 from lmms_eval_mai.engines.vllm.planning.known_models import known_models
-from lmms_eval_mai.engines.vllm.planning.layout import Place, Wish, layouts
-from lmms_eval_mai.engines.vllm.planning.models import ModelSize
+from lmms_eval_mai.engines.vllm.planning.layout import Place, layouts
 from lmms_eval_mai.engines.vllm.planning.plan import (
     FULL_IMAGE_CONTEXT,
     GPU_SHARE,
@@ -25,8 +24,6 @@ from lmms_eval_mai.engines.vllm.planning.plan import (
     plan,
 )
 from lmms_eval_mai.errors import ArgumentError
-
-COPIES = ("pipeline_parallel_size", "data_parallel_size", "prefill_context_parallel_size")
 
 
 @dataclass(frozen=True)
@@ -96,7 +93,7 @@ def plan_or_refusal(
     worst: tuple[list[Request], Shortfall] | None = None
     calls = min((config.max_calls for config in configs if config.max_calls is not None), default=None)
     for places in _places(configs, len(gpus), launcher, turns):
-        requests = [_request(*one) for one in zip(configs, known, places, strict=True)]
+        requests = [request(*one) for one in zip(configs, known, places, strict=True)]
         found = plan(gpus, requests, turns, calls)
         if isinstance(found, Shortfall):
             worst = worst or (requests, found)
@@ -118,52 +115,4 @@ def _context(found: Plan) -> int:
 def _places(
     configs: Sequence[EngineConfig], gpu_count: int, launcher: Launcher, turns: bool
 ) -> Iterator[tuple[Place, ...]]:
-    wishes = []
-    for config in configs:
-        devices = given_devices(config.side, config.arguments.get("devices"), gpu_count, launcher)
-        if devices is None and (own := gpu_of_rank(gpu_count, launcher)) is not None:
-            devices = (own,)
-        copies = 1
-        for name in COPIES:
-            copies *= _number(int, config.arguments, name) or 1
-        wishes.append(Wish(devices, _number(int, config.arguments, "tensor_parallel_size"), copies))
-    return layouts(wishes, gpu_count, turns)
-
-
-def _request(config: EngineConfig, size: ModelSize, place: Place) -> Request:
-    given = config.arguments
-    return Request(
-        side=config.side,
-        model=config.model,
-        size=size,
-        gpus=place.gpus,
-        tensor_parallel=place.tensor_parallel,
-        context=_number(int, given, "max_model_len"),
-        share=_number(float, given, "gpu_memory_utilization"),
-        kv_cache_bytes=_number(int, given, "kv_cache_memory_bytes"),
-        max_num_seqs=_number(int, given, "max_num_seqs"),
-        max_num_batched_tokens=_number(int, given, "max_num_batched_tokens"),
-        max_pixels=_max_pixels(given.get("mm_processor_kwargs")),
-        enforce_eager=given.get("enforce_eager") in (True, "True", "true"),
-        quantized=size.quantized or given.get("quantization") is not None,
-    )
-
-
-def _number(kind: type[int] | type[float], given: Mapping[str, Any], name: str) -> Any:
-    """Return an argument as a number. None: it is not given. Raises `ArgumentError`."""
-    value = given.get(name)
-    try:
-        return None if value is None else kind(value)
-    except (TypeError, ValueError):
-        expected = "an integer" if kind is int else "a number"
-        raise ArgumentError(f"{name}={value} is invalid: vLLM expects {expected}.") from None
-
-
-def _max_pixels(processor_arguments: Any) -> int | None:
-    """Return the user's limit of pixels. Newer processors call it `size.longest_edge`."""
-    if not isinstance(processor_arguments, Mapping):
-        return None
-    size = processor_arguments.get("size")
-    longest = size.get("longest_edge") if isinstance(size, Mapping) else None
-    name = "max_pixels" if processor_arguments.get("max_pixels") else "longest_edge"
-    return _number(int, {**processor_arguments, "longest_edge": longest}, name)
+    return layouts([wish(config, gpu_count, launcher) for config in configs], gpu_count, turns)

@@ -147,11 +147,12 @@ def limits(request: Request, context: int, gpu: Gpu, calls: int) -> Limits:
         image_tokens = max(1, request.max_pixels // vision.pixels_per_token)
     elif context < FULL_IMAGE_CONTEXT and vision.pixels_per_token is not None:
         image_tokens = min(image_tokens, 4_096, context * 3 // 8)
+    batched_tokens = request.max_num_batched_tokens or batched_tokens
     return Limits(
         context=context,
         max_image_tokens=image_tokens,
-        max_num_seqs=request.max_num_seqs or min(seqs, calls),
-        max_num_batched_tokens=request.max_num_batched_tokens or batched_tokens,
+        max_num_seqs=request.max_num_seqs or min(seqs, calls, batched_tokens),  # vLLM refuses more than the tokens
+        max_num_batched_tokens=batched_tokens,
         tensor_parallel=request.tensor_parallel,
         enforce_eager=request.enforce_eager,
     )

@@ -1,0 +1,83 @@
+"""Reads the user's arguments that decide the plan of the GPU memory, and refuses values that no plan can have."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from lmms_eval_mai.engines.arguments import positive_int
+from lmms_eval_mai.engines.base import EngineConfig
+from lmms_eval_mai.engines.vllm.placement import Launcher, given_devices, gpu_of_rank
+from lmms_eval_mai.engines.vllm.planning.layout import Place, Wish
+from lmms_eval_mai.engines.vllm.planning.models import ModelSize
+from lmms_eval_mai.engines.vllm.planning.plan import Request
+from lmms_eval_mai.errors import ArgumentError
+
+COPIES = ("pipeline_parallel_size", "data_parallel_size", "prefill_context_parallel_size")
+AUTOMATIC_CONTEXTS = (-1, "auto")
+"""Values of `max_model_len` with which vLLM chooses the context itself."""
+
+
+def wish(config: EngineConfig, gpu_count: int, launcher: Launcher) -> Wish:
+    """Return the GPUs and the division of an engine that the user gave. Raises `ArgumentError`."""
+    given = config.arguments
+    devices = given_devices(config.side, given.get("devices"), gpu_count, launcher)
+    if devices is None and (own := gpu_of_rank(gpu_count, launcher)) is not None:
+        devices = (own,)
+    copies = 1
+    for name in COPIES:
+        copies *= whole_number(given, name) or 1
+    return Wish(devices, whole_number(given, "tensor_parallel_size"), copies)
+
+
+def request(config: EngineConfig, size: ModelSize, place: Place) -> Request:
+    """Return the engine as the user wants it, at this place. Raises `ArgumentError`."""
+    given = config.arguments
+    automatic = given.get("max_model_len") in AUTOMATIC_CONTEXTS
+    return Request(
+        side=config.side,
+        model=config.model,
+        size=size,
+        gpus=place.gpus,
+        tensor_parallel=place.tensor_parallel,
+        context=None if automatic else whole_number(given, "max_model_len"),
+        share=_share(given),
+        # vLLM takes 0 as not given.
+        kv_cache_bytes=whole_number(given, "kv_cache_memory_bytes") if given.get("kv_cache_memory_bytes") else None,
+        max_num_seqs=whole_number(given, "max_num_seqs"),
+        max_num_batched_tokens=whole_number(given, "max_num_batched_tokens"),
+        max_pixels=_max_pixels(given.get("mm_processor_kwargs")),
+        enforce_eager=given.get("enforce_eager") in (True, "True", "true"),
+        quantized=size.quantized or given.get("quantization") is not None,
+    )
+
+
+def whole_number(given: Mapping[str, Any], name: str) -> int | None:
+    """Return an argument as a whole number of at least 1. None: it is not given. Raises `ArgumentError`."""
+    value = given.get(name)
+    if isinstance(value, str) and value.isdecimal():
+        value = int(value)
+    return None if value is None else positive_int(name, value)
+
+
+def _share(given: Mapping[str, Any]) -> float | None:
+    """Return the user's share of a GPU's memory. None: it is not given. Raises `ArgumentError`."""
+    name = "gpu_memory_utilization"
+    value = given.get(name)
+    if value is None:
+        return None
+    try:
+        share = 0.0 if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        share = 0.0
+    if not 0 < share <= 1:
+        raise ArgumentError(f"{name}={value} is invalid: expected a number above 0 and at most 1, such as 0.4.")
+    return share
+
+
+def _max_pixels(processor_arguments: Any) -> int | None:
+    """Return the user's limit of pixels. Newer processors call it `size.longest_edge`."""
+    if not isinstance(processor_arguments, Mapping):
+        return None
+    size = processor_arguments.get("size")
+    longest = size.get("longest_edge") if isinstance(size, Mapping) else None
+    name = "longest_edge" if processor_arguments.get("max_pixels") is None else "max_pixels"
+    return whole_number({**processor_arguments, "longest_edge": longest}, name)
