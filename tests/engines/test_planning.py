@@ -174,6 +174,19 @@ def test_given_share_of_one_engine_leaves_the_rest_to_the_other() -> None:
     assert found.engines[1].share == pytest.approx(GPU_SHARE - 0.2, abs=0.01)
 
 
+def test_given_shares_may_take_more_than_a_plan_takes_itself() -> None:
+    (card,) = parse_gpus("H100")
+    small, large = pair("2B", "8B")
+    shares = (0.35, 0.6)
+    found = plan(
+        [card], [dataclasses.replace(one, share=share) for one, share in zip((small, large), shares, strict=True)]
+    )
+    assert isinstance(found, Plan) and tuple(one.share for one in found.engines) == shares
+    assert isinstance(plan([card], [dataclasses.replace(large, share=0.95)]), Plan)
+    # The CUDA contexts need memory too.
+    assert isinstance(plan([card], [dataclasses.replace(large, share=1.0)]), Shortfall)
+
+
 def test_given_share_that_is_too_small_shortens_the_context() -> None:
     (card,) = parse_gpus("H100")
     small, large = pair("2B", "8B")
@@ -267,8 +280,10 @@ def test_plan_never_exceeds_a_gpu_and_never_gives_less_than_one_sequence(
         return
     for number, gpu in enumerate(gpus):
         here = [one for one in found.engines if number in one.request.gpus]
-        taken = [one.terms.fixed() + one.kv_cache_bytes for one in here]
-        assert (max(taken, default=0) if turns else sum(taken)) <= budget_bytes(gpu, len(here), turns) + 2
+        for group in [[one] for one in here] if turns else [here]:
+            taken = sum(one.terms.fixed() + one.kv_cache_bytes for one in group)
+            all_given = all(one.request.share is not None for one in group)
+            assert taken <= budget_bytes(gpu, len(here), turns, all_given) + 2
         assert all(one.share * gpu.usable_bytes >= needed(one) - 2 for one in here)
     for one in found.engines:
         assert one.sequences >= 1 - 1e-6 and one.limits.context == (one.request.context or one.limits.context)

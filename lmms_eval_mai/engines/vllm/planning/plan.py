@@ -18,7 +18,7 @@ FULL_IMAGE_CONTEXT = 24_576
 """The smallest of these contexts that always takes the largest image of Qwen3-VL (16,384 tokens) and 4,096 tokens of
 thinking. Below it, images get a limit of pixels."""
 GPU_SHARE = 0.90
-"""Share of a GPU's memory that all engines on it take together."""
+"""Share of a GPU's memory that all engines on it take together, unless the user gives the memory of each."""
 SPARE_BYTES = GIB // 4
 """Memory that each engine gets beyond its estimated need. With less, a shorter context is planned: vLLM does not start
 if an estimate is too small."""
@@ -165,10 +165,12 @@ def vllm_defaults(gpu: Gpu) -> tuple[int, int]:
     return (1024, 16_384) if large else (256, 8_192)
 
 
-def budget_bytes(gpu: Gpu, engines: int, turns: bool) -> int:
-    """Return the memory that all engines on this GPU may take together, without their CUDA contexts."""
-    outside = SLEEPER_BYTES if turns else engines * CONTEXT_BYTES
-    return max(0, min(int(GPU_SHARE * gpu.usable_bytes), gpu.free_bytes - outside))
+def budget_bytes(gpu: Gpu, engines: int, turns: bool, all_given: bool = False) -> int:
+    """Return the memory that all engines on this GPU may take together, without their CUDA contexts. `all_given`:
+    whether the user gives the memory of each of them."""
+    outside = SLEEPER_BYTES if turns and engines > 1 else engines * CONTEXT_BYTES
+    share = 1.0 if all_given else GPU_SHARE
+    return max(0, min(int(share * gpu.usable_bytes), gpu.free_bytes - outside))
 
 
 @dataclass(frozen=True)
@@ -205,8 +207,9 @@ def _with_context(
     bytes_on_gpus: dict[Side, list[tuple[Gpu, int]]] = {request.side: [] for request in requests}
     for number in sorted({number for request in requests for number in request.gpus}):
         on_gpu = [need for need in needs if number in need.request.gpus]
-        budget = budget_bytes(gpus[number], len(on_gpu), turns)
         for group in [[need] for need in on_gpu] if turns else [on_gpu]:
+            all_given = not any(need.takes_surplus() for need in group)
+            budget = budget_bytes(gpus[number], len(on_gpu), turns, all_given)
             missing = _missing_bytes(gpus[number], group, budget, spare)
             if missing > 0:
                 return Shortfall(number, missing, budget, max(need.limits.context for need in group))
