@@ -13,6 +13,7 @@ from lmms_eval_mai.engines.vllm.model_sizes import size_of
 from lmms_eval_mai.engines.vllm.placement import Launcher, environment, given_devices, gpu_of_rank
 from lmms_eval_mai.engines.vllm.planning.gpus import Gpu, parse_gpus
 from lmms_eval_mai.engines.vllm.planning.known_models import known_models
+from lmms_eval_mai.engines.vllm.planning.layout import Wish, layouts
 from lmms_eval_mai.engines.vllm.planning.models import ModelSize
 from lmms_eval_mai.errors import ArgumentError
 
@@ -110,6 +111,34 @@ def test_given_tensor_parallelism_takes_so_many_gpus() -> None:
     assert found["large"].place.tensor_parallel == 2
     with pytest.raises(ArgumentError, match="need more GPUs than the 2 of this machine"):
         placed("2xH100", tensor_parallel_size=4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ranks", "words"),
+    [
+        (
+            {"tensor_parallel_size": 2},
+            2,
+            r"The small engine needs 2 GPUs \(tensor_parallel_size=2\), but each rank has 1",
+        ),
+        ({"small_devices": 0, "small_tensor_parallel_size": 2}, 1, "but small_devices names 1"),
+        ({"large_devices": [0, 1], "large_tensor_parallel_size": 2, "large_data_parallel_size": 2}, 1, "needs 4 GPUs"),
+        ({"large_devices": [0, 0]}, 1, r"large_devices=\[0, 0\] names a GPU twice"),
+        ({"large_tensor_parallel_size": 3}, 1, "tensor_parallel_size=3 does not divide the 32 attention heads"),
+        ({"large_devices": [0, 1, 2]}, 1, "large_devices with 3 GPUs per copy does not divide the 32 attention heads"),
+    ],
+)
+def test_division_that_the_gpus_or_the_heads_do_not_allow_is_refused(
+    arguments: dict[str, Any], ranks: int, words: str
+) -> None:
+    launcher = Launcher(ranks, 1) if ranks > 1 else ALONE
+    with pytest.raises(ArgumentError, match=words):
+        placed("4xH100", launcher=launcher, **arguments)
+
+
+def test_planned_division_divides_the_attention_heads() -> None:
+    wish = Wish(heads=14)
+    assert [one[0].tensor_parallel for one in layouts([wish], 8, turns=False)] == [1, 2]
 
 
 def test_models_that_take_turns_are_on_the_same_gpu() -> None:

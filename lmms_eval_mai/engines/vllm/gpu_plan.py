@@ -14,6 +14,7 @@ from lmms_eval_mai.engines.vllm.planning.advice import Refusal, refusal
 from lmms_eval_mai.engines.vllm.planning.gpus import Gpu
 from lmms_eval_mai.engines.vllm.planning.known_models import known_models
 from lmms_eval_mai.engines.vllm.planning.layout import Place, layouts
+from lmms_eval_mai.engines.vllm.planning.models import ModelSize
 from lmms_eval_mai.engines.vllm.planning.plan import (
     FULL_IMAGE_CONTEXT,
     GPU_SHARE,
@@ -48,7 +49,7 @@ def on_gpus(
             one.request.side: OnGpus(Place(one.request.gpus, one.limits.tensor_parallel), one.share, one)
             for one in found.engines
         }
-    places = next(_places(configs, len(gpus), launcher, turns), None)
+    places = next(_places(configs, [None] * len(configs), len(gpus), launcher, turns), None)
     if places is None:
         raise too_few_gpus(len(gpus))
     shared = len(places) > 1 and not turns and bool(set(places[0].gpus) & set(places[1].gpus))
@@ -92,7 +93,7 @@ def plan_or_refusal(
     best: Plan | None = None
     worst: tuple[list[Request], Shortfall] | None = None
     calls = min((config.max_calls for config in configs if config.max_calls is not None), default=None)
-    for places in _places(configs, len(gpus), launcher, turns):
+    for places in _places(configs, known, len(gpus), launcher, turns):
         requests = [request(*one) for one in zip(configs, known, places, strict=True)]
         found = plan(gpus, requests, turns, calls)
         if isinstance(found, Shortfall):
@@ -113,6 +114,11 @@ def _context(found: Plan) -> int:
 
 
 def _places(
-    configs: Sequence[EngineConfig], gpu_count: int, launcher: Launcher, turns: bool
+    configs: Sequence[EngineConfig],
+    sizes: Sequence[ModelSize | None],
+    gpu_count: int,
+    launcher: Launcher,
+    turns: bool,
 ) -> Iterator[tuple[Place, ...]]:
-    return layouts([wish(config, gpu_count, launcher) for config in configs], gpu_count, turns)
+    wishes = [wish(config, size, gpu_count, launcher) for config, size in zip(configs, sizes, strict=True)]
+    return layouts(wishes, gpu_count, turns)

@@ -87,6 +87,8 @@ def given_devices(side: str, given: Any, gpu_count: int, launcher: Launcher) -> 
             f"{side}_devices={given} names a GPU that does not exist: this process can use {gpu_count} "
             f"GPU{'s' * (gpu_count != 1)}. Give numbers from 0 to {gpu_count - 1}."
         )
+    if len(set(map(int, found))) < len(found):
+        raise ArgumentError(f"{side}_devices={given} names a GPU twice. Give each number once.")
     return tuple(map(int, found))
 
 

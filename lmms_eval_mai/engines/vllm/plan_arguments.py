@@ -16,7 +16,10 @@ AUTOMATIC_CONTEXTS = (-1, "auto")
 """Values of `max_model_len` with which vLLM chooses the context itself."""
 
 
-def wish(config: EngineConfig, gpu_count: int, launcher: Launcher) -> Wish:
+DIVISIONS = ("tensor_parallel_size", *COPIES)
+
+
+def wish(config: EngineConfig, size: ModelSize | None, gpu_count: int, launcher: Launcher) -> Wish:
     """Return the GPUs and the division of an engine that the user gave. Raises `ArgumentError`."""
     given = config.arguments
     devices = given_devices(config.side, given.get("devices"), gpu_count, launcher)
@@ -25,7 +28,25 @@ def wish(config: EngineConfig, gpu_count: int, launcher: Launcher) -> Wish:
     copies = 1
     for name in COPIES:
         copies *= whole_number(given, name) or 1
-    return Wish(devices, whole_number(given, "tensor_parallel_size"), copies)
+    found = Wish(devices, whole_number(given, "tensor_parallel_size"), copies, None if size is None else size.heads)
+    _check_division(config, found)
+    return found
+
+
+def _check_division(config: EngineConfig, wish: Wish) -> None:
+    """Refuse a division of an engine that its GPUs or its attention heads do not allow. Raises `ArgumentError`."""
+    side, devices = config.side, wish.devices
+    needed = (wish.tensor_parallel or 1) * wish.copies
+    if devices is not None and needed > len(devices):
+        given = ", ".join(f"{name}={config.arguments[name]}" for name in DIVISIONS if config.arguments.get(name))
+        has = "each rank has 1" if config.arguments.get("devices") is None else f"{side}_devices names {len(devices)}"
+        raise ArgumentError(f"The {side} engine needs {needed} GPUs ({given}), but {has}.")
+    parts = wish.tensor_parallel or (len(devices) // wish.copies if devices else 1)
+    if wish.heads is not None and wish.heads % parts:
+        cause = (
+            f"tensor_parallel_size={parts}" if wish.tensor_parallel else f"{side}_devices with {parts} GPUs per copy"
+        )
+        raise ArgumentError(f"{cause} does not divide the {wish.heads} attention heads of {config.model}.")
 
 
 def request(config: EngineConfig, size: ModelSize, place: Place) -> Request:

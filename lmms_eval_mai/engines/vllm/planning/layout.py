@@ -24,6 +24,8 @@ class Wish:
     tensor_parallel: int | None = None
     copies: int = 1
     """Product of all other ways to divide an engine: pipeline stages, replicas."""
+    heads: int | None = None
+    """Attention heads, which tensor parallelism must divide. None: unknown."""
 
 
 def layouts(wishes: Sequence[Wish], gpu_count: int, turns: bool) -> Iterator[tuple[Place, ...]]:
@@ -55,7 +57,7 @@ def _sizes(wish: Wish, gpu_count: int) -> list[int]:
         return [wish.tensor_parallel] if wish.tensor_parallel * wish.copies <= gpu_count else []
     if wish.devices is not None:
         return [max(1, len(wish.devices) // wish.copies)]
-    return [size for size in TENSOR_PARALLEL if size * wish.copies <= gpu_count]
+    return [size for size in TENSOR_PARALLEL if size * wish.copies <= gpu_count and (wish.heads or size) % size == 0]
 
 
 def _apart(wishes: Sequence[Wish], sizes: tuple[int, int], gpu_count: int) -> Iterator[tuple[Place, ...]]:

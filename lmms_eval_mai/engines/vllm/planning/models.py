@@ -38,6 +38,8 @@ class ModelSize:
     vision: VisionSize
     kv_number_bytes: int = BYTES_PER_NUMBER
     """Bytes of one number in the KV cache."""
+    heads: int | None = None
+    """Attention heads. Tensor parallelism must divide them; a key-value head may be on several GPUs. None: unknown."""
     quantized: bool = False
     """Whether the checkpoint's weights have fewer than 16 bits."""
 
@@ -71,6 +73,7 @@ def model_size(config: Mapping[str, Any], weight_bytes: int, max_pixels: int | N
             hidden_size=text["hidden_size"],
             vocabulary=text["vocab_size"],
             max_context=text["max_position_embeddings"],
+            heads=heads,
             quantized=bool(config.get("quantization_config")),
             vision=_qwen_vision(vision, max_pixels)
             if "spatial_merge_size" in vision
