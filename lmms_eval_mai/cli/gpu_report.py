@@ -45,7 +45,7 @@ def describe(config: Config, gpus: Sequence[Gpu], launcher: Launcher, mps: bool 
     if plan is None:
         return ["The size of a model is unknown, so there is no plan. Download the models first."]
     advice = [*notes(plan), *_given_samples(config), *_idle(config, configs, gpus, launcher, plan)]
-    if not mps and not plan.turns and _shares_a_gpu(plan):
+    if not mps and not plan.turns and plan.shares_a_gpu():
         advice.append(f"The models share a GPU. {MPS_HINT}")
     advice += [
         f"The {one.side} model is not part of the plan, because its engine is {one.engine}."
@@ -74,10 +74,6 @@ def machine(gpus: Sequence[Gpu]) -> str:
 def _given_samples(config: Config) -> Iterator[str]:
     if config.max_open_samples is not None:
         yield f"max_open_samples={config.max_open_samples} is given and is used instead."
-
-
-def _shares_a_gpu(plan: Plan) -> bool:
-    return len(plan.engines) == 2 and bool(set(plan.engines[0].request.gpus) & set(plan.engines[1].request.gpus))
 
 
 def _idle(
@@ -125,7 +121,7 @@ def _replicas(config: Config, configs: Sequence[EngineConfig], gpus: Sequence[Gp
             found = pair_plan([*rest, replicated], gpus, Launcher(), config.sleep)
         except (ArgumentError, ValueError):
             continue
-        if found is None or (_shares_a_gpu(found) and not _shares_a_gpu(plan)):
+        if found is None or (found.shares_a_gpu() and not plan.shares_a_gpu()):
             continue
         pairs = zip(found.engines, plan.engines, strict=True)
         if all(new.limits.context >= old.limits.context for new, old in pairs):

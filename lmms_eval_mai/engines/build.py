@@ -28,20 +28,22 @@ OPTIONS: dict[str, str] = {
 def build(config: EngineConfig, other: EngineConfig | None = None, sleep: bool = False) -> Engine:
     """Return an engine that is not started yet. Raises `ArgumentError`.
 
-    `other`: the second engine of the pair, if it runs on this machine at the same time. `sleep`: the two engines
-    share one GPU, and one of them sleeps (`time_sharing.py`).
+    `other`: the second engine of the pair, if it runs on this machine. `sleep`: the two engines take turns on one GPU,
+    and one of them sleeps (`time_sharing.py`).
     """
     if sleep:
         configs = (config,) if other is None else (config, other)
         check_host_memory(configs, available_bytes(), Launcher.from_environment().ranks)
-        config = dataclasses.replace(
-            config, arguments={**SLEEP_ARGUMENTS, **config.arguments, "enable_sleep_mode": True}
-        )
-        other = None  # an engine that is awake has the GPU to itself
+        config = _that_sleeps(config)
+        other = None if other is None else _that_sleeps(other)
     if other is not None and other.engine != "vllm":
         other = None
     engine: Engine = _load(ENGINES[config.engine]).from_config(config, other)
     return engine
+
+
+def _that_sleeps(config: EngineConfig) -> EngineConfig:
+    return dataclasses.replace(config, arguments={**SLEEP_ARGUMENTS, **config.arguments, "enable_sleep_mode": True})
 
 
 def argument_names(kind: str) -> frozenset[str] | None:

@@ -13,7 +13,6 @@ from lmms_eval_mai.engines.vllm.model_sizes import size_of
 from lmms_eval_mai.engines.vllm.placement import Launcher, environment, given_devices, gpu_of_rank
 from lmms_eval_mai.engines.vllm.planning.gpus import Gpu, parse_gpus
 from lmms_eval_mai.engines.vllm.planning.known_models import known_models
-from lmms_eval_mai.engines.vllm.planning.layout import Wish, layouts
 from lmms_eval_mai.engines.vllm.planning.models import ModelSize
 from lmms_eval_mai.errors import ArgumentError
 
@@ -113,38 +112,15 @@ def test_given_tensor_parallelism_takes_so_many_gpus() -> None:
         placed("2xH100", tensor_parallel_size=4)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "ranks", "words"),
-    [
-        (
-            {"tensor_parallel_size": 2},
-            2,
-            r"The small engine needs 2 GPUs \(tensor_parallel_size=2\), but each rank has 1",
-        ),
-        ({"small_devices": 0, "small_tensor_parallel_size": 2}, 1, "but small_devices names 1"),
-        ({"large_devices": [0, 1], "large_tensor_parallel_size": 2, "large_data_parallel_size": 2}, 1, "needs 4 GPUs"),
-        ({"large_devices": [0, 0]}, 1, r"large_devices=\[0, 0\] names a GPU twice"),
-        ({"large_tensor_parallel_size": 3}, 1, "tensor_parallel_size=3 does not divide the 32 attention heads"),
-        ({"large_devices": [0, 1, 2]}, 1, "large_devices with 3 GPUs per copy does not divide the 32 attention heads"),
-    ],
-)
-def test_division_that_the_gpus_or_the_heads_do_not_allow_is_refused(
-    arguments: dict[str, Any], ranks: int, words: str
-) -> None:
-    launcher = Launcher(ranks, 1) if ranks > 1 else ALONE
-    with pytest.raises(ArgumentError, match=words):
-        placed("4xH100", launcher=launcher, **arguments)
-
-
-def test_planned_division_divides_the_attention_heads() -> None:
-    wish = Wish(heads=14)
-    assert [one[0].tensor_parallel for one in layouts([wish], 8, turns=False)] == [1, 2]
-
-
 def test_models_that_take_turns_are_on_the_same_gpu() -> None:
-    configs = engines((QWEN.format("2B"), QWEN.format("8B")))
-    found = [on_gpus([config], parse_gpus("2x40GiB"), ALONE, True)[config.side] for config in configs]
-    assert [one.place.gpus for one in found] == [(0,), (0,)]
+    assert places("2x40GiB", turns=True) == [(0,), (0,)]
+
+
+def test_memory_of_a_sleeping_model_is_kept_free_only_on_a_gpu_that_both_models_use() -> None:
+    apart = {"small_devices": 0, "large_devices": 1}
+    shares = [one.share for one in placed("2x24GiB", turns=True, **apart).values()]
+    assert shares == [one.share for one in placed("2x24GiB", **apart).values()]
+    assert placed("24GiB", turns=True)["large"].share < shares[1]
 
 
 def test_pair_of_a_rank_runs_on_the_gpu_of_the_same_number() -> None:
@@ -272,41 +248,3 @@ def test_weights_in_32_bits_on_the_disk_count_as_loaded_and_quantized_ones_as_th
         assert size is not None
         assert size.weight_bytes == known_models()[QWEN.format("2B")].weight_bytes * share
         assert size.quantized == ("quantization_config" in changes)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *(("max_model_len", value) for value in ("abc", 0, -2, True)),
-        *(("max_num_seqs", value) for value in (0, -1, 1.5)),
-        *((f"{name}_parallel_size", value) for name in ("tensor", "data", "pipeline") for value in (0, -1)),
-        *(("gpu_memory_utilization", value) for value in (90, 0, -0.1, True, "abc", float("nan"))),
-        ("max_num_batched_tokens", 0),
-        ("kv_cache_memory_bytes", -1),
-    ],
-)
-def test_argument_that_is_out_of_range_is_named(name: str, value: Any) -> None:
-    with pytest.raises(ArgumentError, match=rf"^{name}={value} is invalid: expected a "):
-        placed("4xH100", **{name: value})
-
-
-@pytest.mark.parametrize("limit", [{"max_pixels": -5}, {"max_pixels": 0}, {"size": {"longest_edge": -5}}])
-def test_limit_of_pixels_that_is_out_of_range_is_named(limit: dict[str, Any]) -> None:
-    with pytest.raises(ArgumentError, match=r"^(max_pixels|longest_edge)=(-5|0) is invalid"):
-        placed("H100", mm_processor_kwargs=limit)
-
-
-@pytest.mark.parametrize("automatic", [-1, -1.0, "auto"])
-def test_context_that_vllm_chooses_is_planned_as_if_it_was_not_given(automatic: Any) -> None:
-    plans = [placed("RTX5090", **given)["large"].plan for given in ({}, {"max_model_len": automatic})]
-    assert plans[0] is not None and plans[0] == plans[1]
-
-
-def test_numbers_may_be_texts_or_floats() -> None:
-    plan = placed("H100", max_model_len="16384", max_num_seqs=64.0)["large"].plan
-    assert plan is not None and (plan.limits.context, plan.limits.max_num_seqs) == (16_384, 64)
-
-
-def test_max_num_seqs_is_at_most_the_given_number_of_tokens_in_one_step() -> None:
-    plan = placed("H100", max_num_batched_tokens=256)["large"].plan
-    assert plan is not None and (plan.limits.max_num_seqs, plan.limits.max_num_batched_tokens) == (256, 256)

@@ -63,7 +63,9 @@ def _configure(config: EngineConfig, other: EngineConfig | None, platform: Platf
         if not model_config.is_multimodal_model:
             raise text_only_error(config.side, config.model, model_config.architectures)
         vllm_arguments.set_defaults(engine_args, config, model_config, platform)
-        workers = placement.worker_count(engine_args) * (2 if other is not None else 1)
+        # An engine that is awake has its GPUs to itself.
+        awake_too = None if config.arguments.get("enable_sleep_mode") else other
+        workers = placement.worker_count(engine_args) * (2 if awake_too is not None else 1)
         gpus, other_gpus = (None if one is None else one.place.gpus for one in (own, others))
         environment = placement.environment(gpus, workers, platform)
     if quiet:
@@ -75,7 +77,7 @@ def _configure(config: EngineConfig, other: EngineConfig | None, platform: Platf
         vllm_config=_vllm_config(engine_args, environment),
         environment=environment,
         description=_description(engine_args, str(model_config.dtype), own),
-        starts_alone=memory.starts_alone(config, other, gpus, other_gpus, platform),
+        starts_alone=memory.starts_alone(config, awake_too, gpus, other_gpus, platform),
         image_cache_gib=image_cache_gib,
         planned_identity={} if plan is None else vllm_arguments.planned_identity(config, plan),
         open_samples=None if plan is None else plan.open_samples,

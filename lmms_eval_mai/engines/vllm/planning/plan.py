@@ -101,6 +101,10 @@ class Plan:
     turns: bool
     """Whether the engines take turns on their GPUs (`sleep=true`)."""
 
+    def shares_a_gpu(self) -> bool:
+        """Return whether two engines have a GPU in common."""
+        return len(self.engines) == 2 and bool(set(self.engines[0].request.gpus) & set(self.engines[1].request.gpus))
+
     @property
     def open_samples(self) -> int:
         """Samples that should be open at the same time, so that no engine waits for work."""

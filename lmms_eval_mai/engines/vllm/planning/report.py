@@ -52,10 +52,10 @@ def notes(plan: Plan) -> Iterator[str]:
         )
     if plan.turns:
         weights = sum(engine.request.size.weight_bytes for engine in plan.engines)
-        yield (
-            "The models take turns on the GPU. The one that waits is in the machine's memory, which needs about "
-            f"{_gib(weights)} for both."
-        )
+        turns = "The models take turns on the GPU."
+        if not plan.shares_a_gpu():
+            turns = "The models take turns, although each has its own GPU: they are faster without sleep=true."
+        yield (f"{turns} The one that waits is in the machine's memory, which needs about {_gib(weights)} for both.")
 
 
 def numbers(gpus: Sequence[int]) -> str:

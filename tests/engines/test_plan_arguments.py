@@ -1,0 +1,90 @@
+"""The user's arguments that decide the plan of the GPU memory: their ranges, and the division of an engine."""
+
+from typing import Any
+
+import pytest
+
+from lmms_eval_mai.engines.base import SIDES, EngineConfig
+from lmms_eval_mai.engines.vllm.gpu_plan import OnGpus, on_gpus
+from lmms_eval_mai.engines.vllm.placement import Launcher
+from lmms_eval_mai.engines.vllm.planning.gpus import parse_gpus
+from lmms_eval_mai.engines.vllm.planning.layout import Wish, layouts
+from lmms_eval_mai.errors import ArgumentError
+
+ALONE = Launcher()
+
+
+def placed(gpus: str, launcher: Launcher = ALONE, **arguments: Any) -> dict[Any, OnGpus]:
+    """Return where the 2B and the 8B model of Qwen3-VL run. `small_x`, `large_x` and `x` are given to one or both."""
+    found = []
+    for side, size in zip(SIDES, ("2B", "8B"), strict=True):
+        other = "large_" if side == "small" else "small_"
+        own = {key.removeprefix(f"{side}_"): value for key, value in arguments.items() if not key.startswith(other)}
+        found.append(EngineConfig(side, "vllm", f"Qwen/Qwen3-VL-{size}-Instruct", own))
+    return on_gpus(found, parse_gpus(gpus), launcher, False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ranks", "words"),
+    [
+        (
+            {"tensor_parallel_size": 2},
+            2,
+            r"The small engine needs 2 GPUs \(tensor_parallel_size=2\), but each rank has 1",
+        ),
+        ({"small_devices": 0, "small_tensor_parallel_size": 2}, 1, "but small_devices names 1"),
+        ({"large_devices": [0, 1], "large_tensor_parallel_size": 2, "large_data_parallel_size": 2}, 1, "needs 4 GPUs"),
+        ({"large_devices": [0, 0]}, 1, r"large_devices=\[0, 0\] names a GPU twice"),
+        ({"large_tensor_parallel_size": 3}, 1, "tensor_parallel_size=3 does not divide the 32 attention heads"),
+        ({"large_devices": [0, 1, 2]}, 1, "large_devices with 3 GPUs per copy does not divide the 32 attention heads"),
+    ],
+)
+def test_division_that_the_gpus_or_the_heads_do_not_allow_is_refused(
+    arguments: dict[str, Any], ranks: int, words: str
+) -> None:
+    launcher = Launcher(ranks, 1) if ranks > 1 else ALONE
+    with pytest.raises(ArgumentError, match=words):
+        placed("4xH100", launcher=launcher, **arguments)
+
+
+def test_planned_division_divides_the_attention_heads() -> None:
+    wish = Wish(heads=14)
+    assert [one[0].tensor_parallel for one in layouts([wish], 8, turns=False)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("max_model_len", value) for value in ("abc", 0, -2, True)),
+        *(("max_num_seqs", value) for value in (0, -1, 1.5)),
+        *((f"{name}_parallel_size", value) for name in ("tensor", "data", "pipeline") for value in (0, -1)),
+        *(("gpu_memory_utilization", value) for value in (90, 0, -0.1, True, "abc", float("nan"))),
+        ("max_num_batched_tokens", 0),
+        ("kv_cache_memory_bytes", -1),
+    ],
+)
+def test_argument_that_is_out_of_range_is_named(name: str, value: Any) -> None:
+    with pytest.raises(ArgumentError, match=rf"^{name}={value} is invalid: expected a "):
+        placed("4xH100", **{name: value})
+
+
+@pytest.mark.parametrize("limit", [{"max_pixels": -5}, {"max_pixels": 0}, {"size": {"longest_edge": -5}}])
+def test_limit_of_pixels_that_is_out_of_range_is_named(limit: dict[str, Any]) -> None:
+    with pytest.raises(ArgumentError, match=r"^(max_pixels|longest_edge)=(-5|0) is invalid"):
+        placed("H100", mm_processor_kwargs=limit)
+
+
+@pytest.mark.parametrize("automatic", [-1, -1.0, "auto"])
+def test_context_that_vllm_chooses_is_planned_as_if_it_was_not_given(automatic: Any) -> None:
+    plans = [placed("RTX5090", **given)["large"].plan for given in ({}, {"max_model_len": automatic})]
+    assert plans[0] is not None and plans[0] == plans[1]
+
+
+def test_numbers_may_be_texts_or_floats() -> None:
+    plan = placed("H100", max_model_len="16384", max_num_seqs=64.0)["large"].plan
+    assert plan is not None and (plan.limits.context, plan.limits.max_num_seqs) == (16_384, 64)
+
+
+def test_max_num_seqs_is_at_most_the_given_number_of_tokens_in_one_step() -> None:
+    plan = placed("H100", max_num_batched_tokens=256)["large"].plan
+    assert plan is not None and (plan.limits.max_num_seqs, plan.limits.max_num_batched_tokens) == (256, 256)
