@@ -15,6 +15,7 @@ from lmms_eval_mai.engines.vllm import configuration, machine_checks
 from lmms_eval_mai.engines.vllm.gpu_plan import OnGpus, pair_plan
 from lmms_eval_mai.engines.vllm.nvml import visible_gpus
 from lmms_eval_mai.engines.vllm.placement import Launcher
+from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.run.config import Config, parse
 
 MODELS = {f"{side}": f"Qwen/Qwen3-VL-{size}-Instruct" for side, size in (("small", "2B"), ("large", "8B"))}
@@ -96,3 +97,12 @@ def test_doctor_shows_that_turns_on_different_gpus_have_no_use(monkeypatch: pyte
         gpu_report.describe(config(sleep=True, small_devices=0, large_devices=1), visible_gpus(), Launcher())
     )
     assert "faster without sleep=true" in " ".join(text.split()) and "on the GPU." not in text
+
+
+@pytest.mark.parametrize("visible", ["", "-1"])
+def test_vllm_for_gpus_is_refused_if_no_gpu_is_visible(visible: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    install((H100,), monkeypatch)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr("vllm.platforms.current_platform", SimpleNamespace(device_count=lambda: 0))
+    with pytest.raises(ArgumentError, match="this process can see none: check CUDA_VISIBLE_DEVICES"):
+        of_run(config(), "small")

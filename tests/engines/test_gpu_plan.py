@@ -147,6 +147,14 @@ def test_gpus_of_an_engine_have_the_numbers_of_nvidia_smi(monkeypatch: pytest.Mo
     assert (found["CUDA_VISIBLE_DEVICES"], found["CUDA_DEVICE_ORDER"]) == ("1,3", "PCI_BUS_ID")
 
 
+def test_gpus_of_amd_have_the_same_numbers_in_both_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "3,1")
+    for cuda in ("3,1", ""):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", cuda)
+        found = environment((1,), 1, "cuda")
+        assert found["CUDA_VISIBLE_DEVICES"] == found["HIP_VISIBLE_DEVICES"] == "1"
+
+
 def test_ranks_that_would_share_a_gpu_are_refused() -> None:
     last_of_three = Launcher(ranks=3, rank=2)
     with pytest.raises(ArgumentError, match="small_devices=0 would give the same GPUs to all 3 ranks"):

@@ -91,6 +91,10 @@ def _on_gpus(
     """Return where this engine and the other one run. None: on the CPU, or there is no other engine."""
     gpus, launcher = placement.visible_gpus(platform), Launcher.from_environment()
     configs = sorted((one for one in (config, other) if one is not None), key=lambda one: SIDES.index(one.side))
+    if not gpus and platform == "cuda":
+        raise ArgumentError(
+            "engine=vllm is built for GPUs, and this process can see none: check CUDA_VISIBLE_DEVICES and `nvidia-smi`."
+        )
     if not gpus:
         for one in configs:
             placement.given_devices(one.side, one.arguments.get("devices"), 0, launcher)

@@ -142,9 +142,11 @@ def environment(gpus: tuple[int, ...] | None, workers: int, platform: Platform) 
     # vLLM forks by default. A process with threads, which may hold another engine's locks, must not be forked.
     variables = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
     if gpus is not None:
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES") or os.environ.get("HIP_VISIBLE_DEVICES")
         numbers = visible.split(",") if visible else None
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(numbers[gpu] if numbers else str(gpu) for gpu in gpus)
+        if os.environ.get("HIP_VISIBLE_DEVICES"):  # AMD's GPUs; vLLM refuses to start if the two differ
+            variables["HIP_VISIBLE_DEVICES"] = variables["CUDA_VISIBLE_DEVICES"]
         # The plan has NVML's numbers, as `nvidia-smi`. CUDA's default numbers begin with the fastest GPU.
         variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     return variables | _loading_threads(workers)
