@@ -2,11 +2,15 @@
 crash."""
 
 import asyncio
+import contextlib
 import gc
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,11 +22,12 @@ from support.engines import Running, make_image, prompt, question
 
 from lmms_eval_mai.engines.base import Call, Message, Prompt, Sampling
 from lmms_eval_mai.engines.build import build
+from lmms_eval_mai.engines.vllm import renderer_process, shared_memory
 from lmms_eval_mai.engines.vllm import renderer_processes as module
-from lmms_eval_mai.engines.vllm import shared_memory
 from lmms_eval_mai.engines.vllm.errors import sample_error
 from lmms_eval_mai.engines.vllm.placement import renderer_processes
 from lmms_eval_mai.engines.vllm.renderer import Renderer
+from lmms_eval_mai.engines.vllm.renderer_process import RendererProcess, RendererStopped
 from lmms_eval_mai.engines.vllm.renderer_processes import RendererProcesses
 from lmms_eval_mai.engines.vllm.renderer_sharing import with_image_cache
 from lmms_eval_mai.errors import ArgumentError, PromptTooLong, SampleError, UnreadableImage
@@ -174,6 +179,45 @@ def test_prompts_of_a_process_that_does_not_start_are_rendered_in_this_process(
     messages = question(1).messages
     assert plain(engine.loop.run(alone.render(messages))) == plain(engine.loop.run(in_this_process.render(messages)))
     engine.loop.run(alone.clear_caches())
+
+
+class ChildWithoutAnswers:
+    """Stands for a renderer process that loads its configuration and answers no prompt."""
+
+    def __init__(self) -> None:
+        self.channel, self._other_end = shared_memory.socket_pair()
+        self.configuration_answer: Any = None
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(EOFError, OSError):
+            shared_memory.receive(self._other_end)
+            shared_memory.send(self._other_end, self.configuration_answer)
+            while True:
+                shared_memory.receive(self._other_end)
+
+    def kill(self) -> None:
+        with contextlib.suppress(OSError):
+            self._other_end.shutdown(socket.SHUT_RDWR)
+
+    def exit_reason(self) -> str:
+        return "test"
+
+
+def test_close_ends_all_prompts_of_a_renderer_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(renderer_process, "RendererChild", ChildWithoutAnswers)
+    process = RendererProcess()
+    process.configure({}).result(10)
+    jobs = [process.render(question(number).messages) for number in range(6)]
+    assert jobs[5].cancel()  # its caller does not wait any more
+    clearing = process.clear_cache()
+    while not process._sent:
+        time.sleep(0.001)
+    process.close()
+    for job in (*jobs[:5], process.render(question(6).messages)):
+        with pytest.raises(RendererStopped, match="was closed"):
+            job.result(0)
+    assert clearing.result(0) is None and process.clear_cache().result(0) is None
 
 
 def test_processes_started_ahead_are_closed_if_no_engine_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ ATTEMPTS = 2
 failed ones."""
 KNOWN_IMAGES = 100_000
 """Names of images that this side remembers as prepared."""
+CLOSED = "The renderer process was closed."
 
 
 class RendererCrashed(Exception):
@@ -34,7 +35,7 @@ class RendererCrashed(Exception):
 
 
 class RendererStopped(Exception):
-    """Raised for all prompts of a renderer process that cannot be started again."""
+    """Raised for all prompts of a renderer process that was closed or cannot be started again."""
 
 
 @dataclass(eq=False)
@@ -96,13 +97,17 @@ class RendererProcess:
         return self._submit(_Job(None))
 
     def _submit(self, job: _Job) -> "Future[Any]":
-        self._jobs.put(job)
+        with self._lock:
+            if not self._closed:
+                self._jobs.put(job)
+                return job.future
+        _refuse(job, CLOSED)
         return job.future
 
     def close(self) -> None:
         """End the process and the thread. Returns when both have ended."""
         with self._lock:
-            self._closed = True
+            self._closed = True  # from now on, `_submit` puts no job into the queue
             self._child.kill()
         self._jobs.put(None)
         if self._thread not in (None, threading.current_thread()):  # garbage may be collected in any thread
@@ -119,11 +124,19 @@ class RendererProcess:
                 self._step()
             except (EOFError, ConnectionError):
                 self._recover()
+        self._end(CLOSED)
+
+    def _end(self, reason: str) -> None:
+        """Free the memory and end all jobs. `_closed` is set, so no job can follow."""
         for job in self._sent:
             self._spare.put(job.memory)
         self._spare.close()
         for job in (*self._sent, *self._again):
-            job.future.set_exception(RendererStopped("The renderer process was closed."))
+            _refuse(job, reason)
+        while not self._jobs.empty():
+            waiting = self._jobs.get()
+            if waiting is not None and waiting.future.set_running_or_notify_cancel():
+                _refuse(waiting, reason)
 
     def _step(self) -> None:
         """Send the next job, or receive an answer if there is no job or enough are sent."""
@@ -144,10 +157,7 @@ class RendererProcess:
 
     def _send(self, job: _Job) -> None:
         if self._stopped:
-            if job.messages is None:
-                job.future.set_result(None)
-            else:
-                job.future.set_exception(RendererStopped("The renderer process cannot be started again."))
+            _refuse(job, "The renderer process cannot be started again.")
             return
         self._sent.append(job)
         try:
@@ -252,6 +262,14 @@ class RendererProcess:
                 self._child.channel.close()
                 self._child = RendererChild()
             return not self._closed
+
+
+def _refuse(job: _Job, reason: str) -> None:
+    """End a job that the process will not do. Without the process there is no cache to empty."""
+    if job.messages is None:
+        job.future.set_result(None)
+    else:
+        job.future.set_exception(RendererStopped(reason))
 
 
 def _sent_part(part: Any, known: set[str]) -> Any:
