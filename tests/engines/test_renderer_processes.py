@@ -220,6 +220,46 @@ def test_close_ends_all_prompts_of_a_renderer_process(monkeypatch: pytest.Monkey
     assert clearing.result(0) is None and process.clear_cache().result(0) is None
 
 
+class NotReadable:
+    """Raises an error when it is read from a pickle."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return int, ("not a number",)
+
+
+class ChildWithBrokenStart(ChildWithoutAnswers):
+    def __init__(self) -> None:
+        super().__init__()
+        self.configuration_answer = NotReadable()
+
+
+def test_renderer_process_with_an_unreadable_first_answer_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(renderer_process, "RendererChild", ChildWithBrokenStart)
+    process = RendererProcess()
+    process.configure({}).result(10)
+    with pytest.raises(RendererStopped, match="cannot be started again"):
+        process.render(question(1).messages).result(10)
+    process.close()
+
+
+@pytest.mark.parametrize("failing", ["_load", "_step"])
+def test_unexpected_error_in_the_thread_of_a_renderer_process_ends_its_prompts(
+    monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    def fail(*args: Any, **options: Any) -> None:
+        raise RuntimeError("unexpected")
+
+    monkeypatch.setattr(renderer_process, "RendererChild", ChildWithoutAnswers)
+    monkeypatch.setattr(RendererProcess, failing, fail)
+    process = RendererProcess()
+    process.configure({}).result(10)
+    first = process.render(question(1).messages)
+    for job in (first, process.render(question(2).messages)):
+        with pytest.raises(RendererStopped, match=r"unexpected|was closed"):
+            job.result(10)
+    process.close()
+
+
 def test_processes_started_ahead_are_closed_if_no_engine_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:
     gc.collect()
     with module.started_ahead(2):

@@ -35,7 +35,7 @@ class RendererCrashed(Exception):
 
 
 class RendererStopped(Exception):
-    """Raised for all prompts of a renderer process that was closed or cannot be started again."""
+    """Raised for all prompts of a renderer process that has ended and is not started again."""
 
 
 @dataclass(eq=False)
@@ -117,17 +117,31 @@ class RendererProcess:
     # --- the thread -------------------------------------------------------------------------------------
 
     def _run(self, ready: "Future[None]") -> None:
-        self._load(start=False)
-        ready.set_result(None)
+        reason = CLOSED
+        try:
+            self._load(start=False)
+            ready.set_result(None)
+            self._work()
+        except Exception as error:  # without this thread, no job would end
+            reason = f"The thread of a renderer process failed: {error_text(error)}"
+            logger.warning(f"{reason}. The main process renders its prompts, which is slower.")
+        finally:
+            self._end(reason)
+            if not ready.done():
+                ready.set_result(None)
+
+    def _work(self) -> None:
         while not self._closed:
             try:
                 self._step()
             except (EOFError, ConnectionError):
                 self._recover()
-        self._end(CLOSED)
 
     def _end(self, reason: str) -> None:
-        """Free the memory and end all jobs. `_closed` is set, so no job can follow."""
+        """End the process and all jobs, and free the memory."""
+        with self._lock:
+            self._closed = True
+            self._child.kill()
         for job in self._sent:
             self._spare.put(job.memory)
         self._spare.close()
@@ -250,7 +264,7 @@ class RendererProcess:
         except (EOFError, ConnectionError):
             self._child.kill()
             return self._child.exit_reason()
-        except OSError as error:
+        except Exception as error:  # no memory or descriptors left, or an answer that cannot be read
             return error_text(error)
         return error_text(answer.error) if isinstance(answer, Failed) else None
 
