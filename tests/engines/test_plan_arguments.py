@@ -88,3 +88,25 @@ def test_numbers_may_be_texts_or_floats() -> None:
 def test_max_num_seqs_is_at_most_the_given_number_of_tokens_in_one_step() -> None:
     plan = placed("H100", max_num_batched_tokens=256)["large"].plan
     assert plan is not None and (plan.limits.max_num_seqs, plan.limits.max_num_batched_tokens) == (256, 256)
+
+
+def test_pipeline_stages_hold_a_part_of_the_weights_and_of_the_kv_cache_each() -> None:
+    whole, half = (
+        placed("2x80GiB", devices=[0, 1], **{f"{name}_parallel_size": 2})["large"].plan for name in ("data", "pipeline")
+    )
+    assert whole is not None and half is not None
+    assert whole.terms.weights // 2 < half.terms.weights < 0.6 * whole.terms.weights
+    assert half.terms.one_sequence * 2 == whole.terms.one_sequence
+    assert placed("3x16GiB", large_pipeline_parallel_size=2)["large"].place.gpus == (1, 2)
+
+
+@pytest.mark.parametrize("unknown", [{"cpu_offload_gb": 4}, {"quantization": "bitsandbytes"}])
+def test_arguments_whose_memory_is_unknown_have_no_plan(unknown: dict[str, Any]) -> None:
+    assert [one.plan for one in placed("H100", **unknown).values()] == [None, None]
+    assert placed("H100", cpu_offload_gb=0)["large"].plan is not None
+
+
+def test_gpu_of_its_own_is_not_advised_for_a_model_that_fits_only_in_stages() -> None:
+    with pytest.raises(ArgumentError) as raised:
+        placed("2x16GiB", large_pipeline_parallel_size=2)
+    assert "sleep=true" in str(raised.value) and "small_devices" not in str(raised.value)

@@ -17,13 +17,19 @@ BYTES_OF_DTYPES = {"float32": 4, "float": 4, "half": 2, "float16": 2, "bfloat16"
 FP8_SHARE = 0.6
 """Size of weights in 8 bits relative to 16 bits. The vision tower and the embeddings, about a fifth, stay in 16."""
 
+PLANNED_QUANTIZATIONS = (None, "fp8", "awq", "awq_marlin", "gptq", "gptq_marlin", "compressed-tensors")
+"""Values of `quantization` whose weights are known: 8 bits, or as they are on the disk. Others, such as bitsandbytes,
+change the weights while they load."""
+
 
 def size_of(config: EngineConfig) -> ModelSize | None:
     """Return the sizes of a model with the user's types of weights and KV cache. None: unknown."""
+    given = config.arguments
+    if given.get("cpu_offload_gb") or given.get("quantization") not in PLANNED_QUANTIZATIONS:
+        return None
     size = known_models().get(config.model) or _checkpoint_size(config)  # a known model needs no request to the hub
     if size is None:
         return None
-    given = config.arguments
     number_bytes = BYTES_OF_DTYPES.get(str(given.get("dtype")), 2)
     kv_bytes = 1 if str(given.get("kv_cache_dtype", "auto")).startswith("fp8") else number_bytes
     weights = size.weight_bytes

@@ -59,6 +59,7 @@ def request(config: EngineConfig, size: ModelSize, place: Place) -> Request:
         size=size,
         gpus=place.gpus,
         tensor_parallel=place.tensor_parallel,
+        stages=whole_number(given, "pipeline_parallel_size") or 1,
         context=None if automatic else whole_number(given, "max_model_len"),
         share=_share(given),
         # vLLM takes 0 as not given.

@@ -101,7 +101,8 @@ def _same_models(gpus: Sequence[Gpu], requests: Sequence[Request]) -> Iterator[A
     turns_fit = False
     if can_take_turns:
         apart = [
-            dataclasses.replace(request, gpus=(index,), tensor_parallel=1) for index, request in enumerate(requests)
+            dataclasses.replace(request, gpus=(index,), tensor_parallel=1, stages=1)
+            for index, request in enumerate(requests)
         ]
         if len(gpus) > 1 and isinstance(plan(gpus, apart), Plan):
             separate = "small_devices=0,large_devices=1"

@@ -57,27 +57,32 @@ class Limits:
     """Tokens in one step."""
     tensor_parallel: int = 1
     enforce_eager: bool = False
+    stages: int = 1
+    """Pipeline stages, each with a part of the layers."""
 
 
 def terms(model: ModelSize, limits: Limits) -> Terms:
     """Return the memory terms of one engine on each of its GPUs."""
     per_sequence_bytes = model.vocabulary * 4  # logits in float32
+    # The first and the last stage also hold the embeddings or the output layer.
+    outside_layers = model.vocabulary * model.hidden_size * BYTES_PER_NUMBER if limits.stages > 1 else 0
+    stage_weights = min(model.weight_bytes, model.weight_bytes // limits.stages + outside_layers)
     return Terms(
-        weights=model.weight_bytes // limits.tensor_parallel,
+        weights=stage_weights // limits.tensor_parallel,
         vision_peak=vision_peak_bytes(model, limits),
         buffers=BUFFER_BYTES + limits.max_num_seqs * per_sequence_bytes,
         graphs=0 if limits.enforce_eager else GRAPH_BYTES,
-        one_sequence=one_sequence_bytes(model, limits.context, limits.tensor_parallel),
+        one_sequence=one_sequence_bytes(model, limits.context, limits.tensor_parallel, stages=limits.stages),
     )
 
 
 def one_sequence_bytes(
-    model: ModelSize, context: int, tensor_parallel: int = 1, block_tokens: int = BLOCK_TOKENS
+    model: ModelSize, context: int, tensor_parallel: int = 1, block_tokens: int = BLOCK_TOKENS, stages: int = 1
 ) -> int:
     """Return the smallest KV cache that takes one sequence of full length: its blocks, and the block that vLLM keeps
     empty (v1/core/kv_cache_utils.py, `get_kv_cache_configs`)."""
     blocks = -(-context // block_tokens) + 1
-    return blocks * block_tokens * model.kv_bytes_per_token(tensor_parallel)
+    return blocks * block_tokens * model.kv_bytes_per_token(tensor_parallel, stages)
 
 
 def vision_peak_bytes(model: ModelSize, limits: Limits) -> int:

@@ -43,11 +43,12 @@ class ModelSize:
     quantized: bool = False
     """Whether the checkpoint's weights have fewer than 16 bits."""
 
-    def kv_bytes_per_token(self, tensor_parallel: int = 1) -> int:
-        """Return the bytes of one token in the KV cache of one GPU."""
+    def kv_bytes_per_token(self, tensor_parallel: int = 1, stages: int = 1) -> int:
+        """Return the bytes of one token in the KV cache of one GPU. `stages`: pipeline stages."""
+        layers = -(-self.layers // stages)
         heads = max(1, self.kv_heads // tensor_parallel)
         keys_and_values = 2
-        return keys_and_values * self.layers * heads * self.head_size * self.kv_number_bytes
+        return keys_and_values * layers * heads * self.head_size * self.kv_number_bytes
 
 
 QWEN_MAX_PIXELS = 16_777_216

@@ -41,6 +41,8 @@ class Request:
     """Numbers of its GPUs."""
     tensor_parallel: int
     """Number of GPUs that hold one copy of the model together."""
+    stages: int = 1
+    """Pipeline stages, each with a part of the layers."""
     context: int | None = None
     share: float | None = None
     """`gpu_memory_utilization`."""
@@ -71,7 +73,9 @@ class EnginePlan:
     @property
     def kv_tokens(self) -> int:
         """Tokens that the KV cache holds."""
-        return self.kv_cache_bytes // self.request.size.kv_bytes_per_token(self.limits.tensor_parallel)
+        return self.kv_cache_bytes // self.request.size.kv_bytes_per_token(
+            self.limits.tensor_parallel, self.limits.stages
+        )
 
     @property
     def sequences(self) -> float:
@@ -159,6 +163,7 @@ def limits(request: Request, context: int, gpu: Gpu, calls: int) -> Limits:
         max_num_batched_tokens=batched_tokens,
         tensor_parallel=request.tensor_parallel,
         enforce_eager=request.enforce_eager,
+        stages=request.stages,
     )
 
 
