@@ -3,6 +3,7 @@ crash."""
 
 import asyncio
 import contextlib
+import errno
 import gc
 import os
 import signal
@@ -233,6 +234,21 @@ def test_close_ends_all_prompts_of_a_renderer_process(monkeypatch: pytest.Monkey
         with pytest.raises(RendererStopped, match="was closed"):
             job.result(0)
     assert clearing.result(0) is None and process.clear_cache().result(0) is None
+
+
+def test_prompt_that_cannot_be_sent_is_left_to_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(renderer_process, "RendererChild", ChildWithoutAnswers)
+    process = RendererProcess()
+    process.configure({}).result(10)
+    with monkeypatch.context() as patch:
+        patch.setattr(shared_memory, "send", fail)
+        for number in range(2):
+            with pytest.raises(RendererStopped, match="Too many open files"):
+                process.render(question(number).messages).result(10)
+    process.close()
 
 
 class NotReadable:

@@ -35,7 +35,8 @@ class RendererCrashed(Exception):
 
 
 class RendererStopped(Exception):
-    """Raised for all prompts of a renderer process that has ended and is not started again."""
+    """Raised for a prompt that this process must render: the renderer process has ended, or the prompt or its answer
+    cannot be sent."""
 
 
 @dataclass(eq=False)
@@ -182,7 +183,7 @@ class RendererProcess:
             raise
         except Exception as error:  # the pixels cannot be read, or the system has no memory or descriptors left
             self._sent.remove(job)
-            job.future.set_exception(error)
+            job.future.set_exception(RendererStopped(error_text(error)))
 
     def _request(self, job: _Job) -> Render | ClearCache:
         if job.messages is None:
@@ -199,7 +200,7 @@ class RendererProcess:
         except (EOFError, ConnectionError):
             raise
         except Exception as error:  # the system has no memory or descriptors left
-            answer = Failed(error, None)
+            answer = Failed(RendererStopped(error_text(error)), None)
         job = self._sent.popleft()
         self._spare.put(job.memory)
         if isinstance(answer, ImagesMissing):
