@@ -7,8 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmms_eval_mai.engines.base import SIDES
-from lmms_eval_mai.engines.vllm.planning.advice import alternatives, refusal
 from lmms_eval_mai.engines.vllm.planning.gpus import KNOWN_GPUS, Gpu, parse_gpus
 from lmms_eval_mai.engines.vllm.planning.known_models import known_models
 from lmms_eval_mai.engines.vllm.planning.memory import GIB, Limits, terms
@@ -24,7 +22,6 @@ from lmms_eval_mai.engines.vllm.planning.plan import (
     plan,
     vllm_defaults,
 )
-from lmms_eval_mai.errors import ArgumentError
 
 MODELS = {name.split("-")[-2]: size for name, size in known_models().items() if name.startswith("Qwen")}
 
@@ -90,56 +87,6 @@ def test_plan_fits_common_gpus(gpu: str, models: tuple[str, str], context: int) 
     assert [one.limits.context for one in found.engines] == [context, context]
     assert sum(one.terms.fixed() + one.kv_cache_bytes for one in found.engines) <= GPU_SHARE * card.usable_bytes + 2
     assert all((one.max_pixels is None) == (context >= 24_576) for one in found.engines)
-
-
-def test_pair_that_cannot_fit_is_refused_with_the_shortfall_and_what_would_fit() -> None:
-    gpus = parse_gpus("2x24GiB")
-    requests = pair("4B", "8B")
-    found = plan(gpus, requests)
-    assert isinstance(found, Shortfall) and found.context == CONTEXTS[-1]
-    text = refusal(gpus, requests, found, MODELS).text
-    assert "4B (8.3 GiB) and 8B (16.3 GiB) do not fit GPU 0 (24 GiB)" in text
-    assert f"{found.missing_bytes / GIB:.1f} GiB are missing" in text
-    assert (
-        "small_devices=0,large_devices=1" in text
-        and "sleep=true" in text
-        and "smaller models (small=2B,large=4B)" in text
-    )
-
-
-def test_sleep_is_recommended_only_if_it_fits() -> None:
-    for gpu, fits in (("24GiB", True), ("16GiB", False)):
-        found = list(alternatives(parse_gpus(gpu), pair("2B", "8B"), {}))
-        assert any(one.arguments == "sleep=true" for one in found) == fits, (gpu, found)
-
-
-@pytest.mark.parametrize(
-    ("gpu", "models", "expected"),
-    [
-        ("24GiB", ("2B", "8B"), ["sleep=true", "quantization=fp8", "large=4B"]),
-        ("24GiB", ("4B", "8B"), ["sleep=true", "quantization=fp8", "small=2B,large=4B"]),
-        ("18GiB", ("2B", "8B"), ["sleep=true,quantization=fp8"]),
-        ("16GiB", ("2B", "8B"), ["large=4B,sleep=true"]),
-        ("8GiB", ("2B", "8B"), []),
-    ],
-)
-def test_single_changes_are_recommended_first_and_two_together_if_none_is_enough(
-    gpu: str, models: tuple[str, str], expected: list[str]
-) -> None:
-    found = list(alternatives(parse_gpus(gpu), pair(*models), MODELS))
-    assert [one.arguments for one in found] == expected
-    assert all(one.arguments in one.text for one in found)
-
-
-def test_smaller_model_of_the_same_family_is_recommended_if_the_family_is_known() -> None:
-    names = ("OpenGVLab/InternVL3_5-1B-HF", "OpenGVLab/InternVL3_5-8B-HF")
-    internvl = [Request(side, name, known_models()[name], (0,), 1) for side, name in zip(SIDES, names, strict=True)]
-    found = list(alternatives(parse_gpus("16GiB"), internvl, known_models()))
-    assert [one.arguments for one in found if "large" in one.arguments] == ["large=OpenGVLab/InternVL3_5-2B-HF"]
-    unknown = [dataclasses.replace(one, model=f"my/{one.side}") for one in internvl]
-    found = list(alternatives(parse_gpus("24GiB"), unknown, known_models()))
-    qwen = "small=Qwen/Qwen3-VL-2B-Instruct,large=Qwen/Qwen3-VL-4B-Instruct"
-    assert [one.arguments for one in found if "large" in one.arguments] == [qwen]
 
 
 def test_models_that_take_turns_leave_space_for_the_sleeper() -> None:
@@ -209,28 +156,6 @@ def test_model_on_two_gpus_has_half_of_its_weights_and_of_its_kv_cache_on_each()
     assert found.engines[1].terms.weights == large.size.weight_bytes // 2
     assert found.engines[1].terms.one_sequence * 2 == terms(large.size, dataclasses.replace(
         found.engines[1].limits, tensor_parallel=1)).one_sequence  # fmt: skip
-
-
-@pytest.mark.parametrize("text", ["", "0xL4", "65x24GiB", "L5", "24TiB", "2xx24", "0.5GiB", "-1x24GiB"])
-def test_text_that_names_no_gpus_is_refused(text: str) -> None:
-    with pytest.raises(ArgumentError, match="--gpus"):
-        parse_gpus(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "count", "gib"),
-    [
-        ("24GiB", 1, 24),
-        ("1x24GiB", 1, 24),
-        ("8 x 80 GiB", 8, 80),
-        ("2xL4", 2, 22.5),
-        ("rtx 4090", 1, 24),
-        ("h100", 1, 79.6),
-    ],
-)
-def test_text_that_names_gpus(text: str, count: int, gib: float) -> None:
-    found = parse_gpus(text)
-    assert len(found) == count and found[0].total_bytes / GIB == pytest.approx(gib, abs=0.05)
 
 
 # --- properties -------------------------------------------------------------------------------------------
@@ -303,20 +228,3 @@ def test_more_memory_never_gives_a_shorter_context(small: str, large: str, total
     if total < 70 <= total + more:
         return
     assert contexts[1] >= contexts[0]
-
-
-def test_refusal_names_the_memory_that_other_programs_use() -> None:
-    (empty,) = parse_gpus("H100")
-    used = dataclasses.replace(empty, free_bytes=empty.free_bytes - 60 * GIB)
-    found = plan([used], pair("2B", "8B"))
-    assert isinstance(found, Shortfall)
-    assert "Other programs use 60.0 GiB of this GPU" in refusal([used], pair("2B", "8B"), found, {}).text
-
-
-def test_unclear_name_suggests_the_gpus_that_start_with_it() -> None:
-    with pytest.raises(ArgumentError, match="Did you mean A100-40GB or A100-80GB"):
-        parse_gpus("A100")
-
-
-def test_all_named_gpus_are_understood() -> None:
-    assert all(parse_gpus(f"2x{name}")[1].name == name for name in KNOWN_GPUS)

@@ -2,16 +2,11 @@
 crash."""
 
 import asyncio
-import contextlib
-import errno
 import gc
 import os
+import resource
 import signal
-import socket
-import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,15 +18,12 @@ from support.engines import Running, make_image, prompt, question
 
 from lmms_eval_mai.engines.base import Call, CallKey, Message, Prompt, Sampling
 from lmms_eval_mai.engines.build import build
-from lmms_eval_mai.engines.vllm import renderer_process, shared_memory
 from lmms_eval_mai.engines.vllm import renderer_processes as module
 from lmms_eval_mai.engines.vllm.errors import sample_error
-from lmms_eval_mai.engines.vllm.placement import renderer_processes
 from lmms_eval_mai.engines.vllm.renderer import Renderer
-from lmms_eval_mai.engines.vllm.renderer_process import RendererProcess, RendererStopped
 from lmms_eval_mai.engines.vllm.renderer_processes import RendererProcesses
 from lmms_eval_mai.engines.vllm.renderer_sharing import with_image_cache
-from lmms_eval_mai.errors import ArgumentError, PromptTooLong, SampleError, UnreadableImage
+from lmms_eval_mai.errors import PromptTooLong, SampleError, UnreadableImage
 from lmms_eval_mai.run.config import Config, parse
 
 CACHE_GIB = 0.001
@@ -197,100 +189,6 @@ def test_prompts_of_a_process_that_does_not_start_are_rendered_in_this_process(
     engine.loop.run(alone.clear_caches())
 
 
-class ChildWithoutAnswers:
-    """Stands for a renderer process that loads its configuration and answers no prompt."""
-
-    def __init__(self) -> None:
-        self.channel, self._other_end = shared_memory.socket_pair()
-        self.configuration_answer: Any = None
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self) -> None:
-        with contextlib.suppress(EOFError, OSError):
-            shared_memory.receive(self._other_end)
-            shared_memory.send(self._other_end, self.configuration_answer)
-            while True:
-                shared_memory.receive(self._other_end)
-
-    def kill(self) -> None:
-        with contextlib.suppress(OSError):
-            self._other_end.shutdown(socket.SHUT_RDWR)
-
-    def exit_reason(self) -> str:
-        return "test"
-
-
-def test_close_ends_all_prompts_of_a_renderer_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(renderer_process, "RendererChild", ChildWithoutAnswers)
-    process = RendererProcess()
-    process.configure({}).result(10)
-    jobs = [process.render(question(number).messages) for number in range(6)]
-    assert jobs[5].cancel()  # its caller does not wait any more
-    clearing = process.clear_cache()
-    while not process._sent:
-        time.sleep(0.001)
-    process.close()
-    for job in (*jobs[:5], process.render(question(6).messages)):
-        with pytest.raises(RendererStopped, match="was closed"):
-            job.result(0)
-    assert clearing.result(0) is None and process.clear_cache().result(0) is None
-
-
-def test_prompt_that_cannot_be_sent_is_left_to_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*args: Any) -> None:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    monkeypatch.setattr(renderer_process, "RendererChild", ChildWithoutAnswers)
-    process = RendererProcess()
-    process.configure({}).result(10)
-    with monkeypatch.context() as patch:
-        patch.setattr(shared_memory, "send", fail)
-        for number in range(2):
-            with pytest.raises(RendererStopped, match="Too many open files"):
-                process.render(question(number).messages).result(10)
-    process.close()
-
-
-class NotReadable:
-    """Raises an error when it is read from a pickle."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return int, ("not a number",)
-
-
-class ChildWithBrokenStart(ChildWithoutAnswers):
-    def __init__(self) -> None:
-        super().__init__()
-        self.configuration_answer = NotReadable()
-
-
-def test_renderer_process_with_an_unreadable_first_answer_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(renderer_process, "RendererChild", ChildWithBrokenStart)
-    process = RendererProcess()
-    process.configure({}).result(10)
-    with pytest.raises(RendererStopped, match="cannot be started again"):
-        process.render(question(1).messages).result(10)
-    process.close()
-
-
-@pytest.mark.parametrize("failing", ["_load", "_step"])
-def test_unexpected_error_in_the_thread_of_a_renderer_process_ends_its_prompts(
-    monkeypatch: pytest.MonkeyPatch, failing: str
-) -> None:
-    def fail(*args: Any, **options: Any) -> None:
-        raise RuntimeError("unexpected")
-
-    monkeypatch.setattr(renderer_process, "RendererChild", ChildWithoutAnswers)
-    monkeypatch.setattr(RendererProcess, failing, fail)
-    process = RendererProcess()
-    process.configure({}).result(10)
-    first = process.render(question(1).messages)
-    for job in (first, process.render(question(2).messages)):
-        with pytest.raises(RendererStopped, match=r"unexpected|was closed"):
-            job.result(10)
-    process.close()
-
-
 def test_processes_started_ahead_are_closed_if_no_engine_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_running", set())  # the engine of these tests runs
     with module.started_ahead(2):
@@ -302,70 +200,13 @@ def test_processes_started_ahead_are_closed_if_no_engine_takes_them(monkeypatch:
     assert not any(map(psutil.pid_exists, pids)) and not module._ahead
 
 
-@pytest.mark.parametrize(
-    ("cores", "ranks", "count"),
-    [(1, 1, 1), (2, 1, 1), (4, 1, 1), (5, 1, 2), (8, 1, 2), (12, 1, 3), (64, 1, 4), (64, 8, 2), (32, 8, 1)],
-)
-def test_number_of_renderer_processes_follows_from_the_cores_of_the_rank(
-    monkeypatch: pytest.MonkeyPatch, cores: int, ranks: int, count: int
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
-    monkeypatch.setenv("LOCAL_RANK", "0")
-    assert renderer_processes("small", None) == count
-    assert renderer_processes("small", 3.0) == 3  # as lmms-eval may read it
-
-
-@pytest.mark.parametrize("given", [0, 1.5, "two", True])
-def test_wrong_number_of_renderer_processes_is_refused(given: Any) -> None:
-    with pytest.raises(ArgumentError, match=r"large_renderer_processes=.*a whole number of at least 1"):
-        renderer_processes("large", given)
-
-
-PARENT = """
-import os, time
-from lmms_eval_mai.engines.vllm.renderer_process import RendererProcess
-process = RendererProcess()
-if os.fork() == 0:  # keeps the socket open
-    time.sleep(60)
-print(process.pid, flush=True)
-time.sleep(60)
-"""
-
-
-@pytest.mark.slow
-def test_renderer_process_ends_if_its_parent_is_killed() -> None:
-    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    renderer = psutil.Process(int(parent.stdout.readline()))
-    (fork,) = [child for child in psutil.Process(parent.pid).children() if child != renderer]
-    parent.kill()
-    parent.wait()
-    _, alive = psutil.wait_procs([renderer], timeout=20)
-    fork.kill()
-    assert alive == []
-
-
-def test_shared_memory_keeps_types_shapes_and_values_and_leaves_no_descriptor() -> None:
-    sender, receiver = shared_memory.socket_pair()
-    big = torch.arange(100_000, dtype=torch.float32).reshape(100, 1000)
-    values = [big, big.to(torch.bfloat16).T, torch.tensor(3), torch.empty(0, 4), torch.ones(2, dtype=torch.bool)]
-    values += [shared_memory.shared_copy(big), shared_memory.shared_copy(values[2])]
-    before = len(os.listdir("/proc/self/fd"))
-    with sender, receiver:
-        shared_memory.send(sender, {"tensors": values, "array": big.numpy(), "text": "x"})
-        found = shared_memory.receive(receiver)
-    assert len(os.listdir("/proc/self/fd")) == before - 2
-    assert all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(found["tensors"], values, strict=True))
-    assert (found["array"] == big.numpy()).all() and found["text"] == "x"
-    spare = shared_memory.SpareMemory()
-    sender, receiver = shared_memory.socket_pair()
-    with sender, receiver:
-        for scale in (5, 2, 9):  # smaller and larger contents in the same memory
-            spare.put(shared_memory.send(sender, values[0].numpy()[::scale].copy(), spare))
-            assert (shared_memory.receive(receiver) == values[0].numpy()[::scale]).all()
-    assert len(os.listdir("/proc/self/fd")) == before
-    spare.close()
-    assert len(os.listdir("/proc/self/fd")) == before - 2
-    found["tensors"][5].zero_()  # a receiver changes its own copy only
-    assert torch.equal(values[5], big)
+def test_prompt_that_cannot_be_sent_is_rendered_in_this_process(engine: Running, in_this_process: Renderer) -> None:
+    image = make_image("green", (200, 150))  # no process has it yet
+    messages = prompt(7, image, "How many bars are there?").messages
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 1, hard))
+    try:
+        rendered = engine.loop.run(engine.engine._renderer.render(messages))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert plain(rendered) == plain(engine.loop.run(in_this_process.render(messages)))
