@@ -30,15 +30,6 @@ def test_close_ends_all_prompts_of_a_renderer_process() -> None:
     assert clearing.result(0) is None and process.clear_cache().result(0) is None
 
 
-@pytest.mark.slow
-def test_prompts_of_a_process_that_cannot_use_its_configuration_are_left_to_the_main_process() -> None:
-    process = RendererProcess()
-    process.configure("not a configuration").result(60)
-    with pytest.raises(RendererStopped, match="cannot be started again"):
-        process.render(question(1).messages).result(10)
-    process.close()
-
-
 @pytest.mark.parametrize(
     ("cores", "ranks", "count"),
     [(1, 1, 1), (2, 1, 1), (4, 1, 1), (5, 1, 2), (8, 1, 2), (12, 1, 3), (64, 1, 4), (64, 8, 2), (32, 8, 1)],
