@@ -8,9 +8,8 @@ from lmms_eval_mai.cli.findings import Finding, error_text
 from lmms_eval_mai.engines.vllm import machine_checks, nvml
 from lmms_eval_mai.engines.vllm.gpu_plan import on_gpus
 from lmms_eval_mai.engines.vllm.placement import Launcher
+from lmms_eval_mai.engines.vllm.planning.memory import GIB
 from lmms_eval_mai.run.config import Config, parse
-
-GIB = 1 << 30
 
 
 def devices() -> str:

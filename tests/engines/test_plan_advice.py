@@ -1,9 +1,9 @@
 """What a plan recommends where the models do not fit, and the names of GPUs."""
 
 import dataclasses
-from typing import Any
 
 import pytest
+from support.plans import MODELS, pair
 
 from lmms_eval_mai.engines.base import SIDES
 from lmms_eval_mai.engines.vllm.planning.advice import alternatives, refusal
@@ -17,16 +17,6 @@ from lmms_eval_mai.engines.vllm.planning.plan import (
     plan,
 )
 from lmms_eval_mai.errors import ArgumentError
-
-MODELS = {name.split("-")[-2]: size for name, size in known_models().items() if name.startswith("Qwen")}
-
-
-def pair(small: str, large: str, **arguments: Any) -> list[Request]:
-    """Return the requests of two models that share GPU 0."""
-    return [
-        Request("small", small, MODELS[small], (0,), 1, **arguments),
-        Request("large", large, MODELS[large], (0,), 1, **arguments),
-    ]
 
 
 def test_pair_that_cannot_fit_is_refused_with_the_shortfall_and_what_would_fit() -> None:

@@ -1,11 +1,11 @@
 """The plan of the GPU memory, as pure arithmetic: against a table of vLLM's arithmetic, and by properties."""
 
 import dataclasses
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.plans import MODELS, pair
 
 from lmms_eval_mai.engines.vllm.planning.gpus import KNOWN_GPUS, Gpu, parse_gpus
 from lmms_eval_mai.engines.vllm.planning.known_models import known_models
@@ -22,16 +22,6 @@ from lmms_eval_mai.engines.vllm.planning.plan import (
     plan,
     vllm_defaults,
 )
-
-MODELS = {name.split("-")[-2]: size for name, size in known_models().items() if name.startswith("Qwen")}
-
-
-def pair(small: str, large: str, **arguments: Any) -> list[Request]:
-    """Return the requests of two models that share GPU 0."""
-    return [
-        Request("small", small, MODELS[small], (0,), 1, **arguments),
-        Request("large", large, MODELS[large], (0,), 1, **arguments),
-    ]
 
 
 def needed(engine: EnginePlan) -> int:

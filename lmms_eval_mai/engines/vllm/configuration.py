@@ -13,6 +13,7 @@ from lmms_eval_mai.engines.vllm.gpu_plan import OnGpus, on_gpus
 from lmms_eval_mai.engines.vllm.machine_checks import PlacedEngine
 from lmms_eval_mai.engines.vllm.placement import ChildEnvironment, Launcher, Platform
 from lmms_eval_mai.engines.vllm.planning.advice import engine_line
+from lmms_eval_mai.engines.vllm.planning.memory import GIB
 from lmms_eval_mai.errors import ArgumentError, MaiError
 
 
@@ -136,5 +137,5 @@ def _description(engine_args: Any, dtype: str, on_gpus: OnGpus | None) -> str:
         gpus = ",".join(map(str, on_gpus.place.gpus))
         place = f"{engine_args.gpu_memory_utilization:.0%} of the memory of GPU {gpus}"
     cache = engine_args.kv_cache_memory_bytes
-    kv_cache = f", a KV cache of {cache / memory.GIB:.2f} GiB" if cache else ""
+    kv_cache = f", a KV cache of {cache / GIB:.2f} GiB" if cache else ""
     return f"{place}, {dtype}{kv_cache}, context {engine_args.max_model_len} tokens"

@@ -7,9 +7,9 @@ import psutil
 
 from lmms_eval_mai.engines.base import EngineConfig
 from lmms_eval_mai.engines.checkpoints import weight_bytes
+from lmms_eval_mai.engines.vllm.planning.memory import GIB
 from lmms_eval_mai.errors import ArgumentError
 
-GIB = 1 << 30
 PINNED_BYTES_PER_WEIGHT_BYTE = 1.25
 """A sleeping engine copies its weights to pinned memory in blocks, and PyTorch rounds the size of a block up to a power
 of two. It keeps the blocks when the engine wakes up. Estimated from vLLM 0.32's allocator, not measured."""

@@ -9,7 +9,6 @@ from typing import Any
 from lmms_eval_mai.engines.base import EngineConfig
 from lmms_eval_mai.engines.vllm.placement import Platform
 
-GIB = 1 << 30
 Places = tuple[int, ...] | None
 """Numbers of an engine's GPUs. None: there is no GPU."""
 
