@@ -29,6 +29,8 @@ _cache = tempfile.TemporaryDirectory(prefix="hf-")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["XDG_CACHE_HOME"] = _cache.name  # journals: none of an earlier session is resumed
 os.environ["HF_HOME"] = _cache.name
+# vLLM starts a process for ten seconds to look at a model class, and keeps what it found under a hash of the source.
+os.environ["VLLM_CACHE_ROOT"] = str(WORK / "vllm")
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 if in_parallel():
     os.environ["OMP_NUM_THREADS"] = "1"  # the workers share the cores
