@@ -1,5 +1,5 @@
 """Renderer processes give the same inputs and errors as the renderer of this process, and lose no prompt when they
-crash."""
+crash or hang."""
 
 import asyncio
 import gc
@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from loguru import logger
 from support.engines import Running, make_image, prompt, question
 
 from lmms_eval_mai.engines.base import Call, CallKey, Message, Prompt, Sampling
@@ -21,6 +22,7 @@ from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.vllm import renderer_processes as module
 from lmms_eval_mai.engines.vllm.errors import sample_error
 from lmms_eval_mai.engines.vllm.renderer import Renderer
+from lmms_eval_mai.engines.vllm.renderer_process import ANSWER_TIMEOUT_S
 from lmms_eval_mai.engines.vllm.renderer_processes import RendererProcesses
 from lmms_eval_mai.engines.vllm.renderer_sharing import with_image_cache
 from lmms_eval_mai.errors import PromptTooLong, SampleError, UnreadableImage
@@ -146,31 +148,42 @@ async def not_here(renderer: Renderer, messages: tuple[Message, ...]) -> Any:
     raise AssertionError("This process rendered a prompt.")
 
 
-def test_killed_renderer_process_loses_no_prompt(engine: Running, in_this_process: Renderer, config: Config) -> None:
+def test_renderer_process_that_hangs_and_crashes_loses_no_prompt(engine: Running, in_this_process: Renderer) -> None:
     renderer = engine.engine._renderer
     images = [make_image("white", (1600, 1600), f"kill {number}") for number in range(8)]
     crasher, *others = [prompt(number, image, "What is it?") for number, image in enumerate(images)]
     process = renderer.processes[renderer._number(crasher.messages)]
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
+    warnings: list[str] = []
+    log = logger.add(lambda message: warnings.append(message.record["message"]), level="WARNING")
+    process.answer_timeout_s = 3
 
-    async def kill_twice() -> list[Any]:
+    async def stop_and_kill() -> list[Any]:
         calls = [
             asyncio.ensure_future(engine.engine.generate(one, Sampling(max_tokens=4))) for one in [crasher, *others]
         ]
-        for _ in range(2):
+        for how in (signal.SIGSTOP, signal.SIGKILL):
             while not (process._sent and process._sent[0].messages == crasher.messages):  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
-            os.kill(process.pid, signal.SIGKILL)
-            await asyncio.to_thread(process._child.process.wait)
+            os.kill(process.pid, how)
+            await asyncio.to_thread(process._child.process.wait)  # a stopped process is killed after the timeout
             while process._sent:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         return await asyncio.gather(*calls, return_exceptions=True)
 
-    failed, *answered = engine.loop.run(kill_twice())
+    failed, *answered = engine.loop.run(stop_and_kill())
+    logger.remove(log)
+    process.answer_timeout_s = ANSWER_TIMEOUT_S
+    restarted = "It is restarted, and its prompts are rendered again."
+    assert warnings == [
+        f"A renderer process hangs (no answer for 3 s). {restarted}",
+        f"A renderer process crashed (signal 9). {restarted}",
+    ]
     assert all(isinstance(call, Call) for call in answered), answered
     assert type(failed) is SampleError
-    assert str(failed).startswith(f"{crasher.key}: The renderer process crashed 2 times while it rendered this prompt.")
+    reason = "The renderer process crashed or hung 2 times while it rendered this prompt."
+    assert str(failed).startswith(f"{crasher.key}: {reason}")
     again = engine.loop.run(renderer.render(crasher.messages))
     assert plain(again) == plain(engine.loop.run(in_this_process.render(crasher.messages)))
     del again

@@ -35,6 +35,13 @@ class SentImage:
     """None: the process should have the prepared image in its cache."""
 
 
+def sent_part(part: Any, known: set[str]) -> Any:
+    """Return the text, or the image without the pixels if the process has prepared it."""
+    if not isinstance(part, Image):
+        return part
+    return SentImage(part.uuid, None if part.uuid in known else np.asarray(part.pixels))
+
+
 @dataclass(frozen=True)
 class Render:
     """Request: render a chat. The answer is the input of vLLM's engine, or `ImagesMissing`."""

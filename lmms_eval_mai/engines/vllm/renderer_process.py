@@ -1,4 +1,4 @@
-"""One renderer process, and the thread that sends requests to it and restarts it if it crashes.
+"""One renderer process, and the thread that sends requests to it and restarts it if it crashes or hangs.
 
 A process of its own, and not a thread: threads that prepare images wait for each other (vLLM issue #58266).
 """
@@ -11,27 +11,28 @@ from dataclasses import dataclass, field
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-import numpy as np
 from loguru import logger
 
 from lmms_eval_mai.engines.base import Image, Message
 from lmms_eval_mai.engines.vllm import shared_memory
-from lmms_eval_mai.engines.vllm.renderer_child import ClearCache, Failed, ImagesMissing, Render, SentImage
+from lmms_eval_mai.engines.vllm.renderer_child import ClearCache, Failed, ImagesMissing, Render, sent_part
 from lmms_eval_mai.engines.vllm.renderer_start import RendererChild
 from lmms_eval_mai.redaction import error_text
 
 SENT_AHEAD = 2
 """Requests that the process has at the same time: it works on one, and the next one is ready."""
 ATTEMPTS = 2
-"""A prompt fails if the process crashes as often while it renders the prompt. No further start is tried after as many
-failed ones."""
+"""A prompt fails if the process crashes or hangs as often while it renders the prompt. No further start is tried after
+as many failed ones."""
+ANSWER_TIMEOUT_S = 120.0
+"""A process that renders one prompt for longer hangs, and is restarted. The slowest images take seconds."""
 KNOWN_IMAGES = 100_000
 """Names of images that this side remembers as prepared."""
 CLOSED = "The renderer process was closed."
 
 
 class RendererCrashed(Exception):
-    """Raised for a prompt during which the renderer process crashed `ATTEMPTS` times."""
+    """Raised for a prompt during which the renderer process crashed or hung `ATTEMPTS` times."""
 
 
 class RendererStopped(Exception):
@@ -60,6 +61,7 @@ class RendererProcess:
     """
 
     def __init__(self) -> None:
+        self.answer_timeout_s = ANSWER_TIMEOUT_S
         self._child = RendererChild()
         self._thread: threading.Thread | None = None
         self._configuration = b""
@@ -135,8 +137,10 @@ class RendererProcess:
         while not self._closed:
             try:
                 self._step()
+            except TimeoutError:
+                self._recover(hangs=True)
             except (EOFError, ConnectionError):
-                self._recover()
+                self._recover(hangs=False)
 
     def _end(self, reason: str) -> None:
         """End the process and all jobs, and free the memory."""
@@ -191,13 +195,14 @@ class RendererProcess:
             return ClearCache()
         known = set() if job.with_all_pixels else self._known
         return Render(
-            tuple(Message(one.role, tuple(_sent_part(part, known) for part in one.content)) for one in job.messages)
+            tuple(Message(one.role, tuple(sent_part(part, known) for part in one.content)) for one in job.messages)
         )
 
     def _receive(self) -> None:
+        self._child.channel.settimeout(self.answer_timeout_s)
         try:
             answer = shared_memory.receive(self._child.channel)
-        except (EOFError, ConnectionError):
+        except (EOFError, ConnectionError, TimeoutError):
             raise
         except Exception as error:  # the system has no memory or descriptors left
             answer = Failed(RendererStopped(error_text(error)), None)
@@ -219,26 +224,26 @@ class RendererProcess:
         for message in job.messages or ():
             self._known.update(part.uuid for part in message.content if isinstance(part, Image))
 
-    # --- crashes ----------------------------------------------------------------------------------------
+    # --- crashes and hangs ----------------------------------------------------------------------------------------
 
-    def _recover(self) -> None:
-        """Start the process again after a crash. All jobs that it had are sent again, except one that crashed it
+    def _recover(self, hangs: bool) -> None:
+        """Restart the process. All jobs that it had are sent again, except one that crashed or stopped it
         repeatedly."""
         if self._closed:
             return
         self._child.kill()
-        logger.warning(
-            f"A renderer process crashed ({self._child.exit_reason()}). It is restarted, and its "
-            "prompts are rendered again."
+        problem = (
+            f"hangs (no answer for {self.answer_timeout_s:g} s)" if hangs else f"crashed ({self._child.exit_reason()})"
         )
+        logger.warning(f"A renderer process {problem}. It is restarted, and its prompts are rendered again.")
         self._known.clear()
         for job in self._sent:
             self._spare.put(job.memory)
         if self._sent:
             self._sent[0].crashes += 1
             if self._sent[0].crashes == ATTEMPTS:
-                crash = RendererCrashed(f"The renderer process crashed {ATTEMPTS} times while it rendered this prompt.")
-                self._sent.popleft().future.set_exception(crash)
+                crash = f"The renderer process crashed or hung {ATTEMPTS} times while it rendered this prompt."
+                self._sent.popleft().future.set_exception(RendererCrashed(crash))
         self._again.extendleft(reversed(self._sent))
         self._sent.clear()
         self._load(start=True)
@@ -285,10 +290,3 @@ def _refuse(job: _Job, reason: str) -> None:
         job.future.set_result(None)
     else:
         job.future.set_exception(RendererStopped(reason))
-
-
-def _sent_part(part: Any, known: set[str]) -> Any:
-    """Return the text, or the image without the pixels if the process has prepared it."""
-    if not isinstance(part, Image):
-        return part
-    return SentImage(part.uuid, None if part.uuid in known else np.asarray(part.pixels))
