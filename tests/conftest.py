@@ -137,8 +137,9 @@ def command() -> "type[Command]":
 
 @pytest.fixture(scope="session")
 def task_manager() -> Any:
-    """lmms-eval's index of all tasks; reading its 2,000 YAML files takes ten seconds."""
+    """lmms-eval's index of all tasks."""
     from lmms_eval.tasks import TaskManager
+    from support import fast_yaml  # noqa: F401
 
     import lmms_eval_mai  # noqa: F401 - makes our tasks visible
 

@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 from loguru import logger
 from pyarrow import Table, parquet
+from support import fast_yaml  # noqa: F401
 from support.engine_cores import SERVER, preload, serve_own_cores
 
 DEMO_DOCUMENTS = 150
