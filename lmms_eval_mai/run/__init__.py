@@ -2,13 +2,13 @@
 
 Start with `session.py`. It builds the engines in their wrappers (`engine_chain.py`), opens the `journal`, and lets
 `scheduler.py` run the samples. `progress.py` records each finished sample in the journal and in the meter
-(`metering.py`), and `final_table.py` prints the result. `config.py` reads and checks all arguments of
+(`metering.py`), and `final_table.py` prints the result. `config.py` and `readers.py` read and check all arguments of
 `--model mai_cascade`, and `presets.py` the named pairs. `failures.py` groups failed samples by their cause.
 
 This package knows the method (`paper`) and the engines. It does not know lmms-eval's requests, tasks and results: it
 gets the names of samples and a function that opens one.
 
-To add an argument of the run, add a field to `Config` and a reader to `READERS` in `config.py`; if it can change an
-answer, also add it to `fingerprint.py`. The docstring of the package `journal` tells where to add a journal field.
-Engine arguments belong to the engines.
+To add an argument of the run, add a field to `Config` in `config.py` and a reader to `READERS` in `readers.py`; if it
+can change an answer, also add it to `fingerprint.py`. The docstring of the package `journal` tells where to add a
+journal field. Engine arguments belong to the engines.
 """

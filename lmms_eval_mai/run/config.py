@@ -1,27 +1,25 @@
 """The arguments of `--model mai_cascade`, read and checked before anything starts.
 
 lmms-eval parses `--model_args` into bool, int, float and str (lmms_eval/utils.py): nested values arrive as strings and
--1 arrives as -1.0. So the arguments of `Config` are converted here, and each engine converts its own numbers. An
+-1 arrives as -1.0. So `run/readers.py` converts the arguments of `Config`, and each engine converts its own numbers. An
 argument that `Config` does not have belongs to an engine: `small_<argument>`, `large_<argument>`, or `<argument>` for
 both.
 """
 
-import ast
 import dataclasses
-import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lmms_eval_mai.engines.arguments import positive_int, reject_unknown_arguments
+from lmms_eval_mai.engines.arguments import reject_unknown_arguments
 from lmms_eval_mai.engines.base import SIDES, EngineConfig, Side
 from lmms_eval_mai.engines.build import ENGINES, argument_names
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.agreement import AgreementRules
-from lmms_eval_mai.paper.cascade import MODES
 from lmms_eval_mai.paper.prompts import Variant
 from lmms_eval_mai.run import presets
+from lmms_eval_mai.run.readers import ALIASES, OWN_NAMES, READERS, RULES, choice, parse_literal
 
 
 @dataclass(frozen=True)
@@ -104,27 +102,6 @@ def _check_sleep(config: Config) -> None:
         raise ArgumentError(f"sleep=true needs two vLLM engines, and mode={config.mode} uses {used}. Leave sleep out.")
 
 
-def parse_literal(value: Any, name: str) -> Any:
-    """Convert an engine argument: JSON or Python text of a dict or list, quoted text, or none. Raises
-    `ArgumentError`."""
-    if not isinstance(value, str):
-        return value
-    text = value.strip()
-    if len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'":
-        return text[1:-1]
-    if text.lower() in ("none", "null"):
-        return None
-    if text[:1] in ("{", "["):
-        for read in (json.loads, ast.literal_eval):
-            try:
-                return read(text)
-            except (ValueError, SyntaxError):
-                continue
-        # The message leaves out the value, which may hold a key.
-        raise ArgumentError(f'{name} is neither JSON nor a Python literal. Quote the names in it, e.g. {{"image": 8}}.')
-    return value
-
-
 # --- engines ----------------------------------------------------------------------------------------------
 
 
@@ -135,7 +112,7 @@ def _engine_configs(
     only."""
     engine = given.get("engine")
     if engine is not None:
-        _choice(ENGINES)("engine", engine)
+        choice(ENGINES)("engine", engine)
     if preset and engine == "scripted":
         raise ArgumentError(
             f"pair={arguments['pair']} names checkpoints, and engine=scripted has none: give small=... and large=..."
@@ -160,7 +137,7 @@ def _engine_kind(side: Side, own: Any, both: Any, model: Any) -> str:
         name, wanted = "engine", "openai"
     else:
         name, wanted = "engine", both or "vllm"
-    kind: str = _choice(ENGINES)(name, wanted)
+    kind: str = choice(ENGINES)(name, wanted)
     if is_address != (kind == "openai") and model is not None:
         shown = re.sub(r"//[^/@]*@", "//<redacted>@", str(model))
         if is_address:
@@ -185,79 +162,3 @@ def _engine_config(side: Side, kind: str, model: Any, given: Mapping[str, Any]) 
     if model is None:
         model = presets.load(presets.DEFAULT)[side] if kind in ("vllm", "transformers") else ""
     return EngineConfig(side, kind, str(model), arguments)
-
-
-# --- readers of single values -----------------------------------------------------------------------------
-
-Reader = Callable[[str, Any], Any]
-"""Gets the name and the value as lmms-eval passes it. Returns the value to use. Raises `ArgumentError`."""
-
-
-def _choice(allowed: Iterable[Any]) -> Reader:
-    options = list(allowed)
-
-    def read(name: str, value: Any) -> Any:
-        if value not in options:
-            shown = [str(option).lower() if isinstance(option, bool) else str(option) for option in options]
-            raise ArgumentError(f"{name}={value} is unknown: choose one of {', '.join(shown)}.")
-        return value
-
-    return read
-
-
-def _number(least: float) -> Reader:
-    def read(name: str, value: Any) -> Any:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < float("inf"):
-            shown = f"{value:g}" if isinstance(value, float) else value
-            raise ArgumentError(f"{name}={shown} is invalid: expected a number of at least {least:g}.")
-        return value
-
-    return read
-
-
-def _optional(read: Reader) -> Reader:
-    return lambda name, value: None if value is None else read(name, value)
-
-
-def _fraction(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
-        raise ArgumentError(f"{name}={value} is invalid: expected a number above 0 and at most 1.")
-    return float(value)
-
-
-def _max_errors(name: str, value: Any) -> float:
-    allowed: float = _number(0)(name, value)
-    if allowed > 1 and allowed != int(allowed):
-        raise ArgumentError(f"{name}={allowed:g} is invalid: expected a number of samples, or a share below 1.")
-    return allowed
-
-
-def _journal(name: str, value: Any) -> str | None:
-    """Return None for the default folder, `off`, or the given folder. lmms-eval reads true and false as bool."""
-    if value is None or value is True or value == "on":
-        return None
-    return "off" if value is False else str(parse_literal(value, name) or "off")
-
-
-READERS: dict[str, Reader] = {
-    "mode": _choice(MODES),
-    "think": _choice(("R", "E")),
-    "max_open_samples": _optional(positive_int),
-    "max_new_tokens": _optional(positive_int),
-    "sleep": _choice((True, False)),
-    "on_overflow": _choice(("truncate", "error")),
-    "journal": _journal,
-    "max_errors": _max_errors,
-    "call_timeout": _optional(_number(1e-3)),
-    "engine_restarts": lambda name, value: int(_number(0)(name, value)),
-    "model_name": _optional(lambda name, value: str(value)),
-    "anls_threshold": _fraction,
-    "chartqa_match": _choice(("exact", "relaxed")),
-}
-"""Every argument of `Config` and `AgreementRules` except the engines."""
-
-ALIASES = {"sleep_mode": "sleep"}
-"""Other names of arguments. `sleep_mode` is vLLM's word."""
-
-RULES = [field.name for field in dataclasses.fields(AgreementRules)]
-OWN_NAMES = [*READERS, *ALIASES, *SIDES, "engine", "pair"]

@@ -10,7 +10,8 @@ from lmms_eval.utils import simple_parse_args_string
 
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.run import presets
-from lmms_eval_mai.run.config import Config, parse, parse_literal
+from lmms_eval_mai.run.config import Config, parse
+from lmms_eval_mai.run.readers import parse_literal
 
 
 def parse_text(text: str) -> Config:

@@ -1,0 +1,110 @@
+"""Readers of single model arguments: each gets the name and the value as lmms-eval passes it, checks and converts it.
+
+`READERS` lists every argument of the run. It knows nothing of engines: an argument that is not listed belongs to one.
+"""
+
+import ast
+import dataclasses
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from lmms_eval_mai.engines.arguments import positive_int
+from lmms_eval_mai.engines.base import SIDES
+from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.paper.agreement import AgreementRules
+from lmms_eval_mai.paper.cascade import MODES
+
+Reader = Callable[[str, Any], Any]
+"""Gets the name and the value as lmms-eval passes it. Returns the value to use. Raises `ArgumentError`."""
+
+
+def choice(allowed: Iterable[Any]) -> Reader:
+    options = list(allowed)
+
+    def read(name: str, value: Any) -> Any:
+        if value not in options:
+            shown = [str(option).lower() if isinstance(option, bool) else str(option) for option in options]
+            raise ArgumentError(f"{name}={value} is unknown: choose one of {', '.join(shown)}.")
+        return value
+
+    return read
+
+
+def _number(least: float) -> Reader:
+    def read(name: str, value: Any) -> Any:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < float("inf"):
+            shown = f"{value:g}" if isinstance(value, float) else value
+            raise ArgumentError(f"{name}={shown} is invalid: expected a number of at least {least:g}.")
+        return value
+
+    return read
+
+
+def _optional(read: Reader) -> Reader:
+    return lambda name, value: None if value is None else read(name, value)
+
+
+def _fraction(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        raise ArgumentError(f"{name}={value} is invalid: expected a number above 0 and at most 1.")
+    return float(value)
+
+
+def _max_errors(name: str, value: Any) -> float:
+    allowed: float = _number(0)(name, value)
+    if allowed > 1 and allowed != int(allowed):
+        raise ArgumentError(f"{name}={allowed:g} is invalid: expected a number of samples, or a share below 1.")
+    return allowed
+
+
+def _journal(name: str, value: Any) -> str | None:
+    """Return None for the default folder, `off`, or the given folder. lmms-eval reads true and false as bool."""
+    if value is None or value is True or value == "on":
+        return None
+    return "off" if value is False else str(parse_literal(value, name) or "off")
+
+
+def parse_literal(value: Any, name: str) -> Any:
+    """Convert an engine argument: JSON or Python text of a dict or list, quoted text, or none. Raises
+    `ArgumentError`."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'":
+        return text[1:-1]
+    if text.lower() in ("none", "null"):
+        return None
+    if text[:1] in ("{", "["):
+        for read in (json.loads, ast.literal_eval):
+            try:
+                return read(text)
+            except (ValueError, SyntaxError):
+                continue
+        # The message leaves out the value, which may hold a key.
+        raise ArgumentError(f'{name} is neither JSON nor a Python literal. Quote the names in it, e.g. {{"image": 8}}.')
+    return value
+
+
+READERS: dict[str, Reader] = {
+    "mode": choice(MODES),
+    "think": choice(("R", "E")),
+    "max_open_samples": _optional(positive_int),
+    "max_new_tokens": _optional(positive_int),
+    "sleep": choice((True, False)),
+    "on_overflow": choice(("truncate", "error")),
+    "journal": _journal,
+    "max_errors": _max_errors,
+    "call_timeout": _optional(_number(1e-3)),
+    "engine_restarts": lambda name, value: int(_number(0)(name, value)),
+    "model_name": _optional(lambda name, value: str(value)),
+    "anls_threshold": _fraction,
+    "chartqa_match": choice(("exact", "relaxed")),
+}
+"""Every argument of `Config` and `AgreementRules` except the engines."""
+
+ALIASES = {"sleep_mode": "sleep"}
+"""Other names of arguments. `sleep_mode` is vLLM's word."""
+
+RULES = [field.name for field in dataclasses.fields(AgreementRules)]
+OWN_NAMES = [*READERS, *ALIASES, *SIDES, "engine", "pair"]
