@@ -1,5 +1,6 @@
 """The configuration of engines on GPUs, as far as it works without CUDA: from the GPUs of NVML to vLLM's arguments."""
 
+import dataclasses
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.vllm import arguments as vllm_arguments
 from lmms_eval_mai.engines.vllm import configuration, machine_checks
 from lmms_eval_mai.engines.vllm.gpu_plan import OnGpus, pair_plan
+from lmms_eval_mai.engines.vllm.host_memory import SLEEP_ARGUMENTS
 from lmms_eval_mai.engines.vllm.nvml import visible_gpus
 from lmms_eval_mai.engines.vllm.placement import Launcher
 from lmms_eval_mai.errors import ArgumentError
@@ -40,7 +42,10 @@ def config(**arguments: Any) -> Config:
 def of_run(config: Config, side: Side) -> tuple[OnGpus, SimpleNamespace]:
     """Return where a run starts this engine, and the arguments that the plan sets."""
     own = getattr(config, side)
-    engine: Any = build(own, config.other(own), config.sleep)
+    configs = [own, config.other(own)]
+    if config.sleep:  # as `build` does, which also checks the memory of this machine (test_sleep.py)
+        configs = [dataclasses.replace(one, arguments={**one.arguments, **SLEEP_ARGUMENTS}) for one in configs]
+    engine: Any = build(*configs)
     found, _ = configuration._on_gpus(engine._config, engine._other, "cuda")
     assert found is not None
     planned = SimpleNamespace(mm_processor_kwargs=None)

@@ -59,10 +59,53 @@ def test_sleep_without_two_vllm_engines_on_a_gpu_is_refused(arguments: dict[str,
         build(config.small, config.other(config.small), config.sleep).validate()
 
 
-def test_memory_of_a_container_is_its_limit_less_what_it_uses(tmp_path: Path) -> None:
-    unlimited = available_bytes(tmp_path)  # a machine without control groups
-    (tmp_path / "memory.current").write_text("1000\n")
-    (tmp_path / "memory.max").write_text("max\n")
-    assert available_bytes(tmp_path) == pytest.approx(unlimited, rel=0.2)
-    (tmp_path / "memory.max").write_text("5000\n")
-    assert available_bytes(tmp_path) == 4000
+MEMORY_FILES = {
+    "0::{}": ("memory.max", "memory.current"),
+    "7:cpu,memory:{}": ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+}
+"""The line of a control group in /proc/self/cgroup, for both versions of control groups, and the files of its limit."""
+
+
+def control_group(folder: Path, line: str, path: str, limit: str) -> None:
+    """Write the files of a control group that uses 3,000 bytes, 1,000 of them for its cache of files."""
+    for name, value in zip(MEMORY_FILES[line], (limit, "3000"), strict=True):
+        parent, _, file = name.rpartition("/")
+        group = folder / parent / path.lstrip("/")
+        group.mkdir(parents=True, exist_ok=True)
+        (group / file).write_text(f"{value}\n")
+        (group / "memory.stat").write_text("anon 2000\nactive_file 400\ninactive_file 600\n")
+
+
+@pytest.mark.parametrize("line", MEMORY_FILES)
+@pytest.mark.parametrize(
+    ("own", "limited"),
+    [
+        ("/", "/"),  # docker
+        ("/slurm/job_1/step_0", "/slurm/job_1"),  # Slurm limits the job
+        ("/docker/on-the-host", "/"),  # a container that sees the name of its group on the host
+    ],
+)
+def test_memory_of_a_container_or_job_is_its_limit_less_what_it_uses_except_its_cache_of_files(
+    line: str, own: str, limited: str, tmp_path: Path
+) -> None:
+    groups = tmp_path / "self"
+    groups.write_text(f"9:cpuset:/other\n{line.format(own)}\n")
+    unlimited = available_bytes(tmp_path, groups)  # there is no such folder
+    assert unlimited > 1 << 20
+    control_group(tmp_path, line, limited, "max" if line.startswith("0") else str((1 << 63) - 4096))
+    assert available_bytes(tmp_path, groups) == pytest.approx(unlimited, rel=0.2)
+    control_group(tmp_path, line, limited, "5000")
+    assert available_bytes(tmp_path, groups) == 3000
+
+
+def test_machine_without_control_groups_has_no_limit(tmp_path: Path) -> None:
+    assert available_bytes(tmp_path, tmp_path / "missing") > 1 << 20
+
+
+def test_weights_of_sleeping_models_count_as_loaded() -> None:
+    """Weights in 32 bits are loaded with 16. The models of the named pairs are known without their files."""
+    models = {"small": "Qwen/Qwen3-VL-2B-Instruct", "large": "Qwen/Qwen3-VL-8B-Instruct", "engine": "vllm"}
+    check_host_memory(parse({"sleep": True, **models}).engines(), available_bytes=26 << 30, ranks=1)
+    with pytest.raises(ArgumentError, match=r"need up to 50\.\d GiB"):
+        check_host_memory(parse({"sleep": True, **models, "dtype": "float32"}).engines(), 26 << 30, ranks=1)
+    check_host_memory(parse({"sleep": True, **models, "quantization": "fp8"}).engines(), 16 << 30, ranks=1)
