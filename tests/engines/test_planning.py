@@ -94,12 +94,23 @@ def test_plan_leaves_spare_memory_unless_the_context_is_the_shortest() -> None:
             assert min(spare) >= SPARE_BYTES, gpu
 
 
-def test_given_context_and_share_are_kept_and_never_refused() -> None:
+def test_given_context_and_share_are_kept_and_no_estimate_refuses_them() -> None:
     (card,) = parse_gpus("16GiB")
     requests = pair("2B", "8B", context=20_000, share=0.45)
     found = plan([card], requests)
     assert isinstance(found, Plan)
     assert [(one.limits.context, one.share) for one in found.engines] == [(20_000, 0.45), (20_000, 0.45)]
+
+
+def test_given_shares_of_more_than_the_free_memory_are_refused_also_with_a_given_context() -> None:
+    (card,) = parse_gpus("H100")
+    both = pair("2B", "8B", context=8_192, share=0.6)
+    found = plan([card], both)
+    assert isinstance(found, Shortfall)
+    assert found.missing_bytes == pytest.approx(1.2 * card.usable_bytes - card.free_bytes, abs=2)
+    assert isinstance(plan([card], both, turns=True), Plan)
+    used = dataclasses.replace(card, free_bytes=card.free_bytes // 2)
+    assert isinstance(plan([used], both[1:]), Shortfall)
 
 
 def test_given_share_of_one_engine_leaves_the_rest_to_the_other() -> None:
@@ -135,6 +146,29 @@ def test_given_share_that_is_too_small_shortens_the_context() -> None:
 def test_max_num_seqs_is_at_most_the_number_of_calls_of_the_run() -> None:
     found = plan(parse_gpus("H100"), pair("2B", "8B"), calls=100)
     assert isinstance(found, Plan) and [one.limits.max_num_seqs for one in found.engines] == [100, 100]
+
+
+@pytest.mark.parametrize(("longest", "context"), [(20_000, 20_000), (4_096, 4_096), (40_960, 32_768)])
+def test_context_of_a_plan_is_the_longest_of_the_model_if_that_is_below_32768(longest: int, context: int) -> None:
+    requests = [
+        dataclasses.replace(one, size=dataclasses.replace(one.size, max_context=longest)) for one in pair("2B", "4B")
+    ]
+    found = plan(parse_gpus("H100"), requests)
+    assert isinstance(found, Plan) and [one.limits.context for one in found.engines] == [context, context]
+
+
+@pytest.mark.parametrize("context", [1, 2, 3])
+def test_context_of_a_few_tokens_has_a_plan(context: int) -> None:
+    found = plan(parse_gpus("H100"), pair("2B", "8B", context=context))
+    assert isinstance(found, Plan) and found.engines[0].limits.max_image_tokens == 1
+
+
+def test_given_limit_of_pixels_above_that_of_the_checkpoint_counts() -> None:
+    """vLLM measures the memory with the largest image that the arguments allow."""
+    usual, larger = (plan(parse_gpus("H100"), pair("2B", "8B", max_pixels=pixels)) for pixels in (None, 1 << 26))
+    assert isinstance(usual, Plan) and isinstance(larger, Plan)
+    assert larger.engines[0].terms.vision_peak == 4 * usual.engines[0].terms.vision_peak
+    assert larger.engines[0].max_pixels is None
 
 
 def test_model_on_two_gpus_has_half_of_its_weights_and_of_its_kv_cache_on_each() -> None:

@@ -43,12 +43,18 @@ def layouts(wishes: Sequence[Wish], gpu_count: int, turns: bool) -> Iterator[tup
         for small in sizes[0]:
             for large in sizes[1]:
                 yield from _apart(wishes, (small, large), gpu_count)
-    for size in TENSOR_PARALLEL:
-        if all(size in one or wish.tensor_parallel for wish, one in zip(wishes, sizes, strict=True)):
-            yield tuple(
-                _first_free(wish, size if wish.tensor_parallel is None else one[0], (), gpu_count)
-                for wish, one in zip(wishes, sizes, strict=True)
-            )
+    same = [
+        size
+        for size in TENSOR_PARALLEL
+        if all(size in one or wish.tensor_parallel for wish, one in zip(wishes, sizes, strict=True))
+    ]
+    for size in same:
+        yield tuple(
+            _first_free(wish, size if wish.tensor_parallel is None else one[0], (), gpu_count)
+            for wish, one in zip(wishes, sizes, strict=True)
+        )
+    if not same:  # the given GPUs divide the models differently
+        yield tuple(_first_free(wish, one[0], (), gpu_count) for wish, one in zip(wishes, sizes, strict=True))
 
 
 def _sizes(wish: Wish, gpu_count: int) -> list[int]:

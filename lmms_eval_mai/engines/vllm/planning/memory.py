@@ -1,8 +1,8 @@
 """The memory of one vLLM engine on one GPU, term by term.
 
 vLLM gives the KV cache what is left of its share of the GPU: share x total - weights - the largest temporary buffers of
-a test run - persistent buffers (v1/worker/gpu_worker.py, `determine_available_memory`). It then refuses to start if one
-sequence of full length does not fit (v1/core/kv_cache_utils.py, `_check_enough_kv_cache_memory`).
+a test run - persistent buffers - CUDA graphs (v1/worker/gpu_worker.py, `determine_available_memory`). It then refuses
+to start if one sequence of full length does not fit (v1/core/kv_cache_utils.py, `_check_enough_kv_cache_memory`).
 
 The terms are estimates from the models' sizes, exact to about half a GiB. vLLM measures them itself at the start.
 """
@@ -93,9 +93,8 @@ def vision_peak_bytes(model: ModelSize, limits: Limits) -> int:
     vectors of its hidden size (residual, norm, queries, keys, values, attention output) and one of its MLP.
     """
     vision = model.vision
-    largest = min(limits.max_image_tokens, vision.max_image_tokens)
-    images = max(1, limits.max_num_batched_tokens // largest)
-    tokens = images * largest
+    images = max(1, limits.max_num_batched_tokens // limits.max_image_tokens)
+    tokens = images * limits.max_image_tokens
     patch_numbers = 6 * vision.hidden_size + vision.intermediate_size + INPUT_NUMBERS_PER_PATCH
     output_numbers = model.hidden_size * vision.outputs_per_token
     return tokens * (vision.patches_per_token * patch_numbers + output_numbers) * BYTES_PER_NUMBER

@@ -123,6 +123,8 @@ class Shortfall:
     missing_bytes: int
     available_bytes: int
     context: int
+    side: Side | None = None
+    """The engine that lacks them, because the user gives it too little. None: all engines on this GPU together."""
 
 
 def plan(
@@ -134,7 +136,7 @@ def plan(
     `turns`: the engines take turns (`sleep=true`). `calls`: the largest number of calls of a run at the same time.
     """
     longest = max(request.size.max_context for request in requests)
-    contexts = [context for context in CONTEXTS if context <= longest] or [longest]
+    contexts = sorted({min(context, longest) for context in CONTEXTS}, reverse=True)
     found: Plan | Shortfall | None = None
     for context in contexts:
         spare = 0 if context == contexts[-1] else SPARE_BYTES
@@ -154,7 +156,7 @@ def limits(request: Request, context: int, gpu: Gpu, calls: int) -> Limits:
     if request.max_pixels is not None and vision.pixels_per_token is not None:
         image_tokens = max(1, request.max_pixels // vision.pixels_per_token)
     elif context < FULL_IMAGE_CONTEXT and vision.pixels_per_token is not None:
-        image_tokens = min(image_tokens, 4_096, context * 3 // 8)
+        image_tokens = max(1, min(image_tokens, 4_096, context * 3 // 8))
     batched_tokens = request.max_num_batched_tokens or batched_tokens
     return Limits(
         context=context,
@@ -198,6 +200,12 @@ class _Need:
             return int(self.request.share * gpu.usable_bytes)
         return self.terms.needed()
 
+    def given_bytes(self, gpu: Gpu) -> int:
+        """Return the memory that the user gives the engine, without any estimate."""
+        if self.request.kv_cache_bytes is not None:
+            return self.request.kv_cache_bytes
+        return int((self.request.share or 0) * gpu.usable_bytes)
+
     def missing_bytes(self, gpu: Gpu) -> int:
         """Return how much more the engine needs than the user gives it."""
         return 0 if self.request.trusted() else max(0, self.terms.needed() - self.least_bytes(gpu))
@@ -219,9 +227,8 @@ def _with_context(
         for group in [[need] for need in on_gpu] if turns else [on_gpu]:
             all_given = not any(need.takes_surplus() for need in group)
             budget = budget_bytes(gpus[number], len(on_gpu), turns, all_given)
-            missing = _missing_bytes(gpus[number], group, budget, spare)
-            if missing > 0:
-                return Shortfall(number, missing, budget, max(need.limits.context for need in group))
+            if (shortfall := _shortfall(number, gpus[number], group, budget, spare)) is not None:
+                return shortfall
             surplus = max(0, budget - sum(need.least_bytes(gpus[number]) for need in group))
             takers = sum(need.takes_surplus() for need in group)
             for need in group:
@@ -239,18 +246,24 @@ def _too_little_on_a_smaller_gpu(gpus: Sequence[Gpu], engines: Sequence[EnginePl
             given = round(engine.share * gpus[number].usable_bytes)
             missing = engine.terms.needed() - given
             if missing > 1 and not engine.request.trusted() and engine.request.kv_cache_bytes is None:
-                return Shortfall(number, missing, given, engine.limits.context)
+                return Shortfall(number, missing, given, engine.limits.context, engine.request.side)
     return None
 
 
-def _missing_bytes(gpu: Gpu, needs: Sequence[_Need], budget: int, spare: int) -> int:
-    """Return the bytes that these engines lack on one GPU, at most 0 if they fit. `spare`: bytes that each of them gets
-    beyond its need, unless the user gives its memory."""
+def _shortfall(number: int, gpu: Gpu, needs: Sequence[_Need], budget: int, spare: int) -> Shortfall | None:
+    """Return what these engines lack on one GPU. None: they fit. `spare`: bytes that each of them gets beyond its need,
+    unless the user gives its memory."""
+    context = max(need.limits.context for need in needs)
     if all(need.request.trusted() for need in needs):
-        return 0
-    own = max(need.missing_bytes(gpu) for need in needs)
+        # vLLM refuses an engine if less memory is free than the user gives it. This needs no estimate.
+        given = sum(need.given_bytes(gpu) for need in needs)
+        return Shortfall(number, given - gpu.free_bytes, gpu.free_bytes, context) if given > gpu.free_bytes else None
+    own = max(needs, key=lambda need: need.missing_bytes(gpu))
+    if (missing := own.missing_bytes(gpu)) > 0:
+        return Shortfall(number, missing, own.least_bytes(gpu), own.limits.context, own.request.side)
     spares = spare * sum(need.takes_surplus() for need in needs)
-    return max(own, sum(need.least_bytes(gpu) for need in needs) + spares - budget)
+    missing = sum(need.least_bytes(gpu) for need in needs) + spares - budget
+    return Shortfall(number, missing, budget, context) if missing > 0 else None
 
 
 def _engine_plan(need: _Need, on_gpus: Sequence[tuple[Gpu, int]]) -> EnginePlan:
