@@ -43,7 +43,11 @@ def describe(config: Config, gpus: Sequence[Gpu], launcher: Launcher, mps: bool 
         return ["The command starts no vLLM engine, so there is no plan of the memory."]
     plan = pair_plan(configs, gpus, launcher, config.sleep)
     if plan is None:
-        return ["The size of a model is unknown, so there is no plan. Download the models first."]
+        return textwrap.wrap(
+            "There is no plan, because the memory that a model needs is unknown: its files are not on this machine, "
+            "its family is unknown, or cpu_offload_gb or quantization changes it while it loads.",
+            WIDTH,
+        )
     advice = [*notes(plan), *_given_samples(config), *_idle(config, configs, gpus, launcher, plan)]
     if not mps and not plan.turns and plan.shares_a_gpu():
         advice.append(f"The models share a GPU. {MPS_HINT}")

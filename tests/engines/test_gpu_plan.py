@@ -9,11 +9,11 @@ import pytest
 from lmms_eval_mai.engines.base import SIDES, EngineConfig
 from lmms_eval_mai.engines.vllm.arguments import planned_identity, set_planned
 from lmms_eval_mai.engines.vllm.gpu_plan import OnGpus, on_gpus
-from lmms_eval_mai.engines.vllm.model_sizes import size_of
+from lmms_eval_mai.engines.vllm.model_sizes import checkpoint_size, size_of
 from lmms_eval_mai.engines.vllm.placement import Launcher, environment, given_devices, gpu_of_rank
 from lmms_eval_mai.engines.vllm.planning.gpus import Gpu, parse_gpus
 from lmms_eval_mai.engines.vllm.planning.known_models import known_models
-from lmms_eval_mai.engines.vllm.planning.models import ModelSize
+from lmms_eval_mai.engines.vllm.planning.models import ModelSize, model_size
 from lmms_eval_mai.errors import ArgumentError
 
 ALONE = Launcher()
@@ -189,7 +189,8 @@ def test_model_of_unknown_size_gets_half_of_a_shared_gpu(tmp_path: Path) -> None
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
     configs = engines((str(tmp_path), QWEN.format("2B")))
     found = on_gpus(configs, parse_gpus("H100"), ALONE, False)
-    assert [(one.share, one.plan) for one in found.values()] == [(0.45, None), (0.45, None)]
+    assert [one.share for one in found.values()] == pytest.approx([0.45, 0.45])
+    assert [one.plan for one in found.values()] == [None, None]
 
 
 def test_types_of_numbers_change_the_memory(checkpoints: dict[str, str]) -> None:
@@ -244,6 +245,17 @@ def test_plan_never_raises_the_limit_of_pixels_of_a_checkpoint() -> None:
         assert one.plan.request.size.vision.max_image_tokens == 36_864 // 1024
 
 
+def test_limit_of_pixels_is_planned_only_for_models_that_know_it(checkpoints: dict[str, str]) -> None:
+    """GLM-4.1V has the fields of Qwen3-VL, but its image processor ignores `max_pixels`."""
+    path = Path(checkpoints["2B"]) / "config.json"
+    fields = json.loads(path.read_text())
+    limited, unlimited = (
+        model_size({**fields, "model_type": name}, 1 << 32) for name in (fields["model_type"], "glm4v")
+    )
+    assert limited is not None and unlimited is not None
+    assert limited.vision.pixels_per_token == 1024 and unlimited.vision.pixels_per_token is None
+
+
 def test_weights_in_32_bits_on_the_disk_count_as_loaded_and_quantized_ones_as_they_are(
     checkpoints: dict[str, str],
 ) -> None:
@@ -252,6 +264,7 @@ def test_weights_in_32_bits_on_the_disk_count_as_loaded_and_quantized_ones_as_th
     (small, _) = engines((checkpoints["2B"], checkpoints["8B"]))
     for changes, share in (({}, 1), ({"dtype": "float32"}, 0.5), ({"quantization_config": {"quant_method": "fp8"}}, 1)):
         path.write_text(json.dumps({**fields, "dtype": "bfloat16", **changes}))
+        checkpoint_size.cache_clear()
         size = size_of(small)
         assert size is not None
         assert size.weight_bytes == known_models()[QWEN.format("2B")].weight_bytes * share

@@ -14,14 +14,14 @@ from lmms_eval_mai.errors import ArgumentError
 ALONE = Launcher()
 
 
-def placed(gpus: str, launcher: Launcher = ALONE, **arguments: Any) -> dict[Any, OnGpus]:
+def placed(gpus: str, launcher: Launcher = ALONE, turns: bool = False, **arguments: Any) -> dict[Any, OnGpus]:
     """Return where the 2B and the 8B model of Qwen3-VL run. `small_x`, `large_x` and `x` are given to one or both."""
     found = []
     for side, size in zip(SIDES, ("2B", "8B"), strict=True):
         other = "large_" if side == "small" else "small_"
         own = {key.removeprefix(f"{side}_"): value for key, value in arguments.items() if not key.startswith(other)}
         found.append(EngineConfig(side, "vllm", f"Qwen/Qwen3-VL-{size}-Instruct", own))
-    return on_gpus(found, parse_gpus(gpus), launcher, False)
+    return on_gpus(found, parse_gpus(gpus), launcher, turns)
 
 
 @pytest.mark.parametrize(
@@ -110,3 +110,40 @@ def test_gpu_of_its_own_is_not_advised_for_a_model_that_fits_only_in_stages() ->
     with pytest.raises(ArgumentError) as raised:
         placed("2x16GiB", large_pipeline_parallel_size=2)
     assert "sleep=true" in str(raised.value) and "small_devices" not in str(raised.value)
+
+
+def test_gpu_of_its_own_is_not_advised_to_a_rank_of_a_launcher() -> None:
+    with pytest.raises(ArgumentError) as raised:
+        placed("2x24GiB", Launcher(ranks=2, rank=1))
+    assert "sleep=true" in str(raised.value) and "small_devices" not in str(raised.value)
+    with pytest.raises(ArgumentError, match="small_devices=0,large_devices=1"):
+        placed("2x24GiB", devices=0)
+
+
+def test_turns_on_all_gpus_are_advised_if_the_models_fit_only_there() -> None:
+    with pytest.raises(ArgumentError, match=r"take turns on the GPU \(sleep=true\)"):
+        placed("2x16GiB")
+    assert placed("2x16GiB", turns=True)["large"].place.gpus == (0, 1)
+
+
+def test_models_that_take_turns_may_have_different_numbers_of_gpus() -> None:
+    found = placed("2xH100", turns=True, small_devices=0, large_devices=[0, 1])
+    assert [one.place.gpus for one in found.values()] == [(0,), (0, 1)]
+    assert found["large"].place.tensor_parallel == 2
+
+
+def test_model_of_unknown_size_gets_what_the_given_share_of_the_other_leaves() -> None:
+    shares = [one.share for one in placed("H100", cpu_offload_gb=4, large_gpu_memory_utilization=0.7).values()]
+    assert shares == pytest.approx([0.2, 0.7])
+    with pytest.raises(ArgumentError, match="There is no GPU memory for small=Qwen"):
+        placed("H100", cpu_offload_gb=4, large_gpu_memory_utilization=0.95)
+
+
+def test_models_of_unknown_size_that_take_turns_leave_space_for_the_sleeper() -> None:
+    for one in placed("L4", turns=True, cpu_offload_gb=4).values():
+        assert one.share * parse_gpus("L4")[0].usable_bytes <= parse_gpus("L4")[0].free_bytes - (3 << 30)
+
+
+def test_names_of_8_bit_weights_have_the_same_plan() -> None:
+    plans = [placed("24GiB", quantization=name)["large"].plan for name in ("fp8", "fp8_per_tensor")]
+    assert plans[0] is not None and plans[0] == plans[1]

@@ -1,6 +1,7 @@
 """Plans the engines of a run on the GPUs of a machine: reads the user's arguments and the checkpoints, and chooses the
 best layout of `planning/`."""
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -9,8 +10,8 @@ from loguru import logger
 from lmms_eval_mai.engines.base import EngineConfig, Side
 from lmms_eval_mai.engines.vllm.model_sizes import size_of
 from lmms_eval_mai.engines.vllm.placement import Launcher
-from lmms_eval_mai.engines.vllm.plan_arguments import request, wish
-from lmms_eval_mai.engines.vllm.planning.advice import Refusal, refusal
+from lmms_eval_mai.engines.vllm.plan_arguments import DIVISIONS, request, share_of_gpu, wish
+from lmms_eval_mai.engines.vllm.planning.advice import Case, Refusal, refusal
 from lmms_eval_mai.engines.vllm.planning.gpus import Gpu
 from lmms_eval_mai.engines.vllm.planning.known_models import known_models
 from lmms_eval_mai.engines.vllm.planning.layout import Place, layouts
@@ -22,6 +23,7 @@ from lmms_eval_mai.engines.vllm.planning.plan import (
     Plan,
     Request,
     Shortfall,
+    budget_bytes,
     plan,
 )
 from lmms_eval_mai.errors import ArgumentError
@@ -52,9 +54,37 @@ def on_gpus(
     places = next(_places(configs, [None] * len(configs), len(gpus), launcher, turns), None)
     if places is None:
         raise too_few_gpus(len(gpus))
-    shared = len(places) > 1 and not turns and bool(set(places[0].gpus) & set(places[1].gpus))
-    share = GPU_SHARE / 2 if shared else GPU_SHARE
-    return {config.side: OnGpus(place, share, None) for config, place in zip(configs, places, strict=True)}
+    shares = _equal_shares(configs, places, gpus, turns)
+    return {
+        config.side: OnGpus(place, share, None) for config, place, share in zip(configs, places, shares, strict=True)
+    }
+
+
+def _equal_shares(
+    configs: Sequence[EngineConfig], places: Sequence[Place], gpus: Sequence[Gpu], turns: bool
+) -> Iterator[float]:
+    """Yield the share of each engine if the size of a model or the memory of a GPU is unknown: the user's own, else an
+    equal part of the rest. Raises `ArgumentError` if the user's share of one engine leaves nothing to the other."""
+    given = [share_of_gpu(config.arguments) for config in configs]
+    for config, place, own in zip(configs, places, given, strict=True):
+        if own is not None:
+            yield own
+            continue
+        on_gpus = [share for share, other in zip(given, places, strict=True) if set(other.gpus) & set(place.gpus)]
+        awake = [own] if turns else on_gpus
+        left = min(_budget_share(gpus[number], len(on_gpus), turns) for number in place.gpus)
+        left -= sum(share for share in awake if share is not None)
+        if left <= 0:
+            raise ArgumentError(
+                f"There is no GPU memory for {config.side}={config.model}. Lower gpu_memory_utilization of the other "
+                "engine, or end other programs that use the GPU."
+            )
+        yield left / awake.count(None)
+
+
+def _budget_share(gpu: Gpu, engines: int, turns: bool) -> float:
+    """Return the share of a GPU that all engines on it may take together."""
+    return budget_bytes(gpu, engines, turns) / gpu.usable_bytes if gpu.total_bytes else GPU_SHARE
 
 
 def too_few_gpus(gpu_count: int) -> ArgumentError:
@@ -84,10 +114,11 @@ def plan_or_refusal(
     sizes = [size_of(config) for config in configs]
     known = [size for size in sizes if size is not None]
     if len(known) < len(sizes):
-        names = " and ".join(config.model for config, size in zip(configs, sizes, strict=True) if size is None)
-        logger.warning(
-            f"The memory that {names} needs is unknown, so the memory of the GPUs is shared equally. If an engine does "
-            "not start, set small_gpu_memory_utilization, large_gpu_memory_utilization and max_model_len."
+        unknown = [config.model for config, size in zip(configs, sizes, strict=True) if size is None]
+        shares = " and ".join(f"{config.side}_gpu_memory_utilization" for config in configs)
+        _warn_once(
+            f"The memory that {' or '.join(unknown)} needs is unknown, so the memory of the GPUs is shared equally. If "
+            f"an engine does not start, set {shares}, and max_model_len."
         )
         return None
     best: Plan | None = None
@@ -106,7 +137,22 @@ def plan_or_refusal(
         return best
     if worst is None:
         raise too_few_gpus(len(gpus))
-    return refusal(gpus, *worst, known_models())
+    requests, shortfall = worst
+    divided = any(config.arguments.get(name) for config in configs for name in DIVISIONS)
+    case = Case(
+        gpus,
+        requests,
+        turns,
+        known_models(),
+        places=lambda turns: _places(configs, known, len(gpus), launcher, turns),
+        may_name_gpus=launcher.rank is None and not divided,
+    )
+    return refusal(case, shortfall)
+
+
+@functools.cache  # both engines, and every restart, are planned
+def _warn_once(text: str) -> None:
+    logger.warning(f"mai_cascade: {text}")
 
 
 def _context(found: Plan) -> int:

@@ -1,6 +1,7 @@
 """Reads from a checkpoint how much GPU memory its model needs."""
 
 import dataclasses
+import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,13 +12,12 @@ from loguru import logger
 from lmms_eval_mai.engines.base import EngineConfig
 from lmms_eval_mai.engines.checkpoints import weight_bytes
 from lmms_eval_mai.engines.vllm.planning.known_models import known_models
-from lmms_eval_mai.engines.vllm.planning.models import ModelSize, model_size
+from lmms_eval_mai.engines.vllm.planning.models import FP8_SHARE, ModelSize, model_size
 
 BYTES_OF_DTYPES = {"float32": 4, "float": 4, "half": 2, "float16": 2, "bfloat16": 2}
-FP8_SHARE = 0.6
-"""Size of weights in 8 bits relative to 16 bits. The vision tower and the embeddings, about a fifth, stay in 16."""
-
-PLANNED_QUANTIZATIONS = (None, "fp8", "awq", "awq_marlin", "gptq", "gptq_marlin", "compressed-tensors")
+FP8 = ("fp8", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel")
+"""Values of `quantization` with which vLLM stores the weights in 8 bits."""
+PLANNED_QUANTIZATIONS = (None, *FP8, "awq", "awq_marlin", "gptq", "gptq_marlin", "compressed-tensors")
 """Values of `quantization` whose weights are known: 8 bits, or as they are on the disk. Others, such as bitsandbytes,
 change the weights while they load."""
 
@@ -27,7 +27,8 @@ def size_of(config: EngineConfig) -> ModelSize | None:
     given = config.arguments
     if given.get("cpu_offload_gb") or given.get("quantization") not in PLANNED_QUANTIZATIONS:
         return None
-    size = known_models().get(config.model) or _checkpoint_size(config)  # a known model needs no request to the hub
+    # A known model needs no request to the hub.
+    size = known_models().get(config.model) or checkpoint_size(config.model, given.get("revision"))
     if size is None:
         return None
     number_bytes = BYTES_OF_DTYPES.get(str(given.get("dtype")), 2)
@@ -35,27 +36,30 @@ def size_of(config: EngineConfig) -> ModelSize | None:
     weights = size.weight_bytes
     if not size.quantized:
         weights = weights * number_bytes // 2
-        if given.get("quantization") == "fp8":
+        if given.get("quantization") in FP8:
             weights = int(weights * FP8_SHARE)
     return dataclasses.replace(size, weight_bytes=weights, kv_number_bytes=kv_bytes)
 
 
-def _checkpoint_size(config: EngineConfig) -> ModelSize | None:
-    """Return the sizes from the checkpoint's own files, on this machine or on the hub."""
+@functools.cache
+def checkpoint_size(model: str, revision: str | None) -> ModelSize | None:
+    """Return the sizes from the checkpoint's own files, on this machine or on the hub. None: unknown.
+
+    The first result is kept: both engines, and every restart, get the same plan also if the hub does not answer later.
+    """
     from transformers import AutoConfig
 
-    revision = config.arguments.get("revision")
-    size = weight_bytes(config.model, revision)
+    size = weight_bytes(model, revision)
     if size is None:
         return None
     try:
-        fields = AutoConfig.from_pretrained(config.model, revision=revision, trust_remote_code=False).to_dict()
+        fields = AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=False).to_dict()
     except Exception as error:
-        logger.debug(f"The configuration of {config.model} cannot be read ({error})")
+        logger.debug(f"The configuration of {model} cannot be read ({error})")
         return None
     if not fields.get("quantization_config"):
         size = size * 2 // BYTES_OF_DTYPES.get(_dtype(fields), 2)  # vLLM loads weights of 32 bits with 16 bits
-    return model_size(fields, size, max_pixels_of(config.model, revision))
+    return model_size(fields, size, max_pixels_of(model, revision))
 
 
 def _dtype(fields: Mapping[str, Any]) -> str:

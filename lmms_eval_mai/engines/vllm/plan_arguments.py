@@ -12,11 +12,10 @@ from lmms_eval_mai.engines.vllm.planning.plan import Request
 from lmms_eval_mai.errors import ArgumentError
 
 COPIES = ("pipeline_parallel_size", "data_parallel_size", "prefill_context_parallel_size")
+DIVISIONS = ("tensor_parallel_size", *COPIES)
+"""Arguments that divide an engine, or multiply it, over several GPUs."""
 AUTOMATIC_CONTEXTS = (-1, "auto")
 """Values of `max_model_len` with which vLLM chooses the context itself."""
-
-
-DIVISIONS = ("tensor_parallel_size", *COPIES)
 
 
 def wish(config: EngineConfig, size: ModelSize | None, gpu_count: int, launcher: Launcher) -> Wish:
@@ -61,7 +60,7 @@ def request(config: EngineConfig, size: ModelSize, place: Place) -> Request:
         tensor_parallel=place.tensor_parallel,
         stages=whole_number(given, "pipeline_parallel_size") or 1,
         context=None if automatic else whole_number(given, "max_model_len"),
-        share=_share(given),
+        share=share_of_gpu(given),
         # vLLM takes 0 as not given.
         kv_cache_bytes=whole_number(given, "kv_cache_memory_bytes") if given.get("kv_cache_memory_bytes") else None,
         max_num_seqs=whole_number(given, "max_num_seqs"),
@@ -80,7 +79,7 @@ def whole_number(given: Mapping[str, Any], name: str) -> int | None:
     return None if value is None else positive_int(name, value)
 
 
-def _share(given: Mapping[str, Any]) -> float | None:
+def share_of_gpu(given: Mapping[str, Any]) -> float | None:
     """Return the user's share of a GPU's memory. None: it is not given. Raises `ArgumentError`."""
     name = "gpu_memory_utilization"
     value = given.get(name)

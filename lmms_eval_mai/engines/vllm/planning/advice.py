@@ -2,13 +2,26 @@
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from lmms_eval_mai.engines.vllm.planning.gpus import Gpu
+from lmms_eval_mai.engines.vllm.planning.layout import Place
 from lmms_eval_mai.engines.vllm.planning.memory import GIB
-from lmms_eval_mai.engines.vllm.planning.models import ModelSize
+from lmms_eval_mai.engines.vllm.planning.models import FP8_SHARE, ModelSize
 from lmms_eval_mai.engines.vllm.planning.plan import EnginePlan, Plan, Request, Shortfall, plan
+
+LIMITS = {
+    "gpu_memory_utilization": "share",
+    "kv_cache_memory_bytes": "kv_cache_bytes",
+    "max_model_len": "context",
+    "max_num_seqs": "max_num_seqs",
+    "max_num_batched_tokens": "max_num_batched_tokens",
+    "mm_processor_kwargs": "max_pixels",
+}
+"""Arguments that may be left out -> the fields of `Request`."""
+MEMORY, OTHERS = ("gpu_memory_utilization", "kv_cache_memory_bytes"), tuple(LIMITS)[3:]
 
 
 def engine_line(engine: EnginePlan) -> str:
@@ -51,95 +64,125 @@ class Refusal:
     alternatives: tuple[Alternative, ...]
 
 
-def refusal(
-    gpus: Sequence[Gpu], requests: Sequence[Request], shortfall: Shortfall, others: Mapping[str, ModelSize]
-) -> Refusal:
-    """Return the message for engines that do not fit, with the shortfall and what would fit.
+@dataclass(frozen=True)
+class Case:
+    """Engines that do not fit, and what may be changed."""
 
-    `others`: model name -> its sizes, smaller models that may be recommended.
-    """
-    on_gpu = [request for request in requests if shortfall.gpu in request.gpus]
+    gpus: Sequence[Gpu]
+    requests: Sequence[Request]
+    turns: bool = False
+    """Whether the command has `sleep=true`."""
+    others: Mapping[str, ModelSize] = dataclasses.field(default_factory=dict)
+    """Model name -> its sizes, smaller models that may be recommended."""
+    places: Callable[[bool], Iterable[Sequence[Place]]] = lambda turns: ()
+    """Returns where else the engines may run. Its argument: whether they take turns."""
+    may_name_gpus: bool = True
+    """Whether the user can give each model one GPU. Ranks of a launcher cannot."""
+
+    def fit(self, requests: Sequence[Request], turns: bool) -> Plan | None:
+        """Return the plan of changed engines at their places, else at other places. None: they do not fit."""
+        if turns and len(requests) < 2:
+            return None
+        if isinstance(found := plan(self.gpus, requests, turns), Plan):
+            return found
+        for places in self.places(turns):
+            moved = [
+                dataclasses.replace(request, gpus=place.gpus, tensor_parallel=place.tensor_parallel)
+                for request, place in zip(requests, places, strict=True)
+            ]
+            if isinstance(found := plan(self.gpus, moved, turns), Plan):
+                return found
+        return None
+
+
+def refusal(case: Case, shortfall: Shortfall) -> Refusal:
+    """Return the message for engines that do not fit, with the shortfall and what would fit."""
+    gpu = case.gpus[shortfall.gpu]
+    on_gpu = [
+        one for one in case.requests if one.side == shortfall.side or (not shortfall.side and shortfall.gpu in one.gpus)
+    ]
     models = " and ".join(f"{one.model} ({one.size.weight_bytes / GIB:.1f} GiB)" for one in on_gpu)
     do = "do not fit" if len(on_gpu) > 1 else "does not fit"
     text = (
-        f"{models} {do} GPU {shortfall.gpu} ({gpus[shortfall.gpu].name}): with a context of {shortfall.context:,} "
+        f"{models} {do} GPU {shortfall.gpu} ({gpu.name}): with a context of {shortfall.context:,} "
         f"tokens {shortfall.missing_bytes / GIB:.1f} GiB are missing; {shortfall.available_bytes / GIB:.1f} GiB are "
         "available."
     )
-    if (used := gpus[shortfall.gpu].usable_bytes - gpus[shortfall.gpu].free_bytes) > GIB:
+    if shortfall.side is not None:
+        text += " This is what its gpu_memory_utilization or kv_cache_memory_bytes gives it."
+    elif (used := gpu.usable_bytes - gpu.free_bytes) > GIB:
         text += f" Other programs use {used / GIB:.1f} GiB of this GPU (`nvidia-smi` lists them): end them if you can."
-    found = tuple(alternatives(gpus, requests, others))
+    found = tuple(alternatives(case))
     remedy = (
         f"What fits: {'; or '.join(one.text for one in found)}." if found else "Use a larger GPU, or smaller models."
     )
     return Refusal(f"{text} {remedy}", found)
 
 
-def alternatives(
-    gpus: Sequence[Gpu], requests: Sequence[Request], others: Mapping[str, ModelSize]
-) -> Iterator[Alternative]:
+def alternatives(case: Case) -> Iterator[Alternative]:
     """Yield what would fit: single changes, the smallest one first, or two changes together if no single one is
     enough."""
-    yield from _without_limits(gpus, requests)
-    found = [*_same_models(gpus, requests), *_smaller_models(gpus, requests, others, turns=False)]
-    yield from found or _smaller_models(gpus, requests, others, turns=True)
+    yield from _without_limits(case)
+    found = [*_same_models(case), *_smaller_models(case, case.turns)]
+    yield from found or ([] if case.turns else _smaller_models(case, turns=True))
 
 
-def _without_limits(gpus: Sequence[Gpu], requests: Sequence[Request]) -> Iterator[Alternative]:
-    limited = [request for request in requests if request.context is not None or request.share is not None]
-    free = [dataclasses.replace(request, context=None, share=None) for request in requests]
-    if limited and isinstance(found := plan(gpus, free), Plan):
-        names = " and ".join(f"{one.side}_{name}" for one in limited for name in _given(one))
-        yield Alternative("", f"leave out {names} (the context is then {found.engines[0].limits.context:,} tokens)")
-
-
-def _same_models(gpus: Sequence[Gpu], requests: Sequence[Request]) -> Iterator[Alternative]:
-    """Yield changes that keep the models: other GPUs, turns, weights in 8 bits."""
-    fp8 = None if any(request.quantized for request in requests) else [_fp8(request) for request in requests]
-    newer = "for GPUs from the year 2022 on, such as L4 or H100"
-    can_take_turns = len(requests) == 2 and bool(set(requests[0].gpus) & set(requests[1].gpus))
-    turns_fit = False
-    if can_take_turns:
-        apart = [
-            dataclasses.replace(request, gpus=(index,), tensor_parallel=1, stages=1)
-            for index, request in enumerate(requests)
-        ]
-        if len(gpus) > 1 and isinstance(plan(gpus, apart), Plan):
-            separate = "small_devices=0,large_devices=1"
-            yield Alternative(separate, f"give each model its own GPU ({separate})")
-        if turns_fit := isinstance(plan(gpus, requests, turns=True), Plan):
-            yield Alternative("sleep=true", "let the models take turns on the GPU (sleep=true)")
-    if fp8 is None:
-        return
-    if isinstance(plan(gpus, fp8), Plan):
-        yield Alternative("quantization=fp8", f"store the weights in 8 bits (quantization=fp8; {newer})")
-    elif can_take_turns and not turns_fit and isinstance(plan(gpus, fp8, turns=True), Plan):
-        both = "sleep=true,quantization=fp8"
-        yield Alternative(both, f"let the models take turns, with their weights in 8 bits ({both}; {newer})")
-
-
-def _smaller_models(
-    gpus: Sequence[Gpu], requests: Sequence[Request], others: Mapping[str, ModelSize], turns: bool
-) -> Iterator[Alternative]:
-    """Yield the largest smaller models that fit. `turns`: with `sleep=true`."""
-    if turns and (len(requests) != 2 or not set(requests[0].gpus) & set(requests[1].gpus)):
-        return
-    for names in _by_size(requests, others):
-        smaller = [
-            dataclasses.replace(request, model=name, size=_weights_like(request, others[name]))
-            for request, name in zip(requests, names, strict=True)
-        ]
-        if isinstance(plan(gpus, smaller, turns), Plan):
-            new = [f"{one.side}={name}" for one, name in zip(requests, names, strict=True) if one.model != name]
-            arguments = ",".join([*new, "sleep=true"] if turns else new)
-            what = "smaller models" if len(new) > 1 else "a smaller model"
-            yield Alternative(arguments, f"{what}{' that take turns' * turns} ({arguments})")
+def _without_limits(case: Case) -> Iterator[Alternative]:
+    """Yield the smallest group of the user's limits without which the engines fit."""
+    for names in (MEMORY, ("max_model_len",), OTHERS, tuple(LIMITS)):
+        given = list(_given(case.requests, names))
+        without: dict[str, Any] = {LIMITS[name]: None for name in names}
+        free = [dataclasses.replace(one, **without) for one in case.requests]
+        if given and (found := case.fit(free, case.turns)) is not None:
+            context = found.engines[0].limits.context
+            yield Alternative("", f"leave out {' and '.join(given)} (the context is then {context:,} tokens)")
             return
 
 
-def _by_size(requests: Sequence[Request], others: Mapping[str, ModelSize]) -> list[tuple[str, ...]]:
+def _same_models(case: Case) -> Iterator[Alternative]:
+    """Yield changes that keep the models: other GPUs, turns, weights in 8 bits."""
+    if case.turns and case.fit(case.requests, turns=False) is not None:
+        yield Alternative("", "leave out sleep=true")
+    if case.may_name_gpus and len(case.gpus) > 1 and _share_a_gpu(case.requests):
+        apart = [
+            dataclasses.replace(request, gpus=(index,), tensor_parallel=1, stages=1)
+            for index, request in enumerate(case.requests)
+        ]
+        if isinstance(plan(case.gpus, apart), Plan):
+            separate = "small_devices=0,large_devices=1"
+            yield Alternative(separate, f"give each model its own GPU ({separate})")
+    if turns_fit := not case.turns and case.fit(case.requests, turns=True) is not None:
+        yield Alternative("sleep=true", "let the models take turns on the GPU (sleep=true)")
+    if any(request.quantized for request in case.requests):
+        return
+    fp8 = [_fp8(request) for request in case.requests]
+    if case.fit(fp8, case.turns) is not None:
+        yield Alternative("quantization=fp8", "store the weights in 8 bits (quantization=fp8)")
+    elif not case.turns and not turns_fit and case.fit(fp8, turns=True) is not None:
+        both = "sleep=true,quantization=fp8"
+        yield Alternative(both, f"let the models take turns, with their weights in 8 bits ({both})")
+
+
+def _smaller_models(case: Case, turns: bool) -> Iterator[Alternative]:
+    """Yield the largest smaller models that fit. `turns`: with `sleep=true`."""
+    for names in _by_size(case):
+        smaller = [
+            dataclasses.replace(request, model=name, size=_weights_like(request, case.others[name]))
+            for request, name in zip(case.requests, names, strict=True)
+        ]
+        if case.fit(smaller, turns) is not None:
+            new = [f"{one.side}={name}" for one, name in zip(case.requests, names, strict=True) if one.model != name]
+            sleep = turns and not case.turns
+            arguments = ",".join([*new, "sleep=true"] if sleep else new)
+            what = "smaller models" if len(new) > 1 else "a smaller model"
+            yield Alternative(arguments, f"{what}{', and turns on the GPU' * sleep} ({arguments})")
+            return
+
+
+def _by_size(case: Case) -> list[tuple[str, ...]]:
     """Return the choices of smaller models from large to small: those of the large model's family, or all if its family
     is unknown."""
+    requests, others = case.requests, case.others
     family = _family(requests[-1].model)
     family_is_known = family in map(_family, others)
     allowed = [name for name in others if not family_is_known or _family(name) == family]
@@ -164,17 +207,26 @@ def _family(model: str) -> str:
     return re.sub(r"-?\d+B\b.*", "", model)
 
 
+def _share_a_gpu(requests: Sequence[Request]) -> bool:
+    return len(requests) == 2 and bool(set(requests[0].gpus) & set(requests[1].gpus))
+
+
 def _weights_like(request: Request, size: ModelSize) -> ModelSize:
     """Return the sizes of another model with the request's type of KV cache."""
     return dataclasses.replace(size, kv_number_bytes=request.size.kv_number_bytes)
 
 
-def _given(request: Request) -> list[str]:
-    names = {"max_model_len": request.context, "gpu_memory_utilization": request.share}
-    return [name for name, value in names.items() if value is not None]
+def _given(requests: Sequence[Request], names: Iterable[str]) -> Iterator[str]:
+    """Yield those of these arguments that the user gave: without a side if all engines have the same value."""
+    for name in names:
+        values = [getattr(request, LIMITS[name]) for request in requests]
+        if values[0] is not None and values.count(values[0]) == len(values):
+            yield name
+            continue
+        yield from (f"{one.side}_{name}" for one, value in zip(requests, values, strict=True) if value is not None)
 
 
 def _fp8(request: Request) -> Request:
-    """Return the request with 8-bit weights. The vision tower and the embeddings, about a fifth, stay in 16 bits."""
-    size = dataclasses.replace(request.size, weight_bytes=request.size.weight_bytes * 6 // 10)
+    """Return the request with weights in 8 bits."""
+    size = dataclasses.replace(request.size, weight_bytes=int(request.size.weight_bytes * FP8_SHARE))
     return dataclasses.replace(request, size=size)

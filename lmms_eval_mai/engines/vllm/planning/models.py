@@ -6,6 +6,9 @@ from typing import Any
 
 BYTES_PER_NUMBER = 2
 """bfloat16 and float16."""
+FP8_SHARE = 0.6
+"""Size of weights in 8 bits relative to 16 bits. Embeddings and output layer, up to a seventh, stay in 16 bits. So does
+the vision tower of some models."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,8 @@ class VisionSize:
     max_image_tokens: int
     """Tokens of the largest image. vLLM measures the memory with such images."""
     pixels_per_token: int | None
-    """None: the model has no limit of pixels that could be lowered. InternVL divides images into tiles."""
+    """None: the model has no limit of pixels that `max_pixels` lowers. InternVL divides images into tiles. The image
+    processors of other models than Qwen's ignore `max_pixels`."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,7 @@ def model_size(config: Mapping[str, Any], weight_bytes: int, max_pixels: int | N
             max_context=text["max_position_embeddings"],
             heads=heads,
             quantized=bool(config.get("quantization_config")),
-            vision=_qwen_vision(vision, max_pixels)
+            vision=_qwen_vision(config, vision, max_pixels)
             if "spatial_merge_size" in vision
             else _internvl_vision(config, vision),
         )
@@ -84,16 +88,17 @@ def model_size(config: Mapping[str, Any], weight_bytes: int, max_pixels: int | N
         return None
 
 
-def _qwen_vision(vision: Mapping[str, Any], max_pixels: int | None) -> VisionSize:
+def _qwen_vision(config: Mapping[str, Any], vision: Mapping[str, Any], max_pixels: int | None) -> VisionSize:
     merge, patch = vision["spatial_merge_size"], vision["patch_size"]
     pixels_per_token = (merge * patch) ** 2
+    is_qwen = str(config.get("model_type", "qwen")).startswith("qwen")
     return VisionSize(
         hidden_size=vision["hidden_size"],
         intermediate_size=vision["intermediate_size"],
         patches_per_token=merge**2,
         outputs_per_token=1 + len(vision.get("deepstack_visual_indexes") or ()),
         max_image_tokens=max(1, (max_pixels or QWEN_MAX_PIXELS) // pixels_per_token),
-        pixels_per_token=pixels_per_token,
+        pixels_per_token=pixels_per_token if is_qwen else None,
     )
 
 
