@@ -1,4 +1,4 @@
-"""Table of the demo: small S, large S, Full RT and MAI, from the samples that two runs of lmms-eval logged.
+"""Table and figure of the demo: small S, large S, Full RT and MAI, from the samples that two runs of lmms-eval logged.
 
     python tools/demo_table.py MAI_FOLDER FULL_RT_FOLDER
 
@@ -9,7 +9,7 @@ to the Simple prompt.
 
 import argparse
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,9 @@ from pytablewriter import MarkdownTableWriter
 
 from lmms_eval_mai.paper.agreement import extract_answer
 from lmms_eval_mai.paper.sample import EXITS
+
+WIDTH = 36
+"""Length of the longest bar of the figure in characters."""
 
 Record = dict[str, Any]
 """One line of lmms-eval's samples file."""
@@ -120,6 +123,20 @@ def table(rows: Iterable[Row]) -> str:
     return str(writer.dumps())
 
 
+def figure(rows: Sequence[Row]) -> str:
+    """Draw the accuracy and the output tokens per question of each method as bars of text."""
+    lines = ["accuracy %"]
+    for row in rows:
+        share = row.right / row.samples
+        lines.append(f"  {row.name:8s}{'█' * round(WIDTH * share):{WIDTH + 1}s}{100 * share:.1f}")
+    most = max(row.small_tokens + row.large_tokens for row in rows)
+    lines.append("output tokens per question (░ small model, █ large model)")
+    for row in rows:
+        bar = "░" * round(WIDTH * row.small_tokens / most) + "█" * round(WIDTH * row.large_tokens / most)
+        lines.append(f"  {row.name:8s}{bar:{WIDTH + 1}s}{(row.small_tokens + row.large_tokens) / row.samples:.1f}")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("mai", type=Path)
@@ -134,7 +151,9 @@ def main() -> None:
         )
     print(f"\nThe demo pair on {len(mai.samples)} documents of shapes (a demonstration, not a benchmark result):\n")
     rows = [short_row("small S", "small", mai), short_row("large S", "large", mai)]
-    print(table([*rows, run_row("Full RT", full_rt), run_row("MAI", mai)]))
+    rows += [run_row("Full RT", full_rt), run_row("MAI", mai)]
+    print(table(rows))
+    print(figure(rows), end="\n\n")
     shares = (f"{exit} {mai.exits().count(exit) / len(mai.samples):.1%}" for exit in EXITS["cascade"])
     print(f"Exits of MAI: {', '.join(shares)}.")
 

@@ -92,6 +92,21 @@ def test_the_table_of_the_demo_sums_the_logged_samples(
     assert "agree_short 33.3%, agree_think 33.3%, transfer 33.3%" in printed
 
 
+def test_the_figure_of_the_demo_has_bars_in_proportion_to_the_table(
+    mai: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show(monkeypatch, mai, full_rt(tmp_path / "rt", 3))
+    lines = capsys.readouterr().out.splitlines()
+    accuracy, tokens = (
+        lines.index("accuracy %"),
+        next(i for i, line in enumerate(lines) if line.startswith("output tok")),
+    )
+    bars = [(line.split()[-1], line.count("░"), line.count("█")) for line in lines[accuracy + 1 : tokens]]
+    assert bars == [("33.3", 0, 12), ("100.0", 0, 36), ("100.0", 0, 36), ("66.7", 0, 24)]
+    bars = [(line.split()[-1], line.count("░"), line.count("█")) for line in lines[tokens + 1 : tokens + 5]]
+    assert bars == [("4.0", 2, 0), ("4.0", 0, 2), ("75.0", 34, 2), ("46.0", 20, 3)]
+
+
 def test_runs_that_cannot_be_compared_are_refused(mai: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     three, two, empty = full_rt(tmp_path / "rt", 3), full_rt(tmp_path / "two", 2), tmp_path / "none"
     for folders, words in (
