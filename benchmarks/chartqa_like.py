@@ -28,6 +28,7 @@ from lmms_eval_mai.harness.tasks import doc_to_messages
 from lmms_eval_mai.paper.cascade import cascade
 from lmms_eval_mai.paper.sample import Exit, Sample
 from lmms_eval_mai.paper.sample_run import Pair
+from lmms_eval_mai.run.config import parse
 
 SEED = 260404929
 THINKING_TOKENS = 256
@@ -38,6 +39,7 @@ PROMPT = {"benchmark": "chartqa", "variant": "r"}
 WORDS = ["the", "image", "shows", "a", "chart", "is", "value", "in", "option", "answer", "step", "thinking", "question"]
 ARGUMENTS = {"max_num_seqs": 32, "max_model_len": 2048}
 """The arguments of both engines. 32 is the paper's batch size (B.4)."""
+CONFIG = parse({})
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ class Work:
             idx=0,
             metadata={"task": TASK, "doc_id": doc_id, "repeats": 1, "mai": PROMPT},
         )
-        return open_sample(request, 0, {TASK: {SPLIT: self}}, "R", None)
+        return open_sample(request, 0, {TASK: {SPLIT: self}}, CONFIG)
 
 
 async def prompts_of(sample: Sample, plan: Plan) -> list[Prompt]:

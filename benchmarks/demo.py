@@ -99,7 +99,7 @@ async def run_method(mode: str, task: Any, pair: Pair, config: Config, samples: 
     traces: list[Trace | None] = [None] * samples
 
     def open_(number: int) -> Sample:
-        return open_sample(task.instances[number], 0, documents, config.think, config.max_new_tokens)
+        return open_sample(task.instances[number], 0, documents, config)
 
     def done(number: int, trace: Trace) -> None:
         traces[number] = trace

@@ -41,7 +41,7 @@ from lmms_eval_mai.paper.sample import Exit
 
 TASK, SPLIT = "pope_s", "test"
 PROMPT = {"benchmark": "pope", "variant": "s"}
-DECODING = {"max_new_tokens": 1024, "temperature": 0, "top_p": 1.0, "num_beams": 1, "do_sample": False, "until": []}
+DECODING = {"max_new_tokens": 4096, "temperature": 0, "top_p": 1.0, "num_beams": 1, "do_sample": False, "until": []}
 
 # Stage -> text. The large model always answers Yes. A sample finishes when the small model also answers Yes.
 THINKING = "The picture shows one plain colour and nothing else in it. " * 16

@@ -14,6 +14,8 @@ from lmms_eval_mai.engines.arguments import did_you_mean
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.plugin import MODEL_ID
 from lmms_eval_mai.run.config import Config, parse
+from lmms_eval_mai.run.decoding import check_conflict, sampling
+from lmms_eval_mai.run.decoding_arguments import IGNORED
 
 PROGRAMS = ("lmms-eval", "lmms_eval")
 PARTS = ("model", "model_args", "tasks", "gen_kwargs", "include_path")
@@ -67,23 +69,23 @@ def check_arguments(model_args: str) -> tuple[Config | None, Finding]:
     if twice:
         text = f"{', '.join(twice)} is given more than once: lmms-eval uses the last value. Leave the others out."
         return config, Finding("arguments", "PROBLEM", text)
-    return config, Finding("arguments", "ok", f"mode={config.mode}, think={config.think}")
+    text = f"mode={config.mode}, think={config.think}, decoding={config.decoding}"
+    return config, Finding("arguments", "ok", text)
 
 
 def check_decoding(gen_kwargs: str, config: Config | None) -> Finding:
     """Check `--gen_kwargs` as a run does."""
-    from lmms_eval_mai.harness.requests import DECODING, sampling
-
     try:
         given = _values("--gen_kwargs", gen_kwargs)
-        sampling(given, None, config.think if config else "R", config.max_new_tokens if config else None)
+        config = config or parse({})
+        sampling(given, config, own_task=False)
+        check_conflict(given, config)
     except Exception as error:
         return Finding("gen_kwargs", "PROBLEM", error_text(error))
-    ignored = [name for name in given if name not in DECODING]
+    ignored = [name for name in given if name in IGNORED]
     if not ignored:
         return Finding("gen_kwargs", "ok", ", ".join(f"{name}={value}" for name, value in given.items()))
-    hint = did_you_mean(ignored[0], DECODING)
-    return Finding("gen_kwargs", "warning", f"{', '.join(ignored)} is ignored by {MODEL_ID}.{hint}")
+    return Finding("gen_kwargs", "warning", f"{', '.join(ignored)} is ignored by {MODEL_ID}.")
 
 
 def check_options(command: Command) -> Iterator[Finding]:

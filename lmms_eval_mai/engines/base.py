@@ -95,6 +95,13 @@ class Sampling:
     seed: int | None = None
     ignore_eos: bool = False
     """Decode exactly `max_tokens` tokens, for measurements with forced output lengths (Table 4)."""
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    """Subtracted from the logit of each token that the answer has already. The prompt does not count, as in vLLM."""
+    frequency_penalty: float = 0.0
+    """Like `presence_penalty`, but times the number of times that the answer has the token."""
+    stop: tuple[str, ...] = ()
+    """Texts that end an answer. They are not part of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,15 +13,18 @@ from typing import Any
 import torch
 from lmms_eval.api.instance import GenerationResult, Instance
 from lmms_eval.api.model import lmms
+from loguru import logger
 
 from lmms_eval_mai.errors import ArgumentError, MaiError, SampleError
 from lmms_eval_mai.harness import usage
 from lmms_eval_mai.harness.exit_codes import report_errors_to_user, watch_for_unsaved_results
-from lmms_eval_mai.harness.requests import is_padding, open_sample, repeats, sampling, task_of
+from lmms_eval_mai.harness.requests import is_padding, open_sample, repeats, task_of
 from lmms_eval_mai.harness.results import result, rounds_result
 from lmms_eval_mai.harness.running_command import print_last, results_written, running_command
 from lmms_eval_mai.paper.sample import Sample
 from lmms_eval_mai.run.config import parse
+from lmms_eval_mai.run.decoding import sampling
+from lmms_eval_mai.run.decoding_arguments import ignored_arguments
 from lmms_eval_mai.run.final_table import table
 from lmms_eval_mai.run.journal.removal import keep
 from lmms_eval_mai.run.metering import RunTotals
@@ -44,6 +47,7 @@ class MaiCascade(lmms):
         `large_device`. `max_open_samples` limits the number of samples at the same time.
         """
         super().__init__()
+        self._warned: set[str] = set()
         with report_errors_to_user():
             self.config = parse(arguments)
             self._session = Session(self.config)
@@ -112,12 +116,11 @@ class MaiCascade(lmms):
 
             def open_(number: int) -> Sample:
                 index, repeat = todo[number]
-                config = self.config
-                return open_sample(requests[index], repeat, self.task_dict, config.think, config.max_new_tokens)
+                return open_sample(requests[index], repeat, self.task_dict, self.config)
 
             keys = [(requests[index].args[4], requests[index].args[3], repeat) for index, repeat in todo]
-            decoding = {request.args[4]: request.args[2] for request in requests}
-            found = self._session.run_samples(keys, open_, decoding, self.rank, self.world_size)
+            arguments = {request.args[4]: request.args[2] for request in requests}
+            found = self._session.run_samples(keys, open_, arguments, self.rank, self.world_size)
             models = {engine.side: engine.model for engine in self.config.engines()}
             outcomes: list[Outcome | None] = [None] * len(requests)
             for (index, _), outcome in zip(todo, found, strict=True):
@@ -137,7 +140,11 @@ class MaiCascade(lmms):
                     f"Task {name} has rounds of its own, which mai_cascade does not support: "
                     "choose tasks of type generate_until, or one of the _s2 tasks of lmms-eval-mai."
                 )
-            sampling(request.args[2], variant, self.config.think, self.config.max_new_tokens)
+            sampling(request.args[2], self.config, own_task=variant is not None)
+            ignored = ignored_arguments(request.args[2])
+            if ignored and name not in self._warned:
+                self._warned.add(name)
+                logger.warning(f"{name}: mai_cascade ignores {', '.join(ignored)}, as lmms-eval's vllm model does.")
 
     @contextlib.contextmanager
     def _stopped_on_error(self) -> Iterator[None]:

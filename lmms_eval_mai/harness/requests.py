@@ -1,24 +1,24 @@
 """Turns lmms-eval's requests into samples: one `Instance` becomes one `Sample`.
 
-This module decides the decoding of each stage, but not which stages run.
+`run/decoding.py` decides the decoding of each stage, and `paper/cascade.py` which stages run.
 """
 
 import contextlib
-import dataclasses
 import hashlib
 import itertools
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import PIL.Image
 
-from lmms_eval_mai.engines.base import ContentPart, Image, Message, Sampling, Stage
+from lmms_eval_mai.engines.base import ContentPart, Image, Message
 from lmms_eval_mai.errors import ArgumentError, MaiError, SampleError, UnreadableImage
 from lmms_eval_mai.paper.agreement import Benchmark
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS, GENERIC
-from lmms_eval_mai.paper.prompts import MAX_TOKENS, VARIANTS, Variant
+from lmms_eval_mai.paper.prompts import VARIANTS, Variant
 from lmms_eval_mai.paper.sample import Sample
+from lmms_eval_mai.run.config import Config
+from lmms_eval_mai.run.decoding import sampling
 
 _OR_ALLOW_FAILURES = "or allow failed samples with max_errors=N to score without them"
 
@@ -58,9 +58,7 @@ def task_of(request: Any) -> TaskPrompt:
     return TaskPrompt(BENCHMARKS[mai["benchmark"]], *VARIANTS[mai["variant"]])
 
 
-def open_sample(
-    request: Any, repeat: int, documents: Mapping[str, Any], think: Variant, max_new_tokens: int | None
-) -> Sample:
+def open_sample(request: Any, repeat: int, documents: Mapping[str, Any], config: Config) -> Sample:
     """Fetch the document, decode its images and build the chat. This blocks, so run it in a thread.
 
     `documents` is the model's `task_dict`. Raises `UnreadableImage`, or another `SampleError` if the document holds
@@ -82,7 +80,7 @@ def open_sample(
             kind=benchmark.kind(doc),
             variant=variant,
             two_stage=two_stage,
-            sampling=sampling(gen_kwargs, variant, think, max_new_tokens),
+            sampling=sampling(gen_kwargs, config, variant is not None, repeat),
         )
 
 
@@ -156,66 +154,3 @@ def _content_part(part: Mapping[str, Any], where: str) -> ContentPart:
     digest = hashlib.blake2b(f"{pixels.width}x{pixels.height}".encode(), digest_size=16)
     digest.update(pixels.tobytes())
     return Image(pixels, digest.hexdigest())
-
-
-def sampling(
-    gen_kwargs: Mapping[str, Any], variant: Variant | None, think: Variant, max_new_tokens: int | None
-) -> dict[Stage, Sampling]:
-    """Return how each stage is decoded. Raises `ArgumentError` for a value that cannot work.
-
-    Temperature, top_p, top_k, repetition_penalty and seed of the task and of `--gen_kwargs` apply to every call. The
-    output limits come from `MAX_TOKENS`; the task's own limit applies to the task's own prompt. None counts as not
-    given, and so does 0 except for the seed, because tasks of lmms-eval have `top_p: 0`. `do_sample` is ignored, as in
-    lmms-eval's vllm model. `until` is ignored, because lmms-eval's default would end the thinking at its first blank
-    line.
-    """
-    given = {name: _decoding_value(name, gen_kwargs.get(name)) for name in DECODING}
-    own_limit = int(given["max_new_tokens"] or MAX_TOKENS["answer"])
-    limits: dict[Stage, int] = {
-        "short": own_limit if variant == "S" else MAX_TOKENS["S"],
-        "think": own_limit if variant in ("E", "R") else MAX_TOKENS[think],
-        "stage2": MAX_TOKENS["answer"],
-        "transfer": MAX_TOKENS["answer"],
-        "task": own_limit,
-    }
-    base = Sampling(
-        max_tokens=1,
-        temperature=float(given["temperature"] or 0),
-        top_p=float(given["top_p"] or 1),
-        top_k=max(0, int(given["top_k"] or 0)),
-        repetition_penalty=float(given["repetition_penalty"] or 1),
-        seed=None if given["seed"] is None else int(given["seed"]),
-    )
-    return {
-        stage: dataclasses.replace(base, max_tokens=min(limit, max_new_tokens or limit))
-        for stage, limit in limits.items()
-    }
-
-
-DECODING: dict[str, tuple[str, Callable[[float], bool]]] = {
-    "temperature": ("a number of at least 0", lambda value: value >= 0),
-    "top_p": ("a number above 0 and at most 1", lambda value: 0 < value <= 1),
-    "top_k": ("a whole number of at least 1, or -1 for no limit", lambda value: value.is_integer() and value >= -1),
-    "repetition_penalty": ("a number above 0", lambda value: value > 0),
-    "max_new_tokens": ("a whole number of at least 1", lambda value: value.is_integer() and value >= 1),
-    "seed": ("a whole number", lambda value: value.is_integer()),
-}
-"""Decoding argument -> the text for the error message, and the check. 0 always passes: it is a valid temperature and a
-valid seed, and for the other arguments it means "not given" (`sampling`)."""
-
-
-def _decoding_value(name: str, given: Any) -> float | None:
-    """Return a decoding argument as a number, or None if it is not given. Raises `ArgumentError`."""
-    if given is None or given == "":
-        return None
-    expected, works = DECODING[name]
-    try:
-        value = float(given)
-    except (TypeError, ValueError, OverflowError):
-        value = math.nan
-    if value != 0 and not (math.isfinite(value) and works(value)):
-        raise ArgumentError(
-            f"The decoding argument {name}={given} is invalid: expected {expected}. Correct it in --gen_kwargs, or in "
-            "generation_kwargs of the task."
-        )
-    return given if isinstance(given, int) else value  # a large seed does not fit a float

@@ -19,6 +19,7 @@ from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.agreement import AgreementRules
 from lmms_eval_mai.paper.prompts import Variant
 from lmms_eval_mai.run import presets
+from lmms_eval_mai.run.decoding_arguments import check_preset
 from lmms_eval_mai.run.readers import ALIASES, OWN_NAMES, READERS, RULES, choice, parse_literal
 
 
@@ -41,7 +42,13 @@ class Config:
     """Number of samples processed at the same time. Their images are in memory. Default: as many as keep the engines
     busy by the memory plan of the GPUs (128 to 512), and 256 without a plan."""
     max_new_tokens: int | None = None
-    """Limits the output tokens of every call. Without it, the limits are 1,024 for an answer and 4,096 for thinking."""
+    """Limits the output tokens of every call. Without it, the limit is 4,096, and the task's own limit for the short
+    answers in other lmms-eval tasks."""
+    decoding: str = "greedy"
+    """`greedy`: lmms-eval's settings, that is, greedy decoding unless the task or `--gen_kwargs` sets a temperature.
+    `official`: the settings that the authors of the models publish, `official_decoding` of the pair."""
+    official_decoding: Mapping[str, Any] | None = None
+    """The decoding arguments of `decoding=official`, from the pair's YAML file. They replace those of the task."""
     sleep: bool = False
     """For a GPU that cannot hold both models: the two vLLM engines take turns on it, and the engine that waits sleeps.
     `sleep_mode` is another name for it. Not tested on a GPU yet."""
@@ -78,6 +85,8 @@ def parse(arguments: Mapping[str, Any]) -> Config:
     """Read model arguments as lmms-eval passes them. Raises `ArgumentError`."""
     preset = presets.load(arguments["pair"]) if arguments.get("pair") is not None else {}
     given = {**preset, **{ALIASES.get(name, name): value for name, value in arguments.items() if name != "pair"}}
+    if not any(side in given for side in SIDES):  # the models of the default pair
+        given.setdefault("official_decoding", presets.load(presets.DEFAULT).get("official_decoding"))
     values = {name: read(name, given[name]) for name, read in READERS.items() if name in given}
     run_arguments = {name: value for name, value in values.items() if name not in RULES}
     rule_arguments = {name: value for name, value in values.items() if name in RULES}
@@ -86,6 +95,7 @@ def parse(arguments: Mapping[str, Any]) -> Config:
     small, large = (dataclasses.replace(engine, max_calls=values.get("max_open_samples")) for engine in engines)
     config = Config(small=small, large=large, rules=AgreementRules(**rule_arguments), **run_arguments)
     _check_sleep(config)
+    check_preset(config.decoding, config.official_decoding)
     for engine in config.engines():
         if not engine.model:
             example = "PATH of a JSON-lines script" if engine.engine == "scripted" else "http://HOST:PORT/v1"

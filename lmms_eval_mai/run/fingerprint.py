@@ -29,6 +29,7 @@ def of_run(config: "Config", engines: Mapping[str, Identity], decoding: Mapping[
         "templates": prompts.digest(),
         "tasks": ",".join(sorted(decoding)),
         "decoding": json.dumps(decoding, sort_keys=True, default=str),
+        "decoding preset": _preset(config),
         "mode": config.mode,
         "think": config.think,
         "max_new_tokens": str(config.max_new_tokens),
@@ -39,6 +40,14 @@ def of_run(config: "Config", engines: Mapping[str, Identity], decoding: Mapping[
     for side, identity in engines.items():
         fields |= {f"{side} {name}": value for name, value in identity.items()}
     return fields
+
+
+def _preset(config: "Config") -> str:
+    """Return the decoding preset with its values."""
+    if config.decoding != "official":
+        return config.decoding
+    values = sorted((config.official_decoding or {}).items())
+    return "official: " + ", ".join(f"{name}={value}" for name, value in values)
 
 
 def digest(fingerprint: Fingerprint) -> str:

@@ -6,7 +6,7 @@
 import ast
 import dataclasses
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from lmms_eval_mai.engines.arguments import positive_int
@@ -86,11 +86,20 @@ def parse_literal(value: Any, name: str) -> Any:
     return value
 
 
+def _mapping(name: str, value: Any) -> Mapping[str, Any] | None:
+    found = parse_literal(value, name)
+    if found is not None and not isinstance(found, Mapping):
+        raise ArgumentError(f'{name}={value} is invalid: expected a mapping such as {{"temperature":0.7}}.')
+    return found
+
+
 READERS: dict[str, Reader] = {
     "mode": choice(MODES),
     "think": choice(("R", "E")),
     "max_open_samples": _optional(positive_int),
     "max_new_tokens": _optional(positive_int),
+    "decoding": choice(("greedy", "official")),
+    "official_decoding": _mapping,
     "sleep": choice((True, False)),
     "on_overflow": choice(("truncate", "error")),
     "journal": _journal,

@@ -65,8 +65,12 @@ def test_texts_that_are_no_list_of_arguments_are_refused() -> None:
     config, finding = check_arguments("demo")
     assert config is None and "--model_args must be NAME=VALUE,NAME=VALUE" in finding.text
     assert check_decoding("temperature=0.5,seed=1", None).mark == "ok"
-    ignored = check_decoding("temprature=1", None)
-    assert ignored.mark == "warning" and "Did you mean temperature?" in ignored.text
+    unknown = check_decoding("temprature=1", None)
+    assert unknown.mark == "PROBLEM" and "Did you mean temperature?" in unknown.text
+    ignored = check_decoding("temperature=1,do_sample=False", None)
+    assert (ignored.mark, ignored.text) == ("warning", "do_sample is ignored by mai_cascade.")
+    twice = check_decoding("temperature=1", parse({"decoding": "official"}))
+    assert twice.mark == "PROBLEM" and "decoding=official sets temperature=0.7" in twice.text
 
 
 def test_only_the_arguments_of_mai_cascade_are_checked() -> None:

@@ -122,8 +122,8 @@ def test_a_server_that_reports_its_context_gets_all_sampling_arguments_and_no_ma
         await engine.generate(prompt(), Sampling(max_tokens=4096))
 
     with_servers([server], call_with_long_limit)
-    assert {name: server.seen[0][name] for name in ("max_tokens", "top_k", "repetition_penalty")} == {
-        "max_tokens": 1000, "top_k": 0, "repetition_penalty": 1.0,
+    assert {name: server.seen[0][name] for name in ("max_tokens", "top_k", "min_p", "repetition_penalty")} == {
+        "max_tokens": 1000, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0,
     }  # fmt: skip
 
 
@@ -229,10 +229,11 @@ def test_sampling_reaches_the_server_and_neutral_values_are_not_sent() -> None:
 
     async def call_with_both(engine: OpenAIEngine) -> None:
         await engine.generate(prompt(), SAMPLING)
-        await engine.generate(prompt(), Sampling(9, 0.7, 0.9, 20, 1.1, 3, True))
+        await engine.generate(prompt(), Sampling(9, 0.7, 0.9, 20, 1.1, 3, True, 0.1, 1.5, 0.5, ("[[", "]]")))
 
     with_servers([server], call_with_both)
     first, second = [{k: v for k, v in body.items() if k not in ("messages", "model")} for body in server.seen]
     assert first == {"max_tokens": 16, "temperature": 0.0, "top_p": 1.0}
     assert second == {"max_tokens": 9, "temperature": 0.7, "top_p": 0.9, "top_k": 20, "repetition_penalty": 1.1,
-                      "seed": 3, "ignore_eos": True}  # fmt: skip
+                      "seed": 3, "ignore_eos": True, "min_p": 0.1, "presence_penalty": 1.5, "frequency_penalty": 0.5,
+                      "stop": ["[[", "]]"]}  # fmt: skip

@@ -8,6 +8,7 @@ import pytest
 from support.tasks import BUILT_IN, NAMES, VARIANTS, Loaded, config, split_name
 
 from lmms_eval_mai import plugin
+from lmms_eval_mai.run.decoding import OWN_TASK
 
 # --- the index ------------------------------------------------------------------------------------------
 
@@ -82,12 +83,15 @@ def test_metrics_of_the_loaded_task_equal_those_of_the_loaded_built_in_task(task
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_task_needs_no_hub_token_and_sets_the_papers_limits(task_manager: Any, tasks: Loaded, name: str) -> None:
+def test_a_task_needs_no_hub_token_and_is_decoded_greedily_with_one_limit(
+    task_manager: Any, tasks: Loaded, name: str
+) -> None:
     assert config(task_manager, name)["dataset_kwargs"] == {}
     decoding = tasks.chat[name].config.generation_kwargs
     assert decoding["until"] == []  # lmms-eval's own default would stop all thinking at its first blank line
-    assert decoding["max_new_tokens"] == (1024 if name.endswith("_s") else 4096)
     assert (decoding["temperature"], decoding["do_sample"]) == (0.0, False)
+    own = {name: value for name, value in decoding.items() if name not in ("until", "do_sample")}
+    assert own == {**OWN_TASK} and own["max_new_tokens"] == 4096
 
 
 @pytest.mark.parametrize("name", NAMES)

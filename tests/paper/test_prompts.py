@@ -146,15 +146,14 @@ def test_the_transfer_prompt_contains_the_thinking_unchanged(thinking: str, benc
     assert prompts.transfer(benchmark, thinking, kind) == before + thinking + after
 
 
-def test_each_output_limit_is_more_than_twice_the_longest_average_of_table_5(shared: Path) -> None:
+def test_the_output_limit_is_more_than_twice_the_longest_average_of_table_5(shared: Path) -> None:
     paper = (shared / "paper" / "paper.txt").read_text(encoding="utf-8")
     table = paper.split("Table 5. Comparison", 1)[1].split("5. Experiments", 1)[0]
     rows = [[float(x) for x in line.split()[1:]] for line in table.splitlines() if re.match(r"[248]B \d", line)]
     assert [len(row) for row in rows] == [18, 18, 18]  # S, E and R of six benchmarks, for three models
     longest = {variant: max(x for row in rows for x in row[i::3]) for i, variant in enumerate("SER")}
     assert longest == {"S": 101.7, "E": 1448.9, "R": 2019.1}
-    longest["answer"] = longest["S"]  # an answer after thinking has the form of a short answer
-    assert {name: limit > 2 * longest[name] for name, limit in MAX_TOKENS.items()} == dict.fromkeys(longest, True)
+    assert max(longest.values()) * 2 < MAX_TOKENS
 
 
 SOURCE = Path(prompts.__file__).read_text(encoding="utf-8")
@@ -168,7 +167,7 @@ def digest_of(source: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "old", ["step by step", "Without thinking", "According to previous thinking", "it might be wrong", '"S": 1024']
+    "old", ["step by step", "Without thinking", "According to previous thinking", "it might be wrong", "= 4096"]
 )
 def test_a_changed_template_or_limit_changes_the_digest(old: str) -> None:
     assert old in SOURCE

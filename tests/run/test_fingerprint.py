@@ -40,6 +40,7 @@ def checkpoint(tmp_path: Path) -> Path:
         {"small_max_model_len": 4096},
         {"dtype": "float32"},
         {"large_revision": "v2"},
+        {"decoding": "official", "official_decoding": {"temperature": 0.7, "seed": 1}},
     ],
 )
 def test_argument_that_can_change_an_answer_changes_the_fingerprint(

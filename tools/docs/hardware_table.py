@@ -70,7 +70,7 @@ def _as_pair(config: Config, arguments: str) -> str:
     """Return arguments that choose other models with the name of the pair that has these models, if there is one."""
     given = dict(argument.split("=", 1) for argument in arguments.split(","))
     models = {side: given.pop(side, getattr(config, side).model) for side in ("small", "large")}
-    pairs = [name for name in PAIRS if presets.load(name) == models]
+    pairs = [name for name in PAIRS if presets.models(name) == (models["small"], models["large"])]
     if pairs and models != {"small": config.small.model, "large": config.large.model}:
         return ",".join([f"pair={pairs[0]}", *(f"{name}={value}" for name, value in given.items())])
     return arguments

@@ -161,7 +161,15 @@ class OpenAIEngine:
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
         }
-        more = {"top_k": (sampling.top_k, 0), "repetition_penalty": (sampling.repetition_penalty, 1.0)}
+        penalties = {"presence_penalty": sampling.presence_penalty, "frequency_penalty": sampling.frequency_penalty}
+        parameters |= {name: value for name, value in penalties.items() if value}
+        if sampling.stop:
+            parameters["stop"] = list(sampling.stop)
+        more = {
+            "top_k": (sampling.top_k, 0),
+            "min_p": (sampling.min_p, 0.0),
+            "repetition_penalty": (sampling.repetition_penalty, 1.0),
+        }
         # A server that reports its context (vLLM, SGLang) always gets these arguments, because it would use the
         # checkpoint's defaults instead. Other servers get only values that change something, because OpenAI's own API
         # refuses these arguments.

@@ -1,6 +1,7 @@
 """Waiting calls, and the batches that are made of them."""
 
 import asyncio
+import bisect
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -47,10 +48,14 @@ def to_call(request: Request, row: list[int], tokenizer: Any, eos_token_ids: set
     end = next((position for position, token in enumerate(row) if token in eos_token_ids), None)
     tokens = row if end is None else row[: end + 1]
     text = tokenizer.decode(tokens, skip_special_tokens=True)
+    stopped = end is not None
+    if any(stop in text for stop in request.sampling.stop):
+        stopped = True
+        tokens, text = _until_stop(tokens, tokenizer, request.sampling.stop)
     return Call(
         key=request.prompt.key,
-        text=text.rstrip("\ufffd") if end is None else text,  # the limit may cut a character in two
-        finish_reason="length" if end is None else "stop",
+        text=text if stopped else text.rstrip("\ufffd"),  # the limit may cut a character in two
+        finish_reason="stop" if stopped else "length",
         prompt_tokens=request.input.length,
         cached_tokens=0,
         output_tokens=len(tokens),
@@ -58,3 +63,17 @@ def to_call(request: Request, row: list[int], tokenizer: Any, eos_token_ids: set
         ttft_s=times.first_token_at - request.submitted_at,
         total_s=times.ended_at - request.submitted_at,
     )
+
+
+def _until_stop(tokens: list[int], tokenizer: Any, stops: Sequence[str]) -> tuple[list[int], str]:
+    """Return the tokens up to the one that completes a stop text, and the text before the stop text. If there are
+    several, the one that ends first counts, as in vLLM. At least one must be there."""
+
+    def text_of(count: int) -> str:
+        return str(tokenizer.decode(tokens[:count], skip_special_tokens=True))
+
+    counts = range(1, len(tokens) + 1)
+    count = counts[bisect.bisect_left(counts, True, key=lambda count: any(stop in text_of(count) for stop in stops))]
+    text = text_of(count)
+    first = min((stop for stop in stops if stop in text), key=lambda stop: text.index(stop) + len(stop))
+    return tokens[:count], text[: text.index(first)]

@@ -20,7 +20,9 @@ from lmms_eval_mai.engines.transformers.generation import (
     StopWhenCancelled,
     generation_config,
     hide_assisted_decoding_warnings,
+    penalties,
     reset_generation_config,
+    stop_at_texts,
 )
 from lmms_eval_mai.engines.transformers.options import PERFORMANCE_ARGUMENTS, TransformersOptions
 from lmms_eval_mai.errors import (
@@ -254,6 +256,7 @@ class TransformersEngine:
         longest_answer = self._context - min(request.input.length for request in batch)
         eos_token_ids = set() if sampling.ignore_eos else self._eos_token_ids
         stopper = StopWhenCancelled([request.answer for request in batch], lambda: self._stopped)
+        prompt_length = inputs["input_ids"].shape[1]
         if sampling.seed is not None:
             torch.manual_seed(sampling.seed)
         with torch.inference_mode():
@@ -262,12 +265,13 @@ class TransformersEngine:
                 generation_config=generation_config(
                     sampling, min(sampling.max_tokens, longest_answer), pad_id, eos_token_ids
                 ),
-                stopping_criteria=[stopper],
+                logits_processor=penalties(sampling, prompt_length),
+                stopping_criteria=[stopper, *stop_at_texts(sampling, tokenizer, prompt_length)],
                 assistant_model=self._assistant,
             )
         ended_at = time.perf_counter()
         times = BatchTimes(began_at, stopper.first_token_at or ended_at, ended_at)
-        rows = output[:, inputs["input_ids"].shape[1] :].tolist()
+        rows = output[:, prompt_length:].tolist()
         return [
             to_call(request, row[: self._context - request.input.length], tokenizer, eos_token_ids, times)
             for request, row in zip(batch, rows, strict=True)

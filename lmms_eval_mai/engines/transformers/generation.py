@@ -1,4 +1,4 @@
-"""Arguments and stopping of Hugging Face's `generate`."""
+"""Arguments, penalties and stopping of Hugging Face's `generate`."""
 
 import logging
 import time
@@ -30,6 +30,58 @@ class StopWhenCancelled:
         return torch.tensor([stopped or answer.done() for answer in self._answers], device=input_ids.device)
 
 
+class StopAtTexts:
+    """A stopping criterion of transformers. It ends a row when its answer contains a stop text. `batching.to_call` cuts
+    the answer there.
+
+    transformers has such a criterion too, but that one reads the prompt as well and prepares the whole vocabulary.
+    """
+
+    def __init__(self, tokenizer: Any, prompt_length: int, texts: Sequence[str]) -> None:
+        self._tokenizer = tokenizer
+        self._checked = prompt_length
+        self._prompt_length = prompt_length
+        self._texts = texts
+        # A token has at least one byte, so a stop text lies within this number of tokens. A few more are read, because
+        # the first characters of a part may differ from those in the whole answer.
+        self._window = max((len(text.encode()) for text in texts), default=0) + 8
+
+    def __call__(self, input_ids: Any, scores: Any, **more: Any) -> Any:
+        import torch
+
+        start = max(self._prompt_length, self._checked - self._window)
+        self._checked = input_ids.shape[1]
+        ends = self._tokenizer.batch_decode(input_ids[:, start:], skip_special_tokens=True)
+        return torch.tensor([any(text in end for text in self._texts) for end in ends], device=input_ids.device)
+
+
+class OutputPenalties:
+    """A logits processor of transformers: `presence_penalty` and `frequency_penalty` as in vLLM. Only the tokens of the
+    answer count."""
+
+    def __init__(self, sampling: Sampling, prompt_length: int) -> None:
+        self._presence, self._frequency = sampling.presence_penalty, sampling.frequency_penalty
+        self._prompt_length = prompt_length
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        import torch
+
+        answer = input_ids[:, self._prompt_length :]
+        counts = torch.zeros_like(scores).scatter_add_(1, answer, torch.ones_like(answer, dtype=scores.dtype))
+        return scores - self._frequency * counts - self._presence * (counts > 0)
+
+
+def penalties(sampling: Sampling, prompt_length: int) -> list[OutputPenalties]:
+    """Return the logits processors that the sampling needs."""
+    needed = sampling.presence_penalty or sampling.frequency_penalty
+    return [OutputPenalties(sampling, prompt_length)] if needed else []
+
+
+def stop_at_texts(sampling: Sampling, tokenizer: Any, prompt_length: int) -> list[StopAtTexts]:
+    """Return the stopping criteria that the sampling needs."""
+    return [StopAtTexts(tokenizer, prompt_length, sampling.stop)] if sampling.stop else []
+
+
 def reset_generation_config(model: Any) -> set[int]:
     """Clear the checkpoint's generation defaults and return its end-of-sequence token ids.
 
@@ -53,7 +105,7 @@ def generation_config(sampling: Sampling, max_new_tokens: int, pad_token_id: int
     decoding: dict[str, Any] = {"do_sample": False}
     if sampling.temperature > 0:
         decoding = {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p}
-        decoding["top_k"] = sampling.top_k  # 0: all tokens
+        decoding |= {"top_k": sampling.top_k, "min_p": sampling.min_p or None}  # top_k=0: all tokens
     return GenerationConfig(
         max_new_tokens=max_new_tokens,
         repetition_penalty=sampling.repetition_penalty,

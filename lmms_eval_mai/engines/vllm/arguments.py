@@ -120,7 +120,7 @@ def set_defaults(engine_args: Any, config: EngineConfig, model_config: Any, plat
 
 def sampling_params(sampling: Sampling, detokenize: bool) -> Any:
     """Return vLLM's `SamplingParams`, with which vLLM returns an answer only when it is complete. `detokenize`: whether
-    vLLM decodes it."""
+    vLLM decodes it; with stop texts it always does, to find them."""
     from vllm.sampling_params import RequestOutputKind, SamplingParams
 
     return SamplingParams(
@@ -128,9 +128,13 @@ def sampling_params(sampling: Sampling, detokenize: bool) -> Any:
         temperature=sampling.temperature,
         top_p=sampling.top_p,
         top_k=sampling.top_k,
+        min_p=sampling.min_p,
         repetition_penalty=sampling.repetition_penalty,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
         seed=sampling.seed,
+        stop=list(sampling.stop),
         ignore_eos=sampling.ignore_eos,
-        detokenize=detokenize,
+        detokenize=detokenize or bool(sampling.stop),
         output_kind=RequestOutputKind.FINAL_ONLY,
     )

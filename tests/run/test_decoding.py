@@ -1,0 +1,248 @@
+"""Decoding arguments of tasks and of `--gen_kwargs`, up to what vLLM gets."""
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lmms_eval_mai.engines.vllm.arguments import sampling_params
+from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.paper.prompts import MAX_TOKENS
+from lmms_eval_mai.run import presets
+from lmms_eval_mai.run.config import parse
+from lmms_eval_mai.run.decoding import sampling
+from lmms_eval_mai.run.decoding_arguments import IGNORED, NAMES, ignored_arguments
+
+TASK = {"max_new_tokens": 4096, "temperature": 0, "top_p": 1.0, "num_beams": 1, "do_sample": False, "until": []}
+GREEDY = parse({})
+STAGES = {"short", "think", "stage2", "transfer", "task"}
+
+
+# --- every argument -----------------------------------------------------------------------------------------
+
+ARGUMENTS = {
+    "temperature": [0.7, 1],
+    "top_p": [0.9, 0],
+    "top_k": [20, 0],
+    "min_p": [0.05, 0],
+    "repetition_penalty": [1.2],
+    "presence_penalty": [1.5, -2, 0],
+    "frequency_penalty": [-0.5, 2],
+    "seed": [0, 7],
+    "n": [1],
+    "max_new_tokens": [4096, 32768],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in ARGUMENTS.items() for value in values])
+def test_every_decoding_argument_of_lmms_evals_vllm_reaches_vllm_with_the_same_value(name: str, value: Any) -> None:
+    theirs = vllm_of_lmms_eval({**TASK, "temperature": 0.5, name: value})
+    stages = sampling({**TASK, "temperature": 0.5, name: value}, GREEDY, own_task=True)
+    assert set(stages) == STAGES
+    for stage in stages.values():
+        ours = sampling_params(stage, detokenize=False)
+        for field in ("max_tokens", "n", "temperature", "top_p", "top_k", "min_p", "seed", "stop", *PENALTIES):
+            assert getattr(ours, field) == getattr(theirs, field), field
+
+
+PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+
+
+def vllm_of_lmms_eval(gen_kwargs: dict[str, Any]) -> Any:
+    """Return vLLM's `SamplingParams` that lmms-eval's vllm model makes of the arguments."""
+    from lmms_eval.models.chat.vllm import VLLM
+    from vllm import SamplingParams
+
+    model = VLLM.__new__(VLLM)
+    model.max_new_tokens = 4096  # the default of its constructor
+    return SamplingParams(**model._resolve_sampling_params(gen_kwargs))
+
+
+def test_the_arguments_above_are_all_that_are_known_except_beams_and_stop() -> None:
+    assert {*ARGUMENTS, "num_beams", "stop"} == set(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("given", "texts"),
+    [
+        ("]]", ["]]"]),
+        ('["[[","\\n\\n"]', ["[[", "\n\n"]),
+        (["a", "b"], ["a", "b"]),
+        ('"a,b"', ["a,b"]),
+        (None, []),
+    ],
+)
+def test_stop_is_a_text_or_a_list_and_vllm_then_decodes_the_answer_to_find_it(given: Any, texts: list[str]) -> None:
+    found = sampling_params(sampling({"stop": given}, GREEDY, own_task=True)["think"], detokenize=False)
+    assert found.stop == texts and found.detokenize is bool(texts)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("temperature", value) for value in (-1, "abc", float("nan"), float("inf"), True)),
+        *(("top_p", value) for value in (2, -0.1)),
+        *(("top_k", value) for value in (-5.0, 0.5)),
+        *(("min_p", value) for value in (-0.1, 1.5)),
+        *(("repetition_penalty", value) for value in (-1, [1])),
+        *(("presence_penalty", value) for value in (2.5, -3, "x")),
+        ("frequency_penalty", 9),
+        *(("max_new_tokens", value) for value in (-5, 1.5)),
+        ("seed", "abc"),
+        *(("n", value) for value in (2, 0, True)),
+        ("num_beams", 4),
+        *(("stop", value) for value in (5, "[END]", [""], ["a", 1], {"a": 1})),
+    ],
+)
+def test_decoding_value_that_cannot_work_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(ArgumentError) as error:
+        sampling({**TASK, name: value}, GREEDY, own_task=True)
+    assert str(error.value).startswith(f"The decoding argument {name}={value} is invalid: expected ")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("presence_penaltiy", "Did you mean presence_penalty"),
+        ("temprature", "Did you mean temperature?"),
+        ("max_tokens", "Did you mean max_new_tokens?"),
+        ("logit_bias", "Decoding arguments: temperature, top_p, "),
+    ],
+)
+def test_an_unknown_decoding_argument_is_refused_with_a_suggestion(name: str, words: str) -> None:
+    with pytest.raises(ArgumentError, match=f"The decoding argument {name} is unknown.") as error:
+        sampling({**TASK, name: 1}, GREEDY, own_task=False)
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize("value", [None, 0, 0.0, ""])
+def test_decoding_value_of_none_or_0_counts_as_not_given(value: Any) -> None:
+    names = ("max_new_tokens", "temperature", "top_p", "top_k", "min_p", *PENALTIES)
+    given = sampling({**TASK, **dict.fromkeys(names, value)}, GREEDY, own_task=False)
+    assert given == sampling({}, GREEDY, own_task=False)
+
+
+def test_top_k_of_minus_1_means_all_tokens() -> None:
+    assert sampling({"top_k": -1.0}, GREEDY, own_task=True)["task"].top_k == 0  # vLLM: "0 (or -1)"
+
+
+def test_large_seeds_keep_all_digits_and_each_repeat_adds_its_number() -> None:
+    seeds = [sampling({"seed": 2**62 + 1}, GREEDY, True, repeat)["task"].seed for repeat in range(3)]
+    assert seeds == [2**62 + 1, 2**62 + 2, 2**62 + 3]
+    assert sampling({}, GREEDY, True, 2)["task"].seed is None
+
+
+def test_until_is_refused_for_our_tasks_and_ignored_for_other_tasks() -> None:
+    with pytest.raises(ArgumentError, match="Give stop=TEXT"):
+        sampling({**TASK, "until": ["\n\n"]}, GREEDY, own_task=True)
+    assert sampling({**TASK, "until": ["\n\n"]}, GREEDY, own_task=False)["task"].stop == ()
+    assert ignored_arguments({**TASK, "until": ["\n\n"]}) == []
+    assert ignored_arguments({**TASK, "until": ["Q:"], "visual_cot": True}) == ["until", "visual_cot"]
+
+
+def test_decoding_arguments_of_every_task_of_lmms_eval_are_accepted() -> None:
+    found = list(shipped_generation_kwargs())
+    assert len(found) > 500 and any(given.get("top_p") == 0 for given in found)
+    for given in found:
+        assert 0 < sampling(given, GREEDY, own_task=False)["task"].top_p <= 1
+    assert set(IGNORED) <= {name for given in found for name in given}
+
+
+def shipped_generation_kwargs() -> Iterator[dict[str, Any]]:
+    """Return the decoding arguments in the task files of lmms-eval, whose names end with `.yaml` or `_yaml`."""
+    (package,) = importlib.util.find_spec("lmms_eval").submodule_search_locations  # type: ignore[union-attr,misc]
+    for path in Path(package, "tasks").rglob("*yaml"):
+        text = path.read_text(encoding="utf-8")
+        if "generation_kwargs" in text:
+            task = yaml.load(text, TaskFileLoader)
+            yield task.get("generation_kwargs") or {}
+            for given in (task.get("model_specific_generation_kwargs") or {}).values():
+                yield given or {}
+
+
+class TaskFileLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Reads task files. Python functions and other files that they name are read as None."""
+
+
+TaskFileLoader.add_multi_constructor("!", lambda loader, suffix, node: None)
+
+
+# --- limits -------------------------------------------------------------------------------------------------
+
+
+def limits(gen_kwargs: dict[str, Any], own_task: bool, **arguments: Any) -> dict[str, int]:
+    stages = sampling(gen_kwargs, parse(arguments), own_task)
+    return {stage: one.max_tokens for stage, one in stages.items()}
+
+
+def test_every_call_of_our_tasks_has_the_limit_that_lmms_evals_vllm_gives_the_task() -> None:
+    for path in sorted(Path(__file__).parents[2].glob("task_configs/*/*.yaml")):
+        given = yaml.load(path.read_text(), TaskFileLoader).get("generation_kwargs")
+        if given is not None:
+            theirs = vllm_of_lmms_eval(given).max_tokens
+            assert limits(given, own_task=True) == dict.fromkeys(STAGES, theirs), path
+    assert theirs == MAX_TOKENS == 4096
+
+
+def test_the_limit_of_our_tasks_is_that_of_every_call_and_of_other_tasks_that_of_short_answers() -> None:
+    assert limits({"max_new_tokens": 16}, own_task=True) == dict.fromkeys(STAGES, 16)
+    other = limits({"max_new_tokens": 16}, own_task=False)
+    assert other == {"short": 16, "task": 16, "think": MAX_TOKENS, "stage2": MAX_TOKENS, "transfer": MAX_TOKENS}
+
+
+def test_max_new_tokens_of_the_model_limits_every_call() -> None:
+    assert limits(TASK, own_task=True, max_new_tokens=64) == dict.fromkeys(STAGES, 64)
+    assert limits(TASK, own_task=True, max_new_tokens=64, decoding="official") == dict.fromkeys(STAGES, 64)
+
+
+# --- decoding=official -------------------------------------------------------------------------------------
+
+QWEN = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "presence_penalty": 1.5, "repetition_penalty": 1, "seed": 3407}
+"""Published for Instruct models in the README of github.com/QwenLM/Qwen3-VL, "Evaluation Reproduction"."""
+
+
+@pytest.mark.parametrize("pair", [None, *(name for name in presets.names() if name.startswith("qwen3vl"))])
+@pytest.mark.parametrize("own_task", [True, False])
+def test_official_decoding_replaces_the_tasks_values_with_those_of_the_pair(pair: str | None, own_task: bool) -> None:
+    config = parse({"decoding": "official", **({"pair": pair} if pair else {})})
+    for stage in sampling(TASK, config, own_task).values():
+        assert {name: getattr(stage, name) for name in QWEN} == QWEN and stage.max_tokens == 32768
+    assert sampling({**TASK, "stop": "]]"}, config, own_task)["short"].stop == ("]]",)
+
+
+def test_greedy_is_the_default_also_for_a_pair_with_official_decoding() -> None:
+    config = parse({"pair": "qwen3vl-2b-8b"})
+    assert config.official_decoding is not None
+    assert {one.temperature for one in sampling(TASK, config, own_task=True).values()} == {0.0}
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"pair": "demo"}, {"pair": "internvl3_5-1b-8b"}, {"small": "a", "large": "b"}, {"small": "a"}]
+)
+def test_official_decoding_is_refused_for_models_without_published_settings(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ArgumentError, match="decoding=official needs decoding arguments that are published"):
+        parse({**arguments, "decoding": "official"})
+
+
+def test_official_decoding_can_be_in_a_file_of_the_user_and_is_checked_when_it_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "pair.yaml"
+    file.write_text("small: org/a\nlarge: org/b\nofficial_decoding: {temperature: 0.6, top_k: 40}\n")
+    config = parse({"pair": str(file), "decoding": "official"})
+    think = sampling(TASK, config, own_task=True)["think"]
+    assert (think.temperature, think.top_k, think.max_tokens) == (0.6, 40, 4096)
+    file.write_text("small: org/a\nlarge: org/b\nofficial_decoding: {temprature: 0.6}\n")
+    with pytest.raises(ArgumentError, match=r"official_decoding has 'temprature', .* Did you mean temperature\?"):
+        parse({"pair": str(file)})
+    for wrong, words in (('{"top_p":3}', "top_p=3 is invalid"), ("hot", "official_decoding=hot is invalid")):
+        with pytest.raises(ArgumentError, match=words):
+            parse({"small": "a", "large": "b", "official_decoding": wrong})
+
+
+@pytest.mark.parametrize(("name", "value"), [("temperature", 0.5), ("top_k", 5), ("max_new_tokens", 100)])
+def test_a_value_of_gen_kwargs_that_official_decoding_would_replace_is_refused(name: str, value: Any) -> None:
+    config = parse({"decoding": "official"})
+    with pytest.raises(ArgumentError, match=f"--gen_kwargs sets {name}={value}. Leave one of them out."):
+        sampling({**TASK, name: value}, config, own_task=True)
