@@ -86,7 +86,14 @@ def test_limits_of_the_user_that_do_not_fit_are_named_without_those_that_do(
     gpus, requests = parse_gpus("H100"), pair("2B", "8B", **limits)
     found = plan(gpus, requests)
     assert isinstance(found, Shortfall)
-    assert f"What fits: {remedy}; or" in refusal(Case(gpus, requests), found).text + "; or"
+    assert f"in one of these ways: {remedy}; or" in refusal(Case(gpus, requests), found).text + "; or"
+
+
+def test_limits_are_left_out_together_with_another_change_if_neither_is_enough() -> None:
+    case = Case(parse_gpus("24GiB"), pair("2B", "8B", share=0.95), others=MODELS)
+    found = list(alternatives(case))
+    assert [one.arguments for one in found] == ["sleep=true", "quantization=fp8", "large=4B"]
+    assert found[0].text.startswith("leave out gpu_memory_utilization, and let the models take turns on the GPU (sleep")
 
 
 def test_engine_with_too_small_a_share_is_named_with_its_own_memory() -> None:
@@ -110,7 +117,13 @@ def test_advice_for_models_that_take_turns_keeps_the_turns() -> None:
     assert "leave out max_model_len" in found[0].text
 
 
-@pytest.mark.parametrize("text", ["", "0xL4", "65x24GiB", "L5", "24TiB", "2xx24", "0.5GiB", "-1x24GiB"])
+NOT_GPUS = [
+    *("", "0xL4", "65x24GiB", "L5", "24TiB", "2xx24", "0.5GiB", "-1x24GiB"),
+    *("H100 40GB", "NVIDIA H100 NVL", "L4+", "24GiB,48GiB", "60xL4+5xL4"),
+]
+
+
+@pytest.mark.parametrize("text", NOT_GPUS)
 def test_text_that_names_no_gpus_is_refused(text: str) -> None:
     with pytest.raises(ArgumentError, match="--gpus"):
         parse_gpus(text)
@@ -121,6 +134,16 @@ def test_text_that_names_no_gpus_is_refused(text: str) -> None:
     [
         ("24GiB", 1, 24),
         ("1x24GiB", 1, 24),
+        ("23034MiB", 1, 22.5),
+        ("2*24", 2, 24),
+        ("2×48 GB", 2, 48),
+        ("A6000", 1, 48),
+        ("4090", 1, 24),
+        ("2xNVIDIA A100-SXM4-80GB", 2, 80),
+        ("NVIDIA H100 80GB HBM3", 1, 79.6),
+        ("NVIDIA GeForce RTX 4090", 1, 24),
+        ("Tesla T4", 1, 15),
+        ("L40S 48GB", 1, 45),
         ("8 x 80 GiB", 8, 80),
         ("2xL4", 2, 22.5),
         ("rtx 4090", 1, 24),
@@ -132,6 +155,10 @@ def test_text_that_names_gpus(text: str, count: int, gib: float) -> None:
     assert len(found) == count and found[0].total_bytes / GIB == pytest.approx(gib, abs=0.05)
 
 
+def test_different_gpus_are_joined_with_a_plus() -> None:
+    assert [gpu.name for gpu in parse_gpus("L4 + 2x48GiB")] == ["L4", "48 GiB", "48 GiB"]
+
+
 def test_refusal_names_the_memory_that_other_programs_use() -> None:
     (empty,) = parse_gpus("H100")
     used = dataclasses.replace(empty, free_bytes=empty.free_bytes - 60 * GIB)
@@ -141,8 +168,11 @@ def test_refusal_names_the_memory_that_other_programs_use() -> None:
 
 
 def test_unclear_name_suggests_the_gpus_that_start_with_it() -> None:
-    with pytest.raises(ArgumentError, match="Did you mean A100-40GB or A100-80GB"):
-        parse_gpus("A100")
+    for text in ("A100", "A100x2"):
+        with pytest.raises(ArgumentError, match="Did you mean A100-40GB or A100-80GB"):
+            parse_gpus(text)
+    with pytest.raises(ArgumentError, match=r"24GB24 is not understood\. Give a number"):
+        parse_gpus("24GB24")
 
 
 def test_all_named_gpus_are_understood() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from lmms_eval_mai.engines.arguments import positive_int
 from lmms_eval_mai.engines.base import EngineConfig
 from lmms_eval_mai.engines.vllm.placement import Launcher, given_devices, gpu_of_rank
-from lmms_eval_mai.engines.vllm.planning.layout import Place, Wish
+from lmms_eval_mai.engines.vllm.planning.layout import TENSOR_PARALLEL, Place, Wish
 from lmms_eval_mai.engines.vllm.planning.models import ModelSize
 from lmms_eval_mai.engines.vllm.planning.plan import Request
 from lmms_eval_mai.errors import ArgumentError
@@ -45,7 +45,11 @@ def _check_division(config: EngineConfig, wish: Wish) -> None:
         cause = (
             f"tensor_parallel_size={parts}" if wish.tensor_parallel else f"{side}_devices with {parts} GPUs per copy"
         )
-        raise ArgumentError(f"{cause} does not divide the {wish.heads} attention heads of {config.model}.")
+        fitting = ", ".join(str(size) for size in TENSOR_PARALLEL if wish.heads % size == 0)
+        raise ArgumentError(
+            f"{cause} does not divide the {wish.heads} attention heads of {config.model}. These numbers of GPUs do: "
+            f"{fitting}."
+        )
 
 
 def request(config: EngineConfig, size: ModelSize, place: Place) -> Request:

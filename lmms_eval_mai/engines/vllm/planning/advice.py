@@ -1,4 +1,4 @@
-"""What would fit where a plan is not possible, and a plan in one line."""
+"""Names changes with which engines would fit, and describes an engine of a plan in one line."""
 
 import dataclasses
 import re
@@ -113,16 +113,25 @@ def refusal(case: Case, shortfall: Shortfall) -> Refusal:
     elif (used := gpu.usable_bytes - gpu.free_bytes) > GIB:
         text += f" Other programs use {used / GIB:.1f} GiB of this GPU (`nvidia-smi` lists them): end them if you can."
     found = tuple(alternatives(case))
-    remedy = (
-        f"What fits: {'; or '.join(one.text for one in found)}." if found else "Use a larger GPU, or smaller models."
-    )
+    remedy = "Use a larger GPU, or smaller models."
+    if found:
+        remedy = f"Change --model_args in one of these ways: {'; or '.join(one.text for one in found)}."
     return Refusal(f"{text} {remedy}", found)
 
 
 def alternatives(case: Case) -> Iterator[Alternative]:
     """Yield what would fit: single changes, the smallest one first, or two changes together if no single one is
     enough."""
-    yield from _without_limits(case)
+    yield from (found := [*_without_limits(case), *_changes(case)])
+    if not found and (given := list(_given(case.requests, LIMITS))):
+        without: dict[str, Any] = dict.fromkeys(LIMITS.values())
+        free = [dataclasses.replace(one, **without) for one in case.requests]
+        for one in _changes(dataclasses.replace(case, requests=free)):
+            yield Alternative(one.arguments, f"leave out {' and '.join(given)}, and {one.text}")
+
+
+def _changes(case: Case) -> Iterator[Alternative]:
+    """Yield changes that keep the user's limits."""
     found = [*_same_models(case), *_smaller_models(case, case.turns)]
     yield from found or ([] if case.turns else _smaller_models(case, turns=True))
 
@@ -160,7 +169,7 @@ def _same_models(case: Case) -> Iterator[Alternative]:
         yield Alternative("quantization=fp8", "store the weights in 8 bits (quantization=fp8)")
     elif not case.turns and not turns_fit and case.fit(fp8, turns=True) is not None:
         both = "sleep=true,quantization=fp8"
-        yield Alternative(both, f"let the models take turns, with their weights in 8 bits ({both})")
+        yield Alternative(both, f"let the models take turns, and store their weights in 8 bits ({both})")
 
 
 def _smaller_models(case: Case, turns: bool) -> Iterator[Alternative]:
@@ -174,8 +183,8 @@ def _smaller_models(case: Case, turns: bool) -> Iterator[Alternative]:
             new = [f"{one.side}={name}" for one, name in zip(case.requests, names, strict=True) if one.model != name]
             sleep = turns and not case.turns
             arguments = ",".join([*new, "sleep=true"] if sleep else new)
-            what = "smaller models" if len(new) > 1 else "a smaller model"
-            yield Alternative(arguments, f"{what}{', and turns on the GPU' * sleep} ({arguments})")
+            what = "use smaller models" if len(new) > 1 else "use a smaller model"
+            yield Alternative(arguments, f"{what}{', and let the models take turns' * sleep} ({arguments})")
             return
 
 

@@ -10,10 +10,11 @@ from lmms_eval_mai.errors import ArgumentError
 CUDA_SHARE = 0.985
 """CUDA reports 1 to 2% less memory than NVML and the data sheets: 23.64 of 24 GiB, 79.1 of 79.65 GiB."""
 MIB = 1 << 20
+MOST_GPUS = 64
+"""Largest number of GPUs of one machine."""
 
 KNOWN_GPUS = {
     "T4": 15_360,
-    "V100-32GB": 32_768,
     "L4": 23_034,
     "A10": 23_028,
     "A10G": 23_028,
@@ -30,7 +31,10 @@ KNOWN_GPUS = {
     "H200": 143_771,
     "B200": 183_359,
 }
-"""Name -> memory in MiB, as `nvidia-smi` shows it."""
+"""Name -> memory in MiB, as `nvidia-smi` shows it. vLLM 0.32 needs at least a T4 (compute capability 7.5)."""
+
+PARTS_WITHOUT_MEANING = re.compile(r"nvidia|geforce|tesla|sxm\d?|pcie|hbm\d?e?")
+"""Parts of a name in `nvidia-smi` that do not change the memory: `NVIDIA A100-SXM4-80GB`, `NVIDIA H100 80GB HBM3`."""
 
 
 @dataclass(frozen=True)
@@ -49,38 +53,70 @@ class Gpu:
 
 
 def parse_gpus(text: str) -> tuple[Gpu, ...]:
-    """Return the GPUs of a text: `L4`, `24GiB`, `2x48GiB`, `8xH100`. All of their memory is free.
+    """Return the GPUs of a text: `L4`, `24GiB`, `23034MiB`, `2x48GiB`, `8xH100`, `L4+L40S`. All of their memory is
+    free.
 
     Raises `ArgumentError` if the text is not understood.
     """
-    match = re.fullmatch(r"(?:(\d+)\s*x\s*)?(.*)", text.strip(), re.IGNORECASE)
+    gpus = [gpu for part in text.split("+") for gpu in _equal_gpus(part.strip(), text)]
+    if not 1 <= len(gpus) <= MOST_GPUS:
+        count = f"more than {MOST_GPUS}" if gpus else "no"
+        raise ArgumentError(f"--gpus {text} names {count} GPUs: expected 1 to {MOST_GPUS}.")
+    return tuple(gpus)
+
+
+def _equal_gpus(part: str, text: str) -> tuple[Gpu, ...]:
+    """Return the GPUs of a part such as `2x48GiB`. `text`: all parts."""
+    match = re.fullmatch(r"(?:(\d+)\s*[x\u00d7*]\s*)?(.*)", part, re.IGNORECASE)
     assert match is not None
-    gpu = _one_gpu(match[2], text)
-    number = int(match[1] or 1)
-    if not 1 <= number <= 64:
-        raise ArgumentError(f"--gpus {text} names {number} GPUs: expected 1 to 64.")
-    return (gpu,) * number
+    return (_one_gpu(match[2], text),) * min(int(match[1] or 1), MOST_GPUS + 1)
 
 
 def _one_gpu(kind: str, text: str) -> Gpu:
-    if match := re.fullmatch(r"(\d+(?:\.\d+)?)\s*(GiB|GB|G)?", kind, re.IGNORECASE):
-        total = int(float(match[1]) * GIB)
-        if not GIB <= total <= 1024 * GIB:
-            raise ArgumentError(f"--gpus {text} is invalid: a GPU has 1 to 1,024 GiB of memory.")
-        return Gpu(f"{match[1]} GiB", total, int(total * CUDA_SHARE))
-    names = {_plain(name): name for name in KNOWN_GPUS}
-    name = names.get(_plain(kind).removeprefix("nvidia"))
-    if name is None:
-        longer = [plain for plain in names if plain.startswith(_plain(kind)) and kind]
-        near = longer or difflib.get_close_matches(_plain(kind), names, n=3, cutoff=0.5)
-        hint = f" Did you mean {' or '.join(names[one] for one in near)}?" if near else ""
+    if name := _known_name(kind):
+        total = KNOWN_GPUS[name] * MIB
+        return Gpu(name, total, int(total * CUDA_SHARE))
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(GiB|GB|G|MiB)?", kind, re.IGNORECASE)
+    if match is None:
+        raise _not_understood(kind, text)
+    in_mib = (match[2] or "").lower() == "mib"
+    total = int(float(match[1]) * (MIB if in_mib else GIB))
+    if not GIB <= total <= 1024 * GIB:
         raise ArgumentError(
-            f"--gpus {text} is not understood.{hint} Give a number of GPUs and their memory, such as 2x48GiB, or one "
-            f"of these names: {', '.join(KNOWN_GPUS)}."
+            f"--gpus {text} is invalid: a GPU has 1 to 1,024 GiB of memory. A number without a unit is GiB. With MiB, "
+            "give the memory that `nvidia-smi` shows, for example 23034MiB."
         )
-    total = KNOWN_GPUS[name] * MIB
-    return Gpu(name, total, int(total * CUDA_SHARE))
+    return Gpu(f"{match[1]} {'MiB' if in_mib else 'GiB'}", total, int(total * CUDA_SHARE))
+
+
+def _known_name(kind: str) -> str | None:
+    """Return the name in `KNOWN_GPUS`, None if there is none. `RTX` may be left out, and the memory of a GPU with a
+    single size may be added (`H100 80GB`)."""
+    names = {_plain(name): name for name in KNOWN_GPUS}
+    plain = _plain(kind)
+    if name := names.get(plain) or names.get(f"rtx{plain}"):
+        return name
+    for short, name in names.items():
+        gigabytes = plain.removeprefix(short).removesuffix("gb") if plain.startswith(short) else ""
+        if gigabytes.isdecimal() and 0.99 <= int(gigabytes) / (KNOWN_GPUS[name] / 1024) <= 1.08:  # 48 GB are 45 GiB
+            return name
+    return None
+
+
+def _not_understood(kind: str, text: str) -> ArgumentError:
+    plain = re.sub(r"[x*]\d{1,2}$", "", _plain(kind))  # L4x2
+    names = {_plain(name): name for name in KNOWN_GPUS}
+    has_name = re.match("[a-z]", plain) is not None
+    longer = [one for one in names if has_name and one.startswith(plain)]
+    near = longer or (difflib.get_close_matches(plain, names, n=3, cutoff=0.5) if has_name else [])
+    hint = f" Did you mean {' or '.join(names[one] for one in near)}?" if near else ""
+    return ArgumentError(
+        f"--gpus {text or 'without a value'} is not understood.{hint} Give a number of GPUs and their memory, such as "
+        f"2x48GiB, different GPUs with a plus, such as 24GiB+48GiB, or one of these names: {', '.join(KNOWN_GPUS)}."
+    )
 
 
 def _plain(name: str) -> str:
-    return re.sub(r"[\s_-]", "", name.lower())
+    """Return a name in small letters, without separators and parts that have no meaning here."""
+    parts = re.split(r"[\s_-]+", name.lower())
+    return "".join(part for part in parts if not PARTS_WITHOUT_MEANING.fullmatch(part))
