@@ -58,8 +58,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Check the packages, the devices and the tasks. Add an lmms-eval command, with all its arguments, "
         "to check its options, models, tasks and data sets too, and to see which engines it would start on which "
         "devices. Nothing is started, and no data set is downloaded. This takes up to half a minute. The exit code is "
-        "1 if there is a problem. With --gpus, only the memory plan for such GPUs is shown; no GPU and no download is "
-        "needed for the named pairs.",
+        "1 if there is a problem. With --gpus, only the memory plan of the command on such GPUs is shown. This needs "
+        "no GPU, and for the models of the named pairs no download.",
     )
     doctor.add_argument("--model", help="the model; with --model and without --model_args, the defaults are checked")
     doctor.add_argument("--model_args", help="check these model arguments (format as in lmms-eval)")
@@ -70,8 +70,9 @@ def _parser() -> argparse.ArgumentParser:
         "--gpus",
         default=None,
         metavar="GPUS",
-        help="show how the models of the command (default: the default pair) would share the memory of other GPUs, for "
-        "example 24GiB, 2x48GiB, L4, 8xH100. The exit code is 1 if they do not fit",
+        help="show how the models of the command (default: the default pair) would share the memory of other GPUs: "
+        "a name (L4, 8xH100), a size (2x48GiB), the memory that nvidia-smi shows (23034MiB), or different GPUs "
+        "(L4+L40S). The exit code is 1 if the models do not fit, or if they cannot be planned",
     )
     return parser
 
@@ -95,7 +96,8 @@ def _doctor(command: Sequence[str], gpus: str | None) -> int:
     given = command_line.read(command)
     if gpus is not None:
         config, finding = command_line.check_arguments(given.model_args or "")
-        return gpu_report.report(gpus, config) if config is not None else report([finding])
+        problems = [one for one in [finding, *command_line.check_for_plan(given)] if one.mark == "PROBLEM"]
+        return gpu_report.report(gpus, config) if config is not None and not problems else report(problems)
     answer = hub.connect()  # before the imports that read HF_HUB_OFFLINE
     from lmms_eval_mai.cli.doctor import examine
 

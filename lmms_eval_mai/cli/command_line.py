@@ -104,7 +104,7 @@ def check_options(command: Command) -> Iterator[Finding]:
         return
     options = [text.split("=")[0] for text in unknown if text.startswith("-")]
     for option in options:
-        hint = did_you_mean(option, parser._option_string_actions)
+        hint = did_you_mean(option, [*parser._option_string_actions, "--gpus"])
         yield Finding("options", "PROBLEM", f"{option} is not an option of lmms-eval.{hint}")
     if unknown and not options:
         yield Finding("options", "PROBLEM", f"{' '.join(unknown)} belongs to no option of lmms-eval.")
@@ -115,6 +115,22 @@ def check_options(command: Command) -> Iterator[Finding]:
     for part in PARTS:
         if getattr(command, part) is None and getattr(values, part) != parser.get_default(part):
             yield Finding("options", "skipped", f"A short form of --{part} is not checked. Write --{part}.")
+
+
+def check_for_plan(command: Command) -> Iterator[Finding]:
+    """Yield what makes a plan of the GPU memory useless: another model, and misspelled options. The options are checked
+    only if there are others than those that are read here, because lmms-eval's parser takes seconds to import."""
+    if command.model not in (None, MODEL_ID):
+        hint = did_you_mean(str(command.model), [MODEL_ID])
+        yield Finding("model", "PROBLEM", f"--gpus plans only {MODEL_ID}, and --model is {command.model}.{hint}")
+    parts = [f"--{part}" for part in PARTS]
+    options = [text.split("=")[0] for text in command.arguments if text.startswith("-")]
+    others = [option for option in options if option not in parts]
+    for option in others:
+        if whole := [part for part in parts if part.startswith(option)]:
+            yield Finding("options", "PROBLEM", f"{option} is not read with --gpus. Write {' or '.join(whole)}.")
+    if others:
+        yield from (finding for finding in check_options(command) if finding.mark == "PROBLEM")
 
 
 def _parser_of_lmms_eval() -> argparse.ArgumentParser:

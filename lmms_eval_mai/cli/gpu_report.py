@@ -8,9 +8,11 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from lmms_eval_mai.engines.base import EngineConfig
-from lmms_eval_mai.engines.vllm.gpu_plan import pair_plan
+from lmms_eval_mai.engines.vllm.gpu_plan import pair_plan, plan_or_refusal, unknown_sizes
 from lmms_eval_mai.engines.vllm.machine_checks import MPS_HINT
 from lmms_eval_mai.engines.vllm.placement import Launcher
+from lmms_eval_mai.engines.vllm.plan_arguments import whole_number
+from lmms_eval_mai.engines.vllm.planning.advice import Refusal
 from lmms_eval_mai.engines.vllm.planning.gpus import Gpu, parse_gpus
 from lmms_eval_mai.engines.vllm.planning.memory import GIB
 from lmms_eval_mai.engines.vllm.planning.plan import Plan
@@ -20,14 +22,23 @@ from lmms_eval_mai.run.config import Config
 
 WIDTH = 110
 """Columns of the report. The table of a named pair is a little narrower."""
+SOLD_SIZES = (
+    "Many GPUs have less memory than the size with which they are sold: an L4 of 24 GB has 22.5 GiB. A name "
+    "(--gpus L4), or the memory that `nvidia-smi` shows (--gpus 23034MiB), gives a more exact plan."
+)
+
+
+class NoPlan(Exception):
+    """Raised when the size of a model is unknown. A run then shares the memory of the GPUs equally."""
 
 
 def report(text: str, config: Config) -> int:
-    """Print the plan for the GPUs of a text such as `2x48GiB`. Returns the exit code: 1 if the engines do not fit."""
+    """Print the plan for the GPUs of a text such as `2x48GiB`. Returns the exit code: 1 if the engines do not fit, or
+    if they cannot be planned."""
     try:
         lines = describe(config, parse_gpus(text), Launcher())
-    except ArgumentError as error:
-        print(textwrap.fill(str(error), WIDTH, break_long_words=False, break_on_hyphens=False))
+    except (ArgumentError, NoPlan) as error:
+        print(_filled(str(error)))
         return 1
     print("\n".join(lines))
     return 0
@@ -36,19 +47,19 @@ def report(text: str, config: Config) -> int:
 def describe(config: Config, gpus: Sequence[Gpu], launcher: Launcher, mps: bool = False) -> list[str]:
     """Return the lines of the report. `mps`: whether NVIDIA's MPS runs on the machine.
 
-    Raises `ArgumentError` if the engines do not fit, with what is missing and what would fit.
+    Raises `ArgumentError` if the engines do not fit, with what is missing and what would fit. Raises `NoPlan` if the
+    size of a model is unknown.
     """
     configs = [engine for engine in config.engines() if engine.engine == "vllm"]
     if not configs:
         return ["The command starts no vLLM engine, so there is no plan of the memory."]
-    plan = pair_plan(configs, gpus, launcher, config.sleep)
+    plan = plan_or_refusal(configs, gpus, launcher, config.sleep)
     if plan is None:
-        return textwrap.wrap(
-            "There is no plan, because the memory that a model needs is unknown: its files are not on this machine, "
-            "its family is unknown, or cpu_offload_gb or quantization changes it while it loads.",
-            WIDTH,
-        )
-    advice = [*notes(plan), *_given_samples(config), *_idle(config, configs, gpus, launcher, plan)]
+        raise NoPlan(f"There is no plan of the GPU memory. {unknown_sizes(configs)}")
+    sizes = [SOLD_SIZES] if any(gpu.name.endswith(" GiB") for gpu in gpus) else []
+    if isinstance(plan, Refusal):
+        raise ArgumentError(" ".join([plan.text, *sizes]))
+    advice = [*notes(plan, gpus, config.max_open_samples), *_idle(config, configs, gpus, launcher, plan)]
     if not mps and not plan.turns and plan.shares_a_gpu():
         advice.append(f"The models share a GPU. {MPS_HINT}")
     advice += [
@@ -56,12 +67,28 @@ def describe(config: Config, gpus: Sequence[Gpu], launcher: Launcher, mps: bool 
         for one in config.engines()
         if one.engine != "vllm"
     ]
-    return [f"The plan for {machine(gpus)}:", "", *table(plan), "", *(_item(text) for text in [*advice, SOURCE])]
+    return [
+        f"The plan for {machine(gpus)}:",
+        "",
+        *table(plan),
+        "",
+        *(_item(text) for text in [*advice, *sizes, SOURCE]),
+    ]
 
 
 def _item(text: str) -> str:
+    return _filled(text, "* ", "  ")
+
+
+def _filled(text: str, first: str = "", others: str = "") -> str:
+    """Return the text in lines. `first` and `others`: the beginning of the first line and of the other lines."""
     return textwrap.fill(
-        text, WIDTH, initial_indent="* ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        text,
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=others,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
 
 
@@ -73,11 +100,6 @@ def machine(gpus: Sequence[Gpu]) -> str:
     if len({gpu.name for gpu in gpus}) == 1:
         return f"{len(gpus)} x {name}, of which {free:.1f} GiB are free"
     return "; ".join(f"{number}: {gpu.name}, {gpu.free_bytes / GIB:.1f} GiB free" for number, gpu in enumerate(gpus))
-
-
-def _given_samples(config: Config) -> Iterator[str]:
-    if config.max_open_samples is not None:
-        yield f"max_open_samples={config.max_open_samples} is given and is used instead."
 
 
 def _idle(
@@ -99,8 +121,10 @@ def _idle(
         )
     elif replicas := _replicas(config, configs, gpus, plan):
         yield f"{text} {replicas} uses more of them: each replica answers a part of the calls."
+    elif any("devices" in one.arguments for one in configs):
+        yield f"{text} The devices of the command leave {'them' if len(idle) > 1 else 'it'} out."
     else:
-        yield f"{text} docs/scale-out.md shows how servers on them can share the work."
+        yield f"{text} Servers can use all GPUs: start `vllm serve` on them, and give their addresses (small=, large=)."
 
 
 def _one_pair_per_gpu(config: Config, configs: Sequence[EngineConfig], gpus: Sequence[Gpu]) -> Plan | None:
@@ -117,9 +141,11 @@ def _one_pair_per_gpu(config: Config, configs: Sequence[EngineConfig], gpus: Seq
 
 
 def _replicas(config: Config, configs: Sequence[EngineConfig], gpus: Sequence[Gpu], plan: Plan) -> str | None:
-    """Return the argument with which the largest number of replicas of the last model fit. None: none fit."""
+    """Return the argument with which the largest number of replicas of the last model fit. None: no more than now
+    fit."""
     *rest, last = configs
-    for count in range(len(gpus), 1, -1):
+    now = whole_number(last.arguments, "data_parallel_size") or 1
+    for count in range(len(gpus), now, -1):
         replicated = dataclasses.replace(last, arguments={**last.arguments, "data_parallel_size": count})
         try:
             found = pair_plan([*rest, replicated], gpus, Launcher(), config.sleep)

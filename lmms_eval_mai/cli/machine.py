@@ -1,7 +1,7 @@
 """The devices of this machine, and what the engines of a command do on them."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from lmms_eval_mai.cli import gpu_report
 from lmms_eval_mai.cli.findings import Finding, error_text
@@ -42,13 +42,17 @@ def plan(given: Config | None) -> Iterator[Finding]:
     config = given or parse({})
     gpus, launcher = nvml.visible_gpus(), Launcher.from_environment()
     engines = [engine for engine in config.engines() if engine.engine == "vllm"]
-    if not engines or not gpus:
+    if not engines:
+        return
+    if not gpus:
+        hint = "NVML shows no GPU here. `lmms-eval-mai doctor --gpus L4` shows the plan of another machine's GPUs."
+        yield Finding("plan", "skipped", hint)
         return
     try:
         machine_checks.check_readable(engines, gpus)
         if not all(gpu.readable for gpu in gpus):
             return  # the user gives the memory of each engine, so there is no plan
-        lines = gpu_report.describe(config, gpus, launcher, mps=machine_checks.mps_runs())
+        shown = _shown(config, gpus, launcher)
         places = on_gpus(engines, gpus, launcher, config.sleep)
     except Exception as error:
         if given is None:  # else the engines' findings have this error
@@ -58,4 +62,12 @@ def plan(given: Config | None) -> Iterator[Finding]:
     for problem in machine_checks.problems(placed, gpus, machine_checks.Machine.here()):
         if problem.level == "warning" or (problem.level == "refusal" and given is None):
             yield Finding("machine", "PROBLEM" if problem.level == "refusal" else "warning", problem.text)
-    yield Finding("plan", "ok", "\n".join(lines))
+    yield shown
+
+
+def _shown(config: Config, gpus: Sequence[nvml.VisibleGpu], launcher: Launcher) -> Finding:
+    try:
+        lines = gpu_report.describe(config, gpus, launcher, mps=machine_checks.mps_runs())
+    except gpu_report.NoPlan as error:
+        return Finding("plan", "skipped", str(error))
+    return Finding("plan", "ok", "\n".join(lines))

@@ -106,20 +106,49 @@ def test_wrong_arguments_and_unknown_gpus_end_with_1(capsys: pytest.CaptureFixtu
     assert gpu_report.report("L4", parse({"pair": "qwen3vl-2b-4b"})) == 0
 
 
+def test_model_whose_size_is_unknown_ends_with_1_and_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, words in (
+        ({"quantization": "int4"}, "large=Qwen/Qwen3-VL-8B-Instruct is unknown: quantization=int4 is not one of"),
+        ({"large": "/a/no-such-model"}, "large=/a/no-such-model is unknown: it is not on this machine. Check its name"),
+    ):
+        assert gpu_report.report("L4", parse(arguments)) == 1
+        assert words in " ".join(capsys.readouterr().out.split())
+    assert gpu_report.report("L4", parse({"quantization": "FP8"})) == 0  # vLLM reads it in small letters
+
+
+def test_size_is_shown_with_the_way_to_a_more_exact_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    for gpus, arguments, shown in (
+        ("24GiB", {}, True), ("80GiB", {}, True), ("80000MiB", {}, False), ("H100", {}, False),
+        ("80GiB", {"devices": 9}, False),
+    ):  # fmt: skip
+        gpu_report.report(gpus, parse(arguments))
+        assert ("gives a more exact plan" in " ".join(capsys.readouterr().out.split())) == shown, (gpus, arguments)
+
+
+def test_engines_that_the_user_starts_without_a_check_are_named_if_they_do_not_fit() -> None:
+    given = {"max_model_len": 8192, "gpu_memory_utilization": 0.01}
+    assert "The small engine starts without a check" in plan("24GiB", **given)
+    assert "without a check" not in plan("80GiB", max_model_len=8192, gpu_memory_utilization=0.4)
+
+
 def test_plan_tells_how_to_use_idle_gpus() -> None:
     assert "GPUs 2-7 are idle. `torchrun --nproc_per_node 8 -m lmms_eval ...` uses all 8" in plan("8x80GiB")
     assert "GPU 3 is idle" in plan("4x24GiB") and "torchrun" not in plan("4x24GiB")
     assert "GPUs 1-3 are idle" in plan("4xL4", mode="small")
     assert "large_data_parallel_size=3 uses more of them" in plan("8x24GiB")
+    replicas = plan("8x24GiB", large_data_parallel_size=3)
+    assert "1-6, 3 replicas, tensor_parallel_size=2" in replicas
+    assert "GPU 7 is idle" in replicas and "uses more of them" not in replicas
     assert "idle" not in plan("2x48GiB")
+    assert "GPU 1 is idle. The devices of the command leave it out." in plan("2x48GiB", devices=0)
 
 
 def test_plan_tells_what_a_run_does_to_images_and_to_the_machine() -> None:
     assert "Images of more than 3,145,728 pixels are made smaller" in plan("L4", pair="qwen3vl-2b-4b")
     assert "made smaller" not in plan("H100") and "nvidia-cuda-mps-control -d" in plan("H100")
     sleeping = plan("24GiB", sleep=True)
-    assert "take turns" in sleeping and "about 20.3 GiB" in sleeping and "nvidia-cuda-mps" not in sleeping
-    assert "max_open_samples=64 is given" in plan("H100", max_open_samples=64)
+    assert "take turns" in sleeping and "up to 25.4 GiB" in sleeping and "nvidia-cuda-mps" not in sleeping
+    assert "up to 64 samples (max_open_samples, as given" in plan("H100", max_open_samples=64)
     assert "small model is not part of the plan" in plan("H100", small="http://a:1/v1")
     assert "no vLLM engine" in plan("H100", engine="openai", small="http://a/v1", large="http://b/v1")
 
@@ -154,6 +183,17 @@ def test_pair_that_does_not_fit_this_machine_is_a_problem(machine: Machine) -> N
     machine(Device("NVIDIA L4", "GPU-1", 22.5, 22))
     (problem,) = machine_.plan(None)
     assert problem.mark == "PROBLEM" and "do not fit GPU 0 (NVIDIA L4)" in problem.text
+
+
+def test_machine_without_a_gpu_and_models_of_unknown_size_have_no_plan(machine: Machine) -> None:
+    machine()
+    (found,) = machine_.plan(None)
+    assert found.mark == "skipped" and "doctor --gpus L4" in found.text
+    assert list(machine_.plan(parse({"engine": "transformers"}))) == []
+    visible_gpus.cache_clear()
+    machine(Device("NVIDIA L4", "GPU-1", 22.5, 22))
+    *_, found = machine_.plan(parse({"quantization": "int8"}))
+    assert found.mark == "skipped" and "quantization=int8" in found.text
 
 
 def test_gpu_whose_memory_cannot_be_read_is_a_problem_unless_the_user_divides_it(machine: Machine) -> None:

@@ -14,7 +14,7 @@ from huggingface_hub import constants
 from support.processes import Command as Process
 
 from lmms_eval_mai.cli import command_line, hub, tasks
-from lmms_eval_mai.cli.command_line import Command, check_arguments, check_decoding, check_options, read
+from lmms_eval_mai.cli.command_line import Command, check_arguments, check_decoding, check_for_plan, check_options, read
 from lmms_eval_mai.cli.hub import Hub
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.run.config import parse
@@ -52,6 +52,7 @@ def test_a_whole_command_can_be_pasted(program: list[str]) -> None:
     [
         (["--limit", "ten"], "PROBLEM", "argument --limit: invalid float value: 'ten'"),
         (["pope_s"], "PROBLEM", "pope_s belongs to no option of lmms-eval."),
+        (["--gpu", "L4"], "PROBLEM", "--gpu is not an option of lmms-eval. Did you mean --gpus"),
         (["--config", "a.yaml"], "skipped", "The configurations in --config a.yaml are not checked."),
         (["--model_a", "pair=demo"], "skipped", "A short form of --model_args is not checked."),
     ],
@@ -59,6 +60,25 @@ def test_a_whole_command_can_be_pasted(program: list[str]) -> None:
 def test_options_that_are_wrong_or_not_checked_are_named(arguments: list[str], mark: str, words: str) -> None:
     (found,) = check_options(read(arguments))
     assert found.mark == mark and words in found.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--model", "mai_casc"], "--gpus plans only mai_cascade, and --model is mai_casc. Did you mean mai_cascade?"),
+        (["--model_arg", "sleep=true", "--model", "vllm"], "--gpus plans only mai_cascade, and --model is vllm."),
+        (["--model_arg", "sleep=true"], "--model_arg is not read with --gpus. Write --model_args."),
+        (["--model-args", "sleep=true"], "--model-args is not an option of lmms-eval. Did you mean --model_args"),
+    ],
+)
+def test_commands_whose_plan_would_mislead_are_refused(arguments: list[str], words: str) -> None:
+    found = next(check_for_plan(read(arguments)))
+    assert found.mark == "PROBLEM" and found.text.startswith(words)
+
+
+def test_whole_command_can_be_planned() -> None:
+    command = ["lmms-eval", "--model", "mai_cascade", "--tasks", "pope_s", "--limit", "4", "--model_args", "pair=demo"]
+    assert list(check_for_plan(read(command))) == []
 
 
 def test_texts_that_are_no_list_of_arguments_are_refused() -> None:

@@ -136,7 +136,7 @@ def test_text_that_names_no_gpus_is_refused(text: str) -> None:
         ("1x24GiB", 1, 24),
         ("23034MiB", 1, 22.5),
         ("2*24", 2, 24),
-        ("2×48 GB", 2, 48),
+        ("2\u00d748 GB", 2, 48),
         ("A6000", 1, 48),
         ("4090", 1, 24),
         ("2xNVIDIA A100-SXM4-80GB", 2, 80),

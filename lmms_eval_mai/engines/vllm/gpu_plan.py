@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from loguru import logger
 
 from lmms_eval_mai.engines.base import EngineConfig, Side
-from lmms_eval_mai.engines.vllm.model_sizes import size_of
+from lmms_eval_mai.engines.vllm.model_sizes import size_of, why_unknown
 from lmms_eval_mai.engines.vllm.placement import Launcher
 from lmms_eval_mai.engines.vllm.plan_arguments import DIVISIONS, request, share_of_gpu, wish
 from lmms_eval_mai.engines.vllm.planning.advice import Case, Refusal, refusal
@@ -45,18 +45,25 @@ def on_gpus(
 ) -> dict[Side, OnGpus]:
     """Return where each engine runs, and with how much memory. Raises `ArgumentError` if the engines do not fit."""
     # A GPU whose memory cannot be read has 0 bytes. The user then gives the memory of each engine.
-    found = pair_plan(configs, gpus, launcher, turns) if all(gpu.total_bytes for gpu in gpus) else None
+    readable = all(gpu.total_bytes for gpu in gpus)
+    found = pair_plan(configs, gpus, launcher, turns) if readable else None
     if found is not None:
         return {
             one.request.side: OnGpus(Place(one.request.gpus, one.limits.tensor_parallel), one.share, one)
             for one in found.engines
         }
+    if readable and (unknown := unknown_sizes(configs)):
+        shares = " and ".join(f"{config.side}_gpu_memory_utilization" for config in configs)
+        _warn_once(
+            f"{unknown} So the memory of the GPUs is shared equally. If an engine does not start, set {shares}, and "
+            "max_model_len."
+        )
     places = next(_places(configs, [None] * len(configs), len(gpus), launcher, turns), None)
     if places is None:
         raise too_few_gpus(len(gpus))
-    shares = _equal_shares(configs, places, gpus, turns)
+    equal = _equal_shares(configs, places, gpus, turns)
     return {
-        config.side: OnGpus(place, share, None) for config, place, share in zip(configs, places, shares, strict=True)
+        config.side: OnGpus(place, share, None) for config, place, share in zip(configs, places, equal, strict=True)
     }
 
 
@@ -87,6 +94,15 @@ def _budget_share(gpu: Gpu, engines: int, turns: bool) -> float:
     return budget_bytes(gpu, engines, turns) / gpu.usable_bytes if gpu.total_bytes else GPU_SHARE
 
 
+def unknown_sizes(configs: Sequence[EngineConfig]) -> str:
+    """Return a sentence about the models whose size is unknown, one for each reason. Empty: all sizes are known."""
+    models: dict[str, list[str]] = {}
+    for config in configs:
+        if size_of(config) is None:
+            models.setdefault(why_unknown(config), []).append(f"{config.side}={config.model}")
+    return " ".join(f"The size of {' and '.join(names)} is unknown: {reason}." for reason, names in models.items())
+
+
 def too_few_gpus(gpu_count: int) -> ArgumentError:
     return ArgumentError(
         f"The engines need more GPUs than the {gpu_count} of this machine: lower tensor_parallel_size, "
@@ -114,12 +130,6 @@ def plan_or_refusal(
     sizes = [size_of(config) for config in configs]
     known = [size for size in sizes if size is not None]
     if len(known) < len(sizes):
-        unknown = [config.model for config, size in zip(configs, sizes, strict=True) if size is None]
-        shares = " and ".join(f"{config.side}_gpu_memory_utilization" for config in configs)
-        _warn_once(
-            f"The memory that {' or '.join(unknown)} needs is unknown, so the memory of the GPUs is shared equally. If "
-            f"an engine does not start, set {shares}, and max_model_len."
-        )
         return None
     best: Plan | None = None
     worst: tuple[list[Request], Shortfall] | None = None

@@ -8,12 +8,8 @@ import psutil
 from lmms_eval_mai.engines.base import EngineConfig
 from lmms_eval_mai.engines.checkpoints import weight_bytes
 from lmms_eval_mai.engines.vllm.model_sizes import size_of
-from lmms_eval_mai.engines.vllm.planning.memory import GIB
+from lmms_eval_mai.engines.vllm.planning.memory import GIB, PINNED_BYTES_PER_WEIGHT_BYTE
 from lmms_eval_mai.errors import ArgumentError
-
-PINNED_BYTES_PER_WEIGHT_BYTE = 1.25
-"""A sleeping engine copies its weights to pinned memory in blocks, and PyTorch rounds the size of a block up to a power
-of two. It keeps the blocks when the engine wakes up. Estimated from vLLM 0.32's allocator, not measured."""
 
 SLEEP_ARGUMENTS: Mapping[str, bool] = {"enable_sleep_mode": True, "sleep_mode_offload_cudagraph": True}
 """The arguments of an engine that can sleep. With the second one, its CUDA graphs leave the GPU too."""

@@ -10,7 +10,7 @@ from typing import Any
 from loguru import logger
 
 from lmms_eval_mai.engines.base import EngineConfig
-from lmms_eval_mai.engines.checkpoints import weight_bytes
+from lmms_eval_mai.engines.checkpoints import local_folder, weight_bytes
 from lmms_eval_mai.engines.vllm.planning.known_models import known_models
 from lmms_eval_mai.engines.vllm.planning.models import FP8_SHARE, ModelSize, model_size
 
@@ -24,8 +24,8 @@ change the weights while they load."""
 
 def size_of(config: EngineConfig) -> ModelSize | None:
     """Return the sizes of a model with the user's types of weights and KV cache. None: unknown."""
-    given = config.arguments
-    if given.get("cpu_offload_gb") or given.get("quantization") not in PLANNED_QUANTIZATIONS:
+    given, quantization = config.arguments, _quantization(config)
+    if given.get("cpu_offload_gb") or quantization not in PLANNED_QUANTIZATIONS:
         return None
     # A known model needs no request to the hub.
     size = known_models().get(config.model) or checkpoint_size(config.model, given.get("revision"))
@@ -36,9 +36,27 @@ def size_of(config: EngineConfig) -> ModelSize | None:
     weights = size.weight_bytes
     if not size.quantized:
         weights = weights * number_bytes // 2
-        if given.get("quantization") in FP8:
+        if quantization in FP8:
             weights = int(weights * FP8_SHARE)
     return dataclasses.replace(size, weight_bytes=weights, kv_number_bytes=kv_bytes)
+
+
+def why_unknown(config: EngineConfig) -> str:
+    """Return why `size_of` finds no size, as a part of a sentence."""
+    if config.arguments.get("cpu_offload_gb"):
+        return "with cpu_offload_gb a part of its weights is in the machine's memory"
+    if (quantization := _quantization(config)) not in PLANNED_QUANTIZATIONS:
+        planned = ", ".join(str(name) for name in PLANNED_QUANTIZATIONS if name)
+        return f"quantization={quantization} is not one of the values that can be planned: {planned}"
+    if local_folder(config.model, config.arguments.get("revision")) is None:
+        return "it is not on this machine. Check its name, or download it (`hf download`)"
+    return "its files do not tell it, or it is of a family that cannot be planned"
+
+
+def _quantization(config: EngineConfig) -> str | None:
+    """Return the argument in small letters, as vLLM reads it."""
+    value = config.arguments.get("quantization")
+    return None if value is None else str(value).lower()
 
 
 @functools.cache

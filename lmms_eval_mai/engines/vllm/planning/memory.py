@@ -20,11 +20,15 @@ GRAPH_BYTES = int(0.6 * GIB)
 """CUDA graphs of an engine. None with `enforce_eager=true`."""
 CONTEXT_BYTES = int(0.6 * GIB)
 """CUDA context of an engine's process. vLLM does not count it as part of the engine's share."""
+PINNED_BYTES_PER_WEIGHT_BYTE = 1.25
+"""Memory of the machine that an engine with `sleep=true` takes for each byte of its weights. It copies them to pinned
+memory in blocks, and PyTorch rounds the size of a block up to a power of two. The blocks are kept when the engine wakes
+up. Estimated from vLLM 0.32's allocator, not measured."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What one engine needs on one of its GPUs, in bytes, before the KV cache gets the rest."""
+    """Bytes that one engine needs on one of its GPUs before the KV cache gets the rest."""
 
     weights: int
     vision_peak: int

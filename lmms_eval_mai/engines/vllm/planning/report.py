@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from lmms_eval_mai.engines.vllm.planning.memory import GIB
+from lmms_eval_mai.engines.vllm.planning.gpus import Gpu
+from lmms_eval_mai.engines.vllm.planning.memory import GIB, PINNED_BYTES_PER_WEIGHT_BYTE
 from lmms_eval_mai.engines.vllm.planning.plan import FULL_IMAGE_CONTEXT, EnginePlan, Plan
 
 SOURCE = (
@@ -23,7 +24,9 @@ def table(plan: Plan) -> list[str]:
 def _rows(engine: EnginePlan) -> dict[str, str]:
     terms, limits, request = engine.terms, engine.limits, engine.request
     total = terms.fixed() + engine.kv_cache_bytes
-    divided = f", divided over {limits.tensor_parallel}" if limits.tensor_parallel > 1 else ""
+    replicas = len(request.gpus) // (limits.tensor_parallel * limits.stages)
+    divided = f", {replicas} replicas" if replicas > 1 else ""
+    divided += f", tensor_parallel_size={limits.tensor_parallel}" if limits.tensor_parallel > 1 else ""
     pixels = engine.max_pixels or request.max_pixels
     return {
         "": request.side,
@@ -34,7 +37,7 @@ def _rows(engine: EnginePlan) -> dict[str, str]:
         "buffers": _gib(terms.buffers),
         "CUDA graphs": _gib(terms.graphs),
         "KV cache": _gib(engine.kv_cache_bytes),
-        "sum on each GPU": f"{_gib(total)}, {engine.share:.1%}",
+        "sum on each GPU": f"{_gib(total)}, {engine.share:.1%} of the GPU",
         "context": f"{limits.context:,} tokens",
         "KV cache holds": f"{engine.kv_tokens:,} tokens, {engine.sequences:.1f} full contexts",
         "largest image": f"{pixels:,} pixels" if pixels else "no limit",
@@ -42,9 +45,19 @@ def _rows(engine: EnginePlan) -> dict[str, str]:
     }
 
 
-def notes(plan: Plan) -> Iterator[str]:
-    """Yield what to know about a plan, one sentence or two each."""
-    yield f"A run chooses these values itself. It keeps {plan.open_samples} samples open (max_open_samples)."
+def notes(plan: Plan, gpus: Sequence[Gpu], max_open_samples: int | None = None) -> Iterator[str]:
+    """Yield what to know about a plan, one sentence or more each. `max_open_samples`: the user's own, None: not
+    given."""
+    yield from _unchecked(plan, gpus)
+    samples = f"{plan.open_samples} samples (max_open_samples)"
+    if max_open_samples is not None:
+        samples = (
+            f"{max_open_samples} samples (max_open_samples, as given; by the plan it would be {plan.open_samples})"
+        )
+    yield (
+        "A run sets these values itself (max_model_len, gpu_memory_utilization, max_num_seqs). It processes up to "
+        f"{samples} at the same time."
+    )
     if limited := [engine for engine in plan.engines if engine.max_pixels]:
         yield (
             f"Images of more than {limited[0].max_pixels:,} pixels are made smaller, because the context is below "
@@ -55,7 +68,27 @@ def notes(plan: Plan) -> Iterator[str]:
         turns = "The models take turns on the GPU."
         if not plan.shares_a_gpu():
             turns = "The models take turns, although each has its own GPU: they are faster without sleep=true."
-        yield (f"{turns} The one that waits is in the machine's memory, which needs about {_gib(weights)} for both.")
+        most = _gib(int(PINNED_BYTES_PER_WEIGHT_BYTE * weights))
+        yield f"{turns} While they swap, the weights of both are in the machine's memory. They need up to {most} there."
+
+
+def _unchecked(plan: Plan, gpus: Sequence[Gpu]) -> Iterator[str]:
+    """Yield the engines that the user's own context and memory start without a check, but that do not fit by this
+    sum."""
+    for engine in plan.engines:
+        missing = max(engine.terms.needed() - _taken_bytes(engine, gpus[number]) for number in engine.request.gpus)
+        if engine.request.trusted() and missing > 1:  # a share is rounded
+            yield (
+                f"The {engine.request.side} engine starts without a check, because its context and its memory are "
+                f"given. By this plan vLLM refuses it: it needs {_gib(missing)} more for one sequence of "
+                f"{engine.limits.context:,} tokens."
+            )
+
+
+def _taken_bytes(engine: EnginePlan, gpu: Gpu) -> int:
+    if engine.request.kv_cache_bytes is not None:
+        return engine.terms.fixed() + engine.request.kv_cache_bytes
+    return int(engine.share * gpu.usable_bytes)
 
 
 def numbers(gpus: Sequence[int]) -> str:
