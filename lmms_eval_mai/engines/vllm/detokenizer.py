@@ -1,9 +1,9 @@
 """Decodes an answer once, when it is complete. vLLM would decode every token on the event loop when it arrives.
 
-The text is the one that vLLM's own detokenizer gives. That one adds text whenever the bytes of the tokens so far end
-with a whole character. With a byte-level decoder and without invalid bytes, the parts together are the decoded answer.
-If the decoded answer has a replacement character, vLLM's detokenizer decodes it again: it leaves out an incomplete
-character at the end, for example.
+The text is the one that vLLM's own detokenizer gives. vLLM's detokenizer adds text whenever the bytes of the tokens so
+far end with a whole character. With a byte-level decoder and without invalid bytes, the parts together are the decoded
+answer. If the decoded answer has a replacement character, vLLM's detokenizer decodes it again: it leaves out an
+incomplete character at the end, for example.
 """
 
 from typing import Any
@@ -31,7 +31,7 @@ class Detokenizer:
         if params.detokenize:
             text: str = output.text
             return text
-        stopped = output.finish_reason == "stop"  # the last token stopped the answer and is no part of its text
+        stopped = output.finish_reason == "stop"  # the last token stopped the answer and is not part of its text
         shown = list(output.token_ids[:-1] if stopped else output.token_ids)
         text = self._tokenizer._tokenizer.decode(shown, skip_special_tokens=params.skip_special_tokens)
         if REPLACEMENT_CHARACTER in text:

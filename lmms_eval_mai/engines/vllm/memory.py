@@ -1,4 +1,4 @@
-"""Which vLLM engines measure memory while they start, and the size of the KV cache on a CPU.
+"""Decides which vLLM engines measure memory while they start, and the size of the KV cache on a CPU.
 
 An engine on a GPU measures the free memory while it starts (vllm issue #55827). So the split is planned before the
 first engine starts (`gpu_plan.py`), and two engines that measure the same GPU must not start at the same time.

@@ -1,4 +1,5 @@
-"""Where a vLLM engine runs: on which GPUs, or with how many CPU threads, and with which environment variables."""
+"""Decides where a vLLM engine runs: on which GPUs, or with how many CPU threads, and with which environment
+variables."""
 
 import math
 import os

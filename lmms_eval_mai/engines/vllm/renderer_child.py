@@ -1,7 +1,7 @@
 """The program of a renderer process: it gets requests from `renderer_process.py` and answers them one by one.
 
 Argument 1: descriptor of a socket. Argument 2: process id of the parent. The process ends when the parent closes the
-socket or dies.
+socket or ends.
 """
 
 import asyncio

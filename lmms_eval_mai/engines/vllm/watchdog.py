@@ -1,4 +1,4 @@
-"""Kills the engines' processes when this process dies.
+"""Kills the engines' processes when this process ends without closing them, for example by SIGKILL.
 
 vLLM's processes do not notice that the process which started them was killed. They would keep their memory, on a GPU
 too, for ever. A small helper process notices it and kills them. It is a process and not a thread, because nothing in a
@@ -37,7 +37,8 @@ class Watchdog:
                 self._process = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, start_new_session=True)
 
     def watch(self, pids: Iterable[int]) -> None:
-        """Add processes to those that are killed if this process dies. A process that is watched already is ignored."""
+        """Add processes that the helper kills if this process is killed. A process that is watched already is
+        ignored."""
         with self._lock:
             for pid in pids:
                 started = start_time(pid)

@@ -1,7 +1,7 @@
 """The watchdog's own program. It runs by path with `python -I -S`, so it imports nothing but the standard library.
 
 Argument: the process id of its parent. Standard input: one line "PID START_TIME" per process to watch, and at the end
-"done". It kills the watched processes if its parent dies before that.
+"done". It kills the watched processes if its parent ends before that.
 """
 
 import os
@@ -26,7 +26,7 @@ def main(parent: int) -> None:
     text = ""
     while True:
         if not select.select([0], [], [], POLL_S)[0]:
-            # The end of the input is not enough: a forked process keeps the pipe open after its parent's death.
+            # The end of the input is not enough: a forked process keeps the pipe open after its parent has ended.
             if os.getppid() != parent:
                 break
             continue

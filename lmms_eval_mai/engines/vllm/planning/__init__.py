@@ -1,7 +1,7 @@
 """Plans the GPU memory of a run before an engine starts: pure arithmetic, without vLLM, torch or a GPU.
 
 Start with `plan.py`: from the GPUs (`gpus.py`), the two models (`models.py`) and the user's arguments it computes the
-context, the share of memory and the limits of each engine, or says what is missing. `memory.py` has the terms of the
+context, the share of memory and the limits of each engine, or what is missing. `memory.py` has the terms of the
 sum. `advice.py` names what would fit instead.
 
 This package knows how vLLM divides the memory of a GPU. It does not start anything and opens no CUDA context.

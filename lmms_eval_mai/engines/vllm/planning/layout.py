@@ -9,7 +9,7 @@ TENSOR_PARALLEL = (1, 2, 4, 8)
 
 @dataclass(frozen=True)
 class Place:
-    """Where one engine runs."""
+    """The GPUs on which one engine runs."""
 
     gpus: tuple[int, ...]
     tensor_parallel: int
@@ -18,7 +18,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Wish:
-    """What the user gave for one engine. None: not given."""
+    """The user's own arguments for the place of one engine. None: not given."""
 
     devices: tuple[int, ...] | None = None
     tensor_parallel: int | None = None
