@@ -130,7 +130,8 @@ async def measure(samples: int, repeats: int) -> dict[str, list[Run]]:
         for engine in engines.values():
             engine.validate()
             await engine.start()
-        pair = Pair(engines["small"], engines["large"], config.think, config.rules)
+        small, large = (engines[side] for side in SIDES)
+        pair = Pair(small, large, config.think, config.rules, transfer_answer=config.transfer_answer)
         for mode, task in METHODS.values():
             await run_method(mode, tasks[task], pair, config, min(samples, 32), 32)  # first-time costs
         for repeat in range(repeats):

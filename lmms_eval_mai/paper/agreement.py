@@ -68,6 +68,18 @@ def extract_answer(text: str) -> str:
     return (found[-1] if found else text).strip()
 
 
+def without_answer(text: str) -> str:
+    """Return the text without its last `[[...]]`, if this is the answer that `extract_answer` finds.
+
+    The space before the brackets is removed too, and the space at the end of the text. If nothing is left, the text is
+    returned unchanged.
+    """
+    found = list(_BRACKETS.finditer(text))
+    if not found or extract_answer(found[-1].group()) != extract_answer(text):  # all brackets are in reasoning tags
+        return text
+    return (text[: found[-1].start()].rstrip() + text[found[-1].end() :]).rstrip() or text
+
+
 def verify(benchmark: Benchmark, doc: Doc, small: str, large: str, rules: AgreementRules) -> Verification:
     """Parse and compare the texts of a small and a large model for one document."""
     a, b = (benchmark.parse(extract_answer(text), doc) or None for text in (small, large))

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 
 from lmms_eval_mai.engines.base import Call, Side
 from lmms_eval_mai.paper import prompts
+from lmms_eval_mai.paper.agreement import without_answer
 from lmms_eval_mai.paper.sample import Sample, Trace
 from lmms_eval_mai.paper.sample_run import Pair, SampleRun, call_both
 
@@ -81,10 +82,14 @@ async def _think(run: SampleRun, side: Side) -> tuple[Call, Call]:
 
 
 async def _transfer(run: SampleRun, thinking: Call) -> Call:
-    """Return the large model's answer to the Reason Transfer prompt (Eq. 9)."""
+    """Return the large model's answer to the Reason Transfer prompt (Eq. 9).
+
+    The small model's `[[answer]]` is not transferred, as in Example 3 (Appendix B.6), unless the user keeps it.
+    """
     sample = run.sample
-    text = prompts.transfer(sample.benchmark.name, thinking.text, sample.kind)
-    return await run.call("large", "transfer", text, thinking.text)
+    reference = thinking.text if run.pair.transfer_answer == "keep" else without_answer(thinking.text)
+    text = prompts.transfer(sample.benchmark.name, reference, sample.kind)
+    return await run.call("large", "transfer", text, reference)
 
 
 async def _alone(sample: Sample, pair: Pair, side: Side) -> Trace:

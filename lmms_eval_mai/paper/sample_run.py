@@ -6,7 +6,7 @@ Also here: the pair of models, and what happens to thinking that does not fit a 
 import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from lmms_eval_mai.engines.base import Call, CallKey, Engine, Message, Prompt, Side, Stage
 from lmms_eval_mai.errors import PromptTooLong
@@ -27,6 +27,8 @@ class Pair:
     rules: AgreementRules = AgreementRules()  # noqa: RUF009 - frozen
     on_overflow: str = "truncate"
     """How to treat thinking that does not fit the context: `truncate` or `error`."""
+    transfer_answer: Literal["cut", "keep"] = "cut"
+    """Whether the transfer has the small model's thinking without its `[[answer]]` (`cut`) or with it (`keep`)."""
 
 
 @dataclass

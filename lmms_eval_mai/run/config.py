@@ -10,7 +10,7 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from lmms_eval_mai.engines.arguments import reject_unknown_arguments
 from lmms_eval_mai.engines.base import SIDES, EngineConfig, Side
@@ -56,6 +56,9 @@ class Config:
     """What to do if a prompt with thinking (Stage 2 or transfer) does not fit the model's context: `truncate` keeps the
     end of the thinking, `error` fails the sample. On an endpoint, `truncate` needs vLLM's server; on other servers the
     sample fails."""
+    transfer_answer: Literal["cut", "keep"] = "cut"
+    """The thinking that is transferred to the large model: `cut` leaves out the small model's `[[answer]]` at its end,
+    `keep` transfers the whole response."""
     rules: AgreementRules = AgreementRules()  # noqa: RUF009 - frozen
     journal: str | None = None
     """Folder of the journals. A journal holds the finished calls of a run, so that the run can be resumed. Default: in

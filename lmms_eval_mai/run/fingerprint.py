@@ -34,6 +34,7 @@ def of_run(config: "Config", engines: Mapping[str, Identity], decoding: Mapping[
         "think": config.think,
         "max_new_tokens": str(config.max_new_tokens),
         "on_overflow": config.on_overflow,
+        "transfer_answer": config.transfer_answer,
         "anls_threshold": str(config.rules.anls_threshold),
         "chartqa_match": config.rules.chartqa_match,
     }

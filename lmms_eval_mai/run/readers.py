@@ -102,6 +102,7 @@ READERS: dict[str, Reader] = {
     "official_decoding": _mapping,
     "sleep": choice((True, False)),
     "on_overflow": choice(("truncate", "error")),
+    "transfer_answer": choice(("cut", "keep")),
     "journal": _journal,
     "max_errors": _max_errors,
     "call_timeout": _optional(_number(1e-3)),

@@ -128,7 +128,8 @@ class Session:
         """Return the pair. In the modes `small` and `large` there is one engine. It is put into both fields of the
         pair, and the mode uses one field."""
         small, large = (self._engines.get(side) or next(iter(self._engines.values())) for side in SIDES)
-        return Pair(small, large, self.config.think, self.config.rules, self.config.on_overflow)
+        config = self.config
+        return Pair(small, large, config.think, config.rules, config.on_overflow, config.transfer_answer)
 
     def _open_journal(
         self, keys: Sequence[SampleKey], decoding: Mapping[str, Any], rank: int, world_size: int

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from support.documents import MMMU_OPEN
 from support.samples import Recorder, sample, scripted_pair
 
 from lmms_eval_mai.engines.base import Call, Image, Prompt, Sampling
@@ -53,9 +54,22 @@ def test_after_two_disagreements_the_thinking_is_transferred_to_the_large_model(
     trace, _, large = run_mode("cascade", sample(), {"short": YES, "think": thinking}, {"short": NO, "transfer": "Yes"})
     assert (trace.exit, trace.answer.text) == ("transfer", "Yes")
     assert path(trace) == ["small short", "large short", "small think", "large transfer"]
-    assert large.prompt_of("transfer").endswith(prompts.transfer("pope", thinking, "word"))
+    assert large.prompt_of("transfer").endswith(prompts.transfer("pope", "The fan is {not} suitable.", "word"))
     assert [v.agree for v in trace.verifications] == [False, False]
     assert (trace.verifications[1].small, trace.verifications[1].large) == ("yes", "no")
+
+
+@pytest.mark.parametrize(("choice", "transferred"), [("cut", "A [[?]] fan."), ("keep", "A [[?]] fan.\n\n[[Yes]]")])
+@pytest.mark.parametrize("mode", ["cascade", "transfer"])
+def test_the_small_models_answer_is_cut_from_its_transferred_thinking_or_kept(
+    mode: str, choice: str, transferred: str
+) -> None:
+    answers = {"short": YES, "think": "A [[?]] fan.\n\n[[Yes]]"}
+    trace, _, large = run_mode(
+        mode, sample("mmmu_val", doc=MMMU_OPEN), answers, {"short": NO, "transfer": NO}, transfer_answer=choice
+    )
+    assert large.prompt_of("transfer").endswith(prompts.transfer("mmmu_val", transferred, "word"))
+    assert next(call.text for call in trace.calls if call.key.stage == "think") == answers["think"]
 
 
 def test_the_two_stage_form_verifies_the_second_stage_and_transfers_the_first() -> None:
@@ -68,7 +82,7 @@ def test_the_two_stage_form_verifies_the_second_stage_and_transfers_the_first() 
         "cascade", sample(variant="E", two_stage=True), answers | {"stage2": "Yes"}, {"short": NO, "transfer": NO}
     )
     assert trace.exit == "transfer"
-    assert large.prompt_of("transfer").endswith(prompts.transfer("pope", "Thinking [[0]]", "word"))
+    assert large.prompt_of("transfer").endswith(prompts.transfer("pope", "Thinking", "word"))
 
 
 def test_the_tasks_own_thinking_prompt_has_priority_over_the_argument() -> None:
@@ -203,10 +217,10 @@ class ShortContext(ScriptedEngine):
 
 
 def test_thinking_that_overflows_the_context_is_truncated_or_refused() -> None:
-    thinking = "Look again. " * 100 + "So the answer is [[No]]"
+    thinking = "Look again. " * 100 + "So the answer is no."
 
     async def run(**pair: Any) -> tuple[Trace, Recorder]:
-        small = Recorder({"short": "[[No]]", "think": thinking})
+        small = Recorder({"short": "[[No]]", "think": f"{thinking} [[No]]"})
         large = Recorder({"short": "[[Yes]]", "transfer": "Yes"})
         engines = [ShortContext(name, script) for name, script in (("small", small), ("large", large))]
         for engine in engines:

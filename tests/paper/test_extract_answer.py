@@ -1,10 +1,11 @@
-"""The answer in a model's text: the content of the last double brackets outside of reasoning tags."""
+"""The answer in a model's text: the content of the last double brackets outside of reasoning tags. And the text without
+this answer."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmms_eval_mai.paper.agreement import extract_answer
+from lmms_eval_mai.paper.agreement import extract_answer, without_answer
 
 
 @pytest.mark.parametrize(
@@ -63,3 +64,38 @@ def test_the_answer_of_any_text_is_a_stripped_part_of_it(text: str) -> None:
     answer = extract_answer(text)
     assert answer == answer.strip()
     assert answer in text
+
+
+@pytest.mark.parametrize(
+    ("text", "rest"),
+    [
+        ("It is round.\n\n[[ball]]", "It is round."),
+        ("It is round. [[ball]] \n", "It is round."),
+        ("[[cat]], or rather [[dog]].", "[[cat]], or rather."),
+        ("The answer is [[B]] because of the sign.\n", "The answer is because of the sign."),
+        ("It is round.\n\n[[ball]]\n\nA ball rolls.", "It is round.\n\nA ball rolls."),
+        ("<think>Round, [[?]].</think> [[ball]]", "<think>Round, [[?]].</think>"),
+        ("<think>[[box]] or [[ball]]</think> So it is a ball.", "<think>[[box]] or [[ball]]</think> So it is a ball."),
+        ("no brackets \n", "no brackets \n"),
+        ("[[unclosed", "[[unclosed"),
+        (" [[ball]] ", " [[ball]] "),
+        ("", ""),
+    ],
+)
+def test_the_last_brackets_and_the_space_before_them_are_cut_from_the_text(text: str, rest: str) -> None:
+    assert without_answer(text) == rest
+
+
+@settings(max_examples=100, deadline=None)
+@given(_PLAIN, _PLAIN, _PLAIN, st.lists(_PLAIN, max_size=2))
+def test_text_around_the_last_brackets_is_kept(answer: str, before: str, after: str, others: list[str]) -> None:
+    before += "".join(f"[[{other}]]{before}" for other in others)
+    text = f"{before}[[{answer}]]{after}"
+    assert without_answer(text) == ((before.rstrip() + after).rstrip() or text)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text("[]a <think>/", max_size=30))
+def test_text_that_loses_its_answer_is_shorter_and_not_empty(text: str) -> None:
+    rest = without_answer(text)
+    assert rest == text or 0 < len(rest) < len(text)

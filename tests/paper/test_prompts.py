@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lmms_eval_mai.paper import prompts
+from lmms_eval_mai.paper.agreement import without_answer
 from lmms_eval_mai.paper.prompts import INSTRUCTIONS, MAX_TOKENS, REASON_TRANSFER, STAGE2, TRANSFER_TEMPLATE, Kind
 
 PREVIOUS = "According to previous thinking: "
@@ -82,6 +83,20 @@ def test_templates_have_real_line_feeds_around_the_thinking() -> None:
     assert "\\n" not in "".join(
         [*STAGE2.values(), *(text for form in REASON_TRANSFER.values() for text in form.values())]
     )
+
+
+def test_the_transfer_prompt_of_example_3_has_the_thinking_without_its_answer(shared: Path) -> None:
+    paper = (shared / "paper" / "paper.txt").read_text(encoding="utf-8")
+    example = paper.split("Reason Transfer: 8B + 2B-R", 1)[1].split("Qwen3-VL-8B Answer", 1)[0]
+    printed = " ".join(example.split()).removeprefix("Prompt: ").replace("\\n", "\n")
+    thinking = printed.split("incomplete): ", 1)[1].split("Please answer", 1)[0].rstrip()
+    assert thinking.startswith("Let") and thinking.endswith("feel warmer.")
+    assert "[[yes]] q Wrong answer. Reasoning error." in paper  # the end of this small model's response
+    prompt = prompts.transfer("any", without_answer(f"{thinking}\n\n[[yes]]"), "word")
+    # The PDF has spaces around line breaks.
+    assert re.sub(r" *\n *", "\n", prompt) == re.sub(r" *\n *", "\n", printed)
+    whole = prompts.transfer("any", f"{thinking}\n\n[[yes]]", "word")
+    assert "[[" in whole and "[[" not in printed
 
 
 def test_every_variant_has_a_different_instruction_for_each_kind() -> None:

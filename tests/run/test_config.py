@@ -33,6 +33,8 @@ def test_named_pair_sets_its_arguments_and_other_arguments_override_them() -> No
     assert (changed.small.model, changed.large.model, changed.mode) == (config.small.model, "x/y", "transfer")
     assert (config.max_new_tokens, parse_text("pair=demo,max_new_tokens=9").max_new_tokens) == (512, 9)
     assert parse_text("pair=qwen3vl-2b-8b") == parse({})
+    # The demo pair's large model was trained on whole responses. Example 3 of the paper transfers no answer.
+    assert (config.transfer_answer, parse({}).transfer_answer) == ("keep", "cut")
 
 
 def test_every_named_pair_has_two_models_of_one_family() -> None:
@@ -151,6 +153,7 @@ def test_a_mode_of_one_model_needs_only_that_model() -> None:
         ("max_errors=many", ["max_errors=many"]),
         ("call_timeout=0", ["call_timeout=0"]),
         ("engine_restarts=-1", ["engine_restarts=-1"]),
+        ("transfer_answer=drop", ["transfer_answer=drop", "cut, keep"]),
         ("on_overflow=drop", ["on_overflow=drop", "truncate, error"]),
         ("sleep=1.5", ["sleep=1.5", "choose one of true, false"]),
         ("journal=[x", ["journal is neither JSON nor a Python literal"]),

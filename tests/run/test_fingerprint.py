@@ -36,6 +36,7 @@ def checkpoint(tmp_path: Path) -> Path:
         {"think": "E"},
         {"max_new_tokens": 64},
         {"on_overflow": "error"},
+        {"transfer_answer": "keep"},
         {"anls_threshold": 0.8},
         {"small_max_model_len": 4096},
         {"dtype": "float32"},
