@@ -36,7 +36,7 @@ def examine(command: Command, hub: Hub) -> Iterator[Finding]:
     yield _devices()
     yield _hub(hub)
     yield from command_line.check_options(command)
-    yield from tasks.check(command, hub)
+    yield from tasks.check(command, hub, config.mode if config is not None else "cascade")
     yield from check_engines(config, hub)
     if config is not None or (ours and model_args is None):
         yield from machine.plan(config)

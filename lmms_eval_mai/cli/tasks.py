@@ -13,11 +13,12 @@ from lmms_eval_mai.cli.command_line import Command
 from lmms_eval_mai.cli.findings import Finding, Mark, error_text
 from lmms_eval_mai.cli.hub import Hub, head, in_cache
 from lmms_eval_mai.engines.arguments import did_you_mean
+from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.plugin import MODEL_ID, task_dir
 
 
-def check(command: Command, hub: Hub) -> Iterator[Finding]:
-    """Check the model, the tasks and their data sets."""
+def check(command: Command, hub: Hub, mode: str = "cascade") -> Iterator[Finding]:
+    """Check the model, the tasks and their data sets. `mode`: the model argument of this name."""
     try:
         from lmms_eval.models import get_model
         from lmms_eval.tasks import TaskManager
@@ -37,7 +38,7 @@ def check(command: Command, hub: Hub) -> Iterator[Finding]:
     elif not command.tasks:
         yield Finding("tasks", "ok", f"lmms-eval knows the {len(ours)} tasks of lmms-eval-mai in {task_dir()}")
     if command.tasks:
-        yield from _tasks(command, manager, hub)
+        yield from _tasks(command, manager, hub, mode)
 
 
 def model(name: str | None) -> Finding:
@@ -53,8 +54,10 @@ def model(name: str | None) -> Finding:
     return Finding("model", "PROBLEM", f"{name} is unknown to lmms-eval.{hint}")
 
 
-def _tasks(command: Command, manager: Any, hub: Hub) -> Iterator[Finding]:
-    """Check that each task exists, and the data sets of those that do."""
+def _tasks(command: Command, manager: Any, hub: Hub, mode: str) -> Iterator[Finding]:
+    """Check that each task exists and works in this mode, and the data sets of those that exist."""
+    from lmms_eval_mai.harness.requests import TWO_STAGE_TASKS, check_stages
+
     names = [] if os.path.isdir(command.tasks or "") else command.task_names()
     files = [name for name in names if os.path.isfile(name)]
     if not names or files:
@@ -69,7 +72,12 @@ def _tasks(command: Command, manager: Any, hub: Hub) -> Iterator[Finding]:
         elif name not in found and name not in files:
             hint = did_you_mean(name, manager.all_tasks) or " `lmms-eval --tasks list` shows all tasks."
             yield Finding("tasks", "PROBLEM", f"{name} is unknown to lmms-eval.{hint}")
-    yield from _data_sets([leaf for name in found for leaf in _leaves(manager, name, ())], manager, hub)
+    leaves = [leaf for name in found for leaf in _leaves(manager, name, ())]
+    try:
+        check_stages(mode, TWO_STAGE_TASKS.intersection(leaves))
+    except ArgumentError as error:
+        yield Finding("tasks", "PROBLEM", error_text(error))
+    yield from _data_sets(leaves, manager, hub)
 
 
 def _leaves(manager: Any, name: str, above: tuple[str, ...]) -> Iterator[str]:

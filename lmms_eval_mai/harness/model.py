@@ -18,7 +18,8 @@ from loguru import logger
 from lmms_eval_mai.errors import ArgumentError, MaiError, SampleError
 from lmms_eval_mai.harness import usage
 from lmms_eval_mai.harness.exit_codes import report_errors_to_user, watch_for_unsaved_results
-from lmms_eval_mai.harness.requests import is_padding, open_sample, repeats, task_of
+from lmms_eval_mai.harness.other_tasks import format_sentence, notice
+from lmms_eval_mai.harness.requests import TWO_STAGE_TASKS, check_stages, is_padding, open_sample, repeats, task_of
 from lmms_eval_mai.harness.results import result, rounds_result
 from lmms_eval_mai.harness.running_command import print_last, results_written, running_command
 from lmms_eval_mai.paper.sample import Sample
@@ -110,6 +111,7 @@ class MaiCascade(lmms):
         lmms-eval does not call `clean()` then."""
         with report_errors_to_user(self._session.resume_hint), self._stopped_on_error():
             self._reject_unsupported(requests, rounds)
+            self._tell_about_other_tasks(requests)
             todo = [
                 (index, repeat) for index, repeat in enumerate(repeats(requests)) if not is_padding(requests[index])
             ]
@@ -133,6 +135,14 @@ class MaiCascade(lmms):
 
     def _reject_unsupported(self, requests: list[Instance], rounds: bool) -> None:
         """Refuse tasks and decoding arguments that cannot work, before the engines start. Raises `ArgumentError`."""
+        # task_dict has all tasks of the command. lmms-eval gives us the requests of the _s2 tasks in a call of their
+        # own, which may come after the first engine start.
+        two_stage = {request.args[4] for request in requests if task_of(request).two_stage}
+        two_stage |= TWO_STAGE_TASKS & set(self.task_dict)
+        if self.config.mode == "transfer":
+            for name in two_stage:  # an application may use this model again, for other tasks
+                self.task_dict.pop(name, None)
+        check_stages(self.config.mode, two_stage)
         for name, request in {request.args[4]: request for request in requests}.items():
             variant = task_of(request).variant
             if rounds and variant is None:
@@ -145,6 +155,17 @@ class MaiCascade(lmms):
             if ignored and name not in self._warned:
                 self._warned.add(name)
                 logger.warning(f"{name}: mai_cascade ignores {', '.join(ignored)}, as lmms-eval's vllm model does.")
+
+    def _tell_about_other_tasks(self, requests: list[Instance]) -> None:
+        """Tell how the prompts of other lmms-eval tasks are used, once per task, before the engines start."""
+        if self.rank != 0 or self.config.mode not in ("cascade", "transfer"):
+            return
+        for name, request in {request.args[4]: request for request in reversed(requests)}.items():
+            if task_of(request).variant is None:
+                with contextlib.suppress(MaiError):  # a document that cannot be opened fails later, with its message
+                    sample = open_sample(request, 0, self.task_dict, self.config)
+                    sentence = format_sentence(request, sample.own_prompt)
+                    logger.info(f"mai_cascade: {notice(name, sentence)}")
 
     @contextlib.contextmanager
     def _stopped_on_error(self) -> Iterator[None]:

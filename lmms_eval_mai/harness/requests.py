@@ -6,13 +6,14 @@
 import contextlib
 import hashlib
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import PIL.Image
 
 from lmms_eval_mai.engines.base import ContentPart, Image, Message
 from lmms_eval_mai.errors import ArgumentError, MaiError, SampleError, UnreadableImage
+from lmms_eval_mai.harness.other_tasks import format_sentence, has_text, question_of
 from lmms_eval_mai.paper.agreement import Benchmark
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS, GENERIC
 from lmms_eval_mai.paper.prompts import VARIANTS, Variant
@@ -21,6 +22,12 @@ from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.decoding import sampling
 
 _OR_ALLOW_FAILURES = "or allow failed samples with max_errors=N to score without them"
+
+
+TWO_STAGE_TASKS = frozenset(
+    f"{benchmark}_{suffix}" for benchmark in BENCHMARKS for suffix, (_, two_stage) in VARIANTS.items() if two_stage
+)
+"""The names of our `_s2` tasks."""
 
 
 def is_padding(request: Any) -> bool:
@@ -58,6 +65,17 @@ def task_of(request: Any) -> TaskPrompt:
     return TaskPrompt(BENCHMARKS[mai["benchmark"]], *VARIANTS[mai["variant"]])
 
 
+def check_stages(mode: str, two_stage_tasks: Collection[str]) -> None:
+    """Refuse `_s2` tasks in the mode that does not use their second stage. Raises `ArgumentError`."""
+    if mode == "transfer" and two_stage_tasks:
+        name = min(two_stage_tasks)
+        raise ArgumentError(
+            f"mode=transfer cannot run {', '.join(sorted(two_stage_tasks))}: the small model only thinks and the large "
+            "model answers (Table 8), so the second stage of the small model would not be used. Choose the tasks "
+            f"without _s2, for example {name.removesuffix('_s2')}."
+        )
+
+
 def open_sample(request: Any, repeat: int, documents: Mapping[str, Any], config: Config) -> Sample:
     """Fetch the document, decode its images and build the chat. This blocks, so run it in a thread.
 
@@ -69,11 +87,15 @@ def open_sample(request: Any, repeat: int, documents: Mapping[str, Any], config:
     where = f"{task} document {doc_id}"
     with _document_errors(where):
         doc = documents[task][split][doc_id]
+        prompt = _messages(doc_to_messages(doc), where)
+        question = _without_instruction(prompt) if variant else question_of(prompt, format_sentence(request, prompt))
+        if not has_text(question):
+            raise SampleError(f"{where}: its question is empty. Repair the dataset, {_OR_ALLOW_FAILURES}.")
         return Sample(
             task=task,
             doc_id=doc_id,
             repeat=repeat,
-            question=_question(doc_to_messages(doc), variant, where),
+            question=question,
             # Parsers read only texts. The images are in the question already; do not keep them twice.
             doc={name: value for name, value in doc.items() if not isinstance(value, PIL.Image.Image)},
             benchmark=benchmark,
@@ -81,6 +103,7 @@ def open_sample(request: Any, repeat: int, documents: Mapping[str, Any], config:
             variant=variant,
             two_stage=two_stage,
             sampling=sampling(gen_kwargs, config, variant is not None, repeat),
+            own_prompt=() if variant else prompt,
         )
 
 
@@ -102,19 +125,20 @@ def _document_errors(where: str) -> Iterator[None]:
         ) from error
 
 
-def _question(chat: Sequence[Mapping[str, Any]], variant: Variant | None, where: str) -> tuple[Message, ...]:
-    """Return the messages of the task without its instruction. Raises `SampleError` if they ask nothing."""
+def _messages(chat: Sequence[Mapping[str, Any]], where: str) -> tuple[Message, ...]:
+    """Return the messages of the task. Raises `SampleError` if they do not end with a message of the user."""
     messages = tuple(_message(message, where) for message in chat)
     if not messages or messages[-1].role != "user":
         raise SampleError(
             f"{where}: the task's messages are empty or do not end with a message of the user, so the model has "
             f"nothing to answer. Correct doc_to_messages of the task, {_OR_ALLOW_FAILURES}."
         )
-    if variant is not None:  # drop the instruction, the last text of our tasks: every stage has its own
-        messages = (*messages[:-1], Message("user", messages[-1].content[:-1]))
-    if not any(isinstance(part, str) and part.strip() for message in messages for part in message.content):
-        raise SampleError(f"{where}: its question is empty. Repair the dataset, {_OR_ALLOW_FAILURES}.")
     return messages
+
+
+def _without_instruction(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """Drop the instruction, the last text of our tasks: every stage has its own."""
+    return (*messages[:-1], Message("user", messages[-1].content[:-1]))
 
 
 def _message(message: Mapping[str, Any], where: str) -> Message:

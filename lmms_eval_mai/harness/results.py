@@ -28,13 +28,13 @@ class RoundTexts(list):  # type: ignore[type-arg]
 
 def result(outcome: Outcome | None, own_task: bool) -> GenerationResult:
     """Return the result of a one-round request; None stands for a padding request. `own_task`: one of our tasks, whose
-    own filter extracts the answer from its brackets."""
+    filter extracts the answer from its brackets."""
     if not isinstance(outcome, Trace):
         return NO_ANSWER
     answer = outcome.answer
-    # The filters of other lmms-eval tasks cannot read [[...]], so the answer is extracted here. The stage `task` has
-    # the task's own prompt, which does not ask for brackets.
-    text = answer.text if own_task or answer.key.stage == "task" else extract_answer(answer.text)
+    # The filters of other lmms-eval tasks cannot read [[...]], so the answer is extracted here. The stages `short` and
+    # `task` have the task's own prompt, which does not ask for brackets.
+    text = answer.text if own_task or answer.key.stage in ("short", "task") else extract_answer(answer.text)
     return GenerationResult(text, TraceCounts.of(outcome))
 
 

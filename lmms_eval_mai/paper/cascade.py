@@ -25,7 +25,7 @@ from lmms_eval_mai.paper.sample_run import Pair, SampleRun, call_both
 async def cascade(sample: Sample, pair: Pair) -> Trace:
     """Multi-agent inference (MAI), the paper's final proposal: Figure 2 (c), Table 10."""
     run = SampleRun(sample, pair)
-    simple = prompts.instruction("S", sample.kind)
+    simple = _simple_prompt(sample)
 
     # Section 4.1, mutual verification of the two short answers (Eq. 5 and 6).
     large_short, small_short = await call_both(run.call("large", "short", simple), run.call("small", "short", simple))
@@ -67,6 +67,11 @@ MODES: dict[str, Callable[[Sample, Pair], Awaitable[Trace]]] = {
 """Value of the argument `mode` -> its function."""
 
 
+def _simple_prompt(sample: Sample) -> str:
+    """Return Prompt_simple (Eq. 5 and 6). Empty for another lmms-eval task, whose own prompt asks for short answers."""
+    return "" if sample.variant is None else prompts.instruction("S", sample.kind)
+
+
 async def _think(run: SampleRun, side: Side) -> tuple[Call, Call]:
     """Let one model think. Returns the call with the thinking and the call with the answer after it.
 
@@ -96,8 +101,8 @@ async def _alone(sample: Sample, pair: Pair, side: Side) -> Trace:
     """Answer with one model. Another lmms-eval task (`variant` None) keeps its own prompt."""
     run = SampleRun(sample, pair)
     if sample.variant is None:
-        return run.finish(side, await run.call(side, "task", ""))
+        return run.finish(side, await run.call(side, "task", _simple_prompt(sample)))
     if sample.variant == "S":
-        return run.finish(side, await run.call(side, "short", prompts.instruction("S", sample.kind)))
+        return run.finish(side, await run.call(side, "short", _simple_prompt(sample)))
     _, answer = await _think(run, side)
     return run.finish(side, answer)

@@ -38,10 +38,12 @@ class Sample:
     """The rules of agreement."""
     kind: Kind
     variant: Variant | None
-    """The task's own prompt. None for other lmms-eval tasks, whose prompt is part of the question."""
+    """The task's own prompt. None for other lmms-eval tasks, which have `own_prompt`."""
     two_stage: bool
     """Whether the thinking model answers in a second call (Eq. 8; the `_s2` tasks)."""
     sampling: Mapping[Stage, Sampling]
+    own_prompt: tuple[Message, ...] = ()
+    """The whole prompt of another lmms-eval task, with its own format sentence. Empty for our tasks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ class SampleRun:
     async def call(self, side: Side, stage: Stage, text: str, thinking: str = "") -> Call:
         """Send the question and the stage's text to one model.
 
+        An empty `text` sends the own prompt of another lmms-eval task instead.
         `thinking` is the small model's reasoning text inside `text`; empty if there is none. If the prompt is too long
         for the context, the beginning of this reasoning text is left out. Raises the engine's errors. Raises
         `PromptTooLong` if the prompt is too long even without thinking, or if `on_overflow` is `error`.
@@ -82,12 +83,11 @@ class SampleRun:
 
 
 def with_stage_text(sample: Sample, text: str) -> tuple[Message, ...]:
-    """Return the chat with the stage's text at its very end, so that all calls of a sample share the same prefix."""
-    *messages, last = sample.question
+    """Return the chat with the stage's text at its very end, so that all calls of a sample share the same prefix. An
+    empty text stands for the own prompt of another lmms-eval task."""
     if not text:
-        return sample.question
-    if sample.variant is None:  # the questions of our own tasks already end with a line break
-        text = "\n" + text
+        return sample.own_prompt
+    *messages, last = sample.question
     return (*messages, Message(last.role, (*last.content, text)))
 
 

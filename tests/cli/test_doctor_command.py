@@ -131,12 +131,13 @@ def test_hub_that_does_not_answer_is_used_no_more(server: str, monkeypatch: pyte
     assert hub.connect().absence == "HF_HUB_OFFLINE is set"
 
 
-def test_data_sets_of_a_tag_are_looked_for_on_the_hub_without_a_download(server: str) -> None:
-    found = list(tasks.check(Command(tasks="mai_s,nope*"), Hub(server, None)))
-    assert [one.text for one in found if one.name == "tasks" and one.mark == "PROBLEM"] == [
-        "nope* matches no task of lmms-eval."
-    ]
-    by_task = {one.text.split(":")[0]: one for one in found if one.name == "data"}
+def test_tasks_are_checked_and_data_sets_of_a_tag_are_looked_for_on_the_hub_without_a_download(server: str) -> None:
+    found = list(tasks.check(Command(tasks="mai_s,pope_r_s2,nope*"), Hub(server, None), mode="transfer"))
+    unknown, two_stage = [one.text for one in found if one.name == "tasks" and one.mark == "PROBLEM"]
+    assert unknown == "nope* matches no task of lmms-eval."
+    assert two_stage.startswith("mode=transfer cannot run pope_r_s2: ") and two_stage.endswith("for example pope_r.")
+    data = [one for one in found if one.name == "data"]
+    by_task = {name: one for one in data for name in one.text.split(":")[0].split(", ")}
     names = {"chartqa_s", "infovqa_val_s", "mmbench_en_dev_s", "mmmu_val_s", "pope_s", "realworldqa_s"}
     assert names <= set(by_task)
     assert by_task["pope_s"].mark == "PROBLEM" and "(HTTP 404)" in by_task["pope_s"].text

@@ -5,11 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.logs import logged
 from support.pope_scripts import Record, counts, exit_of, gold_of, pope_scripts, record
 from support.processes import Command
 from support.servers import free_port
+from support.tasks import Loaded
 
 from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.harness.model import MaiCascade
 from lmms_eval_mai.plugin import task_dir
 
 
@@ -85,7 +88,7 @@ def test_our_task_and_another_lmms_eval_task_run_together_and_are_counted_separa
     records: dict[str, list[Record]] = {"small": [], "large": []}
     for doc_id, gold in enumerate(gold_of("POPE", "test")):
         for side in records:
-            records[side].append(record("pope", doc_id, "short", f"[[{gold}]]"))
+            records[side].append(record("pope", doc_id, "short", gold.title()))
     for doc_id, gold in enumerate(gold_of("MMMU", "validation")):
         other = "D" if gold != "D" else "A"
         records["small"] += [
@@ -95,7 +98,6 @@ def test_our_task_and_another_lmms_eval_task_run_together_and_are_counted_separa
         records["large"].append(record("mmmu_val_s", doc_id, "short", f"[[{gold}]]"))
     scripts = {side: str(write_script(side, rows)) for side, rows in records.items()}
     results = evaluate(["pope", "mmmu_val_s"], engine="scripted", **scripts)
-    # pope is a task of lmms-eval. Its scorer does not know the brackets, so it gets the answer without them.
     assert results["results"]["pope"]["pope_accuracy,none"] == 1.0
     assert results["results"]["mmmu_val_s"]["mmmu_acc,none"] == 1.0
     assert {trace["exit"] for trace in counts(results, "pope")} == {"agree_short"}
@@ -109,6 +111,26 @@ def test_single_model_gets_the_own_prompt_of_another_lmms_eval_task(evaluate: An
     answers = [record("pope", i, "task", gold.title()) for i, gold in enumerate(gold_of("POPE", "test"))]
     results = evaluate(["pope"], engine="scripted", mode="large", large=write_script("large", answers))
     assert results["results"]["pope"]["pope_accuracy,none"] == 1.0
+
+
+def test_two_stage_tasks_are_refused_in_mode_transfer_before_an_engine_starts(
+    evaluate: Any, tasks: Loaded, write_script: Any
+) -> None:
+    scripts = pope_scripts(write_script, "pope_r")
+    with logged() as messages:
+        with pytest.raises(ArgumentError, match=r"mode=transfer cannot run chartqa_e_s2, .* for example chartqa_e\.$"):
+            evaluate(["mai_e_s2"], {"limit": 1}, **scripts, mode="transfer")
+        # lmms-eval passes the requests of pope_r first, and those of pope_r_s2 in a later call.
+        model = MaiCascade(**scripts, mode="transfer", journal="off")
+        documents = {"test": tasks.chat["pope_r"].test_docs()}
+        model.task_dict = {"pope_r": documents, "pope_r_s2": documents}
+        with pytest.raises(ArgumentError, match=r"mode=transfer cannot run pope_r_s2: .* for example pope_r\.$"):
+            model.generate_until(tasks.chat["pope_r"].instances)
+        assert not any("starting" in text for text in messages)
+        model.task_dict = {"pope_r": documents, **model.task_dict}  # the next evaluation has no _s2 task
+        assert len(model.generate_until(tasks.chat["pope_r"].instances)) == 12
+        model.clean()
+        assert any("starting small" in text for text in messages)
 
 
 def test_repeats_are_answered_one_by_one(evaluate: Any, write_script: Any) -> None:

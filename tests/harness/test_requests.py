@@ -15,5 +15,5 @@ def test_lone_surrogates_are_replaced(written: str, read: str) -> None:
     messages = [{"role": "user", "content": [{"type": "text", "text": written}]}]
     request = SimpleNamespace(args=("", lambda doc: messages, {}, 0, "other_task", "test"), metadata={})
     sample = open_sample(request, 0, {"other_task": {"test": [{"question": written}]}}, parse({}))
-    assert sample.question[0].content == (read,)
+    assert sample.own_prompt[0].content == (read,)
     read.encode()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from support.documents import MMMU_OPEN
-from support.samples import Recorder, sample, scripted_pair
+from support.samples import OWN_INSTRUCTION, Recorder, sample, scripted_pair
 
 from lmms_eval_mai.engines.base import Call, Image, Prompt, Sampling
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
@@ -121,13 +121,26 @@ def test_one_model_alone_gets_the_tasks_own_prompt(side: str, variant: str, two_
     assert script.prompt_of(stages[0]).endswith(prompts.instruction(variant, "word"))  # type: ignore[arg-type]
 
 
-def test_another_lmms_eval_task_keeps_its_prompt_for_one_model_and_gets_the_papers_prompts_in_the_cascade() -> None:
+def test_another_lmms_eval_task_has_its_own_prompt_for_short_answers_and_the_papers_prompts_for_the_rest() -> None:
     one = sample("some_task", None)
-    _, small, _ = run_mode("small", one, {"task": "x"}, {})
-    assert small.prompt_of("task") == "Is there a dog in the image?\n"
-    trace, small, _ = run_mode("cascade", one, {"short": "[[A dog]]"}, {"short": "[[a dog ]]"})
-    assert trace.exit == "agree_short"
-    assert small.prompt_of("short").endswith("\n" + prompts.instruction("S", "word"))
+    answers = {"short": "a dog", "think": "It has a tail. [[cat]]"}
+    trace, small, large = run_mode("cascade", one, answers, {"short": "cat.", "transfer": "cat"})
+    assert path(trace) == ["small short", "large short", "small think", "large transfer"]
+    own = f"Is there a dog in the image?\n{OWN_INSTRUCTION}"
+    assert small.prompt_of("short") == large.prompt_of("short") == own
+    question = "Is there a dog in the image?\n"
+    assert small.prompt_of("think") == question + prompts.instruction("R", "word")
+    assert large.prompt_of("transfer") == question + prompts.transfer("any", "It has a tail.", "word")
+
+
+@pytest.mark.parametrize("side", ["small", "large"])
+def test_another_lmms_eval_task_gets_the_same_call_from_one_model_and_from_the_cascade(side: str) -> None:
+    one = sample("some_task", None)
+    scripts = run_mode("cascade", one, {"short": "x"}, {"short": "x"})[1:]
+    alone = run_mode(side, one, {"task": "x"}, {"task": "x"})[1:]
+    number = ["small", "large"].index(side)
+    (in_cascade,), (on_its_own,) = scripts[number].prompts, alone[number].prompts
+    assert in_cascade.messages == on_its_own.messages == one.own_prompt
 
 
 @pytest.mark.parametrize(

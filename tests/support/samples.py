@@ -12,6 +12,8 @@ from lmms_eval_mai.paper.benchmarks import BENCHMARKS, GENERIC
 from lmms_eval_mai.paper.sample import Sample
 from lmms_eval_mai.paper.sample_run import Pair
 
+OWN_INSTRUCTION = "Answer with one word."
+"""The format sentence of another lmms-eval task."""
 STAGES = ("short", "think", "stage2", "transfer", "task")
 
 
@@ -22,17 +24,19 @@ def sample(
     rules = BENCHMARKS.get(benchmark, GENERIC)
     doc = doc or {"question": "Is there a dog in the image?"}
     image = Image(PilImage.new("RGB", (64, 48), "red"), f"image-{doc_id}")
+    question = "Is there a dog in the image?\n"
     return Sample(
         task=f"{benchmark}_x",
         doc_id=doc_id,
         repeat=0,
-        question=(Message("user", (image, "Is there a dog in the image?\n")),),
+        question=(Message("user", (image, question)),),
         doc=doc,
         benchmark=rules,
         kind=rules.kind(doc),
         variant=variant,  # type: ignore[arg-type]
         two_stage=two_stage,
         sampling={stage: Sampling(max_tokens=64) for stage in STAGES},  # type: ignore[misc]
+        own_prompt=() if variant else (Message("user", (image, question + OWN_INSTRUCTION)),),
     )
 
 

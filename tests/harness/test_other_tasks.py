@@ -1,0 +1,155 @@
+"""Tasks of lmms-eval itself: their own prompts for short answers, and ours for the thinking and the transfer."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.logs import logged
+from support.pope_scripts import Record, counts, gold_of, record
+from support.samples import Recorder, scripted_pair
+from support.tasks import BUILT_IN, Loaded, texts
+
+from lmms_eval_mai.engines.base import Image, Message, Prompt
+from lmms_eval_mai.harness.other_tasks import format_sentence, notice, question_of
+from lmms_eval_mai.harness.requests import open_sample
+from lmms_eval_mai.paper.cascade import MODES
+from lmms_eval_mai.paper.sample import Sample
+from lmms_eval_mai.run.config import parse
+
+ANSWERS = {"short": "one", "think": "Look. [[two]]", "transfer": "three", "task": "one"}
+OTHER_ANSWERS = ANSWERS | {"short": "other"}
+
+
+def sample_of(task: Any, doc_id: int) -> Sample:
+    request = next(instance for instance in task.instances if instance.doc_id == doc_id)
+    return open_sample(request, 0, {task.config.task: {request.args[5]: task.test_docs()}}, parse({}))
+
+
+def prompts_of(mode: str, one: Sample) -> dict[tuple[str, str], Prompt]:
+    """Run one sample. Returns its prompts by side and stage."""
+    scripts = Recorder(ANSWERS), Recorder(OTHER_ANSWERS)
+
+    async def run() -> None:
+        await MODES[mode](one, await scripted_pair(*scripts))
+
+    asyncio.run(run())
+    return {(prompt.key.side, prompt.key.stage): prompt for script in scripts for prompt in script.prompts}
+
+
+def text(messages: tuple[Message, ...]) -> str:
+    return "".join(part for message in messages for part in message.content if isinstance(part, str))
+
+
+def images(messages: tuple[Message, ...]) -> list[str]:
+    return [part.uuid for message in messages for part in message.content if isinstance(part, Image)]
+
+
+@pytest.mark.parametrize("benchmark", BUILT_IN)
+def test_short_answers_have_the_tasks_own_prompt_in_every_mode(tasks: Loaded, benchmark: str) -> None:
+    task = tasks.built_in[benchmark]
+    for doc_id in (0, 11):
+        one = sample_of(task, doc_id)
+        cascade = prompts_of("cascade", one)
+        own = "".join(texts(task.doc_to_messages(task.test_docs()[doc_id])))
+        for side in ("small", "large"):
+            alone = prompts_of(side, one)[side, "task"]
+            assert alone.messages == cascade[side, "short"].messages
+            assert text(alone.messages) == own
+        assert one.sampling["short"] == one.sampling["task"]
+        assert one.sampling["task"].max_tokens == task.config.generation_kwargs["max_new_tokens"]
+
+
+@pytest.mark.parametrize("benchmark", [name for name in BUILT_IN if name != "realworldqa"])
+def test_the_thinking_prompt_equals_that_of_our_task_of_the_benchmark(tasks: Loaded, benchmark: str) -> None:
+    for doc_id in range(12):
+        theirs = prompts_of("cascade", sample_of(tasks.built_in[benchmark], doc_id))
+        ours = prompts_of("cascade", sample_of(tasks.chat[f"{benchmark}_r"], doc_id))
+        for key in (("small", "think"), ("large", "transfer")):
+            assert images(theirs[key].messages) == images(ours[key].messages)
+        assert text(theirs["small", "think"].messages) == text(ours["small", "think"].messages)
+        # The question is the same; the template of the transfer depends on the benchmark.
+        question, _, _ = text(ours["small", "think"].messages).rpartition("Please think step by step")
+        assert text(theirs["large", "transfer"].messages).startswith(f"{question}The following is a reference answer")
+
+
+def test_prompts_follow_the_whole_prompt_of_a_task_without_a_format_sentence(tasks: Loaded) -> None:
+    one = sample_of(tasks.built_in["realworldqa"], 0)
+    thinking = text(prompts_of("cascade", one)["small", "think"].messages)
+    assert thinking.startswith(text(one.own_prompt) + "\nPlease think step by step")
+
+
+def request(**options: Any) -> Any:
+    """Return a request of a task with these `lmms_eval_specific_kwargs`."""
+
+    class Task:
+        lmms_eval_specific_kwargs = options
+
+        def doc_to_messages(self, doc: Any) -> None: ...
+
+    return SimpleNamespace(args=("", Task().doc_to_messages))
+
+
+@pytest.mark.parametrize(
+    ("options", "prompt", "sentence", "question"),
+    [
+        ({"post_prompt": "\nOne word."}, "What?\nOne word.", "One word.", "What?\n"),
+        ({"post_prompt": " One word. "}, "What? One word. \n", "One word.", "What? "),
+        ({"post_prompt": "One word."}, "What?One word.", "One word.", "What?\n"),
+        (
+            {"mcq_post_prompt": "The letter.", "na_post_prompt": "A number."},
+            "Which?\nA number.",
+            "A number.",
+            "Which?\n",
+        ),
+        ({"post_prompt": "word.", "long_prompt": "One word."}, "What? One word.", "One word.", "What? "),
+        # These texts are not at the end, or are not format sentences.
+        ({"post_prompt": "One word."}, "One word. What?", "", "One word. What?\n"),
+        ({"pre_prompt": "What?", "post_prompt": ""}, "What?", "", "What?\n"),
+        ({"prompt_type": "format", "default": {"post_prompt": "x"}}, "Which format", "", "Which format\n"),
+        # Without this text the prompt would ask nothing.
+        ({"prompt": "Describe the image."}, "Describe the image.", "", "Describe the image.\n"),
+        ({}, "What?", "", "What?\n"),
+    ],
+)
+def test_the_tasks_own_sentence_at_the_end_is_removed_from_the_question(
+    options: dict[str, Any], prompt: str, sentence: str, question: str
+) -> None:
+    messages = (Message("system", ("Look.",)), Message("user", (prompt,)))
+    if "Describe" in prompt:
+        messages = messages[1:]
+    found = format_sentence(request(**options), messages)
+    assert found == sentence
+    rest = question_of(messages, found)
+    assert rest[:-1] == messages[:-1]
+    assert "".join(map(str, rest[-1].content)) == question
+    assert f'"{sentence}"' in notice("x", found) if sentence else "no format sentence was found" in notice("x", found)
+
+
+def test_a_run_of_lmms_evals_tasks_is_scored_as_one_model_is_and_tells_about_the_prompts_once_per_task(
+    evaluate: Any, write_script: Any
+) -> None:
+    records: list[Record] = []
+    golds = {"pope": gold_of("POPE", "test"), "mmmu_val": gold_of("MMMU", "validation")}
+    for name, answers in golds.items():
+        for doc_id, gold in enumerate(answers):
+            # The scorer of pope reads no answer in brackets. MMMU's finds the letter in this text.
+            written = gold.title() if name == "pope" else f"The answer is ({gold})" if len(gold) == 1 else gold
+            short = f"[[{written}]]" if doc_id == 3 and name == "pope" else written
+            records += [record(name, doc_id, stage, short) for stage in ("short", "task")]
+    script = write_script("both", records)
+    given = {"engine": "scripted", "small": script, "large": script}
+    with logged() as messages:
+        cascade = evaluate([*golds], **given)
+    notices = [text for text in messages if "is not a task of lmms-eval-mai" in text]
+    assert [text.split()[1] for text in notices] == [*golds]
+    assert 'replace its "Answer the question using a single word or phrase.".' in notices[0]
+    with logged() as messages:
+        large = evaluate([*golds], **given, mode="large")
+    assert not any("is not a task of lmms-eval-mai" in text for text in messages)
+    for name in golds:
+        assert {trace["exit"] for trace in counts(cascade, name)} == {"agree_short"}
+        responses = [{one["doc_id"]: one["resps"] for one in run["samples"][name]} for run in (cascade, large)]
+        assert responses[0] == responses[1]
+    assert cascade["results"]["pope"] == large["results"]["pope"]
+    assert cascade["results"]["pope"]["pope_accuracy,none"] == 11 / 12
