@@ -8,7 +8,6 @@ To add a benchmark, add its functions to `DOC_TO_VISUAL` and `DOC_TO_TEXT`.
 """
 
 import importlib
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -43,8 +42,6 @@ DOC_TO_TEXT: dict[str, str] = {
 
 REALWORLDQA_WORD = "Please answer directly with a single word or number."
 """The format sentence that the dataset adds to an open question. Our instruction replaces it."""
-
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 ContentPart = dict[str, Any]
 Messages = list[dict[str, Any]]
@@ -105,17 +102,11 @@ def two_stage_messages(
 
 class AnswerFilter(Filter):
     """Extracts the answer that lmms-eval scores: the content of the last `[[...]]`, or the whole text without brackets.
-
-    Removes control characters. lmms-eval writes MMBench's answers to a spreadsheet, and one character that openpyxl
-    refuses would lose the results of the whole run.
-    """
+    The cascade's verification extracts it with the same function."""
 
     def apply(self, resps: Iterable[list[Any]], docs: Any) -> list[list[str]]:
         """Return the answers of each document's responses, in the same order."""
-        return [[self._answer(response) for response in responses] for responses in resps]
-
-    def _answer(self, response: Any) -> str:
-        return _CONTROL.sub("", extract_answer(self.final_text(response)))
+        return [[extract_answer(self.final_text(response)) for response in responses] for responses in resps]
 
     def final_text(self, response: Any) -> str:
         """Return the part of a response that contains the answer. Here: the whole response."""

@@ -1,7 +1,8 @@
 """Mutual verification (Section 4.1): whether a small and a large model's answers agree.
 
-An empty answer, or one that does not parse, is None, and None agrees with nothing. `benchmarks.py` has the parser and
-the rule of each benchmark. This module knows nothing of engines.
+An answer is read exactly as lmms-eval's scorer of the benchmark reads it. An answer that the scorer cannot read is
+None, and None agrees with nothing. `benchmarks.py` has the parser and the rule of each benchmark. This module knows
+nothing of engines.
 """
 
 import re
@@ -21,6 +22,7 @@ _BRACKETS = re.compile(
     r"\]{2,}",  # two or more "]"
     re.DOTALL,
 )
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")  # all control characters below U+0020 but tab and line breaks
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,13 @@ class Verification:
 
 
 def extract_answer(text: str) -> str:
-    """Return the content of the last `[[...]]`, or the whole text if there are no brackets.
+    """Return the content of the last `[[...]]`, or the whole text if there are no brackets. The result is stripped.
 
-    Reasoning between lmms-eval's default tags (`<think>`, `<analysis>`) is removed first. The result is stripped.
+    Control characters, and reasoning between lmms-eval's default tags (`<think>`, `<analysis>`), are removed first.
+    lmms-eval writes MMBench's answers to a spreadsheet, and one character that openpyxl refuses would lose the results
+    of the whole run.
     """
-    text = strip_reasoning_tags(text, [["<think>", "</think>"], ["<analysis>", "</analysis>"]])
+    text = strip_reasoning_tags(_CONTROL.sub("", text), [["<think>", "</think>"], ["<analysis>", "</analysis>"]])
     found = _BRACKETS.findall(text)
     return (found[-1] if found else text).strip()
 
@@ -80,7 +84,12 @@ def without_answer(text: str) -> str:
     return (text[: found[-1].start()].rstrip() + text[found[-1].end() :]).rstrip() or text
 
 
+def read_answer(benchmark: Benchmark, doc: Doc, text: str) -> str | None:
+    """Return the answer in a model's text as the scorer of the benchmark reads it, or None if the scorer cannot."""
+    return benchmark.parse(extract_answer(text), doc) or None
+
+
 def verify(benchmark: Benchmark, doc: Doc, small: str, large: str, rules: AgreementRules) -> Verification:
-    """Parse and compare the texts of a small and a large model for one document."""
-    a, b = (benchmark.parse(extract_answer(text), doc) or None for text in (small, large))
+    """Read and compare the texts of a small and a large model for one document."""
+    a, b = read_answer(benchmark, doc, small), read_answer(benchmark, doc, large)
     return Verification(a, b, a is not None and b is not None and benchmark.agree(a, b, rules))

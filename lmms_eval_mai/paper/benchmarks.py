@@ -1,15 +1,18 @@
 """The benchmarks: for each, the form of the answer, its parser and its rule of agreement (Section 4.1).
 
-Parsers and metrics are lmms-eval's own. Agreement is symmetric and deterministic: it never guesses and never depends on
-the order of a set.
+Parsers and metrics are lmms-eval's own: an answer is read exactly as the scorer of the benchmark reads it, and two
+answers agree if the scorer cannot tell them apart. Agreement is symmetric and deterministic: it never guesses and never
+depends on the order of a set.
 
 To add a benchmark, add a `Benchmark` to `BENCHMARKS`. Functions import lmms-eval's task modules when they first need
 them, because `lmms_eval.tasks` takes seconds to import.
 """
 
 import ast
+import contextlib
 import re
-from collections.abc import Callable
+import string
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from loguru import logger
@@ -19,18 +22,15 @@ from lmms_eval_mai.paper.prompts import Kind
 
 _NOISY_MODULE = "lmms_eval.tasks.mmbench.mmbench_evals"
 _DIGIT = re.compile(r"\d")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 # --- POPE ---------------------------------------------------------------------------------------------
 
 
 def _parse_yes_no(answer: str, doc: Doc) -> str | None:
-    from lmms_eval.tasks.mme.utils import parse_pred_ans
-
-    answer = answer.strip(" *_`\"'")
-    verdict = parse_pred_ans(answer)
-    # parse_pred_ans searches the first four characters for the letters, and would read "Not sure" and "Nothing" as no.
-    return verdict if verdict != "other" and re.match(rf"\W*({verdict}\b|[yn]\W*$)", answer, re.IGNORECASE) else None
+    answer = answer.lower().strip()  # as pope_process_results: "Yes." and "Yes, there is a dog" have a score of 0
+    return answer if answer in ("yes", "no") else None
 
 
 # --- MMMU ---------------------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ class _NoGuess(list):  # type: ignore[type-arg]
 
 def _parse_mmmu(answer: str, doc: Doc) -> str | None:
     if _mmmu_kind(doc) == "word":
-        return _normalise(answer, doc)
+        return answer.strip().lower() if answer.strip(" .") else None  # the scorer reads an empty text in "..."
     from lmms_eval.tasks.mmmu.utils import get_multi_choice_info, parse_multi_choice_response
 
     index2ans, choices = get_multi_choice_info(ast.literal_eval(doc["options"]))
@@ -64,12 +64,17 @@ def _parse_mmmu(answer: str, doc: Doc) -> str | None:
 
 
 def _agree_mmmu(a: str, b: str, rules: AgreementRules) -> bool:
-    """Equal, or each answer is right with the other one as gold. Both are needed: MMMU's open rule is not symmetric."""
+    """Equal, or the scorer reads the same list of texts and numbers in both, or each answer is right with the other one
+    as gold. The last rule requires both directions, because MMMU's open rule is not symmetric."""
     if a == b:
         return True
     from lmms_eval.tasks.mmmu.utils import eval_open, parse_open_response
 
-    return bool(eval_open(a, parse_open_response(b)) and eval_open(b, parse_open_response(a)))
+    read_a, read_b = parse_open_response(a), parse_open_response(b)
+    if set(map(str, read_a)) == set(map(str, read_b)):
+        return True
+    # The scorer reads 1000 and 0 in "1,000", and 1000 in "1000": not the same list, but the same number.
+    return bool(eval_open(a, read_b) and eval_open(b, read_a))
 
 
 def _mmmu_kind(doc: Doc) -> Kind:
@@ -80,16 +85,25 @@ def _mmmu_kind(doc: Doc) -> Kind:
 
 
 def _parse_mmbench(answer: str, doc: Doc) -> str | None:
+    """Read the letter as lmms-eval's static evaluator does. A letter without an option is None; it is never right."""
+    from lmms_eval.tasks._task_utils.mcq_extract import extract_mcq_answer
     from lmms_eval.tasks.mmbench.en_utils import mmbench_evaluator
 
-    # A new dict, because can_infer_text changes its values to lower case.
-    choices = {letter: str(doc[letter]) for letter in "ABCD" if _is_given(doc.get(letter))}
-    logger.disable(_NOISY_MODULE)  # it logs a line for many answers with the word "A"
+    # The evaluator reads a missing option as the text "nan", which the answer "banana" contains.
+    choices = mmbench_evaluator.build_choices({letter: doc.get(letter, "nan") for letter in "ABCD"})
+    with quiet_mmbench():
+        letter = mmbench_evaluator.can_infer(answer, choices) or extract_mcq_answer(answer, choices=sorted(choices))
+    return letter if letter and _is_given(doc.get(letter)) else None
+
+
+@contextlib.contextmanager
+def quiet_mmbench() -> Iterator[None]:
+    """Hide the line that lmms-eval's evaluator of MMBench logs for many answers with the word "A"."""
+    logger.disable(_NOISY_MODULE)
     try:
-        letter = mmbench_evaluator.can_infer(answer, choices)
+        yield
     finally:
         logger.enable(_NOISY_MODULE)
-    return letter if letter in choices else None
 
 
 def _is_given(option: Any) -> bool:
@@ -105,16 +119,14 @@ def _realworldqa_letters(doc: Doc) -> list[str]:
 
 
 def _parse_realworldqa(answer: str, doc: Doc) -> str | None:
-    letters = _realworldqa_letters(doc)
-    return _letter(answer, letters) if letters else answer.lower().strip().rstrip(".")
-
-
-def _letter(answer: str, letters: list[str]) -> str | None:
     from lmms_eval.tasks._task_utils.mcq_extract import extract_mcq_answer
 
-    letter = extract_mcq_answer(answer, choices=letters)
-    # Its last fallback takes any capital letter of any word, and would read "Bird" as B.
-    return letter if letter and re.search(rf"\b{letter}\b", answer) else None
+    letters = _realworldqa_letters(doc)
+    if not letters:
+        return answer.lower().strip().rstrip(".")
+    if letters[-1] > "D":  # the scorer reads a letter if the gold is A to D, and a text if it is E to H
+        return answer.strip().rstrip(".")
+    return extract_mcq_answer(answer, choices=list("ABCD")) or None
 
 
 # --- ChartQA, InfoVQA, shapes, and other lmms-eval tasks -----------------------------------------------------
@@ -123,6 +135,18 @@ def _letter(answer: str, letters: list[str]) -> str | None:
 def _normalise(answer: str, doc: Doc) -> str | None:
     """Return the answer in lower case, without the space around it, as lmms-eval's ExactMatchVerifier compares it."""
     return answer.strip().lower()
+
+
+def _parse_infovqa(answer: str, doc: Doc) -> str | None:
+    """Return the words of the answer in lower case. ANLS compares the words but divides by the length of the raw text,
+    so additional space between words would make different answers similar."""
+    return " ".join(answer.lower().split())
+
+
+def _parse_shapes(answer: str, doc: Doc) -> str | None:
+    """Return the answer as the metric exact_match compares it: without case and punctuation."""
+    answer = answer.strip().lower().translate(_PUNCTUATION)
+    return answer if answer.strip() else None
 
 
 def _equal(a: str, b: str, rules: AgreementRules) -> bool:
@@ -141,7 +165,7 @@ def _agree_chartqa(a: str, b: str, rules: AgreementRules) -> bool:
 def _agree_infovqa(a: str, b: str, rules: AgreementRules) -> bool:
     """Use ANLS for words. Answers with digits must be equal: "1.5 million" and "1.5 billion" have an ANLS of 0.91."""
     if _DIGIT.search(a + b):
-        return a.split() == b.split()
+        return a == b
     from lmms_eval.api.metrics import anls
 
     return bool(anls([a], [b])["anls"] >= rules.anls_threshold)
@@ -164,8 +188,15 @@ def _options(doc: Doc) -> list[str]:
 
 
 def _parse_generic(answer: str, doc: Doc) -> str | None:
+    """Return the letter of an option, or the text. The scorer of another lmms-eval task is not known."""
     letters = _options(doc)
-    return _letter(answer, letters) if letters else _normalise(answer, doc)
+    if not letters:
+        return _normalise(answer, doc)
+    from lmms_eval.tasks._task_utils.mcq_extract import extract_mcq_answer
+
+    letter = extract_mcq_answer(answer, choices=letters)
+    # Its last fallback takes any capital letter of any word, and would read "Bird" as B.
+    return letter if letter and re.search(rf"\b{letter}\b", answer) else None
 
 
 # --- The table ----------------------------------------------------------------------------------------
@@ -186,9 +217,9 @@ BENCHMARKS: dict[str, Benchmark] = {
         Benchmark("mmmu_val", _mmmu_kind, _parse_mmmu, _agree_mmmu),
         Benchmark("mmbench_en_dev", lambda doc: "letter", _parse_mmbench, _equal),
         Benchmark("chartqa", _word, _normalise, _agree_chartqa),
-        Benchmark("infovqa_val", _word, _normalise, _agree_infovqa),
+        Benchmark("infovqa_val", _word, _parse_infovqa, _agree_infovqa),
         Benchmark("realworldqa", _letter_if(_realworldqa_letters), _parse_realworldqa, _equal),
-        Benchmark("shapes", _letter_if(_options), _parse_generic, _equal),
+        Benchmark("shapes", _letter_if(_options), _parse_shapes, _equal),
     )
 }
 """Name -> benchmark."""

@@ -8,6 +8,7 @@ import pytest
 from support.documents import (
     ALL,
     MMBENCH_FOUR,
+    MMBENCH_THREE,
     MMBENCH_TWO,
     MMMU_CHOICE,
     MMMU_OPEN,
@@ -17,6 +18,7 @@ from support.documents import (
     RWQA_BARE,
     RWQA_CHOICE,
     RWQA_OPEN,
+    RWQA_SIX,
     SHAPES_CHOICE,
     SHAPES_WORD,
 )
@@ -28,12 +30,13 @@ MMBENCH_HOLES = {"A": "red", "B": "green", "C": float("nan"), "D": None}
 
 # benchmark, document, one answer, another answer, whether they are the same
 TABLE: list[tuple[str, dict[str, Any], str, str, bool]] = [
-    # POPE: yes or no at the start of the answer. Words that only contain these letters do not count.
+    # POPE: yes or no and nothing else, because all other answers have a score of 0.
     ("pope", NONE, "Yes", "yes", True),
-    ("pope", NONE, "[[No]]", "no.", True),
-    ("pope", NONE, "**Yes**", "Yes, there is a dog.", True),
-    ("pope", NONE, "y", "YES", True),
-    ("pope", NONE, "N", "No", True),
+    ("pope", NONE, "[[No]]", " no\n", True),
+    ("pope", NONE, "[[Yes\x07]]", "Yes", True),
+    *(("pope", NONE, text, "yes", False) for text in ("Yes.", "**Yes**", '"Yes"', "y", "Yes, there is a dog.")),
+    ("pope", NONE, "Yes.", "Yes.", False),
+    ("pope", NONE, "N", "No", False),
     ("pope", NONE, "Yes", "No", False),
     ("pope", NONE, "Not sure", "No", False),
     ("pope", NONE, "Not sure", "Not sure", False),
@@ -50,23 +53,31 @@ TABLE: list[tuple[str, dict[str, Any], str, str, bool]] = [
     ("mmmu_val", MMMU_CHOICE, "A", "B", False),
     ("mmmu_val", MMMU_CHOICE, "E", "E", False),
     *(("mmmu_val", MMMU_CHOICE, text, text, False) for text in ("", "none", "**D**", "\\boxed{B}", "a", "B: green")),
-    # MMMU, open: the scorer's own rule, which rounds numbers, in both directions.
+    # MMMU, open: the scorer reads the same in both, or its own rule, which rounds numbers, accepts both directions.
+    ("mmmu_val", MMMU_OPEN, "red", "red.", True),
+    ("mmmu_val", MMMU_OPEN, "the answer is 5", "5", True),
+    ("mmmu_val", MMMU_OPEN, "x = 3", "y = 3", True),
+    ("mmmu_val", MMMU_OPEN, ".", ".", False),
+    ("mmmu_val", MMMU_OPEN, "$5", "5", False),
     ("mmmu_val", MMMU_OPEN, "12,300", "12300.0", True),
     ("mmmu_val", MMMU_OPEN, "5", "5.001", True),
     ("mmmu_val", MMMU_OPEN, "Sodium chloride", "sodium chloride", True),
     ("mmmu_val", MMMU_OPEN, "5", "6", False),
     ("mmmu_val", MMMU_OPEN, "cat", "cats", False),
-    ("mmmu_val", MMMU_OPEN, "the answer is 5", "5", False),
-    ("mmmu_val", MMMU_OPEN, "x = 3", "y = 3", False),
     ("mmmu_val", MMMU_OPEN, "a", "a b", False),
     ("mmmu_val", MMMU_OPEN, "", "", False),
-    # MMBench: letters of options that exist. Columns with "nan" or nothing are not options.
+    # MMBench: letters of options that exist. Columns with "nan" or nothing are not options, but the scorer finds the
+    # text "nan" in "banana".
+    ("mmbench_en_dev", MMBENCH_FOUR, "**B**", "B", True),
+    ("mmbench_en_dev", MMBENCH_FOUR, "\\boxed{B}", "Bird", True),
+    ("mmbench_en_dev", MMBENCH_THREE, "C", "banana", False),
     ("mmbench_en_dev", MMBENCH_FOUR, "D", "[[D.]]", True),
     ("mmbench_en_dev", MMBENCH_FOUR, "It is orange", "D", True),
     ("mmbench_en_dev", MMBENCH_FOUR, "A", "B", False),
     ("mmbench_en_dev", MMBENCH_FOUR, "red and blue", "red and blue", False),
     ("mmbench_en_dev", MMBENCH_FOUR, "E", "E", False),
-    ("mmbench_en_dev", MMBENCH_TWO, "a ripe banana", "A", True),
+    ("mmbench_en_dev", MMBENCH_TWO, "a ripe apple", "B", True),
+    ("mmbench_en_dev", MMBENCH_TWO, "a ripe banana", "A", False),
     ("mmbench_en_dev", MMBENCH_TWO, "nan", "nan", False),
     ("mmbench_en_dev", MMBENCH_TWO, "C", "C", False),
     ("mmbench_en_dev", MMBENCH_TWO, "D", "nan", False),
@@ -88,12 +99,15 @@ TABLE: list[tuple[str, dict[str, Any], str, str, bool]] = [
     ("infovqa_val", NONE, "1.5 million", "1.5 billion", False),
     ("infovqa_val", NONE, "North America", "South America", False),
     ("infovqa_val", NONE, "", "", False),
-    # RealWorldQA: a letter of the question's options, or the open answer as the scorer normalises it.
+    # RealWorldQA: the letter that the scorer finds, or the open answer as the scorer normalises it.
     ("realworldqa", RWQA_CHOICE, "B", "(B)", True),
     ("realworldqa", RWQA_CHOICE, "The answer is C", "C.", True),
-    ("realworldqa", RWQA_CHOICE, "Bird", "B", False),
-    ("realworldqa", RWQA_CHOICE, "Bird", "Bird", False),
-    ("realworldqa", RWQA_CHOICE, "D", "D", False),
+    ("realworldqa", RWQA_CHOICE, "Bird", "B", True),
+    ("realworldqa", RWQA_CHOICE, "D", "D", True),
+    ("realworldqa", RWQA_CHOICE, "I pick C, not D", "D", True),
+    ("realworldqa", RWQA_CHOICE, "bird", "bird", False),
+    ("realworldqa", RWQA_SIX, "E", "E.", True),
+    ("realworldqa", RWQA_SIX, "B", "b", False),
     ("realworldqa", RWQA_CHOICE, "A", "C", False),
     ("realworldqa", RWQA_CHOICE, "", "", False),
     ("realworldqa", RWQA_BARE, "D", "d) D", True),
@@ -103,10 +117,13 @@ TABLE: list[tuple[str, dict[str, Any], str, str, bool]] = [
     ("realworldqa", RWQA_OPEN, "A", "a", True),
     ("realworldqa", RWQA_OPEN, "3", "three", False),
     ("realworldqa", RWQA_OPEN, ".", ".", False),
-    ("shapes", SHAPES_CHOICE, "B", "(B)", True),
-    ("shapes", SHAPES_CHOICE, "The answer is C", "C.", True),
+    # shapes: equal without case and punctuation.
+    ("shapes", SHAPES_CHOICE, "B", "(b)", True),
+    ("shapes", SHAPES_CHOICE, "The answer is C", "C.", False),
+    ("shapes", SHAPES_CHOICE, "A", "A. red circle", False),
     ("shapes", SHAPES_CHOICE, "A", "D", False),
-    ("shapes", SHAPES_CHOICE, "Bird", "B", False),
+    ("shapes", SHAPES_CHOICE, "?", "?", False),
+    ("shapes", SHAPES_WORD, "red", "red.", True),
     ("shapes", SHAPES_WORD, "Red circle", "red circle", True),
     ("shapes", SHAPES_WORD, "red circle", "red cross", False),
     ("shapes", SHAPES_WORD, "", "", False),
@@ -181,7 +198,7 @@ def test_every_benchmark_has_its_name_as_key() -> None:
 
 
 def test_a_verification_holds_the_parsed_answers() -> None:
-    text = "The sign points there. [[**No**]]"
+    text = "The sign points there. [[No]]"
     assert verify(BENCHMARKS["pope"], NONE, text, "Nothing", RULES) == Verification("no", None, False)
     assert verify(BENCHMARKS["mmmu_val"], MMMU_CHOICE, "(B)", "none", RULES) == Verification("B", None, False)
 

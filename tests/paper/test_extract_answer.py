@@ -36,13 +36,17 @@ from lmms_eval_mai.paper.agreement import extract_answer, without_answer
         ("the tag was opened by the prompt [[no]]</think>\n[[yes]]", "yes"),
         ("<think>[[only a thought]]</think>", ""),
         ("<think>cut short after [[7]]", "7"),
+        ("[[5\x07]]", "5"),
+        ("[\x00[ 5 ]\x1f]", "5"),
+        ("5 \x0b", "5"),
+        ("[[two\nlines\tand a tab]]", "two\nlines\tand a tab"),
     ],
 )
 def test_the_answer_is_the_content_of_the_last_double_brackets(text: str, answer: str) -> None:
     assert extract_answer(text) == answer
 
 
-_PLAIN = st.text(st.characters(exclude_characters="[]<>", exclude_categories=["Cs"]), max_size=12)
+_PLAIN = st.text(st.characters(exclude_characters="[]<>", exclude_categories=["Cc", "Cs"]) | st.just("\n"), max_size=12)
 
 
 @settings(max_examples=100, deadline=None)
