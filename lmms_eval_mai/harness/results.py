@@ -64,6 +64,7 @@ class TraceCounts(TokenCounts):
         record: dict[str, Any] = super().to_dict()
         if self.trace is not None:
             record["exit"] = self.trace.exit
+            record["readable"] = self.trace.readable
             record["answers"] = [
                 {"small": v.small, "large": v.large, "agree": v.agree} for v in self.trace.verifications
             ]

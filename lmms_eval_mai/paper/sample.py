@@ -56,3 +56,6 @@ class Trace:
     calls: tuple[Call, ...]
     verifications: tuple[Verification, ...]
     """In order: the two short answers (Eq. 5 and 6), then the thought answer with the large model's short answer."""
+    readable: bool = True
+    """Whether the scorer can read the final answer. For another lmms-eval task, whose scorer is not known: whether the
+    final answer is not empty."""

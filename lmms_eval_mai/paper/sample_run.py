@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from lmms_eval_mai.engines.base import Call, CallKey, Engine, Message, Prompt, Side, Stage
 from lmms_eval_mai.errors import PromptTooLong
-from lmms_eval_mai.paper.agreement import AgreementRules, Verification, verify
+from lmms_eval_mai.paper.agreement import AgreementRules, Verification, extract_answer, read_answer, verify
 from lmms_eval_mai.paper.prompts import Variant
 from lmms_eval_mai.paper.sample import Exit, Sample, Trace
 
@@ -79,7 +79,12 @@ class SampleRun:
         """Return the trace. Its calls are in the order of the stages, because short answers may finish in any order."""
         stages = get_args(Stage)
         calls = sorted(self.calls, key=lambda call: (stages.index(call.key.stage), call.key.side == "large"))
-        return Trace(exit, answer, tuple(calls), tuple(self.verifications))
+        return Trace(exit, answer, tuple(calls), tuple(self.verifications), self._is_readable(answer.text))
+
+    def _is_readable(self, text: str) -> bool:
+        if self.sample.variant is None:
+            return bool(extract_answer(text))
+        return read_answer(self.sample.benchmark, self.sample.doc, text) is not None
 
 
 def with_stage_text(sample: Sample, text: str) -> tuple[Message, ...]:

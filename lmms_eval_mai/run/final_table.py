@@ -11,32 +11,45 @@ def table(totals: RunTotals, config: Config, rank: int = 0, world_size: int = 1)
     """Return the final table: one row per task with its samples, its exits, and the calls, output tokens and seconds of
     each engine. Below it come the wall time and the samples without an answer.
 
-    A mode with a single exit has no exit columns: all samples have that exit.
+    A mode with a single exit has no exit columns: all samples have that exit. The columns `Not answered` and
+    `Unreadable` are only present if there are such samples.
     """
     meter = totals.meter
     exits = EXITS[config.mode] if len(EXITS[config.mode]) > 1 else ()
-    missing = ["Not answered"] if meter.failed() else []
+    counts = {
+        "Not answered": {name: task.failed for name, task in meter.tasks.items()},
+        "Unreadable": {name: task.unreadable for name, task in meter.tasks.items()},
+    }
+    shown = {header: of_task for header, of_task in counts.items() if any(of_task.values())}
     writer = MarkdownTableWriter()
     figures = ("calls", "output tokens", "call seconds")
     engines = [f"{engine.side} {figure}" for engine in config.engines() for figure in figures]
-    writer.headers = ["Task", "Samples", *missing, *exits, *engines]
-    writer.value_matrix = [_row(name, task, exits, config, bool(missing)) for name, task in sorted(meter.tasks.items())]
+    writer.headers = ["Task", "Samples", *shown, *exits, *engines]
+    writer.value_matrix = [
+        _row(name, task, exits, config, [of_task[name] for of_task in shown.values()])
+        for name, task in sorted(meter.tasks.items())
+    ]
     part = f", rank {rank} of {world_size}" if world_size > 1 else ""
     models = ", ".join(f"{engine.side} {engine.model}" for engine in config.engines())
     earlier = f", {totals.earlier_s:.1f} s of it before this start" if totals.earlier_s else ""
     lines = [f"Wall time {totals.wall_s:.1f} s{earlier}."]
-    if missing:
+    if "Unreadable" in shown:
+        lines += [
+            f"Unreadable: the task's scorer cannot read the final answer of {meter.unreadable()} samples. lmms-eval's "
+            "MMMU scorer guesses the option of such a multiple-choice answer at random; all other scorers give it 0."
+        ]
+    if meter.failed():
         kinds = ", ".join(f"{count} {kind}" for kind, count in meter.failures.kinds.most_common())
         lines += [f"{meter.failed()} samples have no answer and are left out of all scores: {kinds}."]
         lines += [str(meter.failures)]
     return f"\nmai_cascade mode={config.mode}: {models}{part}\n{writer.dumps()}\n" + "\n".join(lines) + "\n"
 
 
-def _row(task: str, totals: TaskTotals, exits: tuple[Exit, ...], config: Config, missing: bool) -> list[str]:
+def _row(task: str, totals: TaskTotals, exits: tuple[Exit, ...], config: Config, counts: list[int]) -> list[str]:
     samples = max(1, totals.samples)
     shares = [f"{totals.exits[exit]} ({totals.exits[exit] / samples:.2%})" for exit in exits]
     figures = [figure for engine in config.engines() for figure in _figures(totals.usage[engine.side])]
-    return [task, str(totals.samples), *([str(totals.failed)] if missing else []), *shares, *figures]
+    return [task, str(totals.samples), *map(str, counts), *shares, *figures]
 
 
 def _figures(usage: Usage) -> list[str]:

@@ -47,6 +47,8 @@ class TaskTotals:
     """Number of answered samples."""
     failed: int = 0
     """Number of samples without an answer."""
+    unreadable: int = 0
+    """Number of answered samples whose final answer the scorer cannot read (`Trace.readable`)."""
     exits: Counter[Exit] = field(default_factory=Counter)
     usage: dict[Side, Usage] = field(default_factory=lambda: {side: Usage() for side in SIDES})
 
@@ -62,6 +64,7 @@ class Meter:
         """Count an answered sample and its calls."""
         totals = self.tasks.setdefault(trace.answer.key.task, TaskTotals())
         totals.samples += 1
+        totals.unreadable += not trace.readable
         totals.exits[trace.exit] += 1
         for call in trace.calls:
             totals.usage[call.key.side] += Usage.of(call)
@@ -74,6 +77,10 @@ class Meter:
     def failed(self) -> int:
         """Return the number of failed samples of all tasks."""
         return self.failures.count()
+
+    def unreadable(self) -> int:
+        """Return the number of samples of all tasks whose final answer the scorer cannot read."""
+        return sum(totals.unreadable for totals in self.tasks.values())
 
     def exits(self) -> Counter[Exit]:
         """Return the exits of all tasks so far."""

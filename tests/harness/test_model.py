@@ -29,6 +29,7 @@ def test_a_run_has_lmms_evals_score_and_the_trace_of_every_sample(
     assert all(isinstance(call[f"{kind}_tokens"], int) for call in calls for kind in ("prompt", "cached", "output"))
     assert [answer["agree"] for answer in traces[1]["answers"]] == [False, True]
     for trace in traces:
+        assert trace["readable"]
         assert trace["output_tokens"] == sum(call["output_tokens"] for call in trace["calls"])
         assert trace["input_tokens"] == sum(call["prompt_tokens"] for call in trace["calls"])
 

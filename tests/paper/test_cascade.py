@@ -99,6 +99,21 @@ def test_answers_that_do_not_parse_never_agree_even_if_equal(text: str) -> None:
     assert trace.verifications[0].small is None
 
 
+@pytest.mark.parametrize(("text", "readable"), [("[[No]]", True), ("No.", False), ("", False)])
+def test_a_trace_tells_whether_the_scorer_can_read_the_final_answer(text: str, readable: bool) -> None:
+    answers = {"short": NO, "think": "[[maybe]]"}
+    assert run_mode("cascade", sample(), answers, {"short": YES, "transfer": text})[0].readable is readable
+    assert run_mode("large", sample(), {}, {"short": text})[0].readable is readable
+    stages = {"think": YES, "stage2": text}
+    assert run_mode("small", sample(variant="R", two_stage=True), stages, {})[0].readable is readable
+
+
+def test_the_final_answer_to_another_lmms_eval_task_is_readable_unless_it_is_empty() -> None:
+    doc = {"options": ["red", "green"]}
+    for text, readable in (("the red one", True), (" ", False)):
+        assert run_mode("large", sample("some_task", None, doc=doc), {}, {"task": text})[0].readable is readable
+
+
 def test_full_transfer_always_thinks_and_makes_no_calls_for_short_answers() -> None:
     trace, _, large = run_mode("transfer", sample(), {"think": YES}, {"transfer": YES})
     assert (trace.exit, path(trace)) == ("transfer", ["small think", "large transfer"])

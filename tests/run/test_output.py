@@ -64,6 +64,22 @@ def test_table_counts_the_samples_without_an_answer_and_groups_them_by_cause() -
     assert second == "  UnreadableImage: pope_s document 12: its image cannot be read."
 
 
+def test_table_counts_the_answers_that_no_scorer_can_read() -> None:
+    found = totals({"agree_short": 3})
+    assert "nreadable" not in table(found, config("cascade"))
+    for doc_id, task in enumerate(["mmmu_val_s", "mmmu_val_s", "pope_s"]):
+        call = Call(CallKey(task, doc_id, 0, "large", "transfer"), "?", "stop", 9, 0, 2, None, None, 0.5)
+        found.meter.add(Trace("transfer", call, (call,), (), readable=False))
+    text = table(found, config("cascade"))
+    assert [cells(text, row)[:3] for row in range(3)] == [
+        ["Task", "Samples", "Unreadable"],
+        ["mmmu_val_s", "2", "2"],
+        ["pope_s", "4", "1"],
+    ]
+    assert "cannot read the final answer of 3 samples" in text
+    assert "MMMU scorer guesses" in text
+
+
 def test_table_bounds_the_number_of_causes_and_counts_the_rest() -> None:
     found = totals({"agree_short": 1})
     causes = [MissingAnswer("cause " + "x" * number) for number in range(SHOWN_CAUSES + 2)]
