@@ -1,6 +1,8 @@
 """Our tasks in lmms-eval's index: data, scorers and metrics equal those of the built-in tasks."""
 
 import inspect
+import random
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +46,7 @@ def test_built_in_tasks_are_not_replaced(task_manager: Any) -> None:
 OURS_ALONE = {
     *("task", "tag", "output_type", "doc_to_text", "doc_to_messages", "lmms_eval_specific_kwargs"),
     *("generation_kwargs", "model_specific_generation_kwargs", "filter_list", "reasoning_tags"),
-    *("metadata", "dataset_kwargs"),
+    *("metadata", "dataset_kwargs", "process_results", "score_key"),
 }
 """Keys in which our tasks differ on purpose. All other keys that either task sets must be equal."""
 
@@ -69,6 +71,22 @@ def test_data_metrics_and_scorer_equal_those_of_the_installed_built_in_task(task
         key: comparable(value) for key, value in theirs.items() if key not in OURS_ALONE
     }
     assert {"dataset_path", "test_split", "doc_to_visual", "doc_to_target", "metric_list"} <= set(ours) & set(theirs)
+
+
+@pytest.mark.parametrize("name", [f"{benchmark}_{variant}" for benchmark in BUILT_IN for variant in ("s", "r_s2")])
+def test_scores_of_every_document_are_those_of_the_installed_built_in_task_and_one_number(
+    tasks: Loaded, name: str
+) -> None:
+    ours, theirs = tasks.chat[name], tasks.built_in[split_name(name)[0]]
+    texts = ["yes", "No.", "A", "**C**", "The answer is (B).", "green", "12", "3.", "50%", "98765", ""]
+    for doc, text in product(ours.test_docs(), texts):
+        scores = []
+        for task in (ours, theirs):
+            random.seed(1)  # MMMU's scorer guesses if it cannot read an answer
+            scores.append(dict(task.process_results(doc, [text])))
+        assert isinstance(scores[0].pop("score"), float)
+        assert scores[0] == scores[1]
+    assert ours.config.score_key == "score"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,7 +1,9 @@
 """The path from responses to metrics: our answer filters, then lmms-eval's own scorers."""
 
 import inspect
+import itertools
 import socket
+import statistics
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,7 +28,8 @@ def filtered(task: Any, responses: list[Any]) -> list[Any]:
 
 
 def score(task: Any, answer: Callable[[Doc], str]) -> dict[str, float]:
-    """Return the task's metrics. Every response has `answer(document)` in its last brackets, after wrong ones."""
+    """Return the task's metrics, and the mean of the numbers `score`. Every response has `answer(document)` in its last
+    brackets, after wrong ones."""
     docs = list(task.test_docs())
     texts = [f"First I thought [[nothing]].\n\nBut it is [[ {answer(doc)}\x0b ]]." for doc in docs]
     responses: list[Any] = [["thinking, [[wrong]]", text] for text in texts] if task.config.task in TWO_STAGE else texts
@@ -34,7 +37,7 @@ def score(task: Any, answer: Callable[[Doc], str]) -> dict[str, float]:
     for doc, left in zip(docs, filtered(task, responses), strict=True):
         for metric, value in task.process_results(doc, [left]).items():
             found.setdefault(metric, []).append(value)
-    metrics = {}
+    metrics = {"score": statistics.mean(found["score"])}
     for metric, aggregate in task.aggregation().items():
         takes_args = "args" in inspect.signature(aggregate).parameters
         metrics[metric] = aggregate(found[metric], args=None) if takes_args else aggregate(found[metric])
@@ -69,6 +72,18 @@ def test_the_scorer_gets_the_content_of_the_last_brackets(
     metric, best = MAIN[split_name(name)[0]]
     assert score(tasks.chat[name], gold)[metric] == best
     assert score(tasks.chat[name], wrong)[metric] == 0
+
+
+@pytest.mark.parametrize("benchmark", BUILT_IN)
+def test_the_mean_of_the_number_of_each_sample_is_the_main_metric(
+    tasks: Loaded, benchmark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    metric, best = MAIN[benchmark]
+    turn = itertools.cycle([gold, gold, wrong])
+    found = score(tasks.chat[f"{benchmark}_s"], lambda doc: next(turn)(doc))
+    assert found["score"] == pytest.approx(2 / 3)
+    assert found[metric] == pytest.approx(best * found["score"], abs=1e-4)
 
 
 class _Network:

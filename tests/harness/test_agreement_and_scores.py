@@ -1,0 +1,162 @@
+"""Mutual verification and lmms-eval's scorers read the same answer in a text."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from support.answers import ATOMS, FORMS, RULESETS, answers, documents, quick, two_answers
+from support.documents import MMMU_OPEN, RELAXED, RULES, mmmu_letter
+from support.published import REPLAYS, replay, scored_doc
+
+from lmms_eval_mai.harness import scoring
+from lmms_eval_mai.harness.tasks import AnswerFilter
+from lmms_eval_mai.paper.agreement import AgreementRules, extract_answer, read_answer, verify
+from lmms_eval_mai.paper.benchmarks import BENCHMARKS
+
+Doc = dict[str, Any]
+every_benchmark = pytest.mark.parametrize("name", BENCHMARKS)
+
+
+def score(name: str, doc: Doc, text: str) -> float:
+    """Return the score of a model's text, as our task gets it from lmms-eval's scorer."""
+    ((answer,),) = AnswerFilter().apply([[text]], None)
+    return float(getattr(scoring, name)(doc, [answer.strip()])["score"])
+
+
+def gold_texts(name: str, doc: Doc, *texts: str) -> list[str]:
+    """Return possible golds of a document. For open questions the answers to it are among them."""
+    if name == "pope":
+        return ["yes", "no"]
+    if BENCHMARKS[name].kind(doc) == "letter":
+        return list("ABCDEF" if "\nE. " in doc.get("question", "") else "ABCD")
+    golds = [*(extract_answer(text) for text in texts), *ATOMS]
+    # RealWorldQA's scorer compares letters if the gold is one, which the gold of an open question is not.
+    letters = "ABCD" if name == "realworldqa" else ""
+    return [gold for gold in golds if any(map(str.isalnum, gold)) and gold.upper() not in [*letters]]
+
+
+def with_gold(name: str, doc: Doc, gold: str) -> Doc:
+    """Return the document with its gold and the other fields that the scorer reads."""
+    record = {"qid": "1", "gold": gold, "type": "human_test", "question_type": "short-answer", "options": {}}
+    if name in ("pope", "mmmu_val", "mmbench_en_dev", "chartqa"):
+        record["qid"] = "validation_Art_1" if name == "mmmu_val" else "1"
+        return {**scored_doc(name, record), **doc}
+    return {**doc, "answer": gold, "answers": [gold, "another answer"]}
+
+
+def read_as_one_number(a: str, b: str) -> bool:
+    """Return whether MMMU's scorer reads different lists in two answers that are the same number. It reads 1000 and 0
+    in "1,000", and 1000 in "1000"."""
+    from lmms_eval.tasks.mmmu.utils import parse_open_response
+
+    return len({frozenset(map(str, parse_open_response(extract_answer(text)))) for text in (a, b)}) == 2
+
+
+def check_pair(name: str, doc: Doc, gold: str, texts: tuple[str, str], rules: AgreementRules) -> bool:
+    """Check the scores of two answers if they agree. Returns whether they agree."""
+    doc = with_gold(name, doc, gold)
+    if not verify(BENCHMARKS[name], doc, *texts, rules).agree:
+        return False
+    scores = [score(name, doc, text) for text in texts]
+    if name == "infovqa_val":
+        assert max(scores) < 1 or min(scores) >= rules.anls_threshold
+    elif name == "chartqa" and rules.chartqa_match == "relaxed":
+        assert any(scores) is all(scores) or gold.lower() not in [extract_answer(text).lower() for text in texts]
+    elif doc.get("question_type") == "open" and read_as_one_number(*texts):
+        assert scores == [1, 1] or gold not in [extract_answer(text) for text in texts]
+    else:
+        assert scores[0] == scores[1]
+    return True
+
+
+@every_benchmark
+@quick
+@given(data=st.data(), texts=two_answers(), rules=RULESETS)
+def test_if_two_answers_agree_and_the_scorer_takes_one_as_right_the_other_one_is_right(
+    name: str, data: st.DataObject, texts: tuple[str, str], rules: AgreementRules
+) -> None:
+    doc = data.draw(documents(name))
+    check_pair(name, doc, data.draw(st.sampled_from(gold_texts(name, doc, *texts))), texts, rules)
+
+
+@every_benchmark
+@quick
+@given(data=st.data(), text=answers())
+def test_an_answer_that_the_scorer_takes_as_right_is_never_unparsable(
+    name: str, data: st.DataObject, text: str
+) -> None:
+    doc = data.draw(documents(name))
+    doc = with_gold(name, doc, data.draw(st.sampled_from(gold_texts(name, doc, text))))
+    if read_answer(BENCHMARKS[name], doc, text) is None:
+        if doc.get("question_type") == "multiple-choice":
+            assert mmmu_letter(doc, extract_answer(text))[1]  # the scorer guesses
+        else:
+            assert score(name, doc, text) == 0
+
+
+@every_benchmark
+def test_every_benchmark_has_answers_that_are_right_and_answers_that_are_wrong(name: str) -> None:
+    """The two properties above hold for scores that are not constant."""
+    found = set()
+    for text, doc in itertools.product(ATOMS, [{}, {"question_type": "open"}, {"A": "x", "B": "y", "C": "", "D": ""}]):
+        doc = {"question": "How many?", "options": "[]", **dict.fromkeys("ABCD", ""), "question_type": "open", **doc}
+        found.add(score(name, with_gold(name, doc, "yes" if name == "pope" else "B"), text))
+    assert {0, 1} <= found
+
+
+@quick
+@given(number=st.integers(0, 10**7), other=st.none() | st.integers(0, 10**7))
+@example(number=1000, other=None)
+def test_two_spellings_of_a_number_agree_and_are_both_right(number: int, other: int | None) -> None:
+    texts = f"{number:,}", str(number if other is None else other)
+    assert check_pair("mmmu_val", MMMU_OPEN, str(number), texts, RULES) is (other in (None, number))
+
+
+@pytest.mark.parametrize(
+    ("name", "rules", "gold", "small", "large"),
+    [
+        ("chartqa", RELAXED, "96", "100", "104"),  # 5% from 96 to 100, and 5% from 100 to 104
+        ("infovqa_val", RULES, "microsoft windows", "microsoft windows", "microsoft window"),  # 1, and 0.94
+        ("mmmu_val", RULES, "0", "1,000", "1000"),  # the scorer reads 1000 and 0 in "1,000"
+    ],
+)
+def test_answers_that_agree_can_have_different_scores_in_the_documented_cases_only(
+    name: str, rules: AgreementRules, gold: str, small: str, large: str
+) -> None:
+    doc = with_gold(name, MMMU_OPEN if name == "mmmu_val" else {}, gold)
+    assert verify(BENCHMARKS[name], doc, small, large, rules).agree
+    assert score(name, doc, small) > score(name, doc, large)
+
+
+# --- published answers --------------------------------------------------------------------------------------
+
+
+def published(shared: Path, name: str) -> Iterator[tuple[Doc, str, str]]:
+    """Return some documents with the answers of a small and a large model. The second answer is the first one if only
+    one model's answers were published."""
+    files = [list(replay(shared, file)) for file in REPLAYS[name]]
+    if name == "pope":  # the two files have different documents
+        files = [files[0], files[0]]
+    for records in itertools.islice(zip(*files, strict=False), 0, None, max(1, len(files[0]) // 60)):
+        yield scored_doc(name, records[0]), records[0]["response"], records[-1]["response"]
+
+
+@pytest.mark.parametrize("name", REPLAYS)
+def test_published_answers_in_every_form_are_read_as_the_scorer_reads_them(shared: Path, name: str) -> None:
+    agreed, right, unreadable = 0, 0, 0
+    for doc, small, large in published(shared, name):
+        for form in FORMS:
+            text = form.format(small)
+            agreed += check_pair(name, doc, doc["answer"], (text, large), RULES)
+            readable = read_answer(BENCHMARKS[name], doc, text) is not None
+            unreadable += not readable
+            if not (name == "mmmu_val" and not readable):  # the scorer guesses
+                scored = score(name, doc, text)
+                right += scored
+                assert readable or scored == 0, (doc, text)
+    assert agreed and right
+    assert bool(unreadable) is (name in ("pope", "mmmu_val"))  # the other two scorers find an answer in every form
