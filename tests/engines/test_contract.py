@@ -139,6 +139,7 @@ def test_all_engines_give_the_same_texts_and_token_counts(real: Running, expecte
 
 def test_an_assistant_model_changes_no_token_and_prints_nothing(
     expected: list[Call],
+    vllm: Running,
     tiny_pair: tuple[Path, Path],
     loop: LoopThread,
     capfd: pytest.CaptureFixture[str],
@@ -151,6 +152,8 @@ def test_an_assistant_model_changes_no_token_and_prints_nothing(
         for i, wanted in enumerate(expected):
             (call,) = drafted.generate(question(i), sampling=Sampling(max_tokens=16 + i, ignore_eos=True))
             assert (call.text, call.output_tokens) == (wanted.text, wanted.output_tokens)
+        for sampling in (replace(FREE, presence_penalty=2.0), replace(FREE, stop=(expected[0].text[5:8],))):
+            assert figures(drafted, sampling) == figures(vllm, sampling)
     logging.getLogger("transformers").removeHandler(caplog.handler)
     assert caplog.messages == [] and "Loading weights" not in "".join(capfd.readouterr())
 
@@ -184,6 +187,38 @@ def test_an_answer_that_ends_by_itself_is_the_same_on_all_engines_and_its_output
         shorter = Sampling(max_tokens=call.output_tokens - 1, ignore_eos=True)
         (without_end,) = real.generate(question(call.key.doc_id), sampling=shorter)
         assert (without_end.text, without_end.output_tokens) == (call.text, call.output_tokens - 1)
+
+
+FREE = Sampling(max_tokens=40, ignore_eos=True)
+
+
+def figures(running: Running, sampling: Sampling) -> list[tuple[str, str, int]]:
+    """Return text, finish reason and output tokens of four calls at once."""
+    calls = running.generate(*(question(i) for i in range(4)), sampling=sampling)
+    return [(call.text, call.finish_reason, call.output_tokens) for call in calls]
+
+
+@pytest.mark.parametrize("name", ["presence_penalty", "frequency_penalty", "repetition_penalty"])
+def test_each_penalty_changes_the_texts_and_gives_the_same_texts_on_all_engines(
+    real: Running, vllm: Running, name: str
+) -> None:
+    penalised = replace(FREE, **{name: 2.0})
+    expected = figures(vllm, penalised)
+    assert all(one != free for one, free in zip(expected, figures(vllm, FREE), strict=True))
+    assert figures(real, penalised) == expected
+
+
+def test_an_answer_ends_before_its_first_stop_text_at_the_same_token_on_all_engines(
+    real: Running, vllm: Running
+) -> None:
+    free = [text for text, _, _ in figures(vllm, FREE)]
+    stops = (free[0][20:23], free[1][30:32])
+    expected = figures(vllm, replace(FREE, stop=stops))
+    assert figures(real, replace(FREE, stop=stops)) == expected
+    assert [reason for _, reason, _ in expected[:2]] == ["stop", "stop"]
+    for whole, (text, reason, tokens) in zip(free, expected, strict=True):
+        assert whole.startswith(text) and not any(stop in text for stop in stops)
+        assert (reason == "stop") is any(stop in whole for stop in stops) is (tokens < 40)
 
 
 def test_an_image_that_cannot_be_prepared_fails_only_its_sample(real: Running) -> None:

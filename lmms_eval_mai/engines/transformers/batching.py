@@ -75,5 +75,8 @@ def _until_stop(tokens: list[int], tokenizer: Any, stops: Sequence[str]) -> tupl
     counts = range(1, len(tokens) + 1)
     count = counts[bisect.bisect_left(counts, True, key=lambda count: any(stop in text_of(count) for stop in stops))]
     text = text_of(count)
+    while text.endswith("\ufffd") and count < len(tokens):  # vLLM waits for the rest of the character
+        count += 1
+        text = text_of(count)
     first = min((stop for stop in stops if stop in text), key=lambda stop: text.index(stop) + len(stop))
     return tokens[:count], text[: text.index(first)]

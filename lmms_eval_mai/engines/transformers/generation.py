@@ -52,7 +52,12 @@ class StopAtTexts:
         start = max(self._prompt_length, self._checked - self._window)
         self._checked = input_ids.shape[1]
         ends = self._tokenizer.batch_decode(input_ids[:, start:], skip_special_tokens=True)
-        return torch.tensor([any(text in end for text in self._texts) for end in ends], device=input_ids.device)
+        return torch.tensor([self._is_found(end) for end in ends], device=input_ids.device)
+
+    def _is_found(self, end: str) -> bool:
+        if end.endswith("\ufffd"):  # half of a character: like vLLM, wait for the rest
+            return False
+        return any(text in end for text in self._texts)
 
 
 class OutputPenalties:
