@@ -59,7 +59,8 @@ def describe(config: Config, gpus: Sequence[Gpu], launcher: Launcher, mps: bool 
     sizes = [SOLD_SIZES] if any(gpu.name.endswith(" GiB") for gpu in gpus) else []
     if isinstance(plan, Refusal):
         raise ArgumentError(" ".join([plan.text, *sizes]))
-    advice = [*notes(plan, gpus, config.max_open_samples), *_idle(config, configs, gpus, launcher, plan)]
+    use = [*_needless_turns(configs, gpus, launcher, plan)] or [*_idle(config, configs, gpus, launcher, plan)]
+    advice = [*notes(plan, gpus, config.max_open_samples), *use]
     if not mps and not plan.turns and plan.shares_a_gpu():
         advice.append(f"The models share a GPU. {MPS_HINT}")
     advice += [
@@ -100,6 +101,17 @@ def machine(gpus: Sequence[Gpu]) -> str:
     if len({gpu.name for gpu in gpus}) == 1:
         return f"{len(gpus)} x {name}, of which {free:.1f} GiB are free"
     return "; ".join(f"{number}: {gpu.name}, {gpu.free_bytes / GIB:.1f} GiB free" for number, gpu in enumerate(gpus))
+
+
+def _needless_turns(
+    configs: Sequence[EngineConfig], gpus: Sequence[Gpu], launcher: Launcher, plan: Plan
+) -> Iterator[str]:
+    """Yield the advice to leave out `sleep=true` if the engines fit without it, with the same context."""
+    if not plan.turns:
+        return
+    found = plan_or_refusal(configs, gpus, launcher, turns=False)
+    if isinstance(found, Plan) and found.context() >= plan.context():
+        yield "Leave out sleep=true: the models fit without turns, with the same context, and are then faster."
 
 
 def _idle(

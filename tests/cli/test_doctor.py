@@ -140,11 +140,15 @@ def test_plan_tells_how_to_use_idle_gpus() -> None:
     assert "1-6, 3 replicas, tensor_parallel_size=2" in replicas
     assert "GPU 7 is idle" in replicas and "uses more of them" not in replicas
     assert "idle" not in plan("2x48GiB")
+    assert "Leave out sleep=true" in plan("2x48GiB", sleep=True) and "idle" not in plan("2x48GiB", sleep=True)
+    assert "Leave out sleep=true" in plan("48GiB", sleep=True) and "Leave out sleep" not in plan("24GiB", sleep=True)
     assert "GPU 1 is idle. The devices of the command leave it out." in plan("2x48GiB", devices=0)
 
 
 def test_plan_tells_what_a_run_does_to_images_and_to_the_machine() -> None:
     assert "Images of more than 3,145,728 pixels are made smaller" in plan("L4", pair="qwen3vl-2b-4b")
+    different = plan("H100", small_max_model_len=8192, large_max_model_len=16384)
+    assert "more than 3,145,728 pixels for the small model and 4,194,304 pixels for the large model are" in different
     assert "made smaller" not in plan("H100") and "nvidia-cuda-mps-control -d" in plan("H100")
     sleeping = plan("24GiB", sleep=True)
     assert "take turns" in sleeping and "up to 25.4 GiB" in sleeping and "nvidia-cuda-mps" not in sleeping

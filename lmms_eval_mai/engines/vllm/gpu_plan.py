@@ -139,9 +139,9 @@ def plan_or_refusal(
         found = plan(gpus, requests, turns, calls)
         if isinstance(found, Shortfall):
             worst = worst or (requests, found)
-        elif best is None or _context(found) > _context(best):
+        elif best is None or found.context() > best.context():
             best = found
-        if best is not None and _context(best) >= FULL_IMAGE_CONTEXT:
+        if best is not None and best.context() >= FULL_IMAGE_CONTEXT:
             break
     if best is not None:
         return best
@@ -163,10 +163,6 @@ def plan_or_refusal(
 @functools.cache  # both engines, and every restart, are planned
 def _warn_once(text: str) -> None:
     logger.warning(f"mai_cascade: {text}")
-
-
-def _context(found: Plan) -> int:
-    return min(engine.limits.context for engine in found.engines)
 
 
 def _places(

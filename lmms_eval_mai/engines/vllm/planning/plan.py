@@ -105,6 +105,10 @@ class Plan:
     turns: bool
     """Whether the engines take turns on their GPUs (`sleep=true`)."""
 
+    def context(self) -> int:
+        """Return the shortest context of the engines."""
+        return min(one.limits.context for one in self.engines)
+
     def shares_a_gpu(self) -> bool:
         """Return whether two engines have a GPU in common."""
         return len(self.engines) == 2 and bool(set(self.engines[0].request.gpus) & set(self.engines[1].request.gpus))

@@ -58,9 +58,12 @@ def notes(plan: Plan, gpus: Sequence[Gpu], max_open_samples: int | None = None) 
         "A run sets these values itself (max_model_len, gpu_memory_utilization, max_num_seqs). It processes up to "
         f"{samples} at the same time."
     )
-    if limited := [engine for engine in plan.engines if engine.max_pixels]:
+    if limits := {engine.request.side: engine.max_pixels for engine in plan.engines if engine.max_pixels}:
+        pixels = " and ".join(f"{most:,} pixels for the {side} model" for side, most in limits.items())
+        if len(set(limits.values())) == 1 and len(limits) == len(plan.engines):
+            pixels = f"{next(iter(limits.values())):,} pixels"
         yield (
-            f"Images of more than {limited[0].max_pixels:,} pixels are made smaller, because the context is below "
+            f"Images of more than {pixels} are made smaller, because the context is below "
             f"{FULL_IMAGE_CONTEXT:,} tokens. This can change answers, so it is part of the run's fingerprint."
         )
     if plan.turns:
