@@ -1,6 +1,7 @@
 """Decoding arguments of tasks and of `--gen_kwargs`, up to what vLLM gets."""
 
 import importlib.util
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ def vllm_of_lmms_eval(gen_kwargs: dict[str, Any]) -> Any:
     from vllm import SamplingParams
 
     model = VLLM.__new__(VLLM)
-    model.max_new_tokens = 4096  # the default of its constructor
+    model.max_new_tokens = inspect.signature(VLLM).parameters["max_new_tokens"].default
     return SamplingParams(**model._resolve_sampling_params(gen_kwargs))
 
 

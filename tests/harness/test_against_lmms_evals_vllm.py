@@ -1,0 +1,142 @@
+"""Our tasks through lmms-eval's own vllm model and through mai_cascade with mode=small: the same model in fp32.
+
+`tests/run/test_decoding.py` compares the output limits: with 4,096 tokens per answer the random model would take hours.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.engine_cores import fork_cores
+from support.engines import Running
+from support.servers import UNIPROC_EXECUTOR
+from support.tasks import BUILT_IN, Loaded
+
+from lmms_eval_mai.engines.base import Call, Prompt, Sampling
+from lmms_eval_mai.harness.requests import open_sample
+from lmms_eval_mai.paper.cascade import small
+from lmms_eval_mai.paper.sample_run import Pair
+from lmms_eval_mai.run.config import parse
+
+TASKS = [f"{benchmark}_{variant}" for variant in ("s", "r") for benchmark in BUILT_IN]
+LIMIT = 2
+TOKENS = 32
+
+pytestmark = pytest.mark.usefixtures("vllm")  # puts all tests into one group, so that each model starts once
+
+
+class Client:
+    """vLLM's `LLM`, with a record of the prompt tokens of all requests."""
+
+    def __init__(self, llm: Any) -> None:
+        self._llm = llm
+        self.prompts: list[list[int]] = []
+
+    def chat(self, **arguments: Any) -> Any:
+        outputs = self._llm.chat(**arguments)
+        self.prompts += [output.prompt_token_ids for output in outputs]
+        return outputs
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._llm, name)
+
+
+@pytest.fixture(scope="module")
+def lmms_evals_vllm(tiny_pair: tuple[Path, Path]) -> Iterator[Any]:
+    from lmms_eval.models.chat.vllm import VLLM
+
+    fork_cores()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+        model = VLLM(
+            model=str(tiny_pair[0]),
+            dtype="float32",
+            max_model_len=4096,
+            enforce_eager=True,
+            kv_cache_memory_bytes=64 << 20,
+            distributed_executor_backend=UNIPROC_EXECUTOR,
+            max_new_tokens=TOKENS,  # the model uses the larger one of this and the task's
+            batch_size=len(TASKS) * LIMIT,
+        )
+    model.client = Client(model.client)
+    yield model
+    model.client.llm_engine.engine_core.shutdown()
+
+
+@pytest.fixture(scope="module")
+def theirs(lmms_evals_vllm: Any, task_manager: Any, drawn_data: Path) -> dict[str, Any]:
+    return run(lmms_evals_vllm, task_manager, drawn_data)
+
+
+@pytest.fixture(scope="module")
+def ours(tiny_pair: tuple[Path, Path], task_manager: Any, drawn_data: Path) -> dict[str, Any]:
+    from lmms_eval_mai.harness.model import MaiCascade
+
+    fork_cores()
+    model = MaiCascade(mode="small", small=str(tiny_pair[0]), dtype="float32", max_model_len=4096, journal="off")
+    return run(model, task_manager, drawn_data)
+
+
+def run(model: Any, task_manager: Any, drawn_data: Path) -> dict[str, Any]:
+    from lmms_eval.evaluator import simple_evaluate
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(drawn_data)
+        results = simple_evaluate(
+            model=model,
+            tasks=TASKS,
+            task_manager=task_manager,
+            batch_size=1,
+            limit=LIMIT,
+            gen_kwargs=f"max_new_tokens={TOKENS}",
+            log_samples=True,
+        )
+    assert results is not None
+    return results
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_texts_and_scores_equal_those_of_lmms_evals_vllm(
+    ours: dict[str, Any], theirs: dict[str, Any], task: str
+) -> None:
+    for field in ("resps", "filtered_resps", "target"):
+        expected = [sample[field] for sample in theirs["samples"][task]]
+        assert [sample[field] for sample in ours["samples"][task]] == expected and len(expected) == LIMIT
+    # lmms-eval's MMMU scorer guesses the letter of a text without an answer at random, as all texts are here.
+    if not task.startswith("mmmu"):
+        assert ours["results"][task] == theirs["results"][task]
+
+
+def test_the_texts_differ_between_documents_and_prompts(theirs: dict[str, Any]) -> None:
+    """Otherwise the comparison would prove little."""
+    texts = [sample["resps"][0][0] for task in TASKS for sample in theirs["samples"][task]]
+    assert len(set(texts)) > 0.9 * len(texts)
+
+
+class Renderer:
+    """An engine that only renders prompts, with those of a running engine, and records their tokens."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self.prompts: list[list[int]] = []
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
+        prepared = await self._engine.prepare(prompt)
+        self.prompts.append(list(prepared.engine_input["prompt_token_ids"]))
+        return Call(prompt.key, "", "stop", 0, 0, 0, None, None, 0)
+
+
+@pytest.mark.usefixtures("theirs")
+def test_prompts_equal_those_of_lmms_evals_vllm_token_by_token(
+    lmms_evals_vllm: Any, vllm: Running, tasks: Loaded
+) -> None:
+    renderer = Renderer(vllm.engine)
+    for name in TASKS:
+        task = tasks.chat[name]
+        documents = {name: {task.config.test_split: task.test_docs()}}
+        for request in task.instances[:LIMIT]:
+            sample = open_sample(request, 0, documents, parse({}))
+            vllm.loop.run(small(sample, Pair(renderer, renderer)))  # type: ignore[arg-type]
+    assert len(renderer.prompts) == len(TASKS) * LIMIT
+    assert sorted(renderer.prompts) == sorted(lmms_evals_vllm.client.prompts)
