@@ -1,10 +1,10 @@
 """The input and the output of the method as plain data: a `Sample` and its `Trace`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from lmms_eval_mai.engines.base import Call, Message, Sampling, Stage
+from lmms_eval_mai.engines.base import Call, ContentPart, Image, Message, Sampling, Stage
 from lmms_eval_mai.paper.agreement import Benchmark, Doc, Verification
 from lmms_eval_mai.paper.prompts import Kind, Variant
 
@@ -46,6 +46,11 @@ class Sample:
     """The whole prompt of another lmms-eval task, with its own format sentence. Empty for our tasks."""
 
 
+LoggedPrompt = tuple[Mapping[str, Any], ...]
+"""The messages of a prompt, each in the form {"role": ..., "content": [...]}. Each part of the content is a text; an
+image is `<image WIDTHxHEIGHT>`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trace:
     """The record of one sample's run: its calls, its verifications and its exit."""
@@ -59,3 +64,16 @@ class Trace:
     readable: bool = True
     """Whether the scorer can read the final answer. For another lmms-eval task, whose scorer is not known: whether the
     final answer is not empty."""
+    prompts: tuple[LoggedPrompt, ...] = ()
+    """The prompt of each call, with `log_prompts=true`; else empty."""
+
+
+def logged_prompt(messages: Sequence[Message]) -> LoggedPrompt:
+    """Return a prompt without the pixels of its images."""
+    return tuple(
+        {"role": message.role, "content": [_text_of(part) for part in message.content]} for message in messages
+    )
+
+
+def _text_of(part: ContentPart) -> str:
+    return f"<image {part.pixels.width}x{part.pixels.height}>" if isinstance(part, Image) else part

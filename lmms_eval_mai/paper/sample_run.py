@@ -12,7 +12,7 @@ from lmms_eval_mai.engines.base import Call, CallKey, Engine, Message, Prompt, S
 from lmms_eval_mai.errors import PromptTooLong
 from lmms_eval_mai.paper.agreement import AgreementRules, Verification, extract_answer, read_answer, verify
 from lmms_eval_mai.paper.prompts import Variant
-from lmms_eval_mai.paper.sample import Exit, Sample, Trace
+from lmms_eval_mai.paper.sample import Exit, LoggedPrompt, Sample, Trace, logged_prompt
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,8 @@ class Pair:
     """How to treat thinking that does not fit the context: `truncate` or `error`."""
     transfer_answer: Literal["cut", "keep"] = "cut"
     """Whether the transfer has the small model's thinking without its `[[answer]]` (`cut`) or with it (`keep`)."""
+    log_prompts: bool = False
+    """Whether a trace holds the prompt of each call."""
 
 
 @dataclass
@@ -38,6 +40,8 @@ class SampleRun:
     sample: Sample
     pair: Pair
     calls: list[Call] = field(default_factory=list)
+    prompts: dict[CallKey, LoggedPrompt] = field(default_factory=dict)
+    """The prompt of each call, if the trace holds them."""
     verifications: list[Verification] = field(default_factory=list)
 
     @property
@@ -66,7 +70,10 @@ class SampleRun:
             end, dropped = await engine.truncate_thinking(prompt, thinking, sampling)
             shorter = replace(prompt, messages=with_stage_text(sample, text.replace(thinking, end, 1)))
             call = replace(await engine.generate(shorter, sampling), dropped_tokens=dropped)
+            prompt = shorter
         self.calls.append(call)
+        if self.pair.log_prompts:
+            self.prompts[call.key] = logged_prompt(prompt.messages)
         return call
 
     def agree(self, small: Call, large: Call) -> bool:
@@ -79,7 +86,9 @@ class SampleRun:
         """Return the trace. Its calls are in the order of the stages, because short answers may finish in any order."""
         stages = get_args(Stage)
         calls = sorted(self.calls, key=lambda call: (stages.index(call.key.stage), call.key.side == "large"))
-        return Trace(exit, answer, tuple(calls), tuple(self.verifications), self._is_readable(answer.text))
+        prompts = tuple(self.prompts[call.key] for call in calls) if self.pair.log_prompts else ()
+        readable = self._is_readable(answer.text)
+        return Trace(exit, answer, tuple(calls), tuple(self.verifications), readable, prompts)
 
     def _is_readable(self, text: str) -> bool:
         if self.sample.variant is None:

@@ -63,6 +63,8 @@ class Config:
     journal: str | None = None
     """Folder of the journals. A journal holds the finished calls of a run, so that the run can be resumed. Default: in
     the user's cache folder. `off`: no journal."""
+    log_prompts: bool = False
+    """Whether the trace of a sample holds the prompt of each call (`--log_samples`)."""
     max_errors: float = 0
     """Number of samples that may fail. Below 1: a share of all samples of the run (0.01 is 1%). Failed samples are
     counted and left out of the scores."""

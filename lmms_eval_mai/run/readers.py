@@ -104,6 +104,7 @@ READERS: dict[str, Reader] = {
     "on_overflow": choice(("truncate", "error")),
     "transfer_answer": choice(("cut", "keep")),
     "journal": _journal,
+    "log_prompts": choice((True, False)),
     "max_errors": _max_errors,
     "call_timeout": _optional(_number(1e-3)),
     "engine_restarts": lambda name, value: int(_number(0)(name, value)),

@@ -129,7 +129,15 @@ class Session:
         pair, and the mode uses one field."""
         small, large = (self._engines.get(side) or next(iter(self._engines.values())) for side in SIDES)
         config = self.config
-        return Pair(small, large, config.think, config.rules, config.on_overflow, config.transfer_answer)
+        return Pair(
+            small,
+            large,
+            think=config.think,
+            rules=config.rules,
+            on_overflow=config.on_overflow,
+            transfer_answer=config.transfer_answer,
+            log_prompts=config.log_prompts,
+        )
 
     def _open_journal(
         self, keys: Sequence[SampleKey], decoding: Mapping[str, Any], rank: int, world_size: int

@@ -255,11 +255,23 @@ def test_thinking_that_overflows_the_context_is_truncated_or_refused() -> None:
             await engine.start()
         return await cascade(sample(), Pair(*engines, **pair)), large
 
-    trace, large = asyncio.run(run())
+    trace, large = asyncio.run(run(log_prompts=True))
     assert trace.exit == "transfer" and trace.answer.dropped_tokens == len(thinking) - 20
+    assert "".join(trace.prompts[3][0]["content"][1:]) == large.prompt_of("transfer")  # the prompt that was answered
     assert f"{thinking[-20:]}\n Answer" in large.prompt_of("transfer") and "Look again" not in large.prompt_of(
         "transfer"
     )
     assert [call.dropped_tokens for call in trace.calls if call is not trace.answer] == [0, 0, 0]
     with pytest.raises(PromptTooLong):
         asyncio.run(run(on_overflow="error"))
+
+
+def test_trace_with_prompts_holds_what_was_sent_in_each_call_and_no_image() -> None:
+    answers = ({"short": NO, "think": NO}, {"short": YES, "transfer": YES})
+    trace, small, large = run_mode("cascade", sample(), *answers, log_prompts=True)
+    assert len(trace.prompts) == len(trace.calls) == 4
+    for call, prompt in zip(trace.calls, trace.prompts, strict=True):
+        ((role, (image, *texts)),) = [message.values() for message in prompt]
+        assert (role, image) == ("user", "<image 64x48>")
+        assert "".join(texts) == {"small": small, "large": large}[call.key.side].prompt_of(call.key.stage)
+    assert run_mode("cascade", sample(), *answers)[0].prompts == ()
