@@ -1,5 +1,6 @@
 """Hides secrets in arguments and shortens messages of other libraries."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,11 @@ def one_line(text: str) -> str:
 def error_text(error: BaseException) -> str:
     """Return the error's message as one line, or the error's type if it has no message."""
     return one_line(str(error)) or type(error).__name__
+
+
+def without_password(address: str) -> str:
+    """Return an address (or a list of addresses) without the user name and the password that it may contain."""
+    return re.sub(r"//[^/@\s]*@", "//<redacted>@", address)
 
 
 def redacted(arguments: Mapping[str, Any]) -> dict[str, Any]:

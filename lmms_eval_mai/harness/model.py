@@ -18,14 +18,17 @@ from loguru import logger
 from lmms_eval_mai.errors import ArgumentError, MaiError, SampleError
 from lmms_eval_mai.harness import usage
 from lmms_eval_mai.harness.exit_codes import report_errors_to_user, watch_for_unsaved_results
+from lmms_eval_mai.harness.figures_file import write_beside, write_waiting
 from lmms_eval_mai.harness.other_tasks import format_sentence, notice
+from lmms_eval_mai.harness.ranks import of_all_ranks
 from lmms_eval_mai.harness.requests import TWO_STAGE_TASKS, check_stages, is_padding, open_sample, repeats, task_of
-from lmms_eval_mai.harness.results import result, rounds_result
-from lmms_eval_mai.harness.running_command import print_last, results_written, running_command
+from lmms_eval_mai.harness.results import add_repeats, result, rounds_result
+from lmms_eval_mai.harness.running_command import print_last, results_file, results_written, running_command
 from lmms_eval_mai.paper.sample import Sample
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.decoding import sampling
 from lmms_eval_mai.run.decoding_arguments import ignored_arguments
+from lmms_eval_mai.run.figures import figures
 from lmms_eval_mai.run.final_table import table
 from lmms_eval_mai.run.journal.removal import keep
 from lmms_eval_mai.run.metering import RunTotals
@@ -49,6 +52,11 @@ class MaiCascade(lmms):
         """
         super().__init__()
         self._warned: set[str] = set()
+        self.figures: dict[str, Any] = {}
+        """The figures of the last run that answered samples, as in `<time>_mai_cascade.json` (docs/output.md). Empty
+        before the end of the first run. With several ranks they are those of all ranks."""
+        self._figures_written = True
+        write_waiting()
         with report_errors_to_user():
             self.config = parse(arguments)
             self._session = Session(self.config)
@@ -70,16 +78,19 @@ class MaiCascade(lmms):
 
     def generate_until(self, requests: list[Instance]) -> list[GenerationResult]:
         """Return one result per request, in order. The token counts of a result hold the sample's trace."""
-        outcomes = self._run(requests)
-        return [
+        results = [
             result(outcome, own_task=task_of(request).variant is not None)
-            for request, outcome in zip(requests, outcomes, strict=True)
+            for request, outcome in zip(requests, self._run(requests), strict=True)
         ]
+        add_repeats(results, repeats(requests))
+        return results
 
     def generate_until_multi_round(self, requests: list[Instance]) -> list[GenerationResult]:
         """Return one result per request of an `_s2` task. The cascade drives the rounds itself; a result holds every
         text of its sample, the answer last."""
-        return [rounds_result(outcome) for outcome in self._run(requests, rounds=True)]
+        results = [rounds_result(outcome) for outcome in self._run(requests, rounds=True)]
+        add_repeats(results, repeats(requests))
+        return results
 
     @property
     def batch_sizes(self) -> dict[str, int]:
@@ -95,14 +106,21 @@ class MaiCascade(lmms):
         """Stop the engines, fill lmms-eval's throughput table, and print our own table below lmms-eval's tables."""
         with report_errors_to_user(self._session.resume_hint):
             self._session.stop()
-            totals, self._session.totals = self._session.totals, RunTotals()
+            totals = of_all_ranks(self._session.totals, self.world_size)
+            self._session.totals = RunTotals()
             if totals.meter.tasks:
+                self.figures, self._figures_written = figures(totals, self.config), False
                 usage.log_throughput(totals, self.config)
-                print_last(running_command(), table(totals, self.config, self.rank, self.world_size))
+                if self.rank == 0:
+                    print_last(running_command(), table(totals, self.config))
             super().clean()
 
     def _on_scored(self) -> None:
-        """Remove the journal of the completed run once its results are written. Calling it again has no effect."""
+        """Once the results are written, remove the journal of the run and write its figures beside the results. Calling
+        it again has no effect."""
+        if not self._figures_written and (file := results_file()) is not None:
+            write_beside(file, self.figures)
+        self._figures_written = True
         self._session.complete(results_written(running_command()))
         watch_for_unsaved_results(_keep_journals_and_say_where)
 

@@ -1,6 +1,7 @@
 """Converts outcomes into lmms-eval's results, with token counts and trace."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from lmms_eval.api.instance import GenerationResult, TokenCounts
@@ -51,6 +52,8 @@ class TraceCounts(TokenCounts):
     """The token counts of a sample. With `--log_samples`, lmms-eval writes its whole trace too."""
 
     trace: Trace | None = None
+    repeats: list["TraceCounts"] = field(default_factory=list)
+    """The counts of the document's other repeats. lmms-eval writes only the counts of the first one."""
 
     @classmethod
     def of(cls, trace: Trace) -> "TraceCounts":
@@ -69,7 +72,21 @@ class TraceCounts(TokenCounts):
                 {"small": v.small, "large": v.large, "agree": v.agree} for v in self.trace.verifications
             ]
             record["calls"] = [_call_record(call) for call in self.trace.calls]
+            for call, prompt in zip(record["calls"], self.trace.prompts, strict=False):
+                call["prompt"] = list(prompt)
+        if self.repeats:
+            record["repeats"] = [repeat.to_dict() for repeat in self.repeats]
         return record
+
+
+def add_repeats(results: Sequence[GenerationResult], numbers: Sequence[int]) -> None:
+    """Add the counts of a document's later repeats to those of its first one. `numbers`: the repeat of each result."""
+    first: GenerationResult | None = None
+    for result, number in zip(results, numbers, strict=True):
+        if number == 0:
+            first = result
+        elif first is not None and isinstance(first.token_counts, TraceCounts) and result.token_counts is not None:
+            first.token_counts.repeats.append(result.token_counts)
 
 
 def _call_record(call: Call) -> dict[str, Any]:

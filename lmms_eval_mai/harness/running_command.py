@@ -3,7 +3,8 @@
 lmms-eval tells a model neither its output folder nor whether its command or a library call runs it. Only the frame of
 the command's function has both (lmms_eval/__main__.py, `cli_evaluate`). If the frame does not look as expected, or if
 that module calls us through another function, `Command.known` is False. The results then count as not written, and the
-journal stays.
+journal stays. The name of the results file is in the frame of the evaluation (lmms_eval/evaluator.py,
+`simple_evaluate`).
 """
 
 import functools
@@ -13,6 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+
+from loguru import logger
 
 from lmms_eval_mai.run.at_exit import at_exit
 
@@ -63,6 +66,26 @@ def results_written(command: Command | None) -> Callable[[], bool] | None:
     return lambda: any(file.stat().st_mtime >= since for file in Path(output_path).rglob("*_results.json"))
 
 
+def results_file() -> Path | None:
+    """Return the file to which lmms-eval will write the results of the evaluation that called this function. None: it
+    will write no file."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and not _is_function(frame, "simple_evaluate", "lmms_eval/evaluator.py"):
+        frame = frame.f_back
+    tracker = None if frame is None else frame.f_locals.get("evaluation_tracker")
+    if frame is None or tracker is None:
+        return None
+    try:
+        folder = tracker.output_path and Path(tracker.output_path) / tracker.general_config_tracker.model_name_sanitized
+        return Path(folder, f"{frame.f_locals['datetime_str'].replace(':', '-')}_results.json") if folder else None
+    except (AttributeError, KeyError, TypeError) as error:  # another version of lmms-eval
+        logger.warning(
+            "mai_cascade: the figures of this run are not written beside lmms-eval's results, because the name of the "
+            f"results file was not found ({type(error).__name__}: {error}). Install lmms-eval 0.7.3."
+        )
+        return None
+
+
 def print_last(command: Command | None, text: str) -> None:
     """Print `text` below lmms-eval's own tables: at the end of the process. In library use, print it now."""
     if command is None:
@@ -72,8 +95,12 @@ def print_last(command: Command | None, text: str) -> None:
 
 
 def _is_command(frame: FrameType) -> bool:
-    return frame.f_code.co_name == "cli_evaluate" and _is_in_command_module(frame)
+    return _is_function(frame, "cli_evaluate", "lmms_eval/__main__.py")
 
 
 def _is_in_command_module(frame: FrameType) -> bool:
-    return frame.f_code.co_filename.replace("\\", "/").endswith("lmms_eval/__main__.py")
+    return _is_function(frame, frame.f_code.co_name, "lmms_eval/__main__.py")
+
+
+def _is_function(frame: FrameType, name: str, file: str) -> bool:
+    return frame.f_code.co_name == name and frame.f_code.co_filename.replace("\\", "/").endswith(file)

@@ -1,7 +1,4 @@
-"""Adds a run's figures to lmms-eval's own usage and throughput tables.
-
-The wall time comes from `Progress`, all other figures from the meter.
-"""
+"""Adds a run's figures to lmms-eval's own usage and throughput tables."""
 
 from collections.abc import Mapping
 
@@ -43,7 +40,7 @@ def log_throughput(totals: RunTotals, config: Config) -> None:
             averages[f"{side}_calls_per_sample"] = one.calls / answered
             averages[f"{side}_output_tokens_per_sample"] = one.output_tokens / answered
             averages[f"{side}_cached_tokens_per_sample"] = one.cached_tokens / answered
-            averages[f"{side}_call_seconds_per_sample"] = one.seconds / answered
+            averages[f"{side}_call_seconds_per_sample"] = one.call_seconds / answered
         if len(EXITS[config.mode]) > 1:
             averages |= {f"exit_{exit}_share": meter.exits()[exit] / answered for exit in EXITS[config.mode]}
     if meter.failed():

@@ -39,6 +39,15 @@ class Failures:
             self._causes[key] = _Cause(sample, text)
         return None
 
+    def merge(self, other: "Failures") -> None:
+        """Add the failed samples of another rank."""
+        self.kinds.update(other.kinds)
+        for key, cause in other._causes.items():
+            if key in self._causes:
+                self._causes[key].merge(cause)
+            elif len(self._causes) < SHOWN_CAUSES:
+                self._causes[key] = cause
+
     def count(self) -> int:
         """Return the number of failed samples."""
         return self.kinds.total()
@@ -64,6 +73,11 @@ class _Cause:
         self.others += 1
         if len(self._samples) < SHOWN_DOCUMENTS:
             self._samples.append(sample)
+
+    def merge(self, other: "_Cause") -> None:
+        """Add the samples of another rank that failed for the same cause."""
+        self.others += 1 + other.others
+        self._samples = [*self._samples, other.first, *other._samples][:SHOWN_DOCUMENTS]
 
     def __str__(self) -> str:
         if not self.others:

@@ -1,15 +1,18 @@
-"""The final table of a run. The wall time comes from `Progress`, all other figures from the meter."""
+"""The final table of a run. `figures.py` returns the same figures as plain data."""
+
+from collections.abc import Iterator
 
 from pytablewriter import MarkdownTableWriter
 
 from lmms_eval_mai.paper.sample import EXITS, Exit
+from lmms_eval_mai.redaction import without_password
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.metering import RunTotals, TaskTotals, Usage
 
 
-def table(totals: RunTotals, config: Config, rank: int = 0, world_size: int = 1) -> str:
+def table(totals: RunTotals, config: Config) -> str:
     """Return the final table: one row per task with its samples, its exits, and the calls, output tokens and seconds of
-    each engine. Below it come the wall time and the samples without an answer.
+    each engine. Below it come the wall times and the samples without an answer.
 
     A mode with a single exit has no exit columns: all samples have that exit. The columns `Not answered` and
     `Unreadable` are only present if there are such samples.
@@ -29,28 +32,35 @@ def table(totals: RunTotals, config: Config, rank: int = 0, world_size: int = 1)
         _row(name, task, exits, config, [of_task[name] for of_task in shown.values()])
         for name, task in sorted(meter.tasks.items())
     ]
-    part = f", rank {rank} of {world_size}" if world_size > 1 else ""
-    models = ", ".join(f"{engine.side} {engine.model}" for engine in config.engines())
+    ranks = f", {totals.ranks} ranks" if totals.ranks > 1 else ""
+    models = ", ".join(f"{engine.side} {without_password(engine.model)}" for engine in config.engines())
+    lines = "\n".join(_lines(totals))
+    return f"\nmai_cascade mode={config.mode}: {models}{ranks}\n{writer.dumps()}\n{lines}\n"
+
+
+def _lines(totals: RunTotals) -> Iterator[str]:
+    """Return the lines below the table."""
+    meter = totals.meter
     earlier = f", {totals.earlier_s:.1f} s of it before this start" if totals.earlier_s else ""
-    lines = [f"Wall time {totals.wall_s:.1f} s{earlier}."]
-    if "Unreadable" in shown:
-        lines += [
+    tasks = ", ".join(f"{name} {task.wall_s:.1f} s" for name, task in sorted(meter.tasks.items()))
+    yield f"Wall time {totals.wall_s:.1f} s{earlier}{f': {tasks}' if len(meter.tasks) > 1 else ''}."
+    if meter.unreadable():
+        yield (
             f"Unreadable: the task's scorer cannot read the final answer of {meter.unreadable()} samples. lmms-eval's "
             "MMMU scorer guesses the option of such a multiple-choice answer at random; all other scorers give it 0."
-        ]
+        )
     if meter.failed():
         kinds = ", ".join(f"{count} {kind}" for kind, count in meter.failures.kinds.most_common())
-        lines += [f"{meter.failed()} samples have no answer and are left out of all scores: {kinds}."]
-        lines += [str(meter.failures)]
-    return f"\nmai_cascade mode={config.mode}: {models}{part}\n{writer.dumps()}\n" + "\n".join(lines) + "\n"
+        yield f"{meter.failed()} samples have no answer and are left out of all scores: {kinds}."
+        yield str(meter.failures)
 
 
 def _row(task: str, totals: TaskTotals, exits: tuple[Exit, ...], config: Config, counts: list[int]) -> list[str]:
     samples = max(1, totals.samples)
     shares = [f"{totals.exits[exit]} ({totals.exits[exit] / samples:.2%})" for exit in exits]
-    figures = [figure for engine in config.engines() for figure in _figures(totals.usage[engine.side])]
+    figures = [figure for engine in config.engines() for figure in _figures(totals.usage_of(engine.side))]
     return [task, str(totals.samples), *map(str, counts), *shares, *figures]
 
 
 def _figures(usage: Usage) -> list[str]:
-    return [str(usage.calls), str(usage.output_tokens), f"{usage.seconds:.1f}"]
+    return [str(usage.calls), str(usage.output_tokens), f"{usage.call_seconds:.1f}"]

@@ -24,8 +24,8 @@ def of_run(config: "Config", engines: Mapping[str, Identity], decoding: Mapping[
     """Return the fingerprint of a run. `engines`: `Engine.identity()` by side. `decoding`: generation arguments by
     task, `--gen_kwargs` included."""
     fields = {
-        "lmms-eval-mai": _version("lmms-eval-mai"),
-        "lmms-eval": _version("lmms-eval"),
+        "lmms-eval-mai": version("lmms-eval-mai"),
+        "lmms-eval": version("lmms-eval"),
         "templates": prompts.digest(),
         "tasks": ",".join(sorted(decoding)),
         "decoding": json.dumps(decoding, sort_keys=True, default=str),
@@ -92,7 +92,8 @@ def _flat(fields: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _version(package: str) -> str:
+def version(package: str) -> str:
+    """Return the version of an installed package, or "unknown"."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

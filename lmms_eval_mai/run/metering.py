@@ -1,12 +1,13 @@
 """Counts calls, exits and errors of a run.
 
-All reports take these figures from here; the wall time comes from `Progress`.
+All reports take these figures from here. `Progress` measures the wall times.
 """
 
 from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from lmms_eval_mai.engines.base import SIDES, Call, Side
+from lmms_eval_mai.engines.base import Call, Side, Stage
 from lmms_eval_mai.errors import SampleError
 from lmms_eval_mai.paper.sample import Exit, Trace
 from lmms_eval_mai.run.failures import Failures
@@ -15,13 +16,13 @@ from lmms_eval_mai.run.journal.files import SampleKey
 
 @dataclass
 class Usage:
-    """The calls of one engine, and their cost."""
+    """A number of calls, and their cost."""
 
     calls: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
-    seconds: float = 0.0
+    call_seconds: float = 0.0
     """Sum of the calls' total seconds. Calls overlap, so it may be longer than the wall time."""
 
     @classmethod
@@ -35,7 +36,7 @@ class Usage:
             self.prompt_tokens + other.prompt_tokens,
             self.cached_tokens + other.cached_tokens,
             self.output_tokens + other.output_tokens,
-            self.seconds + other.seconds,
+            self.call_seconds + other.call_seconds,
         )
 
 
@@ -49,8 +50,30 @@ class TaskTotals:
     """Number of samples without an answer."""
     unreadable: int = 0
     """Number of answered samples whose final answer the scorer cannot read (`Trace.readable`)."""
+    wall_s: float = 0.0
+    """Seconds of the run that belong to this task (`Progress`), those of earlier processes included."""
     exits: Counter[Exit] = field(default_factory=Counter)
-    usage: dict[Side, Usage] = field(default_factory=lambda: {side: Usage() for side in SIDES})
+    usage: dict[tuple[Side, Stage], Usage] = field(default_factory=dict)
+    """The calls of each engine and stage. A stage without a call has no entry."""
+
+    def usage_of(self, side: Side) -> Usage:
+        """Return the sum of one engine's calls."""
+        return sum((usage for (of, _), usage in self.usage.items() if of == side), Usage())
+
+    def add_usage(self, side: Side, stage: Stage, usage: Usage) -> None:
+        """Add calls of one engine and stage."""
+        self.usage[side, stage] = self.usage.get((side, stage), Usage()) + usage
+
+    def merge(self, other: "TaskTotals") -> None:
+        """Add the figures of the same task on another rank. The ranks work at the same time, so the longer wall time
+        counts."""
+        self.samples += other.samples
+        self.failed += other.failed
+        self.unreadable += other.unreadable
+        self.wall_s = max(self.wall_s, other.wall_s)
+        self.exits.update(other.exits)
+        for (side, stage), usage in other.usage.items():
+            self.add_usage(side, stage, usage)
 
 
 class Meter:
@@ -60,19 +83,29 @@ class Meter:
         self.tasks: dict[str, TaskTotals] = {}
         self.failures = Failures()
 
+    def task(self, name: str) -> TaskTotals:
+        """Return the figures of a task."""
+        return self.tasks.setdefault(name, TaskTotals())
+
     def add(self, trace: Trace) -> None:
         """Count an answered sample and its calls."""
-        totals = self.tasks.setdefault(trace.answer.key.task, TaskTotals())
+        totals = self.task(trace.answer.key.task)
         totals.samples += 1
         totals.unreadable += not trace.readable
         totals.exits[trace.exit] += 1
         for call in trace.calls:
-            totals.usage[call.key.side] += Usage.of(call)
+            totals.add_usage(call.key.side, call.key.stage, Usage.of(call))
 
     def add_error(self, sample: SampleKey, error: SampleError) -> SampleKey | None:
         """Count a failed sample. Returns the earlier sample with a similar message (`Failures.add`), or None."""
-        self.tasks.setdefault(sample[0], TaskTotals()).failed += 1
+        self.task(sample[0]).failed += 1
         return self.failures.add(sample, error)
+
+    def merge(self, other: "Meter") -> None:
+        """Add the figures of another rank."""
+        for name, totals in other.tasks.items():
+            self.task(name).merge(totals)
+        self.failures.merge(other.failures)
 
     def failed(self) -> int:
         """Return the number of failed samples of all tasks."""
@@ -91,7 +124,7 @@ class Meter:
 
     def usage(self, side: Side) -> Usage:
         """Return the sum of one engine's calls over all tasks."""
-        return sum((totals.usage[side] for totals in self.tasks.values()), Usage())
+        return sum((totals.usage_of(side) for totals in self.tasks.values()), Usage())
 
 
 @dataclass
@@ -103,3 +136,26 @@ class RunTotals:
     """Seconds in which samples ran, those of earlier processes included."""
     earlier_s: float = 0.0
     """The part of `wall_s` that earlier processes spent."""
+    ranks: int = 1
+    """Number of processes (ranks) whose figures these are."""
+
+    def add_earlier(self, keys: Sequence[SampleKey], wall_s: Callable[[Collection[SampleKey]], float]) -> None:
+        """Add the wall time that earlier processes spent on these samples. `wall_s`: `Journal.wall_s`."""
+        earlier_s = wall_s(keys)
+        self.wall_s += earlier_s
+        self.earlier_s += earlier_s
+        if earlier_s:
+            for name in {task for task, _, _ in keys}:
+                self.meter.task(name).wall_s += wall_s([key for key in keys if key[0] == name])
+
+    @classmethod
+    def of_ranks(cls, ranks: Sequence["RunTotals"]) -> "RunTotals":
+        """Return the figures of a run from those of its ranks. The slowest rank decides each wall time."""
+        found = cls(
+            wall_s=max(one.wall_s for one in ranks),
+            earlier_s=max(one.earlier_s for one in ranks),
+            ranks=len(ranks),
+        )
+        for one in ranks:
+            found.meter.merge(one.meter)
+        return found

@@ -52,12 +52,12 @@ class Progress:
     """Index of the sample -> its outcome."""
 
     def __post_init__(self) -> None:
-        self._started_at = self._last_exit_at = time.perf_counter()
-        self._earlier_wall_s = self.totals.wall_s
+        self._counted_until = self._last_exit_at = time.perf_counter()
 
     async def report(self, index: int, outcome: Outcome) -> bool:
         """Record a finished sample. Returns whether the run may go on."""
         self.outcomes[index] = outcome
+        self.count_time(self.keys[index][0])
         if isinstance(outcome, SampleError):
             await self._add_error(index, outcome)
         else:
@@ -66,16 +66,21 @@ class Progress:
             self.bar.update()
         return self.totals.meter.failed() <= self.allowed_errors
 
-    def update_wall_time(self) -> None:
-        """Set the run's wall time to the seconds until now."""
-        self.totals.wall_s = self._earlier_wall_s + time.perf_counter() - self._started_at
+    def count_time(self, task: str) -> None:
+        """Add the seconds since the previous call, or since the beginning, to the wall times of the run and of a task.
+
+        Samples of several tasks run at the same time, so the time between two finished samples belongs to the task of
+        the second one.
+        """
+        now = time.perf_counter()
+        seconds, self._counted_until = now - self._counted_until, now
+        self.totals.wall_s += seconds
+        self.totals.meter.task(task).wall_s += seconds
 
     async def _add_trace(self, index: int, trace: Trace) -> None:
-        previous_exit_at = self._last_exit_at
-        self._last_exit_at = time.perf_counter()
-        self.update_wall_time()
+        seconds, self._last_exit_at = self._counted_until - self._last_exit_at, self._counted_until
         if self.journal is not None:
-            await self.journal.add_exit(self.keys[index], trace.exit, self._last_exit_at - previous_exit_at)
+            await self.journal.add_exit(self.keys[index], trace.exit, seconds)
         self.totals.meter.add(trace)
         self.bar.set_postfix(self.totals.meter.exits(), refresh=False)
 

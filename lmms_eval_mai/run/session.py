@@ -89,7 +89,6 @@ class Session:
             except MaiError as error:
                 self._add_failures_to_message(error)
                 raise
-        progress.update_wall_time()
         if self.totals.meter.failed() > self._allowed_errors():
             raise TooManyErrors(self._too_many_errors_text())
         return [progress.outcomes[index] for index in range(len(keys))]
@@ -151,9 +150,7 @@ class Session:
             identities = {side: engine.identity() for side, engine in self._engines.items()}
             current = fingerprint.of_run(self.config, identities, decoding)
             self._journal = Journal(self._journal_folder, current, decoding, rank, world_size)
-        earlier_s = self._journal.wall_s(keys)
-        self.totals.wall_s += earlier_s
-        self.totals.earlier_s += earlier_s
+        self.totals.add_earlier(keys, self._journal.wall_s)
         done = self._journal.done(keys)
         # Tell about samples that are done. About the calls of unfinished samples, tell once per journal.
         if done or (opened and self._journal.calls):

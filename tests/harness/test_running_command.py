@@ -9,11 +9,21 @@ from types import CodeType, SimpleNamespace
 from typing import Any
 
 import pytest
+from lmms_eval.loggers import EvaluationTracker
 from loguru import logger
 
-from lmms_eval_mai.harness import exit_codes
+from lmms_eval_mai.harness import exit_codes, figures_file
 from lmms_eval_mai.harness.model import MaiCascade
-from lmms_eval_mai.harness.running_command import Command, print_last, results_written, running_command
+from lmms_eval_mai.harness.running_command import Command, print_last, results_file, results_written, running_command
+
+
+@pytest.fixture
+def warnings() -> Iterator[list[str]]:
+    """The warnings that are logged during the test."""
+    found: list[str] = []
+    sink = logger.add(lambda message: found.append(message.record["message"]), level="WARNING")
+    yield found
+    logger.remove(sink)
 
 
 def source_of(module: str) -> str:
@@ -114,6 +124,51 @@ def test_results_are_written_when_a_new_results_file_is_in_the_output_folder(tmp
     assert written()
     only_printed = results_written(Command(None, 1, known=True))
     assert only_printed is not None and only_printed()
+
+
+def inside_evaluation(function: Callable[[], Any], **local_variables: Any) -> Any:
+    return inside_command(function, "lmms_eval/evaluator.py", "simple_evaluate", **local_variables)
+
+
+def test_name_of_the_results_file_is_that_of_the_running_evaluation(tmp_path: Path) -> None:
+    assert results_file() is None
+    tracker = EvaluationTracker(output_path=str(tmp_path))
+    tracker.general_config_tracker.model_name_sanitized = "a__b"
+    given = {"evaluation_tracker": tracker, "datetime_str": "20261122_10:00:00"}
+    found = inside_evaluation(results_file, **given)
+    tracker.save_results_aggregated({}, {}, given["datetime_str"])
+    assert [found] == list(tmp_path.rglob("*_results.json"))
+    assert inside_evaluation(results_file, **{**given, "evaluation_tracker": EvaluationTracker()}) is None
+    assert inside_evaluation(results_file, **{**given, "evaluation_tracker": None}) is None
+
+
+@pytest.mark.parametrize(
+    "local_variables",
+    [
+        {"evaluation_tracker": SimpleNamespace(folder="out"), "datetime_str": "1"},
+        {"evaluation_tracker": SimpleNamespace(output_path="out"), "datetime_str": "1"},
+        {"evaluation_tracker": EvaluationTracker(output_path="out")},
+    ],
+)
+def test_unknown_layout_of_the_evaluation_is_a_warning_and_no_error(
+    local_variables: dict[str, Any], warnings: list[str]
+) -> None:
+    assert inside_evaluation(results_file, **local_variables) is None
+    assert len(warnings) == 1 and "the figures of this run are not written" in warnings[0]
+
+
+def test_figures_that_cannot_be_written_are_a_warning_and_no_error(tmp_path: Path, warnings: list[str]) -> None:
+    results, file = tmp_path / "1_results.json", tmp_path / "1_mai_cascade.json"
+    figures_file.write_beside(results, {"mode": "cascade"})
+    figures_file.write_waiting()
+    assert not file.exists()  # no figures without results
+    results.touch()
+    file.mkdir()
+    figures_file.write_waiting()
+    assert warnings == [f"mai_cascade: the figures of the run cannot be written to {file} (Is a directory)."]
+    file.rmdir()
+    figures_file.write_waiting()
+    assert not file.exists()  # one attempt
 
 
 def test_table_is_printed_at_once_in_library_use(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,59 @@
+"""The figures of a run as plain data, ready for JSON: the same sums as in the final table, for each stage too."""
+
+import dataclasses
+from typing import Any, get_args
+
+from lmms_eval_mai.engines.base import Side, Stage
+from lmms_eval_mai.paper.sample import EXITS
+from lmms_eval_mai.redaction import without_password
+from lmms_eval_mai.run.config import Config
+from lmms_eval_mai.run.fingerprint import version
+from lmms_eval_mai.run.metering import RunTotals, TaskTotals, Usage
+
+FORMAT = 1
+"""Increase this number if a field is renamed, removed or counted in another way."""
+
+
+def figures(totals: RunTotals, config: Config) -> dict[str, Any]:
+    """Return the figures of a run. docs/output.md describes the fields."""
+    tasks = {name: _task(task, config) for name, task in sorted(totals.meter.tasks.items())}
+    return {
+        "format": FORMAT,
+        "version": version("lmms-eval-mai"),
+        "mode": config.mode,
+        "engines": {one.side: {"engine": one.engine, "model": without_password(one.model)} for one in config.engines()},
+        "ranks": totals.ranks,
+        "wall_s": _seconds(totals.wall_s),
+        "earlier_s": _seconds(totals.earlier_s),
+        "samples": sum(task.samples for task in totals.meter.tasks.values()),
+        "not_answered": totals.meter.failed(),
+        "errors": dict(totals.meter.failures.kinds.most_common()),
+        "tasks": tasks,
+    }
+
+
+def _task(totals: TaskTotals, config: Config) -> dict[str, Any]:
+    return {
+        "samples": totals.samples,
+        "not_answered": totals.failed,
+        "unreadable": totals.unreadable,
+        "wall_s": _seconds(totals.wall_s),
+        "exits": {exit: totals.exits[exit] for exit in EXITS[config.mode]},
+        **{engine.side: _engine(totals, engine.side) for engine in config.engines()},
+    }
+
+
+def _engine(totals: TaskTotals, side: Side) -> dict[str, Any]:
+    """Return the sums of one engine's calls, and the same sums for each stage that has calls."""
+    stages = {
+        stage: _usage(usage) for stage in get_args(Stage) if (usage := totals.usage.get((side, stage))) is not None
+    }
+    return {**_usage(totals.usage_of(side)), "stages": stages}
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    return {**dataclasses.asdict(usage), "call_seconds": _seconds(usage.call_seconds)}
+
+
+def _seconds(seconds: float) -> float:
+    return round(seconds, 6)

@@ -1,0 +1,122 @@
+"""The figures of a run are sums over all its calls, also if its samples are divided among ranks."""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, get_args
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lmms_eval_mai.engines.base import Call, CallKey, Side, Stage
+from lmms_eval_mai.errors import MissingAnswer, PromptTooLong, SampleError
+from lmms_eval_mai.paper.sample import EXITS, Trace
+from lmms_eval_mai.run.config import Config, parse
+from lmms_eval_mai.run.figures import figures
+from lmms_eval_mai.run.final_table import table
+from lmms_eval_mai.run.metering import RunTotals
+
+TASKS = ("pope_s", "mmmu_val_r")
+Outcome = tuple[str, Trace | SampleError]
+"""Task and result of a sample."""
+
+
+def config(**arguments: Any) -> Config:
+    return parse({"engine": "scripted", "small": "a.jsonl", "large": "b.jsonl", **arguments})
+
+
+@st.composite
+def outcomes(draw: st.DrawFn) -> Outcome:
+    task = draw(st.sampled_from(TASKS))
+    if draw(st.integers(0, 5)) == 0:
+        return task, draw(st.sampled_from([MissingAnswer("no answer."), PromptTooLong("too long.")]))
+    keys = draw(st.sets(st.tuples(st.sampled_from(get_args(Side)), st.sampled_from(get_args(Stage))), min_size=1))
+    count = st.integers(0, 5000)
+    calls = tuple(
+        # Quarters of a second, so that the order of an addition does not change the sum.
+        Call(CallKey(task, 0, 0, side, stage), "", "stop", draw(count), draw(count), draw(count), 0, 0, draw(count) / 4)
+        for side, stage in keys
+    )
+    return task, Trace(draw(st.sampled_from(EXITS["cascade"])), calls[0], calls, (), readable=draw(st.booleans()))
+
+
+def totals_of(some: Iterable[Outcome]) -> RunTotals:
+    found = RunTotals()
+    for number, (task, outcome) in enumerate(some):
+        if isinstance(outcome, Trace):
+            found.meter.add(outcome)
+        else:
+            found.meter.add_error((task, number, 0), outcome)
+    return found
+
+
+def sums(calls: Iterable[Call]) -> dict[str, float]:
+    found = {"calls": 0, "prompt_tokens": 0, "cached_tokens": 0, "output_tokens": 0, "call_seconds": 0.0}
+    for call in calls:
+        found["calls"] += 1
+        found["call_seconds"] += call.total_s
+        for name in ("prompt_tokens", "cached_tokens", "output_tokens"):
+            found[name] += getattr(call, name)
+    return found
+
+
+@settings(max_examples=60)
+@given(st.lists(outcomes(), max_size=12), st.integers(1, 3))
+def test_every_figure_is_the_sum_over_the_traces_of_all_ranks(some: list[Outcome], ranks: int) -> None:
+    found = figures(RunTotals.of_ranks([totals_of(some[rank::ranks]) for rank in range(ranks)]), config())
+    assert found["ranks"] == ranks
+    errors = Counter(type(outcome).__name__ for _, outcome in some if isinstance(outcome, SampleError))
+    assert (found["not_answered"], found["errors"]) == (errors.total(), dict(errors))
+    assert found["samples"] == len(some) - errors.total()
+    assert found["tasks"].keys() == {task for task, _ in some}
+    for task, one in found["tasks"].items():
+        traces = [outcome for name, outcome in some if name == task and isinstance(outcome, Trace)]
+        assert one["samples"] == len(traces)
+        assert one["not_answered"] == sum(name == task for name, _ in some) - len(traces)
+        assert one["unreadable"] == sum(not trace.readable for trace in traces)
+        assert one["exits"] == {exit: sum(trace.exit == exit for trace in traces) for exit in EXITS["cascade"]}
+        for side in get_args(Side):
+            calls = [call for trace in traces for call in trace.calls if call.key.side == side]
+            of_side = dict(one[side])
+            stages = of_side.pop("stages")
+            assert sums(calls).items() <= of_side.items()
+            assert stages.keys() == {call.key.stage for call in calls}
+            for stage, usage in stages.items():
+                assert sums(call for call in calls if call.key.stage == stage).items() <= usage.items()
+
+
+def test_slowest_rank_decides_the_wall_time_of_the_run_and_of_each_task() -> None:
+    ranks = []
+    for walls, earlier in (({"pope_s": 3.0, "mmmu_val_r": 1.0}, 0.5), ({"pope_s": 1.0, "mmmu_val_r": 2.5}, 2.0)):
+        one = RunTotals(wall_s=sum(walls.values()), earlier_s=earlier)
+        for task, wall_s in walls.items():
+            one.meter.task(task).wall_s = wall_s
+        ranks.append(one)
+    found = RunTotals.of_ranks(ranks)
+    assert (found.wall_s, found.earlier_s) == (4.0, 2.0)
+    assert {name: task.wall_s for name, task in found.meter.tasks.items()} == {"pope_s": 3.0, "mmmu_val_r": 2.5}
+    text = table(found, config())
+    assert "Wall time 4.0 s, 2.0 s of it before this start: mmmu_val_r 2.5 s, pope_s 3.0 s." in text
+    assert ", 2 ranks\n" in text
+
+
+def test_failures_of_all_ranks_are_grouped_by_cause() -> None:
+    ranks = []
+    for rank in range(3):
+        one = RunTotals()
+        for number in range(rank, 12, 3):
+            one.meter.add_error(("pope_s", number, 0), MissingAnswer(f"no answer to document {number}."))
+        ranks.append(one)
+    ranks[2].meter.add_error(("pope_s", 12, 0), PromptTooLong("too long."))
+    first, second = str(RunTotals.of_ranks(ranks).meter.failures).splitlines()
+    assert first.startswith(
+        "  MissingAnswer: no answer to document 0. 11 more with a similar message: pope_s document "
+    )
+    assert first.endswith(" and 1 more, named in the log above.") and second == "  PromptTooLong: too long."
+
+
+def test_password_in_an_address_is_not_in_the_figures_and_not_in_the_table() -> None:
+    address = "http://me:secret@host:8000/v1"
+    run = parse({"small": address, "large": "http://host:8001/v1"})
+    found, text = figures(RunTotals(), run), table(RunTotals(), run)
+    assert found["engines"]["small"] == {"engine": "openai", "model": "http://<redacted>@host:8000/v1"}
+    assert "http://<redacted>@host:8000/v1" in text and "secret" not in text
