@@ -63,6 +63,14 @@ def test_a_two_stage_task_verifies_the_second_stage_and_is_scored_on_the_final_a
     assert len(rounds) == 4 and rounds[-1] == traces[1]["calls"][1]["text"]
 
 
+def test_a_run_transfers_the_small_models_answer_if_the_user_keeps_it(evaluate: Any, write_script: Any) -> None:
+    scripts = pope_scripts(write_script, "pope_s")
+    results = evaluate(["pope_s"], {"limit": 3}, **scripts, transfer_answer="keep", log_prompts=True)
+    *_, thinking, transferred = counts(results, "pope_s")[2]["calls"]
+    assert thinking["text"].startswith("Thinking. [[")
+    assert f"According to previous thinking: {thinking['text']}\n" in str(transferred["prompt"][-1]["content"][-1])
+
+
 @pytest.mark.parametrize(
     ("mode", "task", "accuracy", "per_sample"),
     [

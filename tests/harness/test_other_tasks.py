@@ -138,7 +138,7 @@ def test_a_run_of_lmms_evals_tasks_is_scored_as_one_model_is_and_tells_about_the
             short = f"[[{written}]]" if doc_id == 3 and name == "pope" else written
             records += [record(name, doc_id, stage, short) for stage in ("short", "task")]
     script = write_script("both", records)
-    given = {"engine": "scripted", "small": script, "large": script}
+    given = {"engine": "scripted", "small": script, "large": script, "log_prompts": True}
     with logged() as messages:
         cascade = evaluate([*golds], **given)
     notices = [text for text in messages if "is not a task of lmms-eval-mai" in text]
@@ -151,5 +151,7 @@ def test_a_run_of_lmms_evals_tasks_is_scored_as_one_model_is_and_tells_about_the
         assert {trace["exit"] for trace in counts(cascade, name)} == {"agree_short"}
         responses = [{one["doc_id"]: one["resps"] for one in run["samples"][name]} for run in (cascade, large)]
         assert responses[0] == responses[1]
+        prompts = [[trace["calls"][-1]["prompt"] for trace in counts(run, name)] for run in (cascade, large)]
+        assert prompts[0] == prompts[1] and len(prompts[0]) == 12
     assert cascade["results"]["pope"] == large["results"]["pope"]
     assert cascade["results"]["pope"]["pope_accuracy,none"] == 11 / 12
