@@ -32,7 +32,8 @@ def gold_texts(name: str, doc: Doc, *texts: str) -> list[str]:
     if name == "pope":
         return ["yes", "no"]
     if BENCHMARKS[name].kind(doc) == "letter":
-        return list("ABCDEF" if "\nE. " in doc.get("question", "") else "ABCD")
+        letters = "ABCDEF" if "\nE. " in doc.get("question", "") else "ABCD"
+        return [letter for letter in letters if doc.get(letter) != "nan"]
     golds = [*(extract_answer(text) for text in texts), *ATOMS]
     # RealWorldQA's scorer compares letters if the gold is one, which the gold of an open question is not.
     letters = "ABCD" if name == "realworldqa" else ""
