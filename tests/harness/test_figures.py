@@ -18,17 +18,23 @@ Record = dict[str, Any]
 
 @pytest.fixture
 def scripts(write_script: Any) -> dict[str, str]:
-    """Scripts for pope_s and pope_r_s2. In pope_s, every repeat of document 3 fails."""
-    texts = {"small": "", "large": ""}
+    """Scripts for pope_s and pope_r_s2. In pope_s, document 3 fails and the final answer to document 5 cannot be
+    read."""
+    records: dict[str, list[Record]] = {"small": [], "large": []}
     for task in ("pope_s", "pope_r_s2"):
         arguments = pope_scripts(write_script, task, two_stage=task.endswith("s2"))
-        for side in texts:
-            texts[side] += Path(arguments[side]).read_text()
-    records = [json.loads(line) for line in texts["small"].splitlines()]
-    records[[(one["task"], one["doc_id"]) for one in records].index(("pope_s", 3))]["fault"] = "error"
-    Path(arguments["small"]).write_text("\n".join(map(json.dumps, records)))
-    Path(arguments["large"]).write_text(texts["large"])
-    return {**arguments, "max_errors": "10"}
+        for side, found in records.items():
+            found += map(json.loads, Path(arguments[side]).read_text().splitlines())
+
+    def change(side: str, doc_id: int, stage: str, **fields: str) -> None:
+        names = [(one["task"], one["doc_id"], one["stage"]) for one in records[side]]
+        records[side][names.index(("pope_s", doc_id, stage))] |= fields
+
+    change("small", 3, "short", fault="error")
+    change("large", 5, "transfer", text="[[perhaps]]")
+    return {"engine": "scripted", "max_errors": "10"} | {
+        side: str(write_script(side, found)) for side, found in records.items()
+    }
 
 
 def traces_of(samples: list[Record]) -> Iterator[Record]:
@@ -49,6 +55,7 @@ def check(figures: Record, samples: dict[str, list[Record]]) -> None:
     for task, found in figures["tasks"].items():
         traces = list(traces_of(samples[task]))
         assert found["samples"] == len(traces)
+        assert found["unreadable"] == sum(not trace["readable"] for trace in traces)
         assert {exit: count for exit, count in found["exits"].items() if count} == Counter(t["exit"] for t in traces)
         for side in figures["engines"]:
             calls = [call for trace in traces for call in trace["calls"] if call["side"] == side]
@@ -97,6 +104,7 @@ def test_figures_of_the_model_object_are_sums_over_the_traces_of_all_tasks_and_r
     assert figures == json.loads(json.dumps(figures))
     check(figures, results["samples"])
     assert figures["tasks"]["pope_s"]["samples"] == 3 * 11 and figures["tasks"]["pope_r_s2"]["samples"] == 3 * 12
+    assert figures["tasks"]["pope_s"]["unreadable"] == 3
     assert figures["not_answered"] == figures["tasks"]["pope_s"]["not_answered"] == 3
     assert figures["engines"]["small"] == {"engine": "scripted", "model": scripts["small"]}
     assert f"Wall time {figures['wall_s']:.1f} s: pope_r_s2 " in capsys.readouterr().out
