@@ -5,13 +5,14 @@ import: they find the model and the tasks through an entry point (`plugin.py`).
 
 The public API is `__all__`:
 
+- `Cascade`: two models that answer questions about images of one's own, without lmms-eval's tasks
 - `MaiCascade`: the model, for lmms-eval's `simple_evaluate(model=MaiCascade(small=..., large=...), ...)`
 - `Config`: all model arguments with their defaults; `parse`: reads and checks arguments, and returns a `Config`
 - `task_dir`: returns the folder of the task files, for `TaskManager(include_path=...)`
 - the errors of `lmms_eval_mai.errors`
 
-`MaiCascade`, `Config` and `parse` are imported when they are first used. The import of this package imports nothing
-heavy, because it runs at every start of lmms-eval.
+`Cascade`, `MaiCascade`, `Config` and `parse` are imported when they are first used. The import of this package imports
+nothing heavy, because it runs at every start of lmms-eval.
 """
 
 import importlib
@@ -36,6 +37,7 @@ from lmms_eval_mai.plugin import install, task_dir
 
 if TYPE_CHECKING:
     from lmms_eval_mai.harness.model import MaiCascade
+    from lmms_eval_mai.run.ask import Cascade
     from lmms_eval_mai.run.config import Config, parse
 
 __version__ = "0.1.0"
@@ -43,6 +45,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ArgumentError",
     "CallTimeout",
+    "Cascade",
     "Config",
     "EngineCrashed",
     "EngineCrashedByCall",
@@ -62,6 +65,7 @@ __all__ = [
 ]
 
 _IMPORTED_WHEN_USED = {
+    "Cascade": "lmms_eval_mai.run.ask",
     "Config": "lmms_eval_mai.run.config",
     "MaiCascade": "lmms_eval_mai.harness.model",
     "parse": "lmms_eval_mai.run.config",

@@ -4,14 +4,14 @@
 """
 
 import contextlib
-import hashlib
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import PIL.Image
 
-from lmms_eval_mai.engines.base import ContentPart, Image, Message
+from lmms_eval_mai.engines.base import ContentPart, Message
+from lmms_eval_mai.engines.images import to_image
 from lmms_eval_mai.errors import ArgumentError, MaiError, SampleError, UnreadableImage
 from lmms_eval_mai.harness.other_tasks import format_sentence, has_text, question_of
 from lmms_eval_mai.paper.agreement import Benchmark
@@ -174,7 +174,4 @@ def _content_part(part: Mapping[str, Any], where: str) -> ContentPart:
             f"{where}: its image has a side of 0 pixels ({image.width} x {image.height}). Repair the dataset, "
             f"{_OR_ALLOW_FAILURES}."
         )
-    pixels = image if image.mode == "RGB" else image.convert("RGB")
-    digest = hashlib.blake2b(f"{pixels.width}x{pixels.height}".encode(), digest_size=16)
-    digest.update(pixels.tobytes())
-    return Image(pixels, digest.hexdigest())
+    return to_image(image)

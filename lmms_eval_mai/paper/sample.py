@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lmms_eval_mai.engines.base import Call, ContentPart, Image, Message, Sampling, Stage
-from lmms_eval_mai.paper.agreement import Benchmark, Doc, Verification
+from lmms_eval_mai.paper.agreement import Benchmark, Doc, Verification, extract_answer
 from lmms_eval_mai.paper.prompts import Kind, Variant
 
 Exit = Literal["agree_short", "agree_think", "transfer", "small", "large"]
@@ -66,6 +66,11 @@ class Trace:
     final answer is not empty."""
     prompts: tuple[LoggedPrompt, ...] = ()
     """The prompt of each call, with `log_prompts=true`; else empty."""
+
+    @property
+    def text(self) -> str:
+        """Return the final answer, without its brackets and without reasoning."""
+        return extract_answer(self.answer.text)
 
 
 def logged_prompt(messages: Sequence[Message]) -> LoggedPrompt:

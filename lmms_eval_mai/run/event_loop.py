@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 R = TypeVar("R")
@@ -38,6 +39,10 @@ class LoopThread:
             future.cancel()
             ended.wait(timeout=10)
             raise
+
+    def submit(self, coroutine: Coroutine[Any, Any, R]) -> "Future[R]":
+        """Start the coroutine and return its future. To cancel the future cancels the coroutine."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def close(self) -> None:
         """Cancel the tasks that are left, and end the thread."""

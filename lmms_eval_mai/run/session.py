@@ -9,13 +9,14 @@ import asyncio
 import contextlib
 import gc
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 from loguru import logger
 
 from lmms_eval_mai.engines.base import SIDES
-from lmms_eval_mai.errors import MaiError, SampleError, TooManyErrors
+from lmms_eval_mai.errors import EngineCrashed, MaiError, SampleError, TooManyErrors
 from lmms_eval_mai.paper.cascade import MODES
 from lmms_eval_mai.paper.sample import Sample, Trace
 from lmms_eval_mai.paper.sample_run import Pair
@@ -47,6 +48,10 @@ class Session:
         self.totals = RunTotals()
         self._engines = build_engines(config, lambda: self._journal)
         self._running: set[str] = set()
+        self._slots: asyncio.Semaphore | None = None
+        """Limits the open samples of `submit`."""
+        self._submitted: set[asyncio.Task[Any]] = set()
+        """The samples of `submit` that are not finished."""
         self._loop: LoopThread | None = None
         self._journal: Journal | None = None
         self._all_keys: set[SampleKey] = set()
@@ -67,24 +72,14 @@ class Session:
         """
         if not keys:
             return []
-        # The model that an endpoint serves is part of the fingerprint, and only the running endpoint knows it.
-        self._run_on_loop(self._start([engine.side for engine in self.config.engines() if engine.engine == "openai"]))
-        done = self._open_journal(keys, decoding, rank, world_size)
+        done = self.start(decoding, keys, rank, world_size)
         self._all_keys.update(keys)
         self._ranks = world_size
-        self._run_on_loop(self._start(list(self._engines)))
-
-        pair = self._pair()
-        mode = MODES[self.config.mode]
-
-        async def run_one(sample: Sample) -> Trace:
-            return await _convert_unexpected_error(sample, mode(sample, pair))
-
         with gc_frozen(), progress_bar(len(keys), shown=rank == 0, done=len(done)) as bar:
             progress = Progress(keys, self.totals, self._journal, self._allowed_errors(), bar, done)
             try:
                 self._run_on_loop(
-                    run_samples(len(keys), open_sample, run_one, progress.report, self._max_open_samples())
+                    run_samples(len(keys), open_sample, self._run_one, progress.report, self._max_open_samples())
                 )
             except MaiError as error:
                 self._add_failures_to_message(error)
@@ -92,6 +87,28 @@ class Session:
         if self.totals.meter.failed() > self._allowed_errors():
             raise TooManyErrors(self._too_many_errors_text())
         return [progress.outcomes[index] for index in range(len(keys))]
+
+    def start(
+        self, decoding: Mapping[str, Any], keys: Sequence[SampleKey] = (), rank: int = 0, world_size: int = 1
+    ) -> set[SampleKey]:
+        """Start the engines and open the journal, if they are not started and open. Returns those samples that earlier
+        processes finished. The arguments and the errors are those of `run_samples`."""
+        # The model that an endpoint serves is part of the fingerprint, and only the running endpoint knows it.
+        self._run_on_loop(self._start([engine.side for engine in self.config.engines() if engine.engine == "openai"]))
+        done = self._open_journal(keys, decoding, rank, world_size)
+        self._run_on_loop(self._start(list(self._engines)))
+        self._slots = self._slots or asyncio.Semaphore(self._max_open_samples())
+        return done
+
+    def submit(self, open_sample: Callable[[], Sample]) -> "Future[Trace]":
+        """Run one more sample, beside all others. `max_open_samples` limits how many are open; the others wait.
+
+        `open_sample` is called in a thread. The future raises its errors and those of the engines. It may be cancelled.
+        Raises `EngineCrashed` if the engines are not running (`start`).
+        """
+        if self._loop is None or self._slots is None:
+            raise EngineCrashed("The engines are not running. Start them first.")
+        return self._loop.submit(self._open_and_run(open_sample, self._slots))
 
     def resume_hint(self) -> str:
         """Return how to resume a run that stopped, or an empty text if there is nothing to resume."""
@@ -106,6 +123,7 @@ class Session:
         """Stop the engines and close the journal. Its file stays."""
         loop, self._loop = self._loop, None
         self._running.clear()
+        self._slots = None
         if loop is not None:
             try:
                 loop.run(self._close_all())
@@ -122,6 +140,19 @@ class Session:
             self._journal.complete(self._all_keys if self._ranks == 1 else None, results_written)
             self._journal = None
         self._all_keys = set()
+
+    async def _open_and_run(self, open_sample: Callable[[], Sample], slots: asyncio.Semaphore) -> Trace:
+        task = asyncio.current_task()
+        assert task is not None
+        self._submitted.add(task)
+        try:
+            async with slots:
+                return await self._run_one(await asyncio.to_thread(open_sample))
+        finally:
+            self._submitted.discard(task)
+
+    async def _run_one(self, sample: Sample) -> Trace:
+        return await _convert_unexpected_error(sample, MODES[self.config.mode](sample, self._pair()))
 
     def _pair(self) -> Pair:
         """Return the pair. In the modes `small` and `large` there is one engine. It is put into both fields of the
@@ -197,6 +228,10 @@ class Session:
         self._running.update(new)
 
     async def _close_all(self) -> None:
+        submitted = list(self._submitted)
+        for task in submitted:  # an engine that is closed during a call would be restarted
+            task.cancel()
+        await asyncio.gather(*submitted, return_exceptions=True)
         if self._journal is not None and not self._journal.closed:
             await self._journal.flush()
         closing = (engine.close() for engine in self._engines.values())

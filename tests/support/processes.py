@@ -8,6 +8,7 @@ import json
 import os
 import random
 import resource
+import runpy
 import signal
 import sys
 import time
@@ -124,6 +125,21 @@ def _evaluate(
     part = output.with_suffix(".part")
     part.write_text(json.dumps(found))
     part.rename(output)
+
+
+def start_script(script: Path, log: Path) -> BaseProcess:
+    """Start a Python script in its folder. It may start vLLM engines."""
+    preload(engines=True)
+    process = SERVER.Process(target=_script, args=(script, log))
+    process.start()
+    return process
+
+
+def _script(script: Path, log: Path) -> None:
+    lead_a_session(log)
+    os.chdir(script.parent)
+    serve_own_cores()
+    runpy.run_path(str(script), run_name="__main__")
 
 
 class Command:

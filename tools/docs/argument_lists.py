@@ -24,8 +24,6 @@ SHORT = (
     "max_open_samples",
     "max_new_tokens",
     "max_errors",
-    "call_timeout",
-    "engine_restarts",
     "journal",
 )
 """The arguments of a run that README.md lists."""

@@ -1,0 +1,214 @@
+"""The Python API: questions about images of one's own, without lmms-eval's tasks.
+
+A question gets the prompts of the `_s` tasks: both models answer directly, and the small model thinks if they disagree.
+`Cascade` runs each question as one sample of a `Session`, whose engines are on an event loop in a thread of its own. So
+the API works in scripts, in asynchronous programs and in notebooks, where an event loop already runs.
+"""
+
+import asyncio
+import hashlib
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import PIL.Image
+import PIL.ImageOps
+
+from lmms_eval_mai.engines.base import Image, Message, Sampling, Stage
+from lmms_eval_mai.engines.images import to_image
+from lmms_eval_mai.errors import ArgumentError, EngineCrashed, UnreadableImage
+from lmms_eval_mai.paper.benchmarks import GENERIC
+from lmms_eval_mai.paper.sample import Sample, Trace
+from lmms_eval_mai.run.config import parse
+from lmms_eval_mai.run.decoding import sampling
+from lmms_eval_mai.run.session import Session
+
+TASK = "ask"
+"""Name of the task in messages, traces and journals."""
+
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+OneImage = PIL.Image.Image | str | Path
+"""A decoded image, or the path of an image file."""
+
+Images = OneImage | list[OneImage] | tuple[OneImage, ...] | None
+"""The images of a question."""
+
+
+class Cascade:
+    """Two models that answer questions about images, as the paper's cascade or in another mode.
+
+        async with Cascade(pair="demo") as mai:
+            trace = await mai.ask("image.png", "What colour is the circle?", options=["red", "blue"])
+        print(trace.text, trace.exit)
+
+    The engines start at the beginning of the block and stop at its end. `with` is the same for code that is not
+    asynchronous, with `ask_blocking`. `start` and `close` do the same without a block.
+    """
+
+    def __init__(self, *, gen_kwargs: Mapping[str, Any] | None = None, **arguments: Any) -> None:
+        """Read the arguments and check that the engines can run on this machine.
+
+        `arguments`: those of `--model_args`, for example `pair`, `small`, `large`, `mode`. There is no journal, unless
+        `journal` is True or a folder. `gen_kwargs`: decoding arguments, as in `--gen_kwargs`. Raises `ArgumentError`,
+        `EngineUnavailable`, `EngineStartError` or `JournalError`.
+        """
+        self.config = parse({"journal": "off", **arguments})
+        self._decoding = dict(gen_kwargs or {})
+        self._sampling = sampling(self._decoding, self.config, own_task=True)
+        self._session = Session(self.config)
+        self._numbers = itertools.count()
+
+    def start(self) -> None:
+        """Start the engines and wait until they are ready. Has no effect if they are running. Raises `EngineStartError`
+        or `JournalError`; no engine is left running then."""
+        try:
+            self._session.start({TASK: self._decoding})
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Stop the engines. Questions that are not answered yet are cancelled."""
+        self._session.stop()
+
+    def submit(self, image: Images, question: str, options: Sequence[str] | None = None) -> "Future[Trace]":
+        """Ask a question and return a future with its trace at once.
+
+        `image`: an image, the path of an image file, several of them, or None. `options`: the texts of the answers to
+        choose from; the answer is then a letter, A for the first of them. `max_open_samples` limits how many questions
+        are answered at the same time; the others wait.
+
+        Raises `ArgumentError`, or `EngineCrashed` if the engines are not running. The future raises a `SampleError` if
+        this question cannot be answered, for example `UnreadableImage`, and `EngineCrashed` if an engine cannot be
+        restarted. To cancel the future cancels the question.
+        """
+        images = _images(image)
+        text = _text(question, options)
+        number = next(self._numbers)
+
+        def open_sample() -> Sample:
+            opened = tuple(open_image(one) for one in images)
+            # A journal finds the answer to the same question again, so its number must not depend on the order.
+            doc_id = number if self.config.journal == "off" else _number_of(opened, text)
+            sample = _sample(doc_id, opened, text, question, options, self._sampling)
+            # The first call imports lmms-eval's parser, which takes seconds. Do not do this on the event loop.
+            sample.benchmark.parse("", sample.doc)
+            return sample
+
+        try:
+            return self._session.submit(open_sample)
+        except EngineCrashed:
+            raise EngineCrashed(
+                "The engines of this Cascade are not running: ask inside `async with Cascade(...)` or `with "
+                "Cascade(...)`, or call start() first."
+            ) from None
+
+    async def ask(self, image: Images, question: str, options: Sequence[str] | None = None) -> Trace:
+        """Ask a question and return its trace. `trace.text` is the answer. The arguments and the errors are those of
+        `submit`. Any number of questions may be asked at the same time, for example with `asyncio.gather`."""
+        return await asyncio.wrap_future(self.submit(image, question, options))
+
+    def ask_blocking(self, image: Images, question: str, options: Sequence[str] | None = None) -> Trace:
+        """Ask a question, wait for its answer and return its trace. The arguments and the errors are those of
+        `submit`."""
+        future = self.submit(image, question, options)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # after Ctrl-C
+            raise
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        starting = asyncio.ensure_future(asyncio.to_thread(self.start))
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await asyncio.to_thread(self.close)  # ends the start
+            await asyncio.wait([starting])
+            await asyncio.to_thread(self.close)  # if the start has ended just before
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.close)
+
+
+def _images(given: Images) -> list[OneImage]:
+    """Return the images of a question as a list. Raises `ArgumentError`."""
+    images = [] if given is None else [*given] if isinstance(given, list | tuple) else [given]
+    for image in images:
+        if not isinstance(image, PIL.Image.Image | str | Path):
+            raise ArgumentError(
+                f"An object of type {type(image).__name__} is not an image: give a PIL image, the path of an image "
+                "file, a list of them, or None."
+            )
+    return images
+
+
+def _text(question: str, options: Sequence[str] | None) -> str:
+    """Return the question and its options, each on its own line. Raises `ArgumentError`."""
+    if not isinstance(question, str) or not question.strip():
+        raise ArgumentError(f"The question {question!r} is not a text, or it is empty.")
+    if options is None:
+        return f"{question}\n"
+    if isinstance(options, str) or not isinstance(options, Iterable) or not all(isinstance(o, str) for o in options):
+        raise ArgumentError(f"options={options!r} is invalid: expected a list of texts.")
+    if not 2 <= len(options) <= len(LETTERS):
+        raise ArgumentError(f"options has {len(options)} texts: expected 2 to {len(LETTERS)}, or None.")
+    return "\n".join([question, *(f"{letter}. {text}" for letter, text in zip(LETTERS, options, strict=False)), ""])
+
+
+def open_image(source: OneImage) -> Image:
+    """Decode an image, turned upright if its EXIF data tell how. Raises `UnreadableImage`."""
+    shown = f"The image {source}" if isinstance(source, str | Path) else "The image"
+    try:
+        image = source if isinstance(source, PIL.Image.Image) else PIL.Image.open(Path(source).expanduser())
+        return to_image(PIL.ImageOps.exif_transpose(image))
+    except FileNotFoundError:
+        raise UnreadableImage(f"{shown} does not exist. An image of the web must be downloaded first.") from None
+    except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:  # Pillow raises all of these
+        raise UnreadableImage(f"{shown} cannot be read ({error}). Give an image that Pillow can open.") from error
+
+
+def _number_of(images: Sequence[Image], text: str) -> int:
+    """Return a number that the same images and the same text have in every process."""
+    parts = "\0".join([*(image.uuid for image in images), text])
+    return int.from_bytes(hashlib.blake2b(parts.encode("utf-8", "surrogatepass"), digest_size=4).digest())
+
+
+def _sample(
+    doc_id: int,
+    images: tuple[Image, ...],
+    text: str,
+    question: str,
+    options: Sequence[str] | None,
+    decoding: Mapping[Stage, Sampling],
+) -> Sample:
+    doc = {"question": question, "options": list(options or [])}
+    return Sample(
+        task=TASK,
+        doc_id=doc_id,
+        repeat=0,
+        question=(Message("user", (*images, text)),),
+        doc=doc,
+        benchmark=GENERIC,
+        kind=GENERIC.kind(doc),
+        variant="S",
+        two_stage=False,
+        sampling=decoding,
+    )

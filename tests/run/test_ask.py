@@ -1,0 +1,280 @@
+"""The Python API `Cascade`, with scripted answers."""
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from lmms_eval_mai import ArgumentError, Cascade, EngineCrashed, EngineStartError, MissingAnswer, UnreadableImage
+from lmms_eval_mai.paper.prompts import instruction
+from lmms_eval_mai.run.ask import open_image
+
+QUESTION = "Is there a dog in the image?"
+EXITS = ("agree_short", "agree_think", "transfer")
+Records = list[dict[str, Any]]
+
+
+def records(count: int, first: int = 0) -> tuple[Records, Records]:
+    """Return the answers of both models to questions `first`, `first + 1` ...; question i has exit EXITS[i % 3]."""
+    small, large = [], []
+    for number in range(first, first + count):
+        exit = EXITS[number % 3]
+        own = {"task": "ask", "doc_id": number, "output_tokens": 5}
+        small.append({**own, "stage": "short", "text": "[[Yes]]" if exit == "agree_short" else "[[No]]"})
+        small.append({**own, "stage": "think", "text": f"A tail. [[{'yes' if exit == 'agree_think' else 'no'}]]"})
+        large.append({**own, "stage": "short", "text": "[[Yes]]"})
+        large.append({**own, "stage": "transfer", "text": f"It is {number}. [[Maybe]]"})
+    return small, large
+
+
+@pytest.fixture
+def scripts(write_script: Callable[[str, Iterable[Any]], Path]) -> dict[str, Any]:
+    small, large = records(12)
+    return {
+        "engine": "scripted",
+        "small": str(write_script("small", small)),
+        "large": str(write_script("large", large)),
+    }
+
+
+@pytest.fixture
+def image() -> Image.Image:
+    return Image.new("RGB", (64, 48), "red")
+
+
+def check(number: int, trace: Any) -> None:
+    assert trace.exit == EXITS[number % 3]
+    assert trace.text == ("Maybe" if trace.exit == "transfer" else "Yes")
+    stages = [f"{call.key.side} {call.key.stage}" for call in trace.calls]
+    assert stages == ["small short", "large short", "small think", "large transfer"][: 2 + number % 3]
+
+
+def test_questions_are_awaited_one_by_one_and_many_at_once(scripts: dict[str, Any], image: Image.Image) -> None:
+    async def ask() -> None:
+        async with Cascade(**scripts, max_open_samples=3) as mai:
+            check(0, await mai.ask(image, QUESTION))
+            traces = await asyncio.gather(*(mai.ask(image, QUESTION) for _ in range(11)))
+        for number, trace in enumerate(traces, start=1):
+            check(number, trace)
+
+    asyncio.run(ask())
+
+
+def test_blocking_form_answers_also_while_an_event_loop_runs_in_the_thread(
+    scripts: dict[str, Any], image: Image.Image
+) -> None:
+    def ask() -> None:
+        with Cascade(**scripts) as mai:
+            check(0, mai.ask_blocking(image, QUESTION))
+            for number, future in enumerate([mai.submit(image, QUESTION) for _ in range(11)], start=1):
+                check(number, future.result())
+
+    async def as_in_a_notebook() -> None:
+        ask()
+
+    ask()
+    asyncio.run(as_in_a_notebook())
+
+
+def test_thousand_questions_at_once_are_each_answered_with_their_own_trace(write_script: Any, tmp_path: Path) -> None:
+    small, large = records(1000)
+    path = tmp_path / "image.png"
+    Image.new("RGB", (8, 8)).save(path)
+
+    async def ask() -> list[Any]:
+        given = {"small": write_script("small", small), "large": write_script("large", large), "max_open_samples": 20}
+        async with Cascade(engine="scripted", **given) as mai:
+            return await asyncio.gather(*(mai.ask(path, QUESTION) for _ in range(1000)))
+
+    for number, trace in enumerate(asyncio.run(ask())):
+        check(number, trace)
+
+
+def test_prompt_has_the_images_then_the_question_then_its_options_then_the_instruction(
+    write_script: Any, tmp_path: Path
+) -> None:
+    large = [{"task": "ask", "doc_id": number, "stage": "short", "text": "[[B]]"} for number in range(3)]
+    script = write_script("large", large)
+    one, two = Image.new("RGBA", (20, 10)), tmp_path / "two.png"
+    Image.new("L", (30, 10)).save(two)
+    with Cascade(engine="scripted", mode="large", large=script, log_prompts=True) as mai:
+        questions = [([one, two], "Which?", ["red", "blue"]), (None, "Which?", None), (str(two), "Which?", None)]
+        found = [mai.ask_blocking(*question).prompts[0] for question in questions]
+    letter, word = instruction("S", "letter"), instruction("S", "word")
+    assert found == [
+        ({"role": "user", "content": ["<image 20x10>", "<image 30x10>", "Which?\nA. red\nB. blue\n", letter]},),
+        ({"role": "user", "content": ["Which?\n", word]},),
+        ({"role": "user", "content": ["<image 30x10>", "Which?\n", word]},),
+    ]
+
+
+def test_options_make_the_answer_a_letter(write_script: Any) -> None:
+    small = [{"task": "ask", "doc_id": 0, "stage": "short", "text": "[[B]]"}]
+    large = [{"task": "ask", "doc_id": 0, "stage": "short", "text": "[[B. blue]]"}]
+    given = {"small": write_script("small", small), "large": write_script("large", large)}
+    with Cascade(engine="scripted", **given) as mai:
+        trace = mai.ask_blocking(None, "Which colour?", options=("red", "blue"))
+    assert trace.exit == "agree_short"
+    assert (trace.verifications[0].small, trace.verifications[0].large) == ("B", "B")
+
+
+def test_error_of_one_question_fails_only_that_question(
+    scripts: dict[str, Any], image: Image.Image, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"\x89PNG no image")
+
+    async def ask() -> list[Any]:
+        async with Cascade(**scripts) as mai:
+            given = [image, tmp_path / "missing.png", broken, *[image] * 10]
+            return await asyncio.gather(*(mai.ask(one, QUESTION) for one in given), return_exceptions=True)
+
+    first, missing, unreadable, *others, unknown = asyncio.run(ask())
+    check(0, first)
+    assert isinstance(missing, UnreadableImage) and "missing.png does not exist" in str(missing)
+    assert isinstance(unreadable, UnreadableImage) and "broken.png cannot be read" in str(unreadable)
+    for number, trace in enumerate(others, start=3):
+        check(number, trace)
+    assert isinstance(unknown, MissingAnswer) and "ask document 12" in str(unknown)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((3, QUESTION), "An object of type int is not an image: give a PIL image, the path"),
+        (([None], QUESTION), "An object of type NoneType is not an image"),
+        ((None, " "), "The question ' ' is not a text, or it is empty"),
+        ((None, QUESTION, "red"), "options='red' is invalid: expected a list of texts"),
+        ((None, QUESTION, ["red"]), "options has 1 texts: expected 2 to 26, or None"),
+        ((None, QUESTION, [1, 2]), "expected a list of texts"),
+    ],
+)
+def test_wrong_question_is_refused_at_once(scripts: dict[str, Any], arguments: Any, message: str) -> None:
+    with Cascade(**scripts) as mai, pytest.raises(ArgumentError, match=re.escape(message)):
+        mai.submit(*arguments)
+
+
+def test_wrong_argument_is_refused_before_the_engines_start(scripts: dict[str, Any]) -> None:
+    with pytest.raises(ArgumentError, match="temprature"):
+        Cascade(**scripts, gen_kwargs={"temprature": 1})
+    with pytest.raises(ArgumentError, match="'max_open_sample'"):
+        Cascade(**scripts, max_open_sample=3)
+
+
+def test_engines_that_are_not_running_answer_nothing_until_they_are_started(
+    scripts: dict[str, Any], image: Image.Image
+) -> None:
+    mai = Cascade(**scripts)
+    with pytest.raises(EngineCrashed, match=r"engines of this Cascade are not running: ask inside .* or call start"):
+        asyncio.run(mai.ask(image, QUESTION))
+    for _ in range(2):  # it can be started again
+        mai.start()
+        mai.start()
+        assert mai.ask_blocking(image, QUESTION).text
+        mai.close()
+        mai.close()
+        with pytest.raises(EngineCrashed, match="are not running"):
+            mai.ask_blocking(image, QUESTION)
+
+
+def test_failed_start_raises_its_error_in_both_forms(tmp_path: Path) -> None:
+    closed = {"small": "http://127.0.0.1:9/v1", "large": "http://127.0.0.1:9/v1", "retry_for": 0.1}
+
+    async def enter() -> None:
+        async with Cascade(**closed):
+            raise AssertionError
+
+    with pytest.raises(EngineStartError, match=r"127\.0\.0\.1:9"):
+        asyncio.run(enter())
+    with pytest.raises(EngineStartError, match=r"127\.0\.0\.1:9"):
+        Cascade(**closed).start()
+
+
+def test_cancelled_start_of_the_async_form_ends_and_leaves_nothing_running() -> None:
+    waiting = {"small": "http://127.0.0.1:9/v1", "large": "http://127.0.0.1:9/v1", "retry_for": 60}
+    mai = Cascade(**waiting)
+
+    async def enter() -> None:
+        async with asyncio.timeout(0.3), mai:
+            raise AssertionError
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(enter())
+    with pytest.raises(EngineCrashed, match="are not running"):
+        mai.submit(None, QUESTION)
+
+
+def test_questions_that_wait_are_cancelled_when_the_engines_stop(write_script: Any) -> None:
+    hanging = [{"task": "ask", "doc_id": n, "stage": "short", "text": "", "fault": "hang"} for n in range(6)]
+    script = write_script("large", hanging)
+    with Cascade(engine="scripted", mode="large", large=script, max_open_samples=2) as mai:
+        futures = [mai.submit(None, QUESTION) for _ in range(6)]
+        futures[0].cancel()
+    assert all(future.cancelled() for future in futures)
+
+
+def test_cancelled_question_leaves_its_place_to_the_next_one(write_script: Any) -> None:
+    large = [
+        {"task": "ask", "doc_id": 0, "stage": "short", "text": "", "fault": "hang"},
+        {"task": "ask", "doc_id": 1, "stage": "short", "text": "[[yes]]"},
+    ]
+
+    async def ask() -> str:
+        given = {"mode": "large", "large": write_script("large", large), "max_open_samples": 1}
+        async with Cascade(engine="scripted", **given) as mai:
+            first = asyncio.ensure_future(mai.ask(None, QUESTION))
+            await asyncio.sleep(0.05)
+            first.cancel()
+            return str((await mai.ask(None, QUESTION)).text)
+
+    assert asyncio.run(ask()) == "yes"
+
+
+def test_journal_answers_the_same_question_in_a_later_process(
+    write_script: Any, image: Image.Image, tmp_path: Path
+) -> None:
+    def cascade(numbers: list[int]) -> Cascade:
+        large = [{"task": "ask", "doc_id": n, "stage": "short", "text": "[[yes]]"} for n in numbers]
+        # The file's name is in the fingerprint of the journal, its answers too: they are the same in all processes.
+        return Cascade(engine="scripted", mode="large", large=write_script("large", large), journal=tmp_path / "j")
+
+    with cascade([]) as mai, pytest.raises(MissingAnswer) as missing:
+        mai.ask_blocking(image, QUESTION)
+    found = re.search(r"doc_id (\d+)", str(missing.value))
+    assert found is not None
+    with cascade([int(found[1])]) as mai:
+        first = mai.ask_blocking(image, QUESTION)
+        with pytest.raises(MissingAnswer):
+            mai.ask_blocking(image.resize((10, 10)), QUESTION)
+    (journal,) = (tmp_path / "j").glob("*.jsonl")
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    assert [record["call"]["text"] for record in lines[1:]] == ["[[yes]]"]
+    changed = journal.read_text().replace("[[yes]]", "[[from the journal]]")
+    journal.write_text(changed)
+    with cascade([int(found[1])]) as mai:
+        again = mai.ask_blocking(image, QUESTION)
+    assert (first.text, again.text) == ("yes", "from the journal")
+
+
+def test_image_is_turned_upright_by_its_exif_data(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turned by 90 degrees
+    Image.new("RGB", (40, 20)).save(tmp_path / "photo.jpg", exif=exif)
+    assert open_image(tmp_path / "photo.jpg").pixels.size == (20, 40)
+
+
+def test_import_of_cascade_imports_no_engine_and_no_event_loop_is_started() -> None:
+    code = (
+        "import sys, threading\n"
+        "from lmms_eval_mai import Cascade\n"
+        "print([name for name in ('vllm', 'openai', 'lmms_eval.evaluator', 'lmms_eval.tasks') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
