@@ -208,6 +208,13 @@ def test_each_penalty_changes_the_texts_and_gives_the_same_texts_on_all_engines(
     assert figures(real, penalised) == expected
 
 
+def test_sampled_answers_repeat_with_their_seed_and_are_greedy_if_min_p_leaves_one_token(real: Running) -> None:
+    greedy = figures(real, FREE)
+    sampled = replace(FREE, temperature=2.0, seed=3)
+    assert figures(real, sampled) == figures(real, sampled) != figures(real, replace(sampled, seed=4)) != greedy
+    assert figures(real, replace(sampled, min_p=1.0)) == greedy
+
+
 def test_an_answer_ends_before_its_first_stop_text_at_the_same_token_on_all_engines(
     real: Running, vllm: Running
 ) -> None:
