@@ -118,6 +118,7 @@ class Call:
     cached_tokens: int
     """Prompt tokens that came from the engine's prefix cache."""
     output_tokens: int
+    """All generated tokens, the end-of-sequence token included."""
     queued_s: float | None
     """Seconds from the moment the engine accepts the call until it first schedules the call. None: the engine does not
     report it."""
@@ -128,6 +129,14 @@ class Call:
     """Seconds from the request to the last output token."""
     dropped_tokens: int = 0
     """Thinking tokens that were left out so that the prompt fits the context."""
+    answer_tokens: int | None = None
+    """Tokens of the extracted answer, which is a part of the text. None: not known. `paper.sample_run` fills it in."""
+    proposed_tokens: int | None = None
+    """Speculative decoding: tokens that the assistant drafted (Appendix B.4). None: no assistant, or not reported."""
+    accepted_tokens: int | None = None
+    """Speculative decoding: drafted tokens that are part of the answer."""
+    target_calls: int | None = None
+    """Speculative decoding: forward passes of the model itself."""
 
 
 class Engine(Protocol):
@@ -173,6 +182,10 @@ class Engine(Protocol):
         `thinking` must be part of the last message. Space for an answer is kept free. Raises `PromptTooLong` if the
         prompt does not fit even without thinking.
         """
+
+    def count_tokens(self, text: str) -> int | None:
+        """Return the number of the model's tokens in a text. None: the engine has no tokenizer, or was never
+        started."""
 
     async def close(self) -> None:
         """Stop the engine, also during its start, and leave no process behind. May be called more than once; `start`

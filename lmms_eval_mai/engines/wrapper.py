@@ -41,5 +41,8 @@ class EngineWrapper(Generic[E]):
     async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
         return await self._engine.truncate_thinking(prompt, thinking, sampling)
 
+    def count_tokens(self, text: str) -> int | None:
+        return self._engine.count_tokens(text)
+
     async def close(self) -> None:
         await self._engine.close()

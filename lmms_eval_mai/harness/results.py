@@ -11,6 +11,9 @@ from lmms_eval_mai.paper.agreement import extract_answer
 from lmms_eval_mai.paper.sample import Trace
 from lmms_eval_mai.run.progress import Outcome
 
+SPECULATION = ("proposed_tokens", "accepted_tokens", "target_calls")
+"""The figures of a call with an assistant."""
+
 NO_ANSWER = GenerationResult(None)
 """Result of a failed sample. Its text is None: when lmms-eval's response cache reads its own log again, it treats a
 blank text as an answer, and null as a missing answer."""
@@ -98,6 +101,8 @@ def _call_record(call: Call) -> dict[str, Any]:
         "prompt_tokens": call.prompt_tokens,
         "cached_tokens": call.cached_tokens,
         "output_tokens": call.output_tokens,
+        "answer_tokens": call.answer_tokens,
+        **({name: getattr(call, name) for name in SPECULATION} if call.target_calls is not None else {}),
         **({"dropped_tokens": call.dropped_tokens} if call.dropped_tokens else {}),
         **{
             name: None if seconds is None else round(seconds, 6)

@@ -39,6 +39,8 @@ def log_throughput(totals: RunTotals, config: Config) -> None:
         for side, one in usage.items():
             averages[f"{side}_calls_per_sample"] = one.calls / answered
             averages[f"{side}_output_tokens_per_sample"] = one.output_tokens / answered
+            if one.answer_tokens is not None:
+                averages[f"{side}_answer_tokens_per_sample"] = one.answer_tokens / answered
             averages[f"{side}_cached_tokens_per_sample"] = one.cached_tokens / answered
             averages[f"{side}_call_seconds_per_sample"] = one.call_seconds / answered
         if len(EXITS[config.mode]) > 1:

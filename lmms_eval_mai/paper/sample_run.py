@@ -71,6 +71,8 @@ class SampleRun:
             shorter = replace(prompt, messages=with_stage_text(sample, text.replace(thinking, end, 1)))
             call = replace(await engine.generate(shorter, sampling), dropped_tokens=dropped)
             prompt = shorter
+        if call.answer_tokens is None:
+            call = replace(call, answer_tokens=engine.count_tokens(extract_answer(call.text)))
         self.calls.append(call)
         if self.pair.log_prompts:
             self.prompts[call.key] = logged_prompt(prompt.messages)

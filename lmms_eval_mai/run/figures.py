@@ -10,6 +10,9 @@ from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.fingerprint import version
 from lmms_eval_mai.run.metering import RunTotals, TaskTotals, Usage
 
+SPECULATION = ("proposed_tokens", "accepted_tokens", "target_calls")
+"""Figures that are left out if the engine has no assistant model."""
+
 FORMAT = 1
 """Increase this number if a field is renamed, removed or counted in another way."""
 
@@ -52,7 +55,8 @@ def _engine(totals: TaskTotals, side: Side) -> dict[str, Any]:
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
-    return {**dataclasses.asdict(usage), "call_seconds": _seconds(usage.call_seconds)}
+    found = {**dataclasses.asdict(usage), "call_seconds": _seconds(usage.call_seconds)}
+    return {name: figure for name, figure in found.items() if name not in SPECULATION or figure is not None}
 
 
 def _seconds(seconds: float) -> float:

@@ -1,9 +1,10 @@
 """The final table of a run. `figures.py` returns the same figures as plain data."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from pytablewriter import MarkdownTableWriter
 
+from lmms_eval_mai.engines.base import Side
 from lmms_eval_mai.paper.sample import EXITS, Exit
 from lmms_eval_mai.redaction import without_password
 from lmms_eval_mai.run.config import Config
@@ -15,7 +16,8 @@ def table(totals: RunTotals, config: Config) -> str:
     each engine. Below it come the wall times and the samples without an answer.
 
     A mode with a single exit has no exit columns: all samples have that exit. The columns `Not answered` and
-    `Unreadable` are only present if there are such samples.
+    `Unreadable` are only present if there are such samples. An engine has columns for the tokens of its answers and for
+    speculative decoding if it reports these figures for all of its calls.
     """
     meter = totals.meter
     exits = EXITS[config.mode] if len(EXITS[config.mode]) > 1 else ()
@@ -25,11 +27,11 @@ def table(totals: RunTotals, config: Config) -> str:
     }
     shown = {header: of_task for header, of_task in counts.items() if any(of_task.values())}
     writer = MarkdownTableWriter()
-    figures = ("calls", "output tokens", "call seconds")
-    engines = [f"{engine.side} {figure}" for engine in config.engines() for figure in figures]
-    writer.headers = ["Task", "Samples", *shown, *exits, *engines]
+    columns = {engine.side: _columns(meter.usage(engine.side)) for engine in config.engines()}
+    headers = [f"{side} {column}" for side, own in columns.items() for column in own]
+    writer.headers = ["Task", "Samples", *shown, *exits, *headers]
     writer.value_matrix = [
-        _row(name, task, exits, config, [of_task[name] for of_task in shown.values()])
+        _row(name, task, exits, columns, [of_task[name] for of_task in shown.values()])
         for name, task in sorted(meter.tasks.items())
     ]
     ranks = f", {totals.ranks} ranks" if totals.ranks > 1 else ""
@@ -55,12 +57,33 @@ def _lines(totals: RunTotals) -> Iterator[str]:
         yield str(meter.failures)
 
 
-def _row(task: str, totals: TaskTotals, exits: tuple[Exit, ...], config: Config, counts: list[int]) -> list[str]:
+def _row(
+    task: str, totals: TaskTotals, exits: tuple[Exit, ...], columns: Mapping[Side, list[str]], counts: list[int]
+) -> list[str]:
     samples = max(1, totals.samples)
     shares = [f"{totals.exits[exit]} ({totals.exits[exit] / samples:.2%})" for exit in exits]
-    figures = [figure for engine in config.engines() for figure in _figures(totals.usage_of(engine.side))]
+    figures = [_figures(totals.usage_of(side))[column] for side, shown in columns.items() for column in shown]
     return [task, str(totals.samples), *map(str, counts), *shares, *figures]
 
 
-def _figures(usage: Usage) -> list[str]:
-    return [str(usage.calls), str(usage.output_tokens), f"{usage.call_seconds:.1f}"]
+def _columns(usage: Usage) -> list[str]:
+    """Return the columns of an engine with this sum of all tasks."""
+    unknown = set()
+    if usage.answer_tokens is None or not usage.calls:
+        unknown |= {"answer tokens"}
+    if usage.target_calls is None or not usage.calls:
+        unknown |= {"drafted tokens accepted", "target calls"}
+    return [column for column in _figures(usage) if column not in unknown]
+
+
+def _figures(usage: Usage) -> dict[str, str]:
+    """Return the cell of each column. A number that is not known must not be shown."""
+    accepted, proposed = usage.accepted_tokens or 0, usage.proposed_tokens or 0
+    return {
+        "calls": str(usage.calls),
+        "output tokens": str(usage.output_tokens),
+        "answer tokens": str(usage.answer_tokens),
+        "drafted tokens accepted": f"{accepted} of {proposed} ({accepted / max(1, proposed):.2%})",
+        "target calls": str(usage.target_calls),
+        "call seconds": f"{usage.call_seconds:.1f}",
+    }

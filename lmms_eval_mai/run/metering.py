@@ -24,11 +24,26 @@ class Usage:
     output_tokens: int = 0
     call_seconds: float = 0.0
     """Sum of the calls' total seconds. Calls overlap, so it may be longer than the wall time."""
+    answer_tokens: int | None = 0
+    """Tokens of the extracted answers. This and the next three are None if a call lacks the number."""
+    proposed_tokens: int | None = 0
+    accepted_tokens: int | None = 0
+    target_calls: int | None = 0
 
     @classmethod
     def of(cls, call: Call) -> "Usage":
         """Return the usage of one call."""
-        return cls(1, call.prompt_tokens, call.cached_tokens, call.output_tokens, call.total_s)
+        return cls(
+            calls=1,
+            prompt_tokens=call.prompt_tokens,
+            cached_tokens=call.cached_tokens,
+            output_tokens=call.output_tokens,
+            call_seconds=call.total_s,
+            answer_tokens=call.answer_tokens,
+            proposed_tokens=call.proposed_tokens,
+            accepted_tokens=call.accepted_tokens,
+            target_calls=call.target_calls,
+        )
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
@@ -37,7 +52,15 @@ class Usage:
             self.cached_tokens + other.cached_tokens,
             self.output_tokens + other.output_tokens,
             self.call_seconds + other.call_seconds,
+            _sum(self.answer_tokens, other.answer_tokens),
+            _sum(self.proposed_tokens, other.proposed_tokens),
+            _sum(self.accepted_tokens, other.accepted_tokens),
+            _sum(self.target_calls, other.target_calls),
         )
+
+
+def _sum(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else a + b
 
 
 @dataclass

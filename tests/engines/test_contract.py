@@ -228,6 +228,16 @@ def test_an_answer_ends_before_its_first_stop_text_at_the_same_token_on_all_engi
         assert (reason == "stop") is any(stop in whole for stop in stops) is (tokens < 40)
 
 
+def test_tokens_of_a_text_are_those_of_the_models_own_tokenizer(real: Running, tiny_pair: tuple[Path, Path]) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(tiny_pair[0])
+    has_tokenizer = type(real.engine).__name__ != "OpenAIEngine"
+    for text in ("Yes", "[[Yes]]", "", "two words <|im_end|>"):
+        tokens = tokenizer(text, split_special_tokens=True)["input_ids"]
+        assert real.engine.count_tokens(text) == (len(tokens) if has_tokenizer else None)
+
+
 def test_an_image_that_cannot_be_prepared_fails_only_its_sample(real: Running) -> None:
     thin = prompt(5, Image(PilImage.new("RGB", (1, 1000)), "thin"), "What is it?")
     first, error = real.generate(question(0), thin)

@@ -1,13 +1,18 @@
 """The scripted engine: simulated queueing and seconds, faults, and scripts that cannot be read."""
 
+import asyncio
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
+from lmms_eval.utils import simple_parse_args_string
 from support.engines import Running, answer, question
 
+from lmms_eval_mai.engines.base import Call, Sampling
 from lmms_eval_mai.engines.scripted.engine import Answer, RecordedScript, ScriptedEngine, ScriptedOptions
-from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.errors import ArgumentError, SampleError
+from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.event_loop import LoopThread
 
 
@@ -32,6 +37,63 @@ def test_the_seconds_of_a_record_without_seconds_follow_equation_27(loop: LoopTh
     (call,) = Running(engine, loop).generate(question(0))
     assert call.ttft_s == pytest.approx(0.03, abs=1e-6)
     assert call.total_s == pytest.approx(0.03 + 128 / 47.26)
+
+
+def ttft(argument: Any, prompt_tokens: int) -> float:
+    """Return the seconds to the first token of a call, as the engine reports them."""
+    engine = ScriptedEngine(
+        "large", lambda prompt: Answer("x", prompt_tokens=prompt_tokens), ScriptedOptions(ttft_s=argument, time_scale=0)
+    )
+
+    async def run() -> Call:
+        await engine.start()
+        return await engine.generate(question(0), Sampling(max_tokens=1))
+
+    found = asyncio.run(run()).ttft_s
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("size", "tokens", "ms"),
+    [("2B", 128, 27.52), ("2B", 1536, 49.80), ("4B", 768, 39.02), ("8B", 576, 47.93), ("8B", 1088, 94.27)],
+)
+def test_the_times_of_table_3_are_looked_up_by_the_length_of_the_prompt(size: str, tokens: int, ms: float) -> None:
+    assert ttft(size, tokens) == pytest.approx(ms / 1000)
+
+
+@pytest.mark.parametrize(
+    ("prompt_tokens", "seconds"),
+    [
+        (1, 0.02),
+        (100, 0.02),
+        (150, 0.03),
+        (200, 0.04),
+        (250, 0.07),
+        (300, 0.1),
+        (400, 0.16),
+        (8192, 0.1 + 7892 * 0.0006),
+    ],
+)
+def test_a_time_between_two_points_is_interpolated_and_one_beyond_the_last_point_continues_the_line(
+    prompt_tokens: int, seconds: float
+) -> None:
+    assert ttft({"300": 0.1, "100": 0.02, "200": 0.04}, prompt_tokens) == pytest.approx(seconds)
+
+
+def test_a_table_of_times_refuses_a_record_without_prompt_tokens_and_a_constant_does_not() -> None:
+    with pytest.raises(
+        SampleError, match="contract document 0, small short: large_ttft_s depends on the length of the"
+    ):
+        ttft("8B", 0)
+    assert ttft(0.03, 0) == 0.03
+
+
+def test_a_table_of_times_can_be_given_as_a_model_argument() -> None:
+    line = 'engine=scripted,small=a.jsonl,large=b.jsonl,small_ttft_s={"128":0.03,"1536":0.12},large_ttft_s=8B'
+    config = parse(simple_parse_args_string(line))
+    assert ttft(config.small.arguments["ttft_s"], 832) == pytest.approx(0.075)
+    assert ttft(config.large.arguments["ttft_s"], 1280) == pytest.approx(0.10265)
 
 
 RECORD = '{"task": "t", "doc_id": 0, "stage": "short", "text": "x"'
@@ -71,6 +133,11 @@ def test_a_missing_script_is_refused_and_its_path_is_named(tmp_path: Path) -> No
         ({"slots": "many"}, "slots=many is invalid: expected a whole number of at least 1"),
         ({"tokens_per_s": "fast"}, "tokens_per_s=fast is invalid: expected a number of at least 0"),
         ({"time_scale": -1}, "time_scale=-1 is invalid: expected a number of at least 0"),
+        ({"ttft_s": -1}, "ttft_s=-1 is invalid: expected a number of at least 0, one of 2B, 4B, 8B"),
+        ({"ttft_s": "3B"}, "ttft_s=3B is invalid"),
+        ({"ttft_s": {}}, r"ttft_s=\{\} is invalid"),
+        ({"ttft_s": {"many": 0.1}}, "is invalid: expected"),
+        ({"ttft_s": {"128": "fast", "256": 0.1}}, "is invalid: expected"),
         ({"death_rate": 1.5}, "death_rate=1.5 is invalid: expected a number from 0 to 1"),
     ],
 )

@@ -7,8 +7,9 @@ import pytest
 from support.documents import MMMU_OPEN
 from support.samples import OWN_INSTRUCTION, Recorder, sample, scripted_pair
 
-from lmms_eval_mai.engines.base import Call, Image, Prompt, Sampling
+from lmms_eval_mai.engines.base import Call, Engine, Image, Prompt, Sampling
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
+from lmms_eval_mai.engines.wrapper import EngineWrapper
 from lmms_eval_mai.errors import MissingAnswer, PromptTooLong
 from lmms_eval_mai.paper import prompts
 from lmms_eval_mai.paper.cascade import MODES, cascade
@@ -188,16 +189,13 @@ def test_both_models_give_their_short_answers_at_the_same_time() -> None:
     async def run() -> Trace:
         met = asyncio.Barrier(2)
 
-        class Meeting:
-            def __init__(self, inner: Any) -> None:
-                self.inner = inner
-
-            async def generate(self, prompt: Prompt, sampling: Any) -> Any:
+        class Meeting(EngineWrapper[Engine]):
+            async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
                 await asyncio.wait_for(met.wait(), 10)
-                return await self.inner.generate(prompt, sampling)
+                return await super().generate(prompt, sampling)
 
         pair = await scripted_pair(Recorder({"short": YES}), Recorder({"short": YES}))
-        return await MODES["cascade"](sample(), type(pair)(Meeting(pair.small), Meeting(pair.large)))  # type: ignore[arg-type]
+        return await MODES["cascade"](sample(), type(pair)(Meeting(pair.small), Meeting(pair.large)))
 
     assert asyncio.run(run()).exit == "agree_short"
 

@@ -1,7 +1,7 @@
 """The figures of a run are sums over all its calls, also if its samples are divided among ranks."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, get_args
 
 from hypothesis import given, settings
@@ -33,7 +33,19 @@ def outcomes(draw: st.DrawFn) -> Outcome:
     count = st.integers(0, 5000)
     calls = tuple(
         # Quarters of a second, so that the order of an addition does not change the sum.
-        Call(CallKey(task, 0, 0, side, stage), "", "stop", draw(count), draw(count), draw(count), 0, 0, draw(count) / 4)
+        Call(
+            CallKey(task, 0, 0, side, stage),
+            "",
+            "stop",
+            draw(count),
+            draw(count),
+            draw(count),
+            0,
+            0,
+            draw(count) / 4,
+            answer_tokens=draw(st.none() | count),
+            target_calls=draw(count) if side == "large" else None,
+        )
         for side, stage in keys
     )
     return task, Trace(draw(st.sampled_from(EXITS["cascade"])), calls[0], calls, (), readable=draw(st.booleans()))
@@ -49,8 +61,18 @@ def totals_of(some: Iterable[Outcome]) -> RunTotals:
     return found
 
 
-def sums(calls: Iterable[Call]) -> dict[str, float]:
-    found = {"calls": 0, "prompt_tokens": 0, "cached_tokens": 0, "output_tokens": 0, "call_seconds": 0.0}
+def sums(calls: Collection[Call]) -> dict[str, float | None]:
+    found: dict[str, Any] = {
+        "calls": 0,
+        "prompt_tokens": 0,
+        "cached_tokens": 0,
+        "output_tokens": 0,
+        "call_seconds": 0.0,
+    }
+    answer_tokens = [call.answer_tokens for call in calls]
+    found["answer_tokens"] = None if None in answer_tokens else sum(filter(None, answer_tokens))
+    if all(call.target_calls is not None for call in calls):
+        found["target_calls"] = sum(call.target_calls or 0 for call in calls)
     for call in calls:
         found["calls"] += 1
         found["call_seconds"] += call.total_s
@@ -79,9 +101,10 @@ def test_every_figure_is_the_sum_over_the_traces_of_all_ranks(some: list[Outcome
             of_side = dict(one[side])
             stages = of_side.pop("stages")
             assert sums(calls).items() <= of_side.items()
+            assert ("target_calls" in of_side) is ("target_calls" in sums(calls))
             assert stages.keys() == {call.key.stage for call in calls}
             for stage, usage in stages.items():
-                assert sums(call for call in calls if call.key.stage == stage).items() <= usage.items()
+                assert sums([call for call in calls if call.key.stage == stage]).items() <= usage.items()
 
 
 def test_slowest_rank_decides_the_wall_time_of_the_run_and_of_each_task() -> None:

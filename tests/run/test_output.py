@@ -1,11 +1,12 @@
 """What a run shows: its progress line and its final table."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from loguru import logger
 
-from lmms_eval_mai.engines.base import Call, CallKey
+from lmms_eval_mai.engines.base import SIDES, Call, CallKey
 from lmms_eval_mai.errors import MissingAnswer, UnreadableImage
 from lmms_eval_mai.paper.sample import EXITS, Exit, Trace
 from lmms_eval_mai.run.config import Config, parse
@@ -46,6 +47,28 @@ def test_table_of_a_mode_with_a_single_exit_has_no_exit_column(mode: str) -> Non
     text = table(totals({EXITS[mode][0]: 20}), config(mode))
     assert "%" not in text
     assert cells(text, 0)[2] == f"{'large' if mode == 'large' else 'small'} calls" and cells(text, 1)[1] == "20"
+
+
+def test_table_shows_answer_tokens_and_accepted_drafts_only_of_an_engine_that_reports_them_for_every_call() -> None:
+    found = RunTotals()
+    for number, accepted in enumerate((108, None)):
+        small, large = (
+            Call(CallKey("pope_s", number, 0, side, "short"), "Yes", "stop", 9, 0, 4, None, None, 0.5) for side in SIDES
+        )
+        small = replace(small, answer_tokens=1)
+        large = replace(large, answer_tokens=1 if accepted else None)
+        if accepted:
+            large = replace(large, proposed_tokens=131, accepted_tokens=accepted, target_calls=39)
+        found.meter.add(Trace("agree_short", large, (small, large), ()))
+        header, row = (cells(table(found, config("cascade")), line) for line in (0, 1))
+        columns = dict(zip(header, row, strict=True))
+        assert columns["small answer tokens"] == str(number + 1)
+        assert not {"small drafted tokens accepted", "small target calls"} & set(columns)
+        known = {"large answer tokens", "large drafted tokens accepted", "large target calls"} & set(columns)
+        assert len(known) == (3 if accepted else 0)
+        if accepted:
+            assert columns["large drafted tokens accepted"] == "108 of 131 (82.44%)"
+            assert columns["large target calls"] == "39"
 
 
 def test_table_counts_the_samples_without_an_answer_and_groups_them_by_cause() -> None:

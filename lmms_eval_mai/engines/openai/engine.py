@@ -138,6 +138,9 @@ class OpenAIEngine:
         end = await self._post(prompt, "detokenize", {"model": self._model, "tokens": tokens[-space:]}, "prompt")
         return str(end).lstrip("\ufffd"), max(0, len(tokens) - space)
 
+    def count_tokens(self, text: str) -> int | None:
+        return None  # a request to /tokenize for each answer would double the number of requests
+
     async def _messages(self, messages: tuple[Message, ...]) -> list[dict[str, Any]]:
         return [{"role": message.role, "content": await self._content(message)} for message in messages]
 

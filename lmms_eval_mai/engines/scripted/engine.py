@@ -4,7 +4,7 @@ It needs no model and no GPU and is deterministic. `script.py` has the answers.
 
 Latency is simulated. A call holds one of `slots` slots for `seconds * time_scale`, so queueing, overlap and wall time
 are those of a server with that many slots. If a record has no `seconds`, Eq. 27 gives them: TTFT + output tokens /
-(tokens per second).
+(tokens per second). `latency.py` has the TTFT.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from lmms_eval_mai.engines.arguments import positive_int
 from lmms_eval_mai.engines.base import Call, CallKey, EngineConfig, Identity, Prompt, Sampling
+from lmms_eval_mai.engines.scripted.latency import Ttft, TtftArgument
 from lmms_eval_mai.engines.scripted.script import Answer, FaultyScript, RecordedScript, Script
 from lmms_eval_mai.errors import ArgumentError, EngineCrashed, PromptTooLong, SampleError
 
@@ -35,8 +36,10 @@ class ScriptedOptions:
     reported seconds are the recorded seconds plus the time in the queue (with 0, without the time in the queue)."""
     slots: int = 256
     """Calls answered at the same time; further calls queue."""
-    ttft_s: float = 0.0
-    """Seconds to the first token, for records without `ttft_s` (Table 3)."""
+    ttft_s: TtftArgument = 0.0
+    """Seconds to the first token, for records without `ttft_s`: one number; `2B`, `4B` or `8B` for the times of the
+    paper's Table 3; or a table of seconds by prompt tokens, such as `{"128": 0.03, "1536": 0.12}`. The tables need
+    records with `prompt_tokens`."""
     tokens_per_s: float = 0.0
     """Decoding speed, for records without `seconds` (Table 4). 0: decoding takes no time."""
 
@@ -54,7 +57,8 @@ class ScriptedOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "slots", positive_int("slots", self.slots))
-        for name in ("time_scale", "ttft_s", "tokens_per_s"):
+        Ttft.of(self.ttft_s)
+        for name in ("time_scale", "tokens_per_s"):
             if not (_is_number(value := getattr(self, name)) and value >= 0):
                 raise ArgumentError(f"{name}={value} is invalid: expected a number of at least 0.")
         for name in RATES:
@@ -76,6 +80,7 @@ class ScriptedEngine:
         self._script = FaultyScript(script, options.fault_seed, **rates) if self._has_faults else script
         self._source = script
         self._options = options
+        self._ttft = Ttft.of(options.ttft_s)
         self._slots: asyncio.Semaphore | None = None
         """None: the engine is not running."""
         self._answering: set[asyncio.Future[None]] = set()
@@ -119,7 +124,7 @@ class ScriptedEngine:
                 f"{prompt.key}: the scripted {self.side} engine simulates an error in this call (fault=error in its "
                 "script, or error_rate)."
             )
-        ttft_s, total_s = self._recorded_seconds(answer)
+        ttft_s, total_s = self._recorded_seconds(prompt.key, answer)
         scale = self._options.time_scale
         async with slots:
             queued_s = time.perf_counter() - submitted_at
@@ -136,6 +141,7 @@ class ScriptedEngine:
             prompt_tokens=answer.prompt_tokens,
             cached_tokens=answer.cached_tokens,
             output_tokens=answer.output_tokens,
+            answer_tokens=answer.answer_tokens,
             queued_s=waited_s,
             ttft_s=waited_s + ttft_s,
             total_s=waited_s + total_s,
@@ -143,6 +149,9 @@ class ScriptedEngine:
 
     async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
         raise PromptTooLong(f"{prompt.key}: a scripted engine has no context length, so it cannot truncate thinking.")
+
+    def count_tokens(self, text: str) -> int | None:
+        return None  # a record may have the number (`answer_tokens`)
 
     def _running_slots(self) -> asyncio.Semaphore:
         """Return the slots. Raises `EngineCrashed` if the engine is not running."""
@@ -177,14 +186,23 @@ class ScriptedEngine:
                 end.set_exception(EngineCrashed(message))
         raise EngineCrashed(message)
 
-    def _recorded_seconds(self, answer: Answer) -> tuple[float, float]:
-        """Return the seconds to the first token and in total, as recorded or computed by Eq. 27."""
+    def _recorded_seconds(self, key: CallKey, answer: Answer) -> tuple[float, float]:
+        """Return the seconds to the first token and in total, as recorded or computed by Eq. 27. Raises `SampleError`
+        if the record lacks the context length."""
         options = self._options
-        ttft_s = options.ttft_s if answer.ttft_s is None else answer.ttft_s
+        ttft_s = self._computed_ttft_s(key, answer) if answer.ttft_s is None else answer.ttft_s
         if answer.seconds is not None:
             return min(ttft_s, answer.seconds), answer.seconds
         decoding_s = answer.output_tokens / options.tokens_per_s if options.tokens_per_s else 0.0
         return ttft_s, ttft_s + decoding_s
+
+    def _computed_ttft_s(self, key: CallKey, answer: Answer) -> float:
+        if not answer.prompt_tokens and not self._ttft.is_constant:
+            raise SampleError(
+                f"{key}: {self.side}_ttft_s depends on the length of the prompt, and the record of this call has no "
+                "prompt_tokens. Add it to the record, or give ttft_s as one number."
+            )
+        return self._ttft.seconds(answer.prompt_tokens)
 
 
 def _set_done(future: "asyncio.Future[None]") -> None:

@@ -3,7 +3,7 @@
 A script file has JSON lines, one per call (docs/scripted-engine.md):
 
     {"task": "pope_s", "doc_id": 0, "stage": "short", "text": "[[Yes]]",
-     "prompt_tokens": 310, "cached_tokens": 0, "output_tokens": 1, "ttft_s": 0.03, "seconds": 0.05}
+     "prompt_tokens": 310, "cached_tokens": 0, "output_tokens": 4, "ttft_s": 0.03, "seconds": 0.05}
 """
 
 import json
@@ -30,6 +30,8 @@ class Answer:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    answer_tokens: int | None = None
+    """Tokens of the extracted answer."""
     ttft_s: float | None = None
     """Seconds to the first token. None: computed from the engine's arguments."""
     seconds: float | None = None

@@ -1,7 +1,8 @@
 """The `transformers` engine: a model in this process, run by Hugging Face transformers.
 
-`engine.py` implements the engine contract, `batching.py` makes batches of waiting calls, `inputs.py` turns a chat into
-model inputs, and `generation.py` has the arguments and the stopping criterion of `generate`.
+`engine.py` implements the engine contract, `loading.py` loads the models, `batching.py` makes batches of waiting calls,
+`inputs.py` turns a chat into model inputs, and `generation.py` has the arguments and the stopping criterion of
+`generate`. `assistant.py` has what speculative decoding needs.
 
 This package knows transformers and PyTorch. It does not know the other engines, the method or lmms-eval.
 

@@ -6,6 +6,7 @@ longest answer ends, so vLLM is faster where it runs.
 """
 
 import asyncio
+import contextlib
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,8 @@ from lmms_eval_mai.engines.base import Call, EngineConfig, Identity, Message, Pr
 from lmms_eval_mai.engines.checkpoints import argument_identity, checkpoint_identity
 from lmms_eval_mai.engines.logs import transformers_without_progress_bars
 from lmms_eval_mai.engines.messages import space_for_thinking, without_thinking
+from lmms_eval_mai.engines.special_tokens import LiteralTokenizer
+from lmms_eval_mai.engines.transformers.assistant import DraftCounts, assisted_call, set_draft_length
 from lmms_eval_mai.engines.transformers.batching import BatchTimes, Request, next_batch, to_call
 from lmms_eval_mai.engines.transformers.generation import (
     StopWhenCancelled,
@@ -24,6 +27,7 @@ from lmms_eval_mai.engines.transformers.generation import (
     reset_generation_config,
     stop_at_texts,
 )
+from lmms_eval_mai.engines.transformers.loading import device_of, free_memory, load_model
 from lmms_eval_mai.engines.transformers.options import PERFORMANCE_ARGUMENTS, TransformersOptions
 from lmms_eval_mai.errors import (
     EngineCrashed,
@@ -48,6 +52,8 @@ class TransformersEngine:
         self._assistant: Any = None
         self._inputs: Any = None
         """`inputs.InputBuilder`."""
+        self._literal: LiteralTokenizer | None = None
+        """The tokenizer of the last start. It also counts tokens while the engine restarts."""
         self._context = 0
         self._eos_token_ids: set[int] = set()
         self._waiting: list[Request] = []
@@ -78,7 +84,7 @@ class TransformersEngine:
         calls = f"up to {self._options.batch_size} calls per batch"
         if self._options.assistant_model is not None:
             calls = f"one call at a time, {self._options.assistant_model} drafts tokens"
-        return f"on {self._device()}, dtype {self._options.dtype}, {calls}"
+        return f"on {device_of(self._options)}, dtype {self._options.dtype}, {calls}"
 
     def starts_alone(self) -> bool:
         return True  # transformers sets the default dtype of the whole process while it loads a model
@@ -139,12 +145,8 @@ class TransformersEngine:
         space = space_for_thinking(prompt, self._config.model, self._context, rest.length, sampling.max_tokens, remedy)
         return self._inputs.literal.end(thinking, space)
 
-    def _device(self) -> str:
-        import torch
-
-        if self._options.device:
-            return self._options.device
-        return f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
+    def count_tokens(self, text: str) -> int | None:
+        return None if self._literal is None else len(self._literal.tokens(text))
 
     def _load(self) -> None:
         """Load processor and models, in the model's thread. Raises `EngineStartError`."""
@@ -157,31 +159,21 @@ class TransformersEngine:
         try:
             self._inputs = InputBuilder(AutoProcessor.from_pretrained(path, **source))
             with transformers_without_progress_bars():
-                self._model = self._load_model(path, **source)
+                self._model = load_model(path, options, **source)
                 if options.assistant_model is not None:
                     hide_assisted_decoding_warnings()
-                    self._assistant = self._load_model(os.path.expanduser(options.assistant_model))
+                    self._assistant = load_model(options.assistant_model, options)
+                    set_draft_length(self._assistant, options.num_assistant_tokens)
         except Exception as error:
             raise EngineStartError(
                 f"transformers cannot load {self.side}={self._config.model}: {error_text(error).rstrip('.')}. The "
                 f"engine's arguments: {dict(self._config.arguments) or 'none'}. Check the name or path, and the "
                 f"`{self.side}_<argument>` values."
             ) from error
+        self._literal = self._inputs.literal
         self._eos_token_ids = reset_generation_config(self._model)
         limit = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
         self._context = int(options.max_model_len or limit or 1 << 30)
-
-    def _load_model(self, path: str, **source: Any) -> Any:
-        from transformers import AutoModelForImageTextToText
-
-        options = self._options
-        return AutoModelForImageTextToText.from_pretrained(
-            path,
-            dtype=options.dtype,
-            attn_implementation=options.attn_implementation,
-            device_map=self._device(),
-            **source,
-        ).eval()
 
     async def _build_input(self, prompt: Prompt, messages: tuple[Message, ...]) -> Any:
         if self._batch_loop is None:
@@ -227,7 +219,7 @@ class TransformersEngine:
         if self._stopped:
             return [self._closed_error(request.prompt) for request in batch]
         if len(batch) > 1:
-            _free_memory()
+            free_memory()
             return [call for request in batch for call in self._generate_or_split([request])]
         return [
             SampleError(
@@ -259,7 +251,10 @@ class TransformersEngine:
         prompt_length = inputs["input_ids"].shape[1]
         if sampling.seed is not None:
             torch.manual_seed(sampling.seed)
-        with torch.inference_mode():
+        drafts: contextlib.AbstractContextManager[DraftCounts | None] = contextlib.nullcontext()
+        if self._assistant is not None:
+            drafts = assisted_call(self._model, self._assistant, prompt_length, batch[0].input.others)
+        with torch.inference_mode(), drafts as counts:
             output = self._model.generate(
                 **inputs,
                 generation_config=generation_config(
@@ -272,17 +267,11 @@ class TransformersEngine:
         ended_at = time.perf_counter()
         times = BatchTimes(began_at, stopper.first_token_at or ended_at, ended_at)
         rows = output[:, prompt_length:].tolist()
-        return [
+        calls = [
             to_call(request, row[: self._context - request.input.length], tokenizer, eos_token_ids, times)
             for request, row in zip(batch, rows, strict=True)
         ]
+        return calls if counts is None else [counts.added_to(calls[0], len(rows[0]))]
 
     def _closed_error(self, prompt: Prompt) -> EngineCrashed:
         return EngineCrashed(f"The {self.side} engine was closed during {prompt.key}.")
-
-
-def _free_memory() -> None:
-    import torch
-
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()

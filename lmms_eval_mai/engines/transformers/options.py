@@ -27,19 +27,23 @@ class TransformersOptions:
     attn_implementation: str | None = None
     """`sdpa`, `eager`, `flash_attention_2`, ... Default: transformers chooses."""
     batch_size: int = 8
-    """Largest number of calls in one batch. Write `small_batch_size` or `large_batch_size`, because `batch_size` is an
-    argument of lmms-eval."""
+    """Largest number of calls in one batch. The Hugging Face rows of Table 12 have 1. Write `small_batch_size` or
+    `large_batch_size`, because `batch_size` is an argument of lmms-eval."""
     max_model_len: int | None = None
     """Tokens of prompt and answer. Default: the limit in the checkpoint's configuration."""
     assistant_model: str | None = None
     """A checkpoint that drafts tokens for this model (speculative decoding, Table 12). Calls then run one by one."""
+    num_assistant_tokens: int | None = None
+    """Most tokens that the assistant drafts before the model checks them (the speculation length n of Appendix B.4). A
+    draft ends earlier if the assistant is not sure of its next token (transformers' `assistant_confidence_threshold`,
+    0.4 at first). Default: 20, which is transformers' own. Needs `assistant_model`."""
     revision: str | None = None
     """Branch, tag or commit of the checkpoint on the Hugging Face Hub."""
     trust_remote_code: bool = False
     """Whether code that comes with the checkpoint may run."""
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "max_model_len"):
+        for name in ("batch_size", "max_model_len", "num_assistant_tokens"):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, positive_int(name, value))
 
@@ -51,6 +55,11 @@ class TransformersOptions:
         check_checkpoint(side, model)
         if self.assistant_model is not None:
             check_checkpoint(f"{side}_assistant_model", self.assistant_model)
+        elif self.num_assistant_tokens is not None:
+            raise ArgumentError(
+                f"{side}_num_assistant_tokens={self.num_assistant_tokens} needs {side}_assistant_model, the checkpoint "
+                "that drafts the tokens. Set it, or leave num_assistant_tokens out."
+            )
         if self.dtype != "auto" and not isinstance(getattr(torch, self.dtype, None), torch.dtype):
             raise ArgumentError(
                 f"{side}_dtype={self.dtype} is not a type of PyTorch: expected float32, bfloat16, ... or auto."

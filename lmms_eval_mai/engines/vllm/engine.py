@@ -16,6 +16,7 @@ from lmms_eval_mai.engines.base import Call, EngineConfig, Identity, Message, Pr
 from lmms_eval_mai.engines.cancellation import wait_for
 from lmms_eval_mai.engines.checkpoints import argument_identity, checkpoint_identity
 from lmms_eval_mai.engines.messages import space_for_thinking, without_thinking
+from lmms_eval_mai.engines.special_tokens import LiteralTokenizer
 from lmms_eval_mai.engines.vllm import arguments as vllm_arguments
 from lmms_eval_mai.engines.vllm.configuration import Configuration, configure
 from lmms_eval_mai.engines.vllm.detokenizer import Detokenizer
@@ -58,6 +59,8 @@ class VllmEngine:
         self._start: Start | None = None
         self._llm: Any = None
         self._renderer: Renderer | None = None
+        self._literal: LiteralTokenizer | None = None
+        """The tokenizer of the last start. It also counts tokens while the engine restarts."""
         self._context = 0
         self._replicas = 1
         self._detokenizer: Detokenizer
@@ -108,6 +111,7 @@ class VllmEngine:
         self._start = Start(self._config, self._configuration)
         self._llm, self._renderer = await self._start.finish()
         self._start = None
+        self._literal = self._renderer.literal
         self._context = self._llm.vllm_config.model_config.max_model_len
         self._replicas = replica_count(self._llm.vllm_config.parallel_config)
         self._detokenizer = Detokenizer(self._llm.renderer.get_tokenizer())
@@ -218,6 +222,9 @@ class VllmEngine:
         remedy, other_tokens = f"Raise {self.side}_max_model_len.", len(engine_input["prompt_token_ids"])
         space = space_for_thinking(prompt, self._config.model, self._context, other_tokens, sampling.max_tokens, remedy)
         return renderer.literal.end(thinking, space)
+
+    def count_tokens(self, text: str) -> int | None:
+        return None if self._literal is None else len(self._literal.tokens(text))
 
     async def _render(self, prompt: Prompt, messages: tuple[Message, ...]) -> Any:
         llm, renderer = self._running()

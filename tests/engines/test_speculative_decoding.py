@@ -1,0 +1,119 @@
+"""Speculative decoding of the transformers engine, on the demo pair in fp32: the assistant sees the images, and its
+drafts are counted."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.engines import Running, prompt
+
+from lmms_eval_mai.engines.base import Call, Image, Prompt, Sampling
+from lmms_eval_mai.engines.build import build
+from lmms_eval_mai.engines.transformers.options import TransformersOptions
+from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.paper import prompts
+from lmms_eval_mai.plugin import task_dir
+from lmms_eval_mai.run import presets
+from lmms_eval_mai.run.config import parse
+from lmms_eval_mai.run.event_loop import LoopThread
+
+UNTIL_END = Sampling(max_tokens=200)
+DOCUMENTS = 4
+
+
+@pytest.fixture(scope="module")
+def questions() -> list[Prompt]:
+    """The first documents of shapes, with the Reasoning prompt."""
+    import datasets
+
+    file = str(task_dir() / "shapes" / "test.parquet")
+    documents = datasets.load_dataset("parquet", data_files=file, split="train").select(range(DOCUMENTS))
+    return [_question(number, document) for number, document in enumerate(documents)]
+
+
+def _question(number: int, document: dict[str, Any]) -> Prompt:
+    options = [f"{letter}. {document[letter]}" for letter in "ABCD" if document[letter]]
+    instruction = prompts.instruction("R", "letter" if options else "word")
+    image = Image(document["image"].convert("RGB"), str(number))
+    return prompt(number, image, "\n".join([document["question"], *options, instruction]))
+
+
+def _started(loop: LoopThread, **arguments: Any) -> Iterator[Running]:
+    """Start the large model of the demo pair, as the engine `small`."""
+    model = presets.load("demo")["large"]
+    config = parse({"mode": "small", "engine": "transformers", "small": model, "dtype": "float32", **arguments})
+    engine = build(config.small)
+    engine.validate()
+    loop.run(engine.start())
+    yield Running(engine, loop)
+    loop.run(engine.close())
+
+
+@pytest.fixture(scope="module")
+def alone(loop: LoopThread) -> Iterator[Running]:
+    yield from _started(loop)
+
+
+@pytest.fixture(scope="module")
+def drafted_by_small(loop: LoopThread) -> Iterator[Running]:
+    """The large model of the demo pair with the small one as its assistant."""
+    assistant = presets.load("demo")["small"]
+    yield from _started(loop, small_assistant_model=assistant, small_num_assistant_tokens=5)
+
+
+@pytest.fixture(scope="module")
+def drafted_by_itself(loop: LoopThread) -> Iterator[Running]:
+    yield from _started(loop, small_assistant_model=presets.load("demo")["large"])
+
+
+@pytest.mark.slow
+def test_the_assistants_vision_tower_runs_once_a_call(drafted_by_small: Running, questions: list[Prompt]) -> None:
+    runs: list[int] = []
+    assistant = drafted_by_small.engine._assistant
+    hook = assistant.model.visual.register_forward_hook(lambda *arguments: runs.append(1))
+    for number, one in enumerate(questions, start=1):
+        (call,) = drafted_by_small.generate(one, sampling=UNTIL_END)
+        assert isinstance(call, Call) and call.target_calls > 1
+        assert len(runs) == number
+    hook.remove()
+
+
+@pytest.mark.slow
+def test_an_assistant_that_is_the_model_itself_has_all_its_tokens_accepted(
+    drafted_by_itself: Running, questions: list[Prompt]
+) -> None:
+    for one in questions:
+        (call,) = drafted_by_itself.generate(one, sampling=UNTIL_END)
+        # transformers counts a drafted end token as the target's own.
+        assert call.proposed_tokens - call.accepted_tokens <= 1 < call.accepted_tokens, call
+
+
+@pytest.mark.slow
+def test_accepted_tokens_and_target_calls_add_up_to_the_output_and_the_text_is_that_of_the_model_alone(
+    alone: Running, drafted_by_small: Running, questions: list[Prompt]
+) -> None:
+    for one in questions:
+        (wanted,), (call,) = (running.generate(one, sampling=UNTIL_END) for running in (alone, drafted_by_small))
+        assert (call.text, call.output_tokens) == (wanted.text, wanted.output_tokens)
+        assert call.accepted_tokens + call.target_calls == call.output_tokens
+        assert 0 < call.accepted_tokens <= call.proposed_tokens <= 5 * call.target_calls
+        assert call.proposed_tokens > call.target_calls
+        assert (wanted.proposed_tokens, wanted.accepted_tokens, wanted.target_calls) == (None, None, None)
+
+
+@pytest.mark.slow
+def test_with_one_assistant_token_each_target_call_checks_at_most_one_token(
+    loop: LoopThread, questions: list[Prompt]
+) -> None:
+    assistant = presets.load("demo")["small"]
+    for running in _started(loop, small_assistant_model=assistant, small_num_assistant_tokens=1):
+        (call,) = running.generate(questions[0], sampling=UNTIL_END)
+        assert 0 < call.accepted_tokens <= call.proposed_tokens <= call.target_calls
+
+
+def test_num_assistant_tokens_without_an_assistant_is_refused() -> None:
+    folder = presets.load("demo")["small"]
+    with pytest.raises(ArgumentError, match="large_num_assistant_tokens=5 needs large_assistant_model"):
+        TransformersOptions(num_assistant_tokens=5).check("large", folder)
+    with pytest.raises(ArgumentError, match="num_assistant_tokens=0 is invalid"):
+        TransformersOptions(num_assistant_tokens=0, assistant_model=folder)

@@ -1,0 +1,28 @@
+"""The record of a sample that lmms-eval writes with `--log_samples`."""
+
+from dataclasses import replace
+from typing import Any
+
+from lmms_eval_mai.engines.base import Call, CallKey
+from lmms_eval_mai.harness.results import TraceCounts
+from lmms_eval_mai.paper.sample import Trace
+
+CALL = Call(CallKey("pope_r", 0, 0, "large", "task"), "A cat. [[No]]", "stop", 90, 0, 147, None, None, 4.44)
+
+
+def record_of(call: Call) -> dict[str, Any]:
+    """Return the record of a trace's only call."""
+    (record,) = TraceCounts.of(Trace("large", call, (call,), ())).to_dict()["calls"]
+    found: dict[str, Any] = record
+    return found
+
+
+def test_a_call_has_the_tokens_of_its_answer_and_null_if_they_are_not_known() -> None:
+    assert record_of(replace(CALL, answer_tokens=1))["answer_tokens"] == 1
+    assert record_of(CALL)["answer_tokens"] is None and record_of(CALL)["output_tokens"] == 147
+
+
+def test_a_call_with_an_assistant_has_its_counts_and_other_calls_do_not_have_them() -> None:
+    counts = {"proposed_tokens": 131, "accepted_tokens": 108, "target_calls": 39}
+    assert counts.items() <= record_of(replace(CALL, **counts)).items()
+    assert not counts.keys() & record_of(CALL).keys()
