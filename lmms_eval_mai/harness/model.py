@@ -2,13 +2,14 @@
 
 All engines that the mode uses start when the first requests arrive; padding requests do not start them. The engines
 serve every later call of `generate_until` and `generate_until_multi_round`, and stop in `clean()`, which lmms-eval
-calls once, before it scores.
+calls once, before it scores. With `keep=true`, and inside a `with` block, they stay up for the next `simple_evaluate`.
 """
 
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import torch
 from lmms_eval.api.instance import GenerationResult, Instance
@@ -25,6 +26,7 @@ from lmms_eval_mai.harness.requests import TWO_STAGE_TASKS, check_stages, is_pad
 from lmms_eval_mai.harness.results import add_repeats, result, rounds_result
 from lmms_eval_mai.harness.running_command import print_last, results_file, results_written, running_command
 from lmms_eval_mai.paper.sample import Sample
+from lmms_eval_mai.run.at_exit import at_end_of_main_thread
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.decoding import sampling
 from lmms_eval_mai.run.decoding_arguments import ignored_arguments
@@ -37,7 +39,10 @@ from lmms_eval_mai.run.session import Session
 
 
 class MaiCascade(lmms):
-    """The paper's cascade as an evaluated model. Its arguments are those of `run.config.Config`."""
+    """The paper's cascade as an evaluated model. Its arguments are those of `run.config.Config`.
+
+    Inside a `with` block, the engines stay up between several calls of `simple_evaluate`, and stop at its end.
+    """
 
     is_simple = False
 
@@ -60,6 +65,24 @@ class MaiCascade(lmms):
         with report_errors_to_user():
             self.config = parse(arguments)
             self._session = Session(self.config)
+        # With several configurations in a command, each has a model of its own.
+        self._keeps_engines = self.config.keep and running_command() is None
+        if self._keeps_engines:
+            at_end_of_main_thread(self._session.stop)
+
+    def close(self) -> None:
+        """Stop the engines, if they are running. The next evaluation starts them again."""
+        self._session.stop()
+
+    def __enter__(self) -> Self:
+        self._keeps_engines = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._keeps_engines = self.config.keep
+        self.close()
 
     @property
     def device(self) -> torch.device:
@@ -103,9 +126,13 @@ class MaiCascade(lmms):
         return {}
 
     def clean(self) -> None:
-        """Stop the engines, fill lmms-eval's throughput table, and print our own table below lmms-eval's tables."""
+        """Stop the engines unless they are kept, fill lmms-eval's throughput table, and print our own table below
+        lmms-eval's tables."""
         with report_errors_to_user(self._session.resume_hint):
-            self._session.stop()
+            if self._keeps_engines:
+                self._session.close_journal()
+            else:
+                self._session.stop()
             totals = of_all_ranks(self._session.totals, self.world_size)
             self._session.totals = RunTotals()
             if totals.meter.tasks:

@@ -22,6 +22,7 @@ from lmms_eval_mai.engines.images import to_image
 from lmms_eval_mai.errors import ArgumentError, EngineCrashed, UnreadableImage
 from lmms_eval_mai.paper.benchmarks import GENERIC
 from lmms_eval_mai.paper.sample import Sample, Trace
+from lmms_eval_mai.run.at_exit import at_end_of_main_thread
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.decoding import sampling
 from lmms_eval_mai.run.session import Session
@@ -46,7 +47,8 @@ class Cascade:
         print(trace.text, trace.exit)
 
     The engines start at the beginning of the block and stop at its end. `with` is the same for code that is not
-    asynchronous, with `ask_blocking`. `start` and `close` do the same without a block.
+    asynchronous, with `ask_blocking`. `start` and `close` do the same without a block. The end of the process stops
+    the engines too.
     """
 
     def __init__(self, *, gen_kwargs: Mapping[str, Any] | None = None, **arguments: Any) -> None:
@@ -61,6 +63,7 @@ class Cascade:
         self._sampling = sampling(self._decoding, self.config, own_task=True)
         self._session = Session(self.config)
         self._numbers = itertools.count()
+        at_end_of_main_thread(self._session.stop)
 
     def start(self) -> None:
         """Start the engines and wait until they are ready. Has no effect if they are running. Raises `EngineStartError`

@@ -1,6 +1,8 @@
 """Calls functions when this process ends by itself."""
 
 import itertools
+import os
+import threading
 from collections.abc import Callable
 from multiprocessing import util
 
@@ -17,3 +19,16 @@ def at_exit(function: Callable[[], None]) -> "util.Finalize[None]":
     process forks must not call the functions of its parent: `Finalize` compares process ids.
     """
     return util.Finalize(None, function, exitpriority=1000 - next(_registered))  # the highest priority runs first
+
+
+def at_end_of_main_thread(function: Callable[[], None]) -> None:
+    """Call `function` when the main thread of this process ends by itself, while threads can still be started. Engines
+    need threads to stop, and at the time of `at_exit` Python starts no more."""
+    process = os.getpid()
+
+    def call_in_this_process() -> None:
+        if os.getpid() == process:  # a child that multiprocessing forks calls its parent's functions too
+            function()
+
+    # A private function, which concurrent.futures uses for the same purpose since Python 3.9.
+    threading._register_atexit(call_in_this_process)  # type: ignore[attr-defined]

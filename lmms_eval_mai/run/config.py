@@ -73,6 +73,9 @@ class Config:
     engine_restarts: int = 2
     """Number of times that each engine may be restarted after a crash. A crash that is traced to one call is not
     counted."""
+    keep: bool = False
+    """In Python, whether the engines stay up after `simple_evaluate`, so that the next call with the same `MaiCascade`
+    object starts at once. `close()` and the end of the process stop them. The command `lmms-eval` always stops them."""
     model_name: str | None = None
     """Name of the subfolder of `--output_path` to which lmms-eval writes. Without it, lmms-eval takes the value of
     `engine=` if the command has it, and else writes to `--output_path` itself, also if the models are different."""

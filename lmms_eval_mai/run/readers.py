@@ -108,6 +108,7 @@ READERS: dict[str, Reader] = {
     "max_errors": _max_errors,
     "call_timeout": _optional(_number(1e-3)),
     "engine_restarts": lambda name, value: int(_number(0)(name, value)),
+    "keep": choice((True, False)),
     "model_name": _optional(lambda name, value: str(value)),
     "anls_threshold": _fraction,
     "chartqa_match": choice(("exact", "relaxed")),

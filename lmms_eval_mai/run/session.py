@@ -119,6 +119,13 @@ class Session:
         path = self._journal.path
         return f"All finished calls are in {path}. To resume, run the same command with the same models again."
 
+    def close_journal(self) -> None:
+        """Close the journal. Its file stays, and the engines stay up."""
+        if self._journal is not None and not self._journal.closed:
+            if self._loop is not None:
+                self._loop.run(self._journal.flush())
+            self._journal.close()
+
     def stop(self) -> None:
         """Stop the engines and close the journal. Its file stays."""
         loop, self._loop = self._loop, None

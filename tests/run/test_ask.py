@@ -263,6 +263,24 @@ def test_journal_answers_the_same_question_in_a_later_process(
     assert (first.text, again.text) == ("yes", "from the journal")
 
 
+def test_end_of_the_process_stops_the_engines_while_threads_can_still_be_started(
+    write_script: Any, tmp_path: Path
+) -> None:
+    script = write_script("large", [{"task": "ask", "doc_id": 0, "stage": "short", "text": "", "fault": "hang"}])
+    (tmp_path / "script.py").write_text(
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "from lmms_eval_mai import Cascade\n"
+        f"mai = Cascade(engine='scripted', mode='large', large='{script}')\n"
+        "mai.start()\n"
+        "def tell(future):\n"
+        "    ThreadPoolExecutor().submit(print, 'cancelled:', future.cancelled())\n"
+        "mai.submit(None, 'Is it blue?').add_done_callback(tell)\n"
+        "print('end of the script')\n"
+    )
+    done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, check=True)
+    assert done.stdout == "end of the script\ncancelled: True\n", done.stderr
+
+
 def test_image_is_turned_upright_by_its_exif_data(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # turned by 90 degrees
