@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.answers import ATOMS, FORMS, RULESETS, answers, documents, quick, two_answers
-from support.documents import MMMU_OPEN, RELAXED, RULES, mmmu_letter
+from support.documents import DOCS, MMMU_OPEN, RELAXED, RULES, mmmu_letter
 from support.published import REPLAYS, replay, scored_doc
 
 from lmms_eval_mai.harness import scoring
@@ -74,6 +74,13 @@ def check_pair(name: str, doc: Doc, gold: str, texts: tuple[str, str], rules: Ag
     return True
 
 
+def is_wrong_or_guessed(name: str, doc: Doc, text: str, golds: list[str]) -> bool:
+    """Return whether the scorer guesses the answer in a text, or takes it as wrong with each gold."""
+    if doc.get("question_type") == "multiple-choice":
+        return mmmu_letter(doc, extract_answer(text))[1]
+    return all(score(name, with_gold(name, doc, gold), text) == 0 for gold in golds)
+
+
 @every_benchmark
 @quick
 @given(data=st.data(), texts=two_answers(), rules=RULESETS)
@@ -91,22 +98,31 @@ def test_an_answer_that_the_scorer_takes_as_right_is_never_unparsable(
     name: str, data: st.DataObject, text: str
 ) -> None:
     doc = data.draw(documents(name))
-    doc = with_gold(name, doc, data.draw(st.sampled_from(gold_texts(name, doc, text))))
     if read_answer(BENCHMARKS[name], doc, text) is None:
-        if doc.get("question_type") == "multiple-choice":
-            assert mmmu_letter(doc, extract_answer(text))[1]  # the scorer guesses
-        else:
-            assert score(name, doc, text) == 0
+        assert is_wrong_or_guessed(name, doc, text, [data.draw(st.sampled_from(gold_texts(name, doc, text)))])
 
 
 @every_benchmark
-def test_every_benchmark_has_answers_that_are_right_and_answers_that_are_wrong(name: str) -> None:
-    """The two properties above hold for scores that are not constant."""
-    found = set()
-    for text, doc in itertools.product(ATOMS, [{}, {"question_type": "open"}, {"A": "x", "B": "y", "C": "", "D": ""}]):
-        doc = {"question": "How many?", "options": "[]", **dict.fromkeys("ABCD", ""), "question_type": "open", **doc}
-        found.add(score(name, with_gold(name, doc, "yes" if name == "pope" else "B"), text))
-    assert {0, 1} <= found
+def test_all_pairs_of_typical_answers_agree_only_if_they_have_the_same_score(name: str) -> None:
+    agreed = 0
+    for doc, texts in itertools.product(DOCS[name], itertools.combinations(ATOMS, 2)):
+        if verify(BENCHMARKS[name], doc, *texts, RULES).agree:
+            golds = dict.fromkeys(gold_texts(name, doc, *texts))
+            agreed += all(check_pair(name, doc, gold, texts, RULES) for gold in golds)
+    assert agreed
+
+
+@every_benchmark
+def test_typical_answers_in_several_forms_are_readable_if_the_scorer_takes_them_as_right(name: str) -> None:
+    right, unreadable = False, 0
+    for doc, atom, form in itertools.product(DOCS[name], ATOMS, FORMS[::3]):
+        text = form.format(atom)
+        if read_answer(BENCHMARKS[name], doc, text) is None:
+            unreadable += 1
+            assert is_wrong_or_guessed(name, doc, text, gold_texts(name, doc, text)[:4]), (doc, text)
+        else:
+            right = right or score(name, with_gold(name, doc, gold_texts(name, doc, text)[0]), text) == 1
+    assert right and unreadable
 
 
 @quick

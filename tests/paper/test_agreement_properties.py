@@ -17,16 +17,11 @@ from hypothesis import strategies as st
 from support.answers import RULESETS, answers, documents, quick, two_answers
 from support.documents import (
     ALL,
-    MMBENCH_FOUR,
+    DOCS,
     MMMU_CHOICE,
     MMMU_OPEN,
-    NONE,
     RELAXED,
     RULES,
-    RWQA_CHOICE,
-    RWQA_OPEN,
-    SHAPES_CHOICE,
-    SHAPES_WORD,
     mmmu_letter,
 )
 
@@ -138,18 +133,6 @@ rules_of = {**BENCHMARKS, "any": GENERIC}
 found = [verify(rules_of[name], doc, a, b, rules) for name, doc, a, b in json.load(open(sys.argv[1]))]
 json.dump([[one.small, one.large, one.agree] for one in found], sys.stdout)
 """
-
-
-DOCS = {
-    "pope": [NONE],
-    "mmmu_val": [MMMU_CHOICE, MMMU_OPEN],
-    "mmbench_en_dev": [MMBENCH_FOUR],
-    "chartqa": [NONE],
-    "infovqa_val": [NONE],
-    "realworldqa": [RWQA_CHOICE, RWQA_OPEN],
-    "shapes": [SHAPES_CHOICE, SHAPES_WORD],
-    "any": [{"options": ["red", "green"]}, NONE],
-}
 
 
 def fixed_pairs() -> list[tuple[str, dict[str, Any], str, str]]:

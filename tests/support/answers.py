@@ -10,9 +10,9 @@ from lmms_eval_mai.paper.agreement import AgreementRules, extract_answer
 
 WORDS = ["red", "green", "blue", "banana", "apple", "nan", "a light blue car", "north america", "$7"]
 ATOMS = """A|B|C|D|E|a|b|(A)|(B)|B.|**C**|B: green|A or B|Bird|\\boxed{B}|A photo of a car|I choose C, not D
-yes|No|n|Yes.|"Yes"|Not sure|Nothing|None|yes and no|There is no dog
+yes|Yes|No|n|Yes.|"Yes"|Not sure|Nothing|None|yes and no|There is no dog
 0|0.0|-1|5|5%|95|100|104|105.1|2018|2019|1,000|1000|12,300|1e3|inf|.5|$5
-x = 5|y = 5|so it is 5, or 6|the result is 12,300 = 1e3|north amerika|north      america||.|..|[[|]]"""
+x = 5|y = 5|so it is 5, or 6|the result is 12,300 = 1e3|north amerika|a car|a cat|a                cat||.|..|[[|]]"""
 ATOMS = [*WORDS, " ", *(atom for line in ATOMS.split("\n") for atom in line.split("|"))]
 FORMS = [
     "{}",

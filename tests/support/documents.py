@@ -25,6 +25,18 @@ SHAPES_CHOICE = {"A": "red circle", "B": "blue cross", "C": "empty cell", "D": "
 SHAPES_WORD = dict.fromkeys("ABCD", "")
 NONE: dict[str, Any] = {}
 
+DOCS: dict[str, list[dict[str, Any]]] = {
+    "pope": [NONE],
+    "mmmu_val": [MMMU_CHOICE, MMMU_OPEN],
+    "mmbench_en_dev": [MMBENCH_FOUR, MMBENCH_THREE, MMBENCH_TWO],
+    "chartqa": [NONE],
+    "infovqa_val": [NONE],
+    "realworldqa": [RWQA_CHOICE, RWQA_OPEN, RWQA_SIX],
+    "shapes": [SHAPES_CHOICE, SHAPES_WORD],
+    "any": [{"options": ["red", "green"]}, NONE],
+}
+"""Benchmark -> documents of every kind that it has."""
+
 
 def mmmu_letter(doc: dict[str, Any], text: str) -> tuple[str, bool]:
     """Return the letter that lmms-eval's scorer parses, and whether it was drawn at random.
