@@ -1,9 +1,10 @@
-"""The command `lmms-eval-mai`, also `python -m lmms_eval_mai`: lists pairs and task files, and checks a set-up.
+"""The command `lmms-eval-mai`, also `python -m lmms_eval_mai`: lists pairs and task files, checks a set-up, and answers
+one question.
 
 The parser and the short commands are here. `doctor.py` calls the checks of `doctor`: `command_line.py` checks the
 arguments, `tasks.py` the model, the tasks and their data sets, `hub.py` the Hugging Face hub, and `machine.py` the
 devices. `findings.py` prints the report. `gpu_report.py` shows the plan of the GPU memory, for this and for other
-machines.
+machines. `ask.py` is the command `ask`, and `document.py` opens and scores its document.
 
 This package may import all others, and no other package imports it. It does not run evaluations; `lmms-eval` does.
 
@@ -17,6 +18,7 @@ import textwrap
 from collections.abc import Sequence
 
 import lmms_eval_mai
+from lmms_eval_mai.cli import ask
 from lmms_eval_mai.plugin import task_dir
 from lmms_eval_mai.run import presets
 
@@ -35,6 +37,8 @@ def main(given: Sequence[str] | None = None) -> None:
         parser.error(f"unknown arguments: {' '.join(others)}")
     if arguments.command is None:
         parser.print_help()
+    elif arguments.command == "ask":
+        sys.exit(ask.main(arguments))
     elif arguments.command == "task-dir":
         print(task_dir())
     else:
@@ -73,6 +77,16 @@ def _parser() -> argparse.ArgumentParser:
         help="show how the models of the command (default: the default pair) would share the memory of other GPUs: "
         "a name (L4, 8xH100), a size (2x48GiB), the memory that nvidia-smi shows (23034MiB), or different GPUs "
         "(L4+L40S). The exit code is 1 if the models do not fit, or if they cannot be planned",
+    )
+    ask.add_arguments(
+        commands.add_parser(
+            "ask",
+            allow_abbrev=False,
+            help="answer one question and print every call",
+            description="Answer one question, and print the prompt and the answer of every call to a model: a document "
+            "of a task (--tasks TASK --doc N), which is also scored, or your own question (--question TEXT --image "
+            "FILE). There is no journal, unless the model arguments name one. The exit code is 1 after an error.",
+        )
     )
     return parser
 

@@ -62,7 +62,7 @@ def is_ours(model: str | None) -> bool:
 def check_arguments(model_args: str) -> tuple[Config | None, Finding]:
     """Parse the model arguments as lmms-eval and the model do. Returns None if they are wrong."""
     try:
-        config = parse(_values("--model_args", model_args))
+        config = parse(values_of("--model_args", model_args))
     except Exception as error:
         return None, Finding("arguments", "PROBLEM", error_text(error))
     twice = [name for name, count in Counter(re.findall(r"(?:^|,)\s*(\w+)=", model_args)).items() if count > 1]
@@ -76,7 +76,7 @@ def check_arguments(model_args: str) -> tuple[Config | None, Finding]:
 def check_decoding(gen_kwargs: str, config: Config | None) -> Finding:
     """Check `--gen_kwargs` as a run does."""
     try:
-        given = _values("--gen_kwargs", gen_kwargs)
+        given = values_of("--gen_kwargs", gen_kwargs)
         config = config or parse({})
         sampling(given, config, own_task=False)
         check_conflict(given, config)
@@ -145,7 +145,7 @@ def _parser_of_lmms_eval() -> argparse.ArgumentParser:
     return parser
 
 
-def _values(option: str, text: str) -> dict[str, Any]:
+def values_of(option: str, text: str) -> dict[str, Any]:
     """Parse an option's `NAME=VALUE,...` as lmms-eval does. Raises `ArgumentError`."""
     from lmms_eval.utils import simple_parse_args_string
 

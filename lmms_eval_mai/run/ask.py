@@ -89,15 +89,13 @@ class Cascade:
         this question cannot be answered, for example `UnreadableImage`, and `EngineCrashed` if an engine cannot be
         restarted. To cancel the future cancels the question.
         """
-        images = _images(image)
-        text = _text(question, options)
-        number = next(self._numbers)
+        _images(image)
+        _text(question, options)
+        # A journal finds the answer to the same question again, so its number must not depend on the order.
+        number = next(self._numbers) if self.config.journal == "off" else None
 
         def open_sample() -> Sample:
-            opened = tuple(open_image(one) for one in images)
-            # A journal finds the answer to the same question again, so its number must not depend on the order.
-            doc_id = number if self.config.journal == "off" else _number_of(opened, text)
-            sample = _sample(doc_id, opened, text, question, options, self._sampling)
+            sample = sample_of(image, question, options, self._sampling, number)
             # The first call imports lmms-eval's parser, which takes seconds. Do not do this on the event loop.
             sample.benchmark.parse("", sample.doc)
             return sample
@@ -151,6 +149,32 @@ class Cascade:
         await asyncio.to_thread(self.close)
 
 
+def sample_of(
+    image: Images,
+    question: str,
+    options: Sequence[str] | None,
+    decoding: Mapping[Stage, Sampling],
+    number: int | None = None,
+) -> Sample:
+    """Return a question as a sample of the task `ask`, with decoded images. `number`: its number in messages. None: a
+    number that the same question has in every process. Raises `ArgumentError` or `UnreadableImage`."""
+    text = _text(question, options)
+    images = tuple(open_image(one) for one in _images(image))
+    doc = {"question": question, "options": list(options or [])}
+    return Sample(
+        task=TASK,
+        doc_id=_number_of(images, text) if number is None else number,
+        repeat=0,
+        question=(Message("user", (*images, text)),),
+        doc=doc,
+        benchmark=GENERIC,
+        kind=GENERIC.kind(doc),
+        variant="S",
+        two_stage=False,
+        sampling=decoding,
+    )
+
+
 def _images(given: Images) -> list[OneImage]:
     """Return the images of a question as a list. Raises `ArgumentError`."""
     images = [] if given is None else [*given] if isinstance(given, list | tuple) else [given]
@@ -192,26 +216,3 @@ def _number_of(images: Sequence[Image], text: str) -> int:
     """Return a number that the same images and the same text have in every process."""
     parts = "\0".join([*(image.uuid for image in images), text])
     return int.from_bytes(hashlib.blake2b(parts.encode("utf-8", "surrogatepass"), digest_size=4).digest())
-
-
-def _sample(
-    doc_id: int,
-    images: tuple[Image, ...],
-    text: str,
-    question: str,
-    options: Sequence[str] | None,
-    decoding: Mapping[Stage, Sampling],
-) -> Sample:
-    doc = {"question": question, "options": list(options or [])}
-    return Sample(
-        task=TASK,
-        doc_id=doc_id,
-        repeat=0,
-        question=(Message("user", (*images, text)),),
-        doc=doc,
-        benchmark=GENERIC,
-        kind=GENERIC.kind(doc),
-        variant="S",
-        two_stage=False,
-        sampling=decoding,
-    )

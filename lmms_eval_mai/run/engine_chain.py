@@ -7,11 +7,12 @@ from typing import cast
 
 from loguru import logger
 
-from lmms_eval_mai.engines.base import Engine, EngineConfig
+from lmms_eval_mai.engines.base import SIDES, Engine, EngineConfig
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.cancellation import gather_or_cancel
 from lmms_eval_mai.engines.restart import RestartingEngine
 from lmms_eval_mai.engines.time_sharing import SleepableEngine, TimeSharedEngine, TimeSharing
+from lmms_eval_mai.paper.sample_run import Pair
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.journal.journal import Journal
 from lmms_eval_mai.run.journal.journaled_engine import JournaledEngine
@@ -32,6 +33,21 @@ def build_engines(config: Config, journal: Callable[[], Journal | None]) -> dict
         lock = starting if engine.starts_alone() else None
         engines[engine_config.side] = wrap(engine, journal, restarts, config.call_timeout, lock, time_sharing)
     return engines
+
+
+def pair_of(engines: Mapping[str, Engine], config: Config) -> Pair:
+    """Return the pair of these engines. In the modes `small` and `large` there is one engine. It is put into both
+    fields of the pair, and the mode uses one field."""
+    small, large = (engines.get(side) or next(iter(engines.values())) for side in SIDES)
+    return Pair(
+        small,
+        large,
+        think=config.think,
+        rules=config.rules,
+        on_overflow=config.on_overflow,
+        transfer_answer=config.transfer_answer,
+        log_prompts=config.log_prompts,
+    )
 
 
 async def start_engines(engines: Mapping[str, Engine], config: Config) -> None:

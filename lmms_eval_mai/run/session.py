@@ -15,14 +15,12 @@ from typing import Any
 
 from loguru import logger
 
-from lmms_eval_mai.engines.base import SIDES
 from lmms_eval_mai.errors import EngineCrashed, MaiError, SampleError, TooManyErrors
 from lmms_eval_mai.paper.cascade import MODES
 from lmms_eval_mai.paper.sample import Sample, Trace
-from lmms_eval_mai.paper.sample_run import Pair
 from lmms_eval_mai.run import fingerprint
 from lmms_eval_mai.run.config import Config
-from lmms_eval_mai.run.engine_chain import build_engines, start_engines
+from lmms_eval_mai.run.engine_chain import build_engines, pair_of, start_engines
 from lmms_eval_mai.run.event_loop import LoopThread
 from lmms_eval_mai.run.journal.files import SampleKey, check_writable, default_folder
 from lmms_eval_mai.run.journal.journal import Journal
@@ -159,21 +157,8 @@ class Session:
             self._submitted.discard(task)
 
     async def _run_one(self, sample: Sample) -> Trace:
-        return await _convert_unexpected_error(sample, MODES[self.config.mode](sample, self._pair()))
-
-    def _pair(self) -> Pair:
-        """Return the pair. In the modes `small` and `large` there is one engine. It is put into both fields of the
-        pair, and the mode uses one field."""
-        small, large = (self._engines.get(side) or next(iter(self._engines.values())) for side in SIDES)
-        config = self.config
-        return Pair(
-            small,
-            large,
-            think=config.think,
-            rules=config.rules,
-            on_overflow=config.on_overflow,
-            transfer_answer=config.transfer_answer,
-            log_prompts=config.log_prompts,
+        return await _convert_unexpected_error(
+            sample, MODES[self.config.mode](sample, pair_of(self._engines, self.config))
         )
 
     def _open_journal(

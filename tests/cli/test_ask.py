@@ -1,0 +1,130 @@
+"""`lmms-eval-mai ask`: one question, with every call."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from support.pope_scripts import counts, pope_scripts
+
+from lmms_eval_mai import cli
+
+NO_MODELS = "small=/not/there,large=/not/there"
+"""Model arguments with which every start of an engine fails."""
+
+
+def ask(capsys: Any, *arguments: str) -> tuple[int, str, str]:
+    """Return the exit code of the command, and what it prints to standard output and to standard error."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["ask", *arguments])
+    printed = capsys.readouterr()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, printed.out, printed.err
+
+
+def calls(text: str) -> list[str]:
+    """Return the model and the stage of each printed call."""
+    return re.findall(r"^--- (\w+ \w+), at most [\d,]+ tokens$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("doc", "exit", "path"),
+    [
+        (0, "agree_short", ["small short", "large short"]),
+        (2, "transfer", ["small short", "large short", "small think", "large transfer"]),
+    ],
+)
+def test_document_of_a_task_is_answered_and_scored_as_in_an_evaluation(
+    evaluate: Any, write_script: Any, capsys: Any, doc: int, exit: str, path: list[str]
+) -> None:
+    scripts = pope_scripts(write_script, "pope_s")
+    results = evaluate(["pope_s"], {"limit": 3}, **scripts, journal="off", log_prompts=True)
+    evaluated = counts(results, "pope_s")[doc]
+    assert (evaluated["exit"], [f"{call['side']} {call['stage']}" for call in evaluated["calls"]]) == (exit, path)
+
+    given = ",".join(f"{name}={value}" for name, value in scripts.items())
+    code, text, _ = ask(capsys, "--tasks", "pope_s", "--doc", str(doc), "--model_args", given)
+    assert code == 0
+    assert calls(text) == path
+    position = 0
+    for call in evaluated["calls"]:
+        for part in [*call["prompt"][0]["content"], call["text"], f"{call['prompt_tokens']} prompt tokens"]:
+            position = text.index(part.strip(), position) + 1  # all parts, in this order
+    assert f"\nexit: {exit}\n" in text
+    assert re.search(r"^score: .*\bpope_accuracy=1\.0, .*the right answer is (yes|no)$", text, re.MULTILINE), text
+
+
+@pytest.mark.parametrize(
+    ("task", "mode", "path"),
+    [
+        ("pope_s", "cascade", ["small short", "large short", "small think", "large transfer"]),
+        ("pope_e_s2", "cascade", ["small short", "large short", "small think", "small stage2", "large transfer"]),
+        ("pope_r", "transfer", ["small think", "large transfer"]),
+        ("pope_r_s2", "large", ["large think", "large stage2"]),
+        ("mmmu_val_s", "small", ["small short"]),
+    ],
+)
+def test_dry_run_prints_the_prompt_of_every_call_and_loads_no_model(
+    in_drawn_data: Path, capsys: Any, task: str, mode: str, path: list[str]
+) -> None:
+    code, text, _ = ask(capsys, "--tasks", task, "--model_args", f"{NO_MODELS},mode={mode}", "--dry-run")
+    assert code == 0
+    assert calls(text) == path
+    assert text.count("<image ") >= len(path) and " model]" not in text and "score" not in text
+    thinking = "<thinking of the large model>" if mode == "large" else "<thinking of the small model>"
+    assert text.count(thinking) == sum(call.endswith(("stage2", "transfer")) for call in path)
+
+
+def test_own_question_is_asked_with_its_images_and_options(write_script: Any, tmp_path: Path, capsys: Any) -> None:
+    Image.new("RGB", (30, 20)).save(tmp_path / "one.png")
+    own = ["--question", "Which colour?", "--image", str(tmp_path / "one.png"), "--option", "red", "--option", "blue"]
+    code, text, _ = ask(capsys, *own, "--model_args", NO_MODELS, "--dry-run")
+    assert code == 0
+    assert calls(text) == ["small short", "large short", "small think", "large transfer"]
+    assert text.count("<image 30x20>\nWhich colour?\nA. red\nB. blue\n") == 4
+
+    numbers = re.compile(r"doc_id (\d+) and")
+    script = write_script("large", [])
+    one_model = ["--model_args", f"engine=scripted,mode=large,large={script}"]
+    code, _, error = ask(capsys, *own, *one_model)
+    found = numbers.search(error)
+    assert code == 1 and found is not None, error
+    write_script("large", [{"task": "ask", "doc_id": int(found[1]), "stage": "short", "text": "I see [[B]]"}])
+    code, text, _ = ask(capsys, *own, *one_model)
+    assert code == 0
+    assert "[large model]\nI see [[B]]\n" in text and text.endswith("exit: large\nanswer: B\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "Give either --tasks TASK and --doc N, or --question TEXT and --image FILE."),
+        (["--tasks", "pope_s", "--question", "Why?"], "Give either --tasks TASK"),
+        (["--tasks", "pope_s", "--image", "a.png"], "--image and --option belong to --question"),
+        (["--tasks", "pope_s", "--doc", "-1"], "the first document has the number 0"),
+        (["--tasks", "pope_s", "--doc", "1000"], "Task pope_s has no document 1000"),
+        (["--tasks", "pope_r_s2", "--model_args", "mode=transfer"], "mode=transfer cannot run pope_r_s2"),
+        (["--tasks", "pope_s", "--gen_kwargs", "temprature=1"], "temprature"),
+        (["--question", "Why?", "--model_args", "max_open_sample=1"], "max_open_sample"),
+        (["--question", "Why?", "--image", "not_there.png"], "The image not_there.png does not exist"),
+        (["--question", "Why?", "--option", "red"], "options has 1 texts: expected 2 to 26"),
+    ],
+)
+def test_wrong_argument_ends_with_one_sentence_and_code_1(
+    in_drawn_data: Path, capsys: Any, arguments: list[str], message: str
+) -> None:
+    code, text, error = ask(capsys, *arguments, "--dry-run")
+    assert code == 1 and text == ""
+    (line,) = [line for line in error.splitlines() if line.startswith("lmms-eval-mai: ")]
+    assert message in line and "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [("pope_x", "pope_x is unknown to lmms-eval. Did you mean pope_"), ("mai_s", "mai_s is a group of tasks")],
+)
+def test_unknown_task_and_group_are_refused(capsys: Any, task_manager: Any, task: str, message: str) -> None:
+    code, _, error = ask(capsys, "--tasks", task, "--dry-run")
+    assert code == 1 and message in error
