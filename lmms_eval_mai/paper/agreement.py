@@ -22,7 +22,10 @@ _BRACKETS = re.compile(
     r"\]{2,}",  # two or more "]"
     re.DOTALL,
 )
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")  # all control characters below U+0020 but tab and line breaks
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f"  # all control characters below U+0020 but tab and line breaks
+    r"\ud800-\udfff\ufffe\uffff]"  # half of a surrogate pair; two code points that XML refuses
+)
 
 
 @dataclass(frozen=True)
@@ -30,8 +33,9 @@ class AgreementRules:
     """The user's choices for the rules of agreement."""
 
     anls_threshold: float = 0.9
-    """InfoVQA: two answers without digits agree if their ANLS is at least this value. Answers with digits must be
-    equal. The threshold 0.5 of the metric is too low: the ANLS of "north" and "south" is 0.6."""
+    """InfoVQA: two answers without digits agree if their ANLS is at least this value. Answers with digits, or with more
+    than 500 characters, must be equal. The threshold 0.5 of the metric is too low: the ANLS of "north" and "south" is
+    0.6."""
     chartqa_match: Literal["exact", "relaxed"] = "exact"
     """ChartQA: `exact` requires equal texts. `relaxed`: each answer must be correct by lmms-eval's relaxed rule (5%) if
     the other answer is the reference."""
@@ -64,12 +68,16 @@ def extract_answer(text: str) -> str:
     """Return the content of the last `[[...]]`, or the whole text if there are no brackets. The result is stripped.
 
     Control characters, and reasoning between lmms-eval's default tags (`<think>`, `<analysis>`), are removed first.
-    lmms-eval writes MMBench's answers to a spreadsheet, and one character that openpyxl refuses would lose the results
-    of the whole run.
+    lmms-eval writes MMBench's answers to a spreadsheet, and one character that pandas or openpyxl refuses would lose
+    the results of the whole run.
     """
-    text = strip_reasoning_tags(_CONTROL.sub("", text), [["<think>", "</think>"], ["<analysis>", "</analysis>"]])
+    text = _without_reasoning(text)
     found = _BRACKETS.findall(text)
     return (found[-1] if found else text).strip()
+
+
+def _without_reasoning(text: str) -> str:
+    return str(strip_reasoning_tags(_CONTROL.sub("", text), [["<think>", "</think>"], ["<analysis>", "</analysis>"]]))
 
 
 def without_answer(text: str) -> str:
@@ -79,7 +87,10 @@ def without_answer(text: str) -> str:
     returned unchanged.
     """
     found = list(_BRACKETS.finditer(text))
-    if not found or extract_answer(found[-1].group()) != extract_answer(text):  # all brackets are in reasoning tags
+    seen = _BRACKETS.findall(_without_reasoning(text))
+    if (
+        not found or not seen or _CONTROL.sub("", found[-1].group(1)) != seen[-1]
+    ):  # the last brackets are in reasoning tags
         return text
     return (text[: found[-1].start()].rstrip() + text[found[-1].end() :]).rstrip() or text
 

@@ -1,6 +1,7 @@
 """Mutual verification of two answers against a table, and the form of answer that a document requires."""
 
 import random
+import time
 from itertools import product
 from typing import Any
 
@@ -187,6 +188,22 @@ def test_infovqa_uses_the_users_anls_threshold() -> None:
     answers = "Microsoft Windows", "Microsoft Window"  # ANLS 0.94
     assert verify(BENCHMARKS["infovqa_val"], NONE, *answers, AgreementRules(anls_threshold=0.94)).agree
     assert not verify(BENCHMARKS["infovqa_val"], NONE, *answers, AgreementRules(anls_threshold=0.95)).agree
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "doc", "text", "end"),
+    [("infovqa_val", NONE, "word " * 20_000, "s"), ("mmmu_val", MMMU_OPEN, "1" * 30_000, ".")],
+)
+def test_texts_of_models_that_do_not_stop_are_compared_in_no_time(
+    benchmark: str, doc: Any, text: str, end: str
+) -> None:
+    """lmms-eval's functions need minutes for them, in which no other sample would run."""
+    began = time.perf_counter()
+    assert verify(BENCHMARKS[benchmark], doc, text, text, RULES).agree
+    assert not verify(BENCHMARKS[benchmark], doc, text, text + end, RULES).agree
+    assert time.perf_counter() - began < 5
+    short = text[:200].strip()  # as short texts, both would agree
+    assert verify(BENCHMARKS[benchmark], doc, short, short + end, RULES).agree
 
 
 def test_different_numbers_disagree_with_any_anls_threshold() -> None:

@@ -39,6 +39,7 @@ from lmms_eval_mai.paper.agreement import extract_answer, without_answer
         ("[[5\x07]]", "5"),
         ("[\x00[ 5 ]\x1f]", "5"),
         ("5 \x0b", "5"),
+        ("[[5\ud83d]] \uffff", "5"),
         ("[[two\nlines\tand a tab]]", "two\nlines\tand a tab"),
     ],
 )
@@ -80,6 +81,8 @@ def test_the_answer_of_any_text_is_a_stripped_part_of_it(text: str) -> None:
         ("It is round.\n\n[[ball]]\n\nA ball rolls.", "It is round.\n\nA ball rolls."),
         ("<think>Round, [[?]].</think> [[ball]]", "<think>Round, [[?]].</think>"),
         ("<think>[[box]] or [[ball]]</think> So it is a ball.", "<think>[[box]] or [[ball]]</think> So it is a ball."),
+        ("<think>It is a [[ball]].</think> ball", "<think>It is a [[ball]].</think> ball"),
+        ("It is round. [[ball\x07]]", "It is round."),
         ("no brackets \n", "no brackets \n"),
         ("[[unclosed", "[[unclosed"),
         (" [[ball]] ", " [[ball]] "),
