@@ -1,4 +1,4 @@
-"""Functions that the engines share: for the messages of a chat, and for prompts that do not fit the context."""
+"""Functions that the engines share: for texts and messages of a chat, and for prompts that do not fit the context."""
 
 import itertools
 from collections.abc import Iterable, Iterator
@@ -19,6 +19,11 @@ def merge_adjacent_text(content: Iterable[ContentPart]) -> Iterator[ContentPart]
             yield from group
         else:
             yield "".join(map(str, group))
+
+
+def replace_lone_surrogates(text: str) -> str:
+    """Replace each half of a surrogate pair by U+FFFD, so that the text can be encoded as UTF-8."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def without_thinking(prompt: Prompt, thinking: str) -> tuple[Message, ...]:

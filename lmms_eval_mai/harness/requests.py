@@ -12,6 +12,7 @@ import PIL.Image
 
 from lmms_eval_mai.engines.base import ContentPart, Message
 from lmms_eval_mai.engines.images import to_image
+from lmms_eval_mai.engines.messages import replace_lone_surrogates
 from lmms_eval_mai.errors import ArgumentError, MaiError, SampleError, UnreadableImage
 from lmms_eval_mai.harness.other_tasks import format_sentence, has_text, question_of
 from lmms_eval_mai.paper.agreement import Benchmark
@@ -146,11 +147,6 @@ def _message(message: Mapping[str, Any], where: str) -> Message:
     if isinstance(content, str):
         return Message(message["role"], (replace_lone_surrogates(content),))
     return Message(message["role"], tuple(_content_part(part, where) for part in content))
-
-
-def replace_lone_surrogates(text: str) -> str:
-    """Replace each half of a surrogate pair by U+FFFD, so that the text can be encoded as UTF-8."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _content_part(part: Mapping[str, Any], where: str) -> ContentPart:

@@ -122,9 +122,15 @@ def test_a_server_that_reports_its_context_gets_all_sampling_arguments_and_no_ma
         await engine.generate(prompt(), Sampling(max_tokens=4096))
 
     with_servers([server], call_with_long_limit)
-    assert {name: server.seen[0][name] for name in ("max_tokens", "top_k", "min_p", "repetition_penalty")} == {
-        "max_tokens": 1000, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0,
+    assert {name: value for name, value in server.seen[0].items() if name not in ("messages", "model")} == {
+        "max_tokens": 1000, "temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0,
+        "presence_penalty": 0.0, "frequency_penalty": 0.0,
     }  # fmt: skip
+
+
+def test_half_a_surrogate_pair_in_an_answer_is_replaced_because_lmms_eval_could_not_write_it() -> None:
+    answer = with_servers([ScriptedServer(text="[[Yes]] \ud83d")], lambda engine: engine.generate(prompt(), SAMPLING))
+    assert answer.text == "[[Yes]] \ufffd"
 
 
 def test_thinking_cannot_be_truncated_on_a_server_without_tokenize() -> None:

@@ -8,7 +8,12 @@ from typing import Any, TypeVar
 
 from lmms_eval_mai.engines.base import Call, EngineConfig, Identity, Image, Message, Prompt, Sampling, Side
 from lmms_eval_mai.engines.checkpoints import argument_identity
-from lmms_eval_mai.engines.messages import merge_adjacent_text, space_for_thinking, without_thinking
+from lmms_eval_mai.engines.messages import (
+    merge_adjacent_text,
+    replace_lone_surrogates,
+    space_for_thinking,
+    without_thinking,
+)
 from lmms_eval_mai.engines.openai.endpoints import (
     Endpoint,
     EndpointPool,
@@ -165,7 +170,8 @@ class OpenAIEngine:
             "top_p": sampling.top_p,
         }
         penalties = {"presence_penalty": sampling.presence_penalty, "frequency_penalty": sampling.frequency_penalty}
-        parameters |= {name: value for name, value in penalties.items() if value}
+        # Like the arguments in `more`: a checkpoint may have a default for these too.
+        parameters |= {name: value for name, value in penalties.items() if self._context or value}
         if sampling.stop:
             parameters["stop"] = list(sampling.stop)
         more = {
@@ -269,7 +275,7 @@ def to_call(prompt: Prompt, reply: Any, total_s: float) -> Call:
     details = usage.prompt_tokens_details
     return Call(
         key=prompt.key,
-        text=choice.message.content,
+        text=replace_lone_surrogates(choice.message.content),  # lmms-eval could not write them
         finish_reason=choice.finish_reason,
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=(details.cached_tokens or 0) if details else 0,
