@@ -24,11 +24,17 @@ from lmms_eval_mai.harness.other_tasks import format_sentence, notice
 from lmms_eval_mai.harness.ranks import of_all_ranks
 from lmms_eval_mai.harness.requests import TWO_STAGE_TASKS, check_stages, is_padding, open_sample, repeats, task_of
 from lmms_eval_mai.harness.results import add_repeats, result, rounds_result
-from lmms_eval_mai.harness.running_command import print_last, results_file, results_written, running_command
+from lmms_eval_mai.harness.running_command import (
+    gen_kwargs,
+    print_last,
+    results_file,
+    results_written,
+    running_command,
+)
 from lmms_eval_mai.paper.sample import Sample
 from lmms_eval_mai.run.at_exit import at_end_of_main_thread
 from lmms_eval_mai.run.config import parse
-from lmms_eval_mai.run.decoding import sampling
+from lmms_eval_mai.run.decoding import check_conflict, sampling
 from lmms_eval_mai.run.decoding_arguments import ignored_arguments
 from lmms_eval_mai.run.figures import figures
 from lmms_eval_mai.run.final_table import table
@@ -188,6 +194,7 @@ class MaiCascade(lmms):
             for name in two_stage:  # an application may use this model again, for other tasks
                 self.task_dict.pop(name, None)
         check_stages(self.config.mode, two_stage)
+        check_conflict(gen_kwargs(), self.config)
         for name, request in {request.args[4]: request for request in requests}.items():
             variant = task_of(request).variant
             if rounds and variant is None:

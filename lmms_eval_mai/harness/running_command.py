@@ -3,17 +3,18 @@
 lmms-eval tells a model neither its output folder nor whether its command or a library call runs it. Only the frame of
 the command's function has both (lmms_eval/__main__.py, `cli_evaluate`). If the frame does not look as expected, or if
 that module calls us through another function, `Command.known` is False. The results then count as not written, and the
-journal stays. The name of the results file is in the frame of the evaluation (lmms_eval/evaluator.py,
-`simple_evaluate`).
+journal stays. The name of the results file and `--gen_kwargs` are in the frame of the evaluation
+(lmms_eval/evaluator.py, `simple_evaluate`).
 """
 
 import functools
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from loguru import logger
 
@@ -66,12 +67,18 @@ def results_written(command: Command | None) -> Callable[[], bool] | None:
     return lambda: any(file.stat().st_mtime >= since for file in Path(output_path).rglob("*_results.json"))
 
 
+def gen_kwargs() -> Mapping[str, Any]:
+    """Return the `--gen_kwargs` of the evaluation that called this function. Empty if there are none, or if they are
+    not found."""
+    frame = _evaluation_frame()
+    given = None if frame is None else frame.f_locals.get("gen_kwargs")
+    return given if isinstance(given, Mapping) else {}
+
+
 def results_file() -> Path | None:
     """Return the file to which lmms-eval will write the results of the evaluation that called this function. None: it
     will write no file."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and not _is_function(frame, "simple_evaluate", "lmms_eval/evaluator.py"):
-        frame = frame.f_back
+    frame = _evaluation_frame()
     tracker = None if frame is None else frame.f_locals.get("evaluation_tracker")
     if frame is None or tracker is None:
         return None
@@ -84,6 +91,13 @@ def results_file() -> Path | None:
             f"results file was not found ({type(error).__name__}: {error}). Install lmms-eval 0.7.3."
         )
         return None
+
+
+def _evaluation_frame() -> FrameType | None:
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and not _is_function(frame, "simple_evaluate", "lmms_eval/evaluator.py"):
+        frame = frame.f_back
+    return frame
 
 
 def print_last(command: Command | None, text: str) -> None:

@@ -33,7 +33,7 @@ def sampling(gen_kwargs: Mapping[str, Any], config: Config, own_task: bool, repe
         )
     if config.decoding == "official":
         if own_task:
-            check_conflict(gen_kwargs, config)
+            check_conflict({name: v for name, v in gen_kwargs.items() if v != OWN_TASK.get(name)}, config)
         gen_kwargs = {**gen_kwargs, **(config.official_decoding or {})}
     given = {name: number(name, gen_kwargs.get(name)) for name in NUMBERS}
     limit = int(given["max_new_tokens"] or MAX_TOKENS)
@@ -64,14 +64,11 @@ def sampling(gen_kwargs: Mapping[str, Any], config: Config, own_task: bool, repe
 
 
 def check_conflict(gen_kwargs: Mapping[str, Any], config: Config) -> None:
-    """Refuse a value of `--gen_kwargs` that `decoding=official` would replace. Raises `ArgumentError`.
-
-    `gen_kwargs`: those of a task of this package, whose own values are known, or those of the user alone.
-    """
+    """Refuse a value of `--gen_kwargs` that `decoding=official` would replace. Raises `ArgumentError`."""
     official = (config.official_decoding or {}) if config.decoding == "official" else {}
     for name, value in official.items():
         given = gen_kwargs.get(name)
-        if given not in (None, OWN_TASK.get(name), value):
+        if given not in (None, "", value):
             raise ArgumentError(
                 f"decoding=official sets {name}={value}, and --gen_kwargs sets {name}={given}. Leave one of them out."
             )

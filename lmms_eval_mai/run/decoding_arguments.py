@@ -20,7 +20,7 @@ NUMBERS: dict[str, tuple[str, Callable[[float], bool]]] = {
     "presence_penalty": ("a number from -2 to 2", lambda value: -2 <= value <= 2),
     "frequency_penalty": ("a number from -2 to 2", lambda value: -2 <= value <= 2),
     "max_new_tokens": ("a whole number of at least 1", lambda value: value.is_integer() and value >= 0),
-    "seed": ("a whole number", lambda value: value.is_integer()),
+    "seed": ("a whole number below 2**63", lambda value: value.is_integer() and abs(value) < 2**63),
     "n": ("1, because each call has one answer", lambda value: value == 1),
     "num_beams": ("1, because no engine has beam search", lambda value: value in (0, 1)),
 }
