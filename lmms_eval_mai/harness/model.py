@@ -32,7 +32,6 @@ from lmms_eval_mai.harness.running_command import (
     running_command,
 )
 from lmms_eval_mai.paper.sample import Sample
-from lmms_eval_mai.run.at_exit import at_end_of_main_thread
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.decoding import check_conflict, sampling
 from lmms_eval_mai.run.decoding_arguments import ignored_arguments
@@ -73,8 +72,6 @@ class MaiCascade(lmms):
             self._session = Session(self.config)
         # With several configurations in a command, each has a model of its own.
         self._keeps_engines = self.config.keep and running_command() is None
-        if self._keeps_engines:
-            at_end_of_main_thread(self._session.stop)
 
     def close(self) -> None:
         """Stop the engines, if they are running. The next evaluation starts them again."""

@@ -22,7 +22,6 @@ from lmms_eval_mai.engines.images import to_image
 from lmms_eval_mai.errors import ArgumentError, EngineCrashed, UnreadableImage
 from lmms_eval_mai.paper.benchmarks import GENERIC
 from lmms_eval_mai.paper.sample import Sample, Trace
-from lmms_eval_mai.run.at_exit import at_end_of_main_thread
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.decoding import sampling
 from lmms_eval_mai.run.session import Session
@@ -63,7 +62,6 @@ class Cascade:
         self._sampling = sampling(self._decoding, self.config, own_task=True)
         self._session = Session(self.config)
         self._numbers = itertools.count()
-        at_end_of_main_thread(self._session.stop)
 
     def start(self) -> None:
         """Start the engines and wait until they are ready. Has no effect if they are running. Raises `EngineStartError`

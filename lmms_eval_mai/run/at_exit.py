@@ -21,14 +21,24 @@ def at_exit(function: Callable[[], None]) -> "util.Finalize[None]":
     return util.Finalize(None, function, exitpriority=1000 - next(_registered))  # the highest priority runs first
 
 
-def at_end_of_main_thread(function: Callable[[], None]) -> None:
-    """Call `function` when the main thread of this process ends by itself, while threads can still be started. Engines
-    need threads to stop, and at the time of `at_exit` Python starts no more."""
-    process = os.getpid()
+_waiting: dict[int, Callable[[], None]] = {}
+"""The functions of `at_end_of_main_thread` that were not dropped."""
 
-    def call_in_this_process() -> None:
-        if os.getpid() == process:  # a child that multiprocessing forks calls its parent's functions too
-            function()
+
+def at_end_of_main_thread(function: Callable[[], None]) -> Callable[[], object]:
+    """Call `function` when the main thread of this process ends by itself, while threads can still be started. Engines
+    need threads to stop, and at the time of `at_exit` Python starts no more.
+
+    Call the returned object to drop the function.
+    """
+    number, process = next(_registered), os.getpid()
+    _waiting[number] = function
+
+    def call() -> None:
+        # A child that multiprocessing forks runs the functions of its parent too.
+        if os.getpid() == process and (waiting := _waiting.pop(number, None)) is not None:
+            waiting()
 
     # A private function, which concurrent.futures uses for the same purpose since Python 3.9.
-    threading._register_atexit(call_in_this_process)  # type: ignore[attr-defined]
+    threading._register_atexit(call)  # type: ignore[attr-defined]
+    return lambda: _waiting.pop(number, None)

@@ -19,6 +19,7 @@ from lmms_eval_mai.errors import EngineCrashed, MaiError, SampleError, TooManyEr
 from lmms_eval_mai.paper.cascade import MODES
 from lmms_eval_mai.paper.sample import Sample, Trace
 from lmms_eval_mai.run import fingerprint
+from lmms_eval_mai.run.at_exit import at_end_of_main_thread
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.engine_chain import build_engines, pair_of, start_engines
 from lmms_eval_mai.run.event_loop import LoopThread
@@ -48,6 +49,8 @@ class Session:
         self._running: set[str] = set()
         self._slots: asyncio.Semaphore | None = None
         """Limits the open samples of `submit`."""
+        self._drop_stop_at_end: Callable[[], object] | None = None
+        """Drops the stop at the end of the process. None: the engines are not running."""
         self._submitted: set[asyncio.Task[Any]] = set()
         """The samples of `submit` that are not finished."""
         self._loop: LoopThread | None = None
@@ -91,6 +94,7 @@ class Session:
     ) -> set[SampleKey]:
         """Start the engines and open the journal, if they are not started and open. Returns those samples that earlier
         processes finished. The arguments and the errors are those of `run_samples`."""
+        self._drop_stop_at_end = self._drop_stop_at_end or at_end_of_main_thread(self.stop)
         # The model that an endpoint serves is part of the fingerprint, and only the running endpoint knows it.
         self._run_on_loop(self._start([engine.side for engine in self.config.engines() if engine.engine == "openai"]))
         done = self._open_journal(keys, decoding, rank, world_size)
@@ -126,6 +130,9 @@ class Session:
 
     def stop(self) -> None:
         """Stop the engines and close the journal. Its file stays."""
+        if self._drop_stop_at_end is not None:
+            self._drop_stop_at_end()
+            self._drop_stop_at_end = None
         loop, self._loop = self._loop, None
         self._running.clear()
         self._slots = None

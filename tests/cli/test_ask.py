@@ -10,6 +10,8 @@ from support.pope_scripts import counts, pope_scripts
 
 from lmms_eval_mai import cli
 
+pytestmark = pytest.mark.usefixtures("task_manager")  # all of them import lmms-eval's tasks
+
 NO_MODELS = "small=/not/there,large=/not/there"
 """Model arguments with which every start of an engine fails."""
 

@@ -97,6 +97,7 @@ def test_thousand_questions_at_once_are_each_answered_with_their_own_trace(write
         check(number, trace)
 
 
+@pytest.mark.usefixtures("task_manager")  # the parser of options imports lmms-eval's tasks
 def test_prompt_has_the_images_then_the_question_then_its_options_then_the_instruction(
     write_script: Any, tmp_path: Path
 ) -> None:
@@ -115,6 +116,7 @@ def test_prompt_has_the_images_then_the_question_then_its_options_then_the_instr
     ]
 
 
+@pytest.mark.usefixtures("task_manager")
 def test_options_make_the_answer_a_letter(write_script: Any) -> None:
     small = [{"task": "ask", "doc_id": 0, "stage": "short", "text": "[[B]]"}]
     large = [{"task": "ask", "doc_id": 0, "stage": "short", "text": "[[B. blue]]"}]
