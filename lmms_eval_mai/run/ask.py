@@ -8,6 +8,7 @@ the API works in scripts, in asynchronous programs and in notebooks, where an ev
 import asyncio
 import hashlib
 import itertools
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -36,6 +37,11 @@ OneImage = PIL.Image.Image | str | Path
 
 Images = OneImage | list[OneImage] | tuple[OneImage, ...] | None
 """The images of a question."""
+
+
+_loading = threading.Lock()
+"""Held while an image of the user is decoded. Pillow decodes an opened file when its pixels are first needed, and two
+threads that do this at the same time, for two questions about one image, get broken pixels."""
 
 
 class Cascade:
@@ -203,10 +209,17 @@ def open_image(source: OneImage) -> Image:
     shown = f"The image {source}" if isinstance(source, str | Path) else "The image"
     try:
         image = source if isinstance(source, PIL.Image.Image) else PIL.Image.open(Path(source).expanduser())
+        if image is source:
+            with _loading:
+                image.load()
+        if not (image.width and image.height):
+            raise UnreadableImage(f"{shown} has a side of 0 pixels ({image.width} x {image.height}).")
         return to_image(PIL.ImageOps.exif_transpose(image))
     except FileNotFoundError:
         raise UnreadableImage(f"{shown} does not exist. An image of the web must be downloaded first.") from None
-    except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:  # Pillow raises all of these
+    except UnreadableImage:
+        raise
+    except Exception as error:  # broken files make Pillow raise errors of many kinds
         raise UnreadableImage(f"{shown} cannot be read ({error}). Give an image that Pillow can open.") from error
 
 

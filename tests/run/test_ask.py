@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -135,16 +136,17 @@ def test_error_of_one_question_fails_only_that_question(
 
     async def ask() -> list[Any]:
         async with Cascade(**scripts) as mai:
-            given = [image, tmp_path / "missing.png", broken, *[image] * 10]
+            given = [image, tmp_path / "missing.png", broken, *[image] * 10, Image.new("RGB", (0, 9))]
             return await asyncio.gather(*(mai.ask(one, QUESTION) for one in given), return_exceptions=True)
 
-    first, missing, unreadable, *others, unknown = asyncio.run(ask())
+    first, missing, unreadable, *others, unknown, empty = asyncio.run(ask())
     check(0, first)
     assert isinstance(missing, UnreadableImage) and "missing.png does not exist" in str(missing)
     assert isinstance(unreadable, UnreadableImage) and "broken.png cannot be read" in str(unreadable)
     for number, trace in enumerate(others, start=3):
         check(number, trace)
     assert isinstance(unknown, MissingAnswer) and "ask document 12" in str(unknown)
+    assert isinstance(empty, UnreadableImage) and "a side of 0 pixels (0 x 9)" in str(empty)
 
 
 @pytest.mark.parametrize(
@@ -281,6 +283,16 @@ def test_end_of_the_process_stops_the_engines_while_threads_can_still_be_started
     )
     done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, check=True)
     assert done.stdout == "end of the script\ncancelled: True\n", done.stderr
+
+
+def test_many_questions_about_one_image_that_is_not_decoded_yet_all_get_its_pixels(tmp_path: Path) -> None:
+    Image.effect_noise((1200, 1200), 50).save(tmp_path / "noise.png")
+    expected = open_image(tmp_path / "noise.png").uuid
+    for _ in range(3):
+        image = Image.open(tmp_path / "noise.png")
+        with ThreadPoolExecutor(6) as threads:
+            found = list(threads.map(lambda _, image=image: open_image(image).uuid, range(6)))  # type: ignore[misc]
+        assert found == [expected] * 6
 
 
 def test_image_is_turned_upright_by_its_exif_data(tmp_path: Path) -> None:
