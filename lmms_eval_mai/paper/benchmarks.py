@@ -12,6 +12,7 @@ import ast
 import contextlib
 import re
 import string
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,6 +22,7 @@ from lmms_eval_mai.paper.agreement import AgreementRules, Benchmark, Doc
 from lmms_eval_mai.paper.prompts import Kind
 
 _NOISY_MODULE = "lmms_eval.tasks.mmbench.mmbench_evals"
+_QUIET = threading.RLock()
 _DIGIT = re.compile(r"\d")
 _MANY_DIGITS = re.compile(r"\d{300}")
 LONGEST_ANLS = 500
@@ -101,12 +103,14 @@ def _parse_mmbench(answer: str, doc: Doc) -> str | None:
 
 @contextlib.contextmanager
 def quiet_mmbench() -> Iterator[None]:
-    """Hide the line that lmms-eval's evaluator of MMBench logs for many answers with the word "A"."""
-    logger.disable(_NOISY_MODULE)
-    try:
-        yield
-    finally:
-        logger.enable(_NOISY_MODULE)
+    """Hide the line that lmms-eval's evaluator of MMBench logs for many answers with the word "A". Only one
+    thread at a time can be in the block: lmms-eval scores in four threads."""
+    with _QUIET:
+        logger.disable(_NOISY_MODULE)
+        try:
+            yield
+        finally:
+            logger.enable(_NOISY_MODULE)
 
 
 def _is_given(option: Any) -> bool:

@@ -162,7 +162,7 @@ def test_answer_filter_keeps_the_order_of_documents_and_responses() -> None:
     assert AnswerFilter().apply(iter(responses), None) == [["1", "2"], ["3"], []]
 
 
-@pytest.mark.parametrize("code", [*range(0x20), 0x7F])
+@pytest.mark.parametrize("code", [*range(0x20), 0x7F, 0xD83D, 0xFFFE, 0xFFFF])
 def test_an_answer_with_any_control_character_can_be_written_to_a_spreadsheet(code: int, tmp_path: Path) -> None:
     import openpyxl
 

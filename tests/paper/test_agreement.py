@@ -2,6 +2,7 @@
 
 import random
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import product
 from typing import Any
 
@@ -23,9 +24,10 @@ from support.documents import (
     SHAPES_CHOICE,
     SHAPES_WORD,
 )
+from support.logs import logged
 
-from lmms_eval_mai.paper.agreement import AgreementRules, Verification, verify
-from lmms_eval_mai.paper.benchmarks import BENCHMARKS
+from lmms_eval_mai.paper.agreement import AgreementRules, Verification, read_answer, verify
+from lmms_eval_mai.paper.benchmarks import BENCHMARKS, quiet_mmbench
 
 MMBENCH_HOLES = {"A": "red", "B": "green", "C": float("nan"), "D": None}
 
@@ -204,6 +206,16 @@ def test_texts_of_models_that_do_not_stop_are_compared_in_no_time(
     assert time.perf_counter() - began < 5
     short = text[:200].strip()  # as short texts, both would agree
     assert verify(BENCHMARKS[benchmark], doc, short, short + end, RULES).agree
+
+
+def test_mmbench_stays_quiet_while_another_thread_reads_an_answer() -> None:
+    from lmms_eval.tasks.mmbench.en_utils import mmbench_evaluator
+
+    text = "A red one, so A"
+    with logged() as messages, ThreadPoolExecutor(1) as pool, quiet_mmbench():
+        wait([pool.submit(read_answer, BENCHMARKS["mmbench_en_dev"], MMBENCH_FOUR, text)], timeout=0.2)
+        mmbench_evaluator.can_infer(text, dict(MMBENCH_FOUR))
+    assert messages == []
 
 
 def test_different_numbers_disagree_with_any_anls_threshold() -> None:
