@@ -13,7 +13,7 @@ from lmms_eval_mai.cli.findings import Finding, error_text
 from lmms_eval_mai.engines.arguments import did_you_mean
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.plugin import MODEL_ID
-from lmms_eval_mai.run.config import Config, parse
+from lmms_eval_mai.run.config import Config, parse, refuse_lmms_evals_own
 from lmms_eval_mai.run.decoding import check_conflict, sampling
 from lmms_eval_mai.run.decoding_arguments import IGNORED
 
@@ -62,7 +62,9 @@ def is_ours(model: str | None) -> bool:
 def check_arguments(model_args: str) -> tuple[Config | None, Finding]:
     """Parse the model arguments as lmms-eval and the model do. Returns None if they are wrong."""
     try:
-        config = parse(values_of("--model_args", model_args))
+        values = values_of("--model_args", model_args)
+        refuse_lmms_evals_own(values)
+        config = parse(values)
     except Exception as error:
         return None, Finding("arguments", "PROBLEM", error_text(error))
     twice = [name for name, count in Counter(re.findall(r"(?:^|,)\s*(\w+)=", model_args)).items() if count > 1]

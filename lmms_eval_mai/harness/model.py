@@ -14,6 +14,7 @@ from typing import Any, Self
 import torch
 from lmms_eval.api.instance import GenerationResult, Instance
 from lmms_eval.api.model import lmms
+from lmms_eval.utils import simple_parse_args_string
 from loguru import logger
 
 from lmms_eval_mai.errors import ArgumentError, MaiError, SampleError
@@ -32,7 +33,7 @@ from lmms_eval_mai.harness.running_command import (
     running_command,
 )
 from lmms_eval_mai.paper.sample import Sample
-from lmms_eval_mai.run.config import parse
+from lmms_eval_mai.run.config import parse, refuse_lmms_evals_own
 from lmms_eval_mai.run.decoding import check_conflict, sampling
 from lmms_eval_mai.run.decoding_arguments import ignored_arguments
 from lmms_eval_mai.run.figures import figures
@@ -72,6 +73,17 @@ class MaiCascade(lmms):
             self._session = Session(self.config)
         # With several configurations in a command, each has a model of its own.
         self._keeps_engines = self.config.keep and running_command() is None
+
+    @classmethod
+    def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> Self:
+        """Return the model for `--model_args`. Raises the errors of the constructor.
+
+        `additional_config`: options of lmms-eval. Some have the names of engine arguments.
+        """
+        with report_errors_to_user():
+            refuse_lmms_evals_own(simple_parse_args_string(arg_string))
+        model: Self = super().create_from_arg_string(arg_string, additional_config)
+        return model
 
     def close(self) -> None:
         """Stop the engines, if they are running. The next evaluation starts them again."""

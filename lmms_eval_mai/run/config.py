@@ -89,6 +89,25 @@ class Config:
         return next((other for other in self.engines() if other.side != engine.side), None)
 
 
+LMMS_EVALS_OWN = {
+    "batch_size": "Write small_batch_size or large_batch_size, which engine=transformers has.",
+    "max_batch_size": "Leave it out.",
+    "device": "Write small_device or large_device (engine=transformers), or small_devices or large_devices (vllm).",
+}
+"""Engine arguments that are options of lmms-eval too, and the remedy. In `--model_args` they take the place of the
+option, or lmms-eval fails because both have a value."""
+
+
+def refuse_lmms_evals_own(model_args: Mapping[str, Any]) -> None:
+    """Refuse arguments in `--model_args` that would have no effect. Raises `ArgumentError`."""
+    for name, remedy in LMMS_EVALS_OWN.items():
+        if name in model_args:
+            raise ArgumentError(
+                f"{name}={model_args[name]} in --model_args has no effect on the engines, because lmms-eval has an "
+                f"option --{name}. {remedy}"
+            )
+
+
 def parse(arguments: Mapping[str, Any]) -> Config:
     """Read model arguments as lmms-eval passes them. Raises `ArgumentError`."""
     preset = presets.load(arguments["pair"]) if arguments.get("pair") is not None else {}

@@ -17,6 +17,7 @@ from lmms_eval_mai.cli import command_line, hub, tasks
 from lmms_eval_mai.cli.command_line import Command, check_arguments, check_decoding, check_for_plan, check_options, read
 from lmms_eval_mai.cli.hub import Hub
 from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.harness.model import MaiCascade
 from lmms_eval_mai.run.config import parse
 
 OFFLINE = Hub("https://huggingface.co", "huggingface.co cannot be reached")
@@ -91,6 +92,21 @@ def test_texts_that_are_no_list_of_arguments_are_refused() -> None:
     assert (ignored.mark, ignored.text) == ("warning", "do_sample is ignored by mai_cascade.")
     twice = check_decoding("temperature=1", parse({"decoding": "official"}))
     assert twice.mark == "PROBLEM" and "decoding=official sets temperature=0.7" in twice.text
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"), [("batch_size", "Write small_batch_size or large_batch_size"), ("device", "small_devices")]
+)
+def test_arguments_that_lmms_eval_keeps_for_itself_are_refused_by_the_doctor_and_by_a_run(
+    name: str, remedy: str
+) -> None:
+    model_args = f"pair=demo,engine=transformers,{name}=1"
+    config, finding = check_arguments(model_args)
+    assert config is None and f"{name}=1 in --model_args" in finding.text and remedy in finding.text
+    with pytest.raises(ArgumentError) as error:
+        MaiCascade.create_from_arg_string(model_args, {"batch_size": 1, "max_batch_size": None, "device": None})
+    assert str(error.value) == finding.text
+    assert check_arguments(f"pair=demo,engine=transformers,large_{name}=1")[1].mark == "ok"
 
 
 def test_only_the_arguments_of_mai_cascade_are_checked() -> None:
