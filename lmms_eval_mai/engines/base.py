@@ -134,7 +134,7 @@ class Call:
     proposed_tokens: int | None = None
     """Speculative decoding: tokens that the assistant drafted (Appendix B.4). None: no assistant, or not reported."""
     accepted_tokens: int | None = None
-    """Speculative decoding: drafted tokens that are part of the answer."""
+    """Speculative decoding: drafted tokens that the model accepted, those after a stop text included."""
     target_calls: int | None = None
     """Speculative decoding: forward passes of the model itself."""
 

@@ -56,7 +56,8 @@ def _engine(totals: TaskTotals, side: Side) -> dict[str, Any]:
 
 def _usage(usage: Usage) -> dict[str, Any]:
     found = {**dataclasses.asdict(usage), "call_seconds": _seconds(usage.call_seconds)}
-    return {name: figure for name, figure in found.items() if name not in SPECULATION or figure is not None}
+    drafted = usage.calls and usage.target_calls is not None
+    return {name: figure for name, figure in found.items() if name not in SPECULATION or drafted}
 
 
 def _seconds(seconds: float) -> float:

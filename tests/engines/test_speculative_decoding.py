@@ -1,7 +1,9 @@
 """Speculative decoding of the transformers engine, on the demo pair in fp32: the assistant sees the images, and its
 drafts are counted."""
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -109,6 +111,16 @@ def test_with_one_assistant_token_each_target_call_checks_at_most_one_token(
     for running in _started(loop, small_assistant_model=assistant, small_num_assistant_tokens=1):
         (call,) = running.generate(questions[0], sampling=UNTIL_END)
         assert 0 < call.accepted_tokens <= call.proposed_tokens <= call.target_calls
+
+
+def test_assistant_with_another_vocabulary_is_refused_before_the_start(tmp_path: Path) -> None:
+    pair = presets.load("demo")
+    other = json.loads(Path(pair["small"], "config.json").read_text())
+    other["text_config"]["vocab_size"] = 600
+    (tmp_path / "config.json").write_text(json.dumps(other))
+    with pytest.raises(ArgumentError, match=f"{tmp_path} has a vocabulary of 600 tokens, and large=.* one of 581"):
+        TransformersOptions(assistant_model=str(tmp_path)).check("large", pair["large"])
+    TransformersOptions(assistant_model=pair["small"]).check("large", pair["large"])
 
 
 def test_num_assistant_tokens_without_an_assistant_is_refused() -> None:

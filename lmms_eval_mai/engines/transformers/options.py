@@ -32,7 +32,8 @@ class TransformersOptions:
     max_model_len: int | None = None
     """Tokens of prompt and answer. Default: the limit in the checkpoint's configuration."""
     assistant_model: str | None = None
-    """A checkpoint that drafts tokens for this model (speculative decoding, Table 12). Calls then run one by one."""
+    """A checkpoint that drafts tokens for this model (speculative decoding, Table 12). It must have this model's
+    tokenizer. Calls then run one by one."""
     num_assistant_tokens: int | None = None
     """Most tokens that the assistant drafts before the model checks them (the speculation length n of Appendix B.4). A
     draft ends earlier if the assistant is not sure of its next token (transformers' `assistant_confidence_threshold`,
@@ -55,6 +56,7 @@ class TransformersOptions:
         check_checkpoint(side, model)
         if self.assistant_model is not None:
             check_checkpoint(f"{side}_assistant_model", self.assistant_model)
+            self._check_vocabulary(side, model, self.assistant_model)
         elif self.num_assistant_tokens is not None:
             raise ArgumentError(
                 f"{side}_num_assistant_tokens={self.num_assistant_tokens} needs {side}_assistant_model, the checkpoint "
@@ -70,6 +72,26 @@ class TransformersOptions:
                 f"{side}_device={device} needs a GPU, and PyTorch finds none. Leave {side}_device out."
             )
         self._check_reads_images(side, model)
+
+    def _check_vocabulary(self, side: str, model: str, assistant: str) -> None:
+        """Refuse an assistant with another number of tokens, because transformers refuses each call with it. Raises
+        `ArgumentError`."""
+        from transformers import AutoConfig
+
+        source = {"revision": self.revision, "trust_remote_code": self.trust_remote_code}
+        try:
+            configs = [
+                AutoConfig.from_pretrained(os.path.expanduser(model), **source),
+                AutoConfig.from_pretrained(os.path.expanduser(assistant)),
+            ]
+            size, drafted = (config.get_text_config().vocab_size for config in configs)
+        except Exception:
+            return  # the start of the engine fails for the same reason, and reports it
+        if size != drafted:
+            raise ArgumentError(
+                f"{side}_assistant_model={assistant} has a vocabulary of {drafted} tokens, and {side}={model} one of "
+                f"{size}. Choose an assistant with the same tokenizer, most often a smaller model of the same family."
+            )
 
     def _check_reads_images(self, side: str, model: str) -> None:
         """Refuse a model without vision. Raises `ArgumentError`.
