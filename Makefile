@@ -27,7 +27,7 @@ docs: env
 	$(COG) -r --verbosity=1 $(GENERATED)
 
 check: lint
-	$(PYTEST) -m "not slow" $(ARGS)
+	LMMS_EVAL_MAI_TEST_EXAMPLES=15 $(PYTEST) -m "not slow" $(ARGS)
 
 # Fails if the branch coverage of lmms_eval_mai/paper and lmms_eval_mai/run is below 97%. Subprocesses are measured too.
 test: lint

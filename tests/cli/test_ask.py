@@ -31,6 +31,7 @@ def calls(text: str) -> list[str]:
     return re.findall(r"^--- (\w+ \w+), at most [\d,]+ tokens$", text, re.MULTILINE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("doc", "exit", "path"),
     [

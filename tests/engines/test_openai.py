@@ -36,6 +36,7 @@ def test_a_refused_request_fails_its_sample_without_a_retry(status: int) -> None
     assert "t document 0, small short" in str(error) and len(server.seen) == 1
 
 
+@pytest.mark.slow
 def test_a_retry_waits_as_long_as_the_server_asks() -> None:
     server = ScriptedServer()
     server.faults.append((429, {"Retry-After": "2"}))
@@ -96,6 +97,7 @@ def test_an_answer_without_text_is_an_error(message: dict[str, Any], words: str)
     assert isinstance(error, SampleError) and words in str(error)
 
 
+@pytest.mark.slow
 def test_a_connection_error_fails_only_that_sample_if_other_requests_succeed() -> None:
     server = ScriptedServer(unanswerable="poison", seconds=0.01)
 

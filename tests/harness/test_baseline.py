@@ -32,6 +32,7 @@ def script(tasks: Loaded, write_script: Any) -> Any:
     return write
 
 
+@pytest.mark.slow
 def test_every_task_can_be_compared_with_the_samples_of_an_earlier_run(
     evaluate: Any, script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ def test_sample_without_an_answer_is_an_error_and_not_a_text(evaluate: Any, writ
     assert "To resume, run the same command with the same models again." in str(error.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["pope_s", "pope_r_s2"])
 def test_failed_samples_are_counted_and_not_scored(
     evaluate: Any, write_script: Any, capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str

@@ -43,6 +43,7 @@ def check(results: dict[str, Any]) -> None:
     assert results["usage"]["by_source"]["small"]["n_api_calls"] == 12 + 8
 
 
+@pytest.mark.slow
 def test_engines_start_once_for_several_evaluations_if_they_are_kept(
     evaluate_model: Evaluate, scripts: dict[str, str], tmp_path: Path
 ) -> None:
@@ -60,6 +61,7 @@ def test_engines_start_once_for_several_evaluations_if_they_are_kept(
         model.close()
 
 
+@pytest.mark.slow
 def test_engines_start_once_inside_a_with_block_and_stop_at_its_end(
     evaluate_model: Evaluate, scripts: dict[str, str]
 ) -> None:
@@ -74,6 +76,7 @@ def test_engines_start_once_inside_a_with_block_and_stop_at_its_end(
         assert starts(messages) == 3
 
 
+@pytest.mark.slow
 def test_error_of_an_evaluation_stops_kept_engines_and_the_next_evaluation_starts_them(
     evaluate_model: Evaluate, scripts: dict[str, str], tmp_path: Path
 ) -> None:

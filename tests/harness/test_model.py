@@ -155,6 +155,7 @@ def test_repeats_are_answered_one_by_one(evaluate: Any, write_script: Any) -> No
     assert results["usage"]["by_source"]["small"]["n_api_calls"] == 9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["pope_s", "pope_r_s2"])
 def test_lmms_evals_response_cache_answers_the_second_run(
     evaluate: Any, write_script: Any, tmp_path: Path, task: str

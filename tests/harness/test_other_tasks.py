@@ -126,6 +126,7 @@ def test_the_tasks_own_sentence_at_the_end_is_removed_from_the_question(
     assert f'"{sentence}"' in notice("x", found) if sentence else "no format sentence was found" in notice("x", found)
 
 
+@pytest.mark.slow
 def test_a_run_of_lmms_evals_tasks_is_scored_as_one_model_is_and_tells_about_the_prompts_once_per_task(
     evaluate: Any, write_script: Any
 ) -> None:

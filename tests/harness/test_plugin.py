@@ -55,6 +55,7 @@ def test_the_entry_point_module_imports_nothing_heavy() -> None:
     assert _printed(done.stdout + done.stderr) == (["[]"], [])
 
 
+@pytest.mark.slow
 def test_importing_lmms_evals_models_registers_ours_without_loading_its_tasks(run: Run) -> None:
     code = (
         "import sys, lmms_eval.models as m\n"
@@ -75,6 +76,7 @@ def test_plain_commands_show_our_model_and_tasks(command: type[Command], tmp_pat
     assert set(OUR_TASKS) <= set(sub.split()), (tmp_path / "errors").read_text()
 
 
+@pytest.mark.slow
 def test_broken_task_file_disables_only_our_tasks_with_one_warning(run: Run, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "lmms_eval_mai", tmp_path / "lmms_eval_mai")
     shutil.copytree(task_dir(), tmp_path / "task_configs")

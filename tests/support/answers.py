@@ -1,5 +1,6 @@
 """Hypothesis strategies for texts like those of models, and for documents of every benchmark."""
 
+import os
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -27,7 +28,9 @@ FORMS = [
 ]
 
 RULESETS = st.builds(AgreementRules, st.sampled_from([0.0, 0.5, 0.9, 1.0]), st.sampled_from(["exact", "relaxed"]))
-quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+EXAMPLES = int(os.environ.get("LMMS_EVAL_MAI_TEST_EXAMPLES", 60))
+"""Examples per property. `make check` tries fewer."""
+quick = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def answers() -> st.SearchStrategy[str]:
