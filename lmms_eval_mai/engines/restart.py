@@ -25,6 +25,7 @@ from loguru import logger
 from lmms_eval_mai.engines.base import Call, CallKey, Engine, Prompt, Sampling
 from lmms_eval_mai.engines.cancellation import wait_for
 from lmms_eval_mai.engines.crash_admission import Admission
+from lmms_eval_mai.engines.per_loop import PerLoop
 from lmms_eval_mai.engines.wrapper import EngineWrapper
 from lmms_eval_mai.errors import CallTimeout, EngineCrashed, EngineCrashedByCall, MaiError
 
@@ -44,7 +45,7 @@ class RestartingEngine(EngineWrapper[Engine]):
         engine: Engine,
         restarts: int | None,
         call_timeout: float | None = None,
-        starting: asyncio.Lock | None = None,
+        starting: PerLoop[asyncio.Lock] | None = None,
         restart_delay_s: float = RESTART_DELAY_S,
     ) -> None:
         """`restarts`: largest number of counted restarts. None: never restart, because the engine runs in a server.
@@ -55,7 +56,7 @@ class RestartingEngine(EngineWrapper[Engine]):
         self._can_restart = restarts is not None
         self._restarts = self._restarts_left = restarts or 0
         self._call_timeout = call_timeout
-        self._starting = starting or asyncio.Lock()
+        self._starting = starting or PerLoop(asyncio.Lock)
         self._restart_delay_s = restart_delay_s
         self._admission = Admission()
         self._generation = 0
@@ -68,7 +69,7 @@ class RestartingEngine(EngineWrapper[Engine]):
 
     async def start(self) -> None:
         self._fatal_error, self._restarts_left, self._consecutive_crashers = None, self._restarts, 0
-        async with self._starting:
+        async with self._starting.get():
             await self._engine.start()
 
     async def close(self) -> None:
@@ -146,7 +147,7 @@ class RestartingEngine(EngineWrapper[Engine]):
                     f"{self._restarts} left) after this error: {crash}"
                 )
                 try:
-                    async with self._starting:
+                    async with self._starting.get():
                         await self._engine.close()
                         await self._engine.start()
                     return

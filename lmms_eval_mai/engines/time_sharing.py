@@ -18,6 +18,7 @@ from loguru import logger
 
 from lmms_eval_mai.engines.base import Call, Engine, Prompt, Sampling
 from lmms_eval_mai.engines.cancellation import shielded
+from lmms_eval_mai.engines.per_loop import PerLoop
 from lmms_eval_mai.engines.wrapper import EngineWrapper
 from lmms_eval_mai.errors import EngineCrashed
 
@@ -49,11 +50,11 @@ class TimeSharing:
         self._awake: SleepableEngine | None = None
         self._calls: Counter[SleepableEngine] = Counter()
         """Engine -> number of its calls that are being prepared, wait or run."""
-        self._changed = asyncio.Condition()
+        self._condition = PerLoop(asyncio.Condition)
         """Its lock is held while an engine falls asleep, wakes up, starts or is closed."""
         self._changing: SleepableEngine | None = None
         """The engine that falls asleep, wakes up or starts."""
-        self._closing = asyncio.Lock()
+        self._closing = PerLoop(asyncio.Lock)
         self._notifying: asyncio.Task[None] | None = None
 
     @contextlib.contextmanager
@@ -70,12 +71,13 @@ class TimeSharing:
 
     async def wait_until_awake(self, engine: SleepableEngine) -> None:
         """Wait until the engine is awake. It stays awake during the `call`. Raises `EngineCrashed`."""
-        async with self._changed:
+        changed = self._condition.get()
+        async with changed:
             while self._awake is not engine:
                 if self._may_change():
                     await shielded(self._swap_to(engine))  # a cancelled call must leave no engine half awake
                 else:
-                    await self._changed.wait()
+                    await changed.wait()
 
     @contextlib.asynccontextmanager
     async def starting(self, engine: SleepableEngine) -> AsyncIterator[None]:
@@ -83,8 +85,9 @@ class TimeSharing:
 
         The lock is held during the block, so no call can begin and no engine can wake.
         """
-        async with self._changed:
-            await self._changed.wait_for(lambda: self._awake is engine or self._may_change())
+        changed = self._condition.get()
+        async with changed:
+            await changed.wait_for(lambda: self._awake is engine or self._may_change())
             await shielded(self._put_to_sleep())
             try:
                 with self._change(engine):
@@ -99,11 +102,11 @@ class TimeSharing:
         if self._changing is engine:  # the lock is held; closing the engine ends what holds it
             await self._close(engine)
             return
-        async with self._changed:
+        async with self._condition.get():
             await shielded(self._close(engine))
             if self._awake is engine:
                 self._awake = None
-            self._changed.notify_all()
+            self._condition.get().notify_all()
 
     def _may_change(self) -> bool:
         """Return whether the engine that is awake has no calls."""
@@ -118,7 +121,7 @@ class TimeSharing:
             await self._close(engine)  # it may hold a part of its GPU memory; its next call restarts it
             raise
         finally:
-            self._changed.notify_all()
+            self._condition.get().notify_all()
         self._awake = engine
         self.swaps += 1
         logger.debug(f"mai_cascade: swap {self.swaps}: the {engine.side} engine is awake.")
@@ -145,7 +148,7 @@ class TimeSharing:
 
     async def _close(self, engine: SleepableEngine) -> None:
         """Close the engine. If it is being closed already, wait for the end."""
-        async with self._closing:
+        async with self._closing.get():
             await engine.close()
 
     def _notify_later(self) -> None:
@@ -154,8 +157,8 @@ class TimeSharing:
             self._notifying = asyncio.create_task(self._notify())
 
     async def _notify(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
+        async with self._condition.get():
+            self._condition.get().notify_all()
 
 
 class TimeSharedEngine(EngineWrapper[SleepableEngine]):

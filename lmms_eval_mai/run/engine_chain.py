@@ -10,6 +10,7 @@ from loguru import logger
 from lmms_eval_mai.engines.base import SIDES, Engine, EngineConfig
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.cancellation import gather_or_cancel
+from lmms_eval_mai.engines.per_loop import PerLoop
 from lmms_eval_mai.engines.restart import RestartingEngine
 from lmms_eval_mai.engines.time_sharing import SleepableEngine, TimeSharedEngine, TimeSharing
 from lmms_eval_mai.paper.sample_run import Pair
@@ -23,7 +24,7 @@ def build_engines(config: Config, journal: Callable[[], Journal | None]) -> dict
 
     Raises `ArgumentError`, `EngineUnavailable` or `EngineStartError`.
     """
-    starting, time_sharing = asyncio.Lock(), TimeSharing() if config.sleep else None
+    starting, time_sharing = PerLoop(asyncio.Lock), TimeSharing() if config.sleep else None
     engines: dict[str, Engine] = {}
     for engine_config in config.engines():
         engine = build(engine_config, config.other(engine_config), config.sleep)
@@ -71,7 +72,7 @@ def wrap(
     journal: Callable[[], Journal | None],
     restarts: int | None,
     call_timeout: float | None,
-    starting: asyncio.Lock | None,
+    starting: PerLoop[asyncio.Lock] | None,
     time_sharing: TimeSharing | None,
 ) -> Engine:
     """Put an engine into its wrappers. This function alone decides their order. From the outside to the inside:

@@ -123,6 +123,20 @@ def cascade(count: int, faulty: str = "small", **faults: int) -> tuple[list[Any]
     return asyncio.run(asyncio.wait_for(run(), 30)), gpu, time_sharing
 
 
+def test_engines_that_share_a_gpu_are_started_and_stopped_on_two_event_loops() -> None:
+    gpu, time_sharing = Gpu(), TimeSharing()
+    engines = [TimeSharedEngine(SleepableScriptedEngine(side, gpu), time_sharing) for side in SIDES]
+
+    async def run() -> list[str]:
+        await asyncio.gather(*(engine.start() for engine in engines))
+        calls = await asyncio.gather(*(engine.generate(prompt(0), SAMPLING) for engine in engines))
+        await asyncio.gather(*(engine.close() for engine in engines))
+        return [call.text for call in calls]
+
+    first = asyncio.run(asyncio.wait_for(run(), 30))
+    assert asyncio.run(asyncio.wait_for(run(), 30)) == first
+
+
 def answers(gpu: Gpu) -> int:
     return gpu.log.count("small") + gpu.log.count("large")
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from lmms_eval_mai.engines.base import Engine
+from lmms_eval_mai.engines.per_loop import PerLoop
 from lmms_eval_mai.engines.restart import RestartingEngine
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.errors import EngineStartError, JournalError
@@ -34,6 +35,14 @@ class SlowEngine(ScriptedEngine):
         self._steps.append(f"{self.side} is ready")
 
 
+class StartsLater(SlowEngine):
+    """Lets other starts run before it starts, so that they wait for the lock."""
+
+    async def start(self) -> None:
+        await asyncio.sleep(0)
+        await super().start()
+
+
 class BrokenEngine(ScriptedEngine):
     def __init__(self) -> None:
         super().__init__("large", lambda prompt: Answer("x"), ScriptedOptions())
@@ -59,7 +68,7 @@ def test_engines_start_at_the_same_time_unless_they_share_a_lock(
 ) -> None:
     async def start() -> list[str]:
         found: list[str] = []
-        may_start, starting = asyncio.Event(), asyncio.Lock() if lock else None
+        may_start, starting = asyncio.Event(), PerLoop(asyncio.Lock) if lock else None
         engines: dict[str, Engine] = {
             side: RestartingEngine(SlowEngine(side, found, may_start), 0, starting=starting)
             for side in ("small", "large")
@@ -72,6 +81,19 @@ def test_engines_start_at_the_same_time_unless_they_share_a_lock(
         return found
 
     assert asyncio.run(start()) == steps
+
+
+def test_engines_that_share_a_lock_start_again_on_another_event_loop(config: Config) -> None:
+    steps: list[str] = []
+    may_start = asyncio.Event()
+    may_start.set()
+    starting = PerLoop(asyncio.Lock)
+    engines: dict[str, Engine] = {
+        side: RestartingEngine(StartsLater(side, steps, may_start), 0, starting=starting) for side in ("small", "large")
+    }
+    for _ in range(2):
+        asyncio.run(start_engines(engines, config))
+    assert steps == ["small begins", "small is ready", "large begins", "large is ready"] * 2
 
 
 def test_failed_start_cancels_the_start_of_the_other_engine(config: Config) -> None:

@@ -60,6 +60,7 @@ class TransformersEngine:
         self._batch: list[Request] = []
         """The batch that the model answers now."""
         self._arrived = asyncio.Event()
+        """Set when a call waits. Each start makes a new one, because it may run on another event loop."""
         self._batch_loop: asyncio.Task[None] | None = None
         """Answers batches while the engine runs. None: the engine is not running."""
         self._threads: tuple[ThreadPoolExecutor, ...] = ()
@@ -104,6 +105,7 @@ class TransformersEngine:
 
     async def start(self) -> None:
         self._stopped = False
+        self._arrived = asyncio.Event()
         # The model has its own thread, so that the inputs of the next batch are built while it runs.
         self._model_thread = ThreadPoolExecutor(1, f"mai-{self.side}")
         self._input_thread = ThreadPoolExecutor(1, f"mai-{self.side}-inputs")

@@ -80,7 +80,7 @@ def without_interrupts() -> Iterator[None]:
 
 
 MISSING_GUARD = (
-    'The script starts the evaluation without `if __name__ == "__main__":`. vLLM starts its engines as new processes, '
+    'The script starts the engines without `if __name__ == "__main__":`. vLLM starts its engines as new processes, '
     "and each of them runs the script again from the top. Put the call under that line."
 )
 
