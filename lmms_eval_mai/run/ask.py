@@ -63,6 +63,8 @@ class Cascade:
         `journal` is True or a folder. `gen_kwargs`: decoding arguments, as in `--gen_kwargs`. Raises `ArgumentError`,
         `EngineUnavailable`, `EngineStartError` or `JournalError`.
         """
+        if not isinstance(gen_kwargs, Mapping | None):
+            raise ArgumentError(f"gen_kwargs={gen_kwargs!r} is invalid: expected a dictionary.")
         self.config = parse({"journal": "off", **arguments})
         self._decoding = dict(gen_kwargs or {})
         self._sampling = sampling(self._decoding, self.config, own_task=True)

@@ -168,6 +168,8 @@ def test_wrong_question_is_refused_at_once(scripts: dict[str, Any], arguments: A
 def test_wrong_argument_is_refused_before_the_engines_start(scripts: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError, match="temprature"):
         Cascade(**scripts, gen_kwargs={"temprature": 1})
+    with pytest.raises(ArgumentError, match="expected a dictionary"):
+        Cascade(**scripts, gen_kwargs="temperature=1")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="'max_open_sample'"):
         Cascade(**scripts, max_open_sample=3)
 
