@@ -30,6 +30,16 @@ def test_an_engine_with_one_slot_answers_one_call_after_the_other_and_reports_th
     loop.run(engine.close())
 
 
+def test_half_of_a_surrogate_pair_in_an_answer_is_replaced_because_lmms_eval_could_not_write_it(
+    loop: LoopThread,
+) -> None:
+    engine = ScriptedEngine("large", lambda prompt: Answer("It is \ud83d. [[yes]]"))
+    loop.run(engine.start())
+    (call,) = Running(engine, loop).generate(question(0))
+    assert call.text == "It is \ufffd. [[yes]]"
+    loop.run(engine.close())
+
+
 def test_the_seconds_of_a_record_without_seconds_follow_equation_27(loop: LoopThread) -> None:
     options = ScriptedOptions(ttft_s=0.03, tokens_per_s=47.26, time_scale=0)
     engine = ScriptedEngine("large", lambda prompt: Answer("x", output_tokens=128), options)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from lmms_eval_mai.engines.arguments import positive_int
 from lmms_eval_mai.engines.base import Call, CallKey, EngineConfig, Identity, Prompt, Sampling
+from lmms_eval_mai.engines.messages import replace_lone_surrogates
 from lmms_eval_mai.engines.scripted.latency import Ttft, TtftArgument
 from lmms_eval_mai.engines.scripted.script import Answer, FaultyScript, RecordedScript, Script
 from lmms_eval_mai.errors import ArgumentError, EngineCrashed, PromptTooLong, SampleError
@@ -136,7 +137,7 @@ class ScriptedEngine:
         waited_s = queued_s / scale if scale > 0 else 0.0
         return Call(
             key=prompt.key,
-            text=answer.text,
+            text=replace_lone_surrogates(answer.text),  # lmms-eval could not write them
             finish_reason=answer.finish_reason,
             prompt_tokens=answer.prompt_tokens,
             cached_tokens=answer.cached_tokens,
