@@ -92,7 +92,10 @@ def without_answer(text: str) -> str:
         not found or not seen or _CONTROL.sub("", found[-1].group(1)) != seen[-1]
     ):  # the last brackets are in reasoning tags
         return text
-    return (text[: found[-1].start()].rstrip() + text[found[-1].end() :]).rstrip() or text
+    before, after = text[: found[-1].start()].rstrip(), text[found[-1].end() :]
+    while before.endswith("[[") and after.lstrip().startswith("]]"):  # the answer has several pairs of brackets
+        before, after = before.rstrip("[").rstrip(), after.lstrip().lstrip("]")
+    return (before + after).rstrip() or text
 
 
 def read_answer(benchmark: Benchmark, doc: Doc, text: str) -> str | None:

@@ -57,8 +57,8 @@ class Config:
     end of the thinking, `error` fails the sample. On an endpoint, `truncate` needs vLLM's server; on other servers the
     sample fails."""
     transfer_answer: Literal["cut", "keep"] = "cut"
-    """The thinking that is transferred to the large model: `cut` leaves out the small model's `[[answer]]` at its end,
-    `keep` transfers the whole response."""
+    """The thinking that is transferred to the large model: `cut` leaves out the small model's `[[answer]]`, the last
+    one of its response, `keep` transfers the whole response."""
     rules: AgreementRules = AgreementRules()  # noqa: RUF009 - frozen
     journal: str | None = None
     """Folder of the journals. A journal holds the finished calls of a run, so that the run can be resumed. Default: in
