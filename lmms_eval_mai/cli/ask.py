@@ -61,11 +61,12 @@ def _ask(given: argparse.Namespace) -> Iterator[str]:
     from lmms_eval_mai.cli.command_line import values_of
     from lmms_eval_mai.run.ask import TASK, sample_of
     from lmms_eval_mai.run.config import parse
-    from lmms_eval_mai.run.decoding import sampling
+    from lmms_eval_mai.run.decoding import check_conflict, sampling
 
     _check(given)
     config = parse({"journal": "off", **values_of("--model_args", given.model_args), "log_prompts": True})
     gen_kwargs = values_of("--gen_kwargs", given.gen_kwargs)
+    check_conflict(gen_kwargs, config)
     if given.tasks is None:
         decoding = sampling(gen_kwargs, config, own_task=True)
 

@@ -111,6 +111,17 @@ def test_own_question_is_asked_with_its_images_and_options(write_script: Any, tm
         (["--tasks", "pope_r_s2", "--model_args", "mode=transfer"], "mode=transfer cannot run pope_r_s2"),
         (["--tasks", "pope_s", "--gen_kwargs", "temprature=1"], "temprature"),
         (["--question", "Why?", "--model_args", "max_open_sample=1"], "max_open_sample"),
+        (
+            [
+                "--tasks",
+                "pope_s",
+                "--model_args",
+                "decoding=official,pair=qwen3vl-2b-8b",
+                "--gen_kwargs",
+                "temperature=0",
+            ],
+            "decoding=official sets temperature=0.7, and --gen_kwargs sets temperature=0",
+        ),
         (["--question", "Why?", "--image", "not_there.png"], "The image not_there.png does not exist"),
         (["--question", "Why?", "--option", "red"], "options has 1 texts: expected 2 to 26"),
     ],
