@@ -18,7 +18,7 @@ from lmms_eval_mai.engines.base import Call, CallKey
 from lmms_eval_mai.run import fingerprint
 from lmms_eval_mai.run.fingerprint import Fingerprint
 from lmms_eval_mai.run.journal.files import FORMAT, SampleKey, journal_io_errors, line_of, lines_of, sync_folder
-from lmms_eval_mai.run.journal.lock import lock, release
+from lmms_eval_mai.run.journal.lock import check_not_held, lock, release
 from lmms_eval_mai.run.journal.removal import finish_removal, remove_at_exit, remove_now
 from lmms_eval_mai.run.journal.unfinished_runs import warn_of_unfinished_run
 from lmms_eval_mai.run.journal.writer import JournalWriter
@@ -56,6 +56,7 @@ class Journal:
         finish_removal(self.path)
         with journal_io_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
+            check_not_held(self.path)
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             sync_folder(folder)
             lock(self._file, self.path)
