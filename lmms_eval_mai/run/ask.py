@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import itertools
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
@@ -20,11 +20,12 @@ import PIL.ImageOps
 
 from lmms_eval_mai.engines.base import Image, Message, Sampling, Stage
 from lmms_eval_mai.engines.images import to_image
+from lmms_eval_mai.engines.messages import replace_lone_surrogates
 from lmms_eval_mai.errors import ArgumentError, EngineCrashed, UnreadableImage
 from lmms_eval_mai.paper.benchmarks import GENERIC
 from lmms_eval_mai.paper.sample import Sample, Trace
 from lmms_eval_mai.run.config import parse
-from lmms_eval_mai.run.decoding import sampling
+from lmms_eval_mai.run.decoding import check_conflict, sampling
 from lmms_eval_mai.run.session import Session
 
 TASK = "ask"
@@ -40,8 +41,9 @@ Images = OneImage | list[OneImage] | tuple[OneImage, ...] | None
 
 
 _loading = threading.Lock()
-"""Held while an image of the user is decoded. Pillow decodes an opened file when its pixels are first needed, and two
-threads that do this at the same time, for two questions about one image, get broken pixels."""
+"""Held while an image of the user is decoded. Pillow decodes an opened file and reads its EXIF data when they are first
+needed. Two threads that do this at the same time, for two questions about one image, get broken pixels or an image that
+is not upright."""
 
 
 class Cascade:
@@ -67,6 +69,7 @@ class Cascade:
             raise ArgumentError(f"gen_kwargs={gen_kwargs!r} is invalid: expected a dictionary.")
         self.config = parse({"journal": "off", **arguments})
         self._decoding = dict(gen_kwargs or {})
+        check_conflict(self._decoding, self.config)
         self._sampling = sampling(self._decoding, self.config, own_task=True)
         self._session = Session(self.config)
         self._numbers = itertools.count()
@@ -95,13 +98,14 @@ class Cascade:
         this question cannot be answered, for example `UnreadableImage`, and `EngineCrashed` if an engine cannot be
         restarted. To cancel the future cancels the question.
         """
-        _images(image)
+        # The caller may change its lists before this question is opened.
+        images, options = _images(image), _options(options)
         _text(question, options)
         # A journal finds the answer to the same question again, so its number must not depend on the order.
         number = next(self._numbers) if self.config.journal == "off" else None
 
         def open_sample() -> Sample:
-            sample = sample_of(image, question, options, self._sampling, number)
+            sample = sample_of(images, question, options, self._sampling, number)
             # The first call imports lmms-eval's parser, which takes seconds. Do not do this on the event loop.
             sample.benchmark.parse("", sample.doc)
             return sample
@@ -121,7 +125,8 @@ class Cascade:
 
     def ask_blocking(self, image: Images, question: str, options: Sequence[str] | None = None) -> Trace:
         """Ask a question, wait for its answer and return its trace. The arguments and the errors are those of
-        `submit`."""
+        `submit`. Raises `MaiError` in a function of `add_done_callback`, where it would wait without end."""
+        self._session.check_caller(waits=True)
         future = self.submit(image, question, options)
         try:
             return future.result()
@@ -164,6 +169,7 @@ def sample_of(
 ) -> Sample:
     """Return a question as a sample of the task `ask`, with decoded images. `number`: its number in messages. None: a
     number that the same question has in every process. Raises `ArgumentError` or `UnreadableImage`."""
+    options = _options(options)
     text = _text(question, options)
     images = tuple(open_image(one) for one in _images(image))
     doc = {"question": question, "options": list(options or [])}
@@ -193,36 +199,59 @@ def _images(given: Images) -> list[OneImage]:
     return images
 
 
-def _text(question: str, options: Sequence[str] | None) -> str:
+def _text(question: str, options: list[str] | None) -> str:
     """Return the question and its options, each on its own line. Raises `ArgumentError`."""
     if not isinstance(question, str) or not question.strip():
         raise ArgumentError(f"The question {question!r} is not a text, or it is empty.")
-    if options is None:
-        return f"{question}\n"
-    if isinstance(options, str) or not isinstance(options, Iterable) or not all(isinstance(o, str) for o in options):
-        raise ArgumentError(f"options={options!r} is invalid: expected a list of texts.")
+    lines = [question, *(f"{letter}. {text}" for letter, text in zip(LETTERS, options or [], strict=False)), ""]
+    return replace_lone_surrogates("\n".join(lines))  # tokenizers refuse them
+
+
+def _options(given: Sequence[str] | None) -> list[str] | None:
+    """Return the options of a question as a list. Raises `ArgumentError`."""
+    if given is None:
+        return None
+    ordered = isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping | Set)
+    options = list(given) if ordered else []
+    if not ordered or not all(isinstance(option, str) for option in options):
+        raise ArgumentError(f"options={given!r} is invalid: expected a list of texts.")
     if not 2 <= len(options) <= len(LETTERS):
         raise ArgumentError(f"options has {len(options)} texts: expected 2 to {len(LETTERS)}, or None.")
-    return "\n".join([question, *(f"{letter}. {text}" for letter, text in zip(LETTERS, options, strict=False)), ""])
+    return options
 
 
 def open_image(source: OneImage) -> Image:
     """Decode an image, turned upright if its EXIF data tell how. Raises `UnreadableImage`."""
     shown = f"The image {source}" if isinstance(source, str | Path) else "The image"
     try:
-        image = source if isinstance(source, PIL.Image.Image) else PIL.Image.open(Path(source).expanduser())
-        if image is source:
+        if isinstance(source, PIL.Image.Image):
             with _loading:
-                image.load()
-        if not (image.width and image.height):
-            raise UnreadableImage(f"{shown} has a side of 0 pixels ({image.width} x {image.height}).")
-        return to_image(PIL.ImageOps.exif_transpose(image))
+                upright = _upright(source, shown)
+        else:
+            with PIL.Image.open(Path(source).expanduser()) as image:
+                upright = _upright(image, shown)
+        return to_image(_with_8_bits(upright))
     except FileNotFoundError:
         raise UnreadableImage(f"{shown} does not exist. An image of the web must be downloaded first.") from None
     except UnreadableImage:
         raise
     except Exception as error:  # broken files make Pillow raise errors of many kinds
         raise UnreadableImage(f"{shown} cannot be read ({error}). Give an image that Pillow can open.") from error
+
+
+def _upright(image: PIL.Image.Image, shown: str) -> PIL.Image.Image:
+    """Return a decoded copy of the image, turned upright. `shown`: its name. Raises errors of many kinds."""
+    if not (image.width and image.height):
+        raise UnreadableImage(f"{shown} has a side of 0 pixels ({image.width} x {image.height}).")
+    return PIL.ImageOps.exif_transpose(image)
+
+
+def _with_8_bits(image: PIL.Image.Image) -> PIL.Image.Image:
+    """Return a grey image of 16 bits per pixel with 8 bits, and any other image unchanged. Pillow's conversion to RGB
+    makes every 16-bit value above 255 white."""
+    if not image.mode.startswith("I;16"):
+        return image
+    return image.convert("I").point(lambda value: value * (1 / 256)).convert("L")
 
 
 def _number_of(images: Sequence[Image], text: str) -> int:

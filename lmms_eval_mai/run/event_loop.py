@@ -1,10 +1,13 @@
 """An event loop in its own thread, for code that is not asynchronous."""
 
 import asyncio
+import os
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
+
+from lmms_eval_mai.errors import MaiError
 
 R = TypeVar("R")
 
@@ -17,9 +20,29 @@ class LoopThread:
     """
 
     def __init__(self) -> None:
+        self._process = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="mai-loop", daemon=True)
         self._thread.start()
+
+    @property
+    def is_in_this_process(self) -> bool:
+        """Return whether the thread is in this process. A child that was forked does not have it."""
+        return os.getpid() == self._process
+
+    def check_caller(self, waits: bool) -> None:
+        """Refuse callers for whom a call would never end. `waits`: whether the caller waits for the result. Raises
+        `MaiError`."""
+        if not self.is_in_this_process:
+            raise MaiError(
+                "The engines run in the process from which this process was forked. Use them there, or create a model "
+                "of its own in this process."
+            )
+        if waits and threading.current_thread() is self._thread:
+            raise MaiError(
+                "A function of add_done_callback must not wait for an answer, nor start or stop the engines: it runs "
+                "in the thread that answers all questions. It may submit more questions."
+            )
 
     def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
         """Run the coroutine to its end and return its result. On Ctrl-C the coroutine is cancelled, and this function

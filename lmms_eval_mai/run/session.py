@@ -8,6 +8,7 @@ until `stop`.
 import asyncio
 import contextlib
 import gc
+import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -54,6 +55,11 @@ class Session:
         self._submitted: set[asyncio.Task[Any]] = set()
         """The samples of `submit` that are not finished."""
         self._loop: LoopThread | None = None
+        self._starting = threading.Lock()
+        """Held during `start`."""
+        self._submitting = threading.Lock()
+        """Held while a sample is submitted, and while `stop` takes the loop away. A sample that is submitted after this would
+        start the engines again."""
         self._journal: Journal | None = None
         self._all_keys: set[SampleKey] = set()
         self._ranks = 1
@@ -94,6 +100,13 @@ class Session:
     ) -> set[SampleKey]:
         """Start the engines and open the journal, if they are not started and open. Returns those samples that earlier
         processes finished. The arguments and the errors are those of `run_samples`."""
+        self.check_caller(waits=True)
+        with self._starting:
+            return self._start_all(decoding, keys, rank, world_size)
+
+    def _start_all(
+        self, decoding: Mapping[str, Any], keys: Sequence[SampleKey], rank: int, world_size: int
+    ) -> set[SampleKey]:
         self._drop_stop_at_end = self._drop_stop_at_end or at_end_of_main_thread(self.stop)
         # The model that an endpoint serves is part of the fingerprint, and only the running endpoint knows it.
         self._run_on_loop(self._start([engine.side for engine in self.config.engines() if engine.engine == "openai"]))
@@ -108,9 +121,16 @@ class Session:
         `open_sample` is called in a thread. The future raises its errors and those of the engines. It may be cancelled.
         Raises `EngineCrashed` if the engines are not running (`start`).
         """
-        if self._loop is None or self._slots is None:
-            raise EngineCrashed("The engines are not running. Start them first.")
-        return self._loop.submit(self._open_and_run(open_sample, self._slots))
+        self.check_caller(waits=False)
+        with self._submitting:
+            if self._loop is None or self._slots is None:
+                raise EngineCrashed("The engines are not running. Start them first.")
+            return self._loop.submit(self._open_and_run(open_sample, self._slots))
+
+    def check_caller(self, waits: bool) -> None:
+        """Refuse callers for whom a call would never end (`LoopThread.check_caller`). Raises `MaiError`."""
+        if self._loop is not None:
+            self._loop.check_caller(waits)
 
     def resume_hint(self) -> str:
         """Return how to resume a run that stopped, or an empty text if there is nothing to resume."""
@@ -129,13 +149,16 @@ class Session:
             self._journal.close()
 
     def stop(self) -> None:
-        """Stop the engines and close the journal. Its file stays."""
+        """Stop the engines and close the journal. Its file stays. Has no effect in a process that was forked."""
+        if self._loop is not None and not self._loop.is_in_this_process:
+            return
+        self.check_caller(waits=True)
         if self._drop_stop_at_end is not None:
             self._drop_stop_at_end()
             self._drop_stop_at_end = None
-        loop, self._loop = self._loop, None
+        with self._submitting:
+            loop, self._loop, self._slots = self._loop, None, None
         self._running.clear()
-        self._slots = None
         if loop is not None:
             try:
                 loop.run(self._close_all())
