@@ -67,6 +67,8 @@ class MaiCascade(lmms):
         """The figures of the last run that answered samples, as in `<time>_mai_cascade.json` (docs/output.md). Empty
         before the end of the first run. With several ranks they are those of all ranks."""
         self._figures_written = True
+        self._stopped = False
+        """Whether an error ended the last evaluation, so that its totals must not count in the next one."""
         write_waiting()
         with report_errors_to_user():
             self.config = parse(arguments)
@@ -169,6 +171,9 @@ class MaiCascade(lmms):
     def _run(self, requests: list[Instance], rounds: bool = False) -> list[Outcome | None]:
         """Return one outcome per request; None for padding. After any error no engine is left running, because
         lmms-eval does not call `clean()` then."""
+        if self._stopped:  # only now: the message of the error names what is in the journal
+            self._stopped = False
+            self._session.forget_run()
         with report_errors_to_user(self._session.resume_hint), self._stopped_on_error():
             self._reject_unsupported(requests, rounds)
             self._tell_about_other_tasks(requests)
@@ -234,6 +239,7 @@ class MaiCascade(lmms):
             yield
         except BaseException:
             self._session.stop()
+            self._stopped = True
             raise
 
 

@@ -167,6 +167,12 @@ class Session:
         if self._journal is not None:
             self._journal.close()
 
+    def forget_run(self) -> None:
+        """Forget the samples of a run that an error ended. Its journal stays, for a run that resumes it."""
+        self.totals = RunTotals()
+        self._journal = None
+        self._all_keys = set()
+
     def complete(self, results_written: Callable[[], bool] | None) -> None:
         """Remove the journal, because lmms-eval has scored the run: now if `results_written` is None, else when this
         process ends and `results_written` returns True. Calling it again has no effect."""

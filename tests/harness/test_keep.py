@@ -8,7 +8,7 @@ import pytest
 from support.logs import logged
 from support.pope_scripts import counts, exit_of, pope_scripts
 
-from lmms_eval_mai import ArgumentError, MaiCascade
+from lmms_eval_mai import ArgumentError, MaiCascade, TooManyErrors
 
 Evaluate = Callable[..., dict[str, Any]]
 
@@ -74,6 +74,19 @@ def test_engines_start_once_inside_a_with_block_and_stop_at_its_end(
         assert starts(messages) == 2
         check(evaluate_model(model))
         assert starts(messages) == 3
+
+
+@pytest.mark.slow
+def test_failed_samples_of_an_evaluation_that_stopped_do_not_count_in_the_next_one(
+    evaluate_model: Evaluate, write_script: Any
+) -> None:
+    # The script has no answers to the last document, so an evaluation of all 12 documents stops.
+    with MaiCascade(**pope_scripts(write_script, "pope_s", rows=11), journal="off") as model:
+        with pytest.raises(TooManyErrors, match="1 of 12 samples failed"):
+            evaluate_model(model)
+        results = evaluate_model(model, limit=11)
+    assert results["results"]["pope_s"]["pope_accuracy,none"] == 1.0
+    assert model.figures["tasks"]["pope_s"]["samples"] == 11
 
 
 @pytest.mark.slow
