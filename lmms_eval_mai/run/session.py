@@ -58,8 +58,8 @@ class Session:
         self._starting = threading.Lock()
         """Held during `start`."""
         self._submitting = threading.Lock()
-        """Held while a sample is submitted, and while `stop` takes the loop away. A sample that is submitted after this would
-        start the engines again."""
+        """Held while a sample is submitted, and while `stop` takes the loop away. Otherwise a sample that is submitted
+        then could start the engines again."""
         self._journal: Journal | None = None
         self._all_keys: set[SampleKey] = set()
         self._ranks = 1
