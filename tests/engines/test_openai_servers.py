@@ -13,6 +13,9 @@ from support.servers import Server
 
 from lmms_eval_mai.run.presets import FOLDER
 
+PRESET = {"max_new_tokens": 512, "transfer_answer": "keep"}
+"""The arguments of pair=demo, for servers, which have no preset."""
+
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
@@ -30,8 +33,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Serv
 def run(folder: Path, name: str, **arguments: Any) -> dict[str, Any]:
     """Run a cascade over the first documents, and return its exits, answers, tokens and scores."""
     output = folder / f"{name}.json"
-    # As in the preset: thinking that never stops must leave space for the transfer.
-    arguments = {"max_new_tokens": 512, "max_open_samples": 16, "journal": folder / name, **arguments}
+    arguments = {**PRESET, "max_open_samples": 16, "journal": folder / name, **arguments}
     start(folder, output, "shapes_s", DEMO_DOCUMENTS, **arguments).join(300)
     assert output.exists(), output.with_suffix(".log").read_text()[-3000:]
     found: dict[str, Any] = json.loads(output.read_text())
@@ -63,7 +65,7 @@ def test_a_server_that_is_killed_and_restarted_loses_no_call_and_repeats_none(
     servers: dict[str, Server], expected: dict[str, Any], tmp_path: Path
 ) -> None:
     journal, output, kept = tmp_path / "journal", tmp_path / "found.json", tmp_path / "kept.jsonl"
-    arguments = {"max_new_tokens": 512, "max_open_samples": 16, "journal": journal}
+    arguments = {**PRESET, "max_open_samples": 16, "journal": journal}
     urls = {side: server.url for side, server in servers.items()}
     process = start(tmp_path, output, "shapes_s", DEMO_DOCUMENTS, **arguments, **urls)
     assert wait_for_lines(process, journal, 40), output.with_suffix(".log").read_text()[-3000:]
@@ -87,7 +89,7 @@ def test_the_servers_still_run_after_a_run_was_stopped_by_sigterm(servers: dict[
     servers["small"].wait()
     journal, output = tmp_path / "journal", tmp_path / "found.json"
     urls = {side: server.url for side, server in servers.items()}
-    process = start(tmp_path, output, "shapes_s", DEMO_DOCUMENTS, max_new_tokens=512, journal=journal, **urls)
+    process = start(tmp_path, output, "shapes_s", DEMO_DOCUMENTS, **PRESET, journal=journal, **urls)
     assert strike(process, journal, after=30, how=signal.SIGTERM) and process.exitcode == 143
     for server in servers.values():
         server.wait(5)

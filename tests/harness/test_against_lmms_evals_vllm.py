@@ -14,6 +14,7 @@ from support.servers import UNIPROC_EXECUTOR
 from support.tasks import BUILT_IN, Loaded
 
 from lmms_eval_mai.engines.base import Call, Prompt, Sampling
+from lmms_eval_mai.engines.wrapper import EngineWrapper
 from lmms_eval_mai.harness.requests import open_sample
 from lmms_eval_mai.paper.cascade import small
 from lmms_eval_mai.paper.sample_run import Pair
@@ -114,11 +115,11 @@ def test_the_texts_differ_between_documents_and_prompts(theirs: dict[str, Any]) 
     assert len(set(texts)) > 0.9 * len(texts)
 
 
-class Renderer:
+class Renderer(EngineWrapper[Any]):
     """An engine that only renders prompts, with those of a running engine, and records their tokens."""
 
     def __init__(self, engine: Any) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self.prompts: list[list[int]] = []
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
@@ -137,6 +138,6 @@ def test_prompts_equal_those_of_lmms_evals_vllm_token_by_token(
         documents = {name: {task.config.test_split: task.test_docs()}}
         for request in task.instances[:LIMIT]:
             sample = open_sample(request, 0, documents, parse({}))
-            vllm.loop.run(small(sample, Pair(renderer, renderer)))  # type: ignore[arg-type]
+            vllm.loop.run(small(sample, Pair(renderer, renderer)))
     assert len(renderer.prompts) == len(TASKS) * LIMIT
     assert sorted(renderer.prompts) == sorted(lmms_evals_vllm.client.prompts)

@@ -98,7 +98,8 @@ def test_an_answer_that_the_scorer_takes_as_right_is_never_unparsable(
     name: str, data: st.DataObject, text: str
 ) -> None:
     doc = data.draw(documents(name))
-    if read_answer(BENCHMARKS[name], doc, text) is None:
+    # lmms-eval's ANLS takes an empty text as right if the gold has many spaces in a row.
+    if extract_answer(text) and read_answer(BENCHMARKS[name], doc, text) is None:
         assert is_wrong_or_guessed(name, doc, text, [data.draw(st.sampled_from(gold_texts(name, doc, text)))])
 
 
