@@ -147,6 +147,15 @@ def task_manager() -> Any:
 
 
 @pytest.fixture
+def warnings() -> Iterator[list[str]]:
+    """The warnings that are logged during the test."""
+    from support.logs import logged
+
+    with logged("WARNING") as found:
+        yield found
+
+
+@pytest.fixture
 def in_drawn_data(drawn_data: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(drawn_data)
     return drawn_data

@@ -14,7 +14,6 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from loguru import logger
 from support.engines import Running, make_image, prompt, question
 
 from lmms_eval_mai.engines.base import Call, CallKey, Message, Prompt, Sampling
@@ -148,15 +147,15 @@ async def not_here(renderer: Renderer, messages: tuple[Message, ...]) -> Any:
     raise AssertionError("This process rendered a prompt.")
 
 
-def test_renderer_process_that_hangs_and_crashes_loses_no_prompt(engine: Running, in_this_process: Renderer) -> None:
+def test_renderer_process_that_hangs_and_crashes_loses_no_prompt(
+    engine: Running, in_this_process: Renderer, warnings: list[str]
+) -> None:
     renderer = engine.engine._renderer
     images = [make_image("white", (1600, 1600), f"kill {number}") for number in range(8)]
     crasher, *others = [prompt(number, image, "What is it?") for number, image in enumerate(images)]
     process = renderer.processes[renderer._number(crasher.messages)]
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
-    warnings: list[str] = []
-    log = logger.add(lambda message: warnings.append(message.record["message"]), level="WARNING")
     process.answer_timeout_s = 3
 
     async def stop_and_kill() -> list[Any]:
@@ -173,7 +172,6 @@ def test_renderer_process_that_hangs_and_crashes_loses_no_prompt(engine: Running
         return await asyncio.gather(*calls, return_exceptions=True)
 
     failed, *answered = engine.loop.run(stop_and_kill())
-    logger.remove(log)
     process.answer_timeout_s = ANSWER_TIMEOUT_S
     restarted = "It is restarted, and its prompts are rendered again."
     assert warnings == [

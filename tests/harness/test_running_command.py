@@ -17,15 +17,6 @@ from lmms_eval_mai.harness.model import MaiCascade
 from lmms_eval_mai.harness.running_command import Command, print_last, results_file, results_written, running_command
 
 
-@pytest.fixture
-def warnings() -> Iterator[list[str]]:
-    """The warnings that are logged during the test."""
-    found: list[str] = []
-    sink = logger.add(lambda message: found.append(message.record["message"]), level="WARNING")
-    yield found
-    logger.remove(sink)
-
-
 def source_of(module: str) -> str:
     """Return the source of a module of lmms-eval without importing the module."""
     spec = importlib.util.find_spec(module)

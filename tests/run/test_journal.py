@@ -5,11 +5,9 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from loguru import logger
 
 from lmms_eval_mai.engines.base import Call, CallKey
 from lmms_eval_mai.run.journal import removal as journal_removal
@@ -36,14 +34,6 @@ def unfinished(folder: Path, fingerprint: dict[str, str] = R) -> Path:
     asyncio.run(add_sample(journal))
     journal.close()
     return journal.path
-
-
-@pytest.fixture
-def warnings() -> Iterator[list[str]]:
-    found: list[str] = []
-    sink = logger.add(lambda message: found.append(message.record["message"]), level="WARNING")
-    yield found
-    logger.remove(sink)
 
 
 def test_unfinished_run_with_another_argument_is_named_and_kept(tmp_path: Path, warnings: list[str]) -> None:

@@ -4,7 +4,6 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from loguru import logger
 
 from lmms_eval_mai.engines.base import SIDES, Call, CallKey
 from lmms_eval_mai.errors import MissingAnswer, UnreadableImage
@@ -111,15 +110,14 @@ def test_table_bounds_the_number_of_causes_and_counts_the_rest() -> None:
     assert text.count("  MissingAnswer: cause") == SHOWN_CAUSES and "... and 2 more, named in the log above" in text
 
 
-def test_a_failed_sample_with_a_message_like_an_earlier_one_is_logged_with_the_name_of_that_sample() -> None:
-    logged: list[str] = []
+def test_a_failed_sample_with_a_message_like_an_earlier_one_is_logged_with_the_name_of_that_sample(
+    warnings: list[str],
+) -> None:
     keys = [("pope_s", 0, 0), ("pope_s", 1, 1)]
     progress = Progress(keys, RunTotals(), None, 2, progress_bar(2, shown=False))
-    sink = logger.add(lambda message: logged.append(message.record["message"]), level="WARNING")
     for index in range(2):
         assert asyncio.run(progress.report(index, MissingAnswer(f"no answer to document {index}.")))
-    logger.remove(sink)
-    assert logged == [
+    assert warnings == [
         "mai_cascade: sample failed and is not scored: MissingAnswer: no answer to document 0.",
         "mai_cascade: pope_s document 1, repeat 1 failed and is not scored: MissingAnswer, with a message like that of "
         "pope_s document 0.",
