@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 Side = Literal["small", "large"]
 SIDES: tuple[Side, Side] = ("small", "large")
 
-Stage = Literal["short", "think", "stage2", "transfer", "task"]
-"""short: Eq. 5-6. think: Eq. 7 and 10. stage2: Eq. 8. transfer: Eq. 9. task: the own prompt of another lmms-eval
-task."""
+Stage = Literal["short", "think", "stage2", "score", "transfer", "task"]
+"""short: Eq. 5-6. think: Eq. 7 and 10. stage2: Eq. 8. score: the prefill that scores the thinking for Eq. 12. transfer:
+Eq. 9 and 13. task: the own prompt of another lmms-eval task."""
 
 Identity = dict[str, str]
 """Everything about one engine that can change an answer: kind and version, model, checkpoint, arguments."""
@@ -35,6 +35,8 @@ class EngineConfig:
     """Arguments of the engine itself."""
     max_calls: int | None = None
     """The run never has more calls open on this engine. None: `Engine.open_samples` decides."""
+    attention: bool = False
+    """Whether the run asks this engine for attention weights (`Prompt.attention`)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,12 +76,39 @@ class CallKey:
 
 
 @dataclass(frozen=True, slots=True)
+class AttentionRequest:
+    """The attention weights that a call must return (Eq. 12)."""
+
+    layers: tuple[int, ...]
+    """Decoder layers, numbered from 1."""
+    text: str | None = None
+    """A part of the last message. The engine returns the attention of the last prompt token to the tokens of this text.
+    None: the engine returns the attention of the last token that was fed to the model to the tokens of the call's own
+    output."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenWeights:
+    """The attention of one token (the query) to each token of a text."""
+
+    tokens: tuple[str, ...]
+    """The texts of the tokens in order. Joined, they are the text exactly: the characters of a token that begins before
+    the text or ends after it are cut to the text, and a character that is spread over several tokens belongs to the
+    last of them."""
+    weights: tuple[tuple[float, ...], ...]
+    """One row per requested layer: the attention probability of each token, which is the softmax over the whole
+    context, averaged over all heads. Not normalised. An output token that was never fed to the model has weight 0."""
+
+
+@dataclass(frozen=True, slots=True)
 class Prompt:
     """The chat of one call. Images and question come first and the stage's text comes last, so that all calls of a
     sample share a prefix."""
 
     messages: tuple[Message, ...]
     key: CallKey
+    attention: AttentionRequest | None = None
+    """The attention weights that the call must return (`Call.attention`). None: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +166,8 @@ class Call:
     """Speculative decoding: drafted tokens that the model accepted, those after a stop text included."""
     target_calls: int | None = None
     """Speculative decoding: forward passes of the model itself."""
+    attention: TokenWeights | None = None
+    """The attention weights that `Prompt.attention` asks for. None: it asks for none."""
 
 
 class Engine(Protocol):
@@ -168,6 +199,10 @@ class Engine(Protocol):
     def open_samples(self) -> int | None:
         """Return how many samples should be open at the same time, so that the engine does not wait for work. None: it
         has no opinion. Call `validate` first."""
+
+    def layers(self) -> int | None:
+        """Return the number of the model's decoder layers. None: the engine cannot give attention weights. Call
+        `validate` first."""
 
     async def start(self) -> None:
         """Start the engine. Raises `EngineStartError`."""

@@ -32,6 +32,9 @@ class EngineWrapper(Generic[E]):
     def open_samples(self) -> int | None:
         return self._engine.open_samples()
 
+    def layers(self) -> int | None:
+        return self._engine.layers()
+
     async def start(self) -> None:
         await self._engine.start()
 

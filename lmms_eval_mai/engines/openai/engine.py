@@ -93,6 +93,9 @@ class OpenAIEngine:
     def open_samples(self) -> int | None:
         return None
 
+    def layers(self) -> int | None:
+        return None  # the protocol has no attention weights
+
     async def start(self) -> None:
         """Wait until every endpoint answers, and read which model it serves."""
         options = self._options

@@ -110,6 +110,9 @@ class ScriptedEngine:
     def open_samples(self) -> int | None:
         return None
 
+    def layers(self) -> int | None:
+        return None  # a script has no attention weights
+
     async def start(self) -> None:
         self._slots = asyncio.Semaphore(self._options.slots)
 

@@ -103,6 +103,9 @@ class TransformersEngine:
     def open_samples(self) -> int | None:
         return None
 
+    def layers(self) -> int | None:
+        return None
+
     async def start(self) -> None:
         self._stopped = False
         self._arrived = asyncio.Event()

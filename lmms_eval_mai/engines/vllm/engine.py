@@ -90,6 +90,9 @@ class VllmEngine:
     def open_samples(self) -> int | None:
         return self._open_samples
 
+    def layers(self) -> int | None:
+        return None
+
     def identity(self) -> Identity:
         import vllm
 

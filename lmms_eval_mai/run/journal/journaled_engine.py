@@ -32,11 +32,13 @@ class JournaledEngine(EngineWrapper[Engine]):
 
 
 def prompt_digest(prompt: Prompt, sampling: Sampling) -> str:
-    """Return the hash of the whole request: roles, texts, the hashes of the images' pixels, and sampling."""
+    """Return the hash of the whole request: roles, texts, the hashes of the images' pixels, sampling and attention."""
     found = hashlib.blake2b(repr(sampling).encode(), digest_size=16)
     for message in prompt.messages:
         found.update(b"\0turn" + message.role.encode())
         for part in message.content:
             kind, text = ("image", part.uuid) if isinstance(part, Image) else ("text", part)
             found.update(f"\0{kind}{text}".encode("utf-8", "surrogatepass"))
+    if prompt.attention is not None:  # a request without it keeps the digest that older journals have
+        found.update(f"\0{prompt.attention!r}".encode("utf-8", "surrogatepass"))
     return found.hexdigest()
