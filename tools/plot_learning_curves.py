@@ -1,6 +1,6 @@
 """Draw docs/demo-pair.svg: the learning curves that tools/train_demo_pair.py wrote.
 
-pip install matplotlib
+pip install -e ".[report]"
 python tools/plot_learning_curves.py DIR/small.jsonl DIR/large.jsonl docs/demo-pair.svg
 """
 

