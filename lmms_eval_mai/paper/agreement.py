@@ -86,16 +86,27 @@ def without_answer(text: str) -> str:
     The space before the brackets is removed too, and the space at the end of the text. If nothing is left, the text is
     returned unchanged.
     """
+    return "".join(text[start:end] for start, end in parts_without_answer(text))
+
+
+def parts_without_answer(text: str) -> list[tuple[int, int]]:
+    """Return start and end of the parts that `without_answer` keeps: the one before the answer, and the one after
+    it."""
+    whole = [(0, len(text))]
     found = list(_BRACKETS.finditer(text))
     seen = _BRACKETS.findall(_without_reasoning(text))
     if (
         not found or not seen or _CONTROL.sub("", found[-1].group(1)) != seen[-1]
     ):  # the last brackets are in reasoning tags
-        return text
+        return whole
     before, after = text[: found[-1].start()].rstrip(), text[found[-1].end() :]
     while before.endswith("[[") and after.lstrip().startswith("]]"):  # the answer has several pairs of brackets
         before, after = before.rstrip("[").rstrip(), after.lstrip().lstrip("]")
-    return (before + after).rstrip() or text
+    kept = len((before + after).rstrip())
+    if not kept:
+        return whole
+    split, start = min(len(before), kept), len(text) - len(after)
+    return [(0, split), (start, start + kept - split)]
 
 
 def read_answer(benchmark: Benchmark, doc: Doc, text: str) -> str | None:

@@ -1,0 +1,112 @@
+"""Select() of Eq. 12: the tokens of the thinking that are transferred with `transfer=sparse` (Sections 4.2 and 5.3).
+
+Pure functions of tokens and their attention weights. docs/paper-notes.md lists what the paper leaves open. This module
+does not know engines, prompts or lmms-eval.
+"""
+
+import bisect
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from lmms_eval_mai.engines.base import Side, TokenWeights
+
+Order = Literal["original", "weight"]
+Boundary = Literal["least", "most"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sparse:
+    """How the transferred tokens are selected."""
+
+    delta: float = 0.8
+    """Share of the weight of all thinking tokens that the kept tokens carry (delta of Corollary 1)."""
+    layer: int | float = 12
+    """The layer whose attention gives the weights: a number from 1, or a share of the model's layers (above 0 and
+    below 1)."""
+    source: Side = "large"
+    """The model whose attention gives the weights."""
+    order: Order = "original"
+    """Order of the kept tokens: that of the thinking, or the heaviest token first."""
+    boundary: Boundary = "least"
+    """`least`: the fewest tokens that carry at least `delta`. `most`: the most tokens that carry at most `delta`."""
+
+    def layer_of(self, depth: int) -> int:
+        """Return the number of the layer in a model with `depth` layers. It may be above `depth`."""
+        return self.layer if isinstance(self.layer, int) else max(1, round(self.layer * depth))
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The kept tokens of one thinking."""
+
+    positions: tuple[int, ...]
+    """Their positions among the scored tokens, the heaviest first."""
+    scored_tokens: int
+    """Number of tokens that had a weight."""
+    share: float
+    """Share of the weight of all scored tokens that the kept tokens carry."""
+    text: str
+    """The kept tokens as text (R'_think^s)."""
+    layer: int | None = None
+    """The layer whose attention gave the weights."""
+    transferred_tokens: int | None = None
+    """Tokens of the text, counted by the large model's tokenizer. None: not known."""
+
+    @property
+    def kept_tokens(self) -> int:
+        return len(self.positions)
+
+
+def select(tokens: Sequence[str], weights: Sequence[float], sparse: Sparse) -> Selection:
+    """Select the key tokens of a thinking (Eq. 12, Section 5.3).
+
+    The tokens are ranked by weight in descending order; of two equal weights, the earlier token comes first. The first
+    tokens of this ranking are kept, up to the share `delta` of the sum of all weights. The kept tokens become text by
+    joining their texts. With `delta` 1 the whole text is kept unchanged. It is also kept if all weights are 0, because
+    then no token is more important than another one.
+
+    `tokens`: their texts, in the order of the thinking. `weights`: one number per token, not negative; they need not
+    add up to 1. Raises `ValueError` for other weights.
+    """
+    if len(weights) != len(tokens):
+        raise ValueError(f"there are {len(weights)} attention weights for {len(tokens)} tokens")
+    if not all(math.isfinite(weight) and weight >= 0 for weight in weights):
+        raise ValueError("an attention weight is negative, infinite or not a number")
+    ranked = sorted(range(len(tokens)), key=lambda position: -weights[position])
+    total = math.fsum(weights)
+    if sparse.delta == 1 or total == 0:
+        return Selection(tuple(ranked), len(ranked), 1.0, "".join(tokens))
+
+    def share(count: int) -> float:
+        return math.fsum(weights[position] for position in ranked[:count]) / total
+
+    counts = range(len(ranked) + 1)
+    if sparse.boundary == "least":
+        kept = bisect.bisect_left(counts, sparse.delta, key=share)
+    else:
+        kept = bisect.bisect_right(counts, sparse.delta, key=share) - 1
+    shown = ranked[:kept] if sparse.order == "weight" else sorted(ranked[:kept])
+    text = "".join(tokens[position] for position in shown)
+    return Selection(tuple(ranked[:kept]), len(ranked), share(kept), text)
+
+
+def cut_to(attention: TokenWeights, parts: Iterable[tuple[int, int]]) -> TokenWeights:
+    """Return the tokens of parts of the text, with their weights.
+
+    `parts`: start and end of each part in the text, in order. A token at the border of a part is cut to its text in the
+    part. A token without text is the beginning of a character, and belongs to the part that has this character.
+    """
+    spans = list(parts)
+    kept: list[tuple[int, str]] = []
+    begin = 0
+    for position, token in enumerate(attention.tokens):
+        end = begin + len(token)
+        # A token without text has the position of its character.
+        found = [(a, b) for a, b in spans if begin < b and (end > a if token else begin >= a)]
+        if found:
+            kept.append((position, "".join(token[max(a - begin, 0) : b - begin] for a, b in found)))
+        begin = end
+    rows = tuple(tuple(row[position] for position, _ in kept) for row in attention.weights)
+    return TokenWeights(tuple(text for _, text in kept), rows)

@@ -1,0 +1,164 @@
+"""Select() of Eq. 12: its properties for any tokens and weights."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.answers import quick
+
+from lmms_eval_mai.engines.base import TokenWeights
+from lmms_eval_mai.paper.agreement import parts_without_answer, without_answer
+from lmms_eval_mai.paper.sparse import Selection, Sparse, cut_to, select
+
+TOKENS = st.sampled_from(["", "a", " the", "[[", "<|im_end|>", "é", "\n\n", "[[answer]]", "{", "\ufffd"])
+WEIGHTS = st.sampled_from([0.0, 0.1, 0.25, 5e-324, 1.0]) | st.floats(0, 1)
+DELTAS = st.sampled_from([0.8, 1.0, 0.1, 5e-324]) | st.floats(0, 1, exclude_min=True)
+ORDERS, BOUNDARIES = ("original", "weight"), ("least", "most")
+
+Scored = list[tuple[str, float]]
+"""Texts of tokens with their weights."""
+
+scored = st.lists(st.tuples(TOKENS, WEIGHTS), max_size=12)
+
+
+def selected(pairs: Scored, **arguments: object) -> Selection:
+    return select([text for text, _ in pairs], [weight for _, weight in pairs], Sparse(**arguments))  # type: ignore[arg-type]
+
+
+def weight_of(pairs: Scored, positions: Sequence[int]) -> Fraction:
+    """Return the exact sum of the weights at these positions."""
+    return sum((Fraction(pairs[position][1]) for position in positions), Fraction(0))
+
+
+def is_kept_whole(pairs: Scored, delta: float) -> bool:
+    return delta == 1 or not any(weight for _, weight in pairs)
+
+
+@quick
+@given(pairs=scored, delta=DELTAS)
+def test_kept_tokens_carry_at_least_delta_and_without_the_lightest_of_them_less(pairs: Scored, delta: float) -> None:
+    found = selected(pairs, delta=delta)
+    if not is_kept_whole(pairs, delta):
+        total, allowed = weight_of(pairs, range(len(pairs))), Fraction(1e-15)
+        assert weight_of(pairs, found.positions) / total >= Fraction(delta) - allowed
+        assert weight_of(pairs, found.positions[:-1]) / total < Fraction(delta) + allowed
+        assert found.share >= delta and found.kept_tokens >= 1
+
+
+@quick
+@given(pairs=scored, delta=DELTAS)
+def test_with_boundary_most_kept_tokens_carry_at_most_delta_and_with_one_more_token_more(
+    pairs: Scored, delta: float
+) -> None:
+    found, more = (selected(pairs, delta=delta, boundary=boundary) for boundary in ("most", "least"))
+    if not is_kept_whole(pairs, delta):
+        assert found.share <= delta
+        assert found.positions in (more.positions[:-1], more.positions)
+        assert (found.positions == more.positions) == (more.share == delta)
+
+
+@quick
+@given(pairs=scored, delta=DELTAS, boundary=st.sampled_from(BOUNDARIES), order=st.sampled_from(ORDERS))
+def test_selection_is_the_heaviest_tokens_and_of_equal_ones_the_earliest(
+    pairs: Scored, delta: float, boundary: str, order: str
+) -> None:
+    found = selected(pairs, delta=delta, boundary=boundary, order=order)
+    ranking = sorted((-weight, position) for position, (_, weight) in enumerate(pairs))
+    assert found.positions == tuple(position for _, position in ranking)[: found.kept_tokens]
+    assert found.scored_tokens == len(pairs)
+    assert 0 <= found.share <= 1  # also False for NaN
+
+
+@quick
+@given(pairs=scored, delta=st.floats(0, 1, exclude_min=True, exclude_max=True), boundary=st.sampled_from(BOUNDARIES))
+def test_text_is_the_kept_tokens_in_the_order_of_the_thinking_or_by_weight(
+    pairs: Scored, delta: float, boundary: str
+) -> None:
+    original, by_weight = (selected(pairs, delta=delta, boundary=boundary, order=order) for order in ORDERS)
+    assert original.positions == by_weight.positions
+    if any(weight for _, weight in pairs):
+        assert original.text == "".join(pairs[position][0] for position in sorted(original.positions))
+        assert by_weight.text == "".join(pairs[position][0] for position in by_weight.positions)
+
+
+@quick
+@given(pairs=scored, boundary=st.sampled_from(BOUNDARIES), order=st.sampled_from(ORDERS))
+def test_delta_1_keeps_the_text_byte_for_byte(pairs: Scored, boundary: str, order: str) -> None:
+    found = selected(pairs, delta=1.0, boundary=boundary, order=order)
+    assert found.text == "".join(text for text, _ in pairs)
+    assert (found.kept_tokens, found.share) == (len(pairs), 1)
+
+
+@quick
+@given(pairs=scored, factor=st.sampled_from([2.0**-30, 0.5, 4.0]))
+def test_only_the_weights_within_the_thinking_count(pairs: Scored, factor: float) -> None:
+    pairs = [(text, weight if weight > 1e-200 else 0.0) for text, weight in pairs]
+    assert selected([(text, weight * factor) for text, weight in pairs]) == selected(pairs)
+
+
+def test_examples_of_the_boundary() -> None:
+    equal = [(digit, 0.1) for digit in "0123456789"]
+    assert selected(equal).text == selected(equal, boundary="most").text == "01234567"
+    falling = list(zip("abc", (0.1, 0.6, 0.3), strict=True))
+    assert (selected(falling).text, selected(falling, order="weight").text) == ("bc", "bc")
+    assert selected(list(zip("abc", (0.3, 0.1, 0.6), strict=True)), order="weight").text == "ca"
+    assert selected(falling, boundary="most").text == "b"
+
+
+def test_thinking_of_one_token_is_kept_with_least_and_left_out_with_most() -> None:
+    assert selected([("red", 0.2)]).text == "red"
+    left_out = selected([("red", 0.2)], boundary="most")
+    assert (left_out.text, left_out.kept_tokens, left_out.scored_tokens, left_out.share) == ("", 0, 1, 0)
+
+
+def test_thinking_without_tokens_gives_an_empty_selection() -> None:
+    assert selected([]) == Selection((), 0, 1.0, "")
+
+
+def test_thinking_without_any_weight_is_kept_whole() -> None:
+    assert selected([("a", 0.0), ("b", 0.0)], order="weight").text == "ab"
+
+
+@pytest.mark.parametrize("weights", [[math.nan, 1.0], [math.inf, 1.0], [-0.1, 1.0], [1.0]])
+def test_weights_that_are_no_probabilities_are_refused(weights: list[float]) -> None:
+    with pytest.raises(ValueError, match="attention weight"):
+        select(["a", "b"], weights, Sparse())
+
+
+def test_layer_is_a_number_or_a_share_of_the_layers() -> None:
+    depths = (36, 36, 36, 28, 4, 3, 48)
+    layers = (12, 0.33, 1 / 3, 0.33, 0.33, 0.01, 0.999)
+    assert [Sparse(layer=one).layer_of(depth) for one, depth in zip(layers, depths, strict=True)] == [
+        12, 12, 12, 9, 1, 1, 48,
+    ]  # fmt: skip
+
+
+# --- the small model's answer is cut before the weights are normalised -------------------------------------
+
+PIECES = st.sampled_from(
+    ["The ", "dog", "[[", "]]", "[[yes]]", ". ", " ", "\n", "<think>", "</think>", "", "é", "]] [["]
+)
+
+
+@quick
+@given(tokens=st.lists(PIECES, max_size=10).map(tuple))
+def test_tokens_of_the_parts_without_the_answer_are_the_text_without_the_answer(tokens: tuple[str, ...]) -> None:
+    text = "".join(tokens)
+    numbers = tuple(float(number) for number in range(len(tokens)))
+    found = cut_to(TokenWeights(tokens, (numbers, numbers)), parts_without_answer(text))
+    assert "".join(found.tokens) == without_answer(text)
+    assert found.weights[0] == found.weights[1]
+    for part, number in zip(found.tokens, found.weights[0], strict=True):  # every token keeps its own weight
+        assert part == "" == tokens[int(number)] or (part and set(part) <= set(tokens[int(number)]))
+    assert all(a < b for a, b in itertools.pairwise(found.weights[0]))
+
+
+def test_token_at_the_border_of_the_answer_is_cut_and_a_token_without_text_belongs_to_its_character() -> None:
+    tokens = ("", "é", " red.\n\n[[", "red", "]]", "")
+    parts = parts_without_answer("".join(tokens))
+    found = cut_to(TokenWeights(tokens, ((0.1, 0.2, 0.3, 0.4, 0.5, 0.6),)), parts)
+    assert found == TokenWeights(("", "é", " red."), ((0.1, 0.2, 0.3),))
