@@ -22,6 +22,7 @@ DRY_ANSWERS = {
     "short": "<short answer of the {side} model>",
     "think": "<thinking of the {side} model>",
     "stage2": "<answer of the {side} model after its thinking>",
+    "score": "<attention of the {side} model>",
     "transfer": "<final answer of the {side} model>",
     "task": "<answer of the {side} model>",
 }
@@ -123,7 +124,8 @@ def _answer(
 
 async def _walk(sample: "Sample", config: "Config") -> "Trace":
     """Make all calls of the mode, without a model."""
-    from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
+    from lmms_eval_mai.cli.dry_engine import DryEngine
+    from lmms_eval_mai.engines.scripted.engine import Answer
     from lmms_eval_mai.paper.cascade import MODES
     from lmms_eval_mai.run.engine_chain import pair_of
 
@@ -131,18 +133,21 @@ async def _walk(sample: "Sample", config: "Config") -> "Trace":
         return Answer(DRY_ANSWERS[prompt.key.stage].format(side=prompt.key.side))
 
     sides: list[Side] = [engine.side for engine in config.engines()]
-    engines: dict[str, Engine] = {side: ScriptedEngine(side, answer) for side in sides}
+    engines: dict[str, Engine] = {side: DryEngine(side, answer) for side in sides}
     for engine in engines.values():
         await engine.start()
     never_agrees = dataclasses.replace(sample.benchmark, parse=lambda answer, doc: None)
     sample = dataclasses.replace(sample, benchmark=never_agrees)
+    config = dataclasses.replace(config, sparse_delta=1.0)  # keeps all tokens
     return await MODES[config.mode](sample, pair_of(engines, config))
 
 
 def _calls(trace: "Trace", sample: "Sample", dry_run: bool) -> Iterator[str]:
     """Return one text per call, then the exit."""
+    from lmms_eval_mai.paper.sample_run import decoding_of
+
     for call, prompt in zip(trace.calls, trace.prompts, strict=True):
-        limit = sample.sampling[call.key.stage].max_tokens
+        limit = decoding_of(sample, call.key.stage).max_tokens
         yield f"--- {call.key.side} {call.key.stage}, at most {limit:,} tokens"
         for message in prompt:
             content = "\n".join(part.rstrip("\n") for part in message["content"])
@@ -154,10 +159,15 @@ def _calls(trace: "Trace", sample: "Sample", dry_run: bool) -> Iterator[str]:
         yield ""
     if dry_run:
         yield "Dry run: no model was loaded. If two answers agree, the calls after them are not made."
+        if trace.selection is not None:
+            yield "With a model, only the key tokens of the thinking are transferred (transfer=sparse)."
         return
     for verification in trace.verifications:
         verdict = "agree" if verification.agree else "do not agree"
         yield f"parsed answers: small {verification.small!r}, large {verification.large!r}: they {verdict}"
+    if (selection := trace.selection) is not None:
+        kept = f"{selection.kept_tokens} of {selection.scored_tokens} tokens of the thinking were kept"
+        yield f"{kept}: {selection.share:.1%} of the attention in layer {selection.layer}"
     yield f"exit: {trace.exit}\nanswer: {trace.text}"
 
 

@@ -13,6 +13,7 @@ from lmms_eval_mai.cli.findings import Finding, error_text
 from lmms_eval_mai.cli.hub import Hub, check_model
 from lmms_eval_mai.engines.base import Engine, EngineConfig
 from lmms_eval_mai.engines.build import build
+from lmms_eval_mai.run import sparse_layer
 from lmms_eval_mai.run.config import Config
 
 
@@ -105,6 +106,8 @@ def _engine(config: Config, engine_config: EngineConfig, hub: Hub) -> Finding:
         check_model(engine_config, hub)
         engine = build(engine_config, config.other(engine_config), config.sleep)
         engine.validate()
+        if engine_config.attention:
+            sparse_layer.resolve(config, engine)
         if engine_config.engine == "openai":
             asyncio.run(_start_and_close(engine))
         text = f"{engine_config.engine} {engine_config.model}: {engine.describe()}"

@@ -9,6 +9,7 @@ from lmms_eval.api.instance import GenerationResult, TokenCounts
 from lmms_eval_mai.engines.base import Call
 from lmms_eval_mai.paper.agreement import extract_answer
 from lmms_eval_mai.paper.sample import Trace
+from lmms_eval_mai.paper.sparse import Selection
 from lmms_eval_mai.run.progress import Outcome
 
 SPECULATION = ("proposed_tokens", "accepted_tokens", "target_calls")
@@ -46,7 +47,7 @@ def rounds_result(outcome: Outcome | None) -> GenerationResult:
     """Return the result of a two-stage request; None stands for a padding request."""
     if not isinstance(outcome, Trace):
         return NO_ANSWER
-    others = [call.text for call in outcome.calls if call is not outcome.answer]
+    others = [call.text for call in outcome.calls if call is not outcome.answer and call.key.stage != "score"]
     return GenerationResult(RoundTexts([*others, outcome.answer.text]), TraceCounts.of(outcome))
 
 
@@ -75,6 +76,8 @@ class TraceCounts(TokenCounts):
                 {"small": v.small, "large": v.large, "agree": v.agree} for v in self.trace.verifications
             ]
             record["calls"] = [_call_record(call) for call in self.trace.calls]
+            if self.trace.selection is not None:
+                record["selection"] = _selection_record(self.trace.selection)
             for call, prompt in zip(record["calls"], self.trace.prompts, strict=False):
                 call["prompt"] = list(prompt)
         if self.repeats:
@@ -90,6 +93,11 @@ def add_repeats(results: Sequence[GenerationResult], numbers: Sequence[int]) -> 
             first = result
         elif first is not None and isinstance(first.token_counts, TraceCounts) and result.token_counts is not None:
             first.token_counts.repeats.append(result.token_counts)
+
+
+def _selection_record(selection: Selection) -> dict[str, Any]:
+    names = ("layer", "scored_tokens", "kept_tokens", "transferred_tokens", "share", "text")
+    return {name: getattr(selection, name) for name in names}
 
 
 def _call_record(call: Call) -> dict[str, Any]:

@@ -9,17 +9,20 @@ This module knows nothing of lmms-eval and of the kinds of engines.
     Eq. 8    A_think^s = VLM_s(Q + R_think^s + Prompt_simple)   `_think`, second call, in the two-stage form only
     Eq. 9    A_think^l = VLM_l(Q + R_think^s + Prompt_simple)   `_transfer`
     Eq. 10   R_think^l = VLM_l(Q + Prompt_think)                `large`, for tasks with an Explain or Reasoning prompt
+    Eq. 12   R'_think^s = Select(R_think^s)                     `_select`, with transfer=sparse only
+    Eq. 13   A_think^l = VLM_l(Q + R'_think^s + Prompt_simple)  `_transfer`, with transfer=sparse only
 
-Eq. 11 is a bound, which needs no code. Sparse transfer (Eq. 12 and 13) is not implemented.
+Eq. 11 is a bound, which needs no code here.
 """
 
 from collections.abc import Awaitable, Callable
 
-from lmms_eval_mai.engines.base import Call, Side
+from lmms_eval_mai.engines.base import AttentionRequest, Call, Side
 from lmms_eval_mai.paper import prompts
-from lmms_eval_mai.paper.agreement import without_answer
+from lmms_eval_mai.paper.agreement import parts_without_answer, without_answer
 from lmms_eval_mai.paper.sample import Sample, Trace
 from lmms_eval_mai.paper.sample_run import Pair, SampleRun, call_both
+from lmms_eval_mai.paper.sparse import Sparse, cut_to
 
 
 async def cascade(sample: Sample, pair: Pair) -> Trace:
@@ -37,15 +40,17 @@ async def cascade(sample: Sample, pair: Pair) -> Trace:
     if run.agree(thought_answer, large_short):
         return run.finish("agree_think", large_short)
 
-    # Section 4.2, reasoning transfer: the large model answers with the small model's thinking in its prompt (Eq. 9).
+    # Section 4.2, reasoning transfer: the large model answers with the small model's thinking in its prompt (Eq. 9), or
+    # with the key tokens of this thinking (Eq. 12 and 13).
     return run.finish("transfer", await _transfer(run, thinking))
 
 
 async def transfer(sample: Sample, pair: Pair) -> Trace:
-    """Full RT, the baseline of Tables 8, 10 and 11: the small model always thinks, the large model always answers."""
+    """Full RT, the baseline of Tables 8, 10 and 11: the small model always thinks, the large model always answers. With
+    transfer=sparse: sparse reasoning transfer, Table 9."""
     run = SampleRun(sample, pair)
-    thinking = await run.call("small", "think", prompts.instruction(run.think, sample.kind))  # Eq. 7
-    return run.finish("transfer", await _transfer(run, thinking))  # Eq. 9
+    thinking = await _reason(run, "small")  # Eq. 7
+    return run.finish("transfer", await _transfer(run, thinking))  # Eq. 9, or Eq. 12 and 13
 
 
 async def small(sample: Sample, pair: Pair) -> Trace:
@@ -78,23 +83,53 @@ async def _think(run: SampleRun, side: Side) -> tuple[Call, Call]:
     In the one-stage form the two are the same call: "adopting R_think^s in lieu of A_think^s" (end of Section 4.2). In
     the two-stage form (S2, Appendix B.3) a second call gives the answer.
     """
-    kind = run.sample.kind
-    thinking = await run.call(side, "think", prompts.instruction(run.think, kind))  # Eq. 7; Eq. 10 if side is large
+    thinking = await _reason(run, side)  # Eq. 7; Eq. 10 if side is large
     if not run.sample.two_stage:
         return thinking, thinking
-    answer = await run.call(side, "stage2", prompts.stage2(thinking.text, kind), thinking.text)  # Eq. 8
+    stage2 = prompts.stage2(thinking.text, run.sample.kind)
+    answer = await run.call(side, "stage2", stage2, thinking=thinking.text)  # Eq. 8
     return thinking, answer
 
 
+async def _reason(run: SampleRun, side: Side) -> Call:
+    """Return the call with one model's thinking. With `sparse_from=small`, it also has the weights for Eq. 12."""
+    sparse = run.pair.sparse
+    scores = sparse is not None and sparse.source == side == "small"
+    attention = AttentionRequest((sparse.layer,)) if sparse is not None and scores else None
+    return await run.call(side, "think", prompts.instruction(run.think, run.sample.kind), attention=attention)
+
+
 async def _transfer(run: SampleRun, thinking: Call) -> Call:
-    """Return the large model's answer to the Reason Transfer prompt (Eq. 9).
+    """Return the large model's answer to the Reason Transfer prompt: with the whole thinking (Eq. 9), or with its key
+    tokens (Eq. 13).
 
     The small model's `[[answer]]` is not transferred, as in Example 3 (Appendix B.6), unless the user keeps it.
     """
-    sample = run.sample
+    sample, sparse = run.sample, run.pair.sparse
     reference = thinking.text if run.pair.transfer_answer == "keep" else without_answer(thinking.text)
+    if sparse is not None and reference:
+        reference = await _select(run, sparse, thinking, reference)  # Eq. 12
     text = prompts.transfer(sample.benchmark.name, reference, sample.kind)
-    return await run.call("large", "transfer", text, reference)
+    return await run.call("large", "transfer", text, thinking=reference)  # Eq. 9; Eq. 13 with transfer=sparse
+
+
+async def _select(run: SampleRun, sparse: Sparse, thinking: Call, reference: str) -> str:
+    """Return the key tokens of the thinking as text: Select() of Eq. 12.
+
+    The weights are attention to the thinking. Section 4.2: the attention of the last token of the transfer prompt of
+    Eq. 9, in the large model. This is a prefill of its own. With `sparse_from=small`, which is not in the paper: the
+    attention of the small model's last token, which the call with the thinking has returned.
+    """
+    scored = thinking
+    if sparse.source == "large":
+        before, after = prompts.transfer_parts(run.sample.benchmark.name, run.sample.kind)
+        request = AttentionRequest((sparse.layer,), reference)
+        scored = await run.call("large", "score", before, reference, after, thinking=reference, attention=request)
+    weights = scored.attention
+    assert weights is not None  # by the contract of the engines
+    if sparse.source == "small" and reference != thinking.text:  # the tokens of the cut answer must not count
+        weights = cut_to(weights, parts_without_answer(thinking.text))
+    return run.select(weights, sparse).text
 
 
 async def _alone(sample: Sample, pair: Pair, side: Side) -> Trace:

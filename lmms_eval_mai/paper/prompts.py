@@ -103,8 +103,15 @@ def stage2(thinking: str, kind: Kind) -> str:
 
 def transfer(benchmark: str, thinking: str, kind: Kind) -> str:
     """Return the Reason Transfer prompt of a benchmark: R_think^s + Prompt_simple of Eq. 9."""
+    before, after = transfer_parts(benchmark, kind)
+    return before + thinking + after
+
+
+def transfer_parts(benchmark: str, kind: Kind) -> tuple[str, str]:
+    """Return the texts before and after the thinking in the Reason Transfer prompt of a benchmark."""
     template = REASON_TRANSFER[TRANSFER_TEMPLATE.get(benchmark, "reference")][kind]
-    return template.format(stage1_response=thinking)
+    before, _, after = template.partition("{stage1_response}")
+    return before, after
 
 
 def digest() -> str:

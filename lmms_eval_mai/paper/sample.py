@@ -7,6 +7,7 @@ from typing import Any, Literal
 from lmms_eval_mai.engines.base import Call, ContentPart, Image, Message, Sampling, Stage
 from lmms_eval_mai.paper.agreement import Benchmark, Doc, Verification, extract_answer
 from lmms_eval_mai.paper.prompts import Kind, Variant
+from lmms_eval_mai.paper.sparse import Selection
 
 Exit = Literal["agree_short", "agree_think", "transfer", "small", "large"]
 """Where a sample finishes, with the names of Table 10: agree_short is MV small(S)/large(S), agree_think is
@@ -66,6 +67,9 @@ class Trace:
     final answer is not empty."""
     prompts: tuple[LoggedPrompt, ...] = ()
     """The prompt of each call, with `log_prompts=true`; else empty."""
+    selection: Selection | None = None
+    """The tokens of the thinking that were transferred (Eq. 12). None: nothing was selected, because the whole thinking
+    was transferred or none."""
 
     @property
     def text(self) -> str:

@@ -8,11 +8,26 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from lmms_eval_mai.engines.base import Call, CallKey, Engine, Message, Prompt, Side, Stage
-from lmms_eval_mai.errors import PromptTooLong
+from lmms_eval_mai.engines.base import (
+    AttentionRequest,
+    Call,
+    CallKey,
+    Engine,
+    Message,
+    Prompt,
+    Sampling,
+    Side,
+    Stage,
+    TokenWeights,
+)
+from lmms_eval_mai.errors import PromptTooLong, SampleError
 from lmms_eval_mai.paper.agreement import AgreementRules, Verification, extract_answer, read_answer, verify
 from lmms_eval_mai.paper.prompts import Variant
 from lmms_eval_mai.paper.sample import Exit, LoggedPrompt, Sample, Trace, logged_prompt
+from lmms_eval_mai.paper.sparse import Selection, Sparse, select
+
+SCORING = Sampling(max_tokens=1)
+"""The decoding of the stage `score`, which needs only the prefill. Its only token is not used."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +44,8 @@ class Pair:
     """How to treat thinking that does not fit the context: `truncate` or `error`."""
     transfer_answer: Literal["cut", "keep"] = "cut"
     """Whether the transfer has the small model's thinking without its `[[answer]]` (`cut`) or with it (`keep`)."""
+    sparse: Sparse | None = None
+    """How the transferred tokens of the thinking are selected (Eq. 12). None: the whole thinking is transferred."""
     log_prompts: bool = False
     """Whether a trace holds the prompt of each call."""
 
@@ -43,6 +60,7 @@ class SampleRun:
     prompts: dict[CallKey, LoggedPrompt] = field(default_factory=dict)
     """The prompt of each call, if the trace holds them."""
     verifications: list[Verification] = field(default_factory=list)
+    selection: Selection | None = None
 
     @property
     def think(self) -> Variant:
@@ -50,33 +68,58 @@ class SampleRun:
         variant = self.sample.variant
         return variant if variant in ("E", "R") else self.pair.think
 
-    async def call(self, side: Side, stage: Stage, text: str, thinking: str = "") -> Call:
+    async def call(
+        self, side: Side, stage: Stage, *text: str, thinking: str = "", attention: AttentionRequest | None = None
+    ) -> Call:
         """Send the question and the stage's text to one model.
 
-        An empty `text` sends the own prompt of another lmms-eval task instead.
+        `text`: the parts of the stage's text. An empty text sends the own prompt of another lmms-eval task instead.
         `thinking` is the small model's reasoning text inside `text`; empty if there is none. If the prompt is too long
         for the context, the beginning of this reasoning text is left out. Raises the engine's errors. Raises
         `PromptTooLong` if the prompt is too long even without thinking, or if `on_overflow` is `error`.
         """
         engine = self.pair.small if side == "small" else self.pair.large
         sample = self.sample
-        sampling = sample.sampling[stage]
-        prompt = Prompt(with_stage_text(sample, text), CallKey(sample.task, sample.doc_id, sample.repeat, side, stage))
+        sampling = decoding_of(sample, stage)
+        key = CallKey(sample.task, sample.doc_id, sample.repeat, side, stage)
+        prompt = Prompt(with_stage_text(sample, *text), key, attention)
         try:
             call = await engine.generate(prompt, sampling)
         except PromptTooLong:
             if not thinking or self.pair.on_overflow == "error":
                 raise
-            end, dropped = await engine.truncate_thinking(prompt, thinking, sampling)
-            shorter = replace(prompt, messages=with_stage_text(sample, text.replace(thinking, end, 1)))
-            call = replace(await engine.generate(shorter, sampling), dropped_tokens=dropped)
-            prompt = shorter
-        if call.answer_tokens is None:
+            # A text that is scored must leave the same space as a text that is transferred.
+            answer = sample.sampling["transfer"] if stage == "score" else sampling
+            end, dropped = await engine.truncate_thinking(prompt, thinking, answer)
+            if attention is not None and attention.text is not None:
+                attention = replace(attention, text=end)
+            text = tuple(part.replace(thinking, end, 1) for part in text)
+            prompt = Prompt(with_stage_text(sample, *text), key, attention)
+            call = replace(await engine.generate(prompt, sampling), dropped_tokens=dropped)
+        if stage == "score":  # its only token is not used
+            call = replace(call, answer_tokens=0)
+        elif call.answer_tokens is None:
             call = replace(call, answer_tokens=engine.count_tokens(extract_answer(call.text)))
-        self.calls.append(call)
+        # The weights of all samples would need hundreds of MB.
+        self.calls.append(call if call.attention is None else replace(call, attention=None))
         if self.pair.log_prompts:
-            self.prompts[call.key] = logged_prompt(prompt.messages)
+            self.prompts[call.key] = logged_prompt(with_stage_text(sample, "".join(text)))
         return call
+
+    def select(self, attention: TokenWeights, sparse: Sparse) -> Selection:
+        """Select the key tokens of the thinking (Eq. 12) and record the selection for the trace. The large model's
+        tokenizer counts the tokens of the selected text again. Raises `SampleError` if a weight is not a number."""
+        try:
+            found = select(attention.tokens, attention.weights[0], sparse)
+        except ValueError as error:
+            task, doc_id = self.sample.task, self.sample.doc_id
+            raise SampleError(
+                f"{task} document {doc_id}: the {sparse.source} model gave attention weights that cannot be used "
+                f"({error}). Try {sparse.source}_dtype=float32, or transfer=full."
+            ) from error
+        counted = self.pair.large.count_tokens(found.text)
+        self.selection = replace(found, layer=sparse.layer, transferred_tokens=counted)
+        return self.selection
 
     def agree(self, small: Call, large: Call) -> bool:
         """Verify the small model's answer with the large model's (Section 4.1) and record the verification."""
@@ -90,7 +133,7 @@ class SampleRun:
         calls = sorted(self.calls, key=lambda call: (stages.index(call.key.stage), call.key.side == "large"))
         prompts = tuple(self.prompts[call.key] for call in calls) if self.pair.log_prompts else ()
         readable = self._is_readable(answer.text)
-        return Trace(exit, answer, tuple(calls), tuple(self.verifications), readable, prompts)
+        return Trace(exit, answer, tuple(calls), tuple(self.verifications), readable, prompts, self.selection)
 
     def _is_readable(self, text: str) -> bool:
         if self.sample.variant is None:
@@ -98,13 +141,18 @@ class SampleRun:
         return read_answer(self.sample.benchmark, self.sample.doc, text) is not None
 
 
-def with_stage_text(sample: Sample, text: str) -> tuple[Message, ...]:
-    """Return the chat with the stage's text at its very end, so that all calls of a sample share the same prefix. An
-    empty text stands for the own prompt of another lmms-eval task."""
-    if not text:
+def decoding_of(sample: Sample, stage: Stage) -> Sampling:
+    """Return how a stage is decoded."""
+    return SCORING if stage == "score" else sample.sampling[stage]
+
+
+def with_stage_text(sample: Sample, *text: str) -> tuple[Message, ...]:
+    """Return the chat with the parts of the stage's text at its very end, so that all calls of a sample share the same
+    prefix. An empty text stands for the own prompt of another lmms-eval task."""
+    if not any(text):
         return sample.own_prompt
     *messages, last = sample.question
-    return (*messages, Message(last.role, (*last.content, text)))
+    return (*messages, Message(last.role, (*last.content, *text)))
 
 
 async def call_both(first: Coroutine[Any, Any, Call], second: Coroutine[Any, Any, Call]) -> tuple[Call, Call]:

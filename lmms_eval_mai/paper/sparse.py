@@ -22,19 +22,14 @@ class Sparse:
 
     delta: float = 0.8
     """Share of the weight of all thinking tokens that the kept tokens carry (delta of Corollary 1)."""
-    layer: int | float = 12
-    """The layer whose attention gives the weights: a number from 1, or a share of the model's layers (above 0 and
-    below 1)."""
+    layer: int = 12
+    """The decoder layer whose attention gives the weights, numbered from 1."""
     source: Side = "large"
     """The model whose attention gives the weights."""
     order: Order = "original"
     """Order of the kept tokens: that of the thinking, or the heaviest token first."""
     boundary: Boundary = "least"
     """`least`: the fewest tokens that carry at least `delta`. `most`: the most tokens that carry at most `delta`."""
-
-    def layer_of(self, depth: int) -> int:
-        """Return the number of the layer in a model with `depth` layers. It may be above `depth`."""
-        return self.layer if isinstance(self.layer, int) else max(1, round(self.layer * depth))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +85,12 @@ def select(tokens: Sequence[str], weights: Sequence[float], sparse: Sparse) -> S
     shown = ranked[:kept] if sparse.order == "weight" else sorted(ranked[:kept])
     text = "".join(tokens[position] for position in shown)
     return Selection(tuple(ranked[:kept]), len(ranked), share(kept), text)
+
+
+def layer_number(layer: int | float, depth: int) -> int:
+    """Return the number of a layer in a model with `depth` layers. `layer`: its number, which may be above `depth`, or
+    a share of the depth, above 0 and below 1."""
+    return layer if isinstance(layer, int) else max(1, round(layer * depth))
 
 
 def cut_to(attention: TokenWeights, parts: Iterable[tuple[int, int]]) -> TokenWeights:

@@ -18,6 +18,7 @@ from lmms_eval_mai.engines.build import ENGINES, argument_names
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.agreement import AgreementRules
 from lmms_eval_mai.paper.prompts import Variant
+from lmms_eval_mai.paper.sparse import Boundary, Order
 from lmms_eval_mai.run import presets
 from lmms_eval_mai.run.decoding_arguments import check_preset
 from lmms_eval_mai.run.readers import ALIASES, OWN_NAMES, READERS, RULES, choice, parse_literal
@@ -59,6 +60,24 @@ class Config:
     transfer_answer: Literal["cut", "keep"] = "cut"
     """The thinking that is transferred to the large model: `cut` leaves out the small model's `[[answer]]`, the last
     one of its response, `keep` transfers the whole response."""
+    transfer: Literal["full", "sparse"] = "full"
+    """What the large model gets of the small model's thinking: `full`, all of it (Eq. 9), or `sparse`, only its key
+    tokens (Eq. 12 and 13), which attention selects. `sparse` needs `vllm` or `transformers` for the model whose
+    attention is used. The arguments `sparse_...` need `sparse`."""
+    sparse_delta: float = 0.8
+    """The kept tokens carry this share of the attention to all tokens of the thinking. 1 keeps the whole thinking."""
+    sparse_layer: int | float = 12
+    """The layer whose attention is used: its number, from 1, or a share of the model's layers, such as 0.33. The
+    paper's 12 is for 36 layers."""
+    sparse_from: Side = "large"
+    """The model whose attention is used. `large`: an additional prefill of the large model for each transfer, as in the
+    paper. `small`: the attention of the small model at the end of its thinking, without an additional prefill. This
+    variant is ours."""
+    sparse_order: Order = "original"
+    """Order of the kept tokens: `original` (as in the thinking) or `weight` (the heaviest token first)."""
+    sparse_boundary: Boundary = "least"
+    """`least`: the fewest tokens that carry at least `sparse_delta`. `most`: the most tokens that carry at most
+    `sparse_delta`; if one token carries more, no token is transferred."""
     rules: AgreementRules = AgreementRules()  # noqa: RUF009 - frozen
     journal: str | None = None
     """Folder of the journals. A journal holds the finished calls of a run, so that the run can be resumed. Default: in
@@ -119,9 +138,14 @@ def parse(arguments: Mapping[str, Any]) -> Config:
     rule_arguments = {name: value for name, value in values.items() if name in RULES}
     engine_arguments = {name: value for name, value in given.items() if name not in READERS}
     engines = _engine_configs(engine_arguments, arguments, set(preset))
-    small, large = (dataclasses.replace(engine, max_calls=values.get("max_open_samples")) for engine in engines)
+    source = values.get("sparse_from", "large") if values.get("transfer") == "sparse" else None
+    small, large = (
+        dataclasses.replace(engine, max_calls=values.get("max_open_samples"), attention=engine.side == source)
+        for engine in engines
+    )
     config = Config(small=small, large=large, rules=AgreementRules(**rule_arguments), **run_arguments)
     _check_sleep(config)
+    _check_sparse(config, arguments)
     check_preset(config.decoding, config.official_decoding)
     for engine in config.engines():
         if not engine.model:
@@ -137,6 +161,21 @@ def _check_sleep(config: Config) -> None:
     if config.sleep and kinds != ["vllm", "vllm"]:
         used = "one engine" if len(kinds) == 1 else " and ".join(kinds)
         raise ArgumentError(f"sleep=true needs two vLLM engines, and mode={config.mode} uses {used}. Leave sleep out.")
+
+
+def _check_sparse(config: Config, given: Mapping[str, Any]) -> None:
+    """Refuse arguments of sparse transfer where they would have no effect. A pair's file may have them."""
+    unused = [name for name in given if name.startswith("sparse_")] if config.transfer == "full" else []
+    if unused:
+        raise ArgumentError(
+            f"{unused[0]}={given[unused[0]]} has no effect without transfer=sparse: give transfer=sparse too, or leave "
+            f"{' and '.join(unused)} out."
+        )
+    if config.transfer == "sparse" and len(config.engines()) == 1:
+        raise ArgumentError(
+            f"transfer=sparse has no effect with mode={config.mode}, which transfers nothing: choose mode=cascade or "
+            "mode=transfer, or leave transfer out."
+        )
 
 
 # --- engines ----------------------------------------------------------------------------------------------

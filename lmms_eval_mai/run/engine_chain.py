@@ -14,6 +14,7 @@ from lmms_eval_mai.engines.per_loop import PerLoop
 from lmms_eval_mai.engines.restart import RestartingEngine
 from lmms_eval_mai.engines.time_sharing import SleepableEngine, TimeSharedEngine, TimeSharing
 from lmms_eval_mai.paper.sample_run import Pair
+from lmms_eval_mai.run import sparse_layer
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.journal.journal import Journal
 from lmms_eval_mai.run.journal.journaled_engine import JournaledEngine
@@ -29,6 +30,9 @@ def build_engines(config: Config, journal: Callable[[], Journal | None]) -> dict
     for engine_config in config.engines():
         engine = build(engine_config, config.other(engine_config), config.sleep)
         engine.validate()
+        if engine_config.attention:
+            layer = sparse_layer.resolve(config, engine).layer
+            logger.info(f"mai_cascade: layer {layer} of {engine.layers()} of the {engine.side} model selects tokens.")
         # This process cannot restart a server; the openai engine waits for it.
         restarts = None if engine_config.engine == "openai" else config.engine_restarts
         lock = starting if engine.starts_alone() else None
@@ -40,6 +44,7 @@ def pair_of(engines: Mapping[str, Engine], config: Config) -> Pair:
     """Return the pair of these engines. In the modes `small` and `large` there is one engine. It is put into both
     fields of the pair, and the mode uses one field."""
     small, large = (engines.get(side) or next(iter(engines.values())) for side in SIDES)
+    sparse = sparse_layer.resolve(config, engines[config.sparse_from]) if config.transfer == "sparse" else None
     return Pair(
         small,
         large,
@@ -47,6 +52,7 @@ def pair_of(engines: Mapping[str, Engine], config: Config) -> Pair:
         rules=config.rules,
         on_overflow=config.on_overflow,
         transfer_answer=config.transfer_answer,
+        sparse=sparse,
         log_prompts=config.log_prompts,
     )
 

@@ -7,7 +7,7 @@ from lmms_eval_mai.engines.base import Side, Stage
 from lmms_eval_mai.paper.sample import EXITS
 from lmms_eval_mai.redaction import without_password
 from lmms_eval_mai.run.config import Config
-from lmms_eval_mai.run.fingerprint import version
+from lmms_eval_mai.run.fingerprint import SPARSE, version
 from lmms_eval_mai.run.metering import RunTotals, TaskTotals, Usage
 
 SPECULATION = ("proposed_tokens", "accepted_tokens", "target_calls")
@@ -24,6 +24,7 @@ def figures(totals: RunTotals, config: Config) -> dict[str, Any]:
         "format": FORMAT,
         "version": version("lmms-eval-mai"),
         "mode": config.mode,
+        **({name: getattr(config, name) for name in SPARSE} if config.transfer == "sparse" else {}),
         "engines": {one.side: {"engine": one.engine, "model": without_password(one.model)} for one in config.engines()},
         "ranks": totals.ranks,
         "wall_s": _seconds(totals.wall_s),
@@ -42,6 +43,7 @@ def _task(totals: TaskTotals, config: Config) -> dict[str, Any]:
         "unreadable": totals.unreadable,
         "wall_s": _seconds(totals.wall_s),
         "exits": {exit: totals.exits[exit] for exit in EXITS[config.mode]},
+        **({"selections": dataclasses.asdict(totals.selections)} if config.transfer == "sparse" else {}),
         **{engine.side: _engine(totals, engine.side) for engine in config.engines()},
     }
 

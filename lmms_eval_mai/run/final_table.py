@@ -8,7 +8,7 @@ from lmms_eval_mai.engines.base import Side
 from lmms_eval_mai.paper.sample import EXITS, Exit
 from lmms_eval_mai.redaction import without_password
 from lmms_eval_mai.run.config import Config
-from lmms_eval_mai.run.metering import RunTotals, TaskTotals, Usage
+from lmms_eval_mai.run.metering import RunTotals, Selections, TaskTotals, Usage
 
 
 def table(totals: RunTotals, config: Config) -> str:
@@ -16,8 +16,9 @@ def table(totals: RunTotals, config: Config) -> str:
     each engine. Below it come the wall times and the samples without an answer.
 
     A mode with a single exit has no exit columns: all samples have that exit. The columns `Not answered` and
-    `Unreadable` are only present if there are such samples. An engine has columns for the tokens of its answers and for
-    speculative decoding if it reports these figures for all of its calls.
+    `Unreadable` are only present if there are such samples. With `transfer=sparse`, the column `kept tokens` has the
+    tokens of the thinking that were kept. An engine has columns for the tokens of its answers and for speculative
+    decoding if it reports these figures for all of its calls.
     """
     meter = totals.meter
     exits = EXITS[config.mode] if len(EXITS[config.mode]) > 1 else ()
@@ -29,15 +30,17 @@ def table(totals: RunTotals, config: Config) -> str:
     writer = MarkdownTableWriter()
     columns = {engine.side: _columns(meter.usage(engine.side)) for engine in config.engines()}
     headers = [f"{side} {column}" for side, own in columns.items() for column in own]
-    writer.headers = ["Task", "Samples", *shown, *exits, *headers]
+    kept = ["kept tokens"] if config.transfer == "sparse" else []
+    writer.headers = ["Task", "Samples", *shown, *exits, *kept, *headers]
     writer.value_matrix = [
-        _row(name, task, exits, columns, [of_task[name] for of_task in shown.values()])
+        _row(name, task, exits, bool(kept), columns, [of_task[name] for of_task in shown.values()])
         for name, task in sorted(meter.tasks.items())
     ]
     ranks = f", {totals.ranks} ranks" if totals.ranks > 1 else ""
     models = ", ".join(f"{engine.side} {without_password(engine.model)}" for engine in config.engines())
     lines = "\n".join(_lines(totals))
-    return f"\nmai_cascade mode={config.mode}: {models}{ranks}\n{writer.dumps()}\n{lines}\n"
+    mode = f"mode={config.mode}{', transfer=sparse' if kept else ''}"
+    return f"\nmai_cascade {mode}: {models}{ranks}\n{writer.dumps()}\n{lines}\n"
 
 
 def _lines(totals: RunTotals) -> Iterator[str]:
@@ -46,6 +49,11 @@ def _lines(totals: RunTotals) -> Iterator[str]:
     earlier = f", {totals.earlier_s:.1f} s of it before this start" if totals.earlier_s else ""
     tasks = ", ".join(f"{name} {task.wall_s:.1f} s" for name, task in sorted(meter.tasks.items()))
     yield f"Wall time {totals.wall_s:.1f} s{earlier}{f': {tasks}' if len(meter.tasks) > 1 else ''}."
+    if empty := meter.selections().empty:
+        yield (
+            f"In {empty} samples no token of the thinking was transferred, because one token has more than "
+            "sparse_delta of the attention. sparse_boundary=least keeps this token."
+        )
     if meter.unreadable():
         yield (
             f"Unreadable: the task's scorer cannot read the final answer of {meter.unreadable()} samples. lmms-eval's "
@@ -58,12 +66,23 @@ def _lines(totals: RunTotals) -> Iterator[str]:
 
 
 def _row(
-    task: str, totals: TaskTotals, exits: tuple[Exit, ...], columns: Mapping[Side, list[str]], counts: list[int]
+    task: str,
+    totals: TaskTotals,
+    exits: tuple[Exit, ...],
+    sparse: bool,
+    columns: Mapping[Side, list[str]],
+    counts: list[int],
 ) -> list[str]:
     samples = max(1, totals.samples)
     shares = [f"{totals.exits[exit]} ({totals.exits[exit] / samples:.2%})" for exit in exits]
     figures = [_figures(totals.usage_of(side))[column] for side, shown in columns.items() for column in shown]
-    return [task, str(totals.samples), *map(str, counts), *shares, *figures]
+    kept = [_kept(totals.selections)] if sparse else []
+    return [task, str(totals.samples), *map(str, counts), *shares, *kept, *figures]
+
+
+def _kept(selections: Selections) -> str:
+    kept, scored = selections.kept_tokens, selections.scored_tokens
+    return f"{kept} of {scored} ({kept / max(1, scored):.2%})"
 
 
 def _columns(usage: Usage) -> list[str]:

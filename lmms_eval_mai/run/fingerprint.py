@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 Fingerprint = dict[str, str]
 """Values by field, for people to read. For example, "small model" has the value "Qwen/Qwen3-VL-2B-Instruct"."""
 
+SPARSE = ("transfer", "sparse_delta", "sparse_layer", "sparse_from", "sparse_order", "sparse_boundary")
+"""The arguments of sparse transfer."""
+
 
 def of_run(config: "Config", engines: Mapping[str, Identity], decoding: Mapping[str, Any]) -> Fingerprint:
     """Return the fingerprint of a run. `engines`: `Engine.identity()` by side. `decoding`: generation arguments by
@@ -38,6 +41,8 @@ def of_run(config: "Config", engines: Mapping[str, Identity], decoding: Mapping[
         "anls_threshold": str(config.rules.anls_threshold),
         "chartqa_match": config.rules.chartqa_match,
     }
+    if config.transfer == "sparse":  # without it, the fingerprint is that of versions without this argument
+        fields |= {name: str(getattr(config, name)) for name in SPARSE}
     for side, identity in engines.items():
         fields |= {f"{side} {name}": value for name, value in identity.items()}
     return fields

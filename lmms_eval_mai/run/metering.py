@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from lmms_eval_mai.engines.base import Call, Side, Stage
 from lmms_eval_mai.errors import SampleError
 from lmms_eval_mai.paper.sample import Exit, Trace
+from lmms_eval_mai.paper.sparse import Selection
 from lmms_eval_mai.run.failures import Failures
 from lmms_eval_mai.run.journal.files import SampleKey
 
@@ -64,6 +65,35 @@ def _sum(a: int | None, b: int | None) -> int | None:
 
 
 @dataclass
+class Selections:
+    """A number of transfers whose tokens were selected (`transfer=sparse`), and the tokens of their thinking."""
+
+    transfers: int = 0
+    scored_tokens: int = 0
+    kept_tokens: int = 0
+    transferred_tokens: int | None = 0
+    """Tokens of the kept texts, counted by the large model's tokenizer. None: not known."""
+    empty: int = 0
+    """Number of transfers for which no token was kept."""
+
+    @classmethod
+    def of(cls, selection: Selection) -> "Selections":
+        """Return the figures of one selection."""
+        empty = int(not selection.positions)
+        counts = selection.scored_tokens, selection.kept_tokens, selection.transferred_tokens
+        return cls(1, *counts, empty)
+
+    def __add__(self, other: "Selections") -> "Selections":
+        return Selections(
+            self.transfers + other.transfers,
+            self.scored_tokens + other.scored_tokens,
+            self.kept_tokens + other.kept_tokens,
+            _sum(self.transferred_tokens, other.transferred_tokens),
+            self.empty + other.empty,
+        )
+
+
+@dataclass
 class TaskTotals:
     """The figures of one task."""
 
@@ -78,6 +108,7 @@ class TaskTotals:
     exits: Counter[Exit] = field(default_factory=Counter)
     usage: dict[tuple[Side, Stage], Usage] = field(default_factory=dict)
     """The calls of each engine and stage. A stage without a call has no entry."""
+    selections: Selections = field(default_factory=Selections)
 
     def usage_of(self, side: Side) -> Usage:
         """Return the sum of one engine's calls."""
@@ -95,6 +126,7 @@ class TaskTotals:
         self.unreadable += other.unreadable
         self.wall_s = max(self.wall_s, other.wall_s)
         self.exits.update(other.exits)
+        self.selections += other.selections
         for (side, stage), usage in other.usage.items():
             self.add_usage(side, stage, usage)
 
@@ -116,6 +148,8 @@ class Meter:
         totals.samples += 1
         totals.unreadable += not trace.readable
         totals.exits[trace.exit] += 1
+        if trace.selection is not None:
+            totals.selections += Selections.of(trace.selection)
         for call in trace.calls:
             totals.add_usage(call.key.side, call.key.stage, Usage.of(call))
 
@@ -137,6 +171,10 @@ class Meter:
     def unreadable(self) -> int:
         """Return the number of samples of all tasks whose final answer the scorer cannot read."""
         return sum(totals.unreadable for totals in self.tasks.values())
+
+    def selections(self) -> Selections:
+        """Return the sum of the selections of all tasks."""
+        return sum((totals.selections for totals in self.tasks.values()), Selections())
 
     def exits(self) -> Counter[Exit]:
         """Return the exits of all tasks so far."""

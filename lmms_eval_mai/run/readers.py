@@ -51,6 +51,19 @@ def _fraction(name: str, value: Any) -> float:
     return float(value)
 
 
+def _layer(name: str, value: Any) -> int | float:
+    """Return the number of a layer as an int, or a share of all layers as a float. 1.0 could be either."""
+    if not isinstance(value, bool) and isinstance(value, int | float):
+        if isinstance(value, float) and 0 < value < 1:
+            return value
+        if float(value).is_integer() and (value > 1 or (value == 1 and isinstance(value, int))):
+            return int(value)
+    raise ArgumentError(
+        f"{name}={value} is invalid: expected the number of a layer (1, 2, ...) or a share of the layers between 0 and "
+        "1, such as 0.33."
+    )
+
+
 def _max_errors(name: str, value: Any) -> float:
     allowed: float = _number(0)(name, value)
     if allowed > 1 and allowed != int(allowed):
@@ -103,6 +116,12 @@ READERS: dict[str, Reader] = {
     "sleep": choice((True, False)),
     "on_overflow": choice(("truncate", "error")),
     "transfer_answer": choice(("cut", "keep")),
+    "transfer": choice(("full", "sparse")),
+    "sparse_delta": _fraction,
+    "sparse_layer": _layer,
+    "sparse_from": choice(("large", "small")),
+    "sparse_order": choice(("original", "weight")),
+    "sparse_boundary": choice(("least", "most")),
     "journal": _journal,
     "log_prompts": choice((True, False)),
     "max_errors": _max_errors,

@@ -47,6 +47,7 @@ class Session:
             check_writable(self._journal_folder)
         self.totals = RunTotals()
         self._engines = build_engines(config, lambda: self._journal)
+        self._pair = pair_of(self._engines, config)
         self._running: set[str] = set()
         self._slots: asyncio.Semaphore | None = None
         """Limits the open samples of `submit`."""
@@ -193,9 +194,7 @@ class Session:
             self._submitted.discard(task)
 
     async def _run_one(self, sample: Sample) -> Trace:
-        return await _convert_unexpected_error(
-            sample, MODES[self.config.mode](sample, pair_of(self._engines, self.config))
-        )
+        return await _convert_unexpected_error(sample, MODES[self.config.mode](sample, self._pair))
 
     def _open_journal(
         self, keys: Sequence[SampleKey], decoding: Mapping[str, Any], rank: int, world_size: int

@@ -54,6 +54,14 @@ def test_doctor_tells_what_a_command_would_start_and_what_is_wrong(command: type
         ("pair=demo,max_model_len=abc", [True, False], ["max_model_len=abc is invalid: vLLM expects an integer."]),
         ("pair=demo,mode=small,batch=3", [False], ["Unknown model argument 'batch'"]),
         ("mode=both", [False], ["choose one of cascade"]),
+        (
+            "pair=demo,small_engine=transformers,large=http://127.0.0.1:9/v1,transfer=sparse",
+            [True, True, False],
+            [
+                "large_engine=openai cannot give them",
+                "with a checkpoint, give sparse_from=small, or leave transfer out",
+            ],
+        ),
         ("small=/nowhere/at/all,mode=small", [True, False], ["there is no /nowhere/at/all/config.json"]),
     ],
 )

@@ -4,8 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 from lmms_eval_mai.engines.base import Call, CallKey
-from lmms_eval_mai.harness.results import TraceCounts
+from lmms_eval_mai.harness.results import TraceCounts, rounds_result
 from lmms_eval_mai.paper.sample import Trace
+from lmms_eval_mai.paper.sparse import Selection
 
 CALL = Call(CallKey("pope_r", 0, 0, "large", "task"), "A cat. [[No]]", "stop", 90, 0, 147, None, None, 4.44)
 
@@ -26,3 +27,24 @@ def test_a_call_with_an_assistant_has_its_counts_and_other_calls_do_not_have_the
     counts = {"proposed_tokens": 131, "accepted_tokens": 108, "target_calls": 39}
     assert counts.items() <= record_of(replace(CALL, **counts)).items()
     assert not counts.keys() & record_of(CALL).keys()
+
+
+def test_a_sparse_transfer_has_its_selection_and_other_samples_do_not_have_it() -> None:
+    selection = Selection((2, 0), 5, 0.85, "a c", 3, 7)
+    found = TraceCounts.of(Trace("transfer", CALL, (CALL,), (), selection=selection)).to_dict()["selection"]
+    assert found == {
+        "layer": 3,
+        "scored_tokens": 5,
+        "kept_tokens": 2,
+        "transferred_tokens": 7,
+        "share": 0.85,
+        "text": "a c",
+    }
+    assert "selection" not in TraceCounts.of(Trace("transfer", CALL, (CALL,), ())).to_dict()
+
+
+def test_token_of_the_scoring_call_is_not_a_round_of_a_two_stage_task() -> None:
+    score = replace(CALL, key=replace(CALL.key, stage="score"), text="It")
+    think = replace(CALL, key=replace(CALL.key, side="small", stage="think"), text="Red.")
+    found = rounds_result(Trace("transfer", CALL, (think, score, CALL), ()))
+    assert found.text == ["Red.", CALL.text]

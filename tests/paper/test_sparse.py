@@ -12,7 +12,7 @@ from support.answers import quick
 
 from lmms_eval_mai.engines.base import TokenWeights
 from lmms_eval_mai.paper.agreement import parts_without_answer, without_answer
-from lmms_eval_mai.paper.sparse import Selection, Sparse, cut_to, select
+from lmms_eval_mai.paper.sparse import Selection, Sparse, cut_to, layer_number, select
 
 TOKENS = st.sampled_from(["", "a", " the", "[[", "<|im_end|>", "é", "\n\n", "[[answer]]", "{", "\ufffd"])
 WEIGHTS = st.sampled_from([0.0, 0.1, 0.25, 5e-324, 1.0]) | st.floats(0, 1)
@@ -132,7 +132,7 @@ def test_weights_that_are_no_probabilities_are_refused(weights: list[float]) -> 
 def test_layer_is_a_number_or_a_share_of_the_layers() -> None:
     depths = (36, 36, 36, 28, 4, 3, 48)
     layers = (12, 0.33, 1 / 3, 0.33, 0.33, 0.01, 0.999)
-    assert [Sparse(layer=one).layer_of(depth) for one, depth in zip(layers, depths, strict=True)] == [
+    assert [layer_number(one, depth) for one, depth in zip(layers, depths, strict=True)] == [
         12, 12, 12, 9, 1, 1, 48,
     ]  # fmt: skip
 

@@ -122,6 +122,23 @@ def test_engine_arguments_that_lmms_eval_leaves_as_text_are_decoded(text: str, v
     assert parse_text(f"small_mm_processor_kwargs={text}").small.arguments == {"mm_processor_kwargs": value}
 
 
+def test_sparse_transfer_has_the_papers_defaults_and_asks_one_engine_for_attention() -> None:
+    assert parse({}).transfer == "full" and not any(engine.attention for engine in parse({}).engines())
+    config = parse_text("transfer=sparse")
+    assert (config.sparse_delta, config.sparse_layer, config.sparse_from) == (0.8, 12, "large")
+    assert (config.sparse_order, config.sparse_boundary) == ("original", "least")
+    assert (config.small.attention, config.large.attention) == (False, True)
+    config = parse_text("transfer=sparse,sparse_from=small,sparse_delta=1,sparse_layer=4.0")
+    assert (config.small.attention, config.large.attention) == (True, False)
+    assert (config.sparse_delta, config.sparse_layer) == (1, 4) and isinstance(config.sparse_layer, int)
+
+
+def test_layer_in_the_file_of_a_pair_has_no_effect_on_full_transfer() -> None:
+    assert parse_text("pair=demo").transfer == "full"
+    assert parse_text("pair=demo,transfer=sparse").sparse_layer == 0.33
+    assert parse_text("pair=demo,transfer=sparse,sparse_layer=5").sparse_layer == 5
+
+
 def test_journal_is_on_off_or_a_folder() -> None:
     assert [parse_text(f"journal={text}").journal for text in ("on", "true", "off", "false", "none")] == [
         None, None, "off", "off", "off",
@@ -155,6 +172,22 @@ def test_a_mode_of_one_model_needs_only_that_model() -> None:
         ("engine_restarts=-1", ["engine_restarts=-1"]),
         ("transfer_answer=drop", ["transfer_answer=drop", "cut, keep"]),
         ("on_overflow=drop", ["on_overflow=drop", "truncate, error"]),
+        ("transfer=some", ["transfer=some", "full, sparse"]),
+        ("transfer=sparse,sparse_delta=0", ["sparse_delta=0 is invalid", "above 0 and at most 1"]),
+        ("transfer=sparse,sparse_delta=1.01", ["sparse_delta=1.01 is invalid"]),
+        ("transfer=sparse,sparse_delta=nan", ["sparse_delta=nan is invalid"]),
+        ("transfer=sparse,sparse_layer=0", ["sparse_layer=0 is invalid", "(1, 2, ...) or a share of the layers"]),
+        ("transfer=sparse,sparse_layer=-1", ["sparse_layer=-1"]),
+        ("transfer=sparse,sparse_layer=2.5", ["sparse_layer=2.5 is invalid"]),
+        ("transfer=sparse,sparse_layer=1.0", ["sparse_layer=1.0 is invalid"]),
+        ("transfer=sparse,sparse_layer=last", ["sparse_layer=last is invalid"]),
+        ("transfer=sparse,sparse_from=both", ["sparse_from=both", "large, small"]),
+        ("transfer=sparse,sparse_order=random", ["sparse_order=random", "original, weight"]),
+        ("transfer=sparse,sparse_boundary=up", ["sparse_boundary=up", "least, most"]),
+        ("sparse_delta=0.5", ["sparse_delta=0.5 has no effect without transfer=sparse: give transfer=sparse too"]),
+        ("pair=demo,transfer=full,sparse_layer=2,sparse_from=small", ["leave sparse_layer and sparse_from out"]),
+        ("transfer=sparse,mode=large", ["no effect with mode=large", "mode=cascade or mode=transfer"]),
+        ("transfer=sparse,mode=small,sparse_from=small", ["no effect with mode=small"]),
         ("sleep=1.5", ["sleep=1.5", "choose one of true, false"]),
         ("journal=[x", ["journal is neither JSON nor a Python literal"]),
         ("anls_threshold=2", ["anls_threshold=2", "at most 1"]),

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from typing import Any, get_args
 
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from lmms_eval_mai.engines.base import Call, CallKey, Side, Stage
 from lmms_eval_mai.errors import MissingAnswer, PromptTooLong, SampleError
 from lmms_eval_mai.paper.sample import EXITS, Trace
+from lmms_eval_mai.paper.sparse import Selection
 from lmms_eval_mai.run.config import Config, parse
 from lmms_eval_mai.run.figures import SPECULATION, figures
 from lmms_eval_mai.run.final_table import table
@@ -22,6 +24,9 @@ Outcome = tuple[str, Trace | SampleError]
 
 def config(**arguments: Any) -> Config:
     return parse({"engine": "scripted", "small": "a.jsonl", "large": "b.jsonl", **arguments})
+
+
+POSITIONS = st.lists(st.integers(0, 9), max_size=3).map(tuple)
 
 
 @st.composite
@@ -48,7 +53,9 @@ def outcomes(draw: st.DrawFn) -> Outcome:
         )
         for side, stage in keys
     )
-    return task, Trace(draw(st.sampled_from(EXITS["cascade"])), calls[0], calls, (), readable=draw(st.booleans()))
+    selection = draw(st.none() | st.builds(Selection, POSITIONS, count, st.just(0.5), st.just(""), count, count))
+    exit, readable = draw(st.sampled_from(EXITS["cascade"])), draw(st.booleans())
+    return task, Trace(exit, calls[0], calls, (), readable=readable, selection=selection)
 
 
 def totals_of(some: Iterable[Outcome]) -> RunTotals:
@@ -84,7 +91,8 @@ def sums(calls: Collection[Call]) -> dict[str, float | None]:
 @settings(max_examples=60)
 @given(st.lists(outcomes(), max_size=12), st.integers(1, 3))
 def test_every_figure_is_the_sum_over_the_traces_of_all_ranks(some: list[Outcome], ranks: int) -> None:
-    found = figures(RunTotals.of_ranks([totals_of(some[rank::ranks]) for rank in range(ranks)]), config())
+    totals = RunTotals.of_ranks([totals_of(some[rank::ranks]) for rank in range(ranks)])
+    found = figures(totals, replace(config(), transfer="sparse"))
     assert found["ranks"] == ranks
     errors = Counter(type(outcome).__name__ for _, outcome in some if isinstance(outcome, SampleError))
     assert (found["not_answered"], found["errors"]) == (errors.total(), dict(errors))
@@ -96,6 +104,14 @@ def test_every_figure_is_the_sum_over_the_traces_of_all_ranks(some: list[Outcome
         assert one["not_answered"] == sum(name == task for name, _ in some) - len(traces)
         assert one["unreadable"] == sum(not trace.readable for trace in traces)
         assert one["exits"] == {exit: sum(trace.exit == exit for trace in traces) for exit in EXITS["cascade"]}
+        selections = [trace.selection for trace in traces if trace.selection is not None]
+        assert one["selections"] == {
+            "transfers": len(selections),
+            "scored_tokens": sum(selection.scored_tokens for selection in selections),
+            "kept_tokens": sum(len(selection.positions) for selection in selections),
+            "transferred_tokens": sum(selection.transferred_tokens or 0 for selection in selections),
+            "empty": sum(selection.positions == () for selection in selections),
+        }
         for side in get_args(Side):
             calls = [call for trace in traces for call in trace.calls if call.key.side == side]
             of_side = dict(one[side])
@@ -105,6 +121,17 @@ def test_every_figure_is_the_sum_over_the_traces_of_all_ranks(some: list[Outcome
             assert stages.keys() == {call.key.stage for call in calls}
             for stage, usage in stages.items():
                 assert sums([call for call in calls if call.key.stage == stage]).items() <= usage.items()
+
+
+def test_figures_name_the_arguments_of_sparse_transfer_and_those_of_full_transfer_have_none() -> None:
+    sparse = replace(config(), transfer="sparse", sparse_layer=0.33)
+    totals = totals_of([("pope_s", MissingAnswer("no answer."))])
+    found = figures(totals, sparse)
+    assert (found["transfer"], found["sparse_layer"], found["sparse_from"]) == ("sparse", 0.33, "large")
+    full = figures(totals, config())
+    assert (
+        not any("sparse" in name or name == "transfer" for name in full) and "selections" not in full["tasks"]["pope_s"]
+    )
 
 
 def test_slowest_rank_decides_the_wall_time_of_the_run_and_of_each_task() -> None:

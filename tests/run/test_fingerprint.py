@@ -51,6 +51,23 @@ def test_argument_that_can_change_an_answer_changes_the_fingerprint(
     assert 1 <= len(fingerprint.differences(fingerprint_of(checkpoint), fingerprint_of(checkpoint, **arguments))) <= 2
 
 
+@pytest.mark.parametrize(
+    ("argument", "changed"),
+    [("delta", 0.5), ("layer", 11), ("from", "small"), ("order", "weight"), ("boundary", "most")],
+)
+def test_argument_of_sparse_transfer_changes_the_fingerprint(checkpoint: Path, argument: str, changed: object) -> None:
+    before = fingerprint_of(checkpoint, transfer="sparse")
+    after = fingerprint_of(checkpoint, transfer="sparse", **{f"sparse_{argument}": changed})
+    (difference,) = fingerprint.differences(before, after)
+    assert difference.startswith(f"sparse_{argument} was ") and difference.endswith(f" and is {changed}")
+    assert fingerprint.digest(before) != fingerprint.digest(fingerprint_of(checkpoint))
+
+
+def test_fingerprint_of_full_transfer_has_no_argument_of_sparse_transfer(checkpoint: Path) -> None:
+    found = fingerprint_of(checkpoint, transfer="full")
+    assert found == fingerprint_of(checkpoint) and not any("sparse" in text or text == "transfer" for text in found)
+
+
 def test_argument_for_speed_or_place_does_not_change_the_fingerprint(checkpoint: Path) -> None:
     place = {"gpu_memory_utilization": 0.4, "small_devices": 1, "max_num_seqs": 8, "enforce_eager": True}
     speed = {"max_open_samples": 8, "call_timeout": 60, "engine_restarts": 5, "max_errors": 3, "model_name": "x"}

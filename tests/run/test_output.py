@@ -8,6 +8,7 @@ import pytest
 from lmms_eval_mai.engines.base import SIDES, Call, CallKey
 from lmms_eval_mai.errors import MissingAnswer, UnreadableImage
 from lmms_eval_mai.paper.sample import EXITS, Exit, Trace
+from lmms_eval_mai.paper.sparse import Selection
 from lmms_eval_mai.run.config import Config, parse
 from lmms_eval_mai.run.failures import SHOWN_CAUSES
 from lmms_eval_mai.run.final_table import table
@@ -46,6 +47,20 @@ def test_table_of_a_mode_with_a_single_exit_has_no_exit_column(mode: str) -> Non
     text = table(totals({EXITS[mode][0]: 20}), config(mode))
     assert "%" not in text
     assert cells(text, 0)[2] == f"{'large' if mode == 'large' else 'small'} calls" and cells(text, 1)[1] == "20"
+
+
+def test_table_of_sparse_transfer_shows_the_kept_tokens_and_names_empty_selections() -> None:
+    run = replace(config("transfer"), transfer="sparse")
+    found = totals({"transfer": 2})
+    for kept in ((2, 0, 1), ()):
+        call = Call(CallKey("pope_s", 7, 0, "large", "transfer"), "Yes", "stop", 9, 0, 2, None, None, 0.5)
+        selection = Selection(kept, 8, 0.9, "a b c", 3, 4)
+        found.meter.add(Trace("transfer", call, (call,), (), selection=selection))
+    text = table(found, run)
+    columns = dict(zip(cells(text, 0), cells(text, 1), strict=True))
+    assert columns["kept tokens"] == "3 of 16 (18.75%)" and columns["Samples"] == "4"
+    assert "mode=transfer, transfer=sparse: " in text and "In 1 samples no token of the thinking was" in text
+    assert "kept tokens" not in table(found, config("transfer"))
 
 
 def test_table_shows_answer_tokens_and_accepted_drafts_only_of_an_engine_that_reports_them_for_every_call() -> None:

@@ -1,0 +1,35 @@
+"""Finds the layer whose attention selects the tokens of `transfer=sparse`, before an engine starts."""
+
+from lmms_eval_mai.engines.base import Engine
+from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.paper.sparse import Sparse, layer_number
+from lmms_eval_mai.run.config import Config
+
+GIVES_ATTENTION = ("vllm", "transformers")
+"""The kinds of engines that can give attention weights."""
+
+
+def resolve(config: Config, engine: Engine) -> Sparse:
+    """Return how tokens are selected. `engine`: the one whose attention is used, after its `validate`. Raises
+    `ArgumentError` if it cannot give attention weights, or if its model does not have the layer."""
+    side, depth = engine.side, engine.layers()
+    if depth is None:
+        (kind,) = [one.engine for one in config.engines() if one.side == side]
+        raise ArgumentError(
+            f"transfer=sparse needs attention weights of the {side} model, and {side}_engine={kind} cannot give them: "
+            f"use {side}_engine={' or '.join(GIVES_ATTENTION)} with a checkpoint, {_other_source(config)}or leave "
+            "transfer out."
+        )
+    layer = layer_number(config.sparse_layer, depth)
+    if layer > depth:
+        raise ArgumentError(
+            f"sparse_layer={config.sparse_layer} does not exist, because the {side} model has {depth} layers: give a "
+            f"number from 1 to {depth}, or a share of the layers such as 0.33."
+        )
+    return Sparse(config.sparse_delta, layer, config.sparse_from, config.sparse_order, config.sparse_boundary)
+
+
+def _other_source(config: Config) -> str:
+    """Return the advice to use the attention of the other model, if its engine can give it."""
+    others = [one for one in config.engines() if one.side != config.sparse_from and one.engine in GIVES_ATTENTION]
+    return "".join(f"give sparse_from={one.side}, " for one in others)

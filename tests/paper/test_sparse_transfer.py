@@ -1,0 +1,193 @@
+"""The cascade with `transfer=sparse` (Eq. 12 and 13), with scripted engines that give attention weights."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from support.attention import LAYER, AttentiveEngine, attentive_pair, words
+from support.documents import MMMU_OPEN
+from support.samples import Recorder, sample
+
+from lmms_eval_mai.engines.base import AttentionRequest, Call, Prompt, Sampling
+from lmms_eval_mai.errors import PromptTooLong, SampleError
+from lmms_eval_mai.paper import prompts
+from lmms_eval_mai.paper.cascade import MODES
+from lmms_eval_mai.paper.sample import Sample, Trace
+from lmms_eval_mai.paper.sample_run import Pair
+from lmms_eval_mai.paper.sparse import Sparse
+
+THINKING = "The small animal on the sofa is a dog, not a cat. [[Yes]]"
+HEAVY = {"dog,": 4.0, "sofa": 8.0, "not": 3.0, "[[Yes]]": 90.0}
+KEPT = " sofa dog, not"  # 15.0 of 16.0 without the answer
+SOURCES = pytest.mark.parametrize("source", ["large", "small"])
+
+
+def run_mode(
+    mode: str,
+    thinking: str = THINKING,
+    one: Sample | None = None,
+    heavy: Mapping[str, float] = HEAVY,
+    **choices: Any,
+) -> tuple[Trace, Recorder, Recorder]:
+    """Run one sample that is transferred. Returns its trace and the scripts, which have recorded their prompts."""
+    small = Recorder({"short": "[[Yes]]", "think": thinking, "stage2": "[[Yes]]"})
+    large = Recorder({"short": "[[No]]", "score": "It", "transfer": "[[No]]"})
+
+    async def run() -> Trace:
+        return await MODES[mode](one or sample(), await attentive_pair(small, large, heavy, **choices))
+
+    return asyncio.run(run()), small, large
+
+
+def path(trace: Trace) -> list[str]:
+    return [f"{call.key.side} {call.key.stage}" for call in trace.calls]
+
+
+def request_of(recorder: Recorder, stage: str) -> AttentionRequest | None:
+    (prompt,) = [prompt for prompt in recorder.prompts if prompt.key.stage == stage]
+    return prompt.attention
+
+
+@pytest.mark.parametrize("mode", ["cascade", "transfer"])
+def test_large_model_scores_the_thinking_in_the_transfer_prompt_and_gets_only_the_key_tokens(mode: str) -> None:
+    trace, _, large = run_mode(mode)
+    assert path(trace)[-3:] == ["small think", "large score", "large transfer"]
+    thinking = THINKING.removesuffix(" [[Yes]]")
+    assert large.prompt_of("score").endswith(prompts.transfer("pope", thinking, "word"))
+    assert request_of(large, "score") == AttentionRequest((LAYER,), thinking)
+    assert large.prompt_of("transfer").endswith(prompts.transfer("pope", KEPT, "word"))
+    assert trace.exit == "transfer" and trace.answer.key.stage == "transfer"
+
+
+def test_small_models_own_attention_selects_the_tokens_without_an_additional_call() -> None:
+    trace, small, large = run_mode("cascade", source="small")
+    assert path(trace) == ["small short", "large short", "small think", "large transfer"]
+    assert request_of(small, "think") == AttentionRequest((LAYER,), None)
+    assert large.prompt_of("transfer").endswith(prompts.transfer("pope", KEPT, "word"))
+    requests = [prompt.attention for prompt in small.prompts + large.prompts if prompt.key.stage != "think"]
+    assert requests == [None] * 3
+
+
+@SOURCES
+def test_answer_counts_among_the_thinking_only_if_it_is_kept(source: str) -> None:
+    one = sample("mmmu_val", doc=MMMU_OPEN)
+    cut, kept = (
+        run_mode("transfer", source=source, one=one, transfer_answer=choice)[0].selection for choice in ("cut", "keep")
+    )
+    assert cut is not None and kept is not None
+    assert (cut.text, cut.scored_tokens) == (KEPT, 12)
+    assert (kept.text, kept.scored_tokens) == (" [[Yes]]", 13)
+
+
+@SOURCES
+def test_delta_1_sends_the_prompt_of_full_transfer(source: str) -> None:
+    _, _, sparse = run_mode("transfer", source=source, delta=1.0)
+    _, _, full = run_mode("transfer", sparse=None)
+    assert sparse.prompt_of("transfer") == full.prompt_of("transfer")
+    assert {prompt.key.stage for prompt in full.prompts} == {"transfer"}
+
+
+@SOURCES
+def test_attention_of_another_layer_selects_other_tokens(source: str) -> None:
+    selection = run_mode("transfer", source=source, layer=1)[0].selection
+    assert selection is not None and selection.text == "The small animal on the sofa is a dog, not"
+    assert (selection.layer, selection.kept_tokens, selection.scored_tokens) == (1, 10, 12)
+
+
+@SOURCES
+def test_trace_has_the_selection_and_no_weights(source: str) -> None:
+    trace, *_ = run_mode("cascade", source=source)
+    selection = trace.selection
+    assert selection is not None and selection.text == KEPT and selection.positions == (5, 8, 9)
+    assert (selection.kept_tokens, selection.scored_tokens, selection.transferred_tokens) == (3, 12, 3)
+    assert selection.share == pytest.approx(15.0 / 15.9) and selection.layer == LAYER
+    assert all(call.attention is None for call in trace.calls)  # the weights of all samples would fill the memory
+    assert {call.answer_tokens for call in trace.calls if call.key.stage == "score"} <= {0}
+
+
+def test_tokens_of_the_kept_text_are_counted_again_by_the_large_models_tokenizer() -> None:
+    heavy = {"The": 40.0, "sofa": 80.0}
+    selection = run_mode("transfer", heavy=heavy, order="weight")[0].selection
+    assert selection is not None and (selection.text, selection.kept_tokens) == (" sofaThe", 2)
+    assert selection.transferred_tokens == 1
+
+
+@SOURCES
+def test_empty_thinking_is_transferred_without_scoring(source: str) -> None:
+    trace, _, large = run_mode("transfer", thinking="", source=source)
+    assert (path(trace), trace.selection) == (["small think", "large transfer"], None)
+    assert large.prompt_of("transfer").endswith(prompts.transfer("pope", "", "word"))
+
+
+@SOURCES
+def test_selection_without_a_token_is_transferred_as_an_empty_text(source: str) -> None:
+    trace, _, large = run_mode("transfer", source=source, heavy={"dog,": 99.0}, boundary="most")
+    assert trace.selection is not None and (trace.selection.kept_tokens, trace.selection.text) == (0, "")
+    assert large.prompt_of("transfer").endswith(prompts.transfer("pope", "", "word"))
+
+
+def test_thinking_of_stage_1_is_scored_in_a_two_stage_task() -> None:
+    trace, *_ = run_mode("cascade", one=sample(variant="R", two_stage=True))
+    assert path(trace)[-4:] == ["small think", "small stage2", "large score", "large transfer"]
+    assert trace.selection is not None and trace.selection.text == KEPT
+
+
+def test_sample_whose_answers_agree_is_not_scored() -> None:
+    trace, *_ = run_mode("cascade", thinking="[[No]]")
+    assert trace.exit == "agree_think" and trace.selection is None and "large score" not in path(trace)
+
+
+@pytest.mark.parametrize("thinking", ["reference", "Answer", " ", "image"])
+def test_thinking_that_is_also_a_part_of_the_prompt_is_a_content_part_of_its_own(thinking: str) -> None:
+    trace, _, large = run_mode("transfer", thinking=thinking, one=sample("mmmu_val", doc=MMMU_OPEN))
+    (score,) = [prompt for prompt in large.prompts if prompt.key.stage == "score"]
+    assert score.messages[-1].content[-2] == thinking
+    assert large.prompt_of("score").endswith(prompts.transfer("mmmu_val", thinking, "word"))
+    assert trace.selection is not None and trace.selection.text == thinking
+
+
+@SOURCES
+def test_weights_that_are_not_numbers_fail_the_sample_with_what_to_do(source: str) -> None:
+    with pytest.raises(SampleError, match=f"pope_x document 0: the {source} model .* Try {source}_dtype=float32"):
+        run_mode("transfer", source=source, heavy={"dog,": float("nan")})
+
+
+def test_logged_prompt_of_the_scoring_has_the_form_of_that_of_the_transfer() -> None:
+    trace, _, large = run_mode("transfer", log_prompts=True)
+    _, score, transfer = (prompt[0]["content"] for prompt in trace.prompts)
+    assert len(score) == len(transfer) == 3 and score[:2] == transfer[:2]
+    assert "".join(score[1:]) == large.prompt_of("score")
+
+
+class ShortContext(AttentiveEngine):
+    """An engine with space for only the last 5 words of a thinking."""
+
+    reserved: list[int]
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
+        if sum(len(words(part)) for part in prompt.messages[-1].content if isinstance(part, str)) > 100:
+            raise PromptTooLong(f"{prompt.key}: does not fit")
+        return await super().generate(prompt, sampling)
+
+    async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
+        self.reserved = [*getattr(self, "reserved", []), sampling.max_tokens]
+        return "".join(words(thinking)[-5:]), len(words(thinking)) - 5
+
+
+def test_thinking_that_does_not_fit_is_truncated_before_it_is_scored() -> None:
+    small = Recorder({"think": "again " * 200 + "so the red dog barks [[Yes]]"})
+    large = Recorder({"score": "It", "transfer": "[[No]]"})
+
+    async def run() -> tuple[Trace, list[int]]:
+        engines = AttentiveEngine("small", small, {}), ShortContext("large", large, {"red": 5.0})
+        for engine in engines:
+            await engine.start()
+        trace = await MODES["transfer"](sample(), Pair(*engines, sparse=Sparse(layer=LAYER)))
+        return trace, engines[1].reserved
+
+    trace, reserved = asyncio.run(run())
+    assert request_of(large, "score") == AttentionRequest((LAYER,), " so the red dog barks")
+    assert trace.selection is not None and (trace.selection.text, trace.selection.scored_tokens) == (" red", 5)
+    assert [call.dropped_tokens for call in trace.calls] == [0, 200, 0]
+    assert reserved == [64]  # the space for the answer of the transfer, and not of the scoring

@@ -1,0 +1,56 @@
+"""A scripted engine that gives attention weights."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from lmms_eval_mai.engines.base import Call, Prompt, Sampling, TokenWeights
+from lmms_eval_mai.engines.scripted.engine import ScriptedEngine
+from lmms_eval_mai.paper.sample_run import Pair
+from lmms_eval_mai.paper.sparse import Sparse
+
+LAYER = 3
+"""The layer in which some words are heavier than others. In all other layers, all words have the same weight."""
+
+
+class AttentiveEngine(ScriptedEngine):
+    """A scripted engine whose tokens are words with the space before them. Its tokenizer counts words."""
+
+    def __init__(self, side: str, script: Callable[[Prompt], Any], heavy: Mapping[str, float]) -> None:
+        """`heavy`: weight of words in `LAYER`. All other words have 0.1."""
+        super().__init__(side, script)
+        self._heavy = heavy
+
+    def layers(self) -> int | None:
+        return 4
+
+    def count_tokens(self, text: str) -> int | None:
+        return len(words(text))
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
+        call = await super().generate(prompt, sampling)
+        if prompt.attention is None:
+            return call
+        text = call.text if prompt.attention.text is None else prompt.attention.text
+        if prompt.attention.text is not None:
+            assert text and text in prompt.messages[-1].content  # a part of its own, so that its place is certain
+        tokens = words(text)
+        rows = [
+            tuple(self._heavy.get(token.strip(), 0.1) if layer == LAYER else 0.1 for token in tokens)
+            for layer in prompt.attention.layers
+        ]
+        return replace(call, attention=TokenWeights(tokens, tuple(rows)))
+
+
+def words(text: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"\s*\S+|\s+$", text))
+
+
+async def attentive_pair(small: Any, large: Any, heavy: Mapping[str, float], **choices: Any) -> Pair:
+    """Return a pair of started engines, one for each script. `choices`: fields of `Sparse` or of `Pair`."""
+    sparse = {name: choices.pop(name) for name in list(choices) if name in Sparse.__dataclass_fields__}
+    engines = [AttentiveEngine(side, script, heavy) for side, script in (("small", small), ("large", large))]
+    for engine in engines:
+        await engine.start()
+    return Pair(*engines, **{"sparse": Sparse(**{"layer": LAYER, **sparse}), **choices})
