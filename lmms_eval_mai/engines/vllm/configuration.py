@@ -6,7 +6,7 @@ from typing import Any
 from lmms_eval_mai.engines.base import SIDES, EngineConfig
 from lmms_eval_mai.engines.checkpoints import text_only_error
 from lmms_eval_mai.engines.vllm import arguments as vllm_arguments
-from lmms_eval_mai.engines.vllm import logs, machine_checks, memory, placement
+from lmms_eval_mai.engines.vllm import attention, logs, machine_checks, memory, placement
 from lmms_eval_mai.engines.vllm.argument_names import OWN_ARGUMENTS
 from lmms_eval_mai.engines.vllm.errors import invalid_argument, start_error
 from lmms_eval_mai.engines.vllm.gpu_plan import OnGpus, on_gpus
@@ -35,6 +35,8 @@ class Configuration:
     """Samples that should be open at the same time. None: no plan was possible."""
     renderer_processes: int
     """Number of processes that render prompts; 1: this process."""
+    layers: int | None
+    """Number of decoder layers. None: the run does not ask for attention weights."""
 
 
 def configure(config: EngineConfig, other: EngineConfig | None) -> Configuration:
@@ -64,6 +66,8 @@ def _configure(config: EngineConfig, other: EngineConfig | None, platform: Platf
         if not model_config.is_multimodal_model:
             raise text_only_error(config.side, config.model, model_config.architectures)
         vllm_arguments.set_defaults(engine_args, config, model_config, platform)
+        if config.attention:
+            attention.prepare(engine_args, config)
         # An engine that is awake has its GPUs to itself.
         awake_too = None if config.arguments.get("enable_sleep_mode") else other
         workers = placement.worker_count(engine_args) * (2 if awake_too is not None else 1)
@@ -71,11 +75,14 @@ def _configure(config: EngineConfig, other: EngineConfig | None, platform: Platf
         environment = placement.environment(gpus, workers, platform)
     if quiet:
         environment.update(logs.quiet_environment(platform))
+    if config.attention:
+        environment.update(attention.ENVIRONMENT)
     image_cache_gib = engine_args.mm_processor_cache_gb
     engine_args.mm_processor_cache_gb = 0  # the renderer keeps the images
     plan = own.plan if own is not None else None
+    vllm_config = _vllm_config(engine_args, environment)
     return Configuration(
-        vllm_config=_vllm_config(engine_args, environment),
+        vllm_config=vllm_config,
         environment=environment,
         description=_description(engine_args, str(model_config.dtype), own),
         starts_alone=memory.starts_alone(config, awake_too, gpus, other_gpus, platform),
@@ -83,6 +90,7 @@ def _configure(config: EngineConfig, other: EngineConfig | None, platform: Platf
         planned_identity={} if plan is None else vllm_arguments.planned_identity(config, plan),
         open_samples=None if plan is None else plan.open_samples,
         renderer_processes=placement.renderer_processes(config.side, config.arguments.get("renderer_processes")),
+        layers=attention.check(config, vllm_config) if config.attention else None,
     )
 
 

@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lmms_eval_mai.engines.base import Call, EngineConfig, Identity, Message, Prompt, Sampling, Side
@@ -18,6 +18,7 @@ from lmms_eval_mai.engines.checkpoints import argument_identity, checkpoint_iden
 from lmms_eval_mai.engines.messages import space_for_thinking, without_thinking
 from lmms_eval_mai.engines.special_tokens import LiteralTokenizer
 from lmms_eval_mai.engines.vllm import arguments as vllm_arguments
+from lmms_eval_mai.engines.vllm.attention import AttentionReader
 from lmms_eval_mai.engines.vllm.configuration import Configuration, configure
 from lmms_eval_mai.engines.vllm.detokenizer import Detokenizer
 from lmms_eval_mai.engines.vllm.errors import sample_error
@@ -56,6 +57,7 @@ class VllmEngine:
         self._starts_alone = True
         self._planned_identity: dict[str, Any] = {}
         self._open_samples: int | None = None
+        self._layers: int | None = None
         self._start: Start | None = None
         self._llm: Any = None
         self._renderer: Renderer | None = None
@@ -64,6 +66,7 @@ class VllmEngine:
         self._context = 0
         self._replicas = 1
         self._detokenizer: Detokenizer
+        self._attention: AttentionReader | None = None
         self._watched = False
         self._request_numbers = itertools.count()
 
@@ -80,6 +83,7 @@ class VllmEngine:
         self._starts_alone = self._configuration.starts_alone
         self._planned_identity = self._configuration.planned_identity
         self._open_samples = self._configuration.open_samples
+        self._layers = self._configuration.layers
 
     def describe(self) -> str:
         return self._description
@@ -91,7 +95,7 @@ class VllmEngine:
         return self._open_samples
 
     def layers(self) -> int | None:
-        return None
+        return self._layers
 
     def identity(self) -> Identity:
         import vllm
@@ -121,10 +125,16 @@ class VllmEngine:
         # vLLM asks its core for the supported tasks once, at their first use. It must not happen inside a call: if the
         # core crashed before its reply, the call would never end.
         await self._within_start_limit(self._llm.get_supported_tasks())
+        if self._layers is not None:
+            self._attention = AttentionReader(self._llm)
+            await self._within_start_limit(self._attention.start(self._config, self._layers))
 
     async def _within_start_limit(self, reply: Awaitable[Any]) -> None:
         try:
             await wait_for(REPLY_LIMIT_S, reply)
+        except EngineStartError:
+            await self.close()
+            raise
         except TimeoutError as error:
             await self.close()
             raise EngineStartError(
@@ -195,15 +205,33 @@ class VllmEngine:
     async def submit(self, prompt: Prompt, prepared: PreparedPrompt, sampling: Sampling) -> Call:
         llm, _ = self._running()
         submitted_at = time.perf_counter() - prepared.seconds
-        detokenizer = self._detokenizer
-        params = vllm_arguments.sampling_params(sampling, detokenize=not detokenizer.decodes_at_once)
+        params = vllm_arguments.sampling_params(sampling, detokenize=not self._detokenizer.decodes_at_once)
+        name = f"{self.side}-{next(self._request_numbers)}"
+        if prompt.attention is None:
+            result = await self._answer(prompt, prepared, params, name)
+            return to_call(prompt, result, self._detokenizer.text(result, params), submitted_at)
+        reader = self._attention
+        assert reader is not None, "EngineConfig.attention must be set"
+        asked = reader.ask(name, prompt, prepared.engine_input["prompt_token_ids"])
+        params.extra_args = asked.extra_args()
+        try:
+            result = await self._answer(prompt, prepared, params, name)
+            text = self._detokenizer.text(result, params)
+            weights = await reader.take(asked, prompt.key, result, text)
+        except BaseException as error:  # also if the call is cancelled
+            reader.forget(asked)
+            if isinstance(error, MaiError) or not isinstance(error, Exception):
+                raise
+            raise self._error(prompt, llm, error) from error
+        return replace(to_call(prompt, result, text, submitted_at), attention=weights)
+
+    async def _answer(self, prompt: Prompt, prepared: PreparedPrompt, params: Any, name: str) -> Any:
+        """Return vLLM's output of a request. Raises `SampleError` or `EngineCrashed`. `name`: the request's name."""
+        llm, _ = self._running()
         result = None
         try:
             async for output in llm.generate(
-                prepared.engine_input,
-                params,
-                f"{self.side}-{next(self._request_numbers)}",
-                data_parallel_rank=replica_of(prompt.key, self._replicas),
+                prepared.engine_input, params, name, data_parallel_rank=replica_of(prompt.key, self._replicas)
             ):
                 result = output
         except Exception as error:
@@ -217,7 +245,7 @@ class VllmEngine:
             raise SampleError(
                 f"{prompt.key}: vLLM ended the request ({finish_reason}) without a complete answer. See its log above."
             )
-        return to_call(prompt, result, detokenizer.text(result, params), submitted_at)
+        return result
 
     async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
         _, renderer = self._running()

@@ -8,18 +8,25 @@ exist. Besides these, the following names are not part of vLLM's documented inte
 - `AsyncLLM.output_handler` and `AsyncLLM.shutdown(timeout)` (engine.py);
 - `BaseRenderer.render_messages_async`, `tokenize_prompts_async`, `process_for_engine_async`, `default_chat_tok_params`
   (renderer.py), and `get_mm_processor` (renderer_sharing.py);
+- `AsyncLLM.engine_core.call_utility_all_async` (here);
+- of the workers and their model runner: `model_runner`, `execute_model`, `input_batch`, `seq_lens`, `kv_cache_config`,
+  and `Attention.impl.forward` and `do_kv_cache_update` (attention_worker.py, attention_keys.py);
 - the names of the processes: `EngineCore`, `EngineCore_DP<n>`, `VLLM_DP_Coordinator` (processes.py);
 - `v1.engine.detokenizer.uses_fast_detokenizer`, and `_tokenizer` of a tokenizer (detokenizer.py);
 - the environment variable `placement.THREADS_SET_BY_VLLM`;
 - the messages in `logs.HARMLESS` and `logs.START_FAILURES`.
 """
 
+import asyncio
 import multiprocessing
 import multiprocessing.util
 from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
+
+CRASH_CHECK_S = 1.0
+"""Seconds between two checks that the engine of a call to its workers has not crashed."""
 
 
 def clear_image_cache(renderer: Any) -> "Future[None]":
@@ -31,6 +38,23 @@ def clear_image_cache(renderer: Any) -> "Future[None]":
     cache = renderer._mm_processor_only_cache
     cleared: Future[None] = renderer._mm_executor.submit(lambda: None if cache is None else cache.clear_cache())
     return cleared
+
+
+async def call_workers(llm: Any, method: str, *args: Any) -> list[list[Any]]:
+    """Call a method of all workers of an `AsyncLLM`. Returns their results: a list for each replica.
+
+    Raises vLLM's `EngineDeadError` if the engine crashes. (`AsyncLLM.collective_rpc` would wait forever, and returns
+    the results of the first replica only.)
+    """
+    call = llm.engine_core.call_utility_all_async("collective_rpc", method, None, args, None)
+    reply: asyncio.Future[list[list[Any]]] = asyncio.ensure_future(call)
+    try:
+        while not (await asyncio.wait({reply}, timeout=CRASH_CHECK_S))[0]:
+            if llm.errored:
+                raise llm.dead_error
+        return reply.result()
+    finally:
+        reply.cancel()
 
 
 def decode_token_by_token(tokenizer: Any, prompt_tokens: list[int], tokens: list[int], params: Any) -> str:
