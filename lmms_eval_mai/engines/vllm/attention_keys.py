@@ -46,11 +46,11 @@ class KeyReader:
         reason = _unusable(layer)
         if reason is not None:
             raise UnreadableCache(reason)
-        self._cache: torch.Tensor = layer.kv_cache
+        self._layer = layer
         self._shape = (layer.num_kv_heads, layer.head_size)
-        places = _places(layer, self._cache)
+        places = _places(layer, layer.kv_cache)
         own_size = len(places)
-        if block_size % own_size or len(self._cache) < block_size // own_size:
+        if block_size % own_size or len(layer.kv_cache) < block_size // own_size:
             raise UnreadableCache(f"its blocks of {own_size} tokens do not divide vLLM's blocks of {block_size} tokens")
         self._places = places.flatten()
         self._divisor = block_size // own_size
@@ -59,12 +59,13 @@ class KeyReader:
     def read(self, blocks: Sequence[int], tokens: int) -> Iterator[torch.Tensor]:
         """Yield the keys of the first tokens of a request in fp32, in chunks [token, KV head, dimension]. `blocks`: the
         request's blocks, as the scheduler numbers them."""
+        cache: torch.Tensor = self._layer.kv_cache
         own = [block * self._divisor + part for block in blocks for part in range(self._divisor)]
         own = own[: -(-tokens // self._own_size)]
         step = max(1, CHUNK // self._own_size)
         for start in range(0, len(own), step):
-            numbers = torch.tensor(own[start : start + step], device=self._cache.device)
-            whole = self._cache[numbers].flatten(1)
+            numbers = torch.tensor(own[start : start + step], device=cache.device)
+            whole = cache[numbers].flatten(1)
             keys = whole[:, self._places].view(-1, *self._shape)
             yield keys[: tokens - start * self._own_size].float()
 
