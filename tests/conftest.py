@@ -88,6 +88,14 @@ def tiny_pair() -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="session")
+def tiny_internvl(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Path of a tiny random InternVL checkpoint, which cuts images into tiles."""
+    from make_tiny_internvl import make_checkpoint
+
+    return make_checkpoint(tmp_path_factory.mktemp("internvl"))
+
+
+@pytest.fixture(scope="session")
 def loop() -> Iterator[Any]:
     """An event loop in a thread of its own, for the engines of the session."""
     from lmms_eval_mai.run.event_loop import LoopThread

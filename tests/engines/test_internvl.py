@@ -33,13 +33,6 @@ PROMPTS = (
 
 
 @pytest.fixture(scope="module")
-def tiny_internvl(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from make_tiny_internvl import make_checkpoint
-
-    return make_checkpoint(tmp_path_factory.mktemp("internvl"))
-
-
-@pytest.fixture(scope="module")
 def original(tiny_internvl: Path, tmp_path_factory: pytest.TempPathFactory, loop: LoopThread) -> Iterator[Running]:
     """vLLM on the same weights in the original format, that of the checkpoints without `-HF` in their name."""
     from make_tiny_internvl import make_original

@@ -71,7 +71,7 @@ def drafted_by_itself(loop: LoopThread) -> Iterator[Running]:
 @pytest.mark.slow
 def test_the_assistants_vision_tower_runs_once_a_call(drafted_by_small: Running, questions: list[Prompt]) -> None:
     runs: list[int] = []
-    assistant = drafted_by_small.engine._assistant
+    assistant = drafted_by_small.engine._loaded.assistant
     hook = assistant.model.visual.register_forward_hook(lambda *arguments: runs.append(1))
     for number, one in enumerate(questions, start=1):
         (call,) = drafted_by_small.generate(one, sampling=UNTIL_END)

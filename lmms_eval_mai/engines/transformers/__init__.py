@@ -1,8 +1,9 @@
 """The `transformers` engine: a model in this process, run by Hugging Face transformers.
 
-`engine.py` implements the engine contract, `loading.py` loads the models, `batching.py` makes batches of waiting calls,
-`inputs.py` turns a chat into model inputs, and `generation.py` has the arguments and the stopping criterion of
-`generate`. `assistant.py` has what speculative decoding needs.
+`engine.py` implements the engine contract, and `loaded_model.py` has the model that runs. `loading.py` loads models,
+`batching.py` makes batches of waiting calls, `inputs.py` turns a chat into model inputs, and `generation.py` has the
+arguments and the stopping criterion of `generate`. `assistant.py` has what speculative decoding needs. `attention.py`
+computes attention weights, and `scoring.py` gives them to the calls that ask for them.
 
 This package knows transformers and PyTorch. It does not know the other engines, the method or lmms-eval.
 

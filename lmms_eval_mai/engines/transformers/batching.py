@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lmms_eval_mai.engines.base import Call, Prompt, Sampling
+from lmms_eval_mai.engines.token_texts import TokenSpan
 
 
 @dataclasses.dataclass(eq=False)
@@ -20,6 +21,13 @@ class Request:
     answer: "asyncio.Future[Call]"
     submitted_at: float
     prepared_at: float
+    span: TokenSpan | None = None
+    """The tokens of the text to which the call asks for attention."""
+
+
+def is_scoring_call(prompt: Prompt, sampling: Sampling) -> bool:
+    """Return whether a call needs a forward pass only, and no decoding."""
+    return prompt.attention is not None and prompt.attention.text is not None and sampling.max_tokens == 1
 
 
 def next_batch(waiting: Sequence[Request], limit: int) -> list[Request]:
@@ -27,11 +35,12 @@ def next_batch(waiting: Sequence[Request], limit: int) -> list[Request]:
     if not waiting:
         return []
     first = waiting[0]
-    if first.sampling.seed is not None:  # the seed must draw the tokens of one call only
+    # A seed must draw the tokens of one call only. A scoring call is one forward pass without padding.
+    if first.sampling.seed is not None or is_scoring_call(first.prompt, first.sampling):
         return [first]
     key = first.input.batch_key()
     matching = [r for r in waiting if r.sampling == first.sampling and r.input.batch_key() == key]
-    return matching[:limit]
+    return [r for r in matching if not is_scoring_call(r.prompt, r.sampling)][:limit]
 
 
 @dataclasses.dataclass(frozen=True)

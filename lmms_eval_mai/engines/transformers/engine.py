@@ -6,30 +6,20 @@ longest answer ends, so vLLM is faster where it runs.
 """
 
 import asyncio
-import contextlib
-import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lmms_eval_mai.engines.base import Call, EngineConfig, Identity, Message, Prompt, Sampling, Side
 from lmms_eval_mai.engines.checkpoints import argument_identity, checkpoint_identity
-from lmms_eval_mai.engines.logs import transformers_without_progress_bars
 from lmms_eval_mai.engines.messages import space_for_thinking, without_thinking
 from lmms_eval_mai.engines.special_tokens import LiteralTokenizer
-from lmms_eval_mai.engines.transformers.assistant import DraftCounts, assisted_call, set_draft_length
-from lmms_eval_mai.engines.transformers.batching import BatchTimes, Request, next_batch, to_call
-from lmms_eval_mai.engines.transformers.generation import (
-    StopWhenCancelled,
-    generation_config,
-    hide_assisted_decoding_warnings,
-    penalties,
-    reset_generation_config,
-    stop_at_texts,
-)
-from lmms_eval_mai.engines.transformers.loading import device_of, free_memory, load_model
+from lmms_eval_mai.engines.token_texts import TokenSpan
+from lmms_eval_mai.engines.transformers.batching import Request, next_batch
+from lmms_eval_mai.engines.transformers.loading import device_of, free_memory
 from lmms_eval_mai.engines.transformers.options import PERFORMANCE_ARGUMENTS, TransformersOptions
 from lmms_eval_mai.errors import (
+    ArgumentError,
     EngineCrashed,
     EngineStartError,
     EngineUnavailable,
@@ -38,6 +28,9 @@ from lmms_eval_mai.errors import (
     UnreadableImage,
 )
 from lmms_eval_mai.redaction import error_text
+
+if TYPE_CHECKING:
+    from lmms_eval_mai.engines.transformers.attention import AttentionStates
 
 
 class TransformersEngine:
@@ -48,14 +41,11 @@ class TransformersEngine:
         self.side: Side = config.side
         self._config = config
         self._options = TransformersOptions(**config.arguments)
-        self._model: Any = None
-        self._assistant: Any = None
-        self._inputs: Any = None
-        """`inputs.InputBuilder`."""
+        self._loaded: Any = None
+        """`loaded_model.LoadedModel`."""
         self._literal: LiteralTokenizer | None = None
         """The tokenizer of the last start. It also counts tokens while the engine restarts."""
         self._context = 0
-        self._eos_token_ids: set[int] = set()
         self._waiting: list[Request] = []
         self._batch: list[Request] = []
         """The batch that the model answers now."""
@@ -80,6 +70,9 @@ class TransformersEngine:
                 "`lmms-eval-mai doctor`."
             ) from error
         self._options.check(self.side, self._config.model)
+        obstacle = self._options.attention_obstacle(self.side, self._config.model) if self._config.attention else None
+        if obstacle is not None:
+            raise ArgumentError(obstacle)
 
     def describe(self) -> str:
         calls = f"up to {self._options.batch_size} calls per batch"
@@ -104,7 +97,9 @@ class TransformersEngine:
         return None
 
     def layers(self) -> int | None:
-        return None
+        if self._options.attention_obstacle(self.side, self._config.model) is not None:
+            return None
+        return self._options.decoder_layers(self._config.model)
 
     async def start(self) -> None:
         self._stopped = False
@@ -129,7 +124,7 @@ class TransformersEngine:
             if not request.answer.done():
                 request.answer.set_exception(self._closed_error(request.prompt))
         self._waiting, self._batch = [], []
-        self._model = self._assistant = self._inputs = None
+        self._loaded = None
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
         submitted_at = time.perf_counter()
@@ -139,53 +134,55 @@ class TransformersEngine:
                 f"{prompt.key}: the prompt has {model_input.length} tokens, and the context of {self._config.model} "
                 f"has {self._context}. Raise {self.side}_max_model_len if the model can take more."
             )
+        span = await self._find_text(prompt, model_input)
         answer: asyncio.Future[Call] = asyncio.get_running_loop().create_future()
-        self._waiting.append(Request(prompt, sampling, model_input, answer, submitted_at, time.perf_counter()))
+        self._waiting.append(Request(prompt, sampling, model_input, answer, submitted_at, time.perf_counter(), span))
         self._arrived.set()
         return await answer
+
+    async def attention_states(self, prompt: Prompt) -> "AttentionStates":
+        """Return how each head of each layer in `prompt.attention` reads its text. For analyses; not a part of the
+        contract of `Engine`. Raises a `SampleError` or `EngineCrashed`."""
+        model_input = await self._build_input(prompt, prompt.messages)
+        span = await self._find_text(prompt, model_input)
+        if prompt.attention is None or span is None:
+            raise SampleError(f"{prompt.key}: states are known only for a text of the prompt, and none was named.")
+        layers = prompt.attention.layers
+        states: AttentionStates = await asyncio.get_running_loop().run_in_executor(
+            self._model_thread, self._loaded.states, model_input, layers, span
+        )
+        return states
 
     async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
         rest = await self._build_input(prompt, without_thinking(prompt, thinking))
         remedy = f"Raise {self.side}_max_model_len."
         space = space_for_thinking(prompt, self._config.model, self._context, rest.length, sampling.max_tokens, remedy)
-        return self._inputs.literal.end(thinking, space)
+        return self._loaded.inputs.literal.end(thinking, space)
 
     def count_tokens(self, text: str) -> int | None:
         return None if self._literal is None else len(self._literal.tokens(text))
 
     def _load(self) -> None:
         """Load processor and models, in the model's thread. Raises `EngineStartError`."""
-        from transformers import AutoProcessor
+        from lmms_eval_mai.engines.transformers.loaded_model import LoadedModel
 
-        from lmms_eval_mai.engines.transformers.inputs import InputBuilder
-
-        options, path = self._options, os.path.expanduser(self._config.model)
-        source = {"revision": options.revision, "trust_remote_code": options.trust_remote_code}
         try:
-            self._inputs = InputBuilder(AutoProcessor.from_pretrained(path, **source))
-            with transformers_without_progress_bars():
-                self._model = load_model(path, options, **source)
-                if options.assistant_model is not None:
-                    hide_assisted_decoding_warnings()
-                    self._assistant = load_model(options.assistant_model, options)
-                    set_draft_length(self._assistant, options.num_assistant_tokens)
+            self._loaded = LoadedModel(self._config, self._options)
         except Exception as error:
             raise EngineStartError(
                 f"transformers cannot load {self.side}={self._config.model}: {error_text(error).rstrip('.')}. The "
                 f"engine's arguments: {dict(self._config.arguments) or 'none'}. Check the name or path, and the "
                 f"`{self.side}_<argument>` values."
             ) from error
-        self._literal = self._inputs.literal
-        self._eos_token_ids = reset_generation_config(self._model)
-        limit = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
-        self._context = int(options.max_model_len or limit or 1 << 30)
+        self._literal = self._loaded.inputs.literal
+        self._context = self._loaded.context
 
     async def _build_input(self, prompt: Prompt, messages: tuple[Message, ...]) -> Any:
         if self._batch_loop is None:
             raise EngineCrashed(f"The {self.side} engine is not running.")
         loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._input_thread, self._inputs.build, messages)
+            return await loop.run_in_executor(self._input_thread, self._loaded.inputs.build, messages)
         except Exception as error:
             if self._stopped:
                 raise self._closed_error(prompt) from error
@@ -194,13 +191,25 @@ class TransformersEngine:
                 "Check the document's image."
             ) from error
 
+    async def _find_text(self, prompt: Prompt, model_input: Any) -> TokenSpan | None:
+        """Return the tokens of the text to which the prompt asks for attention. None: no text. Raises `SampleError`."""
+        if prompt.attention is None:
+            return None
+        if self._loaded is None:
+            raise self._closed_error(prompt)
+        if self._loaded.attention is None:
+            raise SampleError(f"{prompt.key}: the {self.side} engine was not started with attention weights.")
+        ids = model_input.tokens["input_ids"][0].tolist()
+        find = self._loaded.attention.find_text
+        return await asyncio.get_running_loop().run_in_executor(self._input_thread, find, prompt, ids)
+
     async def _answer_batches(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             await self._arrived.wait()
             self._waiting = [request for request in self._waiting if not request.answer.done()]
             # An assistant model drafts for one call at a time.
-            batch = next_batch(self._waiting, 1 if self._assistant is not None else self._options.batch_size)
+            batch = next_batch(self._waiting, 1 if self._loaded.assistant is not None else self._options.batch_size)
             if not batch:
                 self._arrived.clear()
                 continue
@@ -218,7 +227,8 @@ class TransformersEngine:
         """Return a call or an error per request, in the model's thread. If a batch fails, most often because memory is
         short, its requests run one by one."""
         try:
-            return self._generate(batch)
+            calls: list[Any] = self._loaded.generate(batch, lambda: self._stopped)
+            return calls
         except Exception as error:
             text = error_text(error)  # the error itself would keep the batch's tensors in memory
         if self._stopped:
@@ -232,51 +242,6 @@ class TransformersEngine:
                 f"memory is short, lower {self.side}_batch_size."
             )
         ]
-
-    def _generate(self, batch: list[Request]) -> list[Call]:
-        """Return one call per request, in the model's thread.
-
-        `generate` has one token limit for the whole batch: the space that the context leaves after the shortest prompt.
-        The rows of longer prompts are cut afterwards, to the space after their own prompt.
-        """
-        import torch
-
-        from lmms_eval_mai.engines.transformers.inputs import batch_of
-
-        began_at = time.perf_counter()
-        tokenizer, sampling = self._inputs.tokenizer, batch[0].sampling
-        pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-        inputs = {
-            name: tensor.to(self._model.device, self._model.dtype if tensor.is_floating_point() else tensor.dtype)
-            for name, tensor in batch_of([request.input for request in batch], pad_id).items()
-        }
-        longest_answer = self._context - min(request.input.length for request in batch)
-        eos_token_ids = set() if sampling.ignore_eos else self._eos_token_ids
-        stopper = StopWhenCancelled([request.answer for request in batch], lambda: self._stopped)
-        prompt_length = inputs["input_ids"].shape[1]
-        if sampling.seed is not None:
-            torch.manual_seed(sampling.seed)
-        drafts: contextlib.AbstractContextManager[DraftCounts | None] = contextlib.nullcontext()
-        if self._assistant is not None:
-            drafts = assisted_call(self._model, self._assistant, prompt_length, batch[0].input.others)
-        with torch.inference_mode(), drafts as counts:
-            output = self._model.generate(
-                **inputs,
-                generation_config=generation_config(
-                    sampling, min(sampling.max_tokens, longest_answer), pad_id, eos_token_ids
-                ),
-                logits_processor=penalties(sampling, prompt_length),
-                stopping_criteria=[stopper, *stop_at_texts(sampling, tokenizer, prompt_length)],
-                assistant_model=self._assistant,
-            )
-        ended_at = time.perf_counter()
-        times = BatchTimes(began_at, stopper.first_token_at or ended_at, ended_at)
-        rows = output[:, prompt_length:].tolist()
-        calls = [
-            to_call(request, row[: self._context - request.input.length], tokenizer, eos_token_ids, times)
-            for request, row in zip(batch, rows, strict=True)
-        ]
-        return calls if counts is None else [counts.added_to(calls[0], len(rows[0]))]
 
     def _closed_error(self, prompt: Prompt) -> EngineCrashed:
         return EngineCrashed(f"The {self.side} engine was closed during {prompt.key}.")

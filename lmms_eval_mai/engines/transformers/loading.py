@@ -15,14 +15,17 @@ def device_of(options: TransformersOptions) -> str:
     return f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
 
 
-def load_model(path: str, options: TransformersOptions, **source: Any) -> Any:
-    """Return the model of a checkpoint, ready for inference. Raises transformers' errors."""
+def load_model(path: str, options: TransformersOptions, attention: bool = False, **source: Any) -> Any:
+    """Return the model of a checkpoint, ready for inference. Raises transformers' errors. `attention`: whether the
+    model must give attention weights."""
     from transformers import AutoModelForImageTextToText
+
+    from lmms_eval_mai.engines.transformers.attention import register
 
     return AutoModelForImageTextToText.from_pretrained(
         os.path.expanduser(path),
         dtype=options.dtype,
-        attn_implementation=options.attn_implementation,
+        attn_implementation=register() if attention else options.attn_implementation,
         device_map=device_of(options),
         **source,
     ).eval()

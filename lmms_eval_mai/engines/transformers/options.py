@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from typing import Any
 
 from lmms_eval_mai.engines.arguments import positive_int
 from lmms_eval_mai.engines.checkpoints import check_checkpoint, text_only_error
@@ -73,6 +74,46 @@ class TransformersOptions:
             )
         self._check_reads_images(side, model)
 
+    def attention_obstacle(self, side: str, model: str) -> str | None:
+        """Return the reason why the engine cannot give attention weights, as a sentence. None: it can, as far as one
+        knows before the model is loaded."""
+        if self.assistant_model is not None:
+            return (
+                f"{side}_assistant_model={self.assistant_model} and attention weights cannot be used together. Leave "
+                f"{side}_assistant_model out, or use transfer=full."
+            )
+        if self.attn_implementation not in (None, "sdpa"):
+            return (
+                f"{side}_attn_implementation={self.attn_implementation} gives no attention weights. Leave it out, or "
+                "use transfer=full."
+            )
+        from transformers import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING as CLASSES
+
+        config = self._config_of(model)
+        model_class: Any = CLASSES.get(type(config), None)
+        if model_class is None or getattr(model_class, "_supports_attention_backend", False):
+            return None
+        return (
+            f"{side}={model} cannot give attention weights: {model_class.__name__} does not use transformers' "
+            "attention interface. Choose another model, or use transfer=full."
+        )
+
+    def decoder_layers(self, model: str) -> int | None:
+        """Return the number of a checkpoint's decoder layers. None: its configuration cannot be read."""
+        config = self._config_of(model)
+        return None if config is None else getattr(config.get_text_config(decoder=True), "num_hidden_layers", None)
+
+    def _config_of(self, model: str) -> Any:
+        """Return a checkpoint's configuration. None: it cannot be read. The start of the engine fails for the same
+        reason, and reports it."""
+        from transformers import AutoConfig
+
+        source = {"revision": self.revision, "trust_remote_code": self.trust_remote_code}
+        try:
+            return AutoConfig.from_pretrained(os.path.expanduser(model), **source)
+        except Exception:
+            return None
+
     def _check_vocabulary(self, side: str, model: str, assistant: str) -> None:
         """Refuse an assistant with another number of tokens, because transformers refuses each call with it. Raises
         `ArgumentError`."""
@@ -99,13 +140,11 @@ class TransformersOptions:
         transformers lists the models with vision. It does not list a checkpoint with its own code (`auto_map`), nor
         every checkpoint with a vision configuration; both are accepted.
         """
-        from transformers import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, AutoConfig
+        from transformers import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
-        source = {"revision": self.revision, "trust_remote_code": self.trust_remote_code}
-        try:
-            config = AutoConfig.from_pretrained(os.path.expanduser(model), **source)
-        except Exception:
-            return  # the start of the engine fails for the same reason, and reports it
+        config = self._config_of(model)
+        if config is None:
+            return
         supported = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING or hasattr(config, "auto_map")
         if not supported and not hasattr(config, "vision_config"):
             raise text_only_error(side, model, config.architectures)

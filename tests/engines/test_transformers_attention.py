@@ -1,0 +1,279 @@
+"""Attention weights of the transformers engine equal those of Hugging Face's own eager attention."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.engines import Running, make_image, prompt
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lmms_eval_mai.engines.base import AttentionRequest, Call, EngineConfig, Image, Prompt, Sampling, TokenWeights
+from lmms_eval_mai.engines.build import build
+from lmms_eval_mai.engines.token_texts import TokenReader
+from lmms_eval_mai.errors import ArgumentError, SampleError
+from lmms_eval_mai.run.event_loop import LoopThread
+
+DEMO = Path(__file__).parents[2] / "lmms_eval_mai/pairs/demo/small"
+SCORING = Sampling(max_tokens=1)
+THINKING = (
+    "The image shows a dog, and the dog is red. So the answer is [[Yes]].",
+    "日本語 e\u0301 \N{WOMAN}\u200d\N{BOY} No.\n\n" * 6,
+    "Yes",
+)
+
+
+@dataclass
+class Checkpoint:
+    """One checkpoint with the engine on it, and the same model in Hugging Face's own eager attention."""
+
+    path: Path
+    running: Running
+    depth: int
+
+    @cached_property
+    def eager(self) -> Any:
+        from transformers import AutoModelForImageTextToText
+
+        own = AutoModelForImageTextToText.from_pretrained(self.path, dtype="float32", attn_implementation="eager")
+        return own.eval()
+
+    @cached_property
+    def processor(self) -> Any:
+        from transformers import AutoProcessor
+
+        return AutoProcessor.from_pretrained(self.path)
+
+    def inputs(self, asked: Prompt) -> Any:
+        """Return what the checkpoint's own processor makes of a prompt."""
+        content = [
+            {"type": "image"} if isinstance(part, Image) else {"type": "text", "text": part}
+            for part in asked.messages[0].content
+        ]
+        images = [part.pixels for part in asked.messages[0].content if isinstance(part, Image)]
+        chat = [{"role": "user", "content": content}]
+        text = self.processor.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+        return self.processor(text=[text], images=images or None, return_tensors="pt", add_special_tokens=False)
+
+    def expected(self, asked: Prompt, text: str) -> tuple[list[torch.Tensor], Any]:
+        """Return the last prompt token's attention to the tokens of the text, (heads, tokens) per layer, and all
+        outputs of the model."""
+        inputs = self.inputs(asked)
+        span = TokenReader(self.processor.tokenizer).find_in_prompt(inputs["input_ids"][0].tolist(), asked, text)
+        with torch.inference_mode():
+            outputs = self.eager(**inputs, output_attentions=True, use_cache=True)
+        return [layer[0, :, -1, span.start : span.end] for layer in outputs.attentions], (outputs, span)
+
+
+@pytest.fixture(scope="module", params=["demo", "qwen3vl", "internvl"])
+def checkpoint(
+    request: pytest.FixtureRequest, tiny_pair: tuple[Path, Path], tiny_internvl: Path, loop: LoopThread
+) -> Iterator[Checkpoint]:
+    path = {"demo": DEMO, "qwen3vl": tiny_pair[1], "internvl": tiny_internvl}[request.param]
+    config = EngineConfig("large", "transformers", str(path), {"dtype": "float32", "batch_size": 4}, attention=True)
+    engine: Any = build(config)
+    engine.validate()
+    depth = engine.layers()
+    loop.run(engine.start())
+    yield Checkpoint(path, Running(engine, loop), depth)
+    loop.run(engine.close())
+
+
+def transfer(number: int, layers: tuple[int, ...]) -> Prompt:
+    """A prompt that asks for attention to one of the thinkings. The prompts have different lengths."""
+    thinking = THINKING[number]
+    own = prompt(number, make_image(), "Is there a dog?\n", "According to previous thinking: ", thinking, "\n Answer.")
+    return replace(own, attention=AttentionRequest(layers, thinking))
+
+
+def all_layers(checkpoint: Checkpoint) -> tuple[int, ...]:
+    return tuple(range(1, checkpoint.depth + 1))
+
+
+def assert_equal(found: TokenWeights | None, expected: list[torch.Tensor]) -> None:
+    assert found is not None and len(found.weights) == len(expected) > 1
+    for row, heads in zip(found.weights, expected, strict=True):
+        assert len(row) == len(found.tokens) == heads.shape[-1]
+        torch.testing.assert_close(torch.tensor(row), heads.mean(0), rtol=0, atol=1e-5)
+    assert max(max(row) for row in found.weights) > 1e-3  # so that 1e-5 is a small difference
+
+
+def test_weights_of_a_text_equal_eager_attention_in_all_layers(checkpoint: Checkpoint) -> None:
+    assert len(checkpoint.eager.get_decoder().layers) == checkpoint.depth
+    prompts = [transfer(number, all_layers(checkpoint)) for number in range(len(THINKING))]
+    for asked, call in zip(prompts, checkpoint.running.generate(*prompts, sampling=SCORING), strict=True):
+        assert isinstance(call, Call), call
+        text = asked.attention.text if asked.attention else ""
+        assert call.attention is not None and "".join(call.attention.tokens) == text
+        assert_equal(call.attention, checkpoint.expected(asked, text or "")[0])
+        # Nothing was decoded, and the prefill is counted.
+        assert (call.text, call.output_tokens) == ("", 0)
+        assert call.prompt_tokens == checkpoint.inputs(asked)["input_ids"].shape[1]
+
+
+def test_weights_of_a_text_do_not_depend_on_the_answer_and_the_other_calls_of_a_batch(checkpoint: Checkpoint) -> None:
+    prompts = [transfer(number, (1, checkpoint.depth)) for number in range(len(THINKING))]
+    decoding = Sampling(max_tokens=5, ignore_eos=True)
+    without = replace(prompts[0], attention=None)
+    *scored, _ = checkpoint.running.generate(*prompts, without, sampling=SCORING)
+    *decoded, plain = checkpoint.running.generate(*prompts, without, sampling=decoding)
+    assert plain.attention is None and decoded[0].text == plain.text and decoded[0].output_tokens == 5
+    for one, other in zip(scored, decoded, strict=True):
+        assert one.attention.tokens == other.attention.tokens
+        torch.testing.assert_close(
+            torch.tensor(one.attention.weights), torch.tensor(other.attention.weights), rtol=0, atol=1e-5
+        )
+
+
+def test_weights_of_the_output_are_those_of_the_last_decoding_step(checkpoint: Checkpoint) -> None:
+    """Answers of one batch, after prompts of different lengths. Some answers of the demo pair end by themselves."""
+    layers = (checkpoint.depth, 1)
+    sampling = Sampling(max_tokens=20)
+    prompts = [
+        replace(prompt(i, make_image(), "Is it red? " * i, "Think."), attention=AttentionRequest(layers))
+        for i in range(4)
+    ]
+    together = checkpoint.running.generate(*prompts, sampling=sampling)
+    for asked, call in zip(prompts, together, strict=True):
+        assert isinstance(call, Call), call
+        inputs = checkpoint.inputs(asked)
+        with torch.inference_mode():
+            given = inputs["input_ids"].shape[1]
+            ids = checkpoint.eager.generate(**inputs, max_new_tokens=20, do_sample=False)
+            output = ids[0, given : given + call.output_tokens]
+            fed = {"input_ids": ids[:, : given + call.output_tokens - 1]}
+            for name, tensor in inputs.items():  # masks of the prompt, longer by the output
+                if name != "input_ids" and tensor.shape == inputs["input_ids"].shape:
+                    more = torch.full((1, call.output_tokens - 1), int(tensor[0, -1]), dtype=tensor.dtype)
+                    fed[name] = torch.cat([tensor, more], dim=1)
+            attentions = checkpoint.eager(**{**inputs, **fed}, output_attentions=True).attentions
+        assert checkpoint.processor.tokenizer.decode(output, skip_special_tokens=True).startswith(call.text)
+        assert call.attention is not None and "".join(call.attention.tokens) == call.text
+        for layer, row in zip(layers, call.attention.weights, strict=True):
+            expected = [*attentions[layer - 1][0, :, -1, given:].mean(0).tolist(), 0.0]  # the last token was not fed
+            assert len(row) == len(call.attention.tokens)
+            torch.testing.assert_close(row, tuple(expected[: len(row)]), rtol=0, atol=1e-5)
+    if checkpoint.path == DEMO:
+        assert len({call.output_tokens for call in together}) > 1 and {call.finish_reason for call in together} == {
+            "stop",
+            "length",
+        }
+
+
+def test_states_of_each_head_equal_eager_attention_and_its_cache(checkpoint: Checkpoint) -> None:
+    asked = transfer(0, all_layers(checkpoint))
+    states = checkpoint.running.loop.run(checkpoint.running.engine.attention_states(asked))
+    weights, (outputs, span) = checkpoint.expected(asked, THINKING[0])
+    assert "".join(states.tokens) == THINKING[0] and len(states.layers) == checkpoint.depth
+    for number, (layer, heads) in enumerate(zip(states.layers, weights, strict=True)):
+        torch.testing.assert_close(layer.weights, heads, rtol=0, atol=1e-5)
+        cached = outputs.past_key_values.layers[number]
+        torch.testing.assert_close(layer.keys, cached.keys[0, :, span.start : span.end], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(layer.values, cached.values[0, :, span.start : span.end], rtol=1e-4, atol=1e-4)
+        # The query, too: softmax over the text's tokens alone gives their weights up to a factor.
+        keys = layer.keys.repeat_interleave(len(layer.query) // len(layer.keys), 0)
+        alone = (torch.einsum("hd,htd->ht", layer.query, keys) * layer.scaling).softmax(-1)
+        torch.testing.assert_close(alone, heads / heads.sum(-1, keepdim=True), rtol=0, atol=1e-4)
+
+
+class Largest(TorchDispatchMode):
+    """Records the largest tensor, and the largest second-largest dimension of a tensor: a matrix of all tokens by all
+    tokens would be long in two dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements = self.second = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, list | tuple) else [result]:
+            if isinstance(tensor, torch.Tensor) and tensor.numel():
+                self.elements = max(self.elements, tensor.numel())
+                self.second = max(self.second, sorted([1, 1, *tensor.shape])[-2])
+        return result
+
+
+def test_memory_of_a_scoring_pass_grows_with_the_length_and_not_with_its_square(tiny_pair: tuple[Path, Path]) -> None:
+    from lmms_eval_mai.engines.transformers.batching import Request
+    from lmms_eval_mai.engines.transformers.loaded_model import LoadedModel
+    from lmms_eval_mai.engines.transformers.options import TransformersOptions
+
+    config = EngineConfig("large", "transformers", str(tiny_pair[1]), {"dtype": "float32"}, attention=True)
+    loaded = LoadedModel(config, TransformersOptions(dtype="float32"))
+    assert loaded.attention is not None
+    found = []
+    for words in (400, 800):
+        asked = replace(prompt(0, "dog " * words), attention=AttentionRequest((2,), "dog " * words))
+        built = loaded.inputs.build(asked.messages)
+        span = loaded.attention.find_text(asked, built.tokens["input_ids"][0].tolist())
+        with Largest() as largest:
+            (call,) = loaded.generate([Request(asked, SCORING, built, asyncio.Future(), 0.0, 0.0, span)], lambda: False)
+        assert call.attention is not None and call.prompt_tokens == built.length > words
+        found.append((built.length, largest))
+    (short, one), (long, two) = found
+    assert two.second < short < long  # no tensor is as long as the prompt in two dimensions
+    assert two.elements <= one.elements * long / short * 1.01
+
+
+def test_layers_above_the_requested_one_are_not_run(tiny_pair: tuple[Path, Path]) -> None:
+    from lmms_eval_mai.engines.transformers.loaded_model import LoadedModel
+    from lmms_eval_mai.engines.transformers.options import TransformersOptions
+
+    config = EngineConfig("large", "transformers", str(tiny_pair[1]), {"dtype": "float32"}, attention=True)
+    loaded = LoadedModel(config, TransformersOptions(dtype="float32"))
+    assert loaded.attention is not None
+    ran: list[int] = []
+    for number, layer in enumerate(loaded._model.get_decoder().layers, 1):
+        layer.register_forward_pre_hook(lambda *_, number=number: ran.append(number))
+    asked = transfer(2, (2, 1))
+    built = loaded.inputs.build(asked.messages)
+    span = loaded.attention.find_text(asked, built.tokens["input_ids"][0].tolist())
+    assert span is not None and len(loaded.states(built, (2, 1), span).layers) == 2
+    assert ran == [1, 2]
+
+
+def test_a_layer_that_the_model_lacks_fails_only_its_call(checkpoint: Checkpoint) -> None:
+    good, bad = transfer(0, (1,)), transfer(1, (1, checkpoint.depth + 1))
+    call, error = checkpoint.running.generate(good, bad, sampling=SCORING)
+    assert isinstance(call, Call) and isinstance(error, SampleError)
+    assert f"the model has layers 1 to {checkpoint.depth}" in str(error)
+
+
+def test_an_engine_without_attention_says_so(tiny_pair: tuple[Path, Path], loop: LoopThread) -> None:
+    engine: Any = build(EngineConfig("small", "transformers", str(tiny_pair[0]), {"dtype": "float32"}))
+    engine.validate()
+    assert engine.layers() == 3
+    loop.run(engine.start())
+    (error,) = Running(engine, loop).generate(transfer(0, (1,)), sampling=SCORING)
+    loop.run(engine.close())
+    assert isinstance(error, SampleError) and "was not started with attention weights" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"assistant_model": str(DEMO)}, "small_assistant_model=.* and attention weights cannot be used together"),
+        ({"attn_implementation": "eager"}, "small_attn_implementation=eager gives no attention weights"),
+    ],
+)
+def test_arguments_that_attention_rules_out_are_refused_before_the_start(
+    arguments: dict[str, Any], reason: str
+) -> None:
+    build(EngineConfig("small", "transformers", str(DEMO), arguments)).validate()
+    engine = build(EngineConfig("small", "transformers", str(DEMO), arguments, attention=True))
+    with pytest.raises(ArgumentError, match=reason):
+        engine.validate()
+    assert engine.layers() is None
+
+
+def test_a_model_without_the_attention_interface_is_refused_before_the_start(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "git", "architectures": ["GitForCausalLM"]}))
+    engine = build(EngineConfig("small", "transformers", str(tmp_path), attention=True))
+    with pytest.raises(ArgumentError, match="GitForCausalLM does not use transformers' attention interface"):
+        engine.validate()
+    assert engine.layers() is None
