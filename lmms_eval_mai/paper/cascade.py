@@ -63,7 +63,10 @@ async def large(sample: Sample, pair: Pair) -> Trace:
     return await _alone(sample, pair, "large")
 
 
-MODES: dict[str, Callable[[Sample, Pair], Awaitable[Trace]]] = {
+Mode = Callable[[Sample, Pair], Awaitable[Trace]]
+"""Runs one sample from its first call to its trace."""
+
+MODES: dict[str, Mode] = {
     "cascade": cascade,
     "transfer": transfer,
     "small": small,

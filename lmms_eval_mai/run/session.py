@@ -17,7 +17,7 @@ from typing import Any
 from loguru import logger
 
 from lmms_eval_mai.errors import EngineCrashed, MaiError, SampleError, TooManyErrors
-from lmms_eval_mai.paper.cascade import MODES
+from lmms_eval_mai.paper.cascade import MODES, Mode
 from lmms_eval_mai.paper.sample import Sample, Trace
 from lmms_eval_mai.run import fingerprint
 from lmms_eval_mai.run.at_exit import at_end_of_main_thread
@@ -37,9 +37,10 @@ MAX_OPEN_SAMPLES = 256
 class Session:
     """The engines, the event loop and the journal of one model object."""
 
-    def __init__(self, config: Config) -> None:
-        """Raises `ArgumentError`, `EngineUnavailable`, `EngineStartError` or `JournalError`."""
-        self.config = config
+    def __init__(self, config: Config, run: Mode | None = None) -> None:
+        """`run`: runs one sample; None: the function of the mode. Raises `ArgumentError`, `EngineUnavailable`,
+        `EngineStartError` or `JournalError`."""
+        self.config, self._run = config, run or MODES[config.mode]
         self._journal_folder = None
         if config.journal != "off":
             self._journal_folder = Path(config.journal).expanduser() if config.journal else default_folder()
@@ -47,7 +48,7 @@ class Session:
             check_writable(self._journal_folder)
         self.totals = RunTotals()
         self._engines = build_engines(config, lambda: self._journal)
-        self._pair = pair_of(self._engines, config)
+        self.pair = pair_of(self._engines, config)
         self._running: set[str] = set()
         self._slots: asyncio.Semaphore | None = None
         """Limits the open samples of `submit`."""
@@ -194,7 +195,7 @@ class Session:
             self._submitted.discard(task)
 
     async def _run_one(self, sample: Sample) -> Trace:
-        return await _convert_unexpected_error(sample, MODES[self.config.mode](sample, self._pair))
+        return await _convert_unexpected_error(sample, self._run(sample, self.pair))
 
     def _open_journal(
         self, keys: Sequence[SampleKey], decoding: Mapping[str, Any], rank: int, world_size: int
