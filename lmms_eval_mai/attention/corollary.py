@@ -10,8 +10,8 @@ The proof takes the kept share as exactly delta. It is S >= delta, and with S th
 
     ||p_l - p_s|| <= ||p'_l - p'_s|| + 2 (1 - S_l) c + 2 (1 - S_s) c
 
-p_l and p_s are means of vectors of norm c at most, so 2c bounds their distance without any assumption. Where the right
-side of Eq. 11 is at least 2c, the corollary tells nothing.
+Two bounds hold without any assumption. p_l and p_s are means of vectors of norm c at most, so their distance is at most
+2c, and it is at most ||p_l|| + ||p_s||. Where the right side of Eq. 11 is not smaller, the corollary tells nothing.
 """
 
 from dataclasses import dataclass, fields
@@ -42,6 +42,8 @@ class BoundCheck:
     """S_l: the share of the weight on the kept tokens of the large model's thinking."""
     share_small: Array
     """S_s."""
+    norms: Array
+    """||p_l|| + ||p_s||."""
     delta: float
 
     @property
@@ -74,6 +76,11 @@ class BoundCheck:
         """Return where the right side of Eq. 11 is at least 2c."""
         return self.bound >= 2 * self.norm
 
+    @property
+    def above_norms(self) -> Flags:
+        """Return where the right side of Eq. 11 is at least ||p_l|| + ||p_s||, which is at most 2c."""
+        return self.bound >= self.norms
+
 
 def check(large: tuple[Any, Any], small: tuple[Any, Any], delta: float) -> BoundCheck:
     """Check Eq. 11 in each head of one layer.
@@ -82,15 +89,14 @@ def check(large: tuple[Any, Any], small: tuple[Any, Any], delta: float) -> Bound
     model's thinking. The two thinkings may have different numbers of tokens.
     """
     (read_l, kept_l, share_l), (read_s, kept_s, share_s) = (_read(*side, delta) for side in (large, small))
-    norms = [
-        np.linalg.norm(np.asarray(vectors, dtype=np.float64), axis=-1).max(axis=-1) for _, vectors in (large, small)
-    ]
+    largest = [np.linalg.norm(np.asarray(vectors, dtype=np.float64), axis=-1).max(-1) for _, vectors in (large, small)]
     return BoundCheck(
         distance=np.linalg.norm(read_l - read_s, axis=-1),
         kept_distance=np.linalg.norm(kept_l - kept_s, axis=-1),
-        norm=np.maximum(*norms),
+        norm=np.maximum(*largest),
         share_large=share_l,
         share_small=share_s,
+        norms=np.linalg.norm(read_l, axis=-1) + np.linalg.norm(read_s, axis=-1),
         delta=delta,
     )
 

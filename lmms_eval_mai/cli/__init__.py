@@ -1,10 +1,11 @@
-"""The command `lmms-eval-mai`, also `python -m lmms_eval_mai`: lists pairs and task files, checks a set-up, and answers
-one question.
+"""The command `lmms-eval-mai`, also `python -m lmms_eval_mai`: lists pairs and task files, checks a set-up, answers one
+question, and analyses attention.
 
 The parser and the short commands are here. `doctor.py` calls the checks of `doctor`: `command_line.py` checks the
 arguments, `tasks.py` the model, the tasks and their data sets, `hub.py` the Hugging Face hub, and `machine.py` the
 devices. `findings.py` prints the report. `gpu_report.py` shows the plan of the GPU memory, for this and for other
-machines. `ask.py` is the command `ask`, and `document.py` opens and scores its document.
+machines. `ask.py` is the command `ask`, and `document.py` opens and scores its document. `attention.py` is the command
+`attention`, and `task_documents.py` opens and scores its documents.
 
 This package may import all others, and no other package imports it. It does not run evaluations; `lmms-eval` does.
 
@@ -18,7 +19,7 @@ import textwrap
 from collections.abc import Sequence
 
 import lmms_eval_mai
-from lmms_eval_mai.cli import ask
+from lmms_eval_mai.cli import ask, attention
 from lmms_eval_mai.plugin import task_dir
 from lmms_eval_mai.run import presets
 
@@ -39,6 +40,8 @@ def main(given: Sequence[str] | None = None) -> None:
         parser.print_help()
     elif arguments.command == "ask":
         sys.exit(ask.main(arguments))
+    elif arguments.command == "attention":
+        sys.exit(attention.main(arguments))
     elif arguments.command == "task-dir":
         print(task_dir())
     else:
@@ -86,6 +89,17 @@ def _parser() -> argparse.ArgumentParser:
             description="Answer one question, and print the prompt and the answer of every call to a model: a document "
             "of a task (--tasks TASK --doc N), which is also scored, or your own question (--question TEXT --image "
             "FILE). There is no journal, unless the model arguments name one. The exit code is 1 after an error.",
+        )
+    )
+    attention.add_arguments(
+        commands.add_parser(
+            "attention",
+            allow_abbrev=False,
+            help="analyse which tokens of a thinking the large model reads",
+            description="Measure how the large model's attention is distributed over the thinking of both models "
+            "(Figures 3 to 5 and Table 16 of the paper), compare sparse transfer by layer with full transfer and with "
+            "two controls (Table 9), and check Corollary 1. Figures are written as SVG and PNG, numbers as CSV. The "
+            "same command after an interruption continues. The exit code is 1 after an error.",
         )
     )
     return parser

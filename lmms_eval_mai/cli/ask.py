@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(given: argparse.Namespace) -> int:
     """Run the command. Returns the exit code."""
-    _log_to_terminal()
+    log_to_terminal()
     try:
         for text in _ask(given):
             print(text, flush=True)
@@ -171,7 +171,8 @@ def _calls(trace: "Trace", sample: "Sample", dry_run: bool) -> Iterator[str]:
     yield f"exit: {trace.exit}\nanswer: {trace.text}"
 
 
-def _log_to_terminal() -> None:
+def log_to_terminal() -> None:
+    """Show warnings, and the information of this package, on the terminal."""
     from loguru import logger
 
     logger.remove()

@@ -19,12 +19,8 @@ class Document:
         """Load the task and its data set, which takes seconds. Raises `ArgumentError`."""
         from lmms_eval_mai.harness.requests import task_of
 
-        self._task = _load(name, include_path)
+        self._task = load_task(name, gen_kwargs, include_path)
         self.name: str = self._task.config.task
-        if "generate_until" not in str(self._task.get_config("output_type")):
-            raise ArgumentError(f"Task {name} has no questions that a model answers with a text. Choose another task.")
-        if gen_kwargs:
-            self._task.set_config(key="generation_kwargs", value=dict(gen_kwargs), update=True)
         count = len(self._task.test_docs() if self._task.has_test_docs() else self._task.validation_docs())
         if doc_id >= count:
             raise ArgumentError(f"Task {name} has no document {doc_id}: it has {count:,}, from 0 to {count - 1:,}.")
@@ -72,6 +68,16 @@ def _shown(value: Any) -> str:
         value = value["score"]
     text = str(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def load_task(name: str, gen_kwargs: Mapping[str, Any], include_path: str | None) -> Any:
+    """Return a task with questions, as lmms-eval loads it for this model. Takes seconds. Raises `ArgumentError`."""
+    task = _load(name, include_path)
+    if "generate_until" not in str(task.get_config("output_type")):
+        raise ArgumentError(f"Task {name} has no questions that a model answers with a text. Choose another task.")
+    if gen_kwargs:
+        task.set_config(key="generation_kwargs", value=dict(gen_kwargs), update=True)
+    return task
 
 
 def _load(name: str, include_path: str | None) -> Any:

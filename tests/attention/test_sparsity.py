@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.arithmetic import few
 
 from lmms_eval_mai.attention.sparsity import (
     heaviest_texts,
@@ -32,6 +33,7 @@ def test_sum_that_reaches_delta_exactly_needs_no_further_token() -> None:
     assert int(kept_counts([1, 1, 1, 1, 1, 1, 1, 1, 1, 1], 0.7)) == 7
 
 
+@few
 @given(WEIGHTS, st.floats(0.01, 1))
 def test_kept_tokens_carry_delta_and_one_token_less_does_not(weights: list[int], delta: float) -> None:
     count = int(kept_counts(weights, delta))
@@ -41,6 +43,7 @@ def test_kept_tokens_carry_delta_and_one_token_less_does_not(weights: list[int],
     assert sum(heaviest_first[: count - 1]) < delta * sum(weights)
 
 
+@few
 @given(WEIGHTS)
 def test_delta_1_keeps_all_tokens_of_any_head(weights: list[int]) -> None:
     assert int(kept_counts(weights, 1)) == len(weights)

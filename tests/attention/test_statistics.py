@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
+from support.arithmetic import few
 
 from lmms_eval_mai.attention.statistics import (
     band,
@@ -40,6 +41,7 @@ def test_band_has_the_interval_of_each_value() -> None:
     assert (found.mean[1, 2], found.low[1, 2], found.high[1, 2]) == pytest.approx((one.mean, one.low, one.high))
 
 
+@few
 @given(count=st.integers(1, 3000), data=st.data())
 def test_interval_of_a_share_is_wilsons(count: int, data: st.DataObject) -> None:
     part = data.draw(st.integers(0, count))
@@ -63,7 +65,7 @@ def test_paired_test_is_the_exact_test_of_mcnemar() -> None:
     assert found.p == pytest.approx(134 / 2048)
 
 
-@settings(max_examples=20)
+@few
 @given(SCORES)
 def test_equal_scores_do_not_differ(scores: list[float]) -> None:
     found = paired_test(scores, scores)
@@ -74,6 +76,7 @@ def test_holm_multiplies_the_smallest_value_by_the_number_of_tests_and_keeps_the
     assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
 
 
+@few
 @given(st.lists(st.floats(0, 1), max_size=20))
 def test_corrected_values_are_not_smaller_and_at_most_bonferronis(p: list[float]) -> None:
     for before, after in zip(p, holm(p), strict=True):

@@ -1,0 +1,128 @@
+"""The calls of one document: the thinkings, and with Table 9 one answer per layer and control.
+
+They are calls of the run's engines, so they are journaled and metered like all others. The thinking is scored once for
+all layers.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from lmms_eval_mai.attention.controls import last_tokens, random_tokens, text_of
+from lmms_eval_mai.attention.table9 import FULL, SIMPLE, Answer, Method
+from lmms_eval_mai.engines.base import AttentionRequest, Call, Side, TokenWeights
+from lmms_eval_mai.paper import prompts
+from lmms_eval_mai.paper.agreement import parts_without_answer
+from lmms_eval_mai.paper.sample import Sample, Trace
+from lmms_eval_mai.paper.sample_run import Pair, SampleRun
+from lmms_eval_mai.paper.sparse import Sparse, cut_to, select
+
+DocKey = tuple[str, int]
+"""Task and number of a document."""
+
+
+@dataclass
+class AnalysisCalls:
+    """Makes the calls of each document, and keeps what the analysis needs of them.
+
+    It takes the place of the function of the mode (`paper.cascade.MODES`).
+    """
+
+    layers: tuple[int, ...] = ()
+    """The layers of Table 9. Empty: no Table 9."""
+    own_thinking: bool = False
+    """Whether the large model thinks too, for the figures."""
+    seed: int = 0
+    """Seed of the random tokens."""
+    thinkings: dict[DocKey, Mapping[Side, str]] = field(default_factory=dict)
+    """The transferred part of the thinking of each model."""
+    answers: dict[DocKey, Mapping[Method, Answer]] = field(default_factory=dict)
+    """The answers for Table 9."""
+
+    async def __call__(self, sample: Sample, pair: Pair) -> Trace:
+        """Make the calls of one document. Raises the errors of the engines."""
+        run = SampleRun(sample, pair)
+        document = (sample.task, sample.doc_id)
+        instruction = prompts.instruction(run.think, sample.kind)
+        from_small = pair.sparse is not None and pair.sparse.source == "small"
+        own_output = AttentionRequest(self.layers) if self.layers and from_small else None
+        small = await run.call("small", "think", instruction, attention=own_output)  # Eq. 7
+        thinkings: dict[Side, str] = {"small": reference_of(small, pair)}
+        answer = small
+        if self.own_thinking:
+            answer = await run.call("large", "think", instruction)  # Eq. 10
+            thinkings["large"] = reference_of(answer, pair)
+        self.thinkings[document] = thinkings
+        if self.layers:
+            answer = await self._answer_all(run, small, thinkings["small"])
+        return run.finish("transfer", answer)
+
+    async def _answer_all(self, run: SampleRun, thinking: Call, reference: str) -> Call:
+        """Answer by all methods of Table 9. Returns the answer of full transfer."""
+        sample, sparse = run.sample, run.pair.sparse
+        assert sparse is not None  # its layer is not used
+        simple = "" if sample.variant is None else prompts.instruction("S", sample.kind)
+        short = await run.call("large", "short", simple)  # Eq. 5
+        scored, scoring_tokens = await self._score(run, sparse, thinking, reference)
+        transfers = _Transfers(run)
+        full = await transfers.call(reference)  # Eq. 9
+        found = {
+            SIMPLE: Answer(short.text, 0, 0, short.prompt_tokens, short.prompt_tokens),
+            FULL: transfers.answer(full, reference, len(scored.tokens)),
+        }
+        for layer, weights in zip(self.layers, scored.weights, strict=True):
+            kept = select(scored.tokens, weights, sparse)  # Eq. 12
+            count, tokens = kept.kept_tokens, scored.tokens
+            seed = f"{self.seed} {sample.task} {sample.doc_id} {sample.repeat}"
+            texts = {
+                "sparse": kept.text,
+                "random": text_of(tokens, random_tokens(len(tokens), count, seed)),
+                "last": text_of(tokens, last_tokens(len(tokens), count)),
+            }
+            for name, text in texts.items():
+                call = await transfers.call(text)  # Eq. 13
+                scoring = scoring_tokens if name == "sparse" else 0
+                found[Method(name, layer)] = transfers.answer(call, text, count, scoring)
+        self.answers[sample.task, sample.doc_id] = found
+        return full
+
+    async def _score(self, run: SampleRun, sparse: Sparse, thinking: Call, reference: str) -> tuple[TokenWeights, int]:
+        """Return the weights of the thinking's tokens, one row per layer, and the prompt tokens of the scoring call."""
+        if not reference:
+            return TokenWeights((), tuple(() for _ in self.layers)), 0
+        if sparse.source == "small":
+            assert thinking.attention is not None
+            return cut_to(thinking.attention, _kept_parts(thinking, run.pair)), 0
+        before, after = prompts.transfer_parts(run.sample.benchmark.name, run.sample.kind)
+        request = AttentionRequest(self.layers, reference)
+        call = await run.call("large", "score", before, reference, after, thinking=reference, attention=request)
+        assert call.attention is not None
+        return call.attention, call.prompt_tokens
+
+
+@dataclass
+class _Transfers:
+    """Answers with a thinking in the prompt. Layers often keep the same tokens: the same text is sent once."""
+
+    run: SampleRun
+    found: dict[str, Call] = field(default_factory=dict)
+
+    async def call(self, reference: str) -> Call:
+        if reference not in self.found:
+            sample = self.run.sample
+            text = prompts.transfer(sample.benchmark.name, reference, sample.kind)
+            self.found[reference] = await self.run.call("large", "transfer", text, thinking=reference)
+        return self.found[reference]
+
+    def answer(self, call: Call, reference: str, kept_tokens: int, scoring_tokens: int = 0) -> Answer:
+        """Return the answer of a call. `scoring_tokens`: prompt tokens of the scoring call that it needs."""
+        counted = self.run.pair.large.count_tokens(reference)
+        return Answer(call.text, kept_tokens, counted, call.prompt_tokens, call.prompt_tokens + scoring_tokens)
+
+
+def reference_of(thinking: Call, pair: Pair) -> str:
+    """Return the part of a thinking that is transferred."""
+    return "".join(thinking.text[start:end] for start, end in _kept_parts(thinking, pair))
+
+
+def _kept_parts(thinking: Call, pair: Pair) -> Iterable[tuple[int, int]]:
+    return [(0, len(thinking.text))] if pair.transfer_answer == "keep" else parts_without_answer(thinking.text)

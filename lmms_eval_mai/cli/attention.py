@@ -1,0 +1,91 @@
+"""`lmms-eval-mai attention`: the analysis of Section 5.3 and Appendix B.7 on the documents of lmms-eval tasks."""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from lmms_eval_mai.cli.ask import log_to_terminal
+from lmms_eval_mai.errors import ArgumentError, MaiError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("--pair", help="a named pair, as in the model arguments")
+    parser.add_argument("--tasks", required=True, metavar="TASKS", help="tasks of lmms-eval, separated by commas")
+    parser.add_argument("--limit", type=int, metavar="N", help="use the first N documents of each task (default: all)")
+    parser.add_argument("--output_path", required=True, type=Path, metavar="FOLDER", help="the folder of the results")
+    parser.add_argument("--figures", action="store_true", help="Figures 3, 4 and 5 and Table 16 (the default)")
+    parser.add_argument("--table9", action="store_true", help="Table 9 by layer, with two controls")
+    parser.add_argument("--corollary", action="store_true", help="both sides of Eq. 11, per layer and head")
+    parser.add_argument("--layers", metavar="LAYERS", help="the layers of Table 9, e.g. 4,8,12 (default: all)")
+    parser.add_argument("--seed", type=int, default=0, help="the seed of the random tokens in Table 9 (default: 0)")
+    parser.add_argument("--include_path", help="a folder with more tasks, as in lmms-eval")
+    parser.add_argument("--model_args", default="", help="more model arguments (format as in lmms-eval)")
+    parser.add_argument("--gen_kwargs", default="", help="decoding arguments (format as in lmms-eval)")
+
+
+def main(given: argparse.Namespace) -> int:
+    """Run the command. Returns the exit code."""
+    log_to_terminal()
+    try:
+        for text in _run(given):
+            print(f"\n{text}", flush=True)
+    except MaiError as error:
+        print(f"lmms-eval-mai: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("lmms-eval-mai: stopped by Ctrl-C. The same command continues.", file=sys.stderr)
+        return 130
+    print(f"\nFigures and tables are in {given.output_path}.")
+    return 0
+
+
+def _run(given: argparse.Namespace) -> Iterator[str]:
+    """Return the texts to print. Raises a `MaiError`."""
+    from lmms_eval_mai.attention.drawing import check_installed
+    from lmms_eval_mai.cli.command_line import values_of
+    from lmms_eval_mai.run.config import parse
+    from lmms_eval_mai.run.decoding import check_conflict
+
+    check_installed()
+    if given.limit is not None and given.limit < 1:
+        raise ArgumentError(f"--limit {given.limit} is invalid: expected at least 1.")
+    config = parse(model_arguments(given.pair, values_of("--model_args", given.model_args), given.output_path))
+    gen_kwargs = values_of("--gen_kwargs", given.gen_kwargs)
+    check_conflict(gen_kwargs, config)
+    layers = _layers(given.layers)
+    from lmms_eval_mai.attention.analysis import Parts, run  # torch takes seconds
+    from lmms_eval_mai.cli.task_documents import TaskDocuments
+
+    names = list(dict.fromkeys(name for name in given.tasks.split(",") if name))
+    tasks = [TaskDocuments(name, given.limit, gen_kwargs, given.include_path) for name in names]
+    for task in tasks:
+        task.check(config)
+    figures = given.figures or not (given.table9 or given.corollary)
+    yield from run(config, Parts(figures, given.table9, given.corollary, layers, given.seed), tasks, given.output_path)
+
+
+def model_arguments(pair: str | None, given: dict[str, Any], output: Path) -> dict[str, Any]:
+    """Return the model arguments of the run. Raises `ArgumentError` for those that the analysis sets itself.
+
+    The layer of the arguments is not used: layer 1 exists in every model.
+    """
+    own = {"mode": "transfer", "transfer": "sparse", "sparse_layer": 1}
+    for name, value in own.items():
+        if given.get(name, value) != value:
+            raise ArgumentError(f"{name}={given[name]} has no effect here: the analysis sets {name} itself.")
+    if pair is not None:
+        given = {**given, "pair": pair}
+    return {"journal": str(output / "journal"), **given, **own}
+
+
+def _layers(text: str | None) -> tuple[int, ...] | None:
+    """Return the layers of Table 9; None for all. Raises `ArgumentError`."""
+    if text is None or text == "all":
+        return None
+    try:
+        return tuple(dict.fromkeys(int(part) for part in text.split(",")))
+    except ValueError:
+        raise ArgumentError(f"--layers {text} is invalid: expected numbers such as 4,8,12, or all.") from None
