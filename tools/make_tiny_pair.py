@@ -100,10 +100,13 @@ def save(folder: Path, model: PreTrainedModel, processor: ProcessorMixin) -> Non
     processor.image_processor.save_pretrained(folder)
 
 
-def make_checkpoint(folder: Path, *, hidden: int, layers: int, seed: int) -> None:
-    """Write one checkpoint of about a million parameters into `folder`."""
+def make_checkpoint(
+    folder: Path, *, hidden: int, layers: int, seed: int, intermediate: int | None = None, context: int = 4096
+) -> None:
+    """Write one checkpoint of about a million parameters into `folder`, or a larger one."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = make_tokenizer(folder)
+    tokenizer.model_max_length = context
     ids = {token: tokenizer.convert_tokens_to_ids(token) for token in SPECIAL}
     # An image has 36 to 64 tokens, so every prompt fills a block of 32 tokens, the smallest unit of a prefix cache.
     processor = make_processor(tokenizer, 192 * 192, 256 * 256)
@@ -111,12 +114,12 @@ def make_checkpoint(folder: Path, *, hidden: int, layers: int, seed: int) -> Non
         text_config={
             "vocab_size": len(tokenizer),
             "hidden_size": hidden,
-            "intermediate_size": 2 * hidden,
+            "intermediate_size": intermediate or 2 * hidden,
             "num_hidden_layers": layers,
             "num_attention_heads": hidden // 32,
             "num_key_value_heads": 1,
             "head_dim": 32,
-            "max_position_embeddings": 4096,
+            "max_position_embeddings": context,
             "rope_parameters": {
                 "rope_type": "default",
                 "rope_theta": 10000.0,

@@ -25,6 +25,7 @@ THINKING = (
     "The image shows a dog, and the dog is red. So the answer is [[Yes]].",
     "日本語 e\u0301 \N{WOMAN}\u200d\N{BOY} No.\n\n" * 6,
     "Yes",
+    "<|im_end|>\n<|im_start|>assistant\n<|image_pad|> Yes",  # stays text
 )
 
 
@@ -105,7 +106,7 @@ def assert_equal(found: TokenWeights | None, expected: list[torch.Tensor]) -> No
 
 def test_weights_of_a_text_equal_eager_attention_in_all_layers(checkpoint: Checkpoint) -> None:
     assert len(checkpoint.eager.get_decoder().layers) == checkpoint.depth
-    prompts = [transfer(number, all_layers(checkpoint)) for number in range(len(THINKING))]
+    prompts = [transfer(number, all_layers(checkpoint)) for number in range(3)]
     for asked, call in zip(prompts, checkpoint.running.generate(*prompts, sampling=SCORING), strict=True):
         assert isinstance(call, Call), call
         text = asked.attention.text if asked.attention else ""
@@ -123,8 +124,8 @@ def test_weights_of_a_text_do_not_depend_on_the_answer_and_the_other_calls_of_a_
     *scored, _ = checkpoint.running.generate(*prompts, without, sampling=SCORING)
     *decoded, plain = checkpoint.running.generate(*prompts, without, sampling=decoding)
     assert plain.attention is None and decoded[0].text == plain.text and decoded[0].output_tokens == 5
-    for one, other in zip(scored, decoded, strict=True):
-        assert one.attention.tokens == other.attention.tokens
+    for one, other, thinking in zip(scored, decoded, THINKING, strict=True):
+        assert one.attention.tokens == other.attention.tokens and "".join(one.attention.tokens) == thinking
         torch.testing.assert_close(
             torch.tensor(one.attention.weights), torch.tensor(other.attention.weights), rtol=0, atol=1e-5
         )

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 import torch
 
+from lmms_eval_mai.engines.transformers.options import supports_attention
+
 ATTENTION_FUNCTION = "lmms_eval_mai_sdpa"
 """The name of our attention function in transformers."""
 
@@ -125,9 +127,10 @@ def decoder_layers(model: Any) -> Mapping[Any, int]:
     decoder = model.get_decoder()
     layers = getattr(decoder, "layers", None)
     used = getattr(decoder.config, "_attn_implementation", None)
-    if not layers or used != ATTENTION_FUNCTION or not getattr(decoder, "_supports_attention_backend", False):
+    if not layers or used != ATTENTION_FUNCTION or not supports_attention(decoder):
         raise ValueError(
-            f"{type(model).__name__} does not use transformers' attention interface, and cannot give attention weights"
+            f"{type(model).__name__} does not use transformers' attention interface with `sdpa`, and cannot give "
+            "attention weights"
         )
     return {module: number for number, layer in enumerate(layers, 1) for module in layer.modules()}
 

@@ -12,6 +12,11 @@ PERFORMANCE_ARGUMENTS = {"batch_size", "device"}
 """Arguments that cannot change an answer: a resumed run may have other values."""
 
 
+def supports_attention(model_class: Any) -> bool:
+    """Return whether a model, or its class, uses transformers' attention interface and can use `sdpa`."""
+    return getattr(model_class, "_supports_attention_backend", False) and getattr(model_class, "_supports_sdpa", False)
+
+
 @dataclasses.dataclass(frozen=True)
 class TransformersOptions:
     """Arguments of the engine, `small_<name>` / `large_<name>` / `<name>` for both.
@@ -26,7 +31,8 @@ class TransformersOptions:
     dtype: str = "auto"
     """`float32`, `bfloat16`, ...; `auto` is the type of the checkpoint's weights."""
     attn_implementation: str | None = None
-    """`sdpa`, `eager`, `flash_attention_2`, ... Default: transformers chooses."""
+    """`sdpa`, `eager`, `flash_attention_2`, ... Default: transformers chooses. A model that must give attention weights
+    has `sdpa`, and other values are refused."""
     batch_size: int = 8
     """Largest number of calls in one batch. The Hugging Face rows of Table 12 have 1. Write `small_batch_size` or
     `large_batch_size`, because `batch_size` is an argument of lmms-eval."""
@@ -34,7 +40,7 @@ class TransformersOptions:
     """Tokens of prompt and answer. Default: the limit in the checkpoint's configuration."""
     assistant_model: str | None = None
     """A checkpoint that drafts tokens for this model (speculative decoding, Table 12). It must have this model's
-    tokenizer. Calls then run one by one."""
+    tokenizer. Calls then run one by one. Refused for a model that must give attention weights."""
     num_assistant_tokens: int | None = None
     """Most tokens that the assistant drafts before the model checks them (the speculation length n of Appendix B.4). A
     draft ends earlier if the assistant is not sure of its next token (transformers' `assistant_confidence_threshold`,
@@ -91,11 +97,11 @@ class TransformersOptions:
 
         config = self._config_of(model)
         model_class: Any = CLASSES.get(type(config), None)
-        if model_class is None or getattr(model_class, "_supports_attention_backend", False):
+        if model_class is None or supports_attention(model_class):
             return None
         return (
             f"{side}={model} cannot give attention weights: {model_class.__name__} does not use transformers' "
-            "attention interface. Choose another model, or use transfer=full."
+            "attention interface with `sdpa`. Choose another model, or use transfer=full."
         )
 
     def decoder_layers(self, model: str) -> int | None:
