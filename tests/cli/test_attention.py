@@ -1,5 +1,7 @@
 """`lmms-eval-mai attention`: its arguments, and the scores of its answers."""
 
+import csv
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from lmms_eval_mai.attention.table9 import FULL, SIMPLE
 from lmms_eval_mai.cli.attention import model_arguments
 from lmms_eval_mai.cli.task_documents import TaskDocuments
 from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.run import presets
 from lmms_eval_mai.run.config import parse
 
 pytestmark = pytest.mark.usefixtures("task_manager")  # most of them import lmms-eval's tasks
@@ -28,6 +31,11 @@ def attention(capsys: Any, *arguments: str) -> tuple[int, str, str]:
     printed = capsys.readouterr()
     assert isinstance(ended.value.code, int)
     return ended.value.code, printed.out, printed.err
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 def test_answers_are_scored_by_the_scorer_and_the_metrics_of_the_task(in_drawn_data: Path) -> None:
@@ -76,3 +84,48 @@ def test_wrong_argument_ends_with_one_sentence_before_an_engine_starts(
     assert code == 1 and "Figures and tables" not in text
     (line,) = [line for line in error.splitlines() if line.startswith("lmms-eval-mai: ")]
     assert message in line and "Traceback" not in error and "starting" not in error
+
+
+@pytest.mark.slow
+def test_command_writes_all_figures_and_tables_and_repeats_nothing_when_it_runs_again(
+    tmp_path: Path, capsys: Any
+) -> None:
+    model = json.loads((presets.FOLDER / "demo" / "large" / "config.json").read_text())
+    layers = model["text_config"]["num_hidden_layers"]
+    parts = ["--figures", "--table9", "--corollary", "--output_path", str(tmp_path)]
+    code, first, error = attention(capsys, *DEMO, *parts)
+    assert code == 0, error
+    folder = tmp_path / "shapes_r"
+    images = {
+        f"{name}{kind}"
+        for name in ("figure3", "figure4", "figure5", "table9", "corollary")
+        for kind in (".svg", ".png")
+    }
+    numbers = {f"{name}.csv" for name in ("figure3", "figure4", "figure5", "table9", "table9_documents", "table16")}
+    assert images | numbers | {"corollary.csv", "table16_document_0.csv"} <= {path.name for path in folder.iterdir()}
+
+    full, *by_layer = read(folder / "table9.csv")[1:]
+    assert full["method"] == "full" and len(by_layer) == 3 * layers
+    sparse = by_layer[:layers]
+    assert all(0 < float(row["kept_tokens"]) < float(full["kept_tokens"]) for row in sparse)
+    assert all(float(row["prompt_tokens"]) < float(full["prompt_tokens"]) for row in sparse)
+    assert all(float(row["prefilled_tokens"]) > float(full["prefilled_tokens"]) for row in sparse)
+    assert [row["kept_tokens"] for row in by_layer[layers : 2 * layers]] == [row["kept_tokens"] for row in sparse]
+
+    # The mean over heads that the engine scored, and the single heads, are the same attention.
+    table16 = {row["layer"]: row for row in read(folder / "table16.csv") if row["thinking"] == "small"}
+    assert [float(table16[row["layer"]]["kept_tokens"]) for row in sparse] == pytest.approx(
+        [float(row["kept_tokens"]) for row in sparse], rel=1e-4
+    )
+    totals = [float(row["total_weight"]) for row in read(folder / "figure4.csv")]
+    assert all(0 < total < 1 for total in totals)
+    assert all(row["violated"] == row["violated_with_shares"] == "0" for row in read(folder / "corollary.csv"))
+
+    (journal,) = (tmp_path / "journal").glob("*.jsonl")
+    lines = [line for line in journal.read_text().splitlines() if '"call"' in line]
+    written = {path: path.stat().st_mtime_ns for path in (folder / "documents").iterdir()}
+    assert len(written) == DOCUMENTS
+    code, second, error = attention(capsys, *DEMO, "--table9", "--corollary", "--output_path", str(tmp_path))
+    assert code == 0 and all(line in first for line in second.splitlines()), error
+    assert [line for line in journal.read_text().splitlines() if '"call"' in line] == lines
+    assert {path: path.stat().st_mtime_ns for path in (folder / "documents").iterdir()} == written
