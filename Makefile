@@ -29,7 +29,8 @@ docs: env
 check: lint
 	LMMS_EVAL_MAI_TEST_EXAMPLES=15 $(PYTEST) -m "not slow" $(ARGS)
 
-# Fails if the branch coverage of lmms_eval_mai/paper and lmms_eval_mai/run is below 97%. Subprocesses are measured too.
+# Fails if the branch coverage of lmms_eval_mai/paper and lmms_eval_mai/run is below 97%. tests/support/measuring.py
+# chooses the tests and processes that are measured.
 test: lint
 	rm -f .coverage .coverage.*
 	$(PY) -m coverage run -m pytest -n 2 $(ARGS)
