@@ -1,5 +1,6 @@
 """The private attributes of libraries that `engines/vllm/internals.py` lists still exist."""
 
+import asyncio
 import inspect
 import multiprocessing
 import multiprocessing.spawn
@@ -7,6 +8,7 @@ import multiprocessing.util
 import re
 from pathlib import Path
 
+import pytest
 from support.engines import Running
 
 from lmms_eval_mai.engines.vllm import internals, logs, placement, processes
@@ -21,6 +23,28 @@ def test_attributes_of_vllm_exist(vllm: Running) -> None:
         assert callable(getattr(renderer, name)), name
     assert renderer.default_chat_tok_params is not None
     assert [child.name for child in multiprocessing.active_children()].count(processes.CORE) >= 1
+
+
+def test_call_to_the_workers_of_a_crashed_engine_raises_its_error(vllm: Running) -> None:
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    class Crashed:
+        """Looks like an `AsyncLLM` whose core crashes during a call: the call never ends."""
+
+        dead_error = EngineDeadError()
+        errored = False
+
+        @property
+        def engine_core(self) -> "Crashed":
+            return self
+
+        async def call_utility_all_async(self, *arguments: object) -> None:
+            self.errored = True
+            await asyncio.Event().wait()
+
+    assert isinstance(vllm.engine._llm.dead_error, EngineDeadError) and vllm.engine._llm.errored is False
+    with pytest.raises(EngineDeadError):
+        vllm.loop.run(internals.call_workers(Crashed(), "mai_attention_kept"))
 
 
 def test_messages_and_names_of_vllm_exist() -> None:
