@@ -22,7 +22,7 @@ from lmms_eval_mai.run.event_loop import LoopThread
 
 LAYERS = (3, 1, 2)
 SCORING = Sampling(max_tokens=1)
-LONG = Sampling(max_tokens=60, ignore_eos=True)
+LONG = Sampling(max_tokens=40, ignore_eos=True)
 THINKING = (
     "The image shows a red bar. So the answer is [[Yes]].",
     "日本語 e\u0301 No.\n\n" * 6,
@@ -38,9 +38,9 @@ def scored(number: int, thinking: str | None = None) -> Prompt:
     return replace(own, attention=AttentionRequest(LAYERS, thinking))
 
 
-def thought(number: int) -> Prompt:
+def thought(number: int, thinking: str | None = None) -> Prompt:
     """A prompt that asks for the attention to its own output."""
-    return replace(scored(number), attention=AttentionRequest(LAYERS))
+    return replace(scored(number, thinking), attention=AttentionRequest(LAYERS))
 
 
 @dataclass
@@ -50,33 +50,45 @@ class Eager:
     model: Any
     processor: Any
 
-    def rows(self, asked: Prompt, output: str | None = None) -> tuple[list[list[float]], list[list[float]]]:
-        """Return the attention of the last token to the whole prompt, and to the fed tokens of an output."""
+    def rows(self, asked: Prompt) -> list[list[float]]:
+        """Return the attention of the last prompt token to all prompt tokens, in each layer."""
+        return self._last_rows(self._inputs(asked))
+
+    def output_rows(self, asked: Prompt, tokens: int) -> tuple[str, list[list[float]]]:
+        """Return a greedy answer, and the attention of its last fed token to all its fed tokens, in each layer."""
         import torch
 
+        inputs = self._inputs(asked)
+        given = inputs["input_ids"].shape[1]
+        ids = self.model.generate(**inputs, max_new_tokens=tokens, do_sample=False)
+        added = ids[:, given:-1]
+        for name, more in (("input_ids", added), ("attention_mask", added * 0 + 1), ("mm_token_type_ids", added * 0)):
+            inputs[name] = torch.cat([inputs[name], more], 1)
+        text = self.processor.tokenizer.decode(ids[0, given:], skip_special_tokens=True)
+        return text, [row[given:] for row in self._last_rows(inputs)]
+
+    def _inputs(self, asked: Prompt) -> dict[str, Any]:
         content = [
             {"type": "image", "image": part.pixels} if isinstance(part, Image) else {"type": "text", "text": part}
             for part in asked.messages[0].content
         ]
         chat = [{"role": "user", "content": content}]
-        inputs = dict(
+        return dict(
             self.processor.apply_chat_template(
                 chat, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"
             )
         )
-        prompt_tokens = inputs["input_ids"].shape[1]
-        if output is not None:
-            fed = torch.tensor([self.processor.tokenizer(output)["input_ids"][:-1]], dtype=torch.int64)
-            for name, added in (("input_ids", fed), ("attention_mask", fed * 0 + 1), ("mm_token_type_ids", fed * 0)):
-                inputs[name] = torch.cat([inputs[name], added], 1)
+
+    def _last_rows(self, inputs: dict[str, Any]) -> list[list[float]]:
+        import torch
+
         with torch.inference_mode():
             layers = self.model(**inputs, output_attentions=True).attentions
-        rows = [layers[number - 1][0, :, -1].mean(0) for number in LAYERS]
-        return [row[:prompt_tokens].tolist() for row in rows], [row[prompt_tokens:].tolist() for row in rows]
+        return [layers[number - 1][0, :, -1].mean(0).tolist() for number in LAYERS]
 
 
 @pytest.fixture(scope="module")
-def eager(tiny_pair: tuple[Path, Path]) -> Eager:
+def eager(vllm: Running, tiny_pair: tuple[Path, Path]) -> Eager:
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     path = tiny_pair[0]
@@ -85,9 +97,10 @@ def eager(tiny_pair: tuple[Path, Path]) -> Eager:
 
 
 @pytest.fixture(scope="module")
-def crowded(tiny_pair: tuple[Path, Path], loop: LoopThread) -> Iterator[Running]:
-    """vLLM with steps of 64 tokens, fewer than a prompt has, and a KV cache of 416 tokens, too few for two calls."""
-    limits = {"max_model_len": 352, "kv_cache_memory_bytes": 416 * 768, "max_num_batched_tokens": 64, "max_num_seqs": 4}
+def crowded(vllm: Running, tiny_pair: tuple[Path, Path], loop: LoopThread) -> Iterator[Running]:
+    """vLLM with steps of 64 tokens, and a KV cache of 13 blocks of 32 tokens and an empty one. Three prompts of 100
+    tokens fit the cache, but not with answers of 40 tokens."""
+    limits = {"max_model_len": 352, "kv_cache_memory_bytes": 448 * 768, "max_num_batched_tokens": 64, "max_num_seqs": 4}
     config = parse({"mode": "small", "small": str(tiny_pair[0]), "engine": "vllm", "dtype": "float32", **limits})
     engine = build(replace(config.small, attention=True))
     engine.validate()
@@ -124,26 +137,21 @@ def test_weights_of_a_text_equal_eager_attention_also_if_the_prompt_is_cached(vl
         (first,), (again,) = (vllm.generate(asked, sampling=SCORING) for _ in range(2))
         assert first.attention is not None and "".join(first.attention.tokens) == thinking
         assert again.cached_tokens >= 64
-        row, _ = eager.rows(asked)
+        expected = eager.rows(asked)
         rendered = vllm.loop.run(vllm.engine._renderer.render(asked.messages))["prompt_token_ids"]
         span = vllm.engine._attention._tokens.find_in_prompt(rendered, asked, thinking)
         for call in (first, again):
-            assert_weights(call, [one[span.start : span.end] for one in row])
+            assert_weights(call, [row[span.start : span.end] for row in expected])
         assert max(map(max, first.attention.weights)) > 1e-3  # so that 1e-5 is a small difference
 
 
 def test_weights_of_the_output_are_those_of_its_last_fed_token(vllm: Running, eager: Eager) -> None:
-    calls = vllm.generate(*map(thought, range(3)), sampling=Sampling(max_tokens=40, ignore_eos=True))
-    compared = 0
+    calls = vllm.generate(*map(thought, range(2)), sampling=Sampling(max_tokens=20))
     for number, call in enumerate(calls):
-        assert call.attention is not None and "".join(call.attention.tokens) == call.text
-        if (
-            len(eager.processor.tokenizer(call.text)["input_ids"]) == call.output_tokens
-        ):  # else the text has other tokens
-            _, row = eager.rows(thought(number), call.text)
-            assert_weights(call, [[*one, 0.0] for one in row])
-            compared += 1
-    assert compared
+        text, expected = eager.output_rows(thought(number), 20)
+        assert call.text == text and call.attention is not None and "".join(call.attention.tokens) == text
+        shown = len(call.attention.tokens)
+        assert_weights(call, [[*row, 0.0][:shown] for row in expected])  # the last token was not fed
 
 
 def test_answer_that_a_stop_text_ends_has_the_weights_of_the_token_before(vllm: Running) -> None:
@@ -176,11 +184,13 @@ def test_calls_with_and_without_attention_do_not_change_each_other(vllm: Running
 def test_weights_are_the_same_if_prompts_are_divided_and_requests_are_preempted(
     vllm: Running, crowded: Running
 ) -> None:
-    prompts = [(thought, scored)[number % 2](number) for number in range(4)]
-    together = crowded.generate(*prompts, sampling=LONG)
-    assert preemptions() > 0
-    for call, alone in zip(together, vllm.generate(*prompts, sampling=LONG), strict=True):
-        assert_same(call, alone)
+    for kinds in ((scored, thought, thought), (thought, thought, scored)):  # vLLM preempts the last request
+        prompts = [kind(number, THINKING[0]) for number, kind in enumerate(kinds)]
+        before = preemptions()
+        together = crowded.generate(*prompts, sampling=LONG)
+        assert preemptions() > before
+        for call, alone in zip(together, vllm.generate(*prompts, sampling=LONG), strict=True):
+            assert_same(call, alone)
     assert kept(crowded) == 0
 
 
