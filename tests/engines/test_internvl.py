@@ -1,6 +1,7 @@
 """The InternVL3.5 family, which cuts images into tiles: vLLM and transformers give the same answers on a tiny model."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,9 @@ import pytest
 from support.engine_cores import fork_cores
 from support.engines import Running, make_image, prompt
 
-from lmms_eval_mai.engines.base import Call, Prompt
+from lmms_eval_mai.engines.base import AttentionRequest, Call, Prompt, Sampling
 from lmms_eval_mai.engines.build import build
+from lmms_eval_mai.paper.sparse import Sparse, select
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.event_loop import LoopThread
 
@@ -54,7 +56,7 @@ def internvl_transformers(tiny_internvl: Path, loop: LoopThread) -> Iterator[Run
 def _running(arguments: dict[str, Any], loop: LoopThread) -> Iterator[Running]:
     fork_cores()
     config = parse({"mode": "small", "dtype": "float32", **arguments})
-    engine = build(config.small)
+    engine = build(replace(config.small, attention=True))
     engine.validate()
     loop.run(engine.start())
     yield Running(engine, loop)
@@ -102,6 +104,25 @@ def test_prompt_tokens_count_all_tiles_of_an_image(tiny_internvl: Path, alone: l
 
 def test_vllm_and_transformers_give_the_same_answers(internvl_vllm: Running, alone: list[list[Any]]) -> None:
     assert [figures for one in PROMPTS for figures in _figures(internvl_vllm, one)] == alone
+
+
+def test_vllm_and_transformers_give_the_same_attention_and_select_the_same_tokens(
+    internvl_vllm: Running, internvl_transformers: Running
+) -> None:
+    layers = (1, 2, 3)
+    assert internvl_vllm.engine.layers() == internvl_transformers.engine.layers() == len(layers)
+    thinking = "The image shows 2 bars, and the first one is larger. So the answer is [[Yes]]."
+    own = [prompt(one.key.doc_id, *one.messages[0].content, f"\nReference: {thinking}") for one in PROMPTS]
+    own = [replace(one, attention=AttentionRequest(layers, thinking)) for one in own]
+    calls = [
+        running.generate(*own, sampling=Sampling(max_tokens=1)) for running in (internvl_vllm, internvl_transformers)
+    ]
+    for one, other in zip(*calls, strict=True):
+        assert one.attention.tokens == other.attention.tokens and "".join(one.attention.tokens) == thinking
+        for row, expected in zip(one.attention.weights, other.attention.weights, strict=True):
+            assert row == pytest.approx(expected, abs=1e-5) and max(row) > 1e-3
+            kept = [select(one.attention.tokens, weights, Sparse()) for weights in (row, expected)]
+            assert kept[0].text == kept[1].text != thinking
 
 
 @pytest.mark.parametrize("name", ["internvl_vllm", "internvl_transformers"])
