@@ -158,9 +158,9 @@ def test_answer_that_a_stop_text_ends_has_the_weights_of_the_token_before(vllm: 
     (whole,) = vllm.generate(thought(4), sampling=LONG)
     assert whole.attention is not None
     tokens = whole.attention.tokens
-    stop = "".join(tokens[48:52])
+    stop = "".join(tokens[28:32])
     (stopped,) = vllm.generate(thought(4), sampling=replace(LONG, stop=(stop,)))
-    assert stopped.text == whole.text[: whole.text.index(stop)] and stopped.output_tokens <= 52
+    assert stopped.text == whole.text[: whole.text.index(stop)] and stopped.output_tokens <= 32
     (cut,) = vllm.generate(thought(4), sampling=replace(LONG, max_tokens=stopped.output_tokens))
     assert cut.attention is not None and stopped.attention is not None
     shown = len(stopped.attention.tokens)
