@@ -69,10 +69,19 @@ class Worker:
         self.blocks: dict[str, list[int]] = {}
         self.recorder = Recorder(self)
         self._true_start: dict[str, int] = {}
+        self._rejected: tuple[int, ...] = ()
 
-    def step(self, *tokens: tuple[str, int, int, int], ended: tuple[str, ...] = (), **blocks: list[int]) -> None:
+    def step(
+        self,
+        *tokens: tuple[str, int, int, int],
+        ended: tuple[str, ...] = (),
+        rejected: tuple[int, ...] = (),
+        **blocks: list[int],
+    ) -> None:
         """Run a step. `tokens`: request, its position as the scheduler knows it, its true position, and the number of
-        its tokens. `blocks`: all blocks of requests that are new."""
+        its tokens. `rejected`: positions at which the step has a drafted token that the model rejects. `blocks`: all
+        blocks of requests that are new."""
+        self._rejected = rejected
         new = []
         for name, ids in blocks.items():
             self.blocks[name] = ids
@@ -100,10 +109,11 @@ class Worker:
         self.model_runner.seq_lens = torch.tensor(ends, dtype=torch.int32)
         places = [(n, self._true_start[n] + i) for n, count in zip(names, counts, strict=True) for i in range(count)]
         slots = torch.tensor([self.blocks[n][p // BLOCK] * BLOCK + p % BLOCK for n, p in places])
+        tokens = [("draft" if p in self._rejected else n, p) for n, p in places]
         for number, layer in enumerate(self.layers, start=1):
-            keys = torch.stack([vector("key", n, p, number).view(KV_HEADS, SIZE) for n, p in places])
+            keys = torch.stack([vector("key", n, p, number).view(KV_HEADS, SIZE) for n, p in tokens])
             layer.impl.do_kv_cache_update(layer, keys, keys, layer.kv_cache, slots)
-            layer.impl.forward(layer, torch.stack([vector("query", n, p, number).view(HEADS, SIZE) for n, p in places]))
+            layer.impl.forward(layer, torch.stack([vector("query", n, p, number).view(HEADS, SIZE) for n, p in tokens]))
 
 
 def vector(kind: str, name: str, position: int, layer: int) -> torch.Tensor:
@@ -153,13 +163,14 @@ def test_row_of_the_right_token_is_taken_if_steps_ran_after_the_last_one() -> No
     assert_taken(worker, "thought", 8, 6, 9)
 
 
-def test_row_is_taken_after_rejected_drafts() -> None:
+@pytest.mark.parametrize("position", [8, 9, 11])
+def test_row_is_taken_after_rejected_drafts(position: int) -> None:
     """The scheduler counts three drafted tokens as accepted. The model rejected two of them, which the device knows."""
     worker = Worker(drafted=3)
     worker.step(("thought", 0, 0, 6), thought=[3, 5, 7, 9])
-    worker.step(("thought", 6, 6, 4))
+    worker.step(("thought", 6, 6, 4), rejected=(8, 9))
     worker.step(("thought", 10, 8, 4))
-    assert_taken(worker, "thought", 9, 6, 10)
+    assert_taken(worker, "thought", position, 6, position + 1)
 
 
 def test_row_of_a_preempted_request_is_computed_before_its_blocks_are_used() -> None:
