@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from loguru import logger
+
 from lmms_eval_mai.attention import report
 from lmms_eval_mai.attention.calls import AnalysisCalls
 from lmms_eval_mai.attention.documents import DocumentFigures, FiguresFolder, digest, measure
@@ -17,6 +19,7 @@ from lmms_eval_mai.attention.heads import HeadReader
 from lmms_eval_mai.attention.table9 import Method, Scored
 from lmms_eval_mai.engines.base import SIDES, Side
 from lmms_eval_mai.errors import ArgumentError, SampleError
+from lmms_eval_mai.paper import prompts
 from lmms_eval_mai.paper.sample import Sample, Trace
 from lmms_eval_mai.paper.sample_run import Pair
 from lmms_eval_mai.redaction import without_password
@@ -68,7 +71,7 @@ def run(config: Config, parts: Parts, tasks: Sequence[Documents], folder: Path) 
     `config` must have mode=transfer and transfer=sparse. Raises a `MaiError`.
     """
     reader = HeadReader(config.large) if parts.heads else None
-    calls, pair = _make_calls(config, parts, tasks)
+    calls = _make_calls(config, parts, tasks)
     for task in tasks:
         own = folder / task.name
         own.mkdir(parents=True, exist_ok=True)
@@ -80,14 +83,14 @@ def run(config: Config, parts: Parts, tasks: Sequence[Documents], folder: Path) 
         return
     with reader:
         for task in tasks:
-            figures = _read_heads(reader, config, pair, task, calls, folder / task.name / "documents")
+            figures = _read_heads(reader, config, task, calls, folder / task.name / "documents")
             if parts.figures:
                 yield report.write_figures(folder / task.name, figures, config.sparse_delta)
             if parts.corollary:
                 yield report.write_corollary(folder / task.name, figures)
 
 
-def _make_calls(config: Config, parts: Parts, tasks: Sequence[Documents]) -> tuple[AnalysisCalls, Pair]:
+def _make_calls(config: Config, parts: Parts, tasks: Sequence[Documents]) -> AnalysisCalls:
     """Make the calls of all documents. The engines are stopped then, so that their memory is free for the next step."""
     calls = AnalysisCalls(own_thinking=parts.heads, seed=parts.seed)
     session = Session(config, calls)
@@ -105,7 +108,7 @@ def _make_calls(config: Config, parts: Parts, tasks: Sequence[Documents]) -> tup
     for task in tasks:
         if not any(isinstance(one, Trace) for one, (owner, _) in zip(outcomes, samples, strict=True) if owner is task):
             raise SampleError(f"No document of {task.name} was answered.")
-    return calls, session.pair
+    return calls
 
 
 def _layers(wanted: tuple[int, ...] | None, pair: Pair, config: Config) -> tuple[int, ...]:
@@ -120,25 +123,32 @@ def _layers(wanted: tuple[int, ...] | None, pair: Pair, config: Config) -> tuple
 
 
 def _read_heads(
-    reader: HeadReader, config: Config, pair: Pair, task: Documents, calls: AnalysisCalls, folder: Path
+    reader: HeadReader, config: Config, task: Documents, calls: AnalysisCalls, folder: Path
 ) -> dict[int, DocumentFigures]:
-    """Return the figures of all documents with thinking of both models."""
-    stored, found = FiguresFolder(folder), {}
+    """Return the figures of all documents with thinking of both models. Documents that fail are left out with a
+    warning, as many as `max_errors` allows. Raises a `SampleError` if more fail."""
+    stored, found, failed = FiguresFolder(folder), {}, 0
     thinkings = {number: one for (name, number), one in calls.thinkings.items() if name == task.name}
     todo = [number for number in sorted(thinkings) if all(thinkings[number].get(side) for side in SIDES)]
-    if not todo:
-        raise SampleError(f"No document of {task.name} has thinking of both models.")
+    allowed = config.max_errors if config.max_errors >= 1 else config.max_errors * len(todo)
+    origin = [fingerprint.version("lmms-eval-mai"), reader.identity(), prompts.digest(), config.sparse_delta]
     with progress_bar(len(todo), shown=True) as bar:
         for number in todo:
-            origin = digest(
-                reader.identity(), fingerprint.version("lmms-eval-mai"), config.sparse_delta, thinkings[number]
-            )
-            figures = stored.load(number, origin)
-            if figures is None:
-                figures = _measure(reader, task.open(number, config), thinkings[number], config.sparse_delta)
-                stored.save(number, origin, figures)
-            found[number] = figures
+            name = digest(origin, thinkings[number])
+            figures = stored.load(number, name)
+            try:
+                if figures is None:
+                    figures = _measure(reader, task.open(number, config), thinkings[number], config.sparse_delta)
+                    stored.save(number, name, figures)
+                found[number] = figures
+            except SampleError as error:
+                failed += 1
+                if failed > allowed:
+                    raise
+                logger.warning(f"mai_cascade: sample failed and is left out: {error}")
             bar.update()
+    if not found:
+        raise SampleError(f"No document of {task.name} has thinking of both models.")
     return found
 
 
