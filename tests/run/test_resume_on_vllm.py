@@ -18,10 +18,11 @@ def test_run_on_vllm_that_is_killed_has_the_results_of_an_undisturbed_run(demo_r
     rng = random.Random()
     # fp32: in bf16 a batch of other calls can change a rounding, and with it a greedy token.
     arguments = {"pair": "demo", "dtype": "float32", "max_open_samples": 16}
+    # All tokens are kept, so the transfers are those of the undisturbed run, which has no scoring calls.
+    arguments |= {"transfer": "sparse", "sparse_delta": 1}
     journal = tmp_path / "journal"
     output, kept = tmp_path / "found.json", tmp_path / "kept.jsonl"
-    expected = demo_run[0]
-    assert len(Counter(expected["exits"])) >= 2
+    assert len(Counter(demo_run[0]["exits"])) == 3
 
     process = start(tmp_path, output, "shapes_s", DEMO_DOCUMENTS, journal=journal, **arguments)
     assert wait_for_lines(process, journal, 1)
@@ -51,9 +52,35 @@ def test_run_on_vllm_that_is_killed_has_the_results_of_an_undisturbed_run(demo_r
     arguments |= {"renderer_processes": 1}
     process = start(tmp_path, output, "shapes_s", DEMO_DOCUMENTS, journal=journal, **arguments)
     process.join(300)
-    assert json.loads(output.read_text()) == expected
+    _check_equal(json.loads(output.read_text()), demo_run[0], ["scores", "exits", "answers"])
+    samples = json.loads(output.with_suffix(".samples.json").read_text())
+    assert [_calls(sample, "score") for sample in samples] == [_calls(sample, "") for sample in demo_run[1]]
+    _check_scoring(samples)
     keys = Counter(tuple(json.loads(line)["key"]) for line in kept.read_text().split("\n") if '"call":' in line)
     assert set(keys.values()) == {1} and list(journal.iterdir()) == []
+
+
+def _calls(sample: dict[str, Any], left_out: str) -> list[tuple[Any, ...]]:
+    """Return what the calls of a sample must have in each run, without those of one stage."""
+    names = ("side", "stage", "text", "finish_reason", "prompt_tokens", "output_tokens", "answer_tokens")
+    calls = sample["token_counts"][0]["calls"]
+    return [tuple(call[name] for name in names) for call in calls if call["stage"] != left_out]
+
+
+def _check_equal(found: dict[str, Any], expected: dict[str, Any], names: list[str]) -> None:
+    assert {name: found[name] for name in names} == {name: expected[name] for name in names}
+
+
+def _check_scoring(samples: list[dict[str, Any]]) -> None:
+    """Check that each transfer, and no other sample, has a scoring call and a selection of the whole thinking."""
+    for sample in samples:
+        trace = sample["token_counts"][0]
+        selection, calls = trace.get("selection"), {call["stage"]: call for call in trace["calls"]}
+        assert (selection is not None) == ("score" in calls) == (trace["exit"] == "transfer")
+        if selection is not None:
+            assert selection["text"] == calls["think"]["text"] and selection["layer"] == 2
+            assert selection["kept_tokens"] == selection["scored_tokens"] == selection["transferred_tokens"] > 10
+            assert calls["score"]["prompt_tokens"] == calls["transfer"]["prompt_tokens"]
 
 
 def _wait_for(log: Path, words: str) -> None:
