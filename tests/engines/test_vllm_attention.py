@@ -185,8 +185,9 @@ def test_weights_are_the_same_if_prompts_are_divided_and_requests_are_preempted(
     vllm: Running, crowded: Running
 ) -> None:
     prompts = [kind(number, THINKING[0]) for number, kind in enumerate((scored, thought, thought))]
+    before = preemptions()
     together = crowded.generate(*prompts, sampling=LONG)
-    assert preemptions() > 0
+    assert preemptions() > before
     for call, alone in zip(together, vllm.generate(*prompts, sampling=LONG), strict=True):
         assert_same(call, alone)
     assert kept(crowded) == 0
