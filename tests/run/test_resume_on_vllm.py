@@ -52,7 +52,12 @@ def test_run_on_vllm_that_is_killed_has_the_results_of_an_undisturbed_run(demo_r
     arguments |= {"renderer_processes": 1}
     process = start(tmp_path, output, "shapes_s", DEMO_DOCUMENTS, journal=journal, **arguments)
     process.join(300)
-    _check_equal(json.loads(output.read_text()), demo_run[0], ["scores", "exits", "answers"])
+    found, expected = json.loads(output.read_text()), demo_run[0]
+    for name in ("scores", "exits", "answers"):
+        assert found[name] == expected[name]
+    transfers = expected["exits"].count("transfer")
+    assert found["usage"]["small"] == expected["usage"]["small"]
+    assert found["usage"]["large"] == {name: count + transfers for name, count in expected["usage"]["large"].items()}
     samples = json.loads(output.with_suffix(".samples.json").read_text())
     assert [_calls(sample, "score") for sample in samples] == [_calls(sample, "") for sample in demo_run[1]]
     _check_scoring(samples)
@@ -65,10 +70,6 @@ def _calls(sample: dict[str, Any], left_out: str) -> list[tuple[Any, ...]]:
     names = ("side", "stage", "text", "finish_reason", "prompt_tokens", "output_tokens", "answer_tokens")
     calls = sample["token_counts"][0]["calls"]
     return [tuple(call[name] for name in names) for call in calls if call["stage"] != left_out]
-
-
-def _check_equal(found: dict[str, Any], expected: dict[str, Any], names: list[str]) -> None:
-    assert {name: found[name] for name in names} == {name: expected[name] for name in names}
 
 
 def _check_scoring(samples: list[dict[str, Any]]) -> None:
