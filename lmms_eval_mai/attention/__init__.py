@@ -3,7 +3,14 @@
 `lmms-eval-mai attention` runs it. Nothing here knows lmms-eval: the command opens the samples of a task and scores the
 answers.
 
-    statistics.py   means with 95% intervals, and paired tests
+    analysis.py     runs all parts: first the calls of all documents, then the heads of the large model
+    calls.py        the calls of one document: thinkings, scores and answers
+    controls.py     tokens that are chosen without attention, for Table 9
+    heads.py        reads single heads with the transformers engine
+    documents.py    the figures of one document, and their files
     sparsity.py     total weight and sparsity of attention (Fig. 3-5), and the heaviest tokens (Table 16)
     corollary.py    both sides of Eq. 11
+    table9.py       the rows of Table 9
+    statistics.py   means with 95% intervals, and paired tests
+    report.py       writes tables and figures; drawing.py draws them, csv_files.py writes numbers
 """
