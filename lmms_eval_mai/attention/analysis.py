@@ -78,16 +78,16 @@ def run(config: Config, parts: Parts, tasks: Sequence[Documents], folder: Path) 
         (own / "settings.json").write_text(json.dumps(_settings(config, parts, task), indent=2) + "\n")
         if parts.table9:
             found = {number: one for (name, number), one in calls.answers.items() if name == task.name}
-            yield report.write_table9(own, dict(sorted(found.items())), calls.layers, task.score)
+            yield f"{task.name}: {report.write_table9(own, dict(sorted(found.items())), calls.layers, task.score)}"
     if reader is None:
         return
     with reader:
         for task in tasks:
             figures = _read_heads(reader, config, task, calls, folder / task.name / "documents")
             if parts.figures:
-                yield report.write_figures(folder / task.name, figures, config.sparse_delta)
+                yield f"{task.name}: {report.write_figures(folder / task.name, figures, config.sparse_delta)}"
             if parts.corollary:
-                yield report.write_corollary(folder / task.name, figures)
+                yield f"{task.name}: {report.write_corollary(folder / task.name, figures)}"
 
 
 def _make_calls(config: Config, parts: Parts, tasks: Sequence[Documents]) -> AnalysisCalls:
