@@ -56,6 +56,8 @@ def _run(given: argparse.Namespace) -> Iterator[str]:
     gen_kwargs = values_of("--gen_kwargs", given.gen_kwargs)
     check_conflict(gen_kwargs, config)
     layers = _layers(given.layers)
+    if given.layers is not None and not given.table9:
+        raise ArgumentError(f"--layers {given.layers} has no effect without --table9: give --table9 too.")
     from lmms_eval_mai.attention.analysis import Parts, run  # torch takes seconds
     from lmms_eval_mai.cli.task_documents import TaskDocuments
 
@@ -75,7 +77,10 @@ def model_arguments(pair: str | None, given: dict[str, Any], output: Path) -> di
     own = {"mode": "transfer", "transfer": "sparse", "sparse_layer": 1}
     for name, value in own.items():
         if given.get(name, value) != value:
-            raise ArgumentError(f"{name}={given[name]} has no effect here: the analysis sets {name} itself.")
+            remedy = "--layers chooses the layers of Table 9" if name == "sparse_layer" else "leave it out"
+            raise ArgumentError(
+                f"{name}={given[name]} has no effect here, because the analysis sets {name} itself: {remedy}."
+            )
     if pair is not None:
         given = {**given, "pair": pair}
     return {"journal": str(output / "journal"), **given, **own}

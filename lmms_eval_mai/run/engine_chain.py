@@ -30,9 +30,6 @@ def build_engines(config: Config, journal: Callable[[], Journal | None]) -> dict
     for engine_config in config.engines():
         engine = build(engine_config, config.other(engine_config), config.sleep)
         engine.validate()
-        if engine_config.attention:
-            layer = sparse_layer.resolve(config, engine).layer
-            logger.info(f"mai_cascade: layer {layer} of {engine.layers()} of the {engine.side} model selects tokens.")
         # This process cannot restart a server; the openai engine waits for it.
         restarts = None if engine_config.engine == "openai" else config.engine_restarts
         lock = starting if engine.starts_alone() else None

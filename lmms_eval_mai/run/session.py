@@ -49,6 +49,10 @@ class Session:
         self.totals = RunTotals()
         self._engines = build_engines(config, lambda: self._journal)
         self.pair = pair_of(self._engines, config)
+        sparse = self.pair.sparse
+        if sparse is not None and run is None:  # another function may use other layers
+            depth = self._engines[sparse.source].layers()
+            logger.info(f"mai_cascade: layer {sparse.layer} of {depth} of the {sparse.source} model selects tokens.")
         self._running: set[str] = set()
         self._slots: asyncio.Semaphore | None = None
         """Limits the open samples of `submit`."""

@@ -72,7 +72,8 @@ def test_run_is_a_sparse_transfer_with_a_journal_in_the_folder_of_the_results() 
         (["--tasks", "shapes_r_s2", "--limit", "1"], "mode=transfer cannot run shapes_r_s2"),
         (["--tasks", "shapes_r", "--layers", "1,x"], "--layers 1,x is invalid"),
         ([*DEMO, "--table9", "--layers", "1,99"], "--layers 99 is invalid: the large model has the layers 1 to "),
-        ([*DEMO[:-1], "sparse_layer=4"], "sparse_layer=4 has no effect here"),
+        ([*DEMO[:-1], "sparse_layer=4"], "sparse_layer=4 has no effect here, because the analysis sets sparse_layer"),
+        ([*DEMO, "--layers", "1"], "--layers 1 has no effect without --table9"),
         ([*DEMO[:-1], "sparse_delta=2"], "sparse_delta=2 is invalid"),
         ([*DEMO[:-2], "--model_args", "large=http://localhost:1/v1"], "large_engine=openai"),
     ],
@@ -84,6 +85,7 @@ def test_wrong_argument_ends_with_one_sentence_before_an_engine_starts(
     assert code == 1 and "Figures and tables" not in text
     (line,) = [line for line in error.splitlines() if line.startswith("lmms-eval-mai: ")]
     assert message in line and "Traceback" not in error and "starting" not in error
+    assert "selects tokens" not in error  # the analysis uses many layers
 
 
 @pytest.mark.slow
