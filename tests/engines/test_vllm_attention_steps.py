@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from lmms_eval_mai.engines.vllm.attention_worker import ARGUMENT, Recorder
+from lmms_eval_mai.engines.vllm.attention_worker import ARGUMENT, LEAST_ENDED, Recorder
 
 pytestmark = pytest.mark.usefixtures("vllm")  # in a process that has imported vLLM
 
@@ -190,3 +190,28 @@ def test_dropped_requests_are_forgotten_while_they_run_and_after_they_ended() ->
     assert worker.recorder.kept() == 0
     worker.step(("thought", 7, 7, 1))
     assert worker.recorder.kept() == 0
+
+
+def test_rows_wait_while_many_other_requests_end() -> None:
+    """With max_num_seqs=4, many requests may end one after the other before the event loop takes the first row."""
+    worker = Worker()
+    others = end_many(worker, 20)
+    taken = worker.recorder.take("our scored", None, others)
+    assert taken is not None and taken["sums"][1] == pytest.approx(expected("scored", 5, 1, 1, 4), abs=1e-5)
+    assert worker.recorder.kept() == 0
+
+
+def test_rows_that_nobody_takes_do_not_fill_the_memory() -> None:
+    worker = Worker()
+    end_many(worker, LEAST_ENDED + 20)
+    assert worker.recorder.kept() == LEAST_ENDED
+    assert worker.recorder.take("our scored", None, []) is None  # the oldest one was dropped
+
+
+def end_many(worker: Worker, count: int) -> list[str]:
+    """End a request that is scored, and then many others. Returns the names of the others' rows."""
+    names = [f"thought {number}" for number in range(count)]
+    worker.step(("scored", 0, 0, 6), scored=[1, 2])
+    worker.step(*((name, 5, 5, 1) for name in names), ended=("scored",), **{name: [3, 5] for name in names})
+    worker.step(("other", 0, 0, 1), ended=tuple(names), other=[7])
+    return [f"our {name}" for name in names]

@@ -24,6 +24,9 @@ ARGUMENT = "mai_attention"
 STEPS_AFTER_STOP_TEXT = 64
 """Steps that a request may run after a stop text has ended its answer. vLLM finds stop texts outside the engine's core,
 so the core decodes further until it is told."""
+LEAST_ENDED = 256
+"""Ended requests whose rows are kept until they are taken, also with a small `max_num_seqs`. An engine that scores one
+prompt per step ends a request every few milliseconds, and the event loop that takes the rows may be busy for longer."""
 
 
 @dataclass
@@ -81,7 +84,7 @@ class Recorder:
         self._runner = worker.model_runner
         self._drafted: int = config.num_speculative_tokens
         self._steps_ahead: int = config.max_concurrent_batches
-        self._limit = 2 * config.scheduler_config.max_num_seqs
+        self._limit = max(LEAST_ENDED, 2 * config.scheduler_config.max_num_seqs)
         self._layers = decoder_layers(self._runner)
         self._group_of = {
             name: number
