@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from loguru import logger
 
 from lmms_eval_mai.attention import report
-from lmms_eval_mai.attention.calls import AnalysisCalls
+from lmms_eval_mai.attention.calls import AnalysisCalls, LoggedThinking
 from lmms_eval_mai.attention.documents import DocumentFigures, FiguresFolder, digest, measure
 from lmms_eval_mai.attention.heads import HeadReader
 from lmms_eval_mai.attention.table9 import Method, Scored
@@ -47,6 +47,11 @@ class Parts:
         """Return whether a part needs the states of single heads."""
         return self.figures or self.corollary
 
+    def sides(self, config: Config, logged: LoggedThinking | None) -> set[Side]:
+        """Return the models whose calls are needed."""
+        thinking: set[Side] = {side for side in SIDES if logged is None or logged.writer != side}
+        return thinking | {"large", config.sparse_from} if self.table9 else thinking
+
 
 class Documents(Protocol):
     """The documents of one task. The analysis does not know lmms-eval."""
@@ -65,17 +70,20 @@ class Documents(Protocol):
         """Score the answers of one method. `texts`: number of the document -> answer. Raises `ArgumentError`."""
 
 
-def run(config: Config, parts: Parts, tasks: Sequence[Documents], folder: Path) -> Iterator[str]:
+def run(
+    config: Config, parts: Parts, tasks: Sequence[Documents], folder: Path, logged: LoggedThinking | None = None
+) -> Iterator[str]:
     """Run the analysis, write its files to a subfolder for each task, and return texts for the terminal.
 
-    `config` must have mode=transfer and transfer=sparse. Raises a `MaiError`.
+    `config` must have mode=transfer and transfer=sparse. `logged`: the thinking of an earlier run, which must have all
+    documents of the tasks. Raises a `MaiError`.
     """
     reader = HeadReader(config.large) if parts.heads else None
-    calls = _make_calls(config, parts, tasks)
+    calls = _make_calls(config, parts, tasks, logged)
     for task in tasks:
         own = folder / task.name
         own.mkdir(parents=True, exist_ok=True)
-        (own / "settings.json").write_text(json.dumps(_settings(config, parts, task), indent=2) + "\n")
+        (own / "settings.json").write_text(json.dumps(_settings(config, parts, task, logged), indent=2) + "\n")
         if parts.table9:
             found = {number: one for (name, number), one in calls.answers.items() if name == task.name}
             yield f"{task.name}: {report.write_table9(own, dict(sorted(found.items())), calls.layers, task.score)}"
@@ -90,10 +98,12 @@ def run(config: Config, parts: Parts, tasks: Sequence[Documents], folder: Path) 
                 yield f"{task.name}: {report.write_corollary(folder / task.name, figures)}"
 
 
-def _make_calls(config: Config, parts: Parts, tasks: Sequence[Documents]) -> AnalysisCalls:
+def _make_calls(
+    config: Config, parts: Parts, tasks: Sequence[Documents], logged: LoggedThinking | None
+) -> AnalysisCalls:
     """Make the calls of all documents. The engines are stopped then, so that their memory is free for the next step."""
-    calls = AnalysisCalls(own_thinking=parts.heads, seed=parts.seed)
-    session = Session(config, calls)
+    calls = AnalysisCalls(own_thinking=parts.heads, seed=parts.seed, logged=logged)
+    session = Session(config, calls, parts.sides(config, logged))
     if parts.table9:
         calls.layers = _layers(parts.layers, session.pair, config)
     samples = [(task, number) for task in tasks for number in task.numbers]
@@ -157,12 +167,13 @@ def _measure(reader: HeadReader, sample: Sample, thinkings: Mapping[Side, str], 
     return measure({side: one[0] for side, one in read.items()}, {side: one[1] for side, one in read.items()}, delta)
 
 
-def _settings(config: Config, parts: Parts, task: Documents) -> dict[str, Any]:
+def _settings(config: Config, parts: Parts, task: Documents, logged: LoggedThinking | None) -> dict[str, Any]:
     """Return what the figures were measured with."""
     return {
         "version": fingerprint.version("lmms-eval-mai"),
         "task": task.name,
         "documents": len(task.numbers),
+        "run": logged.source if logged is not None else None,
         "engines": {one.side: {"engine": one.engine, "model": without_password(one.model)} for one in config.engines()},
         "delta": config.sparse_delta,
         "sparse_from": config.sparse_from,

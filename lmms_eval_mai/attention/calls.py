@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from lmms_eval_mai.attention.controls import last_tokens, random_tokens, text_of
 from lmms_eval_mai.attention.table9 import FULL, SIMPLE, Answer, Method
-from lmms_eval_mai.engines.base import AttentionRequest, Call, Side, TokenWeights
+from lmms_eval_mai.engines.base import AttentionRequest, Call, CallKey, Side, TokenWeights
 from lmms_eval_mai.paper import prompts
 from lmms_eval_mai.paper.agreement import parts_without_answer
 from lmms_eval_mai.paper.sample import Sample, Trace
@@ -18,6 +18,17 @@ from lmms_eval_mai.paper.sparse import Sparse, cut_to, select
 
 DocKey = tuple[str, int]
 """Task and number of a document."""
+
+
+@dataclass(frozen=True)
+class LoggedThinking:
+    """The thinking that an earlier run has logged. It is read instead of making the same calls again."""
+
+    writer: Side
+    """The model that wrote it."""
+    texts: Mapping[DocKey, str]
+    source: str
+    """Name of the run."""
 
 
 @dataclass
@@ -33,6 +44,8 @@ class AnalysisCalls:
     """Whether the large model thinks too, for the figures."""
     seed: int = 0
     """Seed of the random tokens."""
+    logged: LoggedThinking | None = None
+    """The thinking of an earlier run. None: both models think now."""
     thinkings: dict[DocKey, Mapping[Side, str]] = field(default_factory=dict)
     """The transferred part of the thinking of each model."""
     answers: dict[DocKey, Mapping[Method, Answer]] = field(default_factory=dict)
@@ -42,19 +55,27 @@ class AnalysisCalls:
         """Make the calls of one document. Raises the errors of the engines."""
         run = SampleRun(sample, pair)
         document = (sample.task, sample.doc_id)
-        instruction = prompts.instruction(run.think, sample.kind)
         from_small = pair.sparse is not None and pair.sparse.source == "small"
         own_output = AttentionRequest(self.layers) if self.layers and from_small else None
-        small = await run.call("small", "think", instruction, attention=own_output)  # Eq. 7
+        small = await self._think(run, "small", own_output)  # Eq. 7
         thinkings: dict[Side, str] = {"small": reference_of(small, pair)}
         answer = small
         if self.own_thinking:
-            answer = await run.call("large", "think", instruction)  # Eq. 10
+            answer = await self._think(run, "large")  # Eq. 10
             thinkings["large"] = reference_of(answer, pair)
         self.thinkings[document] = thinkings
         if self.layers:
             answer = await self._answer_all(run, small, thinkings["small"])
         return run.finish("transfer", answer)
+
+    async def _think(self, run: SampleRun, side: Side, attention: AttentionRequest | None = None) -> Call:
+        """Return the thinking of a model: the logged one, unless the attention of its last token is needed."""
+        sample, logged = run.sample, self.logged
+        if logged is not None and logged.writer == side and attention is None:
+            key = CallKey(sample.task, sample.doc_id, sample.repeat, side, "think")
+            # It has no cost here, and it is not in the trace.
+            return Call(key, logged.texts[sample.task, sample.doc_id], "stop", 0, 0, 0, None, None, 0.0)
+        return await run.call(side, "think", prompts.instruction(run.think, sample.kind), attention=attention)
 
     async def _answer_all(self, run: SampleRun, thinking: Call, reference: str) -> Call:
         """Answer by all methods of Table 9. Returns the answer of full transfer."""

@@ -5,7 +5,7 @@ The parser and the short commands are here. `doctor.py` calls the checks of `doc
 arguments, `tasks.py` the model, the tasks and their data sets, `hub.py` the Hugging Face hub, and `machine.py` the
 devices. `findings.py` prints the report. `gpu_report.py` shows the plan of the GPU memory, for this and for other
 machines. `ask.py` is the command `ask`, and `document.py` opens and scores its document. `attention.py` is the command
-`attention`, and `task_documents.py` opens and scores its documents.
+`attention`, `task_documents.py` opens and scores its documents, and `finished_run.py` reads the record of a run.
 
 This package may import all others, and no other package imports it. It does not run evaluations; `lmms-eval` does.
 

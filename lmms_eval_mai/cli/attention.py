@@ -2,18 +2,30 @@
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lmms_eval_mai.cli.ask import log_to_terminal
 from lmms_eval_mai.errors import ArgumentError, MaiError
+
+if TYPE_CHECKING:
+    from lmms_eval_mai.attention.calls import LoggedThinking
+    from lmms_eval_mai.cli.finished_run import FinishedRun
+    from lmms_eval_mai.cli.task_documents import TaskDocuments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("--pair", help="a named pair, as in the model arguments")
-    parser.add_argument("--tasks", required=True, metavar="TASKS", help="tasks of lmms-eval, separated by commas")
+    parser.add_argument("--tasks", metavar="TASKS", help="tasks of lmms-eval, separated by commas")
+    parser.add_argument(
+        "--run",
+        type=Path,
+        metavar="FOLDER",
+        help="lmms-eval's output folder of a finished run with --log_samples, or the results file in it: its thinking, "
+        "documents, tasks, models and arguments are used",
+    )
     parser.add_argument("--limit", type=int, metavar="N", help="use the first N documents of each task (default: all)")
     parser.add_argument("--output_path", required=True, type=Path, metavar="FOLDER", help="the folder of the results")
     parser.add_argument("--figures", action="store_true", help="Figures 3, 4 and 5 and Table 16 (the default)")
@@ -45,6 +57,7 @@ def main(given: argparse.Namespace) -> int:
 def _run(given: argparse.Namespace) -> Iterator[str]:
     """Return the texts to print. Raises a `MaiError`."""
     from lmms_eval_mai.attention.drawing import check_installed
+    from lmms_eval_mai.cli import finished_run
     from lmms_eval_mai.cli.command_line import values_of
     from lmms_eval_mai.run.config import parse
     from lmms_eval_mai.run.decoding import check_conflict
@@ -52,21 +65,49 @@ def _run(given: argparse.Namespace) -> Iterator[str]:
     check_installed()
     if given.limit is not None and given.limit < 1:
         raise ArgumentError(f"--limit {given.limit} is invalid: expected at least 1.")
-    config = parse(model_arguments(given.pair, values_of("--model_args", given.model_args), given.output_path))
-    gen_kwargs = values_of("--gen_kwargs", given.gen_kwargs)
+    finished = finished_run.read(given.run) if given.run is not None else None
+    arguments = values_of("--model_args", given.model_args)
+    gen_kwargs: Mapping[str, Any] = values_of("--gen_kwargs", given.gen_kwargs)
+    if finished is None:
+        config = parse(model_arguments(given.pair, arguments, given.output_path))
+    else:
+        config = parse(model_arguments(None, finished.model_arguments(given.pair, arguments), given.output_path))
+        finished.check(config)
+        if gen_kwargs:
+            raise ArgumentError("--gen_kwargs has no effect with --run: those of the run are used. Leave it out.")
+        gen_kwargs = finished.gen_kwargs
     check_conflict(gen_kwargs, config)
     layers = _layers(given.layers)
     if given.layers is not None and not given.table9:
         raise ArgumentError(f"--layers {given.layers} has no effect without --table9: give --table9 too.")
     from lmms_eval_mai.attention.analysis import Parts, run  # torch takes seconds
-    from lmms_eval_mai.cli.task_documents import TaskDocuments
 
-    names = list(dict.fromkeys(name for name in given.tasks.split(",") if name))
-    tasks = [TaskDocuments(name, given.limit, gen_kwargs, given.include_path) for name in names]
+    tasks, logged = _tasks(given, gen_kwargs, finished)
     for task in tasks:
         task.check(config)
     figures = given.figures or not (given.table9 or given.corollary)
-    yield from run(config, Parts(figures, given.table9, given.corollary, layers, given.seed), tasks, given.output_path)
+    parts = Parts(figures, given.table9, given.corollary, layers, given.seed)
+    yield from run(config, parts, tasks, given.output_path, logged)
+
+
+def _tasks(
+    given: argparse.Namespace, gen_kwargs: Mapping[str, Any], finished: "FinishedRun | None"
+) -> "tuple[list[TaskDocuments], LoggedThinking | None]":
+    """Load the tasks. Returns them with the thinking of the finished run. Raises `ArgumentError`."""
+    from lmms_eval_mai.cli.task_documents import TaskDocuments
+
+    if finished is None:
+        names = list(dict.fromkeys(name for name in (given.tasks or "").split(",") if name))
+        if not names:
+            raise ArgumentError("Give --tasks TASKS, or --run FOLDER.")
+        return [TaskDocuments(name, given.limit, gen_kwargs, given.include_path) for name in names], None
+    logged = {name: finished.thinking(name, given.limit) for name in finished.choose(given.tasks)}
+    tasks = []
+    for name, (_, targets) in logged.items():
+        include_path = given.include_path or finished.include_path
+        tasks.append(TaskDocuments(name, max(targets) + 1, gen_kwargs, include_path))
+        tasks[-1].keep(targets)
+    return tasks, finished.logged({name: texts for name, (texts, _) in logged.items()})
 
 
 def model_arguments(pair: str | None, given: dict[str, Any], output: Path) -> dict[str, Any]:

@@ -44,6 +44,19 @@ class TaskDocuments:
         """Return the numbers of the documents."""
         return list(self._requests)
 
+    def keep(self, targets: Mapping[int, str]) -> None:
+        """Keep the documents of an earlier run. `targets`: number of the document -> the right answer that the run
+        logged. Raises `ArgumentError` if this data set has other answers."""
+        docs = self._task.eval_docs_no_media
+        for number, target in targets.items():
+            found = self._task.doc_to_target(docs[number]) if number in self._requests else None
+            if str(found) != target:  # lmms-eval writes all of them as texts
+                raise ArgumentError(
+                    f"Document {number} of {self.name} is not the one of the run: its right answer is {found} and was "
+                    f"{target}. Use the data set of the run."
+                )
+        self._requests = {number: self._requests[number] for number in targets}
+
     def check(self, config: Config) -> None:
         """Refuse what the run cannot do. Raises `ArgumentError`."""
         from lmms_eval_mai.harness.requests import check_stages

@@ -5,6 +5,8 @@ does not know lmms-eval: it takes a function that opens sample number i and a fu
 """
 
 import asyncio
+import contextlib
+import gc
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -77,3 +79,20 @@ class _SampleQueue(Generic[S, R]):
             return await self.run(await loop.run_in_executor(self.pool, self.open_sample, index))
         except SampleError as error:
             return error
+
+
+@contextlib.contextmanager
+def gc_frozen() -> Iterator[None]:
+    """Exclude all objects that exist now from garbage collection.
+
+    Otherwise the collector would scan about a million objects of the libraries, a third of the orchestration's time at
+    20,000 samples (benchmarks/overhead.py).
+    """
+    freeze = gc.get_freeze_count() == 0  # keep objects frozen that other code has frozen
+    if freeze:
+        gc.freeze()
+    try:
+        yield
+    finally:
+        if freeze:
+            gc.unfreeze()

@@ -6,16 +6,15 @@ until `stop`.
 """
 
 import asyncio
-import contextlib
-import gc
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 from loguru import logger
 
+from lmms_eval_mai.engines.base import SIDES, Side
 from lmms_eval_mai.errors import EngineCrashed, MaiError, SampleError, TooManyErrors
 from lmms_eval_mai.paper.cascade import MODES, Mode
 from lmms_eval_mai.paper.sample import Sample, Trace
@@ -28,7 +27,7 @@ from lmms_eval_mai.run.journal.files import SampleKey, check_writable, default_f
 from lmms_eval_mai.run.journal.journal import Journal
 from lmms_eval_mai.run.metering import RunTotals
 from lmms_eval_mai.run.progress import Outcome, Progress, progress_bar
-from lmms_eval_mai.run.scheduler import run_samples
+from lmms_eval_mai.run.scheduler import gc_frozen, run_samples
 
 MAX_OPEN_SAMPLES = 256
 """Number of open samples if no engine has a plan of its memory."""
@@ -37,9 +36,9 @@ MAX_OPEN_SAMPLES = 256
 class Session:
     """The engines, the event loop and the journal of one model object."""
 
-    def __init__(self, config: Config, run: Mode | None = None) -> None:
-        """`run`: runs one sample; None: the function of the mode. Raises `ArgumentError`, `EngineUnavailable`,
-        `EngineStartError` or `JournalError`."""
+    def __init__(self, config: Config, run: Mode | None = None, sides: Collection[Side] = SIDES) -> None:
+        """`run`: runs one sample; None: the function of the mode. `sides`: the engines that it calls; the others are
+        not started. Raises `ArgumentError`, `EngineUnavailable`, `EngineStartError` or `JournalError`."""
         self.config, self._run = config, run or MODES[config.mode]
         self._journal_folder = None
         if config.journal != "off":
@@ -53,6 +52,7 @@ class Session:
         if sparse is not None and run is None:  # another function may use other layers
             depth = self._engines[sparse.source].layers()
             logger.info(f"mai_cascade: layer {sparse.layer} of {depth} of the {sparse.source} model selects tokens.")
+        self._called = [side for side in self._engines if side in sides]
         self._running: set[str] = set()
         self._slots: asyncio.Semaphore | None = None
         """Limits the open samples of `submit`."""
@@ -115,9 +115,10 @@ class Session:
     ) -> set[SampleKey]:
         self._drop_stop_at_end = self._drop_stop_at_end or at_end_of_main_thread(self.stop)
         # The model that an endpoint serves is part of the fingerprint, and only the running endpoint knows it.
-        self._run_on_loop(self._start([engine.side for engine in self.config.engines() if engine.engine == "openai"]))
+        endpoints = [engine.side for engine in self.config.engines() if engine.engine == "openai"]
+        self._run_on_loop(self._start([side for side in endpoints if side in self._called]))
         done = self._open_journal(keys, decoding, rank, world_size)
-        self._run_on_loop(self._start(list(self._engines)))
+        self._run_on_loop(self._start(self._called))
         self._slots = self._slots or asyncio.Semaphore(self._max_open_samples())
         return done
 
@@ -285,20 +286,3 @@ async def _convert_unexpected_error(sample: Sample, running: Awaitable[Trace]) -
             "lmms-eval-mai or in lmms-eval's parser. Please run the command again with --verbosity DEBUG and report "
             "the traceback that the log then shows."
         ) from error
-
-
-@contextlib.contextmanager
-def gc_frozen() -> Iterator[None]:
-    """Exclude all objects that exist now from garbage collection.
-
-    Otherwise the collector would scan about a million objects of the libraries, a third of the orchestration's time at
-    20,000 samples (benchmarks/overhead.py).
-    """
-    freeze = gc.get_freeze_count() == 0  # keep objects frozen that other code has frozen
-    if freeze:
-        gc.freeze()
-    try:
-        yield
-    finally:
-        if freeze:
-            gc.unfreeze()

@@ -7,9 +7,12 @@ import pytest
 from support.attention import LAYER, attentive_pair
 from support.samples import Recorder, sample
 
-from lmms_eval_mai.attention.calls import AnalysisCalls
+from lmms_eval_mai.attention.analysis import Parts
+from lmms_eval_mai.attention.calls import AnalysisCalls, LoggedThinking
 from lmms_eval_mai.attention.table9 import FULL, SIMPLE, Answer, Method
+from lmms_eval_mai.engines.base import Side
 from lmms_eval_mai.paper.sample import Sample, Trace
+from lmms_eval_mai.run.config import parse
 
 THINKING = "I see one red dog on the left. [[Yes]]"
 REFERENCE = "I see one red dog on the left."
@@ -115,3 +118,46 @@ def test_thinking_of_both_models_is_kept_without_the_answer() -> None:
     assert calls.thinkings == {("pope_x", 0): {"small": REFERENCE, "large": "It is a dog."}}
     assert (stages(small), stages(large), calls.answers) == (["think"], ["think"], {})
     assert len(trace.calls) == 2
+
+
+def logged(writer: Side) -> LoggedThinking:
+    return LoggedThinking(writer, {("pope_x", 0): "It is logged. [[No]]"}, "run")
+
+
+def test_logged_thinking_of_the_small_model_is_transferred_without_a_call() -> None:
+    calls = AnalysisCalls(LAYERS, own_thinking=True, logged=logged("small"))
+    trace, small, large = run(calls)
+    assert small.prompts == [] and transferred(large)[0] == "It is logged."
+    assert calls.thinkings["pope_x", 0] == {"small": "It is logged.", "large": "It is a dog."}
+    assert {call.key.side for call in trace.calls} == {"large"}
+
+
+def test_logged_thinking_of_the_large_model_is_read_without_a_call() -> None:
+    calls = AnalysisCalls(own_thinking=True, logged=logged("large"))
+    _, small, large = run(calls)
+    assert (stages(small), stages(large)) == (["think"], [])
+    assert calls.thinkings["pope_x", 0] == {"small": REFERENCE, "large": "It is logged."}
+
+
+def test_small_model_thinks_again_if_its_own_attention_is_needed() -> None:
+    calls = AnalysisCalls(LAYERS, logged=logged("small"))
+    _, small, large = run(calls, source="small")
+    assert stages(small) == ["think"] and transferred(large)[0] == REFERENCE
+
+
+@pytest.mark.parametrize(
+    ("writer", "table9", "sparse_from", "sides"),
+    [
+        (None, False, "large", {"small", "large"}),
+        ("small", False, "large", {"large"}),
+        ("small", True, "large", {"large"}),
+        ("small", True, "small", {"small", "large"}),
+        ("large", False, "large", {"small"}),
+        ("large", True, "large", {"small", "large"}),
+    ],
+)
+def test_only_models_with_calls_are_needed(
+    writer: Side | None, table9: bool, sparse_from: str, sides: set[Side]
+) -> None:
+    config = parse({"pair": "demo", "mode": "transfer", "transfer": "sparse", "sparse_from": sparse_from})
+    assert Parts(figures=True, table9=table9).sides(config, logged(writer) if writer else None) == sides

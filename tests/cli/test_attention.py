@@ -67,6 +67,7 @@ def test_run_is_a_sparse_transfer_with_a_journal_in_the_folder_of_the_results() 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ([], "Give --tasks TASKS, or --run FOLDER."),
         (["--tasks", "shapes_r", "--limit", "0"], "--limit 0 is invalid"),
         (["--tasks", "shapes_x"], "shapes_x is unknown to lmms-eval. Did you mean shapes_"),
         (["--tasks", "shapes_r_s2", "--limit", "1"], "mode=transfer cannot run shapes_r_s2"),

@@ -11,6 +11,8 @@ import yaml
 from support.pope_scripts import pope_scripts
 from support.processes import Command
 
+from lmms_eval_mai.cli import finished_run
+from lmms_eval_mai.cli.finished_run import FinishedRun
 from lmms_eval_mai.harness.model import MaiCascade
 
 Record = dict[str, Any]
@@ -170,3 +172,22 @@ def test_figures_of_a_resumed_run_contain_what_earlier_attempts_spent(
     check(figures, samples)
     assert 0 < figures["earlier_s"] < figures["wall_s"]
     assert all(task["wall_s"] > 0 for task in figures["tasks"].values())
+    check_thinking(finished_run.read(tmp_path / "out"), samples, given)
+
+
+def check_thinking(run: FinishedRun, samples: dict[str, list[Record]], given: dict[str, str]) -> None:
+    """Assert that `lmms-eval-mai attention --run` finds the thinking of each document."""
+    expected = {name: value for name, value in given.items() if name != "journal"}
+    assert run.model_arguments(None, {}) == expected | {"max_errors": 10}
+    assert sorted(run.choose(None)) == sorted(samples) and run.gen_kwargs == {}
+    for task, lines in samples.items():
+        texts = {
+            line["doc_id"]: call["text"]
+            for line in lines
+            for call in line["token_counts"][0]["calls"]
+            if (call["side"], call["stage"]) == ("small", "think")
+        }
+        assert texts and run.thinking(task, None)[0] == texts
+        assert list(run.thinking(task, 2)[1].items()) == [
+            (line["doc_id"], line["target"]) for line in lines if line["doc_id"] in sorted(texts)[:2]
+        ]
