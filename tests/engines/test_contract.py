@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from PIL import Image as PilImage
+from support.attention_calls import assert_same_attention, scored, thought
 from support.engines import GREEDY, Running, answer, make_image, prompt, question
 from support.servers import Server
 
@@ -46,7 +47,7 @@ def transformers(tiny_pair: tuple[Path, Path], loop: LoopThread) -> Iterator[Run
 
 def _running(arguments: dict[str, Any], loop: LoopThread) -> Iterator[Running]:
     config = parse({"mode": "small", **arguments})
-    engine = build(config.small)
+    engine = build(replace(config.small, attention=config.small.engine == "transformers"))
     engine.validate()
     loop.run(engine.start())
     yield Running(engine, loop)
@@ -169,6 +170,18 @@ def test_prompt_tokens_equal_the_count_of_the_models_own_processor(real: Running
     (call,) = real.generate(prompt(0, image, *texts))
     assert call.prompt_tokens == len(processor(text=[chat], images=[image.pixels])["input_ids"][0])
     assert call.output_tokens == GREEDY.max_tokens
+
+
+def test_vllm_and_transformers_give_the_same_attention_and_select_the_same_tokens(
+    vllm: Running, transformers: Running
+) -> None:
+    for kind, sampling in ((scored, Sampling(max_tokens=1)), (thought, Sampling(max_tokens=20))):
+        prompts = [kind(number) for number in range(3)]
+        found, again, others = (running.generate(*prompts, sampling=sampling) for running in (vllm, vllm, transformers))
+        for call, second, other in zip(found, again, others, strict=True):
+            assert_same_attention(call, other)
+            assert second.cached_tokens >= 64
+            assert_same_attention(second, other)
 
 
 def test_an_answer_that_ends_by_itself_is_the_same_on_all_engines_and_its_output_tokens_include_the_end_token(

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.attention_calls import LAYERS, THINKING, assert_same_attention, attention_of, kept, preemptions
 from support.engine_cores import fork_cores
 from support.engines import Running, make_image, prompt
 
 from lmms_eval_mai.engines.base import AttentionRequest, Call, Prompt, Sampling
 from lmms_eval_mai.engines.build import build
-from lmms_eval_mai.paper.sparse import Sparse, select
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.event_loop import LoopThread
 
@@ -34,6 +34,16 @@ PROMPTS = (
 )
 
 
+SCORED = [
+    replace(
+        prompt(one.key.doc_id, *one.messages[0].content, f"\nReference: {THINKING[0]}"),
+        attention=AttentionRequest(LAYERS, THINKING[0]),
+    )
+    for one in PROMPTS
+]
+OUTPUT = AttentionRequest(LAYERS)
+
+
 @pytest.fixture(scope="module")
 def original(tiny_internvl: Path, tmp_path_factory: pytest.TempPathFactory, loop: LoopThread) -> Iterator[Running]:
     """vLLM on the same weights in the original format, that of the checkpoints without `-HF` in their name."""
@@ -45,7 +55,11 @@ def original(tiny_internvl: Path, tmp_path_factory: pytest.TempPathFactory, loop
 
 @pytest.fixture(scope="module")
 def internvl_vllm(tiny_internvl: Path, loop: LoopThread) -> Iterator[Running]:
-    yield from _running({"small": str(tiny_internvl), "engine": "vllm"}, loop)
+    """Divides prompts into steps of 64 tokens. Its KV cache has 13 blocks of 32 tokens, and an empty one. All prompts
+    at once do not fit it, so requests wait, and they are preempted."""
+    limits = {"max_num_batched_tokens": 64, "max_num_seqs": 8, "max_model_len": 384}
+    cache = {"kv_cache_memory_bytes": 14 * 32 * 768}
+    yield from _running({"small": str(tiny_internvl), "engine": "vllm", **limits, **cache}, loop)
 
 
 @pytest.fixture(scope="module")
@@ -109,20 +123,27 @@ def test_vllm_and_transformers_give_the_same_answers(internvl_vllm: Running, alo
 def test_vllm_and_transformers_give_the_same_attention_and_select_the_same_tokens(
     internvl_vllm: Running, internvl_transformers: Running
 ) -> None:
-    layers = (1, 2, 3)
-    assert internvl_vllm.engine.layers() == internvl_transformers.engine.layers() == len(layers)
-    thinking = "The image shows 2 bars, and the first one is larger. So the answer is [[Yes]]."
-    own = [prompt(one.key.doc_id, *one.messages[0].content, f"\nReference: {thinking}") for one in PROMPTS]
-    own = [replace(one, attention=AttentionRequest(layers, thinking)) for one in own]
-    calls = [
-        running.generate(*own, sampling=Sampling(max_tokens=1)) for running in (internvl_vllm, internvl_transformers)
+    engines = (internvl_vllm, internvl_transformers)
+    assert [running.engine.layers() for running in engines] == [len(LAYERS)] * 2
+    for call, other in zip(*(one.generate(*SCORED, sampling=Sampling(max_tokens=1)) for one in engines), strict=True):
+        assert_same_attention(call, other)
+        assert "".join(attention_of(call).tokens) == THINKING[0]
+
+
+def test_attention_is_the_same_if_vllm_preempts_requests(internvl_vllm: Running) -> None:
+    prompts = [
+        replace(SCORED[number], attention=asked)
+        for number, asked in ((0, SCORED[0].attention), (4, OUTPUT), (5, OUTPUT))
     ]
-    for one, other in zip(*calls, strict=True):
-        assert one.attention.tokens == other.attention.tokens and "".join(one.attention.tokens) == thinking
-        for row, expected in zip(one.attention.weights, other.attention.weights, strict=True):
-            assert row == pytest.approx(expected, abs=1e-5) and max(row) > 1e-3
-            kept = [select(one.attention.tokens, weights, Sparse()) for weights in (row, expected)]
-            assert kept[0].text == kept[1].text != thinking
+    sampling = Sampling(max_tokens=40, ignore_eos=True)
+    alone = [internvl_vllm.generate(one, sampling=sampling)[0] for one in prompts]
+    before = preemptions()
+    together = internvl_vllm.generate(*prompts, sampling=sampling)
+    assert preemptions() > before
+    for call, other in zip(together, alone, strict=True):
+        assert call.text == other.text
+        assert_same_attention(call, other)
+    assert kept(internvl_vllm) == 0
 
 
 @pytest.mark.parametrize("name", ["internvl_vllm", "internvl_transformers"])
