@@ -1,11 +1,12 @@
 """The command `lmms-eval-mai`, also `python -m lmms_eval_mai`: lists pairs and task files, checks a set-up, answers one
-question, and analyses attention.
+question, analyses attention, and reports on finished runs.
 
 The parser and the short commands are here. `doctor.py` calls the checks of `doctor`: `command_line.py` checks the
 arguments, `tasks.py` the model, the tasks and their data sets, `hub.py` the Hugging Face hub, and `machine.py` the
 devices. `findings.py` prints the report. `gpu_report.py` shows the plan of the GPU memory, for this and for other
 machines. `ask.py` is the command `ask`, and `document.py` opens and scores its document. `attention.py` is the command
 `attention`, `task_documents.py` opens and scores its documents, and `finished_run.py` reads the record of a run.
+`report.py` is the command `report`.
 
 This package may import all others, and no other package imports it. It does not run evaluations; `lmms-eval` does.
 
@@ -19,7 +20,7 @@ import textwrap
 from collections.abc import Sequence
 
 import lmms_eval_mai
-from lmms_eval_mai.cli import ask, attention
+from lmms_eval_mai.cli import ask, attention, report
 from lmms_eval_mai.plugin import task_dir
 from lmms_eval_mai.run import presets
 
@@ -42,6 +43,8 @@ def main(given: Sequence[str] | None = None) -> None:
         sys.exit(ask.main(arguments))
     elif arguments.command == "attention":
         sys.exit(attention.main(arguments))
+    elif arguments.command == "report":
+        sys.exit(report.main(arguments))
     elif arguments.command == "task-dir":
         print(task_dir())
     else:
@@ -100,6 +103,17 @@ def _parser() -> argparse.ArgumentParser:
             "(Figures 3 to 5 and Table 16 of the paper), compare sparse transfer by layer with full transfer and with "
             "two controls (Table 9), and check Corollary 1. Figures are written as SVG and PNG, numbers as CSV. The "
             "same command after an interruption continues. The exit code is 1 after an error.",
+        )
+    )
+    report.add_arguments(
+        commands.add_parser(
+            "report",
+            allow_abbrev=False,
+            help="make the paper's tables from finished runs",
+            description="Read the output folders of lmms-eval, and print the tables of the paper that their runs "
+            "allow, tables that the paper lacks, and a sentence for each thing that is missing. Runs need "
+            "--output_path and --log_samples. Nothing else is read, so the runs may be from another machine. The exit "
+            "code is 1 if there is no run.",
         )
     )
     return parser

@@ -1,0 +1,50 @@
+"""`lmms-eval-mai report`: the paper's tables, and more, from the output folders of lmms-eval."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from lmms_eval_mai.errors import ArgumentError, MaiError
+
+FORMATS = ("markdown", "csv", "latex", "json")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="an --output_path of lmms-eval")
+    parser.add_argument("--format", choices=FORMATS, default="markdown", help="default: markdown")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write to this file instead of the terminal")
+
+
+def main(given: argparse.Namespace) -> int:
+    """Run the command. Returns the exit code."""
+    try:
+        _report(given)
+    except MaiError as error:
+        print(f"lmms-eval-mai: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("lmms-eval-mai: stopped by Ctrl-C.", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _report(given: argparse.Namespace) -> None:
+    """Print or write the report. Raises a `MaiError`."""
+    from lmms_eval_mai.reports.build import report
+    from lmms_eval_mai.reports.formats import FORMATS as WRITERS
+
+    found = report(given.folders)
+    text = WRITERS[given.format](found)
+    if given.output is None:
+        print(text, end="")
+    else:
+        try:
+            given.output.parent.mkdir(parents=True, exist_ok=True)
+            given.output.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise ArgumentError(f"--output {given.output} cannot be written ({error.strerror}).") from None
+        print(f"Wrote {len(found.tables)} tables to {given.output}.")
+    if given.format != "markdown" or given.output is not None:  # the Markdown on the terminal ends with them
+        for gap in found.gaps:
+            print(f"lmms-eval-mai: {gap}", file=sys.stderr)

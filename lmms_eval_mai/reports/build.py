@@ -1,0 +1,117 @@
+"""Builds a report: reads the folders, makes every table that the runs allow, and tells what is missing."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from lmms_eval_mai.reports import figures, reading
+from lmms_eval_mai.reports.evidence import Evidence
+from lmms_eval_mai.reports.more_tables import exits, methods, readable, rules
+from lmms_eval_mai.reports.paper_numbers import benchmark_name, documents
+from lmms_eval_mai.reports.paper_tables import alone, decoding, pairs
+from lmms_eval_mai.reports.records import Run
+from lmms_eval_mai.reports.report import Estimate, Report, RunSummary, Table
+
+TABLES: tuple[tuple[Callable[[Evidence], Iterator[Table]], str], ...] = (
+    (alone.token_tables, "Tables 5 and 13 need runs of mai_cascade with --log_samples."),
+    (alone.score_tables, "Tables 6, 7 and 14 need runs with mode=small or mode=large."),
+    (pairs.transfer_table, "Table 8 needs a run with mode=transfer."),
+    (pairs.cascade_table, "Table 10 needs a run with mode=cascade."),
+    (decoding.decoding_table, ""),
+    (
+        pairs.two_stage_table,
+        "Table 15 needs two cascades of the same pair: one of a task with _r or _s, one with _r_s2.",
+    ),
+    (methods.method_table, ""),
+    (
+        methods.comparison_table,
+        "MAI cannot be compared: there is no cascade with another method on the same documents.",
+    ),
+    (exits.accuracy_by_exit, "Accuracy by exit needs a cascade with --log_samples."),
+    (exits.agreement, "The precision of agreement needs a cascade with --log_samples."),
+    (exits.harm_and_rescue, "Harm and rescue need a cascade with --log_samples."),
+    (methods.router_table, "The random router needs Full RT (mode=transfer), or the large model with R, beside MAI."),
+    (rules.rules_table, ""),
+    (methods.kinds_table, "The kinds of questions need a cascade with --log_samples."),
+    (readable.unreadable_table, "The share of unreadable answers needs runs of mai_cascade with --log_samples."),
+)
+"""Each table, and the sentence if the runs do not allow it. Empty: the table is only for some benchmarks."""
+
+
+def report(folders: Sequence[Path]) -> Report:
+    """Return the report of all runs in the folders. Raises `ArgumentError` if there is no run."""
+    found = reading.read(folders)
+    return of_runs(found.runs, found.gaps)
+
+
+def of_runs(runs: Sequence[Run], gaps: Sequence[str] = ()) -> Report:
+    """Return the report of these runs. `gaps`: what was wrong with their files."""
+    evidence = Evidence(runs)
+    tables: list[Table] = []
+    missing = []
+    for make, needs in TABLES:
+        made = list(make(evidence))
+        tables += made
+        if not made and needs:
+            missing.append(needs)
+    drawn = tuple(figures.figures(evidence))
+    claimed = tuple(_claims(evidence))
+    sentences = dict.fromkeys([*gaps, *evidence.gaps, *_other_numbers(evidence), *missing])
+    return Report(claimed, tuple(tables), drawn, _summaries(evidence), tuple(sentences))
+
+
+def _summaries(evidence: Evidence) -> tuple[RunSummary, ...]:
+    used = [run for run in evidence.runs.values() if not run.derived]
+    return tuple(
+        RunSummary(
+            file=str(run.file),
+            task=run.task,
+            benchmark=run.benchmark,
+            method=evidence.name(run.method),
+            model=" + ".join(filter(None, (run.method.model, run.method.small))),
+            documents=len(run.documents) or run.number,
+            wall_s=run.wall_s,
+            used=run not in evidence.unused,
+        )
+        for run in [*used, *evidence.unused]
+    )
+
+
+def _other_numbers(evidence: Evidence) -> Iterator[str]:
+    """Yield a sentence for each benchmark of the paper whose runs have other numbers of documents."""
+    for benchmark in evidence.benchmarks():
+        expected = documents(benchmark)
+        numbers = {len(run.documents) or run.number for (of, _), run in evidence.runs.items() if of == benchmark}
+        if expected is not None and numbers != {expected}:
+            shown = ", ".join(map(str, sorted(numbers)))
+            yield (
+                f"{benchmark_name(benchmark)}: the paper has {expected} documents and these runs {shown}, so the "
+                "differences from the paper are between different documents."
+            )
+
+
+def _claims(evidence: Evidence) -> Iterator[str]:
+    """Yield one sentence for each cascade."""
+    for run in evidence.of("cascade"):
+        score, spent = evidence.score(run), methods.cost(run)
+        if score is None or spent is None:
+            continue
+        text = (
+            f"{benchmark_name(run.benchmark)}: {evidence.name(run.method)} scores {_shown(score)} with "
+            f"{spent.tokens:.1f} output tokens per question (n = {score.n})"
+        )
+        others = (exits.large_short(evidence, run), evidence.get(run.benchmark, run.method.full_rt()))
+        for other in others:
+            comparison = evidence.compare(run, other)
+            if other is not None and comparison is not None:
+                other_cost = methods.cost(other)
+                tokens = f" ({other_cost.tokens:.1f} tokens)" if other_cost else ""
+                text += f"; the difference from {evidence.name(other.method)}{tokens} is "
+                text += f"{_shown(comparison.difference, signed=True)} points"
+        yield f"{text}."
+
+
+def _shown(estimate: Estimate, signed: bool = False) -> str:
+    sign = "+" if signed else ""
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:{sign}.1f}"
+    return f"{estimate.value:{sign}.1f} (95% interval {estimate.low:{sign}.1f} to {estimate.high:{sign}.1f})"

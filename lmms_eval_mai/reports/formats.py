@@ -1,0 +1,181 @@
+"""Writes a report as Markdown, CSV, LaTeX or JSON."""
+
+import csv
+import dataclasses
+import io
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from pytablewriter import MarkdownTableWriter
+from pytablewriter.style import Style
+
+from lmms_eval_mai.reports.report import Cell, Column, Estimate, Report, Table
+
+CSV_COLUMNS = ("table", "row", "column", "value", "low", "high", "standard_error", "n", "paper", "difference",
+               "difference_in_errors", "source")  # fmt: skip
+LATEX = str.maketrans({char: f"\\{char}" for char in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}",
+                                                                   "^": r"\textasciicircum{}"})  # fmt: skip
+
+
+def markdown(report: Report) -> str:
+    """Return the report for people: claims, tables, differences from the paper, and gaps."""
+    parts = ["\n".join(f"* {claim}" for claim in report.claims)] if report.claims else []
+    for table in report.tables:
+        parts.append(f"## {table.title}\n\n{_markdown_table(table)}")
+        if (compared := _against_paper(table)) is not None:
+            parts.append(f"### {compared.title}\n\n{_markdown_table(compared)}")
+    parts.append("## Runs\n\n" + _markdown_table(_runs_table(report)))
+    if report.gaps:
+        parts.append("## What is missing, and doubts about the input\n\n" + _bullets(report.gaps))
+    return "\n\n".join(parts) + "\n"
+
+
+def latex(report: Report) -> str:
+    """Return the tables for a paper (booktabs), with their intervals."""
+    tables = [shown for table in report.tables for shown in (table, _against_paper(table)) if shown is not None]
+    return "\n".join(_latex_table(table) for table in tables)
+
+
+def tidy_csv(report: Report) -> str:
+    """Return one line for each cell of each table, with its interval and the paper's number."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    for table in report.tables:
+        for row in table.rows:
+            for column, cell in zip(table.columns, row, strict=True):
+                if column.kind != "text" and cell is not None:
+                    writer.writerow([table.key, table.label(row), column.title, *_csv_cell(cell)])
+    return text.getvalue()
+
+
+def as_json(report: Report) -> str:
+    """Return the whole report, with the data of the figures."""
+    return json.dumps(plain(report), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+
+
+def plain(value: Any) -> Any:
+    """Return a report, or a part of it, as lists and dictionaries. An `Estimate` has its differences too."""
+    if isinstance(value, Estimate):
+        return dataclasses.asdict(value) | {
+            "difference": value.difference,
+            "difference_in_errors": value.difference_in_errors,
+        }
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, tuple | list):
+        return [plain(one) for one in value]
+    return {name: plain(one) for name, one in value.items()} if isinstance(value, dict) else value
+
+
+FORMATS: dict[str, Callable[[Report], str]] = {
+    "markdown": markdown,
+    "csv": tidy_csv,
+    "latex": latex,
+    "json": as_json,
+}
+"""Value of `--format` -> its function."""
+
+
+def _against_paper(table: Table) -> Table | None:
+    """Return the differences of a table from the paper's. None if the paper has none of its numbers."""
+    rows = [
+        (row, column, one.n, one.value, one.paper, one.difference, one.standard_error, one.difference_in_errors)
+        for row, column, one in table.compared()
+    ]
+    if not rows:
+        return None
+    columns = (
+        Column("row", "text"),
+        Column("column", "text"),
+        Column("n", "count"),
+        Column("here", digits=2),
+        Column("paper", digits=2),
+        Column("difference", digits=2),
+        Column("standard error", digits=2),
+        Column("in standard errors", digits=1),
+    )
+    notes = (
+        "Difference: here minus the paper's number. The standard error is that of the number here; the paper's number "
+        "comes from the same documents and has no interval, so the last column is a scale and not a test.",
+    )
+    return Table(f"{table.key}-paper", f"{table.title}: difference from the paper", columns, tuple(rows), notes)
+
+
+def _runs_table(report: Report) -> Table:
+    columns = (
+        Column("benchmark", "text"),
+        Column("method", "text"),
+        Column("documents", "count"),
+        Column("wall s"),
+        Column("used", "text"),
+        Column("file", "text"),
+    )
+    rows = tuple(
+        (run.benchmark, run.method, run.documents, run.wall_s, "yes" if run.used else "no", run.file)
+        for run in report.runs
+    )
+    return Table("runs", "Runs", columns, rows)
+
+
+def _markdown_table(table: Table) -> str:
+    writer = MarkdownTableWriter()
+    writer.headers = [column.title for column in table.columns]
+    writer.value_matrix = [[text.replace("|", "\\|") for text in _texts(table, row)] for row in table.rows]
+    writer.type_hints = ["str"] * len(table.columns)
+    writer.column_styles = [Style(align="left" if column.kind == "text" else "right") for column in table.columns]
+    notes = f"\n{_bullets(table.notes)}" if table.notes else ""
+    return str(writer.dumps()).rstrip("\n") + "\n" + notes
+
+
+def _latex_table(table: Table) -> str:
+    alignment = "".join("l" if column.kind == "text" else "r" for column in table.columns)
+    lines = [
+        rf"\begin{{table}}% {table.key}",
+        rf"\caption{{{_escaped(table.title)}}}",
+        rf"\begin{{tabular}}{{{alignment}}}",
+        r"\toprule",
+        " & ".join(_escaped(column.title) for column in table.columns) + r" \\",
+        r"\midrule",
+        *(" & ".join(map(_escaped, _texts(table, row))) + r" \\" for row in table.rows),
+        r"\bottomrule",
+        r"\end{tabular}",
+        *(rf"\par {_escaped(note)}" for note in table.notes),
+        r"\end{table}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _texts(table: Table, row: Sequence[Cell]) -> Iterator[str]:
+    return (text(cell, column) for column, cell in zip(table.columns, row, strict=True))
+
+
+def text(cell: Cell, column: Column) -> str:
+    """Return a cell as people read it: an estimate with its interval in brackets, an empty text for None."""
+    if cell is None or isinstance(cell, str):
+        return cell or ""
+    if isinstance(cell, Estimate):
+        value = f"{cell.value:.{column.digits}f}"
+        if cell.low is None or cell.high is None:
+            return value
+        return f"{value} ({cell.low:.{column.digits}f} to {cell.high:.{column.digits}f})"
+    if column.kind == "p":
+        return "< 0.001" if cell < 0.001 else f"{cell:.3f}"
+    return str(cell) if column.kind == "count" else f"{cell:.{column.digits}f}"
+
+
+def _csv_cell(cell: Cell) -> list[Any]:
+    if isinstance(cell, Estimate):
+        values = (cell.value, cell.low, cell.high, cell.standard_error, cell.n, cell.paper, cell.difference)
+        return [*values, cell.difference_in_errors, cell.source]
+    return [cell]
+
+
+def _bullets(sentences: Sequence[str]) -> str:
+    return "\n".join(f"* {sentence}" for sentence in sentences)
+
+
+def _escaped(given: str) -> str:
+    return given.translate(LATEX)

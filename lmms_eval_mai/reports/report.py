@@ -1,0 +1,117 @@
+"""A report as plain data. The text formats and the page show the same `Report`."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A number from n documents, with its 95% interval, and the paper's number if the paper has it."""
+
+    value: float
+    n: int
+    low: float | None = None
+    """Lower end of the 95% interval. None: it cannot be computed, because the run has no samples file."""
+    high: float | None = None
+    standard_error: float | None = None
+    paper: float | None = None
+    source: str | None = None
+    """The place of the paper's number."""
+
+    @property
+    def difference(self) -> float | None:
+        """The value minus the paper's."""
+        return None if self.paper is None else self.value - self.paper
+
+    @property
+    def difference_in_errors(self) -> float | None:
+        """The difference in standard errors of the value. None if the error is 0 or not known."""
+        return self.difference / self.standard_error if self.difference is not None and self.standard_error else None
+
+
+Cell = Estimate | float | int | str | None
+Kind = Literal["text", "count", "number", "p"]
+"""text: a name. count: a whole number. number: an `Estimate` or a float. p: a p-value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table."""
+
+    title: str
+    kind: Kind = "number"
+    digits: int = 1
+    """Decimal places of the printed numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table. The first columns, of the kind `text`, name the row."""
+
+    key: str
+    """Short name, unique in a report, for example `table-10`."""
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    notes: tuple[str, ...] = ()
+    """Sentences below the table."""
+
+    def label(self, row: tuple[Cell, ...]) -> str:
+        """Return the name of a row."""
+        named = zip(self.columns, row, strict=True)
+        return ", ".join(str(cell) for column, cell in named if column.kind == "text" and cell is not None)
+
+    def compared(self) -> Iterator[tuple[str, str, Estimate]]:
+        """Return each number that the paper has too, with the names of its row and its column."""
+        for row in self.rows:
+            for column, cell in zip(self.columns, row, strict=True):
+                if isinstance(cell, Estimate) and cell.paper is not None:
+                    yield self.label(row), column.title, cell
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """The data of one figure."""
+
+    key: str
+    title: str
+    kind: Literal["points", "flow", "curve", "histogram"]
+    """points: score over cost, one point for each method. flow: documents from exit to exit. curve: score and cost over
+    a setting. histogram: numbers of documents in bins."""
+    benchmark: str
+    axes: dict[str, str]
+    """Field of the data -> the name of its axis."""
+    data: tuple[dict[str, Any], ...]
+    """Plain JSON objects; docs/reports.md describes the fields of each kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """One run that the report uses, or leaves out."""
+
+    file: str
+    task: str
+    benchmark: str
+    method: str
+    model: str
+    documents: int
+    wall_s: float | None
+    used: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All that is known about the runs."""
+
+    claims: tuple[str, ...]
+    """One sentence for each cascade: its score, its cost and how it compares."""
+    tables: tuple[Table, ...]
+    figures: tuple[Figure, ...]
+    runs: tuple[RunSummary, ...]
+    gaps: tuple[str, ...] = field(default=())
+    """One sentence for each thing that could not be made, and for each doubt about the input."""
+
+    def table(self, key: str) -> Table:
+        """Return a table. Raises KeyError."""
+        return {table.key: table for table in self.tables}[key]

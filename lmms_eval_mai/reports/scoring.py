@@ -1,0 +1,92 @@
+"""Scores of answers that lmms-eval has not scored, such as the short answers inside a cascade, and the form of a gold
+answer.
+
+A trace has each answer as the benchmark's scorer reads it, and the samples file has the gold answer. So the score
+follows without the document. tests/reports/test_scoring.py compares it with lmms-eval's scorers.
+"""
+
+import ast
+import re
+from collections.abc import Sequence
+
+from lmms_eval_mai.paper.agreement import Doc
+from lmms_eval_mai.paper.benchmarks import BENCHMARKS
+
+_LETTER = re.compile(r"[A-Z]")
+_NO_DOC: Doc = {}
+
+
+def score_of(benchmark: str, parsed: str | None, target: str) -> float | None:
+    """Return the score of a parsed answer, 0 to 1. None: the scorer of the benchmark is not known.
+
+    An answer that does not parse has a score of 0. lmms-eval's MMMU scorer guesses an option in this case.
+    """
+    if benchmark not in BENCHMARKS:
+        return None
+    if parsed is None:
+        return 0.0
+    if benchmark == "infovqa_val":
+        return _anls(parsed, golds_of(target))
+    if benchmark == "chartqa":
+        return _relaxed(parsed, target)
+    if benchmark == "mmmu_val" and not (_LETTER.fullmatch(parsed) and _LETTER.fullmatch(target)):
+        return _open_mmmu(parsed, target)
+    if benchmark == "shapes":
+        return float(_bare(parsed) == _bare(target))
+    return float(parsed.strip().lower() == target.strip().lower())
+
+
+def golds_of(target: str) -> list[str]:
+    """Return the gold answers. lmms-eval logs a list of them as the text of a Python list."""
+    if target.startswith("["):
+        try:
+            return [str(one) for one in ast.literal_eval(target)]
+        except (ValueError, SyntaxError):
+            pass
+    return [target]
+
+
+def form_of(target: str) -> str:
+    """Return the form of a gold answer: option letter, yes or no, number, one word, or several words."""
+    gold = golds_of(target)[0].strip()
+    if re.fullmatch(r"[A-H]", gold):
+        return "option letter"
+    if gold.lower().rstrip(".") in ("yes", "no"):
+        return "yes or no"
+    if re.fullmatch(r"[-+$£€]?[\d.,:/]+ ?%?", gold):
+        return "number"
+    return "one word" if len(gold.split()) <= 1 else "several words"
+
+
+def _bare(text: str) -> str | None:
+    return BENCHMARKS["shapes"].parse(text, _NO_DOC)
+
+
+def _anls(parsed: str, golds: Sequence[str]) -> float:
+    if any(" ".join(gold.lower().split()) == parsed for gold in golds):
+        return 1.0
+    # Half of a longer answer must be deleted, so its ANLS is below the threshold of 0.5.
+    close = [gold for gold in golds if len(parsed) < 2 * len(gold) + 2]
+    if not close:
+        return 0.0
+    from lmms_eval.api.metrics import anls
+
+    return float(anls(references=close, predictions=[parsed])["anls"])
+
+
+def _relaxed(parsed: str, target: str) -> float:
+    if parsed == target.lower() or not (_has_digit(parsed) and _has_digit(target)):
+        return float(parsed == target.lower())
+    from lmms_eval.tasks.chartqa.utils import relaxed_correctness
+
+    return float(relaxed_correctness(parsed, target))
+
+
+def _open_mmmu(parsed: str, target: str) -> float:
+    from lmms_eval.tasks.mmmu.utils import eval_open, parse_open_response
+
+    return float(eval_open(target, parse_open_response(parsed)))
+
+
+def _has_digit(text: str) -> bool:
+    return any(map(str.isdigit, text))
