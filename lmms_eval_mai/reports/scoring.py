@@ -31,6 +31,8 @@ def score_of(benchmark: str, parsed: str | None, target: str) -> float | None:
         return _relaxed(parsed, target)
     if benchmark == "mmmu_val" and not (_LETTER.fullmatch(parsed) and _LETTER.fullmatch(target)):
         return _open_mmmu(parsed, target)
+    if benchmark == "realworldqa":
+        return _realworldqa(parsed, target.strip())
     if benchmark == "shapes":
         return float(_bare(parsed) == _bare(target))
     return float(parsed.strip().lower() == target.strip().lower())
@@ -75,11 +77,21 @@ def _anls(parsed: str, golds: Sequence[str]) -> float:
 
 
 def _relaxed(parsed: str, target: str) -> float:
-    if parsed == target.lower() or not (_has_digit(parsed) and _has_digit(target)):
-        return float(parsed == target.lower())
+    if not (_is_number(parsed) and _is_number(target)):
+        return float(parsed.lower() == target.lower())
     from lmms_eval.tasks.chartqa.utils import relaxed_correctness
 
     return float(relaxed_correctness(parsed, target))
+
+
+def _realworldqa(parsed: str, target: str) -> float:
+    if not re.fullmatch(r"[A-D]", target.upper()):
+        return float(parsed.lower().strip().rstrip(".") == target.lower())
+    if re.fullmatch(r"[A-D]", parsed):
+        return float(parsed == target.upper())
+    from lmms_eval.tasks._task_utils.mcq_extract import extract_mcq_answer
+
+    return float(extract_mcq_answer(parsed, choices=["A", "B", "C", "D"]) == target.upper())
 
 
 def _open_mmmu(parsed: str, target: str) -> float:
@@ -88,5 +100,10 @@ def _open_mmmu(parsed: str, target: str) -> float:
     return float(eval_open(target, parse_open_response(parsed)))
 
 
-def _has_digit(text: str) -> bool:
-    return any(map(str.isdigit, text))
+def _is_number(text: str) -> bool:
+    """Return whether ChartQA's scorer reads a number in a text."""
+    try:
+        float(text.rstrip("%"))
+    except ValueError:
+        return False
+    return True

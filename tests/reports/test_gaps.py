@@ -1,0 +1,154 @@
+"""Missing and broken files, and runs that do not belong together: each gap is one sentence, and the rest is used."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from support.folders import LARGE, POPE, Answers, World, call, line, write_run
+
+from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.reports.build import report
+from lmms_eval_mai.reports.evidence import Evidence
+from lmms_eval_mai.reports.reading import read
+
+
+def test_folders_without_a_run_are_an_error_that_tells_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"does not exist\. Give the --output_path of lmms-eval commands\."):
+        read([tmp_path / "nothing"])
+    with pytest.raises(ArgumentError, match=r"there is no run of lmms-eval\. Run lmms-eval with --output_path and"):
+        read([tmp_path])
+
+
+def test_a_folder_without_runs_beside_one_with_runs_is_a_gap(tmp_path: Path) -> None:
+    POPE.write(tmp_path / "runs", "cascade")
+    (tmp_path / "empty").mkdir()
+    found = read([tmp_path / "runs", tmp_path / "empty"])
+    assert len(found.runs) == 1
+    assert found.gaps == [f"{tmp_path / 'empty'} has no run that can be used: it has no results file of lmms-eval 0.7."]
+
+
+def test_a_run_without_samples_gives_its_total_score(tmp_path: Path) -> None:
+    file = POPE.write(tmp_path, "large", metrics={"pope_f1_score": 0.861, "pope_f1_score_stderr": 0.1})
+    next(tmp_path.glob("*_samples_*")).unlink()
+    found = read([tmp_path])
+    assert found.gaps == [
+        f"{file}: pope_s has no samples file, so only its total score is used. Run lmms-eval with --log_samples."
+    ]
+    score = Evidence(found.runs).score(found.runs[0])
+    assert score is not None and (score.value, score.n, score.low) == (pytest.approx(86.1), 4, None)
+
+
+def test_a_total_score_that_is_a_share_has_an_interval_without_samples(tmp_path: Path) -> None:
+    documents = [Answers("A", "A", "A", "A", "A")] * 10
+    World("realworldqa", documents).write(tmp_path, "large", metrics={"exact_match": 0.7})
+    next(tmp_path.glob("*_samples_*")).unlink()
+    (run,) = read([tmp_path]).runs
+    score = Evidence([run]).score(run)
+    assert score is not None and score.low is not None and score.high is not None
+    assert score.low < 70 < score.high
+
+
+def test_broken_and_repeated_lines_are_counted_and_the_others_are_used(tmp_path: Path) -> None:
+    POPE.write(tmp_path, "large", number=6)
+    (file,) = tmp_path.glob("*_samples_*")
+    text = file.read_text()
+    file.write_text(text + text.split("\n")[1] + "\n" + '{"doc_id": 4, "target"')
+    found = read([tmp_path])
+    assert len(found.runs[0].documents) == 4
+    assert found.gaps == [
+        f"{file}: 1 lines cannot be read, so their documents are missing.",
+        f"{file}: 1 documents have several lines; the last one is used.",
+        f"{file}: 2 of 6 documents have no line. Did the run break off?",
+    ]
+
+
+def test_failed_samples_are_told_from_a_run_that_broke_off(tmp_path: Path) -> None:
+    POPE.write(tmp_path, "large", number=6, not_answered=2)
+    (gap,) = read([tmp_path]).gaps
+    assert gap.endswith("2 of 6 documents failed and have no score.")
+
+
+def test_samples_without_a_results_file_are_from_a_run_that_broke_off(tmp_path: Path) -> None:
+    POPE.write(tmp_path, "large")
+    orphan = tmp_path / "20260202_000000_samples_pope_s.jsonl"
+    orphan.write_text("{}\n")
+    (gap,) = read([tmp_path]).gaps
+    assert gap == f"{orphan} is not used: it has no results file beside it, so its run broke off while it wrote."
+
+
+def test_files_of_another_version_of_lmms_eval_give_their_scores(tmp_path: Path) -> None:
+    POPE.write(tmp_path, "cascade")
+    old = tmp_path / "0101_results.json"
+    old.write_text(json.dumps({"results": {"pope": {"pope_f1_score,none": 0.5}}, "model_configs": {"model": "llava"}}))
+    found = read([tmp_path])
+    assert [run.metrics for run in found.runs if run.file == old] == [{"pope_f1_score": 0.5}]
+    assert found.gaps[0] == f"{old} is of another version of lmms-eval: only its scores are used."
+
+
+@pytest.mark.parametrize("text", ["", "[1, 2]", '{"results": 3}', '{"results"'])
+def test_a_results_file_that_is_no_results_file_is_a_gap(tmp_path: Path, text: str) -> None:
+    POPE.write(tmp_path, "cascade")
+    other = tmp_path / "x_results.json"
+    other.write_text(text)
+    found = read([tmp_path])
+    assert len(found.runs) == 1
+    assert found.gaps == [f"{other} is not used: it is not a results file of lmms-eval 0.7, or it is broken."]
+
+
+def test_figures_of_an_unknown_format_are_a_gap_and_the_arguments_name_the_method(tmp_path: Path) -> None:
+    POPE.write(tmp_path, "cascade", model_args="pair=qwen3vl-2b-8b")
+    (file,) = tmp_path.glob("*_mai_cascade.json")
+    file.write_text('{"format": 99}')
+    found = read([tmp_path])
+    assert found.runs[0].method.model == LARGE
+    assert found.gaps == [f"{file} is not used: its format is not known to this version of lmms-eval-mai."]
+
+
+def test_answers_of_the_response_cache_have_no_trace(tmp_path: Path) -> None:
+    write_run(tmp_path, "pope_s", [line(0, "yes", "yes", 1.0)], mode="cascade")
+    (gap,) = read([tmp_path]).gaps
+    assert "1 documents have no trace, because lmms-eval's response cache answered them." in gap
+
+
+def test_only_the_first_of_several_answers_to_a_document_is_used(tmp_path: Path) -> None:
+    one = line(0, "yes", "yes", 1.0, exit="large", readable=True, answers=[], calls=[call("large", "short", "yes")])
+    one["token_counts"][0]["repeats"] = [one["token_counts"][0].copy()]
+    write_run(tmp_path, "pope_s", [one], mode="large")
+    (gap,) = read([tmp_path]).gaps
+    assert gap.endswith("each document was answered several times (-n); the report uses the first answer.")
+
+
+def test_of_two_runs_of_a_method_the_one_with_more_documents_is_used_then_the_newer_one(tmp_path: Path) -> None:
+    fewer = World("pope", POPE.documents[:2])
+    POPE.write(tmp_path, "cascade", time="20260101_000000")
+    POPE.write(tmp_path, "cascade", time="20260102_000000")
+    fewer.write(tmp_path, "cascade", time="20260103_000000")
+    evidence = Evidence(read([tmp_path]).runs)
+    (used,) = evidence.of("cascade")
+    assert used.file.name == "20260102_000000_results.json"
+    assert [run.file.name[:8] for run in evidence.unused] == ["20260101", "20260103"]
+    assert len([gap for gap in evidence.gaps if "is not used, because" in gap]) == 2
+
+
+def test_runs_with_different_documents_are_compared_on_those_that_both_have(tmp_path: Path) -> None:
+    POPE.write(tmp_path, "cascade", original=9)
+    first, second, third, _ = POPE.documents
+    other_gold = dataclasses.replace(second, gold="yes")
+    World("pope", [first, other_gold, third]).write(tmp_path, "transfer", time="20260102_000000")
+    found = report([tmp_path])
+    (row,) = [row for row in found.table("mai-against-others").rows if "Full RT" in str(row[2])]
+    assert row[3] == 2
+    gaps = " ".join(found.gaps)
+    assert (
+        "MAI 8B + 2B-R and Full RT 8B + 2B-R on POPE have 4 and 3 documents; they are compared on the 2 that both have."
+        in gaps
+    )
+    assert "Runs with a part of their data set (--limit): MAI 8B + 2B-R on POPE (4 of 9)." in gaps
+    assert "POPE: the paper has 9000 documents and these runs 3, 4" in gaps
+
+
+def test_a_score_that_contradicts_the_results_file_is_a_gap(tmp_path: Path) -> None:
+    file = POPE.write(tmp_path, "large", metrics={"pope_f1_score": 0.9})
+    (gap,) = Evidence(read([tmp_path]).runs).gaps
+    assert gap.startswith(f"{file}: the samples of pope_s give a score of 66.67, and the results file has 90.00. ")

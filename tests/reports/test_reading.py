@@ -1,0 +1,177 @@
+"""Output folders become runs, with their methods, documents and calls."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.folders import LARGE, POPE, SMALL, World, line, write_run
+from support.pope_scripts import exit_of, pope_scripts
+
+from lmms_eval_mai.harness.figures_file import write_waiting
+from lmms_eval_mai.paper.agreement import AgreementRules
+from lmms_eval_mai.reports.evidence import Evidence
+from lmms_eval_mai.reports.reading import read, samples
+from lmms_eval_mai.reports.records import Method, Run
+
+
+def one_run(folder: Path) -> Run:
+    (run,) = read([folder]).runs
+    return run
+
+
+def test_a_cascade_is_read_with_its_exits_calls_and_models(tmp_path: Path) -> None:
+    POPE.write(tmp_path, "cascade", model_args="pair=qwen3vl-2b-8b,anls_threshold=0.5", wall_s=12.5)
+    run = one_run(tmp_path)
+    assert run.method == Method("cascade", LARGE, SMALL, "R", False, ("anls_threshold=0.5",))
+    assert (run.benchmark, run.task, run.number, run.wall_s, run.engine) == ("pope", "pope_s", 4, 12.5, "vllm")
+    assert run.rules == AgreementRules(anls_threshold=0.5)
+    assert [one.exit for one in run.documents] == ["agree_short", "agree_think", "transfer", "transfer"]
+    assert [one.score for one in run.documents] == [1, 1, 1, 0]
+    assert [one.labels for one in run.documents] == [("yes", "yes"), ("no", "no"), ("yes", "yes"), ("yes", "no")]
+    last = run.documents[3]
+    assert [(one.side, one.stage, one.output_tokens) for one in last.calls] == [
+        ("small", "short", 4),
+        ("large", "short", 4),
+        ("small", "think", 100),
+        ("large", "transfer", 5),
+    ]
+    assert (last.output_tokens, last.verifications[0].small, last.verifications[1].small) == (113, None, "yes")
+
+
+@pytest.mark.parametrize(
+    ("mode", "suffix", "args", "method"),
+    [
+        ("cascade", "r_s2", "", Method("cascade", LARGE, SMALL, "R", True)),
+        ("cascade", "e", "", Method("cascade", LARGE, SMALL, "E", False)),
+        ("cascade", "s", "think=E", Method("cascade", LARGE, SMALL, "E", False)),
+        (
+            "transfer",
+            "s",
+            "transfer_answer=keep",
+            Method("transfer", LARGE, SMALL, "R", False, ("transfer_answer=keep",)),
+        ),
+        ("transfer", "s", "anls_threshold=0.5", Method("transfer", LARGE, SMALL, "R", False)),
+        ("small", "e_s2", "max_model_len=8192", Method("alone", SMALL, "", "E", True)),
+        ("large", "s", "decoding=official", Method("alone", LARGE, "", "S", False, ("decoding=official",))),
+    ],
+)
+@pytest.mark.parametrize("figures", [True, False])
+def test_a_method_is_recognised_from_the_figures_and_without_them_from_the_arguments(
+    tmp_path: Path, mode: str, suffix: str, args: str, method: Method, figures: bool
+) -> None:
+    POPE.write(tmp_path, mode, suffix, model_args=f"pair=qwen3vl-2b-8b,{args}", figures=figures)
+    assert one_run(tmp_path).method == method
+
+
+def test_checkpoints_of_the_demo_pair_have_the_same_name_on_every_machine(tmp_path: Path) -> None:
+    for number, path in enumerate(("/a/lmms_eval_mai/pairs/demo/", "/b/c/lmms_eval_mai/pairs/demo/")):
+        world = World("pope", POPE.documents, small=f"{path}small", large=f"{path}large")
+        world.write(tmp_path, "cascade", time=f"2026010{number}_000000")
+    POPE.write(tmp_path, "cascade", time="20260103_000000", model_args="pair=demo", figures=False)
+    assert {run.method for run in read([tmp_path]).runs} == {Method("cascade", "demo/large", "demo/small", "R")}
+
+
+@pytest.mark.slow
+def test_files_that_lmms_eval_itself_wrote_are_read(
+    task_manager: Any, in_drawn_data: Path, write_script: Any, tmp_path: Path
+) -> None:
+    from lmms_eval.evaluator import simple_evaluate
+    from lmms_eval.loggers import EvaluationTracker
+
+    scripts = pope_scripts(write_script, "pope_s")
+    for number, mode in enumerate(("cascade", "large")):
+        arguments = scripts | {"mode": mode, "journal": "off", "model_name": "pair"}
+        tracker = EvaluationTracker(output_path=str(tmp_path / "out"))
+        results = simple_evaluate(
+            model="mai_cascade",
+            model_args=",".join(f"{name}={value}" for name, value in arguments.items()),
+            tasks=["pope_s"],
+            task_manager=task_manager,
+            batch_size=1,
+            log_samples=True,
+            evaluation_tracker=tracker,
+            datetime_str=f"20260101_00000{number}",
+        )
+        lines = results.pop("samples")
+        tracker.save_results_aggregated(results, lines, f"20260101_00000{number}")
+        tracker.save_results_samples("pope_s", lines["pope_s"])
+    write_waiting()  # as at the end of the process
+    found = read([tmp_path / "out"])
+    assert found.gaps == []
+    cascade, large = found.runs
+    assert cascade.method == Method("cascade", scripts["large"], scripts["small"], "R")
+    assert (cascade.engine, large.method.variant) == ("scripted", "S")
+    assert cascade.wall_s is not None and cascade.wall_s > 0
+    assert [one.exit for one in cascade.documents] == [exit_of(doc_id) for doc_id in range(12)]
+    assert all(one.score == 1 for one in cascade.documents)
+    assert [one.score for one in large.documents] == [exit_of(doc_id) != "transfer" for doc_id in range(12)]
+
+    evidence = Evidence(found.runs)
+    assert evidence.gaps == []
+    total = evidence.score(cascade)
+    assert total is not None and total.value == 100 * cascade.metrics["pope_f1_score"]
+    texts = list(samples(cascade))
+    assert [one.document for one in texts] == list(cascade.documents)
+    assert texts[2].question.startswith("Is there a") and texts[2].calls[2].text.startswith("Thinking. [[")
+
+
+def test_runs_of_other_models_have_a_score_and_no_trace(tmp_path: Path) -> None:
+    lines = [line(doc_id, "yes", "Yes", None, pope_accuracy={"score": float(doc_id)}) for doc_id in range(2)]
+    write_run(tmp_path, "pope", lines, model="qwen3_vl", model_args="pretrained=Qwen/Qwen3-VL-2B-Instruct,x=1")
+    run = one_run(tmp_path)
+    assert not run.ours and run.method == Method("alone", SMALL, "", None, False)
+    assert (run.benchmark, [one.score for one in run.documents], run.documents[0].exit) == ("pope", [0, 1], None)
+
+
+MMBENCH = {"index": 3, "prediction": "B. a cat", "answer": "B", "A": "a dog", "B": "a cat", "C": "nan", "D": "nan"}
+MMMU = {"question_type": "multiple-choice", "answer": "A", "parsed_pred": ["C"], "subdomain": "Art"}
+
+
+@pytest.mark.parametrize(
+    ("task", "fields", "score"),
+    [
+        ("mmbench_en_dev_static", {"gpt_eval_score": MMBENCH}, 1),
+        ("mmmu_val", {"mmmu_acc": MMMU}, 0),
+        ("chartqa", {"relaxed_overall": 1.0, "relaxed_human_split": 1.0}, 1),
+        ("infovqa_val", {"anls": 0.75}, 0.75),
+        ("realworldqa", {"exact_match": 0.0}, 0),
+        ("gqa", {"other": 3.0}, None),
+    ],
+)
+def test_scores_of_lmms_evals_own_tasks_are_read(
+    tmp_path: Path, task_manager: Any, task: str, fields: dict[str, Any], score: float | None
+) -> None:
+    write_run(tmp_path, task, [line(0, "A", "C", None, **fields)], model="vllm")
+    found = read([tmp_path])
+    assert [one.score for one in found.runs[0].documents] == [score]
+    assert [gap.partition(": ")[2] for gap in found.gaps] == (
+        [] if score is not None else ["1 documents have no score between 0 and 1; only the total score is used."]
+    )
+
+
+def test_mmbench_has_the_question_of_each_rotation(tmp_path: Path) -> None:
+    def row(index: int) -> dict[str, Any]:
+        return {"index": index, "category": "counting", "prediction": "A", "answer": "A"}
+
+    lines = [line(number, "A", "A", 1.0, gpt_eval_score=row(index)) for number, index in enumerate((7, 1_000_007, 8))]
+    write_run(tmp_path, "mmbench_en_dev_s", lines, mode="large", mai={"benchmark": "mmbench_en_dev", "variant": "s"})
+    found = one_run(tmp_path).documents
+    assert [(one.group, one.is_main, one.kind) for one in found] == [
+        (7, True, "counting"),
+        (7, False, "counting"),
+        (8, True, "counting"),
+    ]
+
+
+def test_kinds_are_those_of_the_benchmark_else_the_form_of_the_gold(tmp_path: Path) -> None:
+    fields = [
+        {"relaxed_augmented_split": 1.0},
+        {"relaxed_human_split": 1.0},
+        {"mmmu_acc": {"subdomain": "Physics"}},
+        {"pope_accuracy": {"score": 1.0}},
+        {},
+    ]
+    lines = [line(number, "Yes", "Yes", 1.0, **one) for number, one in enumerate(fields)]
+    write_run(tmp_path, "anything", lines, model="vllm")
+    kinds = [one.kind for one in one_run(tmp_path).documents]
+    assert kinds == ["augmented", "human", "Physics", "gold: yes", "yes or no"]

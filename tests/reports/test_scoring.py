@@ -1,0 +1,103 @@
+"""The scores of answers inside a cascade are those of lmms-eval's scorers."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.answers import ATOMS
+from support.documents import DOCS
+from support.published import REPLAYS, replay, scored_doc
+
+from lmms_eval_mai.harness import scoring as scorer
+from lmms_eval_mai.paper.agreement import extract_answer, read_answer
+from lmms_eval_mai.paper.benchmarks import BENCHMARKS
+from lmms_eval_mai.reports.scoring import form_of, golds_of, score_of
+
+Doc = dict[str, Any]
+
+
+def golds(name: str, doc: Doc) -> list[str]:
+    if name == "pope":
+        return ["yes", "no"]
+    if BENCHMARKS[name].kind(doc) == "letter":
+        return [letter for letter in "ABCD" if doc.get(letter) != "nan"]
+    return [*ATOMS, "1,000", "105", "north", "24/7", "5%"]
+
+
+def scored(name: str, doc: Doc, text: str, gold: str) -> float:
+    """Return the score that the task gets from lmms-eval."""
+    record = {"qid": "validation_Art_1" if name == "mmmu_val" else "1", "gold": gold, "type": "human_test"}
+    record |= {"question_type": "short-answer", "options": {}}
+    if name in ("pope", "mmmu_val", "mmbench_en_dev", "chartqa"):
+        doc = {**scored_doc(name, record), **doc, "answer": gold}
+    else:
+        doc = {**doc, "answer": gold, "answers": [gold, "another answer"]}
+    return float(getattr(scorer, name)(doc, [extract_answer(text)])["score"])
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_score_of_a_parsed_answer_is_that_of_lmms_evals_scorer(name: str, task_manager: Any) -> None:
+    compared = 0
+    for doc, text in itertools.product(DOCS[name], [*ATOMS, "1000", "100", "5.2%", "nort", "north.", "24/7 all day"]):
+        parsed = read_answer(BENCHMARKS[name], doc, text)
+        if parsed is None:
+            assert score_of(name, parsed, "A") == 0
+            continue
+        if name == "infovqa_val" and " ".join(text.split()) != text:
+            continue  # lmms-eval's ANLS of the raw text is higher, because it divides by the length with all spaces
+        for gold in golds(name, doc):
+            if name == "realworldqa" and BENCHMARKS[name].kind(doc) == "word" and gold.upper() in [*"ABCD"]:
+                continue  # the gold of an open question is not a letter
+            target = str([gold, "another answer"]) if name == "infovqa_val" else gold
+            assert score_of(name, parsed, target) == pytest.approx(scored(name, doc, text, gold)), (doc, text, gold)
+            compared += 1
+    assert compared > 5
+
+
+@pytest.mark.parametrize(("name", "file"), [(name, file) for name, files in REPLAYS.items() for file in files])
+def test_scores_of_published_answers_are_those_of_lmms_evals_scorer(
+    name: str, file: str, shared: Path, task_manager: Any
+) -> None:
+    right = 0.0
+    for record in itertools.islice(replay(shared, file), 0, 600, 3):
+        doc = scored_doc(name, record)
+        parsed = read_answer(BENCHMARKS[name], doc, record["response"])
+        if parsed is None:
+            continue
+        found = score_of(name, parsed, str(record["gold"]))
+        assert found == getattr(scorer, name)(doc, [extract_answer(record["response"])])["score"], record
+        right += found
+    assert right > 20
+
+
+def test_scores_of_a_task_with_an_unknown_scorer_are_none() -> None:
+    assert score_of("gqa", "a dog", "a dog") is None
+
+
+def test_long_answers_to_infovqa_are_wrong_without_a_comparison_of_every_character() -> None:
+    assert score_of("infovqa_val", "word " * 100_000, "['north', 'the north']") == 0
+
+
+@pytest.mark.parametrize(
+    ("target", "form"),
+    [
+        ("B", "option letter"),
+        ("yes", "yes or no"),
+        ("No.", "yes or no"),
+        ("1,000", "number"),
+        ("12 %", "number"),
+        ("$4.5", "number"),
+        ("circle", "one word"),
+        ("a red circle", "several words"),
+        ("['1990', 'in 1990']", "number"),
+        ("[broken", "one word"),
+    ],
+)
+def test_forms_of_gold_answers(target: str, form: str) -> None:
+    assert form_of(target) == form
+
+
+def test_a_logged_list_of_golds_is_read_as_a_list() -> None:
+    assert golds_of("['18', \"18's\"]") == ["18", "18's"]
+    assert golds_of("18") == ["18"]
