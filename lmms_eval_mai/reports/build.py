@@ -19,12 +19,12 @@ TABLES: tuple[tuple[Callable[[Evidence], Iterator[Table]], str], ...] = (
     (decoding.decoding_table, ""),
     (
         pairs.two_stage_table,
-        "Table 15 needs two cascades of the same pair: one of a task with _r or _s, one with _r_s2.",
+        "Table 15 needs two cascades of a pair: one of a task with _s or _r, one with _r_s2.",
     ),
     (methods.method_table, ""),
     (
         methods.comparison_table,
-        "MAI cannot be compared: there is no cascade with another method on the same documents.",
+        "MAI cannot be compared: no cascade has documents in common with another method.",
     ),
     (exits.accuracy_by_exit, "Accuracy by exit needs a cascade with --log_samples."),
     (exits.agreement, "The precision of agreement needs a cascade with --log_samples."),

@@ -122,7 +122,7 @@ def _runs_table(report: Report) -> Table:
 def _markdown_table(table: Table) -> str:
     writer = MarkdownTableWriter()
     writer.headers = [column.title for column in table.columns]
-    writer.value_matrix = [[text.replace("|", "\\|") for text in _texts(table, row)] for row in table.rows]
+    writer.value_matrix = [list(_texts(table, row)) for row in table.rows]
     writer.type_hints = ["str"] * len(table.columns)
     writer.column_styles = [Style(align="left" if column.kind == "text" else "right") for column in table.columns]
     notes = f"\n{_bullets(table.notes)}" if table.notes else ""
@@ -170,7 +170,7 @@ def _csv_cell(cell: Cell) -> list[Any]:
     if isinstance(cell, Estimate):
         values = (cell.value, cell.low, cell.high, cell.standard_error, cell.n, cell.paper, cell.difference)
         return [*values, cell.difference_in_errors, cell.source]
-    return [cell]
+    return [cell, *[None] * (len(CSV_COLUMNS) - 4)]
 
 
 def _bullets(sentences: Sequence[str]) -> str:

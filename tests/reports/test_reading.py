@@ -1,10 +1,11 @@
 """Output folders become runs, with their methods, documents and calls."""
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.folders import LARGE, POPE, SMALL, World, line, write_run
+from support.folders import LARGE, POPE, SMALL, World, call, line, write_run
 from support.pope_scripts import exit_of, pope_scripts
 
 from lmms_eval_mai.harness.figures_file import write_waiting
@@ -175,3 +176,15 @@ def test_kinds_are_those_of_the_benchmark_else_the_form_of_the_gold(tmp_path: Pa
     write_run(tmp_path, "anything", lines, model="vllm")
     kinds = [one.kind for one in one_run(tmp_path).documents]
     assert kinds == ["augmented", "human", "Physics", "gold: yes", "yes or no"]
+
+
+def test_texts_of_calls_are_not_kept(tmp_path: Path) -> None:
+    calls = [call("large", "think", "word " * 20_000)]
+    lines = [line(n, "yes", "yes", 1.0, exit="large", readable=True, answers=[], calls=calls) for n in range(100)]
+    write_run(tmp_path, "pope_r", lines, mode="large", mai={"benchmark": "pope", "variant": "r"})
+    tracemalloc.start()
+    run = one_run(tmp_path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(run.documents) == 100
+    assert peak < 2**21  # the file has 10 MB

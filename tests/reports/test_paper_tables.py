@@ -1,0 +1,198 @@
+"""The paper's tables are recomputed from the answers, and compared with the paper's numbers."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from support.folders import LARGE, SMALL, TOKENS, Answers, World
+from support.tables import paper, row_of, value
+from support.worlds import pope_world, write_all
+
+from lmms_eval_mai.reports.build import report
+from lmms_eval_mai.reports.report import Estimate, Report
+
+WORLD = pope_world()
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """The report of all methods on the yes-no questions."""
+    folder = tmp_path_factory.mktemp("runs")
+    write_all(WORLD, folder)
+    return report([folder])
+
+
+def f1(answers: Sequence[str], golds: Sequence[str]) -> float:
+    pairs = Counter(zip(answers, golds, strict=True))
+    precision = pairs["yes", "yes"] / (pairs["yes", "yes"] + pairs["yes", "no"])
+    recall = pairs["yes", "yes"] / (pairs["yes", "yes"] + pairs["no", "yes"])  # lmms-eval: no unreadable answers
+    return 200 * precision * recall / (precision + recall)
+
+
+def exit_of(one: Answers) -> str:
+    if one.small and one.small == one.large:
+        return "agree_short"
+    return "agree_think" if one.thought and one.thought == one.large else "transfer"
+
+
+def final(one: Answers) -> str:
+    return one.transferred if exit_of(one) == "transfer" else one.large
+
+
+GOLDS = [one.gold for one in WORLD.documents]
+SCORES = {
+    "MAI": f1([final(one) for one in WORLD.documents], GOLDS),
+    "Full RT": f1([one.transferred for one in WORLD.documents], GOLDS),
+    "small S": f1([one.small for one in WORLD.documents], GOLDS),
+    "small R": f1([one.thought for one in WORLD.documents], GOLDS),
+    "large S": f1([one.large for one in WORLD.documents], GOLDS),
+    "large R": f1([one.large_thought for one in WORLD.documents], GOLDS),
+}
+EXITS = Counter(map(exit_of, WORLD.documents))
+
+
+def test_all_exits_occur_in_the_answers() -> None:
+    assert min(EXITS[exit] for exit in ("agree_short", "agree_think", "transfer")) > 10
+
+
+def test_table_10_has_exits_and_scores_beside_the_papers(found: Report) -> None:
+    row = row_of(found.table("table-10"), "POPE", "MAI 8B + 2B-R")
+    for exit, printed in zip(("agree_short", "agree_think", "transfer"), (94.52, 0.51, 4.97), strict=True):
+        assert row[f"{exit}, documents"] == EXITS[exit]
+        assert value(row[f"{exit}, %"]) == pytest.approx(100 * EXITS[exit] / 200)
+        assert paper(row[f"{exit}, %"]) == printed
+    printed = {"MAI": 89.4, "small S": 88.6, "small R": 88.4, "large S": 87.1, "Full RT": 89.2}
+    assert {name: paper(row[name]) for name in printed} == printed
+    assert {name: value(row[name]) for name in printed} == pytest.approx({name: SCORES[name] for name in printed})
+    two_stages = row_of(found.table("table-10"), "POPE", "MAI 8B + 2B-R(S2)")
+    assert (paper(two_stages["MAI"]), paper(two_stages["small R"]), paper(two_stages["Full RT"])) == (None, None, 89.2)
+
+
+def test_table_8_compares_full_rt_with_the_large_model_on_the_same_documents(found: Report) -> None:
+    row = row_of(found.table("table-8"), "POPE", "Full RT 8B + 2B-R")
+    assert {name: value(row[name]) for name in ("small R", "large S", "large R", "Full RT")} == pytest.approx(
+        {name: SCORES[name] for name in ("small R", "large S", "large R", "Full RT")}
+    )
+    assert [paper(row[name]) for name in ("small R", "large S", "large R", "Full RT")] == [88.4, 87.1, 89.5, 89.2]
+    gain = row["Full RT - large S, points"]
+    assert isinstance(gain, Estimate) and gain.low is not None and gain.high is not None
+    assert gain.value == pytest.approx(SCORES["Full RT"] - SCORES["large S"])
+    assert gain.low < gain.value < gain.high
+    assert row["relative, %"] == pytest.approx(100 * (SCORES["Full RT"] / SCORES["large S"] - 1))
+
+
+def test_table_15_has_both_cascades_and_their_paired_difference(found: Report) -> None:
+    row = row_of(found.table("table-15"), "POPE", "MAI 8B + 2B-R")
+    assert paper(row["R: agree_think, %"]) == 0.51
+    assert paper(row["R(S2): transfer, %"]) == 4.78
+    assert (paper(row["R: MAI"]), paper(row["R(S2): MAI"])) == (88.70, 88.79)
+    assert value(row["R(S2): MAI"]) == pytest.approx(SCORES["MAI"])
+    assert (value(row["difference, points"]), paper(row["difference, points"]), row["p"]) == (0.0, 0.09, 1.0)
+
+
+def test_table_6_has_one_and_two_stages(found: Report) -> None:
+    table = found.table("table-6")
+    small, large = row_of(table, "POPE", "2B"), row_of(table, "POPE", "8B")
+    assert [paper(small[name]) for name in ("S", "R", "R(S2)")] == [88.6, 88.4, 89.9]
+    assert [paper(large[name]) for name in ("S", "R", "R(S2)")] == [87.1, 88.2, 89.5]
+    assert value(small["R"]) == pytest.approx(SCORES["small R"])
+    assert small["E"] is None and small["E(S2)"] is None
+
+
+def test_table_5_has_generated_tokens_and_answer_tokens_with_the_papers(found: Report) -> None:
+    row = row_of(found.table("table-5"), "POPE", "2B")
+    assert (value(row["S"]), value(row["R"]), value(row["S, answer only"])) == (TOKENS["short"], TOKENS["think"], 1.0)
+    assert (paper(row["S"]), paper(row["R"]), paper(row["S, answer only"])) == (1.0, 266.1, 1.0)
+    assert paper(row["R, answer only"]) is None
+    assert row["E"] is None
+
+
+def test_table_5_takes_short_answers_from_a_cascade_and_thinking_from_full_rt(tmp_path: Path) -> None:
+    WORLD.write(tmp_path, "cascade", time="20260101_000000")
+    WORLD.write(tmp_path, "transfer", time="20260102_000000")
+    found = report([tmp_path])
+    small, large = (row_of(found.table("table-5"), "POPE", name) for name in ("2B", "8B"))
+    assert (value(small["S"]), value(small["R"]), value(large["S"]), large["R"]) == (4.0, 100.0, 4.0, None)
+    six = row_of(found.table("table-6"), "POPE", "8B")
+    assert value(six["S"]) == pytest.approx(SCORES["large S"])
+    assert "S is from its short answers inside the cascade" in found.table("table-6").notes[1]
+
+
+@pytest.mark.parametrize(("suffix", "printed"), [("s", 55.6), ("r", 64.3), ("r_s2", None)])
+def test_mmmus_reasoning_has_one_stage_in_table_7(tmp_path: Path, suffix: str, printed: float | None) -> None:
+    answers = Answers("A", "A", "A", "A", "A", "A", fields=(("mmmu_acc", {"subdomain": "Art"}),))
+    World("mmmu_val", [answers] * 3).write(tmp_path, "large", suffix)
+    row = row_of(report([tmp_path]).table("table-7"), "MMMU", "8B")
+    column = {"s": "S", "r": "R", "r_s2": "R(S2)"}[suffix]
+    assert paper(row[column]) == printed
+
+
+@pytest.mark.parametrize(("suffix", "printed"), [("s", 67.58), ("r", None), ("r_s2", 70.33)])
+def test_reasoning_has_two_stages_in_table_7(tmp_path: Path, suffix: str, printed: float | None) -> None:
+    World("realworldqa", [Answers("A", "A", "A", "A", "A", "A")] * 3).write(tmp_path, "large", suffix)
+    row = row_of(report([tmp_path]).table("table-7"), "RealWorldQA", "8B")
+    assert paper(row[{"s": "S", "r": "R", "r_s2": "R(S2)"}[suffix]]) == printed
+
+
+def test_models_of_internvl_are_in_tables_13_and_14(tmp_path: Path) -> None:
+    world = dataclasses.replace(WORLD, large="OpenGVLab/InternVL3_5-14B-HF")
+    world.write(tmp_path, "large", "r_s2")
+    found = report([tmp_path])
+    assert paper(row_of(found.table("table-13"), "POPE", "14B")["R"]) == 47.0
+    assert paper(row_of(found.table("table-14"), "POPE", "14B")["R(S2)"]) == 88.3
+
+
+def test_other_models_and_benchmarks_have_the_same_tables_without_the_papers_numbers(tmp_path: Path) -> None:
+    world = dataclasses.replace(WORLD, benchmark="shapes", small="/models/tiny", large="/models/big")
+    write_all(world, tmp_path)
+    found = report([tmp_path])
+    assert {table.key for table in found.tables} >= {"tokens", "scores", "table-8", "table-10", "table-15"}
+    assert not [cell for table in found.tables for cell in table.compared()]
+    row = row_of(found.table("table-10"), "shapes", "MAI big + tiny-R")
+    assert value(row["MAI"]) == pytest.approx(100 * sum(final(one) == one.gold for one in world.documents) / 200)
+
+
+def test_runs_with_other_options_have_rows_of_their_own_without_the_papers_numbers(tmp_path: Path) -> None:
+    WORLD.write(tmp_path, "cascade", time="20260101_000000")
+    WORLD.write(tmp_path, "cascade", time="20260102_000000", model_args="decoding=official")
+    WORLD.write(tmp_path, "transfer", time="20260103_000000", model_args="decoding=official")
+    table = report([tmp_path]).table("table-10")
+    plain = row_of(table, "POPE", "MAI 8B + 2B-R")
+    other = row_of(table, "POPE", "MAI 8B + 2B-R (decoding=official)")
+    assert (paper(plain["MAI"]), paper(other["MAI"])) == (89.4, None)
+    assert plain["Full RT"] is None and other["Full RT"] is not None
+
+
+def test_mmbench_counts_a_question_as_right_if_all_its_rotations_are_right(tmp_path: Path) -> None:
+    def answers(index: int, large: str) -> Answers:
+        row = {"index": index, "category": "x", "prediction": large, "answer": "A"}
+        return Answers("A", "A", large, "A", "A", fields=(("gpt_eval_score", row),))
+
+    rows = [answers(1, "A"), answers(1_000_001, "B"), answers(2, "A"), answers(1_000_002, "A"), answers(1_000_003, "A")]
+    World("mmbench_en_dev", rows).write(tmp_path, "large")
+    cell = row_of(report([tmp_path]).table("table-7"), "MMBench", "8B")["S"]
+    assert isinstance(cell, Estimate) and (cell.value, cell.n) == (50.0, 2)  # question 3 has no original order
+
+
+def test_table_12_has_times_and_accepted_tokens_beside_the_papers(tmp_path: Path) -> None:
+    world = World("chartqa", [Answers("red", "red", "red", "red", "red", "red")] * 4)
+    world.write(tmp_path, "cascade", time="20260101_000000", wall_s=2.0)
+    drafted = {"large": {"proposed_tokens": 20, "accepted_tokens": 15}}
+    world.write(tmp_path, "large", "r", time="20260102_000000", wall_s=8.0, **drafted)
+    table = report([tmp_path]).table("table-12")
+    mai = row_of(table, "MAI 8B + 2B-R", "vllm")
+    assert (value(mai["wall s"]), value(mai["s per sample"]), paper(mai["s per sample"])) == (2.0, 0.5, 0.187)
+    assert paper(mai["score"]) == 86.52
+    assisted = row_of(table, "8B-R with an assistant", "vllm")
+    assert (value(assisted["accepted, %"]), paper(assisted["accepted, %"])) == (75.0, None)  # the paper's is on HF
+
+
+def test_differences_from_the_paper_are_in_points_and_in_standard_errors(found: Report) -> None:
+    for label, column, cell in found.table("table-10").compared():
+        assert label and column and cell.source is not None and cell.paper is not None
+        assert cell.difference == cell.value - cell.paper
+        if cell.standard_error:
+            assert cell.difference_in_errors == pytest.approx(cell.difference / cell.standard_error)
+    assert SMALL in found.runs[0].model and LARGE in found.runs[0].model

@@ -1,0 +1,19 @@
+"""Cells of a report's tables by the names of their row and column."""
+
+from lmms_eval_mai.reports.report import Cell, Estimate, Table
+
+
+def row_of(table: Table, *names: str) -> dict[str, Cell]:
+    """Return the row whose first cells are the names, by column."""
+    (row,) = [row for row in table.rows if row[: len(names)] == names]
+    return {column.title: cell for column, cell in zip(table.columns, row, strict=True)}
+
+
+def value(cell: Cell) -> float:
+    assert isinstance(cell, Estimate)
+    return cell.value
+
+
+def paper(cell: Cell) -> float | None:
+    assert isinstance(cell, Estimate)
+    return cell.paper
