@@ -7,7 +7,7 @@ from lmms_eval_mai.reports import figures, reading
 from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.more_tables import exits, methods, readable, rules
 from lmms_eval_mai.reports.paper_numbers import benchmark_name, documents
-from lmms_eval_mai.reports.paper_tables import alone, decoding, pairs
+from lmms_eval_mai.reports.paper_tables import alone, decoding, pairs, sparse
 from lmms_eval_mai.reports.records import Run
 from lmms_eval_mai.reports.report import Estimate, Report, RunSummary, Table
 
@@ -15,6 +15,7 @@ TABLES: tuple[tuple[Callable[[Evidence], Iterator[Table]], str], ...] = (
     (alone.token_tables, "Tables 5 and 13 need runs of mai_cascade with --log_samples."),
     (alone.score_tables, "Tables 6, 7 and 14 need runs with mode=small or mode=large."),
     (pairs.transfer_table, "Table 8 needs a run with mode=transfer."),
+    (sparse.sparse_table, ""),
     (pairs.cascade_table, "Table 10 needs a run with mode=cascade."),
     (decoding.decoding_table, ""),
     (

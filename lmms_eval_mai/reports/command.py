@@ -16,6 +16,11 @@ from lmms_eval_mai.run import presets
 DEFAULTS = {
     "transfer_answer": "cut",
     "transfer": "full",
+    "sparse_delta": "0.8",
+    "sparse_layer": "12",
+    "sparse_from": "large",
+    "sparse_order": "original",
+    "sparse_boundary": "least",
     "decoding": "greedy",
     "anls_threshold": "0.9",
     "chartqa_match": "exact",

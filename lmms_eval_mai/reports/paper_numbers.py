@@ -68,6 +68,24 @@ def transfer(row: str, benchmark: str) -> PaperNumber | None:
     return PaperNumber(value, f"{found['source']}, {row}, {benchmark_name(benchmark)}")
 
 
+def transfer_gain(row: str, benchmark: str) -> PaperNumber | None:
+    """Return a printed change of Table 8 relative to the large model's S, in percent. `row`: for example
+    `8B + 2B-R`."""
+    found = table(8)
+    gains = found["rows"].get(row, {}).get("gain")
+    if gains is None or benchmark not in found["columns"]:
+        return None
+    return PaperNumber(gains[found["columns"].index(benchmark)], f"{found['source']}, {row}, change")
+
+
+def sparse(layer: str, column: str) -> PaperNumber | None:
+    """Return a cell of Table 9. `layer`: L4 to L24, or Full. `column`: tokens or f1."""
+    found = table(9)
+    if layer not in found["columns"]:
+        return None
+    return PaperNumber(found[column][found["columns"].index(layer)], f"{found['source']}, {layer}, {column}")
+
+
 def cascade(benchmark: str, column: str) -> PaperNumber | None:
     """Return a cell of Table 10: the share of an exit in percent, or the score of a method."""
     found = table(10)

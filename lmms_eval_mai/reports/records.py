@@ -14,7 +14,15 @@ from lmms_eval_mai.paper.prompts import Variant
 
 DECODING = ("decoding", "max_new_tokens", "gen_kwargs")
 """Arguments that change every call."""
-TRANSFER = ("transfer_answer", "transfer")
+TRANSFER = (
+    "transfer_answer",
+    "transfer",
+    "sparse_delta",
+    "sparse_layer",
+    "sparse_from",
+    "sparse_order",
+    "sparse_boundary",
+)
 """Arguments that change the transfer."""
 AGREEMENT = ("anls_threshold", "chartqa_match")
 """Arguments that change the verification (`AgreementRules`)."""
@@ -59,6 +67,11 @@ class Document:
     """Whether the scorer can read the final answer."""
     verifications: tuple[Verification, ...] = ()
     calls: tuple[CallCost, ...] = ()
+    layer: int | None = None
+    """Sparse transfer: the layer whose attention selected the tokens. None: nothing was selected."""
+    kept_tokens: int | None = None
+    """Sparse transfer: the tokens of the thinking that were kept, of `scored_tokens`."""
+    scored_tokens: int | None = None
     thought: str | None = None
     """Full RT on ChartQA and InfoVQA: the small model's answer after its thinking, which Full RT does not compare."""
 

@@ -47,20 +47,20 @@ class Reader:
         its lines for a document that it has already."""
         file, run = self.run.samples_file, self.run
         if self.broken:
-            yield f"{file}: {self.broken} lines cannot be read, so their documents are missing."
+            yield f"{file}: {_count(self.broken, 'line')} cannot be read. Did the run break off?"
         if repeated:
-            yield f"{file}: {repeated} documents have several lines; the last one is used."
+            yield f"{file}: {_count(repeated, 'line')} for a document that has one already; the last one is used."
         missing = run.number - number
         if missing > 0 and run.not_answered >= missing:
-            yield f"{file}: {missing} of {run.number} documents failed and have no score."
+            yield f"{file}: {missing} of {run.number} documents have no line, because they failed."
         elif missing > 0:
             yield f"{file}: {missing} of {run.number} documents have no line. Did the run break off?"
         if self.unscored:
-            yield f"{file}: {self.unscored} documents have no score between 0 and 1; only the total score is used."
+            yield f"{file}: {_count(self.unscored, 'document')} without a score from 0 to 1; the total score is used."
         if run.ours and self.untraced:
             yield (
-                f"{file}: {self.untraced} documents have no trace, because lmms-eval's response cache answered them. "
-                "They have no exit, tokens or seconds."
+                f"{file}: {_count(self.untraced, 'document')} without a trace, because lmms-eval's response cache "
+                "answered. There are no exits, tokens and seconds for them."
             )
         if self.repeats:
             yield f"{file}: each document was answered several times (-n); the report uses the first answer."
@@ -90,6 +90,7 @@ class Reader:
 
     def _document(self, line: Line, trace: Line, calls: list[Line]) -> Document:
         target = str(line["target"])
+        selection = trace.get("selection") or {}
         labels = line.get("pope_f1_score")
         rotation = line.get("gpt_eval_score")
         index = int(rotation["index"]) if isinstance(rotation, dict) and "index" in rotation else None
@@ -109,6 +110,9 @@ class Reader:
                 for one in trace.get("answers") or ()
             ),
             calls=tuple(_cost(call) for call in calls),
+            layer=selection.get("layer"),
+            kept_tokens=selection.get("kept_tokens"),
+            scored_tokens=selection.get("scored_tokens"),
             thought=self._thought(trace, calls),
         )
 
@@ -117,6 +121,10 @@ class Reader:
             return None
         thoughts = [call["text"] for call in calls if (call["side"], call["stage"]) == ("small", "think")]
         return read_answer(BENCHMARKS[self.run.benchmark], {}, thoughts[0]) if thoughts else None
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number} {name}{'' if number == 1 else 's'}"
 
 
 def _label(text: str) -> str:

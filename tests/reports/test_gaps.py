@@ -57,8 +57,8 @@ def test_broken_and_repeated_lines_are_counted_and_the_others_are_used(tmp_path:
     found = read([tmp_path])
     assert len(found.runs[0].documents) == 4
     assert found.gaps == [
-        f"{file}: 1 lines cannot be read, so their documents are missing.",
-        f"{file}: 1 documents have several lines; the last one is used.",
+        f"{file}: 1 line cannot be read. Did the run break off?",
+        f"{file}: 1 line for a document that has one already; the last one is used.",
         f"{file}: 2 of 6 documents have no line. Did the run break off?",
     ]
 
@@ -66,7 +66,7 @@ def test_broken_and_repeated_lines_are_counted_and_the_others_are_used(tmp_path:
 def test_failed_samples_are_told_from_a_run_that_broke_off(tmp_path: Path) -> None:
     POPE.write(tmp_path, "large", number=6, not_answered=2)
     (gap,) = read([tmp_path]).gaps
-    assert gap.endswith("2 of 6 documents failed and have no score.")
+    assert gap.endswith("2 of 6 documents have no line, because they failed.")
 
 
 def test_samples_without_a_results_file_are_from_a_run_that_broke_off(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_figures_of_an_unknown_format_are_a_gap_and_the_arguments_name_the_metho
 def test_answers_of_the_response_cache_have_no_trace(tmp_path: Path) -> None:
     write_run(tmp_path, "pope_s", [line(0, "yes", "yes", 1.0)], mode="cascade")
     (gap,) = read([tmp_path]).gaps
-    assert "1 documents have no trace, because lmms-eval's response cache answered them." in gap
+    assert "1 document without a trace, because lmms-eval's response cache answered." in gap
 
 
 def test_only_the_first_of_several_answers_to_a_document_is_used(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The paper's tables are recomputed from the answers, and compared with the paper's numbers."""
 
 import dataclasses
+import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -80,7 +81,8 @@ def test_table_8_compares_full_rt_with_the_large_model_on_the_same_documents(fou
     assert isinstance(gain, Estimate) and gain.low is not None and gain.high is not None
     assert gain.value == pytest.approx(SCORES["Full RT"] - SCORES["large S"])
     assert gain.low < gain.value < gain.high
-    assert row["relative, %"] == pytest.approx(100 * (SCORES["Full RT"] / SCORES["large S"] - 1))
+    assert value(row["relative, %"]) == pytest.approx(100 * (SCORES["Full RT"] / SCORES["large S"] - 1))
+    assert paper(row["relative, %"]) == 2.4
 
 
 def test_table_15_has_both_cascades_and_their_paired_difference(found: Report) -> None:
@@ -174,6 +176,32 @@ def test_mmbench_counts_a_question_as_right_if_all_its_rotations_are_right(tmp_p
     World("mmbench_en_dev", rows).write(tmp_path, "large")
     cell = row_of(report([tmp_path]).table("table-7"), "MMBench", "8B")["S"]
     assert isinstance(cell, Estimate) and (cell.value, cell.n) == (50.0, 2)  # question 3 has no original order
+
+
+def test_table_9_has_the_kept_tokens_of_each_layer_and_full_rt(tmp_path: Path) -> None:
+    WORLD.write(tmp_path, "transfer", time="20260101_000000")
+    WORLD.write(tmp_path, "large", time="20260102_000000")
+    for number, (options, layer) in enumerate((("sparse_layer=16", 16), ("", 12), ("sparse_delta=0.5", 12))):
+        time = f"2026010{3 + number}_000000"
+        WORLD.write(tmp_path, "transfer", time=time, model_args=f"transfer=sparse,{options}")
+        (file,) = tmp_path.glob(f"{time}_samples_*")
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        for doc_id, one in enumerate(lines):
+            kept = {"layer": layer, "kept_tokens": 10 + doc_id % 2, "scored_tokens": 42}
+            one["token_counts"][0]["selection"] = kept
+        file.write_text("".join(json.dumps(one) + "\n" for one in lines))
+    table = report([tmp_path]).table("table-9")
+    assert [row[2] for row in table.rows] == ["L12", "L12", "L16", "Full"]
+    row = row_of(table, "POPE", "Full RT 8B + 2B-R (transfer=sparse)", "L12")
+    assert (value(row["kept tokens"]), paper(row["kept tokens"])) == (10.5, 90.5)
+    assert row["of scored, %"] == pytest.approx(25.0)
+    assert (value(row["score"]), paper(row["score"])) == (pytest.approx(SCORES["Full RT"]), 89.2)
+    assert value(row["- Full RT, points"]) == 0
+    assert value(row["- large S, points"]) == pytest.approx(SCORES["Full RT"] - SCORES["large S"])
+    assert paper(row_of(table, "POPE", "Full RT 8B + 2B-R (sparse_layer=16, transfer=sparse)")["score"]) == 89.5
+    assert paper(row_of(table, "POPE", "Full RT 8B + 2B-R (sparse_delta=0.5, transfer=sparse)")["score"]) is None
+    full = row_of(table, "POPE", "Full RT 8B + 2B-R", "Full")
+    assert (value(full["kept tokens"]), paper(full["kept tokens"]), full["- Full RT, points"]) == (100, 266.1, None)
 
 
 def test_table_12_has_times_and_accepted_tokens_beside_the_papers(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def test_scores_of_lmms_evals_own_tasks_are_read(
     found = read([tmp_path])
     assert [one.score for one in found.runs[0].documents] == [score]
     assert [gap.partition(": ")[2] for gap in found.gaps] == (
-        [] if score is not None else ["1 documents have no score between 0 and 1; only the total score is used."]
+        [] if score is not None else ["1 document without a score from 0 to 1; the total score is used."]
     )
 
 

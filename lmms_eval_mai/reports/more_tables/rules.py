@@ -117,7 +117,7 @@ def _finish(
     end = document if document.exit == "transfer" else full_rt
     if end is None:
         return None
-    transfer = [call for call in end.calls if call.stage == "transfer"]
+    transfer = [call for call in end.calls if call.stage in ("score", "transfer")]
     return _left(document, "transfer", end.score, [*short, *think, *transfer])
 
 

@@ -10,7 +10,7 @@ from lmms_eval_mai.reports import paper_numbers, statistics
 from lmms_eval_mai.reports.estimates import with_paper
 from lmms_eval_mai.reports.evidence import Evidence, order
 from lmms_eval_mai.reports.paper_numbers import PaperNumber
-from lmms_eval_mai.reports.records import Document, Method, Run
+from lmms_eval_mai.reports.records import CallCost, Document, Method, Run
 from lmms_eval_mai.reports.report import Cell, Column, Estimate, Table
 
 PROMPTS: tuple[tuple[Variant, bool], ...] = (("S", False), ("E", False), ("E", True), ("R", False), ("R", True))
@@ -94,7 +94,7 @@ def call_tokens(run: Run, side: Side, stages: tuple[str, ...]) -> tuple[np.ndarr
     )
 
 
-def _call(document: Document, side: Side, stages: tuple[str, ...]):  # type: ignore[no-untyped-def]
+def _call(document: Document, side: Side, stages: tuple[str, ...]) -> CallCost | None:
     return next((call for call in document.calls if call.side == side and call.stage in stages), None)
 
 

@@ -4,9 +4,10 @@ from collections import Counter
 from collections.abc import Iterator
 
 from lmms_eval_mai.engines.base import Side
+from lmms_eval_mai.paper.prompts import Variant
 from lmms_eval_mai.paper.sample import EXITS
 from lmms_eval_mai.reports import paper_numbers
-from lmms_eval_mai.reports.estimates import share, with_paper
+from lmms_eval_mai.reports.estimates import Comparison, share, with_paper
 from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.paper_numbers import PaperNumber
 from lmms_eval_mai.reports.records import Method, Run
@@ -111,31 +112,36 @@ def _transfer_row(evidence: Evidence, run: Run) -> tuple[Cell, ...]:
     def paper(row: str) -> PaperNumber | None:
         return paper_numbers.transfer(row, benchmark) if in_paper else None
 
-    def score(side: Side, variant: str, two_stage: bool, row: str) -> Estimate | None:
-        prompt = None if variant == "S" and method.variant is None else variant
-        return evidence.score(evidence.get(benchmark, method.alone(side, prompt, two_stage)), paper(row))  # type: ignore[arg-type]
+    def score(side: Side, variant: Variant | None, two_stage: bool, row: str) -> Estimate | None:
+        return evidence.score(evidence.get(benchmark, method.alone(side, variant, two_stage)), paper(row))
 
-    large_s = evidence.get(benchmark, method.alone("large", "S" if method.variant else None))
+    short: Variant | None = "S" if method.variant else None
+    large_s = evidence.get(benchmark, method.alone("large", short))
     comparison = evidence.compare(run, large_s)
     # Only 2B-R has one stage in Table 8.
     small_r = score("small", "R", False, f"{small}-R" if small == "2B" or benchmark in ONE_STAGE else "")
     two_stage = benchmark not in ONE_STAGE
+    gain = paper_numbers.transfer_gain(f"{large} + {small}-R", benchmark) if in_paper else None
     return (
         paper_numbers.benchmark_name(benchmark),
         evidence.name(method),
-        run.number,
+        len(run.documents) or run.number,
         small_r,
-        score("large", "S", False, f"{large}-S"),
+        score("large", short, False, f"{large}-S"),
         score("large", "R", two_stage, f"{large}-R"),
         evidence.score(run, paper(f"{large} + {small}-R")),
         None if comparison is None else comparison.difference,
-        None if comparison is None else _relative(comparison.first, comparison.second, paper(f"{large} + {small}-R")),
+        None if comparison is None else _relative(comparison, gain),
         None if comparison is None else comparison.p,
     )
 
 
-def _relative(first: float, second: float, paper: PaperNumber | None) -> float | None:
-    return 100 * (first - second) / second if second else None
+def _relative(comparison: Comparison, paper: PaperNumber | None) -> Estimate | None:
+    """Return the difference relative to the second score in percent, as Table 8 prints it."""
+    if not comparison.second:
+        return None
+    value = 100 * (comparison.first - comparison.second) / comparison.second
+    return with_paper(Estimate(value, comparison.n), paper)
 
 
 def _in_table_8(method: Method) -> bool:
@@ -145,15 +151,14 @@ def _in_table_8(method: Method) -> bool:
 
 def _cascade_row(evidence: Evidence, run: Run) -> tuple[Cell, ...]:
     method, benchmark = run.method, run.benchmark
-    short = "S" if method.variant else None
+    short: Variant | None = "S" if method.variant else None
     in_paper = is_papers(evidence, method)
 
     def paper(column: str) -> PaperNumber | None:
         return paper_numbers.cascade(benchmark, column) if in_paper else None
 
-    def alone(side: Side, variant: str | None, two_stage: bool, column: str) -> Estimate | None:
-        found = evidence.get(benchmark, method.alone(side, variant, two_stage))  # type: ignore[arg-type]
-        return evidence.score(found, paper(column))
+    def alone(side: Side, variant: Variant | None, two_stage: bool, column: str) -> Estimate | None:
+        return evidence.score(evidence.get(benchmark, method.alone(side, variant, two_stage)), paper(column))
 
     exits = Counter(document.exit for document in run.documents)
     traced = sum(exits[exit] for exit in EXITS["cascade"])
@@ -161,7 +166,7 @@ def _cascade_row(evidence: Evidence, run: Run) -> tuple[Cell, ...]:
     return (
         paper_numbers.benchmark_name(benchmark),
         evidence.name(method),
-        run.number,
+        len(run.documents) or run.number,
         *(exits[exit] if traced else None for exit in EXITS["cascade"]),
         *(share(exits[exit], traced, paper(exit) if one_stage else None) for exit in EXITS["cascade"]),
         evidence.score(run, paper("MAI") if one_stage else None),
