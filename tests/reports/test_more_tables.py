@@ -191,6 +191,7 @@ def test_a_looser_rule_gives_what_a_cascade_with_this_rule_does(tmp_path: Path, 
     check(CHARTS, tmp_path / "charts", relaxed, AgreementRules(chartqa_match="relaxed"))
     pages = dataclasses.replace(PAGES, agree=close(0.9))
     check(pages, tmp_path / "pages", close(0.5), AgreementRules(anls_threshold=0.5))
+    check(pages, tmp_path / "two stages", close(0.5), AgreementRules(anls_threshold=0.5), suffix="r_s2")
 
 
 def test_a_stricter_rule_takes_the_missing_calls_from_full_rt(tmp_path: Path, task_manager: Any) -> None:
@@ -200,13 +201,15 @@ def test_a_stricter_rule_takes_the_missing_calls_from_full_rt(tmp_path: Path, ta
     check(loose, tmp_path / "charts", CHARTS.agree, AgreementRules(), full_rt=True)
 
 
-def check(world: World, folder: Path, agree: Any, rules: AgreementRules, full_rt: bool = False) -> None:
+def check(
+    world: World, folder: Path, agree: Any, rules: AgreementRules, full_rt: bool = False, suffix: str = "s"
+) -> None:
     """Recompute a cascade with another rule, and compare it with a cascade that has this rule."""
-    world.write(folder, "cascade")
+    world.write(folder, "cascade", suffix)
     if full_rt:
         world.write(folder, "transfer", time="20260102_000000")
     other = dataclasses.replace(world, agree=agree)
-    other.write(folder / "other", "cascade")
+    other.write(folder / "other", "cascade", suffix)
     runs = read([folder]).runs
     run, expected = (next(one for one in runs if (one.file.parent.name == "other") is flag) for flag in (False, True))
     transfers = {one.doc_id: one for one in runs if one.method.mode == "transfer" for one in one.documents}

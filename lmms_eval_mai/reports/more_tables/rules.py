@@ -64,10 +64,11 @@ def rules_table(evidence: Evidence) -> Iterator[Table]:
 
 
 def curves(evidence: Evidence) -> Iterator[tuple[Run, list[Outcome]]]:
-    """Yield each one-stage cascade on a benchmark whose rule has a parameter, with what other rules would have done."""
+    """Yield each cascade on a benchmark whose rule has a parameter, with what other rules would have done."""
     for run in traced(evidence):
-        if run.benchmark in SETTINGS and not run.method.two_stage:
-            full_rt = evidence.get(run.benchmark, run.method.full_rt())
+        if run.benchmark in SETTINGS:
+            # The thinking of Full RT has one stage, so it does not tell what a second stage would answer.
+            full_rt = None if run.method.two_stage else evidence.get(run.benchmark, run.method.full_rt())
             others = {document.doc_id: document for document in full_rt.documents} if full_rt else {}
             found = [recompute(run, rules, others) for rules in SETTINGS[run.benchmark]]
             outcomes = [outcome for outcome in found if outcome is not None]
@@ -107,7 +108,8 @@ def _finish(
     if _agree(benchmark, first.small, first.large, rules):
         return _left(document, "agree_short", large_score, short)
     if len(document.verifications) > 1:
-        thought, think = document.verifications[1].small, [one for one in document.calls if one.stage == "think"]
+        thought = document.verifications[1].small
+        think = [one for one in document.calls if one.stage in ("think", "stage2")]
     elif full_rt is not None:
         thought, think = full_rt.thought, [one for one in full_rt.calls if one.stage == "think"]
     else:
