@@ -27,6 +27,7 @@ class Evidence:
             for derived in short_answers(run):
                 self.runs.setdefault((derived.benchmark, derived.method), derived)
         self._scores: dict[int, Estimate | None] = {}
+        self._comparisons: dict[tuple[int, int], Comparison | None] = {}
         self._different: set[tuple[int, int]] = set()
         self._check_totals()
         self._check_limits()
@@ -144,8 +145,11 @@ class Evidence:
         """Compare two runs on their common documents. None: no common documents."""
         if first is None or second is None:
             return None
-        a, b = self.common(first, second)
-        return compare(a, b, first.benchmark)
+        key = id(first), id(second)
+        if key not in self._comparisons:
+            a, b = self.common(first, second)
+            self._comparisons[key] = compare(a, b, first.benchmark)
+        return self._comparisons[key]
 
 
 def _rank(run: Run) -> tuple[int, bool, int, str]:

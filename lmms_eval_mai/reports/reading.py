@@ -4,6 +4,7 @@ A results file gives one run for each of its tasks. What is missing or broken be
 """
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,13 +37,17 @@ def read(folders: Sequence[Path]) -> Found:
     Raises `ArgumentError` if a folder does not exist or if there is no run in any of them.
     """
     found = Found()
+    done: set[Path] = set()
     for folder in folders:
         if not folder.exists():
             raise ArgumentError(f"{folder} does not exist. Give the --output_path of lmms-eval commands.")
         before = len(found.runs)
-        for file in _results_files(folder):
+        files = {file.resolve(): file for file in _results_files(folder)}
+        new = {path: file for path, file in files.items() if path not in done}  # a subfolder may be given too
+        for file in new.values():
             _read_results(file, found)
-        if len(found.runs) == before:
+        done |= files.keys()
+        if len(found.runs) == before and (new or not files):
             found.gaps.append(f"{folder} has no run that can be used: it has no results file of lmms-eval 0.7.")
         found.gaps += _orphans(folder)
     if not found.runs:
@@ -167,7 +172,7 @@ def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
     """Return the metrics of a task: `pope_f1_score,none` becomes `pope_f1_score`."""
     found: dict[str, float] = {}
     for name, value in metrics.items():
-        if isinstance(value, int | float) and not isinstance(value, bool) and "stderr" not in name:
+        if isinstance(value, int | float) and math.isfinite(value) and "stderr" not in name:
             found.setdefault(name.partition(",")[0], float(value))
     return found
 

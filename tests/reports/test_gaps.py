@@ -105,6 +105,26 @@ def test_figures_of_an_unknown_format_are_a_gap_and_the_arguments_name_the_metho
     assert found.gaps == [f"{file} is not used: its format is not known to this version of lmms-eval-mai."]
 
 
+def test_broken_figures_are_a_gap(tmp_path: Path) -> None:
+    POPE.write(tmp_path, "cascade", model_args="pair=qwen3vl-2b-8b")
+    (file,) = tmp_path.glob("*_mai_cascade.json")
+    file.write_text("{")
+    found = read([tmp_path])
+    assert (len(found.runs), found.gaps) == (1, [f"{file} is not used: it is broken."])
+
+
+def test_a_folder_that_is_given_twice_or_with_its_subfolder_is_read_once(tmp_path: Path) -> None:
+    file = POPE.write(tmp_path / "a", "cascade")
+    found = read([tmp_path, tmp_path / "a", file])
+    assert (len(found.runs), found.gaps) == (1, [])
+
+
+def test_scores_that_are_not_numbers_are_left_out(tmp_path: Path) -> None:
+    metrics = {"pope_f1_score": float("nan"), "pope_accuracy": "N/A", "pope_recall": 0.5}
+    POPE.write(tmp_path, "large", metrics=metrics)  # type: ignore[arg-type]
+    assert read([tmp_path]).runs[0].metrics == {"pope_recall": 0.5}
+
+
 def test_answers_of_the_response_cache_have_no_trace(tmp_path: Path) -> None:
     write_run(tmp_path, "pope_s", [line(0, "yes", "yes", 1.0)], mode="cascade")
     (gap,) = read([tmp_path]).gaps

@@ -125,6 +125,21 @@ def test_score_and_cost_of_a_method_are_averages_over_its_calls(found: Report) -
     assert row["call seconds"] == pytest.approx(0.25 * calls / 40)
 
 
+def test_another_model_is_compared_and_has_its_tokens_without_a_trace(tmp_path: Path) -> None:
+    WORLD.write(tmp_path, "cascade")
+    lines = [line(doc_id, one.gold, "yes", float(one.gold == "yes")) for doc_id, one in enumerate(DOCUMENTS)]
+    for one in lines:
+        one["token_counts"] = [{"input_tokens": 9, "output_tokens": 3}]
+        one["pope_f1_score"] = {"prediction": "yes", "ground_truth": one["target"]}
+    write_run(tmp_path, "pope", lines, model="qwen3_vl", model_args="pretrained=a/big", time="20260102_000000")
+    found = report([tmp_path])
+    row = row_of(found.table("methods"), "POPE", "big-own prompt")
+    assert (row["small tokens"], row["large tokens"], row["all tokens"]) == (None, None, 3.0)
+    (compared,) = [row for row in found.table("mai-against-others").rows if row[2] == "big-own prompt"]
+    assert compared[8] == sum(one.gold == "yes" != FINAL[id(one)] for one in DOCUMENTS)
+    assert row_of(found.table("scores"), "POPE", "big")["own prompt"] is not None
+
+
 def test_kinds_of_questions_are_sorted_by_mais_loss(found: Report) -> None:
     rows = [row for row in found.table("kinds").rows if row[1] == "MAI 8B + 2B-R"]
     assert {row[2] for row in rows} == {"gold: yes", "gold: no"}

@@ -72,6 +72,11 @@ def test_checkpoints_of_the_demo_pair_have_the_same_name_on_every_machine(tmp_pa
     assert {run.method for run in read([tmp_path]).runs} == {Method("cascade", "demo/large", "demo/small", "R")}
 
 
+def test_models_of_a_pair_file_have_the_name_of_the_file_if_the_figures_are_missing(tmp_path: Path) -> None:
+    POPE.write(tmp_path, "cascade", model_args="pair=/home/x/mine.yaml,small=/models/s", figures=False)
+    assert one_run(tmp_path).method == Method("cascade", "mine large", "/models/s", "R")
+
+
 @pytest.mark.slow
 def test_files_that_lmms_eval_itself_wrote_are_read(
     task_manager: Any, in_drawn_data: Path, write_script: Any, tmp_path: Path
@@ -136,6 +141,7 @@ MMMU = {"question_type": "multiple-choice", "answer": "A", "parsed_pred": ["C"],
         ("chartqa", {"relaxed_overall": 1.0, "relaxed_human_split": 1.0}, 1),
         ("infovqa_val", {"anls": 0.75}, 0.75),
         ("realworldqa", {"exact_match": 0.0}, 0),
+        ("mmmu_val", {"mmmu_acc": {"question_type": "open", "answer": "1000", "parsed_pred": [["x", 1000.0]]}}, 1),
         ("gqa", {"other": 3.0}, None),
     ],
 )
