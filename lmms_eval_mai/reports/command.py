@@ -10,6 +10,7 @@ from typing import Any
 
 from lmms_eval_mai.paper.agreement import AgreementRules
 from lmms_eval_mai.paper.prompts import Variant
+from lmms_eval_mai.paper.sample import EXITS
 from lmms_eval_mai.reports.records import AGREEMENT, DECODING, TRANSFER, Method
 from lmms_eval_mai.run import presets
 
@@ -67,8 +68,11 @@ def read(results: dict[str, Any]) -> Given:
 
 
 def method(given: Given, figures: dict[str, Any], variant: Variant | None, two_stage: bool) -> Method:
-    """Return the method of a run of `mai_cascade`. `variant` and `two_stage`: the prompt of the task."""
+    """Return the method of a run of `mai_cascade`. `variant` and `two_stage`: the prompt of the task. Raises ValueError
+    if the mode is unknown."""
     mode = figures.get("mode") or given.arguments.get("mode") or "cascade"
+    if not isinstance(mode, str) or mode not in EXITS:
+        raise ValueError(f"unknown mode {mode}")
     engines = figures.get("engines") or {}
     small, large = (
         _identity(str((engines.get(side) or {}).get("model") or _argument(given, side))) for side in ("small", "large")

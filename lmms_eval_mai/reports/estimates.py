@@ -90,6 +90,7 @@ def accuracy(documents: Sequence[Document]) -> Estimate | None:
 
 def compare(first: Sequence[Document], second: Sequence[Document], benchmark: str) -> Comparison | None:
     """Compare two methods on the same documents, which must be in the same order."""
+    first, second = _same_form(first, second)
     (a, statistic), (b, _) = _rows(first, benchmark), _rows(second, benchmark)
     if not len(a):
         return None
@@ -112,12 +113,22 @@ def compare(first: Sequence[Document], second: Sequence[Document], benchmark: st
 def units(documents: Sequence[Document]) -> Array:
     """Return the scores of documents. MMBench: of questions, whose score is that of their worst rotation; questions
     without their original order are left out, as lmms-eval does."""
-    if any(document.group is not None for document in documents):
+    if documents and all(document.group is not None for document in documents):
         worst: dict[int | None, float] = {}
         for document in documents:
             worst[document.group] = min(worst.get(document.group, 1.0), document.score or 0.0)
         return np.array([worst[document.group] for document in documents if document.is_main])
     return np.array([document.score or 0.0 for document in documents])
+
+
+def _same_form(first: Sequence[Document], second: Sequence[Document]) -> tuple[Sequence[Document], Sequence[Document]]:
+    """Return the documents of two runs without labels or rotations, if one of the runs lacks them."""
+    both = (*first, *second)
+    if len({document.labels is None for document in both}) > 1:
+        first, second = ([replace(document, labels=None) for document in run] for run in (first, second))
+    if len({document.group is None for document in both}) > 1:
+        first, second = ([replace(document, group=None) for document in run] for run in (first, second))
+    return first, second
 
 
 def is_right_or_wrong(scores: Array) -> bool:

@@ -92,8 +92,9 @@ def _read_results(file: Path, found: Found) -> None:
     if "configs" not in results or "n-samples" not in results:
         found.gaps.append(f"{file} is of another version of lmms-eval: only its scores are used.")
     figures = _figures(file, found)
+    groups = results.get("group_subtasks")
     for task, metrics in known.items():
-        if not (results.get("group_subtasks") or {}).get(task):
+        if not (isinstance(groups, dict) and groups.get(task)):
             _read_task(file, task, metrics, results, figures, found)
 
 
@@ -116,31 +117,11 @@ def _read_task(
     file: Path, task: str, metrics: dict[str, Any], results: dict[str, Any], figures: dict[str, Any], found: Found
 ) -> None:
     """Add the run of one task, with its documents."""
-    config = (results.get("configs") or {}).get(task) or {}
-    mai = (config.get("metadata") or {}).get("mai") if isinstance(config.get("metadata"), dict) else None
-    benchmark = (mai or {}).get("benchmark") or BUILT_IN.get(task, task)
-    variant, two_stage = VARIANTS.get((mai or {}).get("variant") or "", (None, False))
-    counts = (results.get("n-samples") or {}).get(task) or {}
-    path = file.with_name(f"{file.name.removesuffix(RESULTS)}_samples_{task}.jsonl")
-    given = command.read(results)
-    ours = bool(figures) or given.model == "mai_cascade"
-    of_task = (figures.get("tasks") or {}).get(task) or {}
-    run = Run(
-        file=file,
-        samples_file=path if path.is_file() else None,
-        task=task,
-        benchmark=benchmark,
-        method=command.method(given, figures, variant, two_stage) if ours else _other(given, variant, two_stage),
-        ours=ours,
-        metrics=_numbers(metrics),
-        number=int(counts.get("effective") or 0),
-        original=int(counts.get("original") or 0),
-        rules=AgreementRules(**given.rules()),
-        wall_s=of_task.get("wall_s") or _only_wall_s(results),
-        engine=", ".join(dict.fromkeys(one["engine"] for one in (figures.get("engines") or {}).values())),
-        speculation=_speculation(of_task),
-        not_answered=int(of_task.get("not_answered") or 0),
-    )
+    try:
+        run = _run(file, task, metrics, results, figures)
+    except (LookupError, TypeError, ValueError, AttributeError):  # another version has other fields
+        found.gaps.append(f"{file}: {task} is not used, because a field of the results or of the figures is broken.")
+        return
     if run.samples_file is None:
         found.gaps.append(
             f"{file}: {task} has no samples file, so only its total score is used. Run lmms-eval with --log_samples."
@@ -158,14 +139,43 @@ def _read_task(
     found.runs.append(replace(run, documents=ordered, number=run.number or len(ordered)))
 
 
-def _other(given: command.Given, variant: Any, two_stage: bool) -> Method:
-    return Method("alone", given.name, "", variant, two_stage, given.options())
+def _run(file: Path, task: str, metrics: dict[str, Any], results: dict[str, Any], figures: dict[str, Any]) -> Run:
+    """Return the run of one task without its documents."""
+    config = (results.get("configs") or {}).get(task) or {}
+    metadata = config.get("metadata") or {}
+    mai = metadata.get("mai") if isinstance(metadata, dict) else None  # other tasks have a list
+    benchmark = (mai or {}).get("benchmark") or BUILT_IN.get(task, task)
+    variant, two_stage = VARIANTS.get((mai or {}).get("variant") or "", (None, False))
+    counts = (results.get("n-samples") or {}).get(task) or {}
+    path = file.with_name(f"{file.name.removesuffix(RESULTS)}_samples_{task}.jsonl")
+    given = command.read(results)
+    ours = bool(figures) or given.model == "mai_cascade"
+    other = Method("alone", given.name, "", variant, two_stage, given.options())
+    of_task = (figures.get("tasks") or {}).get(task) or {}
+    return Run(
+        file=file,
+        samples_file=path if path.is_file() else None,
+        task=task,
+        benchmark=str(benchmark),
+        method=command.method(given, figures, variant, two_stage) if ours else other,
+        ours=ours,
+        metrics=_numbers(metrics),
+        number=int(counts.get("effective") or 0),
+        original=int(counts.get("original") or 0),
+        rules=AgreementRules(**given.rules()),
+        wall_s=_wall_s(of_task, results),
+        engine=", ".join(dict.fromkeys(one["engine"] for one in (figures.get("engines") or {}).values())),
+        speculation=_speculation(of_task),
+        not_answered=int(of_task.get("not_answered") or 0),
+    )
 
 
-def _only_wall_s(results: dict[str, Any]) -> float | None:
-    """Return the time of answering that lmms-eval has if the command had a single task."""
-    wall_s = (results.get("throughput") or {}).get("total_elapsed_time")
-    return float(wall_s) if wall_s and len(results["results"]) == 1 else None
+def _wall_s(of_task: dict[str, Any], results: dict[str, Any]) -> float | None:
+    """Return the time of answering: that of the task, or lmms-eval's if the command had a single task."""
+    wall_s = of_task.get("wall_s")
+    if not wall_s and len(results["results"]) == 1:
+        wall_s = (results.get("throughput") or {}).get("total_elapsed_time")
+    return float(wall_s) if wall_s and math.isfinite(wall_s) else None
 
 
 def _numbers(metrics: dict[str, Any]) -> dict[str, float]:

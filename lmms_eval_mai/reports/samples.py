@@ -1,6 +1,7 @@
 """Reads one samples file of lmms-eval, line by line: `Reader.records` yields one `SampleRecord` for each document."""
 
 import json
+import math
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -35,7 +36,7 @@ class Reader:
                     continue
                 try:
                     record = self._record(json.loads(line))
-                except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+                except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
                     self.broken += 1
                     continue
                 self.unscored += record.document.score is None
@@ -102,17 +103,17 @@ class Reader:
             group=None if index is None else index % CIRCULAR,
             is_main=index is None or index < CIRCULAR,
             kind=sys.intern(_kind(line, target)),
-            output_tokens=trace.get("output_tokens"),
-            exit=trace.get("exit"),
+            output_tokens=_whole(trace.get("output_tokens")),
+            exit=_name(trace.get("exit")),
             readable=trace.get("readable"),
             verifications=tuple(
                 Verification(_interned(one["small"]), _interned(one["large"]), one["agree"])
                 for one in trace.get("answers") or ()
             ),
             calls=tuple(_cost(call) for call in calls),
-            layer=selection.get("layer"),
-            kept_tokens=selection.get("kept_tokens"),
-            scored_tokens=selection.get("scored_tokens"),
+            layer=_whole(selection.get("layer")),
+            kept_tokens=_whole(selection.get("kept_tokens")),
+            scored_tokens=_whole(selection.get("scored_tokens")),
             thought=self._thought(trace, calls),
         )
 
@@ -131,6 +132,23 @@ def _label(text: str) -> str:
     return text if text in ("yes", "no") else "other"
 
 
+def _name(text: Any) -> str | None:
+    if text is not None and not isinstance(text, str):
+        raise TypeError(text)
+    return text
+
+
+def _whole(number: Any) -> int | None:
+    return None if number is None else int(number)
+
+
+def _finite(number: Any) -> float:
+    """Return a number. Raises ValueError if it is nan or infinite, TypeError if it is not a number."""
+    if not math.isfinite(number):
+        raise ValueError(number)
+    return float(number)
+
+
 def _interned(text: str | None) -> str | None:
     return None if text is None else sys.intern(text)
 
@@ -139,10 +157,10 @@ def _cost(call: Line) -> CallCost:
     return CallCost(
         side=sys.intern(call["side"]),  # type: ignore[arg-type]
         stage=sys.intern(call["stage"]),  # type: ignore[arg-type]
-        output_tokens=call["output_tokens"],
-        answer_tokens=call.get("answer_tokens"),
-        prompt_tokens=call["prompt_tokens"],
-        seconds=call["total_s"],
+        output_tokens=int(call["output_tokens"]),
+        answer_tokens=_whole(call.get("answer_tokens")),
+        prompt_tokens=int(call["prompt_tokens"]),
+        seconds=_finite(call["total_s"]),
         cut_off=call["finish_reason"] == "length",
     )
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.folders import LARGE, POPE, Answers, World, call, line, write_run
@@ -103,6 +104,33 @@ def test_figures_of_an_unknown_format_are_a_gap_and_the_arguments_name_the_metho
     found = read([tmp_path])
     assert found.runs[0].method.model == LARGE
     assert found.gaps == [f"{file} is not used: its format is not known to this version of lmms-eval-mai."]
+
+
+@pytest.mark.parametrize("fields", [{"mode": ["x"]}, {"engines": 3}, {"tasks": {"pope_s": "x"}}])
+def test_a_run_with_broken_fields_is_left_out_and_the_others_are_used(tmp_path: Path, fields: dict[str, Any]) -> None:
+    POPE.write(tmp_path, "transfer", time="20260102_000000")
+    broken = POPE.write(tmp_path, "cascade")
+    (file,) = tmp_path.glob("20260101_000000_mai_cascade.json")
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+    found = read([tmp_path])
+    assert [run.method.mode for run in found.runs] == ["transfer"]
+    assert found.gaps == [f"{broken}: pope_s is not used, because a field of the results or of the figures is broken."]
+
+
+def test_the_random_router_uses_the_documents_that_all_three_methods_have(tmp_path: Path) -> None:
+    POPE.write(tmp_path, "cascade")
+    World("pope", POPE.documents[:3]).write(tmp_path, "large", time="20260102_000000")
+    World("pope", POPE.documents[:2]).write(tmp_path, "transfer", time="20260103_000000")
+    (row,) = report([tmp_path]).table("routers").rows
+    assert row[4] == 2
+
+
+def test_a_run_without_labels_is_compared_by_accuracy(tmp_path: Path) -> None:
+    POPE.write(tmp_path, "cascade")
+    lines = [line(doc_id, one.gold, "yes", float(one.gold == "yes")) for doc_id, one in enumerate(POPE.documents)]
+    write_run(tmp_path, "pope", lines, model="vllm", time="20260102_000000")
+    (row,) = [row for row in report([tmp_path]).table("mai-against-others").rows if "own prompt" in str(row[2])]
+    assert row[4:6] == (75.0, 50.0)  # right answers, not F1
 
 
 def test_broken_figures_are_a_gap(tmp_path: Path) -> None:

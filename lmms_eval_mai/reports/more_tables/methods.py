@@ -225,8 +225,12 @@ def _router_rows(evidence: Evidence, run: Run) -> Iterator[tuple[Cell, ...]]:
 
 
 def _router_row(evidence: Evidence, run: Run, cheap: Run, expensive: Run) -> tuple[Cell, ...] | None:
-    wanted = {one.doc_id for one in cheap.documents} & {one.doc_id for one in expensive.documents}
-    mai, low, high = ([one for one in each.documents if one.doc_id in wanted] for each in (run, cheap, expensive))
+    wanted = set.intersection(
+        *({(one.doc_id, one.target) for one in each.documents} for each in (run, cheap, expensive))
+    )
+    mai, low, high = (
+        [one for one in each.documents if (one.doc_id, one.target) in wanted] for each in (run, cheap, expensive)
+    )
     known = all(None not in (one.output_tokens, one.score) for each in (mai, low, high) for one in each)
     if not mai or not known:
         return None
