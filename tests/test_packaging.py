@@ -68,7 +68,8 @@ def test_the_wheel_holds_the_named_pairs_with_the_demo_checkpoints(wheel: Path) 
 def test_the_wheel_holds_every_module_and_the_marker_of_type_hints(wheel: Path) -> None:
     packed = set(zipfile.ZipFile(wheel).namelist())
     assert {path.relative_to(ROOT).as_posix() for path in (ROOT / "lmms_eval_mai").rglob("*.py")} <= packed
-    assert {"lmms_eval_mai/py.typed", "lmms_eval_mai/engines/vllm/logging.json"} <= packed
+    data = ("py.typed", "engines/vllm/logging.json", "reports/paper_numbers.yaml")
+    assert {f"lmms_eval_mai/{name}" for name in data} <= packed
 
 
 def test_the_wheel_has_the_entry_point_of_the_model(wheel: Path) -> None:
