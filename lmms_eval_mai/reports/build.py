@@ -6,7 +6,7 @@ from pathlib import Path
 from lmms_eval_mai.reports import figures, reading
 from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.more_tables import exits, methods, readable, rules
-from lmms_eval_mai.reports.paper_numbers import benchmark_name, documents
+from lmms_eval_mai.reports.paper_numbers import benchmark_name, documents, family
 from lmms_eval_mai.reports.paper_tables import alone, decoding, pairs, sparse
 from lmms_eval_mai.reports.records import Run
 from lmms_eval_mai.reports.report import Estimate, Report, RunSummary, Table
@@ -78,11 +78,12 @@ def _summaries(evidence: Evidence) -> tuple[RunSummary, ...]:
 
 
 def _other_numbers(evidence: Evidence) -> Iterator[str]:
-    """Yield a sentence for each benchmark of the paper whose runs have other numbers of documents."""
+    """Yield a sentence for each benchmark on which runs of the paper's models have other numbers of documents."""
     for benchmark in evidence.benchmarks():
         expected = documents(benchmark)
-        numbers = {len(run.documents) or run.number for (of, _), run in evidence.runs.items() if of == benchmark}
-        if expected is not None and numbers != {expected}:
+        runs = [run for (of, method), run in evidence.runs.items() if of == benchmark and family(method.model)]
+        numbers = {len(run.documents) or run.number for run in runs}
+        if expected is not None and runs and numbers != {expected}:
             shown = ", ".join(map(str, sorted(numbers)))
             yield (
                 f"{benchmark_name(benchmark)}: the paper has {expected} documents and these runs {shown}, so the "

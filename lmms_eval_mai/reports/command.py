@@ -61,7 +61,9 @@ def read(results: dict[str, Any]) -> Given:
     # Arguments that are a list or a mapping are not needed here, so a comma always ends a value.
     arguments = dict(re.findall(r"(?:^|,)\s*(\w+)=([^,]*)", text if isinstance(text, str) else ""))
     gen_kwargs = config.get("gen_kwargs") or ""
-    arguments["gen_kwargs"] = gen_kwargs if isinstance(gen_kwargs, str) else ",".join(map(str, gen_kwargs.items()))
+    if not isinstance(gen_kwargs, str):
+        gen_kwargs = " ".join(f"{name}={value}" for name, value in sorted(gen_kwargs.items()))
+    arguments["gen_kwargs"] = gen_kwargs
     model = str(config.get("model") or results.get("model_source") or "model")
     named = [arguments.get(name) for name in ("pretrained", "model_version", "model", "model_id", "path")]
     return Given(model, next((name for name in named if name), model), arguments)

@@ -25,7 +25,7 @@ class Evidence:
             self._add(run)
         for run in list(self.runs.values()):
             for derived in short_answers(run):
-                self.runs.setdefault((derived.benchmark, derived.method), derived)
+                self._add(derived)
         self._scores: dict[int, Estimate | None] = {}
         self._comparisons: dict[tuple[int, int], Comparison | None] = {}
         self._different: set[tuple[int, int]] = set()
@@ -33,7 +33,7 @@ class Evidence:
         self._check_limits()
 
     def _add(self, run: Run) -> None:
-        """Keep the run with the most documents of each method, of two equal ones the newer one."""
+        """Keep the run with the most documents of each method. `_rank` decides between runs with equally many."""
         key = run.benchmark, run.method
         other = self.runs.get(key)
         if other is None:
@@ -41,10 +41,13 @@ class Evidence:
             return
         used, unused = sorted((other, run), key=_rank, reverse=True)
         self.runs[key] = used
+        if unused.derived:
+            return
         self.unused.append(unused)
+        same = "has the short answers of" if used.derived else "is a run of"
         self.gaps.append(
-            f"{unused.file}: {run.task} is not used, because {used.file} is a run of the same method "
-            f"({self.name(run.method)}) on the same benchmark."
+            f"{unused.file}: {unused.task} is not used, because {used.file} {same} the same method "
+            f"({self.name(run.method)}) on {len(used.documents) or used.number} documents."
         )
 
     def _check_totals(self) -> None:
@@ -152,8 +155,9 @@ class Evidence:
         return self._comparisons[key]
 
 
-def _rank(run: Run) -> tuple[int, bool, int, str]:
-    return len(run.documents), run.ours, run.number, run.file.name
+def _rank(run: Run) -> tuple[int, bool, bool, int, str]:
+    """Return what decides between two runs of one method: the larger one is used."""
+    return len(run.documents), run.ours, not run.derived, run.number, run.file.name
 
 
 def order(model: str) -> float:

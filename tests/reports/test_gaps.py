@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.folders import LARGE, POPE, Answers, World, call, line, write_run
+from support.folders import LARGE, POPE, SMALL, Answers, World, call, line, write_run
 
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.reports.build import report
 from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.reading import read
+from lmms_eval_mai.reports.records import Method
 
 
 def test_folders_without_a_run_are_an_error_that_tells_what_to_do(tmp_path: Path) -> None:
@@ -176,7 +177,29 @@ def test_of_two_runs_of_a_method_the_one_with_more_documents_is_used_then_the_ne
     (used,) = evidence.of("cascade")
     assert used.file.name == "20260102_000000_results.json"
     assert [run.file.name[:8] for run in evidence.unused] == ["20260101", "20260103"]
-    assert len([gap for gap in evidence.gaps if "is not used, because" in gap]) == 2
+    newer, older = (tmp_path / f"2026010{day}_000000_results.json" for day in (2, 1))
+    assert evidence.gaps[0] == (
+        f"{older}: pope_s is not used, because {newer} is a run of the same method (MAI 8B + 2B-R) on 4 documents."
+    )
+    assert len(evidence.gaps) == 2
+
+
+def test_short_answers_of_a_cascade_are_used_if_it_has_more_documents_than_a_run_of_the_model(tmp_path: Path) -> None:
+    cascade = POPE.write(tmp_path, "cascade")
+    alone = World("pope", POPE.documents[:3]).write(tmp_path, "large", time="20260102_000000")
+    POPE.write(tmp_path, "small", time="20260103_000000")
+    evidence = Evidence(read([tmp_path]).runs)
+    (method,) = [run.method for run in evidence.unused]
+    large, small = evidence.get("pope", method), evidence.get("pope", Method("alone", SMALL, "", "S"))
+    assert large is not None and large.derived and len(large.documents) == 4
+    assert small is not None and not small.derived
+    (gap,) = evidence.gaps
+    assert gap.startswith(f"{alone}: pope_s is not used, because {cascade} has the short answers of the same method ")
+
+
+def test_other_models_may_have_any_number_of_documents(tmp_path: Path) -> None:
+    dataclasses.replace(POPE, small="a/tiny", large="a/big").write(tmp_path, "cascade")
+    assert not [gap for gap in report([tmp_path]).gaps if "the paper has" in gap]
 
 
 def test_runs_with_different_documents_are_compared_on_those_that_both_have(tmp_path: Path) -> None:
