@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lmms_eval_mai.reports import figures, reading
 from lmms_eval_mai.reports.evidence import Evidence
-from lmms_eval_mai.reports.more_tables import exits, methods, readable, rules
+from lmms_eval_mai.reports.more_tables import exits, kinds, methods, readable, routers, rules
 from lmms_eval_mai.reports.paper_numbers import benchmark_name, documents, family
 from lmms_eval_mai.reports.paper_tables import alone, decoding, pairs, sparse
 from lmms_eval_mai.reports.records import Run
@@ -30,9 +30,9 @@ TABLES: tuple[tuple[Callable[[Evidence], Iterator[Table]], str], ...] = (
     (exits.accuracy_by_exit, "Accuracy by exit needs a cascade with --log_samples."),
     (exits.agreement, "The precision of agreement needs a cascade with --log_samples."),
     (exits.harm_and_rescue, "Harm and rescue need a cascade with --log_samples."),
-    (methods.router_table, "The random router needs Full RT (mode=transfer), or the large model with R, beside MAI."),
+    (routers.router_table, "The random router needs Full RT (mode=transfer), or the large model with R, beside MAI."),
     (rules.rules_table, ""),
-    (methods.kinds_table, "The kinds of questions need a cascade with --log_samples."),
+    (kinds.kinds_table, "The kinds of questions need a cascade with --log_samples."),
     (readable.unreadable_table, "The share of unreadable answers needs runs of mai_cascade with --log_samples."),
 )
 """Each table, and the sentence if the runs do not allow it. Empty: the table is only for some benchmarks."""
