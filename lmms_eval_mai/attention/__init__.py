@@ -11,6 +11,7 @@ answers.
     sparsity.py     total weight and sparsity of attention (Fig. 3-5), and the heaviest tokens (Table 16)
     corollary.py    both sides of Eq. 11
     table9.py       the rows of Table 9
-    statistics.py   means with 95% intervals, and paired tests
     report.py       writes tables and figures; drawing.py draws them, csv_files.py writes numbers
+
+`lmms_eval_mai/statistics.py` has the intervals and the paired tests.
 """

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from lmms_eval_mai.attention.sparsity import kept_counts
-from lmms_eval_mai.attention.statistics import Array
+from lmms_eval_mai.statistics import Array
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 

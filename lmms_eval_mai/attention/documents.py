@@ -14,8 +14,8 @@ import numpy as np
 from lmms_eval_mai.attention import corollary
 from lmms_eval_mai.attention.corollary import BoundCheck
 from lmms_eval_mai.attention.sparsity import kept_share, total_weight
-from lmms_eval_mai.attention.statistics import Array
 from lmms_eval_mai.engines.base import SIDES, Side
+from lmms_eval_mai.statistics import Array
 
 VECTORS = ("values", "keys")
 """The vectors that take the place of X in Eq. 11: the values, which attention really adds up, and the keys, with which

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from lmms_eval_mai.attention.corollary import BoundCheck
-from lmms_eval_mai.attention.statistics import Array, Band
 from lmms_eval_mai.attention.table9 import CONTROLS, FULL, SIMPLE, Method, Row
 from lmms_eval_mai.errors import MaiError
+from lmms_eval_mai.statistics import Array, Band
 
 COLOURS = {"small": "#d95f02", "large": "#1b6ca8", "sparse": "#1b6ca8", "random": "#d95f02", "last": "#7a9a01"}
 LABELS = {
@@ -23,14 +23,12 @@ DOTS_PER_INCH = 150
 
 
 def check_installed() -> None:
-    """Raise `MaiError` if matplotlib or scipy is missing, before anything is computed."""
+    """Raise `MaiError` if matplotlib is missing, before anything is computed."""
     try:
         import matplotlib  # noqa: F401
-        import scipy  # noqa: F401
     except ImportError as error:
         raise MaiError(
-            f"The attention analysis needs matplotlib and scipy ({error}). Install them: pip install "
-            '"lmms-eval-mai[report]".'
+            f'The attention analysis needs matplotlib ({error}). Install it: pip install "lmms-eval-mai[report]".'
         ) from None
 
 
@@ -70,16 +68,16 @@ def draw_table9(folder: Path, rows: Sequence[Row]) -> None:
     positions = np.arange(len(layers))
     for number, name in enumerate(("sparse", *CONTROLS)):
         found = [by_method[Method(name, layer)].score for layer in layers]
-        centre = np.array([one.mean for one in found])
-        error = np.array([[one.mean - one.low for one in found], [one.high - one.mean for one in found]])
+        centre = np.array([one.value for one in found])
+        error = np.array([[one.value - one.low for one in found], [one.high - one.value for one in found]])
         place = positions + (number - 1) * 0.2
         left.errorbar(place, centre, yerr=error, fmt="o", color=COLOURS[name], capsize=2, label=LABELS[name])
     for method, label, style in ((FULL, "all tokens (full transfer)", "--"), (SIMPLE, "no thinking", ":")):
-        left.axhline(by_method[method].score.mean, color="0.3", linestyle=style, label=label)
+        left.axhline(by_method[method].score.value, color="0.3", linestyle=style, label=label)
     left.set(title="score", xlabel="layer", xticks=positions, xticklabels=layers)
-    kept = [by_method[Method("sparse", layer)].tokens["kept_tokens"].mean for layer in layers]
+    kept = [by_method[Method("sparse", layer)].tokens["kept_tokens"].value for layer in layers]
     right.bar(positions, kept, color=COLOURS["sparse"])
-    right.axhline(by_method[FULL].tokens["kept_tokens"].mean, color="0.3", linestyle="--")
+    right.axhline(by_method[FULL].tokens["kept_tokens"].value, color="0.3", linestyle="--")
     right.set(title="kept tokens of the thinking", xlabel="layer", xticks=positions, xticklabels=layers)
     figure.legend(*left.get_legend_handles_labels(), frameon=False, ncols=3, loc="outside lower center", fontsize=8)
     _save(figure, folder / "table9")

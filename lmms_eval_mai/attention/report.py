@@ -11,9 +11,9 @@ from lmms_eval_mai.attention import csv_files, drawing, table9
 from lmms_eval_mai.attention.corollary import BoundCheck
 from lmms_eval_mai.attention.documents import VECTORS, DocumentFigures, Reading
 from lmms_eval_mai.attention.sparsity import heaviest_texts, heaviest_tokens, kept_counts, kept_share
-from lmms_eval_mai.attention.statistics import Array, Band, band
 from lmms_eval_mai.attention.table9 import Answer, Method, Scorer
 from lmms_eval_mai.engines.base import SIDES, Side
+from lmms_eval_mai.statistics import Array, Band, band
 
 TOP = 15
 """Number of tokens in a row of Table 16."""
@@ -86,7 +86,7 @@ def _by_layer(side: Side, total: Band, share: Band) -> Iterator[Record]:
         yield {
             "thinking": side,
             "layer": layer + 1,
-            "documents": total.documents,
+            "documents": total.n,
             **_fields("total_weight", total, layer),
             **_fields("token_share", share, layer),
         }
@@ -94,7 +94,7 @@ def _by_layer(side: Side, total: Band, share: Band) -> Iterator[Record]:
 
 def _by_head(side: Side, name: str, found: Band) -> Iterator[Record]:
     for layer, head in np.ndindex(found.mean.shape):
-        place = {"thinking": side, "layer": layer + 1, "head": head + 1, "documents": found.documents}
+        place = {"thinking": side, "layer": layer + 1, "head": head + 1, "documents": found.n}
         yield {**place, **_fields(name, found, (layer, head))}
 
 
@@ -193,14 +193,14 @@ def _corollary_text(vectors: str, checks: Sequence[BoundCheck]) -> str:
 
 
 def _table9_text(rows: Sequence[table9.Row]) -> str:
-    lines = [f"Table 9, {rows[0].score.documents:,} documents"]
+    lines = [f"Table 9, {rows[0].score.n:,} documents"]
     lines.append("method  layer   score (95% interval)  kept  prefilled   p against full  random    last")
     for row in rows:
         p = {one.other.name: one.corrected_p for one in row.comparisons}
         shown = [f"{p[name]:.3f}" if name in p else "" for name in ("full", "random", "last")]
-        score = f"{row.score.mean:.3f} ({row.score.low:.3f}-{row.score.high:.3f})"
+        score = f"{row.score.value:.3f} ({row.score.low:.3f}-{row.score.high:.3f})"
         lines.append(
-            f"{row.method.name:<7} {row.method.layer or '':>5}  {score:>21}  {row.tokens['kept_tokens'].mean:>4.1f} "
-            f"{row.tokens['prefilled_tokens'].mean:>10.1f}  {shown[0]:>15} {shown[1]:>7} {shown[2]:>7}".rstrip()
+            f"{row.method.name:<7} {row.method.layer or '':>5}  {score:>21}  {row.tokens['kept_tokens'].value:>4.1f} "
+            f"{row.tokens['prefilled_tokens'].value:>10.1f}  {shown[0]:>15} {shown[1]:>7} {shown[2]:>7}".rstrip()
         )
     return "\n".join(lines)

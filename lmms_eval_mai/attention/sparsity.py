@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lmms_eval_mai.attention.statistics import Array
+from lmms_eval_mai.statistics import Array
 
 ROUNDING = 1e-9
 """A sum of normalised weights this close to delta has reached it. The sum depends on the order of its terms."""

@@ -9,14 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from lmms_eval_mai.attention.statistics import (
-    Interval,
-    PairedTest,
-    holm,
-    mean_interval,
-    paired_test,
-    score_interval,
-)
+from lmms_eval_mai import statistics
+from lmms_eval_mai.statistics import Interval, PairedTest
 
 CONTROLS = ("random", "last")
 COUNTS = ("kept_tokens", "transferred_tokens", "prompt_tokens", "prefilled_tokens")
@@ -87,7 +81,7 @@ class Row:
     def record(self) -> dict[str, Any]:
         """Return the row as the fields of a CSV file."""
         found: dict[str, Any] = {"method": self.method.name, "layer": self.method.layer}
-        found["documents"] = self.score.documents
+        found["documents"] = self.score.n
         found |= _fields("score", self.score)
         found |= dict(self.metrics)
         for name, interval in self.tokens.items():
@@ -115,12 +109,12 @@ def rows(answers: Mapping[int, Mapping[Method, Answer]], layers: Sequence[int], 
 
     def mean(method: Method, field: str) -> Interval:
         counts = [getattr(one[method], field) for one in answers.values()]
-        return mean_interval([math.nan if count is None else count for count in counts])
+        return statistics.mean([math.nan if count is None else count for count in counts])
 
     return [
         Row(
             method,
-            score_interval(one.scores),
+            statistics.mean_score(one.scores),
             one.metrics,
             {name: mean(method, name) for name in COUNTS},
             tuple(comparisons.get(method, ())),
@@ -136,8 +130,8 @@ def _comparisons(scores: Mapping[Method, Sequence[float]], layers: Sequence[int]
     pairs: dict[Method, list[Comparison]] = {}
 
     def compare(first: list[Method], others: list[Method]) -> None:
-        tests = [paired_test(scores[one], scores[other]) for one, other in zip(first, others, strict=True)]
-        corrected = holm([test.p for test in tests])
+        tests = [statistics.paired_test(scores[one], scores[other]) for one, other in zip(first, others, strict=True)]
+        corrected = statistics.holm([test.p for test in tests])
         for one, other, test, p in zip(first, others, tests, corrected, strict=True):
             pairs.setdefault(one, []).append(Comparison(other, test, p))
 
@@ -152,4 +146,4 @@ def _comparisons(scores: Mapping[Method, Sequence[float]], layers: Sequence[int]
 
 
 def _fields(name: str, interval: Interval) -> dict[str, float]:
-    return {name: interval.mean, f"{name}_low": interval.low, f"{name}_high": interval.high}
+    return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}

@@ -7,11 +7,11 @@ gaps as plain data. `formats.py` writes it as Markdown, CSV, LaTeX or JSON.
     scoring.py         the score of an answer that lmms-eval has not scored: a short answer inside a cascade
     evidence.py        the runs by benchmark and method, and what two runs have in common
     estimates.py       the score of a run with its interval, and the comparison of two runs
-    statistics.py      intervals and paired tests
     paper_numbers.py   the paper's numbers (`paper_numbers.yaml`)
     paper_tables/      Tables 5 to 10 and 12 to 15 of the paper
     more_tables/       what the paper lacks
     report.py          `Report`, `Table`, `Figure`, `Estimate`
 
-To add a table, write a function that gets the `Evidence` and returns tables, and list it in `build.py`.
+`lmms_eval_mai/statistics.py` has the intervals and the paired tests. To add a table, write a function that gets the
+`Evidence` and returns tables, and list it in `build.py`.
 """

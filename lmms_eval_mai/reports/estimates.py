@@ -3,18 +3,19 @@
 POPE's score is F1, MMBench's is by question with all its rotations, and all others are the mean score of the documents.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from lmms_eval_mai.reports import statistics
+from lmms_eval_mai import statistics
 from lmms_eval_mai.reports.paper_numbers import PaperNumber
 from lmms_eval_mai.reports.records import Document, Run
 from lmms_eval_mai.reports.report import Estimate
-from lmms_eval_mai.reports.statistics import Array, Interval
+from lmms_eval_mai.statistics import Array, Interval, Statistic, is_right_or_wrong
 
 MAIN_METRIC = {
     "pope": ("pope_f1_score", 100),
@@ -27,8 +28,8 @@ MAIN_METRIC = {
 }
 """Benchmark -> the paper's metric, and the factor that makes it a percentage."""
 NOT_A_SHARE = ("pope_f1_score", "anls")
-
-Statistic = Callable[[npt.NDArray[Any], Array], Array]
+CODES = {"yes": 0, "no": 1}
+"""Label of POPE -> its number in the rows of `f1`. Every other answer is 2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def run_score(run: Run) -> Estimate | None:
     value, is_share = total
     if is_share and run.number:
         found = statistics.share(round(value / 100 * run.number), run.number)
-        return Estimate(value, run.number, 100 * found.low, 100 * found.high, 100 * found.standard_error)
+        return replace(percent(found), value=value)
     return Estimate(value, run.number)
 
 
@@ -79,13 +80,13 @@ def score(documents: Sequence[Document], benchmark: str) -> Estimate | None:
     rows, statistic = _rows(documents, benchmark)
     if not len(rows):
         return None
-    return percent(_interval(rows, statistic), len(rows))
+    return percent(_interval(rows, statistic))
 
 
 def accuracy(documents: Sequence[Document]) -> Estimate | None:
     """Return the mean score of documents in percent, on POPE too. None if there are no documents."""
     rows = np.array([[document.score or 0.0] for document in documents])
-    return percent(_interval(rows, statistics.column_mean(0)), len(rows)) if len(rows) else None
+    return percent(_interval(rows, statistics.column_mean(0))) if len(rows) else None
 
 
 def compare(first: Sequence[Document], second: Sequence[Document], benchmark: str) -> Comparison | None:
@@ -100,14 +101,17 @@ def compare(first: Sequence[Document], second: Sequence[Document], benchmark: st
     def difference(rows: npt.NDArray[Any], weights: Array) -> Array:
         return statistic(rows[:, :width], weights) - statistic(rows[:, width:], weights)
 
-    found = statistics.bootstrap(both, difference)
     one, other = (float(statistic(rows, np.ones((1, len(rows))))[0]) for rows in (a, b))
     x, y = units(first), units(second)
-    counts: tuple[int | None, int | None, float | None] = (None, None, None)
-    if is_right_or_wrong(x) and is_right_or_wrong(y):
-        won, lost = int((x > y).sum()), int((y > x).sum())
-        counts = won, lost, statistics.mcnemar(won, lost)
-    return Comparison(len(x), 100 * one, 100 * other, percent(found, len(x)), *counts)
+    if not (is_right_or_wrong(x) and is_right_or_wrong(y)):
+        found = statistics.bootstrap(both, difference)
+        return Comparison(len(x), 100 * one, 100 * other, percent(found), None, None, None)
+    test = statistics.paired_test(x, y)
+    if width == 1:
+        found = statistics.paired_share_difference(test.better, test.worse, len(x))
+    else:
+        found = statistics.bootstrap(both, difference)
+    return Comparison(len(x), 100 * one, 100 * other, percent(found), test.better, test.worse, test.p)
 
 
 def units(documents: Sequence[Document]) -> Array:
@@ -131,19 +135,21 @@ def _same_form(first: Sequence[Document], second: Sequence[Document]) -> tuple[S
     return first, second
 
 
-def is_right_or_wrong(scores: Array) -> bool:
-    """Return whether all scores are 0 or 1."""
-    return bool(np.isin(scores, (0.0, 1.0)).all())
+def estimate(interval: Interval, factor: float = 1) -> Estimate:
+    """Return an interval as an estimate, times a factor."""
+    found = (interval.low, interval.high, interval.standard_error)
+    low, high, error = (None if math.isnan(one) else factor * one for one in found)
+    return Estimate(factor * interval.value, interval.n, low, high, error)
 
 
-def percent(interval: Interval, n: int) -> Estimate:
+def percent(interval: Interval) -> Estimate:
     """Return an estimate in percent from an interval of a share or of a score."""
-    return Estimate(100 * interval.value, n, 100 * interval.low, 100 * interval.high, 100 * interval.standard_error)
+    return estimate(interval, 100)
 
 
 def share(count: int, number: int, paper: PaperNumber | None = None) -> Estimate | None:
     """Return a share in percent. None if `number` is 0."""
-    return with_paper(percent(statistics.share(count, number), number), paper) if number else None
+    return with_paper(percent(statistics.share(count, number)), paper) if number else None
 
 
 def with_paper(estimate: Estimate | None, paper: PaperNumber | None) -> Estimate | None:
@@ -156,8 +162,8 @@ def with_paper(estimate: Estimate | None, paper: PaperNumber | None) -> Estimate
 def _rows(documents: Sequence[Document], benchmark: str) -> tuple[npt.NDArray[Any], Statistic]:
     """Return one row for each document, and the statistic of rows that is the score."""
     if benchmark == "pope" and documents and all(document.labels for document in documents):
-        codes = [[statistics.CODES.get(label, 2) for label in document.labels or ()] for document in documents]
-        return np.array(codes), statistics.f1(0, 1)
+        codes = [[CODES.get(label, 2) for label in document.labels or ()] for document in documents]
+        return np.array(codes), f1(0, 1)
     return units(documents)[:, None], statistics.column_mean(0)
 
 
@@ -165,3 +171,20 @@ def _interval(rows: npt.NDArray[Any], statistic: Statistic) -> Interval:
     if rows.shape[1] == 1 and is_right_or_wrong(rows[:, 0]):
         return statistics.share(int(rows.sum()), len(rows))
     return statistics.bootstrap(rows, statistic)
+
+
+def f1(prediction: int, gold: int) -> Statistic:
+    """Return the statistic that is POPE's F1 of "yes", as lmms-eval computes it. Arguments: the columns of the codes.
+
+    An answer that is neither yes nor no is in neither the precision nor the recall.
+    """
+
+    def statistic(rows: npt.NDArray[Any], weights: Array) -> Array:
+        said_yes, said_no, is_yes = rows[:, prediction] == 0, rows[:, prediction] == 1, rows[:, gold] == 0
+        right, wrong = weights @ (said_yes & is_yes), weights @ (said_yes & ~is_yes)
+        missed = weights @ (said_no & is_yes)
+        total = 2 * right + wrong + missed
+        found: Array = np.divide(2 * right, total, out=np.zeros(len(total)), where=total > 0)
+        return found
+
+    return statistic

@@ -12,7 +12,8 @@ class Estimate:
     value: float
     n: int
     low: float | None = None
-    """Lower end of the 95% interval. None: it cannot be computed, because the run has no samples file."""
+    """Lower end of the 95% interval. None: it is not known, because the run has no samples file, or there is only one
+    document."""
     high: float | None = None
     standard_error: float | None = None
     paper: float | None = None

@@ -32,11 +32,11 @@ def score(method: Method, texts: dict[int, str]) -> Scored:
 def test_table_has_all_methods_with_scores_and_tokens() -> None:
     found = {row.method: row for row in rows(answers(20), LAYERS, score)}
     assert list(found) == [SIMPLE, FULL, *(Method(name, n) for name in ("sparse", "random", "last") for n in LAYERS)]
-    assert found[FULL].score.mean == 1 and found[SIMPLE].score.mean == 0
-    assert found[Method("sparse", 3)].score.mean == 0.95
-    assert found[Method("sparse", 3)].tokens["kept_tokens"].mean == 30
-    assert found[FULL].tokens["prompt_tokens"].mean == pytest.approx(109.5)
-    assert found[FULL].tokens["prefilled_tokens"].mean == pytest.approx(209.5)
+    assert found[FULL].score.value == 1 and found[SIMPLE].score.value == 0
+    assert found[Method("sparse", 3)].score.value == 0.95
+    assert found[Method("sparse", 3)].tokens["kept_tokens"].value == 30
+    assert found[FULL].tokens["prompt_tokens"].value == pytest.approx(109.5)
+    assert found[FULL].tokens["prefilled_tokens"].value == pytest.approx(209.5)
     assert found[FULL].metrics == {"f1": 0.2}
     assert found[Method("sparse", 3)].scores == (0.0, *[1.0] * 19)
 

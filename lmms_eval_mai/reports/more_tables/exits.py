@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from lmms_eval_mai.paper.sample import EXITS
-from lmms_eval_mai.reports import statistics
 from lmms_eval_mai.reports.estimates import accuracy, share
 from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.records import Document, Run
 from lmms_eval_mai.reports.report import Cell, Column, Table
 from lmms_eval_mai.reports.scoring import golds_of, score_of
+from lmms_eval_mai.statistics import mcnemar
 
 
 def accuracy_by_exit(evidence: Evidence) -> Iterator[Table]:
@@ -206,5 +206,5 @@ def _harm_row(evidence: Evidence, run: Run, only_transferred: bool) -> tuple[Cel
         won,
         share(won, len(pairs) - was_right),
         won - lost,
-        statistics.mcnemar(won, lost),
+        mcnemar(won, lost),
     )

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from lmms_eval_mai.reports import statistics
 from lmms_eval_mai.reports.estimates import compare
 from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.more_tables.exits import large_short, traced
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.records import Document, Run
 from lmms_eval_mai.reports.report import Cell, Column, Table
+from lmms_eval_mai.statistics import holm
 
 
 def kinds_table(evidence: Evidence) -> Iterator[Table]:
@@ -36,7 +36,7 @@ def kinds_table(evidence: Evidence) -> Iterator[Table]:
             notes=(
                 "The worst kinds are first. Kinds are those of the benchmark (MMMU: subject, MMBench: category, "
                 "ChartQA: human or augmented), else the form of the gold answer. Mean scores in percent. The adjusted "
-                "p (Benjamini and Hochberg) takes the number of kinds into account.",
+                "p (Holm) takes the number of kinds into account.",
             ),
         )
 
@@ -57,7 +57,7 @@ def _kind_rows(evidence: Evidence, run: Run) -> list[tuple[Cell, ...]]:
     )
     p_values = [one.p for _, one in compared]
     adjusted: Sequence[float | None] = (
-        statistics.false_discovery([p for p in p_values if p is not None]) if None not in p_values else p_values
+        holm([p for p in p_values if p is not None]) if None not in p_values else p_values
     )
     return [
         (

@@ -114,7 +114,7 @@ def comparison_table(evidence: Evidence) -> Iterator[Table]:
             ),
             rows=tuple(rows),
             notes=(
-                "The difference has a paired bootstrap interval. p is McNemar's exact test; it is missing if scores "
+                "The difference is paired, on the same documents. p is McNemar's exact test; it is missing if scores "
                 "are not just right or wrong (ANLS). POPE: the difference is that of F1, and p is about accuracy.",
             ),
         )

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from lmms_eval_mai.reports import statistics
+from lmms_eval_mai import statistics
 from lmms_eval_mai.reports.estimates import percent
 from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.more_tables.exits import large_short, traced
@@ -75,7 +75,7 @@ def _router_row(evidence: Evidence, run: Run, cheap: Run, expensive: Run) -> tup
         expected = (1 - share) * scores[1] + share * scores[2]
         random = 100 * float(expected.mean())
         found = statistics.bootstrap((scores[0] - expected)[:, None], statistics.column_mean(0))
-        difference = percent(found, len(mai))
+        difference = percent(found)
     better = scores[2] > scores[1]
     return (
         benchmark_name(run.benchmark),

@@ -4,10 +4,11 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from lmms_eval_mai import statistics
 from lmms_eval_mai.engines.base import Side
 from lmms_eval_mai.paper.prompts import Variant
-from lmms_eval_mai.reports import paper_numbers, statistics
-from lmms_eval_mai.reports.estimates import with_paper
+from lmms_eval_mai.reports import paper_numbers
+from lmms_eval_mai.reports.estimates import estimate, with_paper
 from lmms_eval_mai.reports.evidence import Evidence, order
 from lmms_eval_mai.reports.paper_numbers import PaperNumber
 from lmms_eval_mai.reports.records import CallCost, Document, Method, Run
@@ -136,9 +137,8 @@ def _tokens(evidence: Evidence, row: Row, variant: Variant) -> tuple[np.ndarray,
 
 
 def _mean(values: np.ndarray, paper: PaperNumber | None) -> Estimate:
-    found = statistics.mean(values)
-    estimate = Estimate(found.value, len(values), found.low, found.high, found.standard_error)
-    return with_paper(estimate, paper) or estimate
+    found = estimate(statistics.mean(values))
+    return with_paper(found, paper) or found
 
 
 def _score_table(family: str, benchmark: str) -> int | None:

@@ -38,8 +38,8 @@ def transfer_table(evidence: Evidence) -> Iterator[Table]:
             ),
             rows=rows,
             notes=(
-                "Small R has one stage. Large R has two stages, except on MMMU. The difference is paired: same "
-                "documents, bootstrap interval; p is McNemar's exact test.",
+                "Small R has one stage. Large R has two stages, except on MMMU. The difference is paired, on "
+                "the same documents. p is McNemar's exact test.",
             ),
         )
 

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 
-import numpy as np
-
-from lmms_eval_mai.reports import paper_numbers, statistics
-from lmms_eval_mai.reports.estimates import with_paper
+from lmms_eval_mai import statistics
+from lmms_eval_mai.reports import paper_numbers
+from lmms_eval_mai.reports.estimates import estimate, with_paper
 from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.more_tables.exits import large_short
 from lmms_eval_mai.reports.paper_numbers import PaperNumber
@@ -42,7 +41,7 @@ def sparse_table(evidence: Evidence) -> Iterator[Table]:
             rows=tuple(rows),
             notes=(
                 "Kept tokens: the average number of transferred tokens of the thinking. Full: the output tokens of the "
-                "thinking. Differences are paired: same documents, bootstrap interval.",
+                "thinking. Differences are paired, on the same documents.",
             ),
         )
 
@@ -78,8 +77,7 @@ def _tokens(run: Run, paper: PaperNumber | None) -> Estimate | None:
         found = [call.output_tokens for one in run.documents for call in one.calls if call.stage == "think"]
     if not found:
         return None
-    mean = statistics.mean(np.array(found, dtype=float))
-    return with_paper(Estimate(mean.value, len(found), mean.low, mean.high, mean.standard_error), paper)
+    return with_paper(estimate(statistics.mean(found)), paper)
 
 
 def _layer(run: Run) -> int | None:
