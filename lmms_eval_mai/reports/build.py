@@ -37,6 +37,22 @@ TABLES: tuple[tuple[Callable[[Evidence], Iterator[Table]], str], ...] = (
 )
 """Each table, and the sentence if the runs do not allow it. Empty: the table is only for some benchmarks."""
 
+OF_CASCADES = (
+    pairs.cascade_table,
+    pairs.two_stage_table,
+    methods.comparison_table,
+    exits.accuracy_by_exit,
+    exits.agreement,
+    exits.harm_and_rescue,
+    routers.router_table,
+    kinds.kinds_table,
+)
+NO_CASCADE = (
+    "There is no run with mode=cascade. Tables 10 and 15, the exits, and the comparison of MAI with other methods need "
+    "one, with --log_samples."
+)
+"""The sentence for all tables in `OF_CASCADES`, if there is no cascade."""
+
 
 def report(folders: Sequence[Path]) -> Report:
     """Return the report of all runs in the folders. Raises `ArgumentError` if there is no run."""
@@ -49,11 +65,12 @@ def of_runs(runs: Sequence[Run], gaps: Sequence[str] = ()) -> Report:
     evidence = Evidence(runs)
     tables: list[Table] = []
     missing = []
+    is_without_cascade = not any(evidence.of("cascade"))
     for make, needs in TABLES:
         made = list(make(evidence))
         tables += made
         if not made and needs:
-            missing.append(needs)
+            missing.append(NO_CASCADE if is_without_cascade and make in OF_CASCADES else needs)
     drawn = tuple(figures.figures(evidence))
     claimed = tuple(_claims(evidence))
     sentences = dict.fromkeys([*gaps, *evidence.gaps, *_other_numbers(evidence), *missing])

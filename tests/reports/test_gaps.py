@@ -223,3 +223,16 @@ def test_a_score_that_contradicts_the_results_file_is_a_gap(tmp_path: Path) -> N
     file = POPE.write(tmp_path, "large", metrics={"pope_f1_score": 0.9})
     (gap,) = Evidence(read([tmp_path]).runs).gaps
     assert gap.startswith(f"{file}: the samples of pope_s give a score of 66.67, and the results file has 90.00. ")
+
+
+def test_a_report_without_a_cascade_has_one_sentence_about_it(tmp_path: Path) -> None:
+    POPE.write(tmp_path, "large")
+    alone = [gap for gap in report([tmp_path]).gaps if "cascade" in gap or "MAI" in gap]
+    assert len(alone) == 1 and alone[0].startswith("There is no run with mode=cascade. Tables 10 and 15,")
+
+
+def test_each_table_that_a_cascade_alone_does_not_allow_has_a_sentence(tmp_path: Path) -> None:
+    POPE.write(tmp_path, "cascade")
+    gaps = " ".join(report([tmp_path]).gaps)
+    assert "There is no run with mode=cascade" not in gaps
+    assert "Table 8 needs a run with mode=transfer." in gaps and "The random router needs Full RT" in gaps
