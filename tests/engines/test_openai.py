@@ -17,6 +17,7 @@ from lmms_eval_mai.engines.openai.images import _ENCODINGS
 from lmms_eval_mai.errors import CallTimeout, EngineCrashed, EngineStartError, PromptTooLong, SampleError
 
 
+@pytest.mark.slow  # each waits a second before its second attempt
 @pytest.mark.parametrize("fault", [(429, {}), (500, {}), (503, {}), (408, {}), "drop"])
 def test_a_transient_error_is_retried(fault: Any) -> None:
     server = ScriptedServer()

@@ -208,14 +208,16 @@ def test_memory_of_a_scoring_pass_grows_with_the_length_and_not_with_its_square(
     loaded = LoadedModel(config, TransformersOptions(dtype="float32"))
     assert loaded.attention is not None
     found = []
+    answer: asyncio.Future[Any] = asyncio.Future(loop=asyncio.new_event_loop())
     for words in (400, 800):
         asked = replace(prompt(0, "dog " * words), attention=AttentionRequest((2,), "dog " * words))
         built = loaded.inputs.build(asked.messages)
         span = loaded.attention.find_text(asked, built.tokens["input_ids"][0].tolist())
         with Largest() as largest:
-            (call,) = loaded.generate([Request(asked, SCORING, built, asyncio.Future(), 0.0, 0.0, span)], lambda: False)
+            (call,) = loaded.generate([Request(asked, SCORING, built, answer, 0.0, 0.0, span)], lambda: False)
         assert call.attention is not None and call.prompt_tokens == built.length > words
         found.append((built.length, largest))
+    answer.get_loop().close()
     (short, one), (long, two) = found
     assert two.second < short < long  # no tensor is as long as the prompt in two dimensions
     assert two.elements <= one.elements * long / short * 1.01
