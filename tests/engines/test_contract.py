@@ -42,12 +42,13 @@ def openai(server: Server, vllm: Running, loop: LoopThread) -> Iterator[Running]
 
 @pytest.fixture(scope="module")
 def transformers(tiny_pair: tuple[Path, Path], loop: LoopThread) -> Iterator[Running]:
-    yield from _running({"small": str(tiny_pair[0]), "engine": "transformers", "dtype": "float32"}, loop)
+    arguments = {"small": str(tiny_pair[0]), "engine": "transformers", "dtype": "float32"}
+    yield from _running(arguments, loop, attention=True)
 
 
-def _running(arguments: dict[str, Any], loop: LoopThread) -> Iterator[Running]:
+def _running(arguments: dict[str, Any], loop: LoopThread, attention: bool = False) -> Iterator[Running]:
     config = parse({"mode": "small", **arguments})
-    engine = build(replace(config.small, attention=config.small.engine == "transformers"))
+    engine = build(replace(config.small, attention=attention))
     engine.validate()
     loop.run(engine.start())
     yield Running(engine, loop)
