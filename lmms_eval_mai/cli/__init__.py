@@ -6,7 +6,7 @@ arguments, `tasks.py` the model, the tasks and their data sets, `hub.py` the Hug
 devices. `findings.py` prints the report. `gpu_report.py` shows the plan of the GPU memory, for this and for other
 machines. `ask.py` is the command `ask`, and `document.py` opens and scores its document. `attention.py` is the command
 `attention`, `task_documents.py` opens and scores its documents, and `finished_run.py` reads the record of a run.
-`report.py` is the command `report`.
+`report.py` is the command `report`. `exit_code.py` turns the errors of these commands into exit codes.
 
 This package may import all others, and no other package imports it. It does not run evaluations; `lmms-eval` does.
 

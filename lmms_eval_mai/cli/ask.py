@@ -11,7 +11,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from lmms_eval_mai.errors import ArgumentError, MaiError
+from lmms_eval_mai.cli.exit_code import exit_code_of
+from lmms_eval_mai.errors import ArgumentError
 
 if TYPE_CHECKING:  # the other commands must not wait for these imports
     from lmms_eval_mai.engines.base import Engine, Prompt, Side
@@ -45,16 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(given: argparse.Namespace) -> int:
     """Run the command. Returns the exit code."""
     log_to_terminal()
-    try:
+
+    def run() -> None:
         for text in _ask(given):
             print(text, flush=True)
-    except MaiError as error:
-        print(f"lmms-eval-mai: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("lmms-eval-mai: stopped by Ctrl-C.", file=sys.stderr)
-        return 130
-    return 0
+
+    return exit_code_of(run)
 
 
 def _ask(given: argparse.Namespace) -> Iterator[str]:

@@ -1,13 +1,13 @@
 """`lmms-eval-mai attention`: the analysis of Section 5.3 and Appendix B.7 on the documents of lmms-eval tasks."""
 
 import argparse
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmms_eval_mai.cli.ask import log_to_terminal
-from lmms_eval_mai.errors import ArgumentError, MaiError
+from lmms_eval_mai.cli.exit_code import exit_code_of
+from lmms_eval_mai.errors import ArgumentError
 
 if TYPE_CHECKING:
     from lmms_eval_mai.attention.calls import LoggedThinking
@@ -41,17 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(given: argparse.Namespace) -> int:
     """Run the command. Returns the exit code."""
     log_to_terminal()
-    try:
+
+    def run() -> None:
         for text in _run(given):
             print(f"\n{text}", flush=True)
-    except MaiError as error:
-        print(f"lmms-eval-mai: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("lmms-eval-mai: stopped by Ctrl-C. The same command continues.", file=sys.stderr)
-        return 130
-    print(f"\nFigures and tables are in {given.output_path}.")
-    return 0
+        print(f"\nFigures and tables are in {given.output_path}.")
+
+    return exit_code_of(run, after_interrupt="The same command continues.")
 
 
 def _run(given: argparse.Namespace) -> Iterator[str]:

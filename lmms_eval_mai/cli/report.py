@@ -4,7 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from lmms_eval_mai.errors import ArgumentError, MaiError
+from lmms_eval_mai.cli.exit_code import exit_code_of
+from lmms_eval_mai.errors import ArgumentError
 
 FORMATS = ("markdown", "csv", "latex", "json")
 
@@ -18,15 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(given: argparse.Namespace) -> int:
     """Run the command. Returns the exit code."""
-    try:
-        _report(given)
-    except MaiError as error:
-        print(f"lmms-eval-mai: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("lmms-eval-mai: stopped by Ctrl-C.", file=sys.stderr)
-        return 130
-    return 0
+    return exit_code_of(lambda: _report(given))
 
 
 def _report(given: argparse.Namespace) -> None:
