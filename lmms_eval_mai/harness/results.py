@@ -112,8 +112,12 @@ def _call_record(call: Call) -> dict[str, Any]:
         "answer_tokens": call.answer_tokens,
         **({name: getattr(call, name) for name in SPECULATION} if call.target_calls is not None else {}),
         **({"dropped_tokens": call.dropped_tokens} if call.dropped_tokens else {}),
-        **{
-            name: None if seconds is None else round(seconds, 6)
-            for name, seconds in (("queued_s", call.queued_s), ("ttft_s", call.ttft_s), ("total_s", call.total_s))
-        },
+        **_times(call),
+        **({"shared": True} if call.shared else {}),
     }
+
+
+def _times(call: Call) -> dict[str, float | None]:
+    """Return the times of a call; None for those that are not known. A shared call has no times."""
+    times = {name: getattr(call, name) for name in ("queued_s", "ttft_s", "total_s", "started_at")}
+    return {name: None if seconds is None or call.shared else round(seconds, 6) for name, seconds in times.items()}

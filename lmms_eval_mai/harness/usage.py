@@ -28,8 +28,10 @@ def log_throughput(totals: RunTotals, config: Config) -> None:
 
     lmms-eval adds up only elapsed time, generated tokens and requests, and writes "avg_" before every other name except
     `avg_speed` (gen_metrics.py, `summarize_logged_metrics`). So all other figures here are averages or shares over
-    samples.
+    samples. A run with shared calls has no entry, because its times are not those of its calls.
     """
+    if totals.meter.shared_calls():
+        return
     meter, wall_s = totals.meter, totals.wall_s
     answered = sum(task.samples for task in meter.tasks.values())
     usage = {engine.side: meter.usage(engine.side) for engine in config.engines()}

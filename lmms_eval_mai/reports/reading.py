@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from lmms_eval_mai.engines.base import SIDES
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.agreement import AgreementRules
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS
@@ -171,7 +172,10 @@ def _run(file: Path, task: str, metrics: dict[str, Any], results: dict[str, Any]
 
 
 def _wall_s(of_task: dict[str, Any], results: dict[str, Any]) -> float | None:
-    """Return the time of answering: that of the task, or lmms-eval's if the command had a single task."""
+    """Return the time of answering: that of the task, or lmms-eval's if the command had a single task. None if calls of
+    the task are shared."""
+    if any(of_task.get(side, {}).get("shared_calls") for side in SIDES):
+        return None
     wall_s = of_task.get("wall_s")
     if not wall_s and len(results["results"]) == 1:
         wall_s = (results.get("throughput") or {}).get("total_elapsed_time")

@@ -37,9 +37,14 @@ class CallCost:
     output_tokens: int
     answer_tokens: int | None
     prompt_tokens: int
-    seconds: float
+    seconds: float | None
+    """None: the call is shared."""
     cut_off: bool
     """Whether a limit cut the answer off."""
+    started_at: float | None = None
+    """Unix time in seconds. None: the call is shared, or an older version made the run."""
+    shared: bool = False
+    """Whether another run made the call (`Call.shared`). It has tokens and no times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +89,10 @@ class CallText:
     stage: Stage
     text: str
     output_tokens: int
-    seconds: float
+    seconds: float | None
+    """None: the call is shared."""
     cut_off: bool
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +163,7 @@ class Run:
     documents: tuple[Document, ...] = ()
     rules: AgreementRules = field(default_factory=AgreementRules)
     wall_s: float | None = None
-    """Time of answering. None: not known for this task."""
+    """Time of answering. None: not known for this task, or calls of the task are shared."""
     engine: str = ""
     """The kind of engine: vllm, openai, transformers or scripted. Empty: not known."""
     speculation: tuple[int, int] | None = None

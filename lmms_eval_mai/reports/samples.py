@@ -77,8 +77,9 @@ class Reader:
                 call["stage"],
                 call["text"],
                 call["output_tokens"],
-                call["total_s"],
+                _seconds(call),
                 call["finish_reason"] == "length",
+                bool(call.get("shared")),
             )
             for call in calls
         )
@@ -160,9 +161,15 @@ def _cost(call: Line) -> CallCost:
         output_tokens=int(call["output_tokens"]),
         answer_tokens=_whole(call.get("answer_tokens")),
         prompt_tokens=int(call["prompt_tokens"]),
-        seconds=_finite(call["total_s"]),
+        seconds=_seconds(call),
         cut_off=call["finish_reason"] == "length",
+        started_at=None if call.get("started_at") is None else _finite(call["started_at"]),
+        shared=bool(call.get("shared")),
     )
+
+
+def _seconds(call: Line) -> float | None:
+    return None if call.get("shared") else _finite(call["total_s"])
 
 
 def _score(benchmark: str, line: Line) -> float | None:

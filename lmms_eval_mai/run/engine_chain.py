@@ -18,6 +18,7 @@ from lmms_eval_mai.run import sparse_layer
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.journal.journal import Journal
 from lmms_eval_mai.run.journal.journaled_engine import JournaledEngine
+from lmms_eval_mai.run.timed_engine import TimedEngine
 
 
 def build_engines(config: Config, journal: Callable[[], Journal | None]) -> dict[str, Engine]:
@@ -82,10 +83,11 @@ def wrap(
 
     1. The journal. A journaled call returns at once, even while the engine restarts or sleeps. A new call is written
        once, however often it was retried.
-    2. Restart and `call_timeout`.
-    3. Time sharing. It is inside restart, because a restart needs the GPU: it must wait until the other engine sleeps.
-    4. The engine itself.
+    2. The time at which a call started.
+    3. Restart and `call_timeout`.
+    4. Time sharing. It is inside restart, because a restart needs the GPU: it must wait until the other engine sleeps.
+    5. The engine itself.
     """
     if time_sharing is not None:
         engine = TimeSharedEngine(cast(SleepableEngine, engine), time_sharing)
-    return JournaledEngine(RestartingEngine(engine, restarts, call_timeout, starting), journal)
+    return JournaledEngine(TimedEngine(RestartingEngine(engine, restarts, call_timeout, starting)), journal)

@@ -59,7 +59,10 @@ def _engine(totals: TaskTotals, side: Side) -> dict[str, Any]:
 def _usage(usage: Usage) -> dict[str, Any]:
     found = {**dataclasses.asdict(usage), "call_seconds": _seconds(usage.call_seconds)}
     drafted = usage.calls and usage.target_calls is not None
-    return {name: figure for name, figure in found.items() if name not in SPECULATION or drafted}
+    unused = set() if drafted else set(SPECULATION)
+    if not usage.shared_calls:
+        unused.add("shared_calls")
+    return {name: figure for name, figure in found.items() if name not in unused}
 
 
 def _seconds(seconds: float) -> float:

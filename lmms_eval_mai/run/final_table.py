@@ -18,7 +18,8 @@ def table(totals: RunTotals, config: Config) -> str:
     A mode with a single exit has no exit columns: all samples have that exit. The columns `Not answered` and
     `Unreadable` are only present if there are such samples. With `transfer=sparse`, the column `kept tokens` has the
     tokens of the thinking that were kept. An engine has columns for the tokens of its answers and for speculative
-    decoding if it reports these figures for all of its calls.
+    decoding if it reports these figures for all of its calls. An engine with shared calls has a column for their number
+    and none for seconds, and the run has no wall times.
     """
     meter = totals.meter
     exits = EXITS[config.mode] if len(EXITS[config.mode]) > 1 else ()
@@ -46,9 +47,11 @@ def table(totals: RunTotals, config: Config) -> str:
 def _lines(totals: RunTotals) -> Iterator[str]:
     """Return the lines below the table."""
     meter = totals.meter
-    earlier = f", {totals.earlier_s:.1f} s of it before this start" if totals.earlier_s else ""
-    tasks = ", ".join(f"{name} {task.wall_s:.1f} s" for name, task in sorted(meter.tasks.items()))
-    yield f"Wall time {totals.wall_s:.1f} s{earlier}{f': {tasks}' if len(meter.tasks) > 1 else ''}."
+    if shared := meter.shared_calls():
+        calls = sum(usage.calls for task in meter.tasks.values() for usage in task.usage.values())
+        yield f"{shared} of {calls} calls are shared: other runs of this command made them. So this run has no times."
+    else:
+        yield _wall_times(totals)
     if empty := meter.selections().empty:
         yield (
             f"In {empty} samples no token of the thinking was transferred, because one token has more than "
@@ -63,6 +66,13 @@ def _lines(totals: RunTotals) -> Iterator[str]:
         kinds = ", ".join(f"{count} {kind}" for kind, count in meter.failures.kinds.most_common())
         yield f"{meter.failed()} samples have no answer and are left out of all scores: {kinds}."
         yield str(meter.failures)
+
+
+def _wall_times(totals: RunTotals) -> str:
+    tasks = totals.meter.tasks
+    earlier = f", {totals.earlier_s:.1f} s of it before this start" if totals.earlier_s else ""
+    by_task = ", ".join(f"{name} {task.wall_s:.1f} s" for name, task in sorted(tasks.items()))
+    return f"Wall time {totals.wall_s:.1f} s{earlier}{f': {by_task}' if len(tasks) > 1 else ''}."
 
 
 def _row(
@@ -92,6 +102,7 @@ def _columns(usage: Usage) -> list[str]:
         unknown |= {"answer tokens"}
     if usage.target_calls is None or not usage.calls:
         unknown |= {"drafted tokens accepted", "target calls"}
+    unknown.add("call seconds" if usage.shared_calls else "shared calls")
     return [column for column in _figures(usage) if column not in unknown]
 
 
@@ -100,6 +111,7 @@ def _figures(usage: Usage) -> dict[str, str]:
     accepted, proposed = usage.accepted_tokens or 0, usage.proposed_tokens or 0
     return {
         "calls": str(usage.calls),
+        "shared calls": str(usage.shared_calls),
         "output tokens": str(usage.output_tokens),
         "answer tokens": str(usage.answer_tokens),
         "drafted tokens accepted": f"{accepted} of {proposed} ({accepted / max(1, proposed):.2%})",

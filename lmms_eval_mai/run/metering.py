@@ -24,12 +24,14 @@ class Usage:
     cached_tokens: int = 0
     output_tokens: int = 0
     call_seconds: float = 0.0
-    """Sum of the calls' total seconds. Calls overlap, so it may be longer than the wall time."""
+    """Sum of the calls' total seconds, without shared calls. Calls overlap, so it may be longer than the wall time."""
     answer_tokens: int | None = 0
     """Tokens of the extracted answers. This and the next three are None if a call lacks the number."""
     proposed_tokens: int | None = 0
     accepted_tokens: int | None = 0
     target_calls: int | None = 0
+    shared_calls: int = 0
+    """Number of the calls that another run of the command made (`Call.shared`). They have tokens and no seconds."""
 
     @classmethod
     def of(cls, call: Call) -> "Usage":
@@ -44,6 +46,7 @@ class Usage:
             proposed_tokens=call.proposed_tokens,
             accepted_tokens=call.accepted_tokens,
             target_calls=call.target_calls,
+            shared_calls=int(call.shared),
         )
 
     def __add__(self, other: "Usage") -> "Usage":
@@ -57,6 +60,7 @@ class Usage:
             _sum(self.proposed_tokens, other.proposed_tokens),
             _sum(self.accepted_tokens, other.accepted_tokens),
             _sum(self.target_calls, other.target_calls),
+            self.shared_calls + other.shared_calls,
         )
 
 
@@ -175,6 +179,10 @@ class Meter:
     def selections(self) -> Selections:
         """Return the sum of the selections of all tasks."""
         return sum((totals.selections for totals in self.tasks.values()), Selections())
+
+    def shared_calls(self) -> int:
+        """Return the number of calls of all engines that other runs made."""
+        return sum(usage.shared_calls for totals in self.tasks.values() for usage in totals.usage.values())
 
     def exits(self) -> Counter[Exit]:
         """Return the exits of all tasks so far."""

@@ -29,6 +29,18 @@ def test_a_call_with_an_assistant_has_its_counts_and_other_calls_do_not_have_the
     assert not counts.keys() & record_of(CALL).keys()
 
 
+def test_a_call_has_the_time_of_its_start() -> None:
+    found = record_of(replace(CALL, started_at=1_800_000_000.12345678))
+    assert (found["started_at"], found["total_s"]) == (1_800_000_000.123457, 4.44) and "shared" not in found
+    assert record_of(CALL)["started_at"] is None
+
+
+def test_a_shared_call_is_marked_and_has_no_times() -> None:
+    found = record_of(replace(CALL, shared=True, started_at=1.8e9, queued_s=0.5, ttft_s=0.7))
+    assert found["shared"] is True and found["output_tokens"] == 147
+    assert [found[name] for name in ("queued_s", "ttft_s", "total_s", "started_at")] == [None] * 4
+
+
 def test_a_sparse_transfer_has_its_selection_and_other_samples_do_not_have_it() -> None:
     selection = Selection((2, 0), 5, 0.85, "a c", 3, 7)
     found = TraceCounts.of(Trace("transfer", CALL, (CALL,), (), selection=selection)).to_dict()["selection"]

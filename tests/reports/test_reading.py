@@ -11,6 +11,7 @@ from support.pope_scripts import exit_of, pope_scripts
 from lmms_eval_mai.harness.figures_file import write_waiting
 from lmms_eval_mai.paper.agreement import AgreementRules
 from lmms_eval_mai.reports.evidence import Evidence
+from lmms_eval_mai.reports.more_tables.methods import cost
 from lmms_eval_mai.reports.reading import read, samples
 from lmms_eval_mai.reports.records import Method, Run
 
@@ -37,6 +38,29 @@ def test_a_cascade_is_read_with_its_exits_calls_and_models(tmp_path: Path) -> No
         ("large", "transfer", 5),
     ]
     assert (last.output_tokens, last.verifications[0].small, last.verifications[1].small) == (113, None, "yes")
+
+
+def test_calls_have_their_start_times_and_those_of_older_versions_have_none(tmp_path: Path) -> None:
+    calls = [call("small", "think", "A", started_at=1.8e9), call("large", "transfer", "[[a]]")]
+    write_run(tmp_path, "t", [line(0, "a", "a", 1.0, calls, exit="transfer")], mode="transfer")
+    (document,) = one_run(tmp_path).documents
+    assert [(one.started_at, one.seconds, one.shared) for one in document.calls] == [
+        (1.8e9, 0.25, False),
+        (None, 0.25, False),
+    ]
+
+
+def test_a_run_with_shared_calls_has_no_times(tmp_path: Path) -> None:
+    shared = call("small", "think", "A", shared=True, total_s=None, started_at=None)
+    lines = [line(0, "a", "a", 1.0, [shared, call("large", "transfer", "[[a]]", started_at=1.8e9)], exit="transfer")]
+    write_run(tmp_path, "t", lines, mode="transfer", small={"calls": 1, "shared_calls": 1}, large={"calls": 1})
+    run = one_run(tmp_path)
+    assert run.wall_s is None
+    assert [(one.seconds, one.shared) for one in run.documents[0].calls] == [(None, True), (0.25, False)]
+    (record,) = samples(run)
+    assert [(one.seconds, one.shared) for one in record.calls] == [(None, True), (0.25, False)]
+    spent = cost(run)
+    assert spent is not None and (spent.tokens, spent.call_seconds) == (105, None)
 
 
 @pytest.mark.parametrize(
@@ -110,6 +134,7 @@ def test_files_that_lmms_eval_itself_wrote_are_read(
     assert cascade.wall_s is not None and cascade.wall_s > 0
     assert [one.exit for one in cascade.documents] == [exit_of(doc_id) for doc_id in range(12)]
     assert all(one.score == 1 for one in cascade.documents)
+    assert all(one.started_at for document in cascade.documents for one in document.calls)
     assert [one.score for one in large.documents] == [exit_of(doc_id) != "transfer" for doc_id in range(12)]
 
     evidence = Evidence(found.runs)

@@ -49,6 +49,7 @@ def outcomes(draw: st.DrawFn) -> Outcome:
             0,
             draw(count) / 4,
             answer_tokens=draw(st.none() | count),
+            shared=draw(st.booleans()),
             **(dict.fromkeys(SPECULATION, draw(count)) if side == "large" else {}),
         )
         for side, stage in keys
@@ -80,6 +81,8 @@ def sums(calls: Collection[Call]) -> dict[str, float | None]:
     found["answer_tokens"] = None if None in answer_tokens else sum(filter(None, answer_tokens))
     if calls and all(call.target_calls is not None for call in calls):
         found["target_calls"] = sum(call.target_calls or 0 for call in calls)
+    if shared := sum(call.shared for call in calls):
+        found["shared_calls"] = shared
     for call in calls:
         found["calls"] += 1
         found["call_seconds"] += call.total_s

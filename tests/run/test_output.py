@@ -63,6 +63,17 @@ def test_table_of_sparse_transfer_shows_the_kept_tokens_and_names_empty_selectio
     assert "kept tokens" not in table(found, config("transfer"))
 
 
+def test_table_with_shared_calls_counts_them_and_shows_no_times() -> None:
+    found = totals({"large": 2})
+    assert "Wall time" in table(found, config("large")) and "shared" not in table(found, config("large"))
+    call = Call(CallKey("pope_s", 7, 0, "large", "short"), "Yes", "stop", 9, 0, 2, None, None, 0.0, shared=True)
+    found.meter.add(Trace("large", call, (call,), ()))
+    text = table(found, config("large"))
+    columns = dict(zip(cells(text, 0), cells(text, 1), strict=True))
+    assert (columns["large calls"], columns["large shared calls"], columns["large output tokens"]) == ("3", "1", "6")
+    assert "1 of 3 calls are shared" in text and "large call seconds" not in columns and "Wall time" not in text
+
+
 def test_table_shows_answer_tokens_and_accepted_drafts_only_of_an_engine_that_reports_them_for_every_call() -> None:
     found = RunTotals()
     for number, accepted in enumerate((108, None)):

@@ -22,6 +22,7 @@ class Cost:
     """None: the samples have no traces."""
     large_tokens: float | None = None
     call_seconds: float | None = None
+    """None: also if a call is shared."""
 
 
 def cost(run: Run) -> Cost | None:
@@ -36,8 +37,10 @@ def cost(run: Run) -> Cost | None:
     def tokens(side: Side) -> float:
         return sum(call.output_tokens for one in run.documents for call in one.calls if call.side == side) / number
 
-    seconds = sum(call.seconds for one in run.documents for call in one.calls) / number
-    return Cost(sum(counts) / number, tokens("small"), tokens("large"), seconds)
+    seconds = [call.seconds for one in run.documents for call in one.calls]
+    known = [one for one in seconds if one is not None]
+    call_seconds = sum(known) / number if len(known) == len(seconds) else None
+    return Cost(sum(counts) / number, tokens("small"), tokens("large"), call_seconds)
 
 
 def method_table(evidence: Evidence) -> Iterator[Table]:
@@ -65,7 +68,8 @@ def method_table(evidence: Evidence) -> Iterator[Table]:
         notes=(
             "Tokens and seconds are averages for one document. Tokens are output tokens. Call seconds include the wait "
             "in the engine's queue, and calls overlap; the wall time is that of the whole run divided by its "
-            "documents. Right: the sum of the scores. Compare seconds only on the same machine and the same engine.",
+            "documents. Right: the sum of the scores. Compare seconds only on the same machine and the same engine. A "
+            "run has no seconds if it shares calls with other runs.",
         ),
     )
 
