@@ -6,24 +6,13 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from support.own_command import run_command
 from support.pope_scripts import counts, pope_scripts
-
-from lmms_eval_mai import cli
 
 pytestmark = pytest.mark.usefixtures("task_manager")  # all of them import lmms-eval's tasks
 
 NO_MODELS = "small=/not/there,large=/not/there"
 """Model arguments with which every start of an engine fails."""
-
-
-def ask(capsys: Any, *arguments: str) -> tuple[int, str, str]:
-    """Return the exit code of the command, and what it prints to standard output and to standard error."""
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["ask", *arguments])
-    printed = capsys.readouterr()
-    assert isinstance(ended.value.code, int)
-    return ended.value.code, printed.out, printed.err
 
 
 def calls(text: str) -> list[str]:
@@ -48,7 +37,7 @@ def test_document_of_a_task_is_answered_and_scored_as_in_an_evaluation(
     assert (evaluated["exit"], [f"{call['side']} {call['stage']}" for call in evaluated["calls"]]) == (exit, path)
 
     given = ",".join(f"{name}={value}" for name, value in scripts.items())
-    code, text, _ = ask(capsys, "--tasks", "pope_s", "--doc", str(doc), "--model_args", given)
+    code, text, _ = run_command(capsys, "ask", "--tasks", "pope_s", "--doc", str(doc), "--model_args", given)
     assert code == 0
     assert calls(text) == path
     position = 0
@@ -72,7 +61,7 @@ def test_document_of_a_task_is_answered_and_scored_as_in_an_evaluation(
 def test_dry_run_prints_the_prompt_of_every_call_and_loads_no_model(
     in_drawn_data: Path, capsys: Any, task: str, mode: str, path: list[str]
 ) -> None:
-    code, text, _ = ask(capsys, "--tasks", task, "--model_args", f"{NO_MODELS},mode={mode}", "--dry-run")
+    code, text, _ = run_command(capsys, "ask", "--tasks", task, "--model_args", f"{NO_MODELS},mode={mode}", "--dry-run")
     assert code == 0
     assert calls(text) == path
     assert text.count("<image ") >= len(path) and " model]" not in text and "score" not in text
@@ -91,7 +80,7 @@ def test_dry_run_of_sparse_transfer_prints_the_scoring_prompt_and_tells_that_the
     capsys: Any, arguments: str, path: list[str]
 ) -> None:
     own = ["--question", "Which colour?", "--model_args", f"{NO_MODELS},transfer=sparse,{arguments}"]
-    code, text, _ = ask(capsys, *own, "--dry-run")
+    code, text, _ = run_command(capsys, "ask", *own, "--dry-run")
     assert code == 0 and calls(text) == path
     prompt = "incomplete): <thinking of the small model>\n\n\n\n Please answer the question yourself"
     assert text.count(prompt) == len([call for call in path if call.startswith("large ") and "short" not in call])
@@ -101,7 +90,7 @@ def test_dry_run_of_sparse_transfer_prints_the_scoring_prompt_and_tells_that_the
 def test_own_question_is_asked_with_its_images_and_options(write_script: Any, tmp_path: Path, capsys: Any) -> None:
     Image.new("RGB", (30, 20)).save(tmp_path / "one.png")
     own = ["--question", "Which colour?", "--image", str(tmp_path / "one.png"), "--option", "red", "--option", "blue"]
-    code, text, _ = ask(capsys, *own, "--model_args", NO_MODELS, "--dry-run")
+    code, text, _ = run_command(capsys, "ask", *own, "--model_args", NO_MODELS, "--dry-run")
     assert code == 0
     assert calls(text) == ["small short", "large short", "small think", "large transfer"]
     assert text.count("<image 30x20>\nWhich colour?\nA. red\nB. blue\n") == 4
@@ -109,11 +98,11 @@ def test_own_question_is_asked_with_its_images_and_options(write_script: Any, tm
     numbers = re.compile(r"doc_id (\d+) and")
     script = write_script("large", [])
     one_model = ["--model_args", f"engine=scripted,mode=large,large={script}"]
-    code, _, error = ask(capsys, *own, *one_model)
+    code, _, error = run_command(capsys, "ask", *own, *one_model)
     found = numbers.search(error)
     assert code == 1 and found is not None, error
     write_script("large", [{"task": "ask", "doc_id": int(found[1]), "stage": "short", "text": "I see [[B]]"}])
-    code, text, _ = ask(capsys, *own, *one_model)
+    code, text, _ = run_command(capsys, "ask", *own, *one_model)
     assert code == 0
     assert "[large model]\nI see [[B]]\n" in text and text.endswith("exit: large\nanswer: B\n")
 
@@ -147,7 +136,7 @@ def test_own_question_is_asked_with_its_images_and_options(write_script: Any, tm
 def test_wrong_argument_ends_with_one_sentence_and_code_1(
     in_drawn_data: Path, capsys: Any, arguments: list[str], message: str
 ) -> None:
-    code, text, error = ask(capsys, *arguments, "--dry-run")
+    code, text, error = run_command(capsys, "ask", *arguments, "--dry-run")
     assert code == 1 and text == ""
     (line,) = [line for line in error.splitlines() if line.startswith("lmms-eval-mai: ")]
     assert message in line and "Traceback" not in error
@@ -158,5 +147,5 @@ def test_wrong_argument_ends_with_one_sentence_and_code_1(
     [("pope_x", "pope_x is unknown to lmms-eval. Did you mean pope_"), ("mai_s", "mai_s is a group of tasks")],
 )
 def test_unknown_task_and_group_are_refused(capsys: Any, task_manager: Any, task: str, message: str) -> None:
-    code, _, error = ask(capsys, "--tasks", task, "--dry-run")
+    code, _, error = run_command(capsys, "ask", "--tasks", task, "--dry-run")
     assert code == 1 and message in error

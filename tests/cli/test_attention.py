@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.own_command import run_command
 from support.pope_scripts import gold_of
 
-from lmms_eval_mai import cli
 from lmms_eval_mai.attention.table9 import FULL, SIMPLE
 from lmms_eval_mai.cli.attention import model_arguments
 from lmms_eval_mai.cli.task_documents import TaskDocuments
@@ -21,16 +21,6 @@ pytestmark = pytest.mark.usefixtures("task_manager")  # most of them import lmms
 DOCUMENTS = 3
 DEMO = ["--pair", "demo", "--tasks", "shapes_r", "--limit", str(DOCUMENTS)]
 DEMO += ["--model_args", "engine=transformers,dtype=float32"]
-
-
-def attention(capsys: Any, *arguments: str) -> tuple[int, str, str]:
-    """Return the exit code of the command, and what it prints to standard output and to standard error."""
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["attention", *arguments])
-    printed = capsys.readouterr()
-    assert isinstance(ended.value.code, int)
-    return ended.value.code, printed.out, printed.err
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -82,7 +72,7 @@ def test_run_is_a_sparse_transfer_with_a_journal_in_the_folder_of_the_results() 
 def test_wrong_argument_ends_with_one_sentence_before_an_engine_starts(
     tmp_path: Path, capsys: Any, arguments: list[str], message: str
 ) -> None:
-    code, text, error = attention(capsys, "--output_path", str(tmp_path), *arguments)
+    code, text, error = run_command(capsys, "attention", "--output_path", str(tmp_path), *arguments)
     assert code == 1 and "Figures and tables" not in text
     (line,) = [line for line in error.splitlines() if line.startswith("lmms-eval-mai: ")]
     assert message in line and "Traceback" not in error and "starting" not in error
@@ -96,7 +86,7 @@ def test_command_writes_all_figures_and_tables_and_repeats_nothing_when_it_runs_
     model = json.loads((presets.FOLDER / "demo" / "large" / "config.json").read_text())
     layers = model["text_config"]["num_hidden_layers"]
     parts = ["--figures", "--table9", "--corollary", "--output_path", str(tmp_path)]
-    code, first, error = attention(capsys, *DEMO, *parts)
+    code, first, error = run_command(capsys, "attention", *DEMO, *parts)
     assert code == 0, error
     folder = tmp_path / "shapes_r"
     images = {
@@ -128,7 +118,9 @@ def test_command_writes_all_figures_and_tables_and_repeats_nothing_when_it_runs_
     lines = [line for line in journal.read_text().splitlines() if '"call"' in line]
     written = {path: path.stat().st_mtime_ns for path in (folder / "documents").iterdir()}
     assert len(written) == DOCUMENTS
-    code, second, error = attention(capsys, *DEMO, "--table9", "--corollary", "--output_path", str(tmp_path))
+    code, second, error = run_command(
+        capsys, "attention", *DEMO, "--table9", "--corollary", "--output_path", str(tmp_path)
+    )
     assert code == 0 and all(line in first for line in second.splitlines()), error
     assert [line for line in journal.read_text().splitlines() if '"call"' in line] == lines
     assert {path: path.stat().st_mtime_ns for path in (folder / "documents").iterdir()} == written

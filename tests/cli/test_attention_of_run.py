@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from datasets import load_dataset
+from support.own_command import run_command
 
 from lmms_eval_mai.cli import finished_run
 from lmms_eval_mai.cli.task_documents import TaskDocuments
@@ -33,17 +34,6 @@ def write_run(folder: Path, samples: Iterable[dict[str, Any]] | None, task: str 
 def sample(doc_id: int, text: str, side: str = "small", stage: str = "think", target: str = "x") -> dict[str, Any]:
     call = {"side": side, "stage": stage, "text": text}
     return {"doc_id": doc_id, "target": target, "token_counts": [{"calls": [call]}]}
-
-
-def attention(capsys: Any, *arguments: str) -> tuple[int, str]:
-    """Return the exit code of the command, and what it prints to standard error."""
-    from lmms_eval_mai import cli
-
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["attention", *arguments])
-    assert isinstance(ended.value.code, int)
-    return ended.value.code, capsys.readouterr().err
 
 
 def test_arguments_of_the_command_have_priority_over_those_of_the_run(tmp_path: Path) -> None:
@@ -85,7 +75,9 @@ def test_run_that_cannot_be_used_ends_with_one_sentence_before_an_engine_starts(
     tmp_path: Path, capsys: Any, recorded: Any, samples: Any, arguments: list[str], message: str
 ) -> None:
     write_run(tmp_path / "run", samples, **recorded)
-    code, error = attention(capsys, "--run", str(tmp_path / "run"), "--output_path", str(tmp_path / "out"), *arguments)
+    code, _, error = run_command(
+        capsys, "attention", "--run", str(tmp_path / "run"), "--output_path", tmp_path / "out", *arguments
+    )
     (line,) = [line for line in error.splitlines() if line.startswith("lmms-eval-mai: ")]
     assert code == 1 and message in line and "Traceback" not in error and "starting" not in error
 
@@ -114,7 +106,9 @@ def test_large_model_reads_the_logged_thinking_and_the_small_model_does_not_star
     logged = [sample(number, text, target=str(task.doc_to_target(docs[number]))) for number, text in THINKING.items()]
     write_run(tmp_path / "run", logged, model_args="pair=demo,mode=small,engine=transformers,dtype=float32")
     output = tmp_path / "out"
-    code, error = attention(capsys, "--run", str(tmp_path / "run"), "--output_path", str(output), "--figures")
+    code, _, error = run_command(
+        capsys, "attention", "--run", str(tmp_path / "run"), "--output_path", str(output), "--figures"
+    )
     assert code == 0, error
     assert "starting large=" in error and "starting small=" not in error
     settings = json.loads((output / "shapes_r" / "settings.json").read_text())

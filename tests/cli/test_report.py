@@ -4,26 +4,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support.folders import POPE
+from support.own_command import run_command
 
-from lmms_eval_mai.cli import main
 from lmms_eval_mai.cli.report import FORMATS
 from lmms_eval_mai.reports import formats
-
-
-def run(capsys: Any, *arguments: object) -> tuple[int, str, str]:
-    """Return exit code, output and errors of the command."""
-    with pytest.raises(SystemExit) as stopped:
-        main(["report", *map(str, arguments)])
-    printed = capsys.readouterr()
-    return int(stopped.value.code or 0), printed.out, printed.err
 
 
 def test_the_tables_are_printed_and_end_with_what_is_missing(tmp_path: Path, capsys: Any) -> None:
     POPE.write(tmp_path / "a", "cascade")
     POPE.write(tmp_path / "b", "transfer")
-    code, out, err = run(capsys, tmp_path / "a", tmp_path / "b")
+    code, out, err = run_command(capsys, "report", tmp_path / "a", tmp_path / "b")
     assert (code, err) == (0, "")
     assert "## Table 10: multi-agent inference (MAI)" in out and "## Table 8: " in out
     assert out.endswith("* Table 15 needs two cascades of a pair: one of a task with _s or _r, one with _r_s2.\n")
@@ -32,14 +23,14 @@ def test_the_tables_are_printed_and_end_with_what_is_missing(tmp_path: Path, cap
 def test_output_writes_a_file_in_a_new_folder_and_tells_what_is_missing(tmp_path: Path, capsys: Any) -> None:
     POPE.write(tmp_path, "cascade")
     file = tmp_path / "new" / "report.json"
-    code, out, err = run(capsys, tmp_path, "--format", "json", "--output", file)
+    code, out, err = run_command(capsys, "report", tmp_path, "--format", "json", "--output", file)
     found = json.loads(file.read_text())
     assert (code, out) == (0, f"Wrote {len(found['tables'])} tables to {file}.\n")
     assert err == "".join(f"lmms-eval-mai: {gap}\n" for gap in found["gaps"])
 
 
 def test_a_folder_without_runs_ends_with_one_line_and_exit_code_1(tmp_path: Path, capsys: Any) -> None:
-    code, out, err = run(capsys, tmp_path)
+    code, out, err = run_command(capsys, "report", tmp_path)
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert err.startswith(f"lmms-eval-mai: {tmp_path}: there is no run of lmms-eval.")
 
@@ -47,7 +38,7 @@ def test_a_folder_without_runs_ends_with_one_line_and_exit_code_1(tmp_path: Path
 def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path, capsys: Any) -> None:
     POPE.write(tmp_path, "cascade")
     (tmp_path / "file").write_text("")
-    code, _, err = run(capsys, tmp_path, "--output", tmp_path / "file" / "x.md")
+    code, _, err = run_command(capsys, "report", tmp_path, "--output", tmp_path / "file" / "x.md")
     assert code == 1 and "cannot be written" in err
 
 
