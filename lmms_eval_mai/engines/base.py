@@ -228,6 +228,10 @@ class Engine(Protocol):
         """Return the number of the model's tokens in a text. None: the engine has no tokenizer, or was never
         started."""
 
+    async def clear_caches(self) -> None:
+        """Forget the prompts and images of earlier calls, so that the next call costs as much as a first one. No call
+        may be in flight. Has no effect on an engine without such caches, and on a server."""
+
     async def close(self) -> None:
         """Stop the engine, also during its start, and leave no process behind. May be called more than once; `start`
         starts the engine again."""

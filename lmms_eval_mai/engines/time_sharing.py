@@ -175,6 +175,9 @@ class TimeSharedEngine(EngineWrapper[SleepableEngine]):
         async with self._time_sharing.starting(self._engine):
             await self._engine.start()
 
+    async def clear_caches(self) -> None:
+        """Do nothing: an engine that sleeps loses its caches."""
+
     async def close(self) -> None:
         await self._time_sharing.close(self._engine)
 

@@ -47,5 +47,8 @@ class EngineWrapper(Generic[E]):
     def count_tokens(self, text: str) -> int | None:
         return self._engine.count_tokens(text)
 
+    async def clear_caches(self) -> None:
+        await self._engine.clear_caches()
+
     async def close(self) -> None:
         await self._engine.close()

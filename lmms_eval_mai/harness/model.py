@@ -61,7 +61,26 @@ class MaiCascade(lmms):
         requests itself, and the transformers engine has `small_batch_size`, `large_batch_size`, `small_device` and
         `large_device`. `max_open_samples` limits the number of samples at the same time.
         """
+        write_waiting()
+        with report_errors_to_user():
+            session = Session(parse(arguments))
+        self._set_up(session)
+        # With several configurations in a command, each has a model of its own.
+        self._keeps_engines = self.config.keep and running_command() is None
+
+    @classmethod
+    def of_session(cls, session: Session) -> Self:
+        """Return a model whose samples run in this session. The caller stops the engines, and removes the journal when
+        the results are on the disk (`Session.complete`)."""
+        model = cls.__new__(cls)
+        model._set_up(session)
+        model._keeps_engines, model._removes_journal = True, False
+        return model
+
+    def _set_up(self, session: Session) -> None:
         super().__init__()
+        self.config, self._session = session.config, session
+        self._removes_journal = True
         self._warned: set[str] = set()
         self.figures: dict[str, Any] = {}
         """The figures of the last run that answered samples, as in `<time>_mai_cascade.json` (docs/output.md). Empty
@@ -69,12 +88,6 @@ class MaiCascade(lmms):
         self._figures_written = True
         self._stopped = False
         """Whether an error ended the last evaluation, so that its totals must not count in the next one."""
-        write_waiting()
-        with report_errors_to_user():
-            self.config = parse(arguments)
-            self._session = Session(self.config)
-        # With several configurations in a command, each has a model of its own.
-        self._keeps_engines = self.config.keep and running_command() is None
 
     @classmethod
     def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> Self:
@@ -165,7 +178,8 @@ class MaiCascade(lmms):
         if not self._figures_written and (file := results_file()) is not None:
             write_beside(file, self.figures)
         self._figures_written = True
-        self._session.complete(results_written(running_command()))
+        if self._removes_journal:
+            self._session.complete(results_written(running_command()))
         watch_for_unsaved_results(_keep_journals_and_say_where)
 
     def _run(self, requests: list[Instance], rounds: bool = False) -> list[Outcome | None]:

@@ -20,8 +20,13 @@ from lmms_eval_mai.run.journal.journal import Journal
 from lmms_eval_mai.run.journal.journaled_engine import JournaledEngine
 from lmms_eval_mai.run.timed_engine import TimedEngine
 
+Share = Callable[[Engine], Engine]
+"""Puts an engine into a wrapper that finds the calls of other runs."""
 
-def build_engines(config: Config, journal: Callable[[], Journal | None]) -> dict[str, Engine]:
+
+def build_engines(
+    config: Config, journal: Callable[[], Journal | None], share: Share | None = None
+) -> dict[str, Engine]:
     """Return the engines by side, not started yet. `journal` returns the open journal, or None if there is none.
 
     Raises `ArgumentError`, `EngineUnavailable` or `EngineStartError`.
@@ -34,7 +39,7 @@ def build_engines(config: Config, journal: Callable[[], Journal | None]) -> dict
         # This process cannot restart a server; the openai engine waits for it.
         restarts = None if engine_config.engine == "openai" else config.engine_restarts
         lock = starting if engine.starts_alone() else None
-        engines[engine_config.side] = wrap(engine, journal, restarts, config.call_timeout, lock, time_sharing)
+        engines[engine_config.side] = wrap(engine, journal, share, restarts, config.call_timeout, lock, time_sharing)
     return engines
 
 
@@ -64,6 +69,14 @@ async def start_engines(engines: Mapping[str, Engine], config: Config) -> None:
     await gather_or_cancel(_start(engine, configs[engine.side]) for engine in engines.values())
 
 
+async def clear_caches(engine: Engine) -> None:
+    """Clear the caches of an engine that runs. An engine that crashed has none; its next call restarts it."""
+    try:
+        await engine.clear_caches()
+    except Exception as error:
+        logger.debug(f"mai_cascade: the caches of the {engine.side} engine are not cleared ({error}).")
+
+
 async def _start(engine: Engine, config: EngineConfig) -> None:
     started_at = time.perf_counter()
     logger.info(f"mai_cascade: starting {config.side}={config.model} with {config.engine}: {engine.describe()}.")
@@ -74,6 +87,7 @@ async def _start(engine: Engine, config: EngineConfig) -> None:
 def wrap(
     engine: Engine,
     journal: Callable[[], Journal | None],
+    share: Share | None,
     restarts: int | None,
     call_timeout: float | None,
     starting: PerLoop[asyncio.Lock] | None,
@@ -83,11 +97,14 @@ def wrap(
 
     1. The journal. A journaled call returns at once, even while the engine restarts or sleeps. A new call is written
        once, however often it was retried.
-    2. The time at which a call started.
-    3. Restart and `call_timeout`.
-    4. Time sharing. It is inside restart, because a restart needs the GPU: it must wait until the other engine sleeps.
-    5. The engine itself.
+    2. The calls of other runs, if there is `share`. It is inside the journal, because a journaled call of this run
+       keeps its times.
+    3. The time at which a call started.
+    4. Restart and `call_timeout`.
+    5. Time sharing. It is inside restart, because a restart needs the GPU: it must wait until the other engine sleeps.
+    6. The engine itself.
     """
     if time_sharing is not None:
         engine = TimeSharedEngine(cast(SleepableEngine, engine), time_sharing)
-    return JournaledEngine(TimedEngine(RestartingEngine(engine, restarts, call_timeout, starting)), journal)
+    engine = TimedEngine(RestartingEngine(engine, restarts, call_timeout, starting))
+    return JournaledEngine(engine if share is None else share(engine), journal)

@@ -1,9 +1,14 @@
-"""Groups the failed samples of a run by their cause."""
+"""Groups the failed samples of a run by their cause, and turns unexpected errors into failed samples."""
 
+import asyncio
 import re
 from collections import Counter
+from collections.abc import Awaitable
 
-from lmms_eval_mai.errors import SampleError
+from loguru import logger
+
+from lmms_eval_mai.errors import MaiError, SampleError
+from lmms_eval_mai.paper.sample import Sample, Trace
 from lmms_eval_mai.run.journal.files import SampleKey
 
 SHOWN_CAUSES = 10
@@ -93,3 +98,18 @@ def sample_name(sample: SampleKey) -> str:
     """Return a sample's name for messages, such as `pope_s document 12, repeat 1`."""
     task, document, repeat = sample
     return f"{task} document {document}" + (f", repeat {repeat}" if repeat else "")
+
+
+async def convert_unexpected_error(sample: Sample, running: Awaitable[Trace]) -> Trace:
+    """Return the trace. An unexpected error, for example of a parser, fails this sample and not the run."""
+    try:
+        return await running
+    except (MaiError, asyncio.CancelledError):
+        raise
+    except Exception as error:
+        logger.opt(exception=error).debug("mai_cascade: unexpected error")
+        raise SampleError(
+            f"{sample.task} document {sample.doc_id}: {type(error).__name__}: {error}. This is an error in "
+            "lmms-eval-mai or in lmms-eval's parser. Please run the command again with --verbosity DEBUG and report "
+            "the traceback that the log then shows."
+        ) from error

@@ -7,23 +7,23 @@ until `stop`.
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 from loguru import logger
 
-from lmms_eval_mai.engines.base import SIDES, Side
-from lmms_eval_mai.errors import EngineCrashed, MaiError, SampleError, TooManyErrors
+from lmms_eval_mai.engines.base import SIDES, Engine, Side
+from lmms_eval_mai.errors import EngineCrashed, MaiError, TooManyErrors
 from lmms_eval_mai.paper.cascade import MODES, Mode
 from lmms_eval_mai.paper.sample import Sample, Trace
 from lmms_eval_mai.run import fingerprint
 from lmms_eval_mai.run.at_exit import at_end_of_main_thread
 from lmms_eval_mai.run.config import Config
-from lmms_eval_mai.run.engine_chain import build_engines, pair_of, start_engines
+from lmms_eval_mai.run.engine_chain import Share, build_engines, clear_caches, pair_of, start_engines
 from lmms_eval_mai.run.event_loop import LoopThread
-from lmms_eval_mai.run.journal.files import SampleKey, check_writable, default_folder
+from lmms_eval_mai.run.failures import convert_unexpected_error
+from lmms_eval_mai.run.journal.files import SampleKey, folder_of
 from lmms_eval_mai.run.journal.journal import Journal
 from lmms_eval_mai.run.metering import RunTotals
 from lmms_eval_mai.run.progress import Outcome, Progress, progress_bar
@@ -36,23 +36,17 @@ MAX_OPEN_SAMPLES = 256
 class Session:
     """The engines, the event loop and the journal of one model object."""
 
-    def __init__(self, config: Config, run: Mode | None = None, sides: Collection[Side] = SIDES) -> None:
+    def __init__(
+        self, config: Config, run: Mode | None = None, sides: Collection[Side] = SIDES, share: Share | None = None
+    ) -> None:
         """`run`: runs one sample; None: the function of the mode. `sides`: the engines that it calls; the others are
-        not started. Raises `ArgumentError`, `EngineUnavailable`, `EngineStartError` or `JournalError`."""
-        self.config, self._run = config, run or MODES[config.mode]
-        self._journal_folder = None
-        if config.journal != "off":
-            self._journal_folder = Path(config.journal).expanduser() if config.journal else default_folder()
-            # lmms-eval builds the contexts of all documents before the journal is opened, which can take minutes.
-            check_writable(self._journal_folder)
+        not started. `share`: puts each engine into a wrapper that finds calls of other runs. Raises `ArgumentError`,
+        `EngineUnavailable`, `EngineStartError` or `JournalError`."""
+        self._journal_folder = folder_of(config.journal)
         self.totals = RunTotals()
-        self._engines = build_engines(config, lambda: self._journal)
-        self.pair = pair_of(self._engines, config)
-        sparse = self.pair.sparse
-        if sparse is not None and run is None:  # another function may use other layers
-            depth = self._engines[sparse.source].layers()
-            logger.info(f"mai_cascade: layer {sparse.layer} of {depth} of the {sparse.source} model selects tokens.")
-        self._called = [side for side in self._engines if side in sides]
+        self._built_for, self._built = config, build_engines(config, lambda: self._journal, share)
+        """All engines of this session. `_engines` are those that the mode of the current run uses."""
+        self._use(config, run, sides)
         self._running: set[str] = set()
         self._slots: asyncio.Semaphore | None = None
         """Limits the open samples of `submit`."""
@@ -69,6 +63,36 @@ class Session:
         self._journal: Journal | None = None
         self._all_keys: set[SampleKey] = set()
         self._ranks = 1
+
+    def _use(self, config: Config, run: Mode | None = None, sides: Collection[Side] = SIDES) -> None:
+        self.config, self._run = config, run or MODES[config.mode]
+        self._engines: dict[str, Engine] = {engine.side: self._built[engine.side] for engine in config.engines()}
+        self.pair = pair_of(self._engines, config)
+        sparse = self.pair.sparse
+        if sparse is not None and run is None:  # another function may use other layers
+            depth = self._engines[sparse.source].layers()
+            logger.info(f"mai_cascade: layer {sparse.layer} of {depth} of the {sparse.source} model selects tokens.")
+        self._called = [side for side in self._engines if side in sides]
+
+    def change_run(self, config: Config) -> None:
+        """Use other arguments for the next samples, on the same engines, which stay up. `config`: the models and
+        engines of this session; its mode may use only one of them. Call it between two runs. Raises `JournalError`."""
+        self.close_journal()
+        self.forget_run()
+        self._journal_folder = folder_of(config.journal)
+        self._use(config)
+
+    def start_engines(self) -> None:
+        """Start all engines that do not run yet, before any samples. Raises `EngineStartError`."""
+        self.check_caller(waits=True)
+        with self._starting:
+            self._drop_stop_at_end = self._drop_stop_at_end or at_end_of_main_thread(self.stop)
+            self._run_on_loop(self._start(list(self._built)))
+
+    def clear_caches(self) -> None:
+        """Clear the caches of the engines that run, so that the next run is timed like a first one."""
+        for side in self._running:
+            self._run_on_loop(clear_caches(self._built[side]))
 
     def run_samples(
         self,
@@ -200,7 +224,7 @@ class Session:
             self._submitted.discard(task)
 
     async def _run_one(self, sample: Sample) -> Trace:
-        return await _convert_unexpected_error(sample, self._run(sample, self.pair))
+        return await convert_unexpected_error(sample, self._run(sample, self.pair))
 
     def _open_journal(
         self, keys: Sequence[SampleKey], decoding: Mapping[str, Any], rank: int, world_size: int
@@ -257,7 +281,7 @@ class Session:
 
     async def _start(self, sides: Sequence[str]) -> None:
         new = [side for side in sides if side not in self._running]
-        await start_engines({side: self._engines[side] for side in new}, self.config)
+        await start_engines({side: self._built[side] for side in new}, self._built_for)
         self._running.update(new)
 
     async def _close_all(self) -> None:
@@ -267,22 +291,7 @@ class Session:
         await asyncio.gather(*submitted, return_exceptions=True)
         if self._journal is not None and not self._journal.closed:
             await self._journal.flush()
-        closing = (engine.close() for engine in self._engines.values())
+        closing = (engine.close() for engine in self._built.values())
         for outcome in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(outcome, Exception):
                 logger.warning(f"mai_cascade: an engine did not stop cleanly: {outcome}")
-
-
-async def _convert_unexpected_error(sample: Sample, running: Awaitable[Trace]) -> Trace:
-    """Return the trace. An unexpected error, for example of a parser, fails this sample and not the run."""
-    try:
-        return await running
-    except (MaiError, asyncio.CancelledError):
-        raise
-    except Exception as error:
-        logger.opt(exception=error).debug("mai_cascade: unexpected error")
-        raise SampleError(
-            f"{sample.task} document {sample.doc_id}: {type(error).__name__}: {error}. This is an error in "
-            "lmms-eval-mai or in lmms-eval's parser. Please run the command again with --verbosity DEBUG and report "
-            "the traceback that the log then shows."
-        ) from error

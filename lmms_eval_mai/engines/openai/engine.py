@@ -118,6 +118,9 @@ class OpenAIEngine:
         self._model = served[0][0]
         self._context = min((context for _, context in served if context is not None), default=None)
 
+    async def clear_caches(self) -> None:
+        """Do nothing: its server keeps its caches."""
+
     async def close(self) -> None:
         pool, self._pool = self._pool, None
         if pool is not None:

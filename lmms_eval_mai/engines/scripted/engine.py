@@ -116,6 +116,9 @@ class ScriptedEngine:
     async def start(self) -> None:
         self._slots = asyncio.Semaphore(self._options.slots)
 
+    async def clear_caches(self) -> None:
+        """Do nothing: there are no caches."""
+
     async def close(self) -> None:
         self._slots = None
 

@@ -111,6 +111,9 @@ class TransformersEngine:
         await asyncio.get_running_loop().run_in_executor(self._model_thread, self._load)
         self._batch_loop = asyncio.create_task(self._answer_batches())
 
+    async def clear_caches(self) -> None:
+        """Do nothing: no cache outlives a call."""
+
     async def close(self) -> None:
         self._stopped = True
         batch_loop, self._batch_loop = self._batch_loop, None

@@ -27,6 +27,16 @@ def default_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lmms-eval-mai" / "journal"
 
 
+def folder_of(journal: str | None) -> Path | None:
+    """Return the folder of the model argument `journal`; None for `off`. It is checked now, because lmms-eval builds
+    the contexts of all documents before a journal is opened, which can take minutes. Raises `JournalError`."""
+    if journal == "off":
+        return None
+    folder = Path(journal).expanduser() if journal else default_folder()
+    check_writable(folder)
+    return folder
+
+
 def check_writable(folder: Path) -> None:
     """Create the folder and a file in it, and remove the file. Raises `JournalError`."""
     with journal_io_errors(folder):

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 from loguru import logger
 
-from lmms_eval_mai.engines.base import Call, CallKey, TokenWeights
+from lmms_eval_mai.engines.base import Call, CallKey
 from lmms_eval_mai.run import fingerprint
 from lmms_eval_mai.run.fingerprint import Fingerprint
+from lmms_eval_mai.run.journal.call_records import call_of, fields_of
 from lmms_eval_mai.run.journal.files import FORMAT, SampleKey, journal_io_errors, line_of, lines_of, sync_folder
 from lmms_eval_mai.run.journal.lock import check_not_held, lock, release
 from lmms_eval_mai.run.journal.removal import finish_removal, remove_at_exit, remove_now
@@ -97,15 +98,13 @@ class Journal:
         if location is None:
             return None
         record = json.loads(os.pread(location.file, location.length, location.offset))
-        return _call_of(key, record["call"])
+        return call_of(key, record["call"])
 
     async def add_call(self, call: Call, prompt: str, images: list[str]) -> None:
         """Add a finished call. `prompt`: the digest of its prompt. `images`: the hashes of its images."""
         self._added = True
-        fields = {f.name: getattr(call, f.name) for f in dataclasses.fields(Call) if f.name != "key"}
-        if call.attention is not None:
-            fields["attention"] = {"tokens": call.attention.tokens, "weights": call.attention.weights}
-        await self._append({"key": dataclasses.astuple(call.key), "prompt": prompt, "images": images, "call": fields})
+        record = {"key": dataclasses.astuple(call.key), "prompt": prompt, "images": images, "call": fields_of(call)}
+        await self._append(record)
 
     async def add_exit(self, sample: SampleKey, exit: str, wall_s: float) -> None:
         """Add a finished sample. `wall_s`: seconds since the previous sample finished; the sum over all samples is the
@@ -182,12 +181,3 @@ class Journal:
                 f"mai_cascade: {damaged} lines of the journal {path} are damaged. Their calls are made again."
             )
         return end
-
-
-def _call_of(key: CallKey, fields: dict[str, Any]) -> Call:
-    """Return the call of a journal's line."""
-    attention = fields.pop("attention", None)
-    if attention is not None:
-        weights = tuple(tuple(row) for row in attention["weights"])
-        attention = TokenWeights(tuple(attention["tokens"]), weights)
-    return Call(key=key, **fields, attention=attention)
