@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from PIL import Image
 
 from lmms_eval_mai import ArgumentError, Cascade, EngineCrashed, EngineStartError, MissingAnswer, UnreadableImage
 from lmms_eval_mai.paper.prompts import instruction
-from lmms_eval_mai.run.ask import open_image
 
 QUESTION = "Is there a dog in the image?"
 EXITS = ("agree_short", "agree_think", "transfer")
@@ -285,23 +283,6 @@ def test_end_of_the_process_stops_the_engines_while_threads_can_still_be_started
     )
     done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, check=True)
     assert done.stdout == "end of the script\ncancelled: True\n", done.stderr
-
-
-def test_many_questions_about_one_image_that_is_not_decoded_yet_all_get_its_pixels(tmp_path: Path) -> None:
-    Image.effect_noise((1200, 1200), 50).save(tmp_path / "noise.png")
-    expected = open_image(tmp_path / "noise.png").uuid
-    for _ in range(3):
-        image = Image.open(tmp_path / "noise.png")
-        with ThreadPoolExecutor(6) as threads:
-            found = list(threads.map(lambda _, image=image: open_image(image).uuid, range(6)))  # type: ignore[misc]
-        assert found == [expected] * 6
-
-
-def test_image_is_turned_upright_by_its_exif_data(tmp_path: Path) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6  # turned by 90 degrees
-    Image.new("RGB", (40, 20)).save(tmp_path / "photo.jpg", exif=exif)
-    assert open_image(tmp_path / "photo.jpg").pixels.size == (20, 40)
 
 
 def test_import_of_cascade_imports_no_engine_and_no_event_loop_is_started() -> None:
