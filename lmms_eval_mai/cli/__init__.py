@@ -1,12 +1,13 @@
 """The command `lmms-eval-mai`, also `python -m lmms_eval_mai`: lists pairs and task files, checks a set-up, answers one
-question, analyses attention, and reports on finished runs.
+question, analyses attention, and reports on finished runs and on their time.
 
 The parser and the short commands are here. `doctor.py` calls the checks of `doctor`: `command_line.py` checks the
 arguments, `tasks.py` the model, the tasks and their data sets, `hub.py` the Hugging Face hub, and `machine.py` the
 devices. `findings.py` prints the report. `gpu_report.py` shows the plan of the GPU memory, for this and for other
 machines. `ask.py` is the command `ask`, and `document.py` opens and scores its document. `attention.py` is the command
 `attention`, `task_documents.py` opens and scores its documents, and `finished_run.py` reads the record of a run.
-`report.py` is the command `report`. `exit_code.py` turns the errors of these commands into exit codes.
+`report.py` is the command `report`, and `estimate.py` the command `estimate`. `exit_code.py` turns the errors of these
+commands into exit codes.
 
 This package may import all others, and no other package imports it. It does not run evaluations; `lmms-eval` does.
 
@@ -20,7 +21,7 @@ import textwrap
 from collections.abc import Sequence
 
 import lmms_eval_mai
-from lmms_eval_mai.cli import ask, attention, report
+from lmms_eval_mai.cli import ask, attention, estimate, report
 from lmms_eval_mai.plugin import task_dir
 from lmms_eval_mai.run import presets
 
@@ -45,6 +46,8 @@ def main(given: Sequence[str] | None = None) -> None:
         sys.exit(attention.main(arguments))
     elif arguments.command == "report":
         sys.exit(report.main(arguments))
+    elif arguments.command == "estimate":
+        sys.exit(estimate.main(arguments))
     elif arguments.command == "task-dir":
         print(task_dir())
     else:
@@ -114,6 +117,17 @@ def _parser() -> argparse.ArgumentParser:
             "allow, tables that the paper lacks, and a sentence for each thing that is missing. Runs need "
             "--output_path and --log_samples. Nothing else is read, so the runs may be from another machine. The exit "
             "code is 1 if there is no run.",
+        )
+    )
+    estimate.add_arguments(
+        commands.add_parser(
+            "estimate",
+            allow_abbrev=False,
+            help="estimate the time of finished runs from measured profiles",
+            description="Read the output folders of lmms-eval, and estimate how long the calls of their runs take one "
+            "after another on the device of a profile: by Eq. 27 of the paper (Table 11), and without its double time "
+            "to the first token. With profiles that have batch sizes, the time in full batches is estimated too. Runs "
+            "need --output_path and --log_samples. The exit code is 1 after an error.",
         )
     )
     return parser

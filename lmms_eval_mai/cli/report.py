@@ -3,9 +3,13 @@
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lmms_eval_mai.cli.exit_code import exit_code_of
 from lmms_eval_mai.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from lmms_eval_mai.reports.report import Report
 
 FORMATS = ("markdown", "csv", "latex", "json")
 
@@ -25,19 +29,24 @@ def main(given: argparse.Namespace) -> int:
 def _report(given: argparse.Namespace) -> None:
     """Print or write the report. Raises a `MaiError`."""
     from lmms_eval_mai.reports.build import report
+
+    write(report(given.folders), given.format, given.output)
+
+
+def write(found: "Report", format: str, output: Path | None) -> None:
+    """Print a report, or write it to a file. Raises `ArgumentError`."""
     from lmms_eval_mai.reports.formats import FORMATS as WRITERS
 
-    found = report(given.folders)
-    text = WRITERS[given.format](found)
-    if given.output is None:
+    text = WRITERS[format](found)
+    if output is None:
         print(text, end="")
     else:
         try:
-            given.output.parent.mkdir(parents=True, exist_ok=True)
-            given.output.write_text(text, encoding="utf-8")
+            output.parent.mkdir(parents=True, exist_ok=True)
+            output.write_text(text, encoding="utf-8")
         except OSError as error:
-            raise ArgumentError(f"--output {given.output} cannot be written ({error.strerror}).") from None
-        print(f"Wrote {len(found.tables)} tables to {given.output}.")
-    if given.format != "markdown" or given.output is not None:  # the Markdown on the terminal ends with them
+            raise ArgumentError(f"--output {output} cannot be written ({error.strerror}).") from None
+        print(f"Wrote {len(found.tables)} tables to {output}.")
+    if format != "markdown" or output is not None:  # the Markdown on the terminal ends with them
         for gap in found.gaps:
             print(f"lmms-eval-mai: {gap}", file=sys.stderr)

@@ -7,7 +7,7 @@ from lmms_eval_mai.reports import figures, reading
 from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.more_tables import exits, kinds, methods, readable, routers, rules
 from lmms_eval_mai.reports.paper_numbers import benchmark_name, documents, family
-from lmms_eval_mai.reports.paper_tables import alone, decoding, pairs, sparse
+from lmms_eval_mai.reports.paper_tables import alone, decoding, latency, pairs, sparse
 from lmms_eval_mai.reports.records import Run
 from lmms_eval_mai.reports.report import Estimate, Report, RunSummary, Table
 
@@ -17,6 +17,7 @@ TABLES: tuple[tuple[Callable[[Evidence], Iterator[Table]], str], ...] = (
     (pairs.transfer_table, "Table 8 needs a run with mode=transfer."),
     (sparse.sparse_table, ""),
     (pairs.cascade_table, "Table 10 needs a run with mode=cascade."),
+    (latency.estimated_times, ""),
     (decoding.decoding_table, ""),
     (
         pairs.two_stage_table,
@@ -74,10 +75,11 @@ def of_runs(runs: Sequence[Run], gaps: Sequence[str] = ()) -> Report:
     drawn = tuple(figures.figures(evidence))
     claimed = tuple(_claims(evidence))
     sentences = dict.fromkeys([*gaps, *evidence.gaps, *_other_numbers(evidence), *missing])
-    return Report(claimed, tuple(tables), drawn, _summaries(evidence), tuple(sentences))
+    return Report(claimed, tuple(tables), drawn, summaries(evidence), tuple(sentences))
 
 
-def _summaries(evidence: Evidence) -> tuple[RunSummary, ...]:
+def summaries(evidence: Evidence) -> tuple[RunSummary, ...]:
+    """Return one line for each run, used or not."""
     used = [run for run in evidence.runs.values() if not run.derived]
     return tuple(
         RunSummary(

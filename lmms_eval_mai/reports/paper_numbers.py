@@ -96,6 +96,15 @@ def cascade(benchmark: str, column: str) -> PaperNumber | None:
     return PaperNumber(value, f"{found['source']}, {benchmark_name(benchmark)}, {column}")
 
 
+def sequential_time(row: str, benchmark: str) -> PaperNumber | None:
+    """Return a cell of Table 11. `row`: Full RT or MAI (seconds), or speedup."""
+    found = table(11)
+    if benchmark not in found["columns"]:
+        return None
+    value = found["rows"][row][found["columns"].index(benchmark)]
+    return PaperNumber(value, f"{found['source']}, {row}, {benchmark_name(benchmark)}")
+
+
 def two_stage(benchmark: str, row: str, column: str) -> PaperNumber | None:
     """Return a cell of Table 15. `row`: 2B-R or 2B-R(S2). `column`: agree_think or transfer (a share), or MAI."""
     found = table(15)

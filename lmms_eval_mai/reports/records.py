@@ -45,6 +45,8 @@ class CallCost:
     """Unix time in seconds. None: the call is shared, or an older version made the run."""
     shared: bool = False
     """Whether another run made the call (`Call.shared`). It has tokens and no times."""
+    cached_tokens: int = 0
+    """Prompt tokens from the engine's prefix cache."""
 
 
 @dataclass(frozen=True, slots=True)

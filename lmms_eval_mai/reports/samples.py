@@ -165,6 +165,7 @@ def _cost(call: Line) -> CallCost:
         cut_off=call["finish_reason"] == "length",
         started_at=None if call.get("started_at") is None else _finite(call["started_at"]),
         shared=bool(call.get("shared")),
+        cached_tokens=int(call.get("cached_tokens") or 0),
     )
 
 

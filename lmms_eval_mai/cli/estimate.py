@@ -1,0 +1,58 @@
+"""`lmms-eval-mai estimate`: the time of finished runs after measured profiles (Eq. 27, Table 11)."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lmms_eval_mai.cli.exit_code import exit_code_of
+from lmms_eval_mai.cli.report import FORMATS, write
+from lmms_eval_mai.engines.base import SIDES
+
+if TYPE_CHECKING:
+    from lmms_eval_mai.latency.profiles import Profile
+
+PAPER = "paper"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="an --output_path of lmms-eval")
+    parser.add_argument(
+        "--profile",
+        nargs="+",
+        default=[PAPER],
+        metavar="PROFILE",
+        help="the paper's profiles of Qwen3-VL 2B, 4B and 8B on an H100 (paper, the default), or files of "
+        "lmms-eval-mai profile",
+    )
+    for side in SIDES:
+        parser.add_argument(
+            f"--{side}",
+            metavar="NAME",
+            help=f"time the {side} model's calls with this profile, whatever the model is, e.g. 2B",
+        )
+    parser.add_argument("--format", choices=FORMATS, default="markdown", help="default: markdown")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write to this file instead of the terminal")
+
+
+def main(given: argparse.Namespace) -> int:
+    """Run the command. Returns the exit code."""
+    return exit_code_of(lambda: _estimate(given))
+
+
+def _estimate(given: argparse.Namespace) -> None:
+    """Print or write the estimate. Raises a `MaiError`."""
+    from lmms_eval_mai.reports.call_times import Profiles
+    from lmms_eval_mai.reports.estimate import estimate
+
+    names = {side: getattr(given, side) for side in SIDES if getattr(given, side) is not None}
+    profiles = Profiles([one for name in given.profile for one in _profiles(name)], names)
+    write(estimate(given.runs, profiles), given.format, given.output)
+
+
+def _profiles(name: str) -> "tuple[Profile, ...]":
+    """Return the paper's profiles, or that of a file. Raises `ArgumentError`."""
+    from lmms_eval_mai.latency import profiles
+    from lmms_eval_mai.reports import paper_profiles
+
+    return paper_profiles.profiles() if name == PAPER else (profiles.read(Path(name)),)
