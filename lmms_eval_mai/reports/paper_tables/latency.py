@@ -95,6 +95,7 @@ def _table_11(evidence: Evidence, profiles: Profiles, timed: list[TimedRun]) -> 
         "the tokens per second, which Eq. 27 counts twice.",
         *([f"{beyond} of {calls} calls have a prompt that is longer than the profile's: their TTFT is on the line of "
            "its last two points."] if beyond else []),
+        *_close(evidence, timed),
         *(sentence for one in timed if (sentence := _difference(evidence, one))),
     ]  # fmt: skip
     return Table(
@@ -159,11 +160,26 @@ def _full_rt(one: TimedRun, timed: list[TimedRun]) -> TimedRun | None:
     return None
 
 
+def _close(evidence: Evidence, timed: list[TimedRun]) -> Iterator[str]:
+    """Yield a sentence with the times that are the paper's."""
+    names = [
+        f"{evidence.name(one.run.method)} on {benchmark_name(one.run.benchmark)}"
+        for one in timed
+        if one.paper is not None and _is_close(one, one.paper)
+    ]
+    if names:
+        yield f"Within {CLOSE:.0%} of the paper: {', '.join(names)}."
+
+
+def _is_close(one: TimedRun, paper: PaperNumber) -> bool:
+    return abs(one.equation_s / paper.value - 1) <= CLOSE
+
+
 def _difference(evidence: Evidence, one: TimedRun) -> str:
     """Return why a time differs from the paper's: the length of thinking that the printed time needs. Empty: it does
     not differ."""
     thinking = [stage for stage in one.stages if stage.stage == "think"]
-    if one.paper is None or not thinking or abs(one.equation_s / one.paper.value - 1) <= CLOSE:
+    if one.paper is None or not thinking or _is_close(one, one.paper):
         return ""
     (think,) = thinking
     speed = think.output_tokens / think.decoding_s
