@@ -1,15 +1,15 @@
 """The command `lmms-eval-mai`, also `python -m lmms_eval_mai`: lists pairs and task files, checks a set-up, answers one
-question, analyses attention, and reports on finished runs and on their time.
+question, analyses attention, makes the runs of the paper's tables, and reports on finished runs and on their time.
 
 The parser and the short commands are here. `doctor.py` calls the checks of `doctor`: `command_line.py` checks the
 arguments, `tasks.py` the model, the tasks and their data sets, `hub.py` the Hugging Face hub, and `machine.py` the
 devices. `findings.py` prints the report. `gpu_report.py` shows the plan of the GPU memory, for this and for other
 machines. `ask.py` is the command `ask`, and `document.py` opens and scores its document. `attention.py` is the command
 `attention`, `task_documents.py` opens and scores its documents, and `finished_run.py` reads the record of a run.
-`report.py` is the command `report`, and `estimate.py` the command `estimate`. `exit_code.py` turns the errors of these
-commands into exit codes.
+`reproduce.py` is the command `reproduce`, `report.py` the command `report`, and `estimate.py` the command `estimate`.
+`exit_code.py` turns the errors of these commands into exit codes.
 
-This package may import all others, and no other package imports it. It does not run evaluations; `lmms-eval` does.
+This package may import all others, and no other package imports it.
 
 To add a command, add a parser to `_parser` and a branch to `main`, and put its work into a module of its own.
 """
@@ -21,7 +21,7 @@ import textwrap
 from collections.abc import Sequence
 
 import lmms_eval_mai
-from lmms_eval_mai.cli import ask, attention, estimate, report
+from lmms_eval_mai.cli import ask, attention, estimate, report, reproduce
 from lmms_eval_mai.plugin import task_dir
 from lmms_eval_mai.run import presets
 
@@ -48,6 +48,8 @@ def main(given: Sequence[str] | None = None) -> None:
         sys.exit(report.main(arguments))
     elif arguments.command == "estimate":
         sys.exit(estimate.main(arguments))
+    elif arguments.command == "reproduce":
+        sys.exit(reproduce.main(arguments))
     elif arguments.command == "task-dir":
         print(task_dir())
     else:
@@ -106,6 +108,17 @@ def _parser() -> argparse.ArgumentParser:
             "(Figures 3 to 5 and Table 16 of the paper), compare sparse transfer by layer with full transfer and with "
             "two controls (Table 9), and check Corollary 1. Figures are written as SVG and PNG, numbers as CSV. The "
             "same command after an interruption continues. The exit code is 1 after an error.",
+        )
+    )
+    reproduce.add_arguments(
+        commands.add_parser(
+            "reproduce",
+            allow_abbrev=False,
+            help="make all runs of the paper's tables in one process",
+            description="Make the runs that the chosen tables of the paper need: the small and the large model alone "
+            "with each prompt, Full RT and MAI. The engines of a pair start once, and a greedy call that an earlier "
+            "run made is not made again. Each run has the output folder of an lmms-eval command. At the end, the "
+            "tables are printed. The same command after an interruption continues. The exit code is 1 after an error.",
         )
     )
     report.add_arguments(

@@ -82,12 +82,12 @@ class Session:
         self._journal_folder = folder_of(config.journal)
         self._use(config)
 
-    def start_engines(self) -> None:
-        """Start all engines that do not run yet, before any samples. Raises `EngineStartError`."""
+    def start_engines(self, sides: Sequence[Side] = SIDES) -> None:
+        """Start those of these engines that do not run yet, before any samples. Raises `EngineStartError`."""
         self.check_caller(waits=True)
         with self._starting:
             self._drop_stop_at_end = self._drop_stop_at_end or at_end_of_main_thread(self.stop)
-            self._run_on_loop(self._start(list(self._built)))
+            self._run_on_loop(self._start([side for side in self._built if side in sides]))
 
     def clear_caches(self) -> None:
         """Clear the caches of the engines that run, so that the next run is timed like a first one."""

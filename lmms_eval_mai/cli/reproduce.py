@@ -1,0 +1,88 @@
+"""`lmms-eval-mai reproduce`: all runs of the paper's tables in one process, without making a call twice."""
+
+import argparse
+import os
+from pathlib import Path
+
+from lmms_eval_mai.cli.ask import log_to_terminal
+from lmms_eval_mai.cli.exit_code import exit_code_of
+from lmms_eval_mai.errors import ArgumentError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("--pairs", "--pair", metavar="PAIRS", help="named pairs, separated by commas")
+    parser.add_argument("--benchmarks", metavar="NAMES", help="benchmarks of this package, separated by commas")
+    parser.add_argument(
+        "--tasks", metavar="TASKS", help="other tasks of lmms-eval with images and generated answers, e.g. mmstar,ai2d"
+    )
+    parser.add_argument("--tables", metavar="NUMBERS", help="tables of the paper (default: 5,6,7,8,10,15)")
+    parser.add_argument("--limit", type=int, metavar="N", help="use the first N documents of each task (default: all)")
+    parser.add_argument("--output_path", required=True, type=Path, metavar="FOLDER", help="the folder of all runs")
+    parser.add_argument("--model_args", default="", help="more model arguments (format as in lmms-eval)")
+    parser.add_argument("--gen_kwargs", default="", help="decoding arguments (format as in lmms-eval)")
+    parser.add_argument("--include_path", help="a folder with more tasks, as in lmms-eval")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the plan and the equivalent lmms-eval commands, and run nothing"
+    )
+
+
+def main(given: argparse.Namespace) -> int:
+    """Run the command. Returns the exit code."""
+    log_to_terminal()
+    return exit_code_of(lambda: _reproduce(given), after_interrupt="The same command continues.")
+
+
+def _reproduce(given: argparse.Namespace) -> None:
+    """Print the plan, make the runs and print the tables. Raises a `MaiError`."""
+    from lmms_eval_mai.cli.command_line import values_of
+    from lmms_eval_mai.reproduce import plan, printing, tables
+    from lmms_eval_mai.reproduce.folder import OutputFolder, common_arguments
+    from lmms_eval_mai.reproduce.options import Options
+    from lmms_eval_mai.run.config import refuse_lmms_evals_own
+    from lmms_eval_mai.run.decoding import check_conflict
+
+    chosen = tables.read(given.tables)
+    benchmarks, others, pairs = (_names(text) for text in (given.benchmarks, given.tasks, given.pairs))
+    _check(given, [*benchmarks, *others])
+    model_args, gen_kwargs = (values_of(f"--{name}", getattr(given, name)) for name in ("model_args", "gen_kwargs"))
+    refuse_lmms_evals_own(model_args)
+    models = plan.read_models(pairs, model_args)
+    for one in models:
+        check_conflict(gen_kwargs, one.config)
+    folder = OutputFolder(given.output_path)
+    common = common_arguments(model_args, gen_kwargs, given.limit, given.include_path)
+    folder.check(common)
+
+    from lmms_eval_mai.reproduce.run_all import run_all  # these import lmms-eval, which takes seconds
+    from lmms_eval_mai.reproduce.tasks import Tasks
+
+    tasks = Tasks(benchmarks, others, given.include_path)
+    subjects = tasks.subjects([one.config for one in models], gen_kwargs, given.limit)
+    runs = plan.runs(models, subjects, chosen)
+    options = Options(given.gen_kwargs, given.limit, given.include_path)
+    print(printing.plan(runs, folder), flush=True)
+    if given.dry_run:
+        print(f"\nThe equivalent commands:\n\n{printing.commands(runs, options, folder)}")
+        return
+    folder.create(common)
+    run_all(runs, tasks.manager, options, folder)
+    print(f"\n{printing.chosen_tables(given.output_path, chosen)}")
+    print(f"All tables: lmms-eval-mai report {given.output_path}")
+
+
+def _check(given: argparse.Namespace, names: list[str]) -> None:
+    """Refuse arguments that cannot work. Raises `ArgumentError`."""
+    if not names:
+        raise ArgumentError("Give --benchmarks NAMES or --tasks TASKS.")
+    if given.limit is not None and given.limit < 1:
+        raise ArgumentError(f"--limit {given.limit} is invalid: expected at least 1.")
+    if (ranks := int(os.environ.get("WORLD_SIZE") or 1)) > 1:
+        raise ArgumentError(
+            f"`lmms-eval-mai reproduce` runs in one process, and WORLD_SIZE is {ranks}. Start it without torchrun or "
+            "accelerate; data_parallel_size gives a model several GPUs."
+        )
+
+
+def _names(text: str | None) -> list[str]:
+    return list(dict.fromkeys(name.strip() for name in (text or "").split(",") if name.strip()))

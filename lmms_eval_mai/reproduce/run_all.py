@@ -1,0 +1,61 @@
+"""Runs what is missing of a plan: the engines of each pair start once and serve all its runs."""
+
+import dataclasses
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from loguru import logger
+
+from lmms_eval_mai.engines.base import Side
+from lmms_eval_mai.reproduce.evaluation import evaluate
+from lmms_eval_mai.reproduce.folder import OutputFolder
+from lmms_eval_mai.reproduce.options import Options
+from lmms_eval_mai.reproduce.plan import Models, Run
+from lmms_eval_mai.reproduce.shared_calls import SharedCalls
+from lmms_eval_mai.reproduce.sharing_engine import SharingEngine
+from lmms_eval_mai.run.config import Config, parse
+from lmms_eval_mai.run.session import Session
+
+
+def run_all(runs: Sequence[Run], tasks: Any, options: Options, folder: OutputFolder) -> None:
+    """Make all runs that are not finished. `tasks`: lmms-eval's task manager. Raises a `MaiError`; then the same call
+    continues."""
+    missing = [run for run in runs if not folder.is_finished(run)]
+    if not missing:
+        return
+    calls = SharedCalls(folder.calls)
+    try:
+        for _, of_models in groupby(missing, key=lambda run: run.models.name):
+            _run_models(list(of_models), tasks, options, folder, calls)
+    finally:
+        calls.close()
+
+
+def _run_models(runs: Sequence[Run], tasks: Any, options: Options, folder: OutputFolder, calls: SharedCalls) -> None:
+    """Make the runs of one pair."""
+    models = runs[0].models
+    session = Session(_config(models, "cascade", folder), share=lambda engine: SharingEngine(engine, calls))
+    try:
+        session.start_engines(_sides(runs))
+        for number, run in enumerate(runs, start=1):
+            logger.info(f"Run {number} of {len(runs)} of {models.name}: {run.method.title} on {run.task}.")
+            session.change_run(_config(models, run.method.mode, folder))
+            session.clear_caches()
+            calls.run = run.name
+            evaluate(run, session, tasks, options, folder.begin(run), folder.place(run))
+            folder.finish(run)
+            session.complete(None)  # the results are on the disk
+    finally:
+        session.stop()
+
+
+def _config(models: Models, mode: str, folder: OutputFolder) -> Config:
+    """Return the configuration of a run. Its journal is in the output folder."""
+    return dataclasses.replace(parse(models.of_mode(mode)), journal=str(folder.journal))
+
+
+def _sides(runs: Sequence[Run]) -> list[Side]:
+    """Return the engines that these runs call."""
+    sides: set[Side] = {engine.side for run in runs for engine in parse(run.arguments()).engines()}
+    return sorted(sides, reverse=True)

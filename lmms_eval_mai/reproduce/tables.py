@@ -1,0 +1,80 @@
+"""Which methods a table of the paper needs on a benchmark."""
+
+from collections.abc import Collection
+
+from lmms_eval_mai.engines.base import SIDES
+from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.reproduce.methods import METHODS, OWN, Method
+
+TABLES: dict[int, tuple[str, ...]] = {
+    5: ("table-5", "table-13", "tokens"),
+    6: ("table-6", "scores"),
+    7: ("table-7", "table-14", "scores"),
+    8: ("table-8",),
+    10: ("table-10", "mai-against-others"),
+    15: ("table-15",),
+}
+"""Number of a table -> its keys in a report. Tables 13 and 14 are Tables 5 and 7 for InternVL3.5."""
+SAME = {13: 5, 14: 7}
+ELSEWHERE = {
+    9: "`lmms-eval-mai attention --table9` makes it",
+    11: "`lmms-eval-mai report` estimates it from the runs of Table 10",
+    12: "it needs timed runs, and this command shares calls",
+    16: "`lmms-eval-mai attention` makes it",
+}
+"""Tables of the paper that this command does not make, and why."""
+ONE_STAGE = ("mmmu_val",)
+"""Benchmarks on which Tables 7, 8 and 14 have one stage."""
+
+
+def read(text: str | None) -> tuple[int, ...]:
+    """Return the tables of `--tables 5,6`; None: all. Raises `ArgumentError`."""
+    if text is None:
+        return tuple(TABLES)
+    found = []
+    for part in text.split(","):
+        number = int(part) if part.strip().isdecimal() else 0
+        number = SAME.get(number, number)
+        if number in ELSEWHERE:
+            raise ArgumentError(f"--tables {text}: Table {number} is not made here: {ELSEWHERE[number]}.")
+        if number not in TABLES:
+            known = ", ".join(map(str, sorted([*TABLES, *SAME])))
+            raise ArgumentError(f"--tables {text} is invalid: expected numbers from {known}, such as 8,10.")
+        found.append(number)
+    return tuple(dict.fromkeys(found))
+
+
+def methods(tables: Collection[int], benchmark: str | None) -> list[Method]:
+    """Return the methods that these tables need, in the order of their runs. `benchmark`: a benchmark of our tasks;
+    None: another lmms-eval task."""
+    needed = {method for number in tables for method in _needed(number, benchmark)}
+    return [method for method in METHODS if method in needed]
+
+
+def _needed(number: int, benchmark: str | None) -> set[Method]:
+    if benchmark is None:
+        alone = {Method(side, OWN) for side in SIDES}
+        full_rt, cascade = Method("transfer", OWN), Method("cascade", OWN)
+        return {8: {*alone, full_rt}, 10: {*alone, full_rt, cascade}, 15: {cascade}}.get(number, alone)
+    small, large = SIDES
+    full_rt, cascade = Method("transfer", "s"), Method("cascade", "s")
+    thought = "r" if benchmark in ONE_STAGE else "r_s2"
+    if number == 8:
+        return {full_rt, Method(small, "r"), Method(large, "s"), Method(large, thought)}
+    if number == 10:
+        return {full_rt, cascade, Method(small, "s"), Method(small, "r"), Method(large, "s")}
+    if number == 15:
+        return {cascade, Method("cascade", "r_s2")}
+    return {Method(side, suffix) for side in SIDES for suffix in _prompts(number, benchmark)}
+
+
+def _prompts(number: int, benchmark: str) -> tuple[str, ...]:
+    """Return the prompts of the tables about one model: Table 6 is about POPE, and Table 7 about the paper's other
+    benchmarks. A benchmark that is not in the paper has those of both."""
+    if number == 6:
+        return ("s", "e", "e_s2", "r", "r_s2") if benchmark in ("pope", "shapes") else ()
+    if number == 7:
+        if benchmark == "pope":
+            return ()
+        return ("s", "e", "r") if benchmark in ONE_STAGE else ("s", "e_s2", "r_s2")
+    return ("s", "e", "r")

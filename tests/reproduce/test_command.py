@@ -1,0 +1,175 @@
+"""The command `lmms-eval-mai reproduce`: its refusals, and its runs on scripted engines beside single commands."""
+
+import json
+import os
+import random
+import shlex
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.own_command import run_command
+from support.processes import Command
+from support.reproduce import RUNS, arguments, finished_run, scripts, shared_calls, without_marks
+
+ROWS = 12
+KILLS = 3
+
+
+@pytest.fixture(scope="module")
+def model_args(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return {**scripts(tmp_path_factory.mktemp("scripts"), ROWS, seconds=0.05), "max_open_samples": "2"}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(drawn_data: Path, model_args: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of all runs of Table 10, made by one command."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    code, text = start(drawn_data, folder, model_args).end()
+    assert code == 0, text
+    (folder / "log").write_text(text)
+    return folder / "out"
+
+
+def start(data: Path, folder: Path, model_args: dict[str, str], *more: str) -> Command:
+    given = arguments(model_args, folder / "out", *more)
+    return Command(data, folder / "log.txt", *given, name="lmms-eval-mai")
+
+
+def runs(output: Path) -> dict[str, dict[str, Any]]:
+    return {name: finished_run(output / "models" / name) for name in RUNS}
+
+
+@pytest.mark.slow
+def test_one_command_makes_all_runs_of_a_table_and_prints_it(undisturbed: Path) -> None:
+    found = runs(undisturbed)
+    assert {name: shared_calls(run) for name, run in found.items()} == {
+        "small/pope_s": (0, 12),
+        "small/pope_r": (0, 12),
+        "large/pope_s": (0, 12),
+        "transfer/pope_s": (12, 24),
+        "cascade/pope_s": (36, 36),  # 12 documents: 2 calls each, 8 also think, and 4 of these are transferred
+    }
+    assert len((undisturbed / "calls.jsonl").read_text().splitlines()) == 1 + 48
+    assert list((undisturbed / "journal").iterdir()) == []
+    text = (undisturbed.parent / "log").read_text()
+    assert "make 84 to 108 calls. This command makes 48 of them once" in text
+    assert "## Table 10: multi-agent inference (MAI)" in text and "Table 15" not in text
+    assert text.count("small is ready") == 1 and text.count("large is ready") == 1
+
+
+@pytest.mark.slow
+def test_cascade_is_equal_to_that_of_the_printed_single_command(
+    undisturbed: Path, model_args: dict[str, str], drawn_data: Path, tmp_path: Path, capsys: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(drawn_data)
+    _, text, _ = run_command(capsys, *arguments(model_args, tmp_path / "single", "--dry-run"))
+    commands = [shlex.split(line) for line in text.split("\n") if line.startswith("lmms-eval ")]
+    assert len(commands) == len(RUNS) and not (tmp_path / "single").exists()
+    code, log = Command(drawn_data, tmp_path / "log.txt", *commands[-1][1:]).end()
+    assert code == 0, log
+    single = finished_run(tmp_path / "single" / "models" / RUNS[-1])
+    assert without_marks(finished_run(undisturbed / "models" / RUNS[-1])) == single
+
+
+@pytest.mark.slow
+def test_command_that_is_killed_several_times_has_the_results_of_an_undisturbed_one(
+    undisturbed: Path, model_args: dict[str, str], drawn_data: Path, tmp_path: Path
+) -> None:
+    output, chance = tmp_path / "out", random.Random(3)
+    for _ in range(KILLS):
+        command = start(drawn_data, tmp_path, model_args)
+        kill(command, output / "calls.jsonl", lines(output / "calls.jsonl") + chance.randint(3, 15))
+    kept = {file: file.stat().st_mtime_ns for file in output.glob("models/*/*/*")}
+    assert kept  # some runs were finished, and not all
+    assert not (output / "models" / RUNS[-1]).exists()
+    code, text = start(drawn_data, tmp_path, model_args).end()
+    assert code == 0, text
+    assert runs(output) == runs(undisturbed)  # with the same marks of shared calls
+    assert {file: file.stat().st_mtime_ns for file in kept} == kept  # they were not made again
+    assert len((output / "calls.jsonl").read_text().splitlines()) == 1 + 48
+    assert list((output / "journal").iterdir()) == []
+
+
+def kill(command: Command, calls: Path, count: int) -> None:
+    """Kill a command when the file of its calls has so many lines."""
+    process = command.process
+    while process.is_alive() and lines(calls) < count:
+        time.sleep(0.005)
+    assert process.is_alive() and process.pid
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+
+
+def lines(file: Path) -> int:
+    return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
+@pytest.fixture
+def refused(capsys: Any, tmp_path: Path) -> Any:
+    """Returns the message of a command that is refused. It must write nothing."""
+    output = tmp_path / "out"
+
+    def run(*given: str) -> str:
+        code, out, err = run_command(capsys, "reproduce", "--output_path", output, *given)
+        assert (code, out) == (1, "") and not output.exists()
+        return str(err.splitlines()[-1])
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("--pair demo", "Give --benchmarks NAMES or --tasks TASKS."),
+        ("--pair demo --benchmarks shapes --limit 0", "--limit 0 is invalid: expected at least 1."),
+        ("--pair demo --benchmarks shapes --tables 11", "Table 11 is not made here"),
+        ("--pair demo --benchmarks shapes --model_args mode=small", "mode=small has no effect here"),
+        ("--pair demo --benchmarks shapes --model_args device=cpu", "lmms-eval has an option --device"),
+        ("--pair demoo --benchmarks shapes", "pair=demoo is unknown"),
+    ],
+)
+def test_arguments_that_cannot_work_are_refused(refused: Any, given: str, message: str) -> None:
+    assert message in refused(*given.split())
+
+
+def test_command_under_torchrun_is_refused(refused: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "runs in one process, and WORLD_SIZE is 2" in refused("--pair", "demo", "--benchmarks", "shapes")
+
+
+@pytest.mark.slow  # they load lmms-eval's tasks
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("--benchmarks shaeps", "--benchmarks shaeps is unknown: choose from pope,"),
+        ("--tasks text_only", "The questions of task text_only have no images."),
+        ("--tasks likelihood", "Task likelihood is of type loglikelihood."),
+        ("--tasks nothing_like_it", "nothing_like_it is unknown to lmms-eval."),
+        ("--tasks pope_s", "Task pope_s is one of the benchmark pope: give --benchmarks pope."),
+        ("--benchmarks pope --gen_kwargs max_tokens=3", "max_tokens"),
+    ],
+)
+def test_tasks_that_cannot_be_run_are_refused(
+    refused: Any, tmp_path: Path, drawn_data: Path, monkeypatch: Any, given: str, message: str
+) -> None:
+    monkeypatch.chdir(drawn_data)
+    write_tasks(tmp_path / "tasks")
+    scripted = scripts(tmp_path / "scripts", 1)
+    model_args = ",".join(f"{name}={value}" for name, value in scripted.items())
+    include = ["--include_path", str(tmp_path / "tasks")] if "--tasks" in given else []
+    assert message in refused(*given.split(), *include, "--model_args", model_args)
+
+
+def write_tasks(folder: Path) -> None:
+    """Write a task without images, and one that needs log-likelihoods."""
+    folder.mkdir()
+    (folder / "docs.jsonl").write_text(json.dumps({"question": "Why?", "answer": "Because."}) + "\n")
+    for name, kind in (("text_only", "generate_until"), ("likelihood", "loglikelihood")):
+        (folder / f"{name}.yaml").write_text(
+            f"task: {name}\ndataset_path: json\ndataset_kwargs: {{data_files: {{test: {folder / 'docs.jsonl'}}}}}\n"
+            f"test_split: test\noutput_type: {kind}\ndoc_to_text: question\ndoc_to_target: answer\n"
+            "metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]\n"
+        )

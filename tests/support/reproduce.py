@@ -1,0 +1,78 @@
+"""Scripts of both models for the runs of Table 10 on POPE, and the files of finished runs without their times."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+RUNS = ("small/pope_s", "small/pope_r", "large/pope_s", "transfer/pope_s", "cascade/pope_s")
+"""The runs of Table 10, in their order."""
+TIMES = ("queued_s", "ttft_s", "total_s", "started_at")
+
+
+def scripts(folder: Path, rows: int, seconds: float = 0.0) -> dict[str, str]:
+    """Write scripts in which the documents leave the cascade at all three exits. Returns the model arguments."""
+    chance = random.Random(5)
+    lines: dict[str, list[str]] = {"small": [], "large": []}
+    for doc_id in range(rows):
+        large = chance.choice(["Yes", "No"])
+        other = "No" if large == "Yes" else "Yes"
+        thinking = f"I look.\n[[{large if doc_id % 3 == 1 else other}]]"
+        texts = [
+            ("small", "short", ("pope_s",), f"[[{large if doc_id % 3 == 0 else other}]]"),
+            ("small", "think", ("pope_r", "pope_s"), thinking),
+            ("large", "short", ("pope_s",), f"[[{large}]]"),
+            ("large", "transfer", ("pope_s",), f"[[{other}]]"),
+        ]
+        for side, stage, tasks, text in texts:
+            counts = {"prompt_tokens": chance.randint(50, 90), "output_tokens": chance.randint(1, 40)}
+            record = {"doc_id": doc_id, "stage": stage, "text": text, "seconds": seconds, **counts}
+            lines[side] += [json.dumps({"task": task, **record}) for task in tasks]
+    folder.mkdir(parents=True, exist_ok=True)
+    for side, records in lines.items():
+        (folder / f"{side}.jsonl").write_text("\n".join(records))
+    return {"engine": "scripted", **{side: str(folder / f"{side}.jsonl") for side in lines}}
+
+
+def arguments(scripts: dict[str, str], output: Path, *more: str) -> list[str]:
+    """Return the arguments of the command that makes these runs."""
+    model_args = ",".join(f"{name}={value}" for name, value in scripts.items())
+    chosen = ["--benchmarks", "pope", "--tables", "10", "--model_args", model_args]
+    return ["reproduce", *chosen, "--output_path", str(output), *more]
+
+
+def finished_run(folder: Path) -> dict[str, Any]:
+    """Return the scores of a run, and its samples without their times."""
+    (results,) = folder.rglob("*_results.json")
+    (samples,) = folder.rglob("*_samples_*.jsonl")
+    found = json.loads(results.read_text())
+    assert results.with_name(results.name.replace("_results", "_mai_cascade")).is_file()
+    lines = [json.loads(line) for line in samples.read_text().split("\n") if line]
+    kept = ("doc_id", "target", "resps", "filtered_resps", "score", "token_counts", "doc_hash")
+    return {
+        "model": (found["config"]["model"], found["model_source"], found["config"]["model_args"]),
+        "scores": found["results"],
+        "samples": [without_times({name: line[name] for name in kept if name in line}) for line in lines],
+    }
+
+
+def without_times(sample: dict[str, Any]) -> dict[str, Any]:
+    """Remove the times of all calls of a sample."""
+    for call in sample["token_counts"][0]["calls"]:
+        for name in TIMES:
+            del call[name]
+    return sample
+
+
+def without_marks(run: dict[str, Any]) -> dict[str, Any]:
+    """Remove the marks of shared calls, which a single command does not have."""
+    for sample in run["samples"]:
+        for call in sample["token_counts"][0]["calls"]:
+            call.pop("shared", None)
+    return run
+
+
+def shared_calls(run: dict[str, Any]) -> tuple[int, int]:
+    """Return the number of shared calls of a run, and of all its calls."""
+    calls = [call for sample in run["samples"] for call in sample["token_counts"][0]["calls"]]
+    return sum(call.get("shared", False) for call in calls), len(calls)
