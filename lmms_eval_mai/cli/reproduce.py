@@ -37,7 +37,8 @@ def _reproduce(given: argparse.Namespace) -> None:
     """Print the plan, make the runs and print the tables. Raises a `MaiError`."""
     from lmms_eval_mai.cli.command_line import values_of
     from lmms_eval_mai.reproduce import plan, printing, tables
-    from lmms_eval_mai.reproduce.folder import OutputFolder, common_arguments
+    from lmms_eval_mai.reproduce.common import Common
+    from lmms_eval_mai.reproduce.folder import OutputFolder
     from lmms_eval_mai.reproduce.options import Options
     from lmms_eval_mai.run.config import refuse_lmms_evals_own
     from lmms_eval_mai.run.decoding import check_conflict
@@ -51,7 +52,7 @@ def _reproduce(given: argparse.Namespace) -> None:
     for one in models:
         check_conflict(gen_kwargs, one.config)
     folder = OutputFolder(given.output_path)
-    common = common_arguments(model_args, gen_kwargs, given.limit, given.include_path)
+    common = Common.of(models, model_args, gen_kwargs, given.limit, given.include_path)
     folder.check(common)
 
     from lmms_eval_mai.reproduce.run_all import run_all  # these import lmms-eval, which takes seconds

@@ -6,6 +6,7 @@
     calls.py            the calls of a method for one document
     plan.py             the runs in order, and how many of their calls no earlier run makes
     options.py          the lmms-eval command that is equivalent to a run
+    common.py           what all runs of an output folder have in common
     folder.py           the output folder, and which runs are finished
     run_all.py          starts the engines of each pair once, and makes the runs that are missing
     evaluation.py       makes one run with lmms-eval's `simple_evaluate`

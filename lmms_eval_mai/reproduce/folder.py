@@ -7,18 +7,15 @@ in one step. So a folder in its place is a finished run, wherever the command wa
 import json
 import os
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.reproduce.common import Common
 from lmms_eval_mai.reproduce.plan import Run
-from lmms_eval_mai.run import fingerprint
 from lmms_eval_mai.run.journal.files import sync_folder
 
 ARGUMENTS = "reproduce.json"
-VERSIONS = ("lmms-eval-mai", "lmms-eval")
 
 
 @dataclass(frozen=True)
@@ -48,9 +45,8 @@ class OutputFolder:
     def is_finished(self, run: Run) -> bool:
         return self.place(run).is_dir()
 
-    def check(self, arguments: Mapping[str, Any]) -> None:
-        """Refuse a folder whose runs have other arguments. `arguments`: all that changes the answers of every run.
-        Raises `ArgumentError`."""
+    def check(self, common: Common) -> None:
+        """Refuse a folder whose runs have other arguments. Raises `ArgumentError`."""
         if self.path.exists() and not self.path.is_dir():
             raise ArgumentError(f"--output_path {self.path} is not a folder.")
         file = self.path / ARGUMENTS
@@ -61,27 +57,34 @@ class OutputFolder:
                     "`lmms-eval-mai reproduce`."
                 )
             return
-        try:
-            earlier = json.loads(file.read_text(encoding="utf-8"))
-            differ = fingerprint.differences(earlier, _as_texts(arguments))
-        except (OSError, ValueError, TypeError, AttributeError):
-            raise ArgumentError(f"{file} cannot be read. Give another --output_path.") from None
-        if differ:
+        if differ := common.differences(self._earlier()):
             raise ArgumentError(
                 f"The runs in --output_path {self.path} have other arguments: {'; '.join(differ)}. Give another "
                 "--output_path, or the earlier arguments."
             )
 
-    def create(self, arguments: Mapping[str, Any]) -> None:
-        """Create the folder and write the arguments. Raises `ArgumentError` if it cannot be written."""
+    def create(self, common: Common) -> None:
+        """Create the folder and write the arguments. The pairs of earlier commands stay. Raises `ArgumentError` if it
+        cannot be written."""
         file = self.path / ARGUMENTS
+        models = dict(self._earlier().models) if file.is_file() else {}
+        record = {"arguments": dict(common.arguments), "models": models | dict(common.models)}
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             part = file.with_suffix(".part")
-            part.write_text(json.dumps(_as_texts(arguments), indent=1) + "\n", encoding="utf-8")
+            part.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
             os.replace(part, file)
         except OSError as error:
             raise ArgumentError(f"--output_path {self.path} cannot be written ({error.strerror}).") from None
+
+    def _earlier(self) -> Common:
+        """Return the arguments of the earlier commands. Raises `ArgumentError`."""
+        file = self.path / ARGUMENTS
+        try:
+            record = json.loads(file.read_text(encoding="utf-8"))
+            return Common(dict(record["arguments"]), dict(record["models"]))
+        except (OSError, ValueError, TypeError, KeyError):
+            raise ArgumentError(f"{file} cannot be read. Give another --output_path.") from None
 
     def begin(self, run: Run) -> Path:
         """Return the empty folder into which a run writes."""
@@ -97,17 +100,7 @@ class OutputFolder:
         os.rename(self.unfinished(run), place)
         sync_folder(place.parent)
 
-
-def common_arguments(
-    model_args: Mapping[str, Any], gen_kwargs: Mapping[str, Any], limit: int | None, include_path: str | None
-) -> dict[str, Any]:
-    """Return what all runs of a folder have in common. Pairs, benchmarks, tasks and tables may be added later."""
-    versions = {f"version of {name}": fingerprint.version(name) for name in VERSIONS}
-    options = {f"--model_args {name}": value for name, value in model_args.items()}
-    options |= {f"--gen_kwargs {name}": value for name, value in gen_kwargs.items()}
-    options |= {"--limit": limit, "--include_path": include_path}
-    return {**versions, **{name: value for name, value in options.items() if value is not None}}
-
-
-def _as_texts(arguments: Mapping[str, Any]) -> dict[str, str]:
-    return {name: str(value) for name, value in arguments.items()}
+    def clean_up(self) -> None:
+        """Remove what only unfinished runs need. The shared calls stay, for runs that are added later."""
+        for folder in (self.journal, self.path / "unfinished"):
+            shutil.rmtree(folder, ignore_errors=True)

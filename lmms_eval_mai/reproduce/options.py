@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lmms_eval_mai.plugin import MODEL_ID
+from lmms_eval_mai.redaction import redacted
 from lmms_eval_mai.reproduce.plan import Run
 
 
@@ -17,9 +18,10 @@ class Options:
     limit: int | None = None
     include_path: str | None = None
 
-    def command(self, run: Run, output: Path) -> list[str]:
-        """Return the arguments of the equivalent lmms-eval command."""
-        arguments = ["--model", MODEL_ID, "--model_args", text_of(run.arguments()), "--tasks", run.task]
+    def command(self, run: Run, output: Path, shown: bool = False) -> list[str]:
+        """Return the arguments of the equivalent lmms-eval command. `shown`: without secrets, for people."""
+        model_args = redacted(run.arguments()) if shown else run.arguments()
+        arguments = ["--model", MODEL_ID, "--model_args", text_of(model_args), "--tasks", run.task]
         for name in ("gen_kwargs", "limit", "include_path"):
             if value := getattr(self, name):
                 arguments += [f"--{name}", str(value)]

@@ -40,7 +40,7 @@ def plan(runs: Sequence[Run], folder: OutputFolder) -> str:
 
 def commands(runs: Sequence[Run], options: Options, folder: OutputFolder) -> str:
     """Return the lmms-eval commands that make the same runs, one on each line."""
-    return "\n".join(shlex.join(["lmms-eval", *options.command(run, folder.place(run))]) for run in runs)
+    return "\n".join(shlex.join(["lmms-eval", *options.command(run, folder.place(run), shown=True)]) for run in runs)
 
 
 def chosen_tables(folder: Path, chosen: Collection[int]) -> str:

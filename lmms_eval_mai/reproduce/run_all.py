@@ -28,6 +28,7 @@ def run_all(runs: Sequence[Run], tasks: Any, options: Options, folder: OutputFol
     try:
         for _, of_models in groupby(missing, key=lambda run: run.models.name):
             _run_models(list(of_models), tasks, options, folder, calls)
+        folder.clean_up()
     finally:
         calls.close()
 

@@ -11,7 +11,7 @@ from lmms_eval_mai.engines.base import Image
 from lmms_eval_mai.errors import ArgumentError, SampleError
 from lmms_eval_mai.harness.requests import open_sample, task_of
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS
-from lmms_eval_mai.plugin import MODEL_ID, task_dir
+from lmms_eval_mai.plugin import MODEL_ID, install, task_dir
 from lmms_eval_mai.reproduce.subjects import Subject
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.decoding import sampling
@@ -28,6 +28,7 @@ class Tasks:
                 known = ", ".join(BENCHMARKS)
                 raise ArgumentError(f"--benchmarks {name} is unknown: choose from {known}.{hint}")
         if others or include_path:
+            install()  # makes our tasks visible
             self.manager = TaskManager(include_path=include_path, model_name=MODEL_ID)
         else:  # a second instead of ten
             self.manager = TaskManager(include_path=str(task_dir()), include_defaults=False, model_name=MODEL_ID)

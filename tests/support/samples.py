@@ -18,7 +18,13 @@ STAGES = ("short", "think", "stage2", "transfer", "task")
 
 
 def sample(
-    benchmark: str = "pope", variant: str | None = "S", *, two_stage: bool = False, doc_id: int = 0, doc: Any = None
+    benchmark: str = "pope",
+    variant: str | None = "S",
+    *,
+    two_stage: bool = False,
+    doc_id: int = 0,
+    doc: Any = None,
+    task: str | None = None,
 ) -> Sample:
     """Return a sample with a real image, as `open_sample` builds it."""
     rules = BENCHMARKS.get(benchmark, GENERIC)
@@ -26,7 +32,7 @@ def sample(
     image = Image(PilImage.new("RGB", (64, 48), "red"), f"image-{doc_id}")
     question = "Is there a dog in the image?\n"
     return Sample(
-        task=f"{benchmark}_x",
+        task=task or f"{benchmark}_x",
         doc_id=doc_id,
         repeat=0,
         question=(Message("user", (image, question)),),
