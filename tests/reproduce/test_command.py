@@ -75,6 +75,20 @@ def test_cascade_is_equal_to_that_of_the_printed_single_command(
 
 
 @pytest.mark.slow
+def test_another_task_runs_with_its_own_prompt_and_mai_shares_all_calls(drawn_data: Path, tmp_path: Path) -> None:
+    scripted = scripts(tmp_path, 3, other_task="pope")
+    text = ",".join(f"{name}={value}" for name, value in scripted.items())
+    output = tmp_path / "out"
+    given = ("reproduce", "--tasks", "pope", "--limit", "3", "--model_args", text, "--output_path", str(output))
+    code, log = Command(drawn_data, tmp_path / "log.txt", *given, name="lmms-eval-mai").end()
+    assert code == 0, log
+    modes = ("small", "large", "transfer", "cascade")
+    found = {mode: shared_calls(finished_run(output / "models" / mode / "pope")) for mode in modes}
+    assert found == {"small": (0, 3), "large": (0, 3), "transfer": (0, 6), "cascade": (9, 9)}
+    assert "## Table 10: multi-agent inference (MAI)" in log and "## Table 8: " in log
+
+
+@pytest.mark.slow
 def test_command_that_is_killed_several_times_has_the_results_of_an_undisturbed_one(
     undisturbed: Path, model_args: dict[str, str], drawn_data: Path, tmp_path: Path
 ) -> None:

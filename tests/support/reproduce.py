@@ -10,8 +10,9 @@ RUNS = ("small/pope_s", "small/pope_r", "large/pope_s", "transfer/pope_s", "casc
 TIMES = ("queued_s", "ttft_s", "total_s", "started_at")
 
 
-def scripts(folder: Path, rows: int, seconds: float = 0.0) -> dict[str, str]:
-    """Write scripts in which the documents leave the cascade at all three exits. Returns the model arguments."""
+def scripts(folder: Path, rows: int, seconds: float = 0.0, other_task: str | None = None) -> dict[str, str]:
+    """Write scripts in which the documents leave the cascade at all three exits. Returns the model arguments.
+    `other_task`: another lmms-eval task, instead of those of POPE."""
     chance = random.Random(5)
     lines: dict[str, list[str]] = {"small": [], "large": []}
     for doc_id in range(rows):
@@ -24,6 +25,9 @@ def scripts(folder: Path, rows: int, seconds: float = 0.0) -> dict[str, str]:
             ("large", "short", ("pope_s",), f"[[{large}]]"),
             ("large", "transfer", ("pope_s",), f"[[{other}]]"),
         ]
+        if other_task is not None:
+            texts = [(side, stage, (other_task,), text) for side, stage, _, text in texts]
+            texts += [(side, "task", tasks, text) for side, stage, tasks, text in texts if stage == "short"]
         for side, stage, tasks, text in texts:
             counts = {"prompt_tokens": chance.randint(50, 90), "output_tokens": chance.randint(1, 40)}
             record = {"doc_id": doc_id, "stage": stage, "text": text, "seconds": seconds, **counts}
