@@ -70,6 +70,8 @@ def test_the_wheel_holds_every_module_and_the_marker_of_type_hints(wheel: Path) 
     assert {path.relative_to(ROOT).as_posix() for path in (ROOT / "lmms_eval_mai").rglob("*.py")} <= packed
     data = ("py.typed", "engines/vllm/logging.json", "reports/paper_numbers.yaml")
     assert {f"lmms_eval_mai/{name}" for name in data} <= packed
+    assets = (ROOT / "lmms_eval_mai" / "reports" / "page" / "assets").iterdir()
+    assert {path.relative_to(ROOT).as_posix() for path in assets} <= packed
 
 
 def test_the_wheel_has_the_entry_point_of_the_model(wheel: Path) -> None:

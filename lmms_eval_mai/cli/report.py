@@ -17,8 +17,14 @@ FORMATS = ("markdown", "csv", "latex", "json")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="an --output_path of lmms-eval")
-    parser.add_argument("--format", choices=FORMATS, default="markdown", help="default: markdown")
+    parser.add_argument("--format", choices=FORMATS, help="default: markdown; with --html, no tables are printed")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write to this file instead of the terminal")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with figures, tables and all samples")
+    parser.add_argument(
+        "--images",
+        action="store_true",
+        help="with --html: add small images of the documents, which loads the data sets",
+    )
 
 
 def main(given: argparse.Namespace) -> int:
@@ -27,10 +33,42 @@ def main(given: argparse.Namespace) -> int:
 
 
 def _report(given: argparse.Namespace) -> None:
-    """Print or write the report. Raises a `MaiError`."""
-    from lmms_eval_mai.reports.build import report
+    """Print or write the report, and the page. Raises a `MaiError`."""
+    from lmms_eval_mai.reports import build
 
-    write(report(given.folders), given.format, given.output)
+    if given.html is not None:
+        _page(given)
+    elif given.images:
+        raise ArgumentError("--images has no effect without --html: give --html FILE too.")
+    else:
+        write(build.report(given.folders), given.format or "markdown", given.output)
+
+
+def _page(given: argparse.Namespace) -> None:
+    """Write the page, and the report if its format or its file is given. Raises a `MaiError`."""
+    from lmms_eval_mai.reports import build, reading
+    from lmms_eval_mai.reports.evidence import Evidence
+    from lmms_eval_mai.reports.page import page
+
+    page.check_installed()
+    read = reading.read(given.folders)
+    evidence = Evidence(read.runs)
+    found = build.of_evidence(evidence, read.gaps)
+    gaps: list[str] = []
+    if given.format is not None or given.output is not None:
+        write(found, given.format or "markdown", given.output)
+    else:
+        gaps += found.gaps
+    images = None
+    if given.images:
+        from lmms_eval_mai.cli.report_images import load_images  # lmms-eval takes seconds
+
+        images = load_images(evidence)
+        gaps += images.gaps
+    page.write(given.html, found, evidence, images)
+    print(f"Wrote the page to {given.html}.")
+    for gap in gaps:
+        print(f"lmms-eval-mai: {gap}", file=sys.stderr)
 
 
 def write(found: "Report", format: str, output: Path | None) -> None:

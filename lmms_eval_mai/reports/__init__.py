@@ -11,6 +11,7 @@ gaps as plain data. `formats.py` writes it as Markdown, CSV, LaTeX or JSON.
     paper_tables/      Tables 5 to 10 and 12 to 15 of the paper
     more_tables/       what the paper lacks
     report.py          `Report`, `Table`, `Figure`, `Estimate`
+    page/              the same as an HTML page, with figures and all samples
 
 `lmms_eval_mai/statistics.py` has the intervals and the paired tests. To add a table, write a function that gets the
 `Evidence` and returns tables, and list it in `build.py`.

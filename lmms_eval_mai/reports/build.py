@@ -63,7 +63,11 @@ def report(folders: Sequence[Path]) -> Report:
 
 def of_runs(runs: Sequence[Run], gaps: Sequence[str] = ()) -> Report:
     """Return the report of these runs. `gaps`: what was wrong with their files."""
-    evidence = Evidence(runs)
+    return of_evidence(Evidence(runs), gaps)
+
+
+def of_evidence(evidence: Evidence, gaps: Sequence[str] = ()) -> Report:
+    """Return the report of the runs in `evidence`, which `page/` needs too."""
     tables: list[Table] = []
     missing = []
     is_without_cascade = not any(evidence.of("cascade"))

@@ -23,9 +23,9 @@ def markdown(report: Report) -> str:
     parts = ["\n".join(f"* {claim}" for claim in report.claims)] if report.claims else []
     for table in report.tables:
         parts.append(f"## {table.title}\n\n{_markdown_table(table)}")
-        if (compared := _against_paper(table)) is not None:
+        if (compared := against_paper(table)) is not None:
             parts.append(f"### {compared.title}\n\n{_markdown_table(compared)}")
-    parts.append("## Runs\n\n" + _markdown_table(_runs_table(report)))
+    parts.append("## Runs\n\n" + _markdown_table(runs_table(report)))
     if report.gaps:
         parts.append("## What is missing, and doubts about the input\n\n" + _bullets(report.gaps))
     return "\n\n".join(parts) + "\n"
@@ -33,7 +33,7 @@ def markdown(report: Report) -> str:
 
 def latex(report: Report) -> str:
     """Return the tables for a paper (booktabs), with their intervals."""
-    tables = [shown for table in report.tables for shown in (table, _against_paper(table)) if shown is not None]
+    tables = [shown for table in report.tables for shown in (table, against_paper(table)) if shown is not None]
     return "\n".join(_latex_table(table) for table in tables)
 
 
@@ -78,7 +78,7 @@ FORMATS: dict[str, Callable[[Report], str]] = {
 """Value of `--format` -> its function."""
 
 
-def _against_paper(table: Table) -> Table | None:
+def against_paper(table: Table) -> Table | None:
     """Return the differences of a table from the paper's. None if the paper has none of its numbers."""
     rows = [
         (row, column, one.n, one.value, one.paper, one.difference, one.standard_error, one.difference_in_errors)
@@ -103,7 +103,7 @@ def _against_paper(table: Table) -> Table | None:
     return Table(f"{table.key}-paper", f"{table.title}: difference from the paper", columns, tuple(rows), notes)
 
 
-def _runs_table(report: Report) -> Table:
+def runs_table(report: Report) -> Table:
     columns = (
         Column("benchmark", "text"),
         Column("method", "text"),

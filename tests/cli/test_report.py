@@ -29,6 +29,26 @@ def test_output_writes_a_file_in_a_new_folder_and_tells_what_is_missing(tmp_path
     assert err == "".join(f"lmms-eval-mai: {gap}\n" for gap in found["gaps"])
 
 
+def test_html_writes_the_page_instead_of_the_tables(tmp_path: Path, capsys: Any) -> None:
+    POPE.write(tmp_path, "cascade")
+    file = tmp_path / "new" / "report.html"
+    code, out, err = run_command(capsys, "report", tmp_path, "--html", file)
+    assert (code, out) == (0, f"Wrote the page to {file}.\n")
+    assert "lmms-eval-mai: Table 15 needs two cascades" in err
+    assert "On POPE, MAI scores" in file.read_text()
+    code, out, _ = run_command(capsys, "report", tmp_path, "--html", file, "--format", "csv")
+    assert code == 0 and out.startswith("table,row,column") and out.endswith(f"Wrote the page to {file}.\n")
+
+
+def test_images_need_a_page(tmp_path: Path, capsys: Any) -> None:
+    POPE.write(tmp_path, "cascade")
+    code, out, err = run_command(capsys, "report", tmp_path, "--images")
+    assert (code, out) == (
+        1,
+        "",
+    ) and err == "lmms-eval-mai: --images has no effect without --html: give --html FILE too.\n"
+
+
 def test_a_folder_without_runs_ends_with_one_line_and_exit_code_1(tmp_path: Path, capsys: Any) -> None:
     code, out, err = run_command(capsys, "report", tmp_path)
     assert (code, out, err.count("\n")) == (1, "", 1)

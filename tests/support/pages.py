@@ -1,0 +1,42 @@
+"""Runs for tests of the report's page: two benchmarks, texts that try to break out, and start times of calls."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from support.folders import Answers, World
+from support.worlds import pope_world
+
+HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>\ud83d"
+"""Half a character at the end, too."""
+SHAPES = World(
+    "shapes",
+    [
+        Answers("circle", "circle", "circle", "circle", "circle"),
+        Answers("square", "circle", "square", "circle", "circle"),  # harm
+        Answers("cross", "circle", "square", "circle", "cross"),  # rescue
+        Answers("4", HOSTILE, "4", "4", "4", fields=(("input", HOSTILE),)),
+    ],
+)
+
+
+def write_runs(folder: Path, number: int = 60) -> None:
+    """Write MAI, Full RT and both models alone on POPE, and MAI on shapes."""
+    pope = pope_world(number)
+    for place, mode in enumerate(("cascade", "transfer", "small", "large")):
+        pope.write(folder, mode, time=f"20260101_0000{place:02d}")
+    SHAPES.write(folder, "cascade", time="20260101_000010")
+    hostile = replace(SHAPES, large="org/<img src=x onerror='window.hacked = 1'>")
+    hostile.write(folder, "large", time="20260101_000011")
+    add_times(folder / "20260101_000000_samples_pope_s.jsonl")
+
+
+def add_times(samples: Path) -> None:
+    """Add start times to the calls of a samples file: each call starts when the call before it ends."""
+    lines = [json.loads(line) for line in samples.read_text().splitlines()]
+    start = 1_700_000_000.0
+    for line in lines:
+        for call in line["token_counts"][0]["calls"]:
+            call["started_at"] = start
+            start += call["total_s"]
+    samples.write_text("".join(json.dumps(line) + "\n" for line in lines))
