@@ -5,20 +5,23 @@ model runs its samples on engines that are up already.
 """
 
 import argparse
+import contextlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lmms_eval import utils
 from lmms_eval.evaluator import simple_evaluate
 from lmms_eval.loggers import EvaluationTracker
+from loguru import logger
 
 from lmms_eval_mai.errors import MaiError
 from lmms_eval_mai.harness.figures_file import FIGURES, RESULTS, write_waiting
 from lmms_eval_mai.harness.model import MaiCascade
 from lmms_eval_mai.plugin import MODEL_ID
+from lmms_eval_mai.redaction import one_line
 from lmms_eval_mai.reproduce.options import Options
 from lmms_eval_mai.reproduce.plan import Run
 from lmms_eval_mai.run.session import Session
@@ -31,33 +34,50 @@ def evaluate(run: Run, session: Session, tasks: Any, options: Options, part: Pat
     given.output_path = str(part)  # some tasks write files there while they are scored
     tracker = EvaluationTracker(output_path=str(part))
     time = utils.get_datetime_str(timezone=given.timezone)
-    results = simple_evaluate(
-        model=MaiCascade.of_session(session),
-        model_args=given.model_args,
-        tasks=[run.task],
-        batch_size=given.batch_size,
-        limit=given.limit,
-        log_samples=True,
-        evaluation_tracker=tracker,
-        gen_kwargs=given.gen_kwargs,
-        task_manager=tasks,
-        verbosity=given.verbosity,
-        random_seed=given.seed[0],
-        numpy_random_seed=given.seed[1],
-        torch_random_seed=given.seed[2],
-        fewshot_random_seed=given.seed[3],
-        cli_args=given,
-        datetime_str=time,
-        distributed_executor_backend="accelerate",
-        process_docs_parallel=given.process_docs_parallel,
-    )
+    with _other_errors(run):
+        results = simple_evaluate(
+            model=MaiCascade.of_session(session),
+            model_args=given.model_args,
+            tasks=[run.task],
+            batch_size=given.batch_size,
+            limit=given.limit,
+            log_samples=True,
+            evaluation_tracker=tracker,
+            gen_kwargs=given.gen_kwargs,
+            task_manager=tasks,
+            verbosity=given.verbosity,
+            random_seed=given.seed[0],
+            numpy_random_seed=given.seed[1],
+            torch_random_seed=given.seed[2],
+            fewshot_random_seed=given.seed[3],
+            cli_args=given,
+            datetime_str=time,
+            distributed_executor_backend="accelerate",
+            process_docs_parallel=given.process_docs_parallel,
+        )
     assert results is not None  # this is the only rank
     samples = results.pop("samples")
     _as_of_command(results, tracker, place)
     tracker.save_results_aggregated(results=results, samples=samples, datetime_str=time)
     tracker.save_results_samples(task_name=run.task, samples=samples[run.task])
     write_waiting()
-    _check_written(run, part, samples)
+    file = part / tracker.general_config_tracker.model_name_sanitized / f"{time.replace(':', '-')}{RESULTS}"
+    _check_written(run, file, samples)
+
+
+@contextlib.contextmanager
+def _other_errors(run: Run) -> Iterator[None]:
+    """Turn the error of another library inside the block, for example of a scorer, into a `MaiError`."""
+    try:
+        yield
+    except MaiError:
+        raise
+    except Exception as error:
+        logger.opt(exception=error).debug("lmms-eval failed")
+        raise MaiError(
+            f"lmms-eval cannot evaluate {run.task} ({type(error).__name__}: {one_line(str(error)).rstrip('.')}). All "
+            "finished calls are kept: the same command continues."
+        ) from error
 
 
 def _parse(command: Sequence[str]) -> argparse.Namespace:
@@ -80,11 +100,11 @@ def _as_of_command(results: dict[str, Any], tracker: EvaluationTracker, place: P
     results["config"]["resolved_cli_args"]["output_path"] = str(place)
 
 
-def _check_written(run: Run, part: Path, samples: Mapping[str, Sequence[Any]]) -> None:
-    """Check that all files are whole: lmms-eval only logs a warning if it cannot write. Raises `MaiError`."""
+def _check_written(run: Run, results: Path, samples: Mapping[str, Sequence[Any]]) -> None:
+    """Check that all files are whole: lmms-eval only logs a warning if it cannot write. `results`: the results file.
+    Raises `MaiError`."""
+    stem = results.name.removesuffix(RESULTS)
     try:
-        (results,) = part.rglob(f"*{RESULTS}")
-        stem = results.name.removesuffix(RESULTS)
         json.loads(results.read_text(encoding="utf-8"))
         json.loads(results.with_name(stem + FIGURES).read_text(encoding="utf-8"))
         with results.with_name(f"{stem}_samples_{run.task}.jsonl").open("rb") as lines:
@@ -93,6 +113,6 @@ def _check_written(run: Run, part: Path, samples: Mapping[str, Sequence[Any]]) -
         whole = False
     if not whole:
         raise MaiError(
-            f"The results of {run.name} cannot be written to {part}. Check the free disk space. All finished calls are "
-            "kept: the same command continues."
+            f"The results of {run.name} cannot be written to {results.parent}. Check the free disk space. All finished "
+            "calls are kept: the same command continues."
         )
