@@ -6,8 +6,8 @@ arguments, `tasks.py` the model, the tasks and their data sets, `hub.py` the Hug
 devices. `findings.py` prints the report. `gpu_report.py` shows the plan of the GPU memory, for this and for other
 machines. `ask.py` is the command `ask`, and `document.py` opens and scores its document. `attention.py` is the command
 `attention`, `task_documents.py` opens and scores its documents, and `finished_run.py` reads the record of a run.
-`reproduce.py` is the command `reproduce`, `report.py` the command `report`, and `estimate.py` the command `estimate`.
-`exit_code.py` turns the errors of these commands into exit codes.
+`reproduce.py` is the command `reproduce`, `report.py` is `report`, `profile_model.py` is `profile`, and `estimate.py` is
+`estimate`. `exit_code.py` turns the errors of these commands into exit codes.
 
 This package may import all others, and no other package imports it.
 
@@ -21,7 +21,7 @@ import textwrap
 from collections.abc import Sequence
 
 import lmms_eval_mai
-from lmms_eval_mai.cli import ask, attention, estimate, report, reproduce
+from lmms_eval_mai.cli import ask, attention, estimate, profile_model, report, reproduce
 from lmms_eval_mai.plugin import task_dir
 from lmms_eval_mai.run import presets
 
@@ -46,6 +46,8 @@ def main(given: Sequence[str] | None = None) -> None:
         sys.exit(attention.main(arguments))
     elif arguments.command == "report":
         sys.exit(report.main(arguments))
+    elif arguments.command == "profile":
+        sys.exit(profile_model.main(arguments))
     elif arguments.command == "estimate":
         sys.exit(estimate.main(arguments))
     elif arguments.command == "reproduce":
@@ -130,6 +132,18 @@ def _parser() -> argparse.ArgumentParser:
             "allow, tables that the paper lacks, and a sentence for each thing that is missing. Runs need "
             "--output_path and --log_samples. Nothing else is read, so the runs may be from another machine. The exit "
             "code is 1 if there is no run.",
+        )
+    )
+    profile_model.add_arguments(
+        commands.add_parser(
+            "profile",
+            allow_abbrev=False,
+            help="measure the times of a model on this machine",
+            description="Measure a model on this machine with synthetic images: preprocessing, vision encoder, time to "
+            "first token and decoding (Tables 1 to 4 of the paper), and with vLLM also batches. Writes "
+            "profile-MODEL-DEVICE.json for the command estimate, and prints the tables beside the paper's. For a pair, "
+            "the models are compared, with the crossing of Figure 1 (a). With vLLM, --model_args load_format=dummy "
+            "needs no weights. The exit code is 1 after an error.",
         )
     )
     estimate.add_arguments(

@@ -171,6 +171,8 @@ class Call:
     started_at: float | None = None
     """When the request was made, in seconds since 1970 (Unix time), so that `started_at + total_s` is its end. Retries
     do not count. None: not known, or the call is shared. `run.timed_engine` fills it in."""
+    image_tokens: int | None = None
+    """The prompt tokens that stand for images; 0 without an image. None: the engine does not report it."""
     shared: bool = False
     """Whether another run of the same command made this call and this run only found it again. The tokens are those of
     that call. The call has no times: `total_s` is 0, and the other times are None."""

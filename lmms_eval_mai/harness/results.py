@@ -107,6 +107,7 @@ def _call_record(call: Call) -> dict[str, Any]:
         "text": call.text,
         "finish_reason": call.finish_reason,
         "prompt_tokens": call.prompt_tokens,
+        **({} if call.image_tokens is None else {"image_tokens": call.image_tokens}),
         "cached_tokens": call.cached_tokens,
         "output_tokens": call.output_tokens,
         "answer_tokens": call.answer_tokens,

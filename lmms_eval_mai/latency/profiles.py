@@ -95,7 +95,7 @@ class Profile:
     """All measurements of one model."""
 
     name: str
-    """Short name, for tables: the paper's name if it has the model, else the last part of its path."""
+    """Short name, for tables: the last part of the model's name or path. The paper's profiles have its names."""
     model: str
     """Name or path of the checkpoint."""
     device: str

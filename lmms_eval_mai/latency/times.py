@@ -93,19 +93,27 @@ class ProfileTimes:
         return max(0.0, spent / sum(point.output_tokens - 1 for point in points))
 
 
+NEAR = 1.02
+"""Points whose numbers of tokens differ by less are one point: between them, noise would make a steep line."""
+
+
 def sorted_means(points: Iterable[tuple[int, float]]) -> Points:
-    """Return points sorted by their tokens. Those with the same tokens become one with their mean."""
-    found: dict[int, list[float]] = defaultdict(list)
-    for tokens, seconds in points:
-        found[tokens].append(seconds)
-    return tuple((tokens, fmean(found[tokens])) for tokens in sorted(found))
+    """Return points sorted by their tokens. Those with almost the same tokens become one with their means."""
+    groups: list[list[tuple[int, float]]] = []
+    for point in sorted(points):
+        if groups and point[0] <= NEAR * groups[-1][0][0]:
+            groups[-1].append(point)
+        else:
+            groups.append([point])
+    return tuple((round(fmean(tokens for tokens, _ in one)), fmean(s for _, s in one)) for one in groups)
 
 
 def interpolate(points: Sequence[tuple[int, float]], tokens: int) -> float:
     """Return the value at `tokens`: constant before the first point, linear between two points, and on the line of the
-    last two points after the last one."""
+    last two points after the last one. This line does not fall: a longer prompt does not take less time."""
     if len(points) == 1 or tokens <= points[0][0]:
         return points[0][1]
     end = min(bisect_left(points, tokens, key=lambda point: point[0]), len(points) - 1)
     (before, low), (after, high) = points[end - 1 : end + 1]
-    return max(0.0, low + (high - low) / (after - before) * (tokens - before))
+    slope = (high - low) / (after - before)
+    return high + max(0.0, slope) * (tokens - after) if tokens > after else low + slope * (tokens - before)

@@ -34,7 +34,7 @@ class StageTime:
 
     def add(self, call: CallCost, times: ProfileTimes) -> "StageTime":
         """Return the sum with one more call."""
-        found = times.call(call.prompt_tokens, call.output_tokens)
+        found = times.call(call.prompt_tokens, call.output_tokens, call.image_tokens)
         return replace(
             self,
             calls=self.calls + 1,

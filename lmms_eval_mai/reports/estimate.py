@@ -8,6 +8,7 @@ from lmms_eval_mai.reports import reading
 from lmms_eval_mai.reports.build import summaries
 from lmms_eval_mai.reports.call_times import Profiles, has_calls
 from lmms_eval_mai.reports.evidence import Evidence
+from lmms_eval_mai.reports.more_tables.prediction import prediction_table
 from lmms_eval_mai.reports.more_tables.throughput import throughput_table
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.paper_tables.latency import time_tables
@@ -40,6 +41,7 @@ def estimate(folders: Sequence[Path], profiles: Profiles) -> Report:
         )
     batched = list(throughput_table(evidence, profiles))
     gaps = [*found.gaps, *evidence.gaps, *_untimed(evidence, profiles), *([] if batched else [NO_BATCHES])]
+    tables += prediction_table(evidence, profiles)
     return Report((), (*tables, *batched), (), summaries(evidence), tuple(dict.fromkeys(gaps)))
 
 

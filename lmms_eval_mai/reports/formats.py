@@ -25,7 +25,10 @@ def markdown(report: Report) -> str:
         parts.append(f"## {table.title}\n\n{_markdown_table(table)}")
         if (compared := against_paper(table)) is not None:
             parts.append(f"### {compared.title}\n\n{_markdown_table(compared)}")
-    parts.append("## Runs\n\n" + _markdown_table(runs_table(report)))
+    if report.runs:
+        parts.append("## Runs
+
+" + _markdown_table(runs_table(report)))
     if report.gaps:
         parts.append("## What is missing, and doubts about the input\n\n" + _bullets(report.gaps))
     return "\n\n".join(parts) + "\n"

@@ -47,6 +47,8 @@ class CallCost:
     """Whether another run made the call (`Call.shared`). It has tokens and no times."""
     cached_tokens: int = 0
     """Prompt tokens from the engine's prefix cache."""
+    image_tokens: int | None = None
+    """Prompt tokens of images. None: not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,6 +166,7 @@ def _cost(call: Line) -> CallCost:
         started_at=None if call.get("started_at") is None else _finite(call["started_at"]),
         shared=bool(call.get("shared")),
         cached_tokens=int(call.get("cached_tokens") or 0),
+        image_tokens=_whole(call.get("image_tokens")),
     )
 
 

@@ -17,6 +17,7 @@ from support.servers import Server
 
 from lmms_eval_mai.engines.base import Call, Image, Sampling
 from lmms_eval_mai.engines.build import argument_names, build
+from lmms_eval_mai.engines.openai.engine import OpenAIEngine
 from lmms_eval_mai.engines.scripted.engine import ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.errors import EngineCrashed, PromptTooLong, SampleError
 from lmms_eval_mai.run.config import parse
@@ -169,7 +170,10 @@ def test_prompt_tokens_equal_the_count_of_the_models_own_processor(real: Running
     content = [{"type": "image", "image": image.pixels}, *({"type": "text", "text": text} for text in texts)]
     chat = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
     (call,) = real.generate(prompt(0, image, *texts))
-    assert call.prompt_tokens == len(processor(text=[chat], images=[image.pixels])["input_ids"][0])
+    ids = processor(text=[chat], images=[image.pixels])["input_ids"][0]
+    assert call.prompt_tokens == len(ids)
+    image_tokens = list(ids).count(processor.image_token_id)
+    assert image_tokens == 15 and call.image_tokens == (None if isinstance(real.engine, OpenAIEngine) else image_tokens)
     assert call.output_tokens == GREEDY.max_tokens
 
 

@@ -23,6 +23,11 @@ def test_a_call_has_the_tokens_of_its_answer_and_null_if_they_are_not_known() ->
     assert record_of(CALL)["answer_tokens"] is None and record_of(CALL)["output_tokens"] == 147
 
 
+def test_a_call_has_its_image_tokens_if_the_engine_reports_them() -> None:
+    assert record_of(replace(CALL, image_tokens=64))["image_tokens"] == 64
+    assert "image_tokens" not in record_of(CALL)
+
+
 def test_a_call_with_an_assistant_has_its_counts_and_other_calls_do_not_have_them() -> None:
     counts = {"proposed_tokens": 131, "accepted_tokens": 108, "target_calls": 39}
     assert counts.items() <= record_of(replace(CALL, **counts)).items()

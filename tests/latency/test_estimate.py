@@ -126,6 +126,25 @@ def test_cached_prompt_tokens_need_no_prefill_in_full_batches(tmp_path: Path) ->
     assert row[4] == pytest.approx(4 * (0.0005 + 99 * 0.0001))
 
 
+def test_known_image_tokens_of_a_call_select_the_row_of_its_image(tmp_path: Path) -> None:
+    POPE.write(tmp_path, "large", "s")
+    (file,) = tmp_path.glob("*_samples_*")
+    file.write_text(file.read_text().replace('"prompt_tokens": 300', '"prompt_tokens": 576, "image_tokens": 256'))
+    row = row_of(estimate([tmp_path], PAPER).table("times-by-stage"), "POPE", "8B-S")
+    assert row["TTFT, s"] == pytest.approx(4 * (0.04391 + (0.05345 - 0.04391) * 64 / 256))
+
+
+def test_predicted_times_are_beside_the_measured_ones_except_with_the_papers_profile(tmp_path: Path) -> None:
+    POPE.write(tmp_path, "large", "s")
+    mine = Profiles([dataclasses.replace(one, device="This machine") for one in paper_profiles.profiles()])
+    row = row_of(estimate([tmp_path], mine).table("prediction"), "POPE", "8B-S")
+    predicted = TIMES["8B"].call(300, TOKENS["short"]).corrected_s
+    assert (row["calls"], row["predicted, s"], row["measured, s"]) == (4, pytest.approx(predicted), 0.25)
+    assert row["predicted / measured"] == pytest.approx(predicted / 0.25)
+    assert row["median error, %"] == pytest.approx(100 * abs(predicted / 0.25 - 1))
+    assert "prediction" not in {table.key for table in estimate([tmp_path], PAPER).tables}
+
+
 def test_runs_of_models_without_a_profile_are_named(tmp_path: Path) -> None:
     POPE.write(tmp_path, "cascade", time="20260101_000000")
     dataclasses.replace(POPE, small="tiny", benchmark="shapes").write(tmp_path, "cascade", time="20260102_000000")

@@ -146,6 +146,7 @@ class ScriptedEngine:
             text=replace_lone_surrogates(answer.text),  # lmms-eval could not write them
             finish_reason=answer.finish_reason,
             prompt_tokens=answer.prompt_tokens,
+            image_tokens=answer.image_tokens,
             cached_tokens=answer.cached_tokens,
             output_tokens=answer.output_tokens,
             answer_tokens=answer.answer_tokens,

@@ -28,6 +28,8 @@ class Answer:
     text: str
     finish_reason: str = "stop"
     prompt_tokens: int = 0
+    image_tokens: int | None = None
+    """Prompt tokens of images. None: not known."""
     cached_tokens: int = 0
     output_tokens: int = 0
     answer_tokens: int | None = None

@@ -71,6 +71,7 @@ def to_call(request: Request, row: list[int], tokenizer: Any, eos_token_ids: set
         queued_s=times.began_at - request.prepared_at,
         ttft_s=times.first_token_at - request.submitted_at,
         total_s=times.ended_at - request.submitted_at,
+        image_tokens=request.input.image_tokens,
     )
 
 

@@ -27,6 +27,8 @@ class ModelInput:
     """Name -> int tensor of shape (1, length): `input_ids`, `attention_mask` and others of this shape."""
     others: dict[str, torch.Tensor]
     """Name -> tensor whose first dimension counts image patches or images."""
+    image_tokens: int | None = None
+    """Tokens that stand for images. None: the processor does not name its image token."""
 
     @property
     def length(self) -> int:
@@ -72,7 +74,14 @@ class InputBuilder:
         inputs = self._processor(text=[text], images=images or None, return_tensors="pt", add_special_tokens=False)
         tokens = {name: t for name, t in inputs.items() if t.shape == inputs["input_ids"].shape}
         others = {name: t for name, t in inputs.items() if name not in tokens}
-        return ModelInput(self._restore_text(tokens, hidden) if hide else tokens, others)
+        return ModelInput(
+            self._restore_text(tokens, hidden) if hide else tokens, others, self._image_tokens(tokens["input_ids"])
+        )
+
+    def _image_tokens(self, ids: torch.Tensor) -> int | None:
+        """Return the number of image tokens of a prompt in which hidden texts are still placeholders."""
+        image_token_id = getattr(self._processor, "image_token_id", None)
+        return None if image_token_id is None else int((ids == image_token_id).sum())
 
     def _restore_text(self, tokens: dict[str, torch.Tensor], hidden: list[str]) -> dict[str, torch.Tensor]:
         """Replace each placeholder by the tokens of its text. Other tensors, the attention mask for example, repeat the

@@ -73,6 +73,7 @@ class AttentionReader:
             ttft_s=None,
             total_s=ended_at - request.submitted_at,
             attention=TokenWeights(request.span.texts, rows),
+            image_tokens=request.input.image_tokens,
         )
 
     def states(self, inputs: dict[str, Any], layers: Sequence[int], span: TokenSpan) -> AttentionStates:

@@ -160,8 +160,7 @@ class VllmEngine:
             WATCHDOG.close()
 
     async def sleep(self) -> None:
-        """Move the weights to the machine's memory and free the caches (vLLM's sleep level 1). No call may be in
-        flight."""
+        """Move the weights to the machine's memory and free the caches (sleep level 1). No call may be in flight."""
         await self._control("sleep", lambda llm: llm.sleep(level=1))
 
     async def wake(self) -> None:
@@ -209,7 +208,7 @@ class VllmEngine:
         name = f"{self.side}-{next(self._request_numbers)}"
         if prompt.attention is None:
             result = await self._answer(prompt, prepared, params, name)
-            return to_call(prompt, result, self._detokenizer.text(result, params), submitted_at)
+            return to_call(prompt, prepared, result, self._detokenizer.text(result, params), submitted_at)
         reader = self._attention
         assert reader is not None, "EngineConfig.attention must be set"
         asked = reader.ask(name, prompt, prepared.engine_input["prompt_token_ids"])
@@ -223,7 +222,7 @@ class VllmEngine:
             if isinstance(error, MaiError) or not isinstance(error, Exception):
                 raise
             raise self._error(prompt, llm, error) from error
-        return replace(to_call(prompt, result, text, submitted_at), attention=weights)
+        return replace(to_call(prompt, prepared, result, text, submitted_at), attention=weights)
 
     async def _answer(self, prompt: Prompt, prepared: PreparedPrompt, params: Any, name: str) -> Any:
         """Return vLLM's output of a request. Raises `SampleError` or `EngineCrashed`. `name`: the request's name."""
@@ -281,7 +280,7 @@ class VllmEngine:
         return sample_error(prompt, self._config, self._context, error)
 
 
-def to_call(prompt: Prompt, result: Any, text: str, submitted_at: float) -> Call:
+def to_call(prompt: Prompt, prepared: PreparedPrompt, result: Any, text: str, submitted_at: float) -> Call:
     """Return the call of vLLM's finished output. `submitted_at`: time on the clock of `time.perf_counter`."""
     total_s = time.perf_counter() - submitted_at
     output, metrics = result.outputs[0], result.metrics
@@ -297,4 +296,5 @@ def to_call(prompt: Prompt, result: Any, text: str, submitted_at: float) -> Call
         queued_s=max(0.0, metrics.scheduled_ts - metrics.queued_ts),
         ttft_s=max(0.0, total_s - decoding_s),
         total_s=total_s,
+        image_tokens=prepared.engine_input.image_tokens,
     )

@@ -16,6 +16,12 @@ class RenderedInput(dict[str, Any]):
     source: "_Rendering"
     """Keeps the rendering alive as long as this input, so that a later call with the same chat finds it."""
 
+    @property
+    def image_tokens(self) -> int:
+        """The number of prompt tokens that stand for images."""
+        places = self.get("mm_placeholders", {}).get("image", ())
+        return sum(place.get_num_embeds() for place in places)
+
 
 class RenderedInputs:
     """The renderings whose inputs are in use. They take no memory of their own: a rendering is forgotten with its last

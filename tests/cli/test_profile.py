@@ -1,0 +1,61 @@
+"""The command `lmms-eval-mai profile`."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.profiles import TINY
+
+from lmms_eval_mai.cli import main, profile_model
+from lmms_eval_mai.latency import measure, profiles
+
+
+def run(capsys: Any, *arguments: object) -> tuple[int, str, str]:
+    """Return exit code, output and errors of the command."""
+    with pytest.raises(SystemExit) as stopped:
+        main(["profile", *map(str, arguments)])
+    printed = capsys.readouterr()
+    return int(stopped.value.code or 0), printed.out, printed.err
+
+
+def test_profiles_of_files_are_printed_and_two_are_compared(tmp_path: Path, capsys: Any) -> None:
+    files = [profiles.write(dataclasses.replace(TINY, name=name), tmp_path) for name in ("little", "big")]
+    code, out, err = run(capsys, "--read", *files)
+    assert (code, err) == (0, "")
+    assert "## Table 3: time to first token" in out and "## Figure 1 (a): where the large model is faster" in out
+    assert "big / little" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--read", "no.json"), "The profile no.json cannot be read (No such file or directory)."),
+        (("--model", "x/y", "--repeats", "0"), "--repeats 0 is invalid: expected at least 1."),
+    ],
+)
+def test_wrong_arguments_end_with_one_line_and_exit_code_1(
+    capsys: Any, arguments: tuple[str, ...], sentence: str
+) -> None:
+    code, out, err = run(capsys, *arguments)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith(f"lmms-eval-mai: {sentence}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--model", "./no/model", "--engine", "transformers"), "large=./no/model is not a checkpoint"),
+        (("--pair", "no-such-pair"), "pair=no-such-pair"),
+    ],
+)
+def test_a_model_or_a_pair_that_does_not_exist_is_one_sentence(
+    capsys: Any, arguments: tuple[str, ...], sentence: str
+) -> None:
+    code, _, err = run(capsys, *arguments, "--quick")
+    assert code == 1 and err.splitlines()[-1].startswith(f"lmms-eval-mai: {sentence}")
+
+
+def test_the_engines_are_those_that_can_be_measured() -> None:
+    assert profile_model.ENGINES == measure.ENGINES
