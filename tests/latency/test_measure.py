@@ -128,9 +128,10 @@ def test_a_model_of_a_pair_has_the_name_of_the_pair_too() -> None:
 
 
 def test_vllm_decodes_exact_numbers_of_tokens_after_prompts_of_exact_lengths(vllm: Running) -> None:
-    plan = dataclasses.replace(PLAN, repeats=1, slow_repeats=1)
+    cells = ((64, 20), (64, 60), (256, 20), (256, 60))  # this model makes images larger or smaller
+    plan = dataclasses.replace(PLAN, ttft=cells, decoding=cells[::3], repeats=1, slow_repeats=1)
     found: Measurements = vllm.loop.run(measure(vllm.engine, plan, lambda line: None))
-    assert [p.image_tokens for p in found.ttft] == [4, 4, 16, 16]
+    assert [p.image_tokens for p in found.ttft] == [36, 36, 64, 64]
     assert all(abs(p.text_tokens - wanted) <= 1 for p, wanted in zip(found.ttft, (20, 60, 20, 60), strict=True))
     assert all(p.seconds.typical > 0 for p in (*found.ttft, *found.decoding, *found.batches))
     assert len(found.decoding) == 4 and len(found.batches) == 2
@@ -140,8 +141,8 @@ def test_vllm_decodes_exact_numbers_of_tokens_after_prompts_of_exact_lengths(vll
 def test_preprocessing_and_vision_encoder_are_measured_without_an_engine(tiny_pair: tuple[Path, Path]) -> None:
     from lmms_eval_mai.latency.vision import VisionTower
 
-    plan = dataclasses.replace(PLAN, images=(64, 128))
+    plan = dataclasses.replace(PLAN, images=(64, 256))
     preprocessing, vision = VisionTower(str(tiny_pair[0]), "cpu", "float32", {}).measure(plan)
     for points in (preprocessing, vision):
-        assert [(p.image, p.image_tokens, p.seconds.repeats) for p in points] == [(64, 4, 3), (128, 16, 3)]
+        assert [(p.image, p.image_tokens, p.seconds.repeats) for p in points] == [(64, 36, 3), (256, 64, 3)]
         assert all(p.seconds.least is not None and 0 < p.seconds.least <= p.seconds.typical for p in points)
