@@ -6,12 +6,12 @@ arguments, `tasks.py` the model, the tasks and their data sets, `hub.py` the Hug
 devices. `findings.py` prints the report. `gpu_report.py` shows the plan of the GPU memory, for this and for other
 machines. `ask.py` is the command `ask`, and `document.py` opens and scores its document. `attention.py` is the command
 `attention`, `task_documents.py` opens and scores its documents, and `finished_run.py` reads the record of a run.
-`reproduce.py` is the command `reproduce`, `report.py` is `report`, `profile_model.py` is `profile`, and `estimate.py` is
-`estimate`. `exit_code.py` turns the errors of these commands into exit codes.
+`reproduce.py` is the command `reproduce`, `report.py` is `report`, `profile_model.py` is `profile`, and `estimate.py`
+is `estimate`. `exit_code.py` turns the errors of these commands into exit codes.
 
 This package may import all others, and no other package imports it.
 
-To add a command, add a parser to `_parser` and a branch to `main`, and put its work into a module of its own.
+To add a command, put its work into a module of its own, add the module to `MODULES`, and a parser to `_parser`.
 """
 
 import argparse
@@ -25,6 +25,15 @@ from lmms_eval_mai.cli import ask, attention, estimate, profile_model, report, r
 from lmms_eval_mai.plugin import task_dir
 from lmms_eval_mai.run import presets
 
+MODULES = {
+    "ask": ask,
+    "attention": attention,
+    "reproduce": reproduce,
+    "report": report,
+    "profile": profile_model,
+    "estimate": estimate,
+}
+"""Command -> its module, which has `add_arguments` and `main`."""
 WIDTH = 110
 """Columns of a printed text."""
 
@@ -40,18 +49,8 @@ def main(given: Sequence[str] | None = None) -> None:
         parser.error(f"unknown arguments: {' '.join(others)}")
     if arguments.command is None:
         parser.print_help()
-    elif arguments.command == "ask":
-        sys.exit(ask.main(arguments))
-    elif arguments.command == "attention":
-        sys.exit(attention.main(arguments))
-    elif arguments.command == "report":
-        sys.exit(report.main(arguments))
-    elif arguments.command == "profile":
-        sys.exit(profile_model.main(arguments))
-    elif arguments.command == "estimate":
-        sys.exit(estimate.main(arguments))
-    elif arguments.command == "reproduce":
-        sys.exit(reproduce.main(arguments))
+    elif arguments.command in MODULES:
+        sys.exit(MODULES[arguments.command].main(arguments))
     elif arguments.command == "task-dir":
         print(task_dir())
     else:
