@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from lmms_eval_mai.latency.profiles import Profile
+from lmms_eval_mai.latency.profiles import DecodingPoint, Profile
 
 Points = tuple[tuple[int, float], ...]
 """Pairs of tokens and seconds, sorted by tokens."""
@@ -51,7 +51,14 @@ class ProfileTimes:
         for point in profile.ttft:
             rows[point.image_tokens].append((point.text_tokens, point.seconds.typical))
         self._rows = {tokens: sorted_means(row) for tokens, row in sorted(rows.items())}
-        self.inter_token_s = self._inter_token_s()
+        points = [point for point in profile.decoding if point.output_tokens > 1]
+        lengths = {point.image_tokens + point.text_tokens for point in points}
+        self.inter_token_s = self._inter_token_s(points) if points else 1 / self.tokens_per_s
+        """The time between two output tokens, over all cells of Table 4."""
+        self._later = sorted_means(
+            (length, self._inter_token_s(p for p in points if p.image_tokens + p.text_tokens == length))
+            for length in lengths
+        ) or ((0, self.inter_token_s),)
 
     def ttft_s(self, prompt_tokens: int, image_tokens: int | None = None) -> float:
         """Return the time to the first token, interpolated.
@@ -76,21 +83,24 @@ class ProfileTimes:
         return CallTime(
             ttft_s=self.ttft_s(prompt_tokens, image_tokens),
             decoding_s=output_tokens / self.tokens_per_s,
-            later_tokens_s=max(0, output_tokens - 1) * self.inter_token_s,
+            later_tokens_s=max(0, output_tokens - 1) * self.later_token_s(prompt_tokens),
             beyond=self.is_beyond(prompt_tokens, image_tokens),
         )
 
-    def _inter_token_s(self) -> float:
-        """Return the time between two output tokens: that of all cells of Table 4 without their TTFT, divided by their
+    def later_token_s(self, prompt_tokens: int) -> float:
+        """Return the time of each token after the first one, interpolated by the length of the prompt. Outside of the
+        lengths of Table 4, it is that of the nearest length."""
+        shortest, longest = self._later[0][0], self._later[-1][0]
+        return interpolate(self._later, min(max(prompt_tokens, shortest), longest))
+
+    def _inter_token_s(self, points: Iterable[DecodingPoint]) -> float:
+        """Return the time between two output tokens: that of some cells of Table 4 without their TTFT, divided by their
         later tokens."""
-        points = [point for point in self.profile.decoding if point.output_tokens > 1]
-        if not points:
-            return 1 / self.tokens_per_s
-        spent = sum(
-            point.seconds.typical - self.ttft_s(point.image_tokens + point.text_tokens, point.image_tokens)
-            for point in points
-        )
-        return max(0.0, spent / sum(point.output_tokens - 1 for point in points))
+        spent, tokens = 0.0, 0
+        for point in points:
+            spent += point.seconds.typical - self.ttft_s(point.image_tokens + point.text_tokens, point.image_tokens)
+            tokens += point.output_tokens - 1
+        return max(0.0, spent / tokens)
 
 
 NEAR = 1.02

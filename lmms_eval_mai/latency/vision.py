@@ -20,6 +20,9 @@ from lmms_eval_mai.latency.plan import Plan
 from lmms_eval_mai.latency.profiles import ImagePoint, Seconds
 from lmms_eval_mai.latency.repeats import seconds_of
 
+WARM_UP = 3
+"""Least number of runs that do not count. They are short here, and the first ones take many times longer."""
+
 
 class VisionTower:
     """The processor and the vision encoder of one checkpoint."""
@@ -83,8 +86,9 @@ class VisionTower:
 
 
 def _repeat(run: Callable[[PIL.Image.Image], float], images: Iterator[PIL.Image.Image], plan: Plan) -> Seconds:
-    found = [run(next(images)) for _ in range(plan.warm_up + plan.repeats)]
-    return seconds_of(found[plan.warm_up :])
+    warm_up = max(plan.warm_up, WARM_UP)
+    found = [run(next(images)) for _ in range(warm_up + plan.repeats)]
+    return seconds_of(found[warm_up:])
 
 
 def _images(side: int) -> Iterator[PIL.Image.Image]:

@@ -7,6 +7,7 @@ from lmms_eval_mai.engines.base import Side, Stage
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.latency.profiles import Profile
 from lmms_eval_mai.latency.times import ProfileTimes
+from lmms_eval_mai.reports.command import identity
 from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.records import CallCost, Method, Run
 
@@ -82,7 +83,7 @@ class Profiles:
         """Return the times of the calls of one side of a pair. None: no profile has this model."""
         name = self.names.get(side, model)
         for profile in self.profiles:
-            if name in (profile.model, profile.name):
+            if name in (profile.model, profile.name, identity(profile.model)):
                 return self._times.setdefault(profile.model, ProfileTimes(profile))
         return None
 

@@ -77,7 +77,7 @@ def method(given: Given, figures: dict[str, Any], variant: Variant | None, two_s
         raise ValueError(f"unknown mode {mode}")
     engines = figures.get("engines") or {}
     small, large = (
-        _identity(str((engines.get(side) or {}).get("model") or _argument(given, side))) for side in ("small", "large")
+        identity(str((engines.get(side) or {}).get("model") or _argument(given, side))) for side in ("small", "large")
     )
     if mode in ("small", "large"):
         options = tuple(option for option in given.options() if option.partition("=")[0] in DECODING)
@@ -91,8 +91,9 @@ def method(given: Given, figures: dict[str, Any], variant: Variant | None, two_s
     return Method(mode, large, small, variant, two_stage, options)
 
 
-def _identity(model: str) -> str:
-    """Return the name of a model. The checkpoints of a pair's own folder have the same name on every machine."""
+def identity(model: str) -> str:
+    """Return the name of a model as runs have it. The checkpoints of a pair's own folder have the same name on every
+    machine."""
     return re.sub(r"^(\./|.*/lmms_eval_mai/pairs/)", "", model)
 
 

@@ -224,9 +224,10 @@ def crossing(small: ProfileTimes, large: ProfileTimes, prompt_tokens: int, outpu
     """Return the most output tokens with which the small model is not slower than the large one with `output_tokens`.
     None: the small model decodes in no time."""
     left = large.call(prompt_tokens, output_tokens).corrected_s - small.ttft_s(prompt_tokens)
-    if not small.inter_token_s:
+    later_token_s = small.later_token_s(prompt_tokens)
+    if not later_token_s:
         return None
-    return max(0, 1 + int(left / small.inter_token_s + 1e-9)) if left >= 0 else 0
+    return max(0, 1 + int(left / later_token_s + 1e-9)) if left >= 0 else 0
 
 
 def _gaps(one: Profile) -> Iterator[str]:

@@ -164,6 +164,13 @@ def test_models_without_a_profile_are_timed_with_profiles_chosen_by_name(tmp_pat
     assert mine[2:] == papers[2:]
 
 
+def test_profiles_of_the_demo_pair_are_found_by_the_names_that_runs_have(tmp_path: Path) -> None:
+    dataclasses.replace(POPE, small="./demo/small", large="./demo/large").write(tmp_path, "cascade")
+    folder = "/elsewhere/lmms_eval_mai/pairs/demo"
+    profiles = [dataclasses.replace(TINY, model=f"{folder}/{side}", name=f"demo-{side}") for side in ("small", "large")]
+    assert len(estimate([tmp_path], Profiles(profiles)).table("table-11").rows) == 3  # MAI, and both short answers
+
+
 def test_profiles_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(ArgumentError, match=r"are of different devices: .* Give those of one device"):
         Profiles([TINY, *paper_profiles.profiles()])

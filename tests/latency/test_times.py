@@ -47,6 +47,15 @@ def test_one_ttft_predicts_every_cell_of_table_4_and_equation_27_does_not() -> N
     assert errors["one"] < 0.02 and errors["equation"] > 0.12
 
 
+def test_a_later_token_takes_the_time_of_prompts_of_that_length() -> None:
+    cells = ((64, 0.074), (96, 0.174), (196, 0.374))  # 7 later tokens, after a first one of 4 ms
+    points = tuple(DecodingPoint(64, 4, tokens - 4, 8, Seconds(seconds)) for tokens, seconds in cells)
+    times = ProfileTimes(Profile("x", "x", "x", ttft=(TtftPoint(64, 4, 60, Seconds(0.004)),), decoding=points))
+    expected = [(one - 0.004) / 7 for one in (0.074, 0.074, 0.124, 0.374, 0.374)]
+    assert [times.later_token_s(tokens) for tokens in (1, 64, 80, 196, 5000)] == pytest.approx(expected)
+    assert times.call(80, 11).corrected_s == pytest.approx(0.004 + 10 * 0.12 / 7)
+
+
 def test_one_output_token_takes_only_the_ttft_in_the_form_with_one_ttft() -> None:
     assert LARGE.call(320, 1).corrected_s == LARGE.ttft_s(320)
     assert LARGE.call(320, 0).corrected_s == LARGE.ttft_s(320)
