@@ -26,9 +26,7 @@ def markdown(report: Report) -> str:
         if (compared := against_paper(table)) is not None:
             parts.append(f"### {compared.title}\n\n{_markdown_table(compared)}")
     if report.runs:
-        parts.append("## Runs
-
-" + _markdown_table(runs_table(report)))
+        parts.append("## Runs\n\n" + _markdown_table(runs_table(report)))
     if report.gaps:
         parts.append("## What is missing, and doubts about the input\n\n" + _bullets(report.gaps))
     return "\n\n".join(parts) + "\n"
