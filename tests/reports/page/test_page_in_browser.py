@@ -101,12 +101,14 @@ def choose(opened: Page, **filters: str) -> None:
     opened.evaluate("wanted => showSamples(wanted)", wanted)
 
 
-def test_every_figure_is_drawn(shown: Page) -> None:
+def test_every_figure_is_drawn(shown: Page, evidence: Evidence) -> None:
     for key in ("flow", "tokens", "seconds", "differences", "exits", "histogram", "occupancy"):
         assert shown.locator(f"#chart-{key} .main-svg").count() >= 1, key
     assert not shown.locator("#card-rules").is_visible()
     assert shown.locator("#chart-tokens .point").count() == 4
-    assert "large model: busy " in shown.locator("#chart-occupancy").text_content()
+    (run,) = evidence.of("cascade", "pope")
+    calls = sum(call.side == "large" for document in run.documents for call in document.calls)
+    assert f"large model: {calls} calls, busy " in shown.locator("#chart-occupancy").text_content()
 
 
 def test_each_band_of_the_flow_has_its_accuracy(shown: Page, evidence: Evidence) -> None:

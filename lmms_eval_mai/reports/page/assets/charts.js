@@ -111,12 +111,12 @@ async function drawExits() {
     type: "bar", orientation: "h", name: exit, y: rows, x: found.map((flow) => (100 * band(flow, exit).documents) / all(flow)),
     marker: { color: exitColour(exit), line: { color: css("--card"), width: 1 } }, insidetextanchor: "middle", textangle: 0,
     text: found.map((flow) => `${percent(band(flow, exit).documents, all(flow))}`), textposition: "inside",
-    textfont: { color: exit === "agree_think" ? "#1d2126" : "#ffffff", size: 12 },
+    textfont: { color: css(EXIT_VARIABLES[exit].replace("exit", "on")), size: 12 },
     customdata: found.map((flow) => `<b>${exit}</b>: ${count(band(flow, exit).documents)} of ${count(all(flow))}<br>${percent(band(flow, exit).right, band(flow, exit).documents)} right`),
     hovertemplate: "%{customdata}<extra></extra>",
   })), {
     barmode: "stack", bargap: 0.35, showlegend: true, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, traceorder: "normal" },
-    uniformtext: { mode: "hide", minsize: 11 }, margin: { l: 10, r: 14, t: 34, b: 42 },
+    uniformtext: { mode: "hide", minsize: 11 }, margin: { l: 10, r: 14, t: 34, b: 48 },
     xaxis: axis({ title: "documents, %", range: [0, 100] }), yaxis: axis({ showline: false, ticks: "", showgrid: false }),
   }, 110 + 42 * rows.length);
 }
@@ -171,7 +171,7 @@ async function drawOccupancy() {
     const { in_flight: calls, busy } = run.sides[side];
     const top = 1 - row / sides.length, bottom = top - 0.8 / sides.length;
     layout[`yaxis${suffix}`] = axis({ domain: [bottom, top], rangemode: "tozero", range: [0, 1.25 * Math.max(1, ...calls)], nticks: 4 });
-    layout.annotations.push(note(`${side} model: busy ${percent(busy, 1)} of the time, ${count(run.sides[side].calls)} calls`, { xref: "paper", yref: "paper", x: 0.01, y: top, xanchor: "left", yanchor: "top" }));
+    layout.annotations.push(note(`${side} model: ${count(run.sides[side].calls)} calls, busy ${percent(busy, 1)}`, { xref: "paper", yref: "paper", x: 0.01, y: top, xanchor: "left", yanchor: "top" }));
     return {
       x: calls.map((_, i) => (run.seconds * i) / calls.length), y: calls, yaxis: `y${suffix}`, mode: "lines", line: { color: roleColour(side), width: 1.2, shape: "hv" },
       fill: "tozeroy", fillcolor: faded(roleColour(side), 0.3), hovertemplate: `%{y:.1f} calls at %{x:.1f} s<extra>${side}</extra>`,
@@ -185,15 +185,20 @@ async function drawRules() {
   const found = figuresOf("curve");
   showCard("rules", found.length > 0);
   if (!found.length) return;
-  const curve = found[choice("rules", found.map((one) => one.title), drawRules)] ?? found[0];
+  const curve = found[choice("rules", found.map((one) => one.title.split(", ").slice(2).join(", ")), drawRules)] ?? found[0];
   const points = [...curve.data].sort((a, b) => a.tokens - b.tokens);
+  const value = (one) => one.rule.split("=").at(-1);
+  const names = points.map((one) => { // rules with one outcome share a name, at the first of them
+    const same = points.filter((other) => other.tokens === one.tokens && other.score === one.score);
+    return same[0] === one ? label(same.map(value).join(", ")) : "";
+  });
   const own = points.filter((one) => one.of_the_run);
   const text = (one) => `<b>${label(one.rule)}</b><br>score ${one.score.toFixed(2)}<br>${one.tokens.toFixed(1)} output tokens per document`;
   await drawChart("rules", [
     { x: own.map((one) => one.tokens), y: own.map((one) => one.score), mode: "markers", marker: { symbol: "circle-open", size: 20, color: css("--ink"), line: { width: 1.5 } }, hoverinfo: "skip" },
     {
       x: points.map((one) => one.tokens), y: points.map((one) => one.score), mode: "lines+markers+text", marker: { size: 9, color: css("--mai") }, line: { color: css("--mai"), width: 1.5 },
-      text: points.map((one) => label(one.rule.split("=").at(-1))), textposition: "bottom right", cliponaxis: false, customdata: points.map(text), hovertemplate: "%{customdata}<extra></extra>",
+      text: names, textposition: points.map((one) => (one.tokens > (points[0].tokens + points.at(-1).tokens) / 2 ? "bottom left" : "bottom right")), cliponaxis: false, customdata: points.map(text), hovertemplate: "%{customdata}<extra></extra>",
       error_y: { type: "data", symmetric: false, array: points.map((one) => (one.high ?? one.score) - one.score), arrayminus: points.map((one) => one.score - (one.low ?? one.score)), color: faded(css("--mai"), 0.4), thickness: 1.2, width: 3 },
     },
   ], { xaxis: axis({ title: "output tokens for one document" }), yaxis: axis({ title: "score, %" }), margin: { l: 50, r: 34, t: 8, b: 42 } });

@@ -59,7 +59,7 @@ async function drawPoints(key, found, field, title, unit) {
   const lows = points.map((one) => one.low ?? one.score), highs = points.map((one) => one.high ?? one.score);
   const room = 0.06 * (Math.max(...highs) - Math.min(...lows)) || 1;
   const xRange = logRange(costs), yRange = [Math.min(...lows) - room, Math.max(...highs) + room];
-  const width = byId(`chart-${key}`).clientWidth - 64, height = 330 - 84;
+  const width = byId(`chart-${key}`).clientWidth - 84, height = 330 - 84;
   const pixels = points.map((one) => ({
     name: one.name,
     x: (width * (Math.log10(one.cost) - xRange[0])) / (xRange[1] - xRange[0]),
