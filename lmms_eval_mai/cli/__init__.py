@@ -1,13 +1,14 @@
 """The command `lmms-eval-mai`, also `python -m lmms_eval_mai`: lists pairs and task files, checks a set-up, answers one
-question, analyses attention, makes the runs of the paper's tables, and reports on finished runs and on their time.
+question, analyses attention, makes the runs of the paper's tables, reports on finished runs and on their time, and
+serves the cascade over HTTP.
 
 The parser and the short commands are here. `doctor.py` calls the checks of `doctor`: `command_line.py` checks the
 arguments, `tasks.py` the model, the tasks and their data sets, `hub.py` the Hugging Face hub, and `machine.py` the
 devices. `findings.py` prints the report. `gpu_report.py` shows the plan of the GPU memory, for this and for other
 machines. `ask.py` is the command `ask`, and `document.py` opens and scores its document. `attention.py` is the command
 `attention`, `task_documents.py` opens and scores its documents, and `finished_run.py` reads the record of a run.
-`reproduce.py` is the command `reproduce`, `report.py` is `report`, `profile_model.py` is `profile`, and `estimate.py`
-is `estimate`. `exit_code.py` turns the errors of these commands into exit codes.
+`reproduce.py` is the command `reproduce`, `report.py` is `report`, `profile_model.py` is `profile`, `estimate.py` is
+`estimate`, and `serve.py` is `serve`. `exit_code.py` turns the errors of these commands into exit codes.
 
 This package may import all others, and no other package imports it.
 
@@ -21,7 +22,7 @@ import textwrap
 from collections.abc import Sequence
 
 import lmms_eval_mai
-from lmms_eval_mai.cli import ask, attention, estimate, profile_model, report, reproduce
+from lmms_eval_mai.cli import ask, attention, estimate, profile_model, report, reproduce, serve
 from lmms_eval_mai.plugin import task_dir
 from lmms_eval_mai.run import presets
 
@@ -32,6 +33,7 @@ MODULES = {
     "report": report,
     "profile": profile_model,
     "estimate": estimate,
+    "serve": serve,
 }
 """Command -> its module, which has `add_arguments` and `main`."""
 WIDTH = 110
@@ -154,6 +156,16 @@ def _parser() -> argparse.ArgumentParser:
             "after another on the device of a profile: by Eq. 27 of the paper (Table 11), and without its double time "
             "to the first token. With profiles that have batch sizes, the time in full batches is estimated too. Runs "
             "need --output_path and --log_samples. The exit code is 1 after an error.",
+        )
+    )
+    serve.add_arguments(
+        commands.add_parser(
+            "serve",
+            allow_abbrev=False,
+            help="answer chat requests over HTTP",
+            description="Start the engines and answer chat requests over HTTP, as OpenAI's API does "
+            "(docs/serve.md). SIGTERM and Ctrl-C stop the server after the requests in flight are answered. The exit "
+            "code is 1 after an error, and 130 after Ctrl-C.",
         )
     )
     return parser

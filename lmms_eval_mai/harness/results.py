@@ -6,14 +6,10 @@ from typing import Any
 
 from lmms_eval.api.instance import GenerationResult, TokenCounts
 
-from lmms_eval_mai.engines.base import Call
 from lmms_eval_mai.paper.agreement import extract_answer
 from lmms_eval_mai.paper.sample import Trace
-from lmms_eval_mai.paper.sparse import Selection
 from lmms_eval_mai.run.progress import Outcome
-
-SPECULATION = ("proposed_tokens", "accepted_tokens", "target_calls")
-"""The figures of a call with an assistant."""
+from lmms_eval_mai.run.trace_record import trace_record
 
 NO_ANSWER = GenerationResult(None)
 """Result of a failed sample. Its text is None: when lmms-eval's response cache reads its own log again, it treats a
@@ -70,16 +66,7 @@ class TraceCounts(TokenCounts):
     def to_dict(self) -> dict[str, Any]:
         record: dict[str, Any] = super().to_dict()
         if self.trace is not None:
-            record["exit"] = self.trace.exit
-            record["readable"] = self.trace.readable
-            record["answers"] = [
-                {"small": v.small, "large": v.large, "agree": v.agree} for v in self.trace.verifications
-            ]
-            record["calls"] = [_call_record(call) for call in self.trace.calls]
-            if self.trace.selection is not None:
-                record["selection"] = _selection_record(self.trace.selection)
-            for call, prompt in zip(record["calls"], self.trace.prompts, strict=False):
-                call["prompt"] = list(prompt)
+            record.update(trace_record(self.trace))
         if self.repeats:
             record["repeats"] = [repeat.to_dict() for repeat in self.repeats]
         return record
@@ -93,32 +80,3 @@ def add_repeats(results: Sequence[GenerationResult], numbers: Sequence[int]) -> 
             first = result
         elif first is not None and isinstance(first.token_counts, TraceCounts) and result.token_counts is not None:
             first.token_counts.repeats.append(result.token_counts)
-
-
-def _selection_record(selection: Selection) -> dict[str, Any]:
-    names = ("layer", "scored_tokens", "kept_tokens", "transferred_tokens", "share", "text")
-    return {name: getattr(selection, name) for name in names}
-
-
-def _call_record(call: Call) -> dict[str, Any]:
-    return {
-        "side": call.key.side,
-        "stage": call.key.stage,
-        "text": call.text,
-        "finish_reason": call.finish_reason,
-        "prompt_tokens": call.prompt_tokens,
-        **({} if call.image_tokens is None else {"image_tokens": call.image_tokens}),
-        "cached_tokens": call.cached_tokens,
-        "output_tokens": call.output_tokens,
-        "answer_tokens": call.answer_tokens,
-        **({name: getattr(call, name) for name in SPECULATION} if call.target_calls is not None else {}),
-        **({"dropped_tokens": call.dropped_tokens} if call.dropped_tokens else {}),
-        **_times(call),
-        **({"shared": True} if call.shared else {}),
-    }
-
-
-def _times(call: Call) -> dict[str, float | None]:
-    """Return the times of a call; None for those that are not known. A shared call has no times."""
-    times = {name: getattr(call, name) for name in ("queued_s", "ttft_s", "total_s", "started_at")}
-    return {name: None if seconds is None or call.shared else round(seconds, 6) for name, seconds in times.items()}

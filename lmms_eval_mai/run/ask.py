@@ -227,16 +227,21 @@ def open_image(source: OneImage) -> Image:
         if isinstance(source, PIL.Image.Image):
             with _loading:
                 upright = _upright(source, shown)
-        else:
-            with PIL.Image.open(Path(source).expanduser()) as image:
-                upright = _upright(image, shown)
-        return to_image(_with_8_bits(upright))
+            return to_image(_with_8_bits(upright))
+        with PIL.Image.open(Path(source).expanduser()) as image:
+            return decode(image, shown)
     except FileNotFoundError:
         raise UnreadableImage(f"{shown} does not exist. An image of the web must be downloaded first.") from None
     except UnreadableImage:
         raise
     except Exception as error:  # broken files make Pillow raise errors of many kinds
         raise UnreadableImage(f"{shown} cannot be read ({error}). Give an image that Pillow can open.") from error
+
+
+def decode(image: PIL.Image.Image, shown: str) -> Image:
+    """Decode an opened image, turned upright. `shown`: its name in messages. Raises errors of many kinds. Two threads
+    must not decode the same object at the same time."""
+    return to_image(_with_8_bits(_upright(image, shown)))
 
 
 def _upright(image: PIL.Image.Image, shown: str) -> PIL.Image.Image:

@@ -116,7 +116,7 @@ class Session:
             progress = Progress(keys, self.totals, self._journal, self._allowed_errors(), bar, done)
             try:
                 self._run_on_loop(
-                    run_samples(len(keys), open_sample, self._run_one, progress.report, self._max_open_samples())
+                    run_samples(len(keys), open_sample, self._run_one, progress.report, self.max_open_samples())
                 )
             except MaiError as error:
                 self._add_failures_to_message(error)
@@ -143,7 +143,7 @@ class Session:
         self._run_on_loop(self._start([side for side in endpoints if side in self._called]))
         done = self._open_journal(keys, decoding, rank, world_size)
         self._run_on_loop(self._start(self._called))
-        self._slots = self._slots or asyncio.Semaphore(self._max_open_samples())
+        self._slots = self._slots or asyncio.Semaphore(self.max_open_samples())
         return done
 
     def submit(self, open_sample: Callable[[], Sample]) -> "Future[Trace]":
@@ -157,6 +157,13 @@ class Session:
             if self._loop is None or self._slots is None:
                 raise EngineCrashed("The engines are not running. Start them first.")
             return self._loop.submit(self._open_and_run(open_sample, self._slots))
+
+    def max_open_samples(self) -> int:
+        """Return how many samples are open at the same time."""
+        if self.config.max_open_samples is not None:
+            return self.config.max_open_samples
+        wanted = [count for engine in self._engines.values() if (count := engine.open_samples()) is not None]
+        return max(wanted, default=MAX_OPEN_SAMPLES)
 
     def check_caller(self, waits: bool) -> None:
         """Refuse callers for whom a call would never end (`LoopThread.check_caller`). Raises `MaiError`."""
@@ -247,12 +254,6 @@ class Session:
                 f"mai_cascade: resuming: {progress_text} ({self._journal.calls:,} calls in {self._journal.path})."
             )
         return done
-
-    def _max_open_samples(self) -> int:
-        if self.config.max_open_samples is not None:
-            return self.config.max_open_samples
-        wanted = [count for engine in self._engines.values() if (count := engine.open_samples()) is not None]
-        return max(wanted, default=MAX_OPEN_SAMPLES)
 
     def _allowed_errors(self) -> int:
         allowed = self.config.max_errors

@@ -1,0 +1,121 @@
+"""`lmms-eval-mai serve`: the cascade behind an OpenAI-compatible API."""
+
+import argparse
+import importlib.util
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lmms_eval_mai.cli.ask import log_to_terminal
+from lmms_eval_mai.cli.exit_code import exit_code_of
+from lmms_eval_mai.errors import ArgumentError, EngineUnavailable
+from lmms_eval_mai.run import presets
+
+if TYPE_CHECKING:
+    from lmms_eval_mai.serve.settings import Settings
+
+LOCAL = ("127.0.0.1", "::1", "localhost")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("--pair", help="a named pair, or the path of a YAML file, as in the model arguments")
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)")
+    parser.add_argument("--port", type=int, default=8000, help="the port to listen on (default: 8000)")
+    parser.add_argument("--model_args", default="", help="more model arguments (format as in lmms-eval)")
+    parser.add_argument(
+        "--gen_kwargs", default="", help="decoding arguments for requests without their own (format as in lmms-eval)"
+    )
+    parser.add_argument(
+        "--served-name", metavar="NAME", help="the name of the model in requests (default: the name of the pair)"
+    )
+    parser.add_argument(
+        "--api-key-env", metavar="VARIABLE", help="the environment variable with the key that requests must have"
+    )
+    parser.add_argument(
+        "--max-queue",
+        type=int,
+        default=256,
+        metavar="N",
+        help="how many requests may wait, besides those that max_open_samples allows at the same time (default: 256)",
+    )
+    parser.add_argument(
+        "--request-timeout", type=float, default=600, metavar="S", help="seconds for one request (default: 600)"
+    )
+    parser.add_argument(
+        "--max-body-mib", type=float, default=20, metavar="MIB", help="the largest body of a request (default: 20)"
+    )
+    parser.add_argument(
+        "--max-image-megapixels",
+        type=float,
+        default=64,
+        metavar="MP",
+        help="the largest size of all images of a request together (default: 64)",
+    )
+
+
+def main(given: argparse.Namespace) -> int:
+    """Run the command. Returns the exit code: 0 after SIGTERM, and 130 after Ctrl-C."""
+    log_to_terminal()
+    stopped_by: list[int] = []
+    code = exit_code_of(lambda: stopped_by.append(_serve(given)))
+    return 130 if stopped_by == [signal.SIGINT] else code
+
+
+def _serve(given: argparse.Namespace) -> int:
+    """Serve until a signal, and return its number. Raises a `MaiError`."""
+    missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise EngineUnavailable(
+            f"lmms-eval-mai serve needs {' and '.join(missing)}. Install them with pip install 'lmms-eval-mai[serve]'."
+        )
+    from loguru import logger
+
+    from lmms_eval_mai.cli.command_line import values_of
+    from lmms_eval_mai.run.config import parse
+    from lmms_eval_mai.serve.server import bind, run
+    from lmms_eval_mai.serve.service import Service
+
+    model_args = values_of("--model_args", given.model_args)
+    pair = given.pair or model_args.get("pair")
+    arguments = {"journal": "off", **model_args, **({} if pair is None else {"pair": pair})}
+    settings = settings_of(given, pair if pair is not None or "small" in arguments else presets.DEFAULT)
+    if settings.api_key is None and given.host not in LOCAL:
+        logger.warning(
+            f"mai_cascade: --host {given.host} lets other machines ask this server, and no key is needed. Give "
+            "--api-key-env to require one."
+        )
+    service = Service(parse(arguments), values_of("--gen_kwargs", given.gen_kwargs), settings)
+    with bind(given.host, given.port) as bound:
+        return run(service, bound)
+
+
+def settings_of(given: argparse.Namespace, pair: str | None) -> "Settings":
+    """Return the settings of the server. `pair`: the name of the pair, or None. Raises `ArgumentError`."""
+    from lmms_eval_mai.serve.settings import Settings
+
+    for name in ("request_timeout", "max_body_mib", "max_image_megapixels"):
+        if not 0 < getattr(given, name) < 1e6:
+            option = "--" + name.replace("_", "-")
+            raise ArgumentError(f"{option} {getattr(given, name)} is invalid: expected a number above 0.")
+    if given.max_queue < 0:
+        raise ArgumentError(f"--max-queue {given.max_queue} is invalid: expected a whole number of at least 0.")
+    return Settings(
+        model_name=given.served_name or (Path(str(pair)).stem if pair is not None else "mai_cascade"),
+        max_queue=given.max_queue,
+        request_timeout=given.request_timeout,
+        max_body_bytes=int(given.max_body_mib * 2**20),
+        max_pixels=int(given.max_image_megapixels * 1_000_000),
+        api_key=_key_of(given.api_key_env),
+    )
+
+
+def _key_of(variable: str | None) -> str | None:
+    """Return the key in an environment variable. Raises `ArgumentError`."""
+    if variable is None:
+        return None
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        raise ArgumentError(f"--api-key-env {variable}: this environment variable is not set, or it is empty.")
+    return key

@@ -1,0 +1,54 @@
+"""A trace as JSON values, as lmms-eval's samples file and the server's replies hold it (docs/output.md)."""
+
+from typing import Any
+
+from lmms_eval_mai.engines.base import Call
+from lmms_eval_mai.paper.sample import Trace
+from lmms_eval_mai.paper.sparse import Selection
+
+SPECULATION = ("proposed_tokens", "accepted_tokens", "target_calls")
+"""The figures of a call with an assistant."""
+
+
+def trace_record(trace: Trace) -> dict[str, Any]:
+    """Return the exit, the parsed answers and the calls of a trace."""
+    record: dict[str, Any] = {
+        "exit": trace.exit,
+        "readable": trace.readable,
+        "answers": [{"small": v.small, "large": v.large, "agree": v.agree} for v in trace.verifications],
+        "calls": [_call_record(call) for call in trace.calls],
+    }
+    if trace.selection is not None:
+        record["selection"] = _selection_record(trace.selection)
+    for call, prompt in zip(record["calls"], trace.prompts, strict=False):
+        call["prompt"] = list(prompt)
+    return record
+
+
+def _selection_record(selection: Selection) -> dict[str, Any]:
+    names = ("layer", "scored_tokens", "kept_tokens", "transferred_tokens", "share", "text")
+    return {name: getattr(selection, name) for name in names}
+
+
+def _call_record(call: Call) -> dict[str, Any]:
+    return {
+        "side": call.key.side,
+        "stage": call.key.stage,
+        "text": call.text,
+        "finish_reason": call.finish_reason,
+        "prompt_tokens": call.prompt_tokens,
+        **({} if call.image_tokens is None else {"image_tokens": call.image_tokens}),
+        "cached_tokens": call.cached_tokens,
+        "output_tokens": call.output_tokens,
+        "answer_tokens": call.answer_tokens,
+        **({name: getattr(call, name) for name in SPECULATION} if call.target_calls is not None else {}),
+        **({"dropped_tokens": call.dropped_tokens} if call.dropped_tokens else {}),
+        **_times(call),
+        **({"shared": True} if call.shared else {}),
+    }
+
+
+def _times(call: Call) -> dict[str, float | None]:
+    """Return the times of a call; None for those that are not known. A shared call has no times."""
+    times = {name: getattr(call, name) for name in ("queued_s", "ttft_s", "total_s", "started_at")}
+    return {name: None if seconds is None or call.shared else round(seconds, 6) for name, seconds in times.items()}

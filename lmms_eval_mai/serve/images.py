@@ -1,0 +1,82 @@
+"""Images of a request: data URLs, decoded with limits."""
+
+import base64
+import binascii
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import PIL.Image
+
+from lmms_eval_mai.engines.base import Image
+from lmms_eval_mai.errors import UnreadableImage
+from lmms_eval_mai.redaction import one_line
+from lmms_eval_mai.run.ask import decode
+from lmms_eval_mai.serve.errors import bad_request
+
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
+"""Formats that are decoded. Pillow's others start programs or are rare, so they only make attacks easier."""
+
+_DATA_URL = re.compile(r"data:image/[\w.+-]{1,40};base64,", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class EncodedImage:
+    """An image of a request that is not decoded yet."""
+
+    number: int
+    """Its place among the images of the request, from 1."""
+    data: str = field(repr=False)
+    """Base64."""
+
+
+def encoded_image(url: str, number: int) -> EncodedImage:
+    """Return the image of a data URL. Raises `RequestError` for every other address."""
+    found = _DATA_URL.match(url[:100])
+    if found is None:
+        raise bad_request(
+            f"Image {number} is not a data URL. This server downloads no images: send the image itself, as "
+            "data:image/png;base64,...",
+            "invalid_image_url",
+            "messages",
+        )
+    return EncodedImage(number, url[found.end() :])
+
+
+def decode_images(images: Sequence[EncodedImage], max_pixels: int) -> list[Image]:
+    """Decode the images of a request. `max_pixels`: the largest number of pixels of all together; it is checked before
+    the first one is decoded. This blocks, so run it in a thread. Raises `UnreadableImage`."""
+    opened = [_open(image) for image in images]
+    pixels = sum(image.width * image.height for image in opened)
+    if pixels > max_pixels:
+        raise UnreadableImage(
+            f"The images of this request have {pixels:,} pixels, and this server decodes at most {max_pixels:,} "
+            "(--max-image-megapixels). Send smaller images."
+        )
+    return [_decode(image, encoded) for image, encoded in zip(opened, images, strict=True)]
+
+
+def _open(encoded: EncodedImage) -> PIL.Image.Image:
+    """Read the header of an image."""
+    try:
+        data = base64.b64decode(encoded.data, validate=True)
+    except (binascii.Error, ValueError):
+        raise UnreadableImage(f"Image {encoded.number} is not valid base64.") from None
+    try:
+        return PIL.Image.open(io.BytesIO(data), formats=FORMATS)
+    except PIL.Image.DecompressionBombError:
+        raise UnreadableImage(f"Image {encoded.number} has too many pixels. Send a smaller image.") from None
+    except Exception as error:  # broken files make Pillow raise errors of many kinds
+        expected = ", ".join(FORMATS)
+        raise UnreadableImage(f"Image {encoded.number} cannot be read. Send one of {expected}.") from error
+
+
+def _decode(image: PIL.Image.Image, encoded: EncodedImage) -> Image:
+    try:
+        with image:
+            return decode(image, f"Image {encoded.number}")
+    except UnreadableImage:
+        raise
+    except Exception as error:  # as in `_open`
+        raise UnreadableImage(f"Image {encoded.number} cannot be decoded ({one_line(str(error))}).") from error

@@ -1,0 +1,64 @@
+"""Answers chat requests with one session."""
+
+import asyncio
+import itertools
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.paper.benchmarks import GENERIC
+from lmms_eval_mai.paper.sample import Trace
+from lmms_eval_mai.run.config import Config
+from lmms_eval_mai.run.decoding import check_conflict, sampling
+from lmms_eval_mai.run.session import Session
+from lmms_eval_mai.serve.admission import Admission
+from lmms_eval_mai.serve.question import Question, question_of
+from lmms_eval_mai.serve.samples import TASK, open_question, run_sample
+from lmms_eval_mai.serve.schema import read_request
+from lmms_eval_mai.serve.settings import Settings
+
+
+class Service:
+    """The session of a server and its settings."""
+
+    def __init__(self, config: Config, gen_kwargs: Mapping[str, Any], settings: Settings) -> None:
+        """`gen_kwargs`: decoding arguments for requests that do not give them. Raises `ArgumentError`,
+        `EngineUnavailable` or `EngineStartError`."""
+        if config.journal != "off":
+            raise ArgumentError(
+                "A server has no journal, because its requests have different decoding arguments. Leave journal out."
+            )
+        check_conflict(gen_kwargs, config)
+        sampling(gen_kwargs, config, own_task=True)
+        self.config, self.settings = config, settings
+        self._gen_kwargs = dict(gen_kwargs)
+        self._session = Session(config, run_sample)
+        self.admission = Admission(self._session.max_open_samples(), settings.max_queue)
+        self._numbers = itertools.count()
+
+    def start(self) -> None:
+        """Start the engines and wait until they are ready. Raises `EngineStartError`; no engine is left running
+        then."""
+        try:
+            self._session.start({TASK: self._gen_kwargs})
+        except BaseException:
+            self.stop()
+            raise
+        GENERIC.parse("A", {"options": ["red", "blue"]})  # imports lmms-eval's parser before the first request
+
+    def stop(self) -> None:
+        """Stop the engines. Requests that are not answered yet are cancelled."""
+        self._session.stop()
+
+    async def read(self, body: bytes) -> Question:
+        """Return the question in the body of a request. Raises `RequestError`."""
+        return await asyncio.to_thread(
+            lambda: question_of(read_request(body), self.config, self._gen_kwargs, self.settings)
+        )
+
+    def submit(self, question: Question) -> "Future[Trace]":
+        """Ask a question and return a future with its trace. To cancel the future cancels the question. Raises
+        `EngineCrashed` if the engines are not running. The future raises a `MaiError`."""
+        number = next(self._numbers)
+        return self._session.submit(lambda: open_question(question, number, self.settings.max_pixels))

@@ -1,0 +1,132 @@
+"""The server of `lmms-eval-mai serve` in this process, on scripted engines, and the requests of a client."""
+
+import asyncio
+import base64
+import io
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+from PIL import Image
+
+from lmms_eval_mai.run.config import parse
+from lmms_eval_mai.serve.app import make_app
+from lmms_eval_mai.serve.server import Server, bind
+from lmms_eval_mai.serve.service import Service
+from lmms_eval_mai.serve.settings import Settings
+
+EXITS = ("agree_short", "agree_think", "transfer")
+Records = list[dict[str, Any]]
+
+
+def chat_records(count: int, **fields: Any) -> tuple[Records, Records]:
+    """Return the answers of both models to the requests 0, 1 ...; request i has exit EXITS[i % 3] and an answer with
+    its number. `fields`: further fields of all records."""
+    small, large = [], []
+    for number in range(count):
+        exit, answer = EXITS[number % 3], f"answer {number}"
+        own = {"task": "chat", "doc_id": number, "prompt_tokens": 100, "cached_tokens": 10, "output_tokens": 5, **fields}
+        small.append({**own, "stage": "short", "text": f"[[{answer if exit == 'agree_short' else 'no'}]]"})
+        think = f"I see {number}. [[{answer if exit == 'agree_think' else 'no'}]]"
+        small.append({**own, "stage": "think", "text": think, "output_tokens": 20})
+        large.append({**own, "stage": "short", "text": f"[[{'maybe' if exit == 'transfer' else answer}]]"})
+        large.append({**own, "stage": "transfer", "text": f"[[{answer}]]"})
+        large.append({**own, "stage": "task", "text": f"Once upon a time [[{number}]]"})
+    return small, large
+
+
+def scripted(write_script: Callable[[str, Iterable[Any]], Path], count: int = 12, **fields: Any) -> dict[str, Any]:
+    """Return the model arguments of scripted engines for the first requests."""
+    small, large = chat_records(count, **fields)
+    return {"engine": "scripted", "small": write_script("small", small), "large": write_script("large", large)}
+
+
+def image_url(size: tuple[int, int] = (8, 6), format: str = "PNG") -> str:
+    """Return a data URL."""
+    file = io.BytesIO()
+    Image.new("RGB", size, "red").save(file, format)
+    return f"data:image/{format.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def user(text: str, *images: str) -> dict[str, Any]:
+    """Return a turn of the user."""
+    parts: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": url}} for url in images]
+    return {"role": "user", "content": [*parts, {"type": "text", "text": text}]}
+
+
+def chat(text: str = "Is there a dog in the image?", **fields: Any) -> dict[str, Any]:
+    """Return the body of a request with an image."""
+    return {"model": "pair", "messages": [user(text, image_url())], **fields}
+
+
+@dataclass
+class Running:
+    """A server that runs in threads of this process."""
+
+    service: Service
+    server: Server
+    port: int
+    thread: threading.Thread
+    client: httpx.Client = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.client = httpx.Client(base_url=self.url, timeout=30)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def post(self, body: Any, **options: Any) -> httpx.Response:
+        """Send a request with this body, which is JSON or bytes."""
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return self.client.post("/v1/chat/completions", content=content, **options)
+
+    def ask(self, text: str = "Is there a dog in the image?", **fields: Any) -> dict[str, Any]:
+        """Return the reply to a question with an image."""
+        response = self.post(chat(text, **fields))
+        assert response.status_code == 200, response.text
+        found: dict[str, Any] = response.json()
+        return found
+
+    def refused(self, body: Any, **options: Any) -> tuple[int, dict[str, Any]]:
+        """Return the status and the error of a request."""
+        response = self.post(body, **options)
+        error: dict[str, Any] = response.json()["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        assert error["message"].endswith((".", "?")) and error["message"][0].isupper()
+        return response.status_code, error
+
+    def stop(self) -> None:
+        """Let the server stop as after SIGTERM."""
+        self.server.should_exit = True
+
+    def join(self) -> None:
+        self.thread.join(30)
+        assert not self.thread.is_alive()
+
+
+@contextmanager
+def serving(settings: dict[str, Any] | None = None, **model_args: Any) -> Iterator[Running]:
+    """Run a server with these settings and model arguments."""
+    gen_kwargs = model_args.pop("gen_kwargs", {})
+    config = parse({"journal": "off", **model_args})
+    service = Service(config, gen_kwargs, Settings("pair", **(settings or {})))
+    service.start()
+    with bind("127.0.0.1", 0) as bound:
+        server = Server(make_app(service), service.settings)
+        thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[bound])), daemon=True)
+        running = Running(service, server, bound.getsockname()[1], thread)
+        bound.listen()  # requests wait until the server accepts them
+        thread.start()
+        try:
+            yield running
+        finally:
+            running.client.close()
+            running.stop()
+            running.join()
+            service.stop()
