@@ -33,7 +33,7 @@ def make_app(service: Service) -> FastAPI:
     app.add_exception_handler(MaiError, _mai_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _unexpected_error)
-    app.include_router(_health_routes())
+    app.include_router(_health_routes(service))
     app.include_router(_api_routes(service))
     return app
 
@@ -43,13 +43,13 @@ def json_response(value: Mapping[str, Any], status: int = 200, headers: Mapping[
     return Response(json.dumps(value), status, dict(headers or {}), "application/json")
 
 
-def _health_routes() -> APIRouter:
+def _health_routes(service: Service) -> APIRouter:
     routes = APIRouter()
 
     @routes.get("/health")
     async def health() -> Response:
-        """Tell that the server answers requests."""
-        return json_response({"status": "ok"})
+        """Tell that the server answers requests, and how many it has now."""
+        return json_response({"status": "ok", "requests": service.admission.count})
 
     return routes
 

@@ -52,6 +52,7 @@ def bad_request(message: str, code: str = "invalid_value", param: str | None = N
 def from_mai_error(error: MaiError) -> RequestError:
     """Return the reply for an error of the cascade or of an engine."""
     text = one_line(str(error))
+    text = text[:1].upper() + text[1:]
     if isinstance(error, PromptTooLong):
         return bad_request(text, "context_length_exceeded", "messages")
     if isinstance(error, UnreadableImage):

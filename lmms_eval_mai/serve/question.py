@@ -104,12 +104,14 @@ def _options(mai: MaiOptions, kind: Kind | None, recognised: list[str]) -> list[
     answer is a word."""
     wanted = mai.kind or kind
     if mai.kind == "word" and mai.options is not None:
-        raise bad_request("mai.options needs the kind letter. Leave mai.kind or mai.options out.", param="mai.kind")
+        raise bad_request(
+            "The field mai.options needs the kind letter. Leave mai.kind or mai.options out.", param="mai.kind"
+        )
     options = recognised if mai.options is None else mai.options
     if mai.kind == "letter" and not options:
         raise bad_request(
-            "mai.kind is letter, and no options were found in the question. Give mai.options, or write each option on "
-            "its own line, as in 'A. red'.",
+            "The field mai.kind is letter, and no options were found in the question. Give mai.options, or write each "
+            "option on its own line, as in 'A. red'.",
             param="mai.kind",
         )
     return [] if wanted == "word" and mai.options is None else list(options)
@@ -123,7 +125,7 @@ def _doc(benchmark: str | None, question: str, options: list[str]) -> Doc:
     if benchmark == "mmbench_en_dev":
         if not 2 <= len(options) <= 4:
             raise bad_request(
-                f"mai.benchmark=mmbench_en_dev needs 2 to 4 options, and the question has {len(options)}.",
+                f"The benchmark mmbench_en_dev needs 2 to 4 options, and the question has {len(options)}.",
                 param="mai.benchmark",
             )
         return {"question": question, **dict(zip(LETTERS, options, strict=False))}

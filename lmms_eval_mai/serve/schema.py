@@ -159,7 +159,7 @@ def read_request(body: bytes) -> ChatRequest:
     name = request.mai.benchmark if request.mai else None
     if name is not None and name not in BENCHMARKS:
         hint = did_you_mean(name[:100], BENCHMARKS) or f" Choose one of {', '.join(BENCHMARKS)}, or leave it out."
-        raise bad_request(f"mai.benchmark is unknown.{hint}", "invalid_value", "mai.benchmark")
+        raise bad_request(f"The benchmark in mai.benchmark is unknown.{hint}", "invalid_value", "mai.benchmark")
     return request
 
 

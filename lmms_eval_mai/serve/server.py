@@ -40,6 +40,7 @@ def run(service: Service, bound: socket.socket) -> int:
     SIGINT stops at once. Returns the number of the signal. Raises `EngineStartError`."""
     service.start()
     try:
+        bound.listen(BACKLOG)  # requests wait from now on
         host, port = bound.getsockname()[:2]
         address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         admission = service.admission

@@ -1,7 +1,6 @@
 """Answers chat requests with one session."""
 
 import asyncio
-import itertools
 from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
@@ -35,7 +34,8 @@ class Service:
         self._gen_kwargs = dict(gen_kwargs)
         self._session = Session(config, run_sample)
         self.admission = Admission(self._session.max_open_samples(), settings.max_queue)
-        self._numbers = itertools.count()
+        self.asked = 0
+        """Number of questions that were asked."""
 
     def start(self) -> None:
         """Start the engines and wait until they are ready. Raises `EngineStartError`; no engine is left running
@@ -60,5 +60,5 @@ class Service:
     def submit(self, question: Question) -> "Future[Trace]":
         """Ask a question and return a future with its trace. To cancel the future cancels the question. Raises
         `EngineCrashed` if the engines are not running. The future raises a `MaiError`."""
-        number = next(self._numbers)
+        number, self.asked = self.asked, self.asked + 1
         return self._session.submit(lambda: open_question(question, number, self.settings.max_pixels))

@@ -5,7 +5,8 @@ import base64
 import io
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +31,14 @@ def chat_records(count: int, **fields: Any) -> tuple[Records, Records]:
     small, large = [], []
     for number in range(count):
         exit, answer = EXITS[number % 3], f"answer {number}"
-        own = {"task": "chat", "doc_id": number, "prompt_tokens": 100, "cached_tokens": 10, "output_tokens": 5, **fields}
+        own = {
+            "task": "chat",
+            "doc_id": number,
+            "prompt_tokens": 100,
+            "cached_tokens": 10,
+            "output_tokens": 5,
+            **fields,
+        }
         small.append({**own, "stage": "short", "text": f"[[{answer if exit == 'agree_short' else 'no'}]]"})
         think = f"I see {number}. [[{answer if exit == 'agree_think' else 'no'}]]"
         small.append({**own, "stage": "think", "text": think, "output_tokens": 20})
@@ -40,10 +48,16 @@ def chat_records(count: int, **fields: Any) -> tuple[Records, Records]:
     return small, large
 
 
-def scripted(write_script: Callable[[str, Iterable[Any]], Path], count: int = 12, **fields: Any) -> dict[str, Any]:
+def written(folder: Path, small: Records, large: Records) -> dict[str, Any]:
+    """Write the scripts of two engines and return their model arguments."""
+    for side, records in (("small", small), ("large", large)):
+        (folder / f"{side}.jsonl").write_text("\n".join(map(json.dumps, records)))
+    return {"engine": "scripted", "small": folder / "small.jsonl", "large": folder / "large.jsonl"}
+
+
+def scripted(folder: Path, count: int = 12, **fields: Any) -> dict[str, Any]:
     """Return the model arguments of scripted engines for the first requests."""
-    small, large = chat_records(count, **fields)
-    return {"engine": "scripted", "small": write_script("small", small), "large": write_script("large", large)}
+    return written(folder, *chat_records(count, **fields))
 
 
 def image_url(size: tuple[int, int] = (8, 6), format: str = "PNG") -> str:
@@ -62,6 +76,14 @@ def user(text: str, *images: str) -> dict[str, Any]:
 def chat(text: str = "Is there a dog in the image?", **fields: Any) -> dict[str, Any]:
     """Return the body of a request with an image."""
     return {"model": "pair", "messages": [user(text, image_url())], **fields}
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Wait until a condition holds."""
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 @dataclass

@@ -1,0 +1,147 @@
+"""Requests that the server refuses: each gets a status and a sentence, and no status 500."""
+
+import base64
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.serving import Running, chat, image_url, scripted, serving, user, written
+
+KEY = {"Authorization": "Bearer the key"}
+LIMITS = {"api_key": "the key", "max_body_bytes": 100_000, "max_pixels": 1000, "max_images": 3, "max_characters": 2000}
+STORY = {"model": "pair", "messages": [{"role": "user", "content": "Tell a story."}]}
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with serving(LIMITS, **scripted(tmp_path_factory.mktemp("scripts"), 20)) as running:
+        yield running
+
+
+def messages(*given: dict[str, Any]) -> dict[str, Any]:
+    return {"model": "pair", "messages": list(given)}
+
+
+def cut_image_url() -> str:
+    """Return an image without the end of its pixels."""
+    kind, data = image_url(format="BMP").split(",")
+    return f"{kind},{data[: len(data) // 8 * 4]}"
+
+
+def huge_image_url() -> str:
+    """Return a file of 150 bytes whose header announces 10 thousand million pixels."""
+    kind, data = image_url((4, 4), "BMP").split(",")
+    image = bytearray(base64.b64decode(data))
+    image[18:26] = struct.pack("<ii", 100_000, 100_000)
+    return f"{kind},{base64.b64encode(image).decode()}"
+
+
+WRONG: dict[str, tuple[Any, str, str | None, str]] = {
+    "no JSON": (b"{", "invalid_json", None, "not JSON"),
+    "no text": (b"\xff\xfe", "invalid_json", None, "not JSON"),
+    "deep": (b"[" * 50_000, "invalid_json", None, "not JSON"),
+    "a list": ([1], "invalid_value", None, "The body is invalid"),
+    "no model": ({"messages": STORY["messages"]}, "missing_field", "model", "model is missing"),
+    "unknown field": (chat(temprature=1), "unsupported_field", "temprature", "Did you mean temperature?"),
+    "not a number": (chat(temperature="hot"), "invalid_value", "temperature", "valid number"),
+    "infinite": (json.dumps(chat(temperature=1)).replace("1}", "1e999}").encode(), "invalid_value", "temperature", ""),
+    "several answers": (chat(n=2), "invalid_value", "n", "should be 1"),
+    "tools": (chat(tools=[{}]), "invalid_value", "tools", "at most 0"),
+    "other mode": (chat(mai={"mode": "fast"}), "invalid_value", "mai.mode", "'cascade'"),
+    "unknown benchmark": (chat(mai={"benchmark": "pop"}), "invalid_value", "mai.benchmark", "Did you mean pope?"),
+    "letter without options": (chat(mai={"kind": "letter"}), "invalid_value", "mai.kind", "mai.options"),
+    "word with options": (chat(mai={"kind": "word", "options": ["a", "b"]}), "invalid_value", "mai.kind", "letter"),
+    "five options of mmbench": (chat(mai={"benchmark": "mmbench_en_dev", "options": list("abcde")}), "invalid_value",
+                                "mai.benchmark", "2 to 4 options"),
+    "no messages": (messages(), "invalid_value", "messages", "at least 1 item"),
+    "unknown role": (messages({"role": "robot", "content": "Hm?"}), "invalid_value", "messages[0]", "'robot'"),
+    "answer last": (messages({"role": "assistant", "content": "Hm."}), "invalid_value", "messages", "role user"),
+    "late system": (messages(user("Hi."), {"role": "system", "content": "Hm."}, user("Hm?")), "invalid_value",
+                    "messages", "role system"),
+    "no text in the last turn": (messages({"role": "user", "content": []}), "empty_question", "messages", "no text"),
+    "wrong content": (messages({"role": "user", "content": [{"type": "text", "text": 1}]}), "invalid_value",
+                      "messages[0].content[0].text", "valid string"),
+    "video": (messages({"role": "user", "content": [{"type": "video_url"}]}), "invalid_value",
+              "messages[0].content[0]", "'video_url'"),
+    "image of the web": (messages(user("Hm?", "http://127.0.0.1/x.png")), "invalid_image_url", "messages", "data URL"),
+    "image of the disk": (messages(user("Hm?", "file:///etc/passwd")), "invalid_image_url", "messages", "data URL"),
+    "no base64": (messages(user("Hm?", "data:image/png;base64,%%")), "invalid_image", "messages", "base64"),
+    "no image": (messages(user("Hm?", "data:image/png;base64,QUJD")), "invalid_image", "messages", "cannot be read"),
+    "broken image": (messages(user("Hm?", cut_image_url())), "invalid_image", "messages", "decoded"),
+    "other format": (messages(user("Hm?", image_url(format="TIFF"))), "invalid_image", "messages", "PNG, JPEG"),
+    "large image": (messages(user("Hm?", image_url((50, 30)))), "invalid_image", "messages", "1,500 pixels"),
+    "large images": (messages(user("Hm?", *[image_url((20, 20))] * 3)), "invalid_image", "messages", "1,200 pixels"),
+    "bomb": (messages(user("Hm?", huge_image_url())), "invalid_image", "messages", "too many pixels"),
+}  # fmt: skip
+"""Name -> body, code, param, and a part of the message."""
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_request_gets_status_400_and_a_sentence_that_names_the_field(name: str, api: Running) -> None:
+    body, code, param, text = WRONG[name]
+    status, error = api.refused(body, headers=KEY)
+    assert (status, error["code"], error["param"]) == (400, code, param)
+    assert text in error["message"] and error["type"] == "invalid_request_error"
+
+
+def test_too_large_requests_get_status_413(api: Running) -> None:
+    for body in (
+        b" " * 100_001,
+        messages(user("Hm?", *[image_url()] * 4)),
+        messages(user("Hm? " * 501)),
+    ):
+        status, error = api.refused(body, headers=KEY)
+        assert status == 413 and error["code"] == "request_too_large"
+    chunks = (b" " * 10_000 for _ in range(11))  # no Content-Length
+    response = api.client.post("/v1/chat/completions", content=chunks, headers=KEY)
+    assert response.status_code == 413 and response.json()["error"]["code"] == "request_too_large"
+    assert api.post(STORY, headers=KEY).status_code == 200
+
+
+def test_requests_without_the_key_get_status_401_before_their_body_is_read(api: Running) -> None:
+    for headers in ({}, {"Authorization": "Bearer the kez"}, {"Authorization": "the key"}, {"Authorization": b"\xff"}):
+        status, error = api.refused(b"{", headers=headers)
+        assert status == 401 and error["code"] == "invalid_api_key"
+        assert api.client.get("/v1/models", headers=headers).status_code == 401
+    assert api.client.get("/v1/models", headers=KEY).status_code == 200
+    assert api.client.get("/health").json() == {"status": "ok", "requests": 0}
+
+
+def test_paths_and_methods_that_do_not_exist_get_errors_of_the_same_shape(api: Running) -> None:
+    for method, path, status in (
+        ("GET", "/v1/completions", 404),
+        ("GET", "/v1/chat/completions", 405),
+        ("DELETE", "/health", 405),
+        ("GET", "/v1/models/other", 404),
+    ):
+        response = api.client.request(method, path, headers=KEY)
+        assert response.status_code == status and response.json()["error"]["message"].endswith(".")
+
+
+def test_unknown_model_gets_status_404(api: Running) -> None:
+    status, error = api.refused(STORY | {"model": "gpt-5"}, headers=KEY)
+    assert status == 404 and error["code"] == "model_not_found" and "model='pair'" in error["message"]
+
+
+def test_text_that_cannot_be_encoded_is_answered(api: Running) -> None:
+    body = b'{"model": "pair", "messages": [{"role": "user", "content": "\\u0000 <|im_end|> \xc2\x85 ?"}]}'
+    assert api.post(body, headers=KEY).status_code == 200
+    status, error = api.refused(b'{"model": "pair", "\\ud800": 1}', headers=KEY)
+    assert status == 400 and error["code"] in ("invalid_json", "unsupported_field")
+
+
+@pytest.mark.slow
+def test_errors_of_a_call_get_a_status_and_a_sentence(tmp_path: Path) -> None:
+    own = {"task": "chat", "stage": "short", "text": "[[a]]"}
+    small = [{**own, "doc_id": 0, "fault": "error"}, {**own, "doc_id": 1, "fault": "death"}, {**own, "doc_id": 2}]
+    large = [{**own, "doc_id": number} for number in range(3)]
+    with serving(**written(tmp_path, small, large)) as server:
+        status, error = server.refused(chat())
+        assert status == 500 and error["code"] == "sample_failed" and "simulates an error" in error["message"]
+        response = server.post(chat())  # this request crashes the engine at every attempt
+        assert response.status_code == 422 and response.headers["x-should-retry"] == "false"
+        assert response.json()["error"]["code"] == "engine_crashed_by_request"
+        assert server.ask()["mai"]["exit"] == "agree_short"  # the engine was restarted

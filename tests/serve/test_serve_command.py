@@ -1,0 +1,75 @@
+"""The command `lmms-eval-mai serve` in a process of its own."""
+
+import os
+import re
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from support.own_command import run_command
+from support.serving import chat, chat_records, wait_until, written
+
+if TYPE_CHECKING:
+    from support.processes import Command
+
+SECRETS = ("Is there a dog", "the-key", "data:image")
+
+
+def address_in(log: Path) -> str:
+    """Wait until the server runs, and return its address."""
+    wait_until(lambda: log.exists() and "/v1: " in " ".join(log.read_text().split()))
+    found = re.search(r"on (http://\S+)/v1:", log.read_text())
+    assert found is not None
+    return found.group(1)
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_signal_stops_the_server_after_the_requests_in_flight_are_answered(
+    how: int, command: "type[Command]", tmp_path: Path
+) -> None:
+    small, large = chat_records(7, seconds=0.6)
+    models = written(tmp_path, small, large)
+    model_args = ",".join(f"{name}={value}" for name, value in models.items())
+    arguments = ["serve", "--port", "0", "--served-name", "pair", "--api-key-env", "SERVER_KEY"]
+    log = tmp_path / "log"
+    own = {"environment": {"SERVER_KEY": "the-key"}}
+    process = command(tmp_path, log, *arguments, "--model_args", model_args, name="lmms-eval-mai", **own)
+    url = address_in(log)
+    headers = {"Authorization": "Bearer the-key"}
+    with httpx.Client(base_url=url, headers=headers, timeout=60) as client, ThreadPoolExecutor(6) as pool:
+
+        def ask(_: int) -> Any:
+            return client.post("/v1/chat/completions", json=chat())
+
+        assert ask(0).json()["choices"][0]["message"]["content"] == "answer 0"
+        replies = [pool.submit(ask, number) for number in range(6)]
+        wait_until(lambda: client.get("/health").json()["requests"] == 6)
+        os.kill(process.process.pid or 0, how)
+        found = {reply.result(60).json()["choices"][0]["message"]["content"] for reply in replies}
+    assert found == {f"answer {number}" for number in range(1, 7)}
+    code, text = process.end()
+    assert code == (130 if how == signal.SIGINT else 0), text
+    assert "requests in flight are answered first" in " ".join(text.split()).replace("Requests", "requests")
+    assert not any(secret in text for secret in SECRETS)
+
+
+def test_arguments_that_cannot_work_give_exit_code_1_and_a_sentence(capsys: Any, tmp_path: Path) -> None:
+    models = written(tmp_path, *chat_records(1))
+    scripted = ",".join(f"{name}={value}" for name, value in models.items())
+    for arguments, text in (
+        (["--max-queue", "-1"], "--max-queue -1 is invalid"),
+        (["--request-timeout", "0"], "--request-timeout 0.0 is invalid"),
+        (["--api-key-env", "NOT_SET_ANYWHERE"], "NOT_SET_ANYWHERE: this environment variable is not set"),
+        (["--host", "256.256.256.256"], "cannot use 256.256.256.256:8000"),
+        (["--model_args", f"{scripted},journal=here"], "A server has no journal"),
+        (["--gen_kwargs", "temprature=1"], "Did you mean temperature"),
+        (["--pair", "demu"], "Did you mean demo"),
+    ):
+        given = [*arguments] if "--model_args" in arguments or "--pair" in arguments else [
+            "--model_args", scripted, *arguments
+        ]  # fmt: skip
+        code, _, errors = run_command(capsys, "serve", *given)
+        assert code == 1 and text in errors
