@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import PIL.Image
+import PIL.ImageFile
 
 from lmms_eval_mai.engines.base import Image
 from lmms_eval_mai.errors import UnreadableImage
@@ -29,6 +30,12 @@ class EncodedImage:
     """Its place among the images of the request, from 1."""
     data: str = field(repr=False)
     """Base64."""
+
+
+def refuse_truncated_images() -> None:
+    """Let Pillow refuse images without their end, in the whole process. lmms-eval lets it fill them with grey
+    (lmms_eval/api/task.py), and the models would answer about the grey."""
+    PIL.ImageFile.LOAD_TRUNCATED_IMAGES = False
 
 
 def encoded_image(url: str, number: int) -> EncodedImage:

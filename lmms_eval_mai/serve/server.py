@@ -13,6 +13,7 @@ from loguru import logger
 
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.serve.app import make_app
+from lmms_eval_mai.serve.images import refuse_truncated_images
 from lmms_eval_mai.serve.service import Service
 from lmms_eval_mai.serve.settings import Settings
 
@@ -39,6 +40,7 @@ def run(service: Service, bound: socket.socket) -> int:
     """Start the engines and answer requests until SIGTERM or SIGINT. Requests in flight are answered first. A second
     SIGINT stops at once. Returns the number of the signal. Raises `EngineStartError`."""
     service.start()
+    refuse_truncated_images()  # after lmms-eval was imported
     try:
         bound.listen(BACKLOG)  # requests wait from now on
         host, port = bound.getsockname()[:2]

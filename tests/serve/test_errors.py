@@ -25,12 +25,6 @@ def messages(*given: dict[str, Any]) -> dict[str, Any]:
     return {"model": "pair", "messages": list(given)}
 
 
-def cut_image_url() -> str:
-    """Return an image without the end of its pixels."""
-    kind, data = image_url(format="BMP").split(",")
-    return f"{kind},{data[: len(data) // 8 * 4]}"
-
-
 def huge_image_url() -> str:
     """Return a file of 150 bytes whose header announces 10 thousand million pixels."""
     kind, data = image_url((4, 4), "BMP").split(",")
@@ -70,7 +64,6 @@ WRONG: dict[str, tuple[Any, str, str | None, str]] = {
     "image of the disk": (messages(user("Hm?", "file:///etc/passwd")), "invalid_image_url", "messages", "data URL"),
     "no base64": (messages(user("Hm?", "data:image/png;base64,%%")), "invalid_image", "messages", "base64"),
     "no image": (messages(user("Hm?", "data:image/png;base64,QUJD")), "invalid_image", "messages", "cannot be read"),
-    "broken image": (messages(user("Hm?", cut_image_url())), "invalid_image", "messages", "decoded"),
     "other format": (messages(user("Hm?", image_url(format="TIFF"))), "invalid_image", "messages", "PNG, JPEG"),
     "large image": (messages(user("Hm?", image_url((50, 30)))), "invalid_image", "messages", "1,500 pixels"),
     "large images": (messages(user("Hm?", *[image_url((20, 20))] * 3)), "invalid_image", "messages", "1,200 pixels"),

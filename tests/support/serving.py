@@ -4,6 +4,7 @@ import asyncio
 import base64
 import io
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -80,10 +81,18 @@ def chat(text: str = "Is there a dog in the image?", **fields: Any) -> dict[str,
 
 def wait_until(holds: Callable[[], bool]) -> None:
     """Wait until a condition holds."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.005)
+
+
+def address_in(log: Path) -> str:
+    """Wait until the server runs, and return its address."""
+    wait_until(lambda: log.exists() and "/v1: " in " ".join(log.read_text().split()))
+    found = re.search(r"on (http://\S+)/v1:", log.read_text())
+    assert found is not None
+    return found.group(1)
 
 
 @dataclass
