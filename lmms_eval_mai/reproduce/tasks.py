@@ -12,6 +12,7 @@ from lmms_eval_mai.errors import ArgumentError, SampleError
 from lmms_eval_mai.harness.requests import open_sample, task_of
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS
 from lmms_eval_mai.plugin import MODEL_ID, install, task_dir
+from lmms_eval_mai.redaction import error_text
 from lmms_eval_mai.reproduce.subjects import Subject
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.decoding import sampling
@@ -82,7 +83,7 @@ class Tasks:
             return get_task_dict([name], self.manager, task_type="chat")[name]
         except Exception as error:
             offline = " HF_HUB_OFFLINE is set." if os.environ.get("HF_HUB_OFFLINE") else ""
-            cause = f"{type(error).__name__}: {error}".rstrip(".")
+            cause = error_text(error).rstrip(".")
             raise ArgumentError(f"Task {name} cannot be loaded ({cause}).{offline}") from error
 
 
