@@ -14,7 +14,7 @@ from lmms_eval_mai.engines.transformers.loading import device_of, free_memory
 from lmms_eval_mai.engines.transformers.options import TransformersOptions
 from lmms_eval_mai.errors import ArgumentError, PromptTooLong
 from lmms_eval_mai.latency.plan import Plan, Size
-from lmms_eval_mai.latency.profiles import BatchPoint, DecodingPoint, ImagePoint, Profile, TtftPoint
+from lmms_eval_mai.latency.profiles import BatchPoint, DecodingPoint, ImagePoint, Profile, Seconds, TtftPoint
 from lmms_eval_mai.latency.repeats import seconds_of
 from lmms_eval_mai.latency.requests import Requests, prompt_size
 from lmms_eval_mai.redaction import error_text, redacted
@@ -96,19 +96,20 @@ async def measure(engine: Engine, plan: Plan, tell: Tell, batches: bool = True) 
     requests = Requests(engine)
     tell(f"time to first token: {len(plan.ttft)} cells, {plan.repeats} times each")
     ttft_sizes, too_long = await _fitting(requests, plan.ttft, 1)
-    ttft = await _single(requests, plan, ttft_sizes, 1, plan.repeats)
+    calls = await _single(requests, plan, [(size, 1) for size in ttft_sizes], plan.repeats)
+    ttft = [TtftPoint(size[0], *prompt_size(made[0]), _seconds(made)) for (size, _), made in calls.items()]
     tell(f"decoding: {len(plan.decoding) * len(plan.output_tokens)} cells, {plan.slow_repeats} times each")
     sizes, others = await _fitting(requests, plan.decoding, max(plan.output_tokens))
     if not ttft or not sizes:
         raise ArgumentError(
             "Every prompt of the profile is too long for the context of the model. Raise max_model_len."
         )
-    decoding: list[DecodingPoint] = []
-    for output_tokens in plan.output_tokens:
-        found = await _single(requests, plan, sizes, output_tokens, plan.slow_repeats)
-        decoding += [
-            DecodingPoint(one.image, one.image_tokens, one.text_tokens, output_tokens, one.seconds) for one in found
-        ]
+    cells = [(size, tokens) for tokens in plan.output_tokens for size in sizes]
+    calls = await _single(requests, plan, cells, plan.slow_repeats)
+    decoding = [
+        DecodingPoint(size[0], *prompt_size(made[0]), output_tokens, _seconds(made))
+        for (size, output_tokens), made in calls.items()
+    ]
     too_long += others
     points: list[BatchPoint] = []
     if batches:
@@ -133,18 +134,21 @@ async def _fitting(requests: Requests, sizes: Sequence[Size], output_tokens: int
 
 
 async def _single(
-    requests: Requests, plan: Plan, sizes: Sequence[Size], output_tokens: int, repeats: int
-) -> list[TtftPoint]:
-    """Return the times of single requests. The rounds measure all sizes one after another, so that a busy moment of the
-    machine does not fall on one size."""
-    calls: dict[Size, list[Call]] = {size: [] for size in sizes}
-    for _ in range(plan.warm_up + repeats):
-        for size in sizes:
-            calls[size].append(await requests.call(*size, output_tokens))
-    return [
-        TtftPoint(size[0], *prompt_size(made[-1]), seconds_of([call.total_s for call in made[plan.warm_up :]]))
-        for size, made in calls.items()
-    ]
+    requests: Requests, plan: Plan, cells: Sequence[tuple[Size, int]], repeats: int
+) -> dict[tuple[Size, int], list[Call]]:
+    """Make single requests of each size and number of output tokens. Each round makes one request of every cell, so
+    that a busy moment of the machine does not fall on one cell."""
+    calls: dict[tuple[Size, int], list[Call]] = {cell: [] for cell in cells}
+    for number in range(plan.warm_up + repeats):
+        for size, output_tokens in cells:
+            call = await requests.call(*size, output_tokens)
+            if number >= plan.warm_up:
+                calls[size, output_tokens].append(call)
+    return calls
+
+
+def _seconds(calls: Sequence[Call]) -> Seconds:
+    return seconds_of([call.total_s for call in calls])
 
 
 async def _batch(requests: Requests, plan: Plan, number: int, size: Size) -> BatchPoint:

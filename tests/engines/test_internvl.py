@@ -15,7 +15,7 @@ from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.event_loop import LoopThread
 
-FIGURES = ("text", "finish_reason", "prompt_tokens", "output_tokens")
+FIGURES = ("text", "finish_reason", "prompt_tokens", "image_tokens", "output_tokens")
 
 SMALL = (100, 100)
 """One tile. An image that is not square is cut into several tiles, followed by a thumbnail."""
@@ -104,7 +104,7 @@ def test_prompt_tokens_count_all_tiles_of_an_image(tiny_internvl: Path, alone: l
 
     processor = AutoProcessor.from_pretrained(tiny_internvl)
     assert alone[1][2] - alone[0][2] == 6 * 16  # 3 x 2 tiles and a thumbnail, instead of one tile of 16 tokens
-    for given, (_, _, tokens, _) in zip(PROMPTS, alone, strict=True):
+    for given, (_, _, tokens, image_tokens, _) in zip(PROMPTS, alone, strict=True):
         (message,) = given.messages
         content = [
             {"type": "text", "text": block} if isinstance(block, str) else {"type": "image", "image": block.pixels}
@@ -113,7 +113,8 @@ def test_prompt_tokens_count_all_tiles_of_an_image(tiny_internvl: Path, alone: l
         found = processor.apply_chat_template(
             [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=True, return_dict=True
         )
-        assert tokens == len(found["input_ids"][0])
+        ids = list(found["input_ids"][0])
+        assert (tokens, image_tokens) == (len(ids), ids.count(processor.image_token_id))
 
 
 def test_vllm_and_transformers_give_the_same_answers(internvl_vllm: Running, alone: list[list[Any]]) -> None:
@@ -166,7 +167,7 @@ def test_special_tokens_in_a_text_reach_both_engines_as_text(
     ]
     from_vllm = _figures(internvl_vllm, *with_tokens)
     assert from_vllm == _figures(internvl_transformers, *with_tokens)
-    ((_, _, tokens, _),) = _figures(internvl_vllm, prompt(2, "No image here: "))
+    ((_, _, tokens, _, _),) = _figures(internvl_vllm, prompt(2, "No image here: "))
     assert from_vllm[2][2] == tokens + len(internvl_vllm.engine._renderer.literal.tokens("<IMG_CONTEXT>"))
 
 

@@ -39,6 +39,7 @@ class KnownTimes(ScriptedEngine):
         super().__init__("large", lambda prompt: Answer(""), ScriptedOptions())
         self.context = context
         self.seen: list[str] = []
+        self.cells: list[tuple[int, int]] = []
 
     def count_tokens(self, text: str) -> int:
         return len(text.split())
@@ -49,6 +50,7 @@ class KnownTimes(ScriptedEngine):
         self.seen.append(image.pixels.tobytes().hex())
         image_tokens = (image.pixels.width // 32) ** 2
         tokens = image_tokens + TEMPLATE + self.count_tokens(text)
+        self.cells.append((tokens, sampling.max_tokens))
         if tokens + sampling.max_tokens > self.context:
             raise PromptTooLong("too long")
         total_s = 0.001 * tokens + 0.01 * (sampling.max_tokens - 1)
@@ -88,6 +90,13 @@ def test_each_request_has_an_image_of_its_own_so_that_no_cache_helps() -> None:
     engine = KnownTimes()
     measured(engine)
     assert len(engine.seen) == len(set(engine.seen)) > 50
+
+
+def test_each_round_measures_every_cell_once() -> None:
+    engine = KnownTimes()
+    asyncio.run(measure(engine, PLAN, lambda line: None, batches=False))
+    rounds = [engine.cells[start : start + 4] for start in range(-12, 0, 4)]  # a warm-up, and two repeats
+    assert rounds[0] == rounds[1] == engine.cells[-4:] == [(24, 2), (76, 2), (24, 10), (76, 10)]
 
 
 def test_cells_beyond_the_context_are_left_out_and_named() -> None:
