@@ -141,7 +141,7 @@ def test_filters_leave_the_samples_that_the_report_counts(shown: Page, evidence:
     choose(shown, task="shapes", effect="rescue")
     assert number(shown) == 1
     choose(shown, task="", method="")
-    assert number(shown) == 4 * 60 + 2 * 4
+    assert number(shown) == 4 * 60 + 4 * 4
 
 
 def test_the_selects_and_the_search_field_filter_the_list(shown: Page) -> None:
@@ -170,6 +170,8 @@ def test_a_sample_shows_its_image_its_calls_and_why_it_finished_there(open_page:
         "large model: answer with the small model's thinking",
     ]
     assert "100 tokens · 250 ms" in text and "rescue" in text
+    others = opened.locator("#detail table a").all_text_contents()
+    assert others == ["2B-S", "<img src=x onerror='window.hacked = 1'>-S"]  # Full RT has other gold answers
     opened.evaluate("location.hash = '#sample=POPE-MAI-8B-2B-R:0'")
     opened.wait_for_selector("#detail img")
     assert opened.locator("#detail img").evaluate("one => one.decode().then(() => one.naturalWidth)") == 40

@@ -39,6 +39,8 @@ async function start() {
   nameTheme();
   byId("choose-benchmark").hidden = byId("benchmark").options.length < 2;
   [FIGURES] = await Promise.all([valueOf("figures"), loadIndex()]);
+  const [first] = flows();
+  if (first) byId("benchmark").value = first.benchmark; // the first of the claims
   await startBrowser();
   performance.mark("samples");
   document.body.dataset.ready = "samples";

@@ -64,13 +64,13 @@ async function details(sample) {
   return { calls: found, verifications };
 }
 
-/** Return the sample of each run that has this document of the benchmark. */
+/** Return the sample of each run that has this document of the benchmark, with the same gold answer. */
 function sameDocument(sample) {
-  const { benchmark } = runOf(sample), id = listed(sample).id;
+  const { benchmark } = runOf(sample), { id, gold } = listed(sample);
   const found = [];
   store.runs.forEach((run, number) => {
     const row = run.benchmark === benchmark ? rowOfDocument(run, id) : -1;
-    if (row >= 0) found.push(number * SPAN + row);
+    if (row >= 0 && word(run.columns.gold[row]) === gold) found.push(number * SPAN + row);
   });
   return found;
 }
