@@ -96,7 +96,7 @@ async function drawDifferences() {
     hovertemplate: "%{text}<extra></extra>",
   }], {
     xaxis: axis({ title: "points", range: [Math.min(...ends) - room, Math.max(...ends) + room], zeroline: true, zerolinecolor: css("--quiet") }),
-    yaxis: axis({ showline: false, ticks: "", showgrid: false }), margin: { l: 10, r: 14, t: 8, b: 42 },
+    yaxis: axis({ showline: false, ticks: "", showgrid: false }), margin: { l: widthOf(short), r: 14, t: 8, b: 42 },
   }, Math.max(190, 80 + 27 * rows.length));
 }
 
@@ -116,9 +116,9 @@ async function drawExits() {
     hovertemplate: "%{customdata}<extra></extra>",
   })), {
     barmode: "stack", bargap: 0.35, showlegend: true, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, traceorder: "normal" },
-    uniformtext: { mode: "hide", minsize: 11 }, margin: { l: 10, r: 14, t: 34, b: 48 },
+    uniformtext: { mode: "hide", minsize: 11 }, margin: { l: widthOf(rows), r: 18, t: 34, b: 48 },
     xaxis: axis({ title: "documents, %", range: [0, 100] }), yaxis: axis({ showline: false, ticks: "", showgrid: false }),
-  }, 110 + 42 * rows.length);
+  }, (byId("chart-exits").clientWidth < 450 ? 150 : 116) + 42 * rows.length); // a narrow legend has three lines
 }
 
 async function drawHistogram() {

@@ -19,10 +19,11 @@ function faded(colour, opacity) {
 /** Escape a text for plotly, which reads a subset of HTML. */
 const label = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 
-async function loadPlotly() {
+/** Run plotly's script. `code`: the promise of its text. */
+async function loadPlotly(code) {
   const script = make("script");
   script.nonce = NONCE;
-  script.textContent = await textOf("plotly");
+  script.textContent = await code;
   await pause();
   document.head.append(script);
 }
@@ -30,10 +31,13 @@ async function loadPlotly() {
 function axis(more = {}) {
   return {
     gridcolor: css("--line"), linecolor: css("--strong"), zeroline: false, ticks: "outside", ticklen: 4,
-    tickcolor: css("--strong"), fixedrange: true, automargin: true, showline: true, ...more,
+    tickcolor: css("--strong"), fixedrange: true, showline: true, ...more,
     title: { text: more.title ?? "", standoff: 8, font: { size: 12, color: css("--quiet") } },
   };
 }
+
+/** Return the width of a left margin for names of rows. plotly's own measurement draws a figure several times. */
+const widthOf = (names) => 18 + 6.7 * Math.max(...names.map((name) => name.replace(/&\w+;|\u200b/g, "").length));
 
 function note(text, more = {}) {
   return { text, showarrow: false, font: { size: 12, color: css("--ink") }, bgcolor: faded(css("--card"), 0.75), ...more };

@@ -37,6 +37,7 @@ async function redraw() {
 
 async function start() {
   nameTheme();
+  const plotly = textOf("plotly"); // is decompressed beside the samples
   byId("choose-benchmark").hidden = byId("benchmark").options.length < 2;
   [FIGURES] = await Promise.all([valueOf("figures"), loadIndex()]);
   const [first] = flows();
@@ -45,7 +46,7 @@ async function start() {
   performance.mark("samples");
   document.body.dataset.ready = "samples";
   await pause();
-  await loadPlotly();
+  await loadPlotly(plotly);
   await drawAll();
   performance.mark("figures");
   document.body.dataset.ready = "all";
