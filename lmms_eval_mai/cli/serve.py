@@ -65,7 +65,7 @@ def main(given: argparse.Namespace) -> int:
 
 def _serve(given: argparse.Namespace) -> int:
     """Serve until a signal, and return its number. Raises a `MaiError`."""
-    missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
+    missing = [name for name in ("fastapi", "uvicorn", "prometheus_client") if importlib.util.find_spec(name) is None]
     if missing:
         raise EngineUnavailable(
             f"lmms-eval-mai serve needs {' and '.join(missing)}. Install them with pip install 'lmms-eval-mai[serve]'."

@@ -67,6 +67,9 @@ class RestartingEngine(EngineWrapper[Engine]):
         self._fatal_error: EngineCrashed | None = None
         """Set when the engine is not restarted any more. Every further call raises it."""
 
+    def is_up(self) -> bool:
+        return self._restarting is None and self._fatal_error is None and super().is_up()
+
     async def start(self) -> None:
         self._fatal_error, self._restarts_left, self._consecutive_crashers = None, self._restarts, 0
         async with self._starting.get():

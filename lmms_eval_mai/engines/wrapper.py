@@ -13,6 +13,10 @@ class EngineWrapper(Generic[E]):
     def __init__(self, engine: E) -> None:
         self._engine = engine
 
+    def is_up(self) -> bool:
+        """Return whether the engine answers calls. An engine that crashed does not, until its restart has ended."""
+        return not isinstance(self._engine, EngineWrapper) or self._engine.is_up()
+
     @property
     def side(self) -> str:
         return self._engine.side

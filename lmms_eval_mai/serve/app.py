@@ -1,46 +1,48 @@
 """The HTTP routes of the server."""
 
-import asyncio
 import hmac
-import json
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.openapi.utils import get_openapi
 from fastapi.responses import Response
 from loguru import logger
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 
 from lmms_eval_mai.errors import MaiError
 from lmms_eval_mai.run.fingerprint import version
-from lmms_eval_mai.serve.body import read_body, until_disconnected
-from lmms_eval_mai.serve.errors import RequestError, from_mai_error
-from lmms_eval_mai.serve.reply import ReplyId, completion
+from lmms_eval_mai.serve.chat import ChatResponse
+from lmms_eval_mai.serve.errors import RequestError, from_mai_error, json_response
 from lmms_eval_mai.serve.schema import ChatRequest
 from lmms_eval_mai.serve.service import Service
 from lmms_eval_mai.serve.settings import Settings
 
-BODY = {"requestBody": {"required": True, "content": {"application/json": {"schema": ChatRequest.model_json_schema()}}}}
+BODY_SCHEMA = ChatRequest.model_json_schema(ref_template="#/components/schemas/{model}")
+PARTS_OF_BODY = BODY_SCHEMA.pop("$defs")
+BODY = {"requestBody": {"required": True, "content": {"application/json": {"schema": BODY_SCHEMA}}}}
 """The body of a chat request in the OpenAPI description. FastAPI does not read the body, because it has no limits."""
 
 
 def make_app(service: Service) -> FastAPI:
     """Return the application of a service whose engines run."""
     app = FastAPI(title="lmms-eval-mai", version=version("lmms-eval-mai"), docs_url=None, redoc_url=None)
-    app.add_exception_handler(RequestError, _request_error)
-    app.add_exception_handler(MaiError, _mai_error)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(Exception, _unexpected_error)
+    for kind in (RequestError, MaiError, HTTPException, Exception):
+        app.add_exception_handler(kind, _error_handler(service))
     app.include_router(_health_routes(service))
     app.include_router(_api_routes(service))
+    app.openapi = lambda: _description(app)  # type: ignore[method-assign]
     return app
 
 
-def json_response(value: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a JSON reply. It is ASCII, so that half of a surrogate pair in a text cannot break it."""
-    return Response(json.dumps(value), status, dict(headers or {}), "application/json")
+def _description(app: FastAPI) -> dict[str, Any]:
+    """Return the OpenAPI description."""
+    found = get_openapi(title=app.title, version=app.version, routes=app.routes)
+    found.setdefault("components", {}).setdefault("schemas", {}).update(PARTS_OF_BODY)
+    return found
 
 
 def _health_routes(service: Service) -> APIRouter:
@@ -48,8 +50,15 @@ def _health_routes(service: Service) -> APIRouter:
 
     @routes.get("/health")
     async def health() -> Response:
-        """Tell that the server answers requests, and how many it has now."""
-        return json_response({"status": "ok", "requests": service.admission.count})
+        """Tell whether both engines answer calls, and how many requests the server has now."""
+        down = [side for side, is_up in service.up().items() if not is_up]
+        found = {"status": "engine_down" if down else "ok", "down": down, "requests": service.admission.count}
+        return json_response(found, 503 if down else 200)
+
+    @routes.get("/metrics")
+    async def metrics() -> Response:
+        """Count requests, exits, calls, tokens, seconds and errors, for Prometheus."""
+        return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     return routes
 
@@ -72,26 +81,11 @@ def _api_routes(service: Service) -> APIRouter:
         return json_response(model)
 
     @routes.post("/chat/completions", openapi_extra=BODY)
-    async def chat_completions(request: Request) -> Response:
+    async def chat_completions() -> Response:
         """Answer the question of a chat."""
-        with service.admission.admitted():
-            return await _answer(service, request)
+        return ChatResponse(service)
 
     return routes
-
-
-async def _answer(service: Service, request: Request) -> Response:
-    timeout = service.settings.request_timeout
-    try:
-        async with asyncio.timeout(timeout):
-            question = await service.read(await read_body(request, service.settings))
-            asked = asyncio.wrap_future(service.submit(question))
-            trace = await until_disconnected(request.receive, asked)
-    except TimeoutError:
-        text = f"The request was not answered within {timeout:g} s (--request-timeout). Its calls were cancelled."
-        raise RequestError(504, text, "request_timeout") from None
-    reply_id = ReplyId(service.settings.model_name)
-    return json_response(completion(reply_id, question, trace), headers={"x-request-id": reply_id.id})
 
 
 def _key_check(settings: Settings) -> Any:
@@ -99,7 +93,7 @@ def _key_check(settings: Settings) -> Any:
     expected = None if settings.api_key is None else f"Bearer {settings.api_key}".encode()
 
     async def check(request: Request) -> None:
-        given = request.headers.get("authorization", "").encode("utf-8", "surrogatepass")
+        given = request.headers.get("authorization", "").encode("latin-1")  # as the client sent it
         if expected is not None and not hmac.compare_digest(given, expected):
             text = "The API key is missing or wrong. Send the header Authorization: Bearer KEY."
             raise RequestError(401, text, "invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
@@ -107,27 +101,26 @@ def _key_check(settings: Settings) -> Any:
     return check
 
 
-async def _request_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestError)
-    return json_response(error.body(), error.status, error.headers)
+def _error_handler(service: Service) -> Callable[[Request, Exception], Awaitable[Response]]:
+    async def reply(request: Request, error: Exception) -> Response:
+        found = _request_error(request, error)
+        service.metrics.replied(found.status)
+        return json_response(found.body(), found.status, found.headers)
+
+    return reply
 
 
-async def _mai_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, MaiError)
-    return await _request_error(request, from_mai_error(error))
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    """Reply to a path or a method that does not exist."""
-    assert isinstance(error, HTTPException)
-    text = f"{request.method} {request.url.path[:100]} is not supported ({error.detail})."
-    found = RequestError(error.status_code, text, "not_found", headers=error.headers or {})
-    return await _request_error(request, found)
-
-
-async def _unexpected_error(request: Request, error: Exception) -> Response:
-    """Log where the error is, without its message: the message may contain the text of a prompt."""
+def _request_error(request: Request, error: Exception) -> RequestError:
+    """Return an error as the reply tells it."""
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, MaiError):
+        return from_mai_error(error)
+    if isinstance(error, HTTPException):  # a path or a method that does not exist
+        text = f"{request.method} {request.url.path[:100]} is not supported ({error.detail})."
+        return RequestError(error.status_code, text, "not_found", headers=error.headers or {})
+    # Log where the error is, without its message: the message may contain the text of a prompt.
     where = "".join(traceback.format_tb(error.__traceback__))
     logger.error(f"mai_cascade: unexpected {type(error).__name__} in a request:\n{where}")
     text = "An unexpected error happened in lmms-eval-mai. The log of the server shows where."
-    return await _request_error(request, RequestError(500, text, "internal_error"))
+    return RequestError(500, text, "internal_error")

@@ -11,17 +11,17 @@ from lmms_eval_mai.serve.settings import Settings
 
 R = TypeVar("R")
 
-CLIENT_CLOSED_REQUEST = 499
-"""The status, known from nginx, of a request whose client is gone. Nobody receives it."""
 
+class ClientGone(Exception):
+    """Raised when the client has closed the connection, so that nobody can get the reply."""
 
-def client_is_gone() -> RequestError:
-    """Return the error of a request whose client has closed the connection."""
-    return RequestError(CLIENT_CLOSED_REQUEST, "The client closed the connection.", "client_closed_request")
+    STATUS = 499
+    """The status of such requests in nginx and in the metrics."""
 
 
 async def read_body(request: Request, settings: Settings) -> bytes:
-    """Return the body of a request. Raises `RequestError` if it is too large or comes too slowly."""
+    """Return the body of a request. Raises `RequestError` if it is too large or comes too slowly, and
+    `ClientGone`."""
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced[:20]) > settings.max_body_bytes:
         raise _too_large(settings)
@@ -38,21 +38,19 @@ async def read_body(request: Request, settings: Settings) -> bytes:
         text = f"The body of the request did not arrive within {settings.body_timeout:g} s."
         raise RequestError(408, text, "slow_request", headers={"Connection": "close"}) from None
     except ClientDisconnect:
-        raise client_is_gone() from None
+        raise ClientGone from None
     return b"".join(parts)
 
 
 async def until_disconnected(receive: Callable[[], Awaitable[Any]], work: Awaitable[R]) -> R:
     """Return the result of the work. If the client disconnects before, the work is cancelled. `receive`: that of a
-    request whose body was read. Raises `RequestError` then, and the errors of the work."""
+    request whose body was read. Raises `ClientGone` then, and the errors of the work."""
     working = asyncio.ensure_future(work)
     watching = asyncio.ensure_future(_disconnected(receive))
     try:
         await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
-            raise client_is_gone()
-        if working.cancelled():  # by the end of the session
-            raise RequestError(503, "The server is stopping. Send the request again later.", "server_stopping")
+            raise ClientGone
         return working.result()
     finally:
         for task in (working, watching):

@@ -1,8 +1,11 @@
 """Errors of requests, in the shape of OpenAI's API: a status, a sentence, a type and a code."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from fastapi.responses import Response
 
 from lmms_eval_mai.errors import (
     ArgumentError,
@@ -66,3 +69,8 @@ def from_mai_error(error: MaiError) -> RequestError:
     if isinstance(error, EngineCrashed):
         return RequestError(503, text, "engine_down", headers={"Retry-After": str(RETRY_AFTER_CRASH_S)})
     return RequestError(500, text, "sample_failed", headers=FINAL)
+
+
+def json_response(value: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a JSON reply. It is ASCII, so that half of a surrogate pair in a text cannot break it."""
+    return Response(json.dumps(value), status, dict(headers or {}), "application/json")

@@ -1,5 +1,6 @@
 """Turns a chat request into a question for the cascade, or into a chat for one model."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,6 +44,10 @@ class Question:
     sampling: Mapping[Stage, Sampling]
     with_trace: bool
     """Whether the reply has the calls and the parsed answers."""
+    streamed: bool = False
+    """Whether the reply is sent in parts."""
+    with_usage: bool = False
+    """Whether a streamed reply ends with the tokens of all calls."""
 
 
 def question_of(request: ChatRequest, config: Config, gen_kwargs: Mapping[str, Any], settings: Settings) -> Question:
@@ -52,6 +57,15 @@ def question_of(request: ChatRequest, config: Config, gen_kwargs: Mapping[str, A
         name = settings.model_name
         message = f"The model {request.model[:100]!r} is not served here. Give model={name!r}."
         raise RequestError(404, message, "model_not_found", "model")
+    streamed = bool(request.stream)
+    with_usage = request.stream_options is not None and bool(request.stream_options.include_usage)
+    if request.stream_options is not None and not streamed:
+        raise bad_request("The field stream_options needs stream=true. Leave it out.", param="stream_options")
+    question = _question(request, config, gen_kwargs, settings)
+    return dataclasses.replace(question, streamed=streamed, with_usage=with_usage)
+
+
+def _question(request: ChatRequest, config: Config, gen_kwargs: Mapping[str, Any], settings: Settings) -> Question:
     turns = turns_of(request, settings)
     decoding = decoding_of(request, config, gen_kwargs)
     mai = request.mai or MaiOptions()

@@ -8,6 +8,7 @@ from lmms_eval_mai.paper.cascade import MODES
 from lmms_eval_mai.paper.sample import Sample, Trace
 from lmms_eval_mai.paper.sample_run import Pair
 from lmms_eval_mai.serve.images import EncodedImage, decode_images
+from lmms_eval_mai.serve.observer import Observer, observed
 from lmms_eval_mai.serve.question import Question
 from lmms_eval_mai.serve.turns import images_of
 
@@ -21,11 +22,14 @@ class ChatSample(Sample):
 
     mode: str = "large"
     """The mode in which this sample is run. The modes of a run's other samples may differ."""
+    observe: Observer = lambda event: None
+    """Gets the events of its calls."""
 
 
-def open_question(question: Question, number: int, max_pixels: int) -> ChatSample:
+def open_question(question: Question, number: int, max_pixels: int, observe: Observer) -> ChatSample:
     """Decode the images of a question and return its sample. This blocks, so run it in a thread. `number`: the number
-    of the request in messages. Raises `UnreadableImage`."""
+    of the request in messages. `observe`: gets the events of its calls. Raises
+    `UnreadableImage`."""
     encoded = list(images_of(question.turns))
     images = {one.number: image for one, image in zip(encoded, decode_images(encoded, max_pixels), strict=True)}
 
@@ -51,10 +55,11 @@ def open_question(question: Question, number: int, max_pixels: int) -> ChatSampl
         sampling=question.sampling,
         own_prompt=messages if question.variant is None else (),
         mode=question.mode,
+        observe=observe,
     )
 
 
 async def run_sample(sample: Sample, pair: Pair) -> Trace:
     """Run the sample of a request in its mode."""
     assert isinstance(sample, ChatSample)
-    return await MODES[sample.mode](sample, pair)
+    return await MODES[sample.mode](sample, observed(pair, sample.observe))

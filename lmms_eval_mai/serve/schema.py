@@ -126,7 +126,7 @@ class ChatRequest(_Fields):
     frequency_penalty: Penalty | None = None
     seed: Annotated[int, Field(gt=-(2**63), lt=2**63)] | None = None
     stop: StopText | Annotated[list[StopText], Field(max_length=16)] | None = None
-    stream: Literal[False] | None = None
+    stream: bool | None = None
     stream_options: StreamOptions | None = None
     # Supported with these values only:
     n: Literal[1] | None = None

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
+from lmms_eval_mai.engines.wrapper import EngineWrapper
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.benchmarks import GENERIC
 from lmms_eval_mai.paper.sample import Trace
@@ -12,6 +13,9 @@ from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.decoding import check_conflict, sampling
 from lmms_eval_mai.run.session import Session
 from lmms_eval_mai.serve.admission import Admission
+from lmms_eval_mai.serve.errors import RequestError
+from lmms_eval_mai.serve.metrics import Metrics
+from lmms_eval_mai.serve.observer import CallEvent, Observer
 from lmms_eval_mai.serve.question import Question, question_of
 from lmms_eval_mai.serve.samples import TASK, open_question, run_sample
 from lmms_eval_mai.serve.schema import read_request
@@ -34,6 +38,7 @@ class Service:
         self._gen_kwargs = dict(gen_kwargs)
         self._session = Session(config, run_sample)
         self.admission = Admission(self._session.max_open_samples(), settings.max_queue)
+        self.metrics = Metrics(self.admission, self.up)
         self.asked = 0
         """Number of questions that were asked."""
 
@@ -51,14 +56,45 @@ class Service:
         """Stop the engines. Requests that are not answered yet are cancelled."""
         self._session.stop()
 
+    def up(self) -> dict[str, bool]:
+        """Return for each side whether its engine answers calls. An engine that restarts does not."""
+        engines = {engine.side: engine for engine in (self._session.pair.small, self._session.pair.large)}
+        return {side: not isinstance(engine, EngineWrapper) or engine.is_up() for side, engine in engines.items()}
+
     async def read(self, body: bytes) -> Question:
         """Return the question in the body of a request. Raises `RequestError`."""
         return await asyncio.to_thread(
             lambda: question_of(read_request(body), self.config, self._gen_kwargs, self.settings)
         )
 
-    def submit(self, question: Question) -> "Future[Trace]":
-        """Ask a question and return a future with its trace. To cancel the future cancels the question. Raises
-        `EngineCrashed` if the engines are not running. The future raises a `MaiError`."""
+    async def answer(self, question: Question, observe: Observer = lambda event: None) -> Trace:
+        """Ask a question and return its trace. To cancel this cancels its calls. `observe`: gets the events of its
+        calls. Raises a `MaiError`, or `RequestError` if the request takes too long or the engines are stopped."""
         number, self.asked = self.asked, self.asked + 1
-        return self._session.submit(lambda: open_question(question, number, self.settings.max_pixels))
+
+        def observe_and_count(event: CallEvent) -> None:
+            self.metrics.observe(event)
+            observe(event)
+
+        timeout = self.settings.request_timeout
+        try:
+            async with asyncio.timeout(timeout):
+                asked = self._session.submit(
+                    lambda: open_question(question, number, self.settings.max_pixels, observe_and_count)
+                )
+                return await _result(asked)
+        except TimeoutError:
+            text = f"The request was not answered within {timeout:g} s (--request-timeout). Its calls were cancelled."
+            raise RequestError(504, text, "request_timeout") from None
+
+
+async def _result(asked: "Future[Trace]") -> Trace:
+    """Return the result of a question of the session. Raises `RequestError` if the session has cancelled it."""
+    try:
+        return await asyncio.wrap_future(asked)
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        text = "The server is stopping. Send the request again later."
+        raise RequestError(503, text, "server_stopping") from None

@@ -100,7 +100,7 @@ def test_requests_without_the_key_get_status_401_before_their_body_is_read(api: 
         assert status == 401 and error["code"] == "invalid_api_key"
         assert api.client.get("/v1/models", headers=headers).status_code == 401
     assert api.client.get("/v1/models", headers=KEY).status_code == 200
-    assert api.client.get("/health").json() == {"status": "ok", "requests": 0}
+    assert api.client.get("/health").json() == {"status": "ok", "down": [], "requests": 0}
 
 
 def test_paths_and_methods_that_do_not_exist_get_errors_of_the_same_shape(api: Running) -> None:

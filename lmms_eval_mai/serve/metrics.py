@@ -1,0 +1,67 @@
+"""The metrics of the server, for Prometheus."""
+
+import functools
+from collections.abc import Callable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from lmms_eval_mai.engines.base import SIDES
+from lmms_eval_mai.paper.sample import Trace
+from lmms_eval_mai.serve.admission import Admission
+from lmms_eval_mai.serve.observer import CallEvent
+
+SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+"""Upper limits of the classes of seconds."""
+
+
+class Metrics:
+    """Counts requests, calls, tokens and errors. All methods may be called from any thread."""
+
+    def __init__(self, admission: Admission, up: Callable[[], Mapping[str, bool]]) -> None:
+        """`up`: returns for each side whether its engine answers calls."""
+        self._registry = registry = CollectorRegistry()
+        self._replies = Counter("mai_replies", "Replies by status.", ["status"], registry=registry)
+        self._exits = Counter("mai_exits", "Answered questions by exit.", ["mode", "exit"], registry=registry)
+        self._request_s = Histogram(
+            "mai_request_seconds", "Seconds of answered requests.", ["exit"], buckets=SECONDS, registry=registry
+        )
+        self._call_s = Histogram(
+            "mai_call_seconds", "Seconds of calls.", ["side", "stage"], buckets=SECONDS, registry=registry
+        )
+        self._tokens = Counter("mai_tokens", "Tokens of calls.", ["side", "kind"], registry=registry)
+        self._errors = Counter("mai_errors", "Failed calls.", ["side", "error"], registry=registry)
+        open_now = Gauge("mai_requests", "Requests now: answered, or in the queue.", ["state"], registry=registry)
+        open_now.labels("open").set_function(lambda: min(admission.count, admission.max_open))
+        open_now.labels("queued").set_function(lambda: max(0, admission.count - admission.max_open))
+        engines = Gauge("mai_engine_up", "Whether the engine answers calls.", ["side"], registry=registry)
+        for side in SIDES:
+            if side in up():
+                engines.labels(side).set_function(functools.partial(_is_up, up, side))
+
+    def text(self) -> bytes:
+        """Return all metrics in the format of Prometheus."""
+        return generate_latest(self._registry)
+
+    def replied(self, status: int) -> None:
+        """Count a reply."""
+        self._replies.labels(str(status)).inc()
+
+    def answered(self, mode: str, trace: Trace, seconds: float) -> None:
+        """Count an answered question. `seconds`: from its admission to its answer."""
+        self._exits.labels(mode, trace.exit).inc()
+        self._request_s.labels(trace.exit).observe(seconds)
+
+    def observe(self, event: CallEvent) -> None:
+        """Count a finished or failed call."""
+        key, call = event.key, event.call
+        if event.error is not None:
+            self._errors.labels(key.side, type(event.error).__name__).inc()
+        if call is not None:
+            self._call_s.labels(key.side, key.stage).observe(call.total_s)
+            self._tokens.labels(key.side, "prompt").inc(call.prompt_tokens)
+            self._tokens.labels(key.side, "cached").inc(call.cached_tokens)
+            self._tokens.labels(key.side, "output").inc(call.output_tokens)
+
+
+def _is_up(up: Callable[[], Mapping[str, bool]], side: str) -> float:
+    return float(up()[side])

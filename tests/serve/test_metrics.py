@@ -1,0 +1,66 @@
+"""The metrics and the health of the server, and its engines' crashes."""
+
+import re
+from pathlib import Path
+
+import pytest
+from support.serving import chat, chat_records, serving, written
+
+pytestmark = pytest.mark.slow
+
+
+def value(text: str, name: str, **labels: str) -> float:
+    """Return the value of a metric."""
+    wanted = ",".join(f'{label}="{labels[label]}"' for label in sorted(labels))
+    found = re.search(rf"^{re.escape(name)}\{{{re.escape(wanted)}\}} (\S+)$", text, re.MULTILINE)
+    assert found is not None, f"{name} {wanted} is not in:\n{text}"
+    return float(found.group(1))
+
+
+def test_metrics_count_replies_exits_calls_tokens_and_seconds(tmp_path: Path) -> None:
+    with serving({"api_key": "key"}, **written(tmp_path, *chat_records(6))) as server:
+        server.client.headers["Authorization"] = "Bearer key"
+        for number in range(6):
+            server.ask(stream=False) if number % 2 else server.post(chat(stream=True))
+        server.refused(chat(temperature=-1))
+        server.client.get("/v1/models", headers={"Authorization": "Bearer other"})
+        text = server.client.get("/metrics", headers={"Authorization": ""}).text
+    for exit in ("agree_short", "agree_think", "transfer"):
+        assert value(text, "mai_exits_total", mode="cascade", exit=exit) == 2
+        assert value(text, "mai_request_seconds_count", exit=exit) == 2
+    for status, count in {"200": 6, "400": 1, "401": 1}.items():
+        assert value(text, "mai_replies_total", status=status) == count
+    calls = {("small", "short"): 6, ("large", "short"): 6, ("small", "think"): 4, ("large", "transfer"): 2}
+    for (side, stage), count in calls.items():
+        assert value(text, "mai_call_seconds_count", side=side, stage=stage) == count
+    assert value(text, "mai_tokens_total", side="small", kind="output") == 6 * 5 + 4 * 20
+    assert value(text, "mai_tokens_total", side="large", kind="prompt") == 800
+    assert value(text, "mai_requests", state="open") == value(text, "mai_requests", state="queued") == 0
+    assert value(text, "mai_engine_up", side="small") == value(text, "mai_engine_up", side="large") == 1
+
+
+def test_requests_are_asked_again_after_a_crash_of_an_engine(tmp_path: Path, warnings: list[str]) -> None:
+    arguments = written(tmp_path, *chat_records(30)) | {"large_death_rate": 0.05, "engine_restarts": 100}
+    with serving(**arguments) as server:
+        for number in range(30):
+            assert server.ask()["choices"][0]["message"]["content"] == f"answer {number}"
+        text = server.client.get("/metrics").text
+        assert server.client.get("/health").status_code == 200
+    assert any("restarting the large engine" in warning for warning in warnings)
+    assert value(text, "mai_replies_total", status="200") == 30
+
+
+def test_health_is_503_while_an_engine_is_down(tmp_path: Path) -> None:
+    small, large = chat_records(3)
+    large[0]["fault"] = "death"
+    arguments = written(tmp_path, small, large) | {"engine_restarts": 0}
+    with serving(**arguments) as server:
+        assert server.client.get("/health").json() == {"status": "ok", "down": [], "requests": 0}
+        response = server.post(chat())
+        assert response.status_code == 503 and response.json()["error"]["code"] == "engine_down"
+        assert int(response.headers["Retry-After"]) > 0
+        health = server.client.get("/health")
+        assert health.status_code == 503 and health.json()["down"] == ["large"]
+        text = server.client.get("/metrics").text
+        assert (value(text, "mai_engine_up", side="large"), value(text, "mai_engine_up", side="small")) == (0, 1)
+        assert value(text, "mai_errors_total", side="large", error="EngineCrashed") == 1

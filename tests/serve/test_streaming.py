@@ -1,0 +1,102 @@
+"""Streamed replies: the steps of the cascade, the thinking, the answer, and errors after the first part."""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from support.serving import EXITS, Running, chat, chat_records, image_url, scripted, serving, user, wait_until, written
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with serving(**scripted(tmp_path_factory.mktemp("scripts"), 30)) as running:
+        yield running
+
+
+def parts_of(text: str) -> tuple[list[str], list[dict[str, Any]]]:
+    """Return the comments and the chunks of a streamed reply."""
+    lines = [line for line in text.split("\n\n") if line]
+    assert lines[-1] == "data: [DONE]"
+    comments = [line.removeprefix(": ") for line in lines if line.startswith(": ")]
+    return comments, [json.loads(line.removeprefix("data: ")) for line in lines[:-1] if line.startswith("data: ")]
+
+
+def test_stream_has_the_steps_the_thinking_the_answer_and_the_trace(api: Running) -> None:
+    for _ in EXITS:
+        number = api.service.asked
+        response = api.post(chat(stream=True, stream_options={"include_usage": True}))
+        assert response.headers["content-type"].startswith("text/event-stream")
+        comments, chunks = parts_of(response.text)
+        deltas = [chunk["choices"][0]["delta"] for chunk in chunks[:-1]]
+        thinking = [delta["reasoning_content"] for delta in deltas if "reasoning_content" in delta]
+        assert "".join(delta.get("content", "") for delta in deltas) == f"answer {number}"
+        assert len(thinking) == (number % 3 > 0) and all(text.startswith(f"I see {number}.") for text in thinking)
+        steps = ["large short", "small short", "small think", "large transfer"][: 2 + number % 3]
+        assert sorted(comments) == sorted(f"{step} {state}" for step in steps for state in ("begun", "done"))
+        assert [chunk["choices"][0]["finish_reason"] for chunk in chunks[:-1]][-2:] == [None, "stop"]
+        assert chunks[-2]["mai"]["exit"] == EXITS[number % 3]
+        assert chunks[-1]["choices"] == [] and chunks[-1]["usage"]["prompt_tokens"] == 100 * len(steps)
+        assert len({chunk["id"] for chunk in chunks}) == 1
+
+
+@pytest.mark.slow
+def test_openai_client_reads_a_stream(api: Running) -> None:
+    number = api.service.asked
+    with openai.OpenAI(base_url=f"{api.url}/v1", api_key="none") as client:
+        stream = client.chat.completions.create(**chat(), stream=True)
+        assert "".join(part.choices[0].delta.content or "" for part in stream) == f"answer {number}"
+
+
+def test_error_before_the_first_call_has_its_status_also_in_a_stream(api: Running) -> None:
+    for body in (
+        chat(stream=True, temperature=-1),
+        chat(stream=True) | {"messages": [user("Hm?", "data:image/png;base64,QUJD")]},
+        chat(stream_options={"include_usage": True}),
+    ):
+        assert api.refused(body)[0] == 400
+    assert api.service.admission.count == 0
+
+
+@pytest.mark.slow
+def test_error_after_the_first_part_is_a_part_of_the_stream(tmp_path: Path) -> None:
+    small, large = chat_records(2)
+    small = [record | ({"fault": "error"} if record["stage"] == "think" else {}) for record in small]
+    with serving(**written(tmp_path, small, large)) as server:
+        server.ask()
+        lines = [line for line in server.post(chat(stream=True)).text.split("\n\n") if line]
+        assert ": small think failed" in lines and "data: [DONE]" not in lines
+        assert json.loads(lines[-1].removeprefix("data: "))["error"]["code"] == "sample_failed"
+        assert 'mai_errors_total{error="SampleError",side="small"} 1.0' in server.client.get("/metrics").text
+
+
+@pytest.mark.slow
+def test_client_that_leaves_a_stream_frees_both_engines(tmp_path: Path) -> None:
+    small, large = chat_records(3)
+    large[0]["fault"] = "hang"
+    arguments = written(tmp_path, small, large) | {"slots": 1, "max_open_samples": 1}
+    with serving(**arguments) as server, ThreadPoolExecutor(1) as pool:
+        with server.client.stream("POST", "/v1/chat/completions", json=chat(stream=True)) as response:
+            assert next(response.iter_lines()).startswith("data: ")
+            waiting = pool.submit(server.ask)
+            wait_until(lambda: server.service.asked == 2)
+        assert waiting.result(20)["choices"][0]["message"]["content"] == "answer 1"
+        wait_until(lambda: server.service.admission.count == 0)
+
+
+@pytest.mark.slow
+def test_stream_that_takes_too_long_ends_with_an_error(tmp_path: Path) -> None:
+    small, large = chat_records(2)
+    large[0]["fault"] = "hang"
+    with serving({"request_timeout": 0.3}, **written(tmp_path, small, large)) as server:
+        lines = [line for line in server.post(chat(stream=True)).text.split("\n\n") if line]
+        assert json.loads(lines[-1].removeprefix("data: "))["error"]["code"] == "request_timeout"
+        assert server.ask()["choices"][0]["message"]["content"] == "answer 1"
+
+
+def test_image_of_a_streamed_question_is_decoded(api: Running) -> None:
+    _, chunks = parts_of(api.post(chat(stream=True) | {"messages": [user("Hm?", image_url((30, 20), "WEBP"))]}).text)
+    assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
