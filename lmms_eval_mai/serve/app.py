@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.openapi.utils import get_openapi
-from fastapi.responses import Response
+from fastapi.responses import PlainTextResponse, Response
 from loguru import logger
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
@@ -23,8 +23,10 @@ from lmms_eval_mai.serve.settings import Settings
 
 BODY_SCHEMA = ChatRequest.model_json_schema(ref_template="#/components/schemas/{model}")
 PARTS_OF_BODY = BODY_SCHEMA.pop("$defs")
-BODY = {"requestBody": {"required": True, "content": {"application/json": {"schema": BODY_SCHEMA}}}}
-"""The body of a chat request in the OpenAPI description. FastAPI does not read the body, because it has no limits."""
+ERROR = {
+    "description": "An error",
+    "content": {"application/json": {"schema": {"type": "object", "required": ["error"]}}},
+}
 
 
 def make_app(service: Service) -> FastAPI:
@@ -55,7 +57,7 @@ def _health_routes(service: Service) -> APIRouter:
         found = {"status": "engine_down" if down else "ok", "down": down, "requests": service.admission.count}
         return json_response(found, 503 if down else 200)
 
-    @routes.get("/metrics")
+    @routes.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Count requests, exits, calls, tokens, seconds and errors, for Prometheus."""
         return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
@@ -66,7 +68,12 @@ def _health_routes(service: Service) -> APIRouter:
 def _api_routes(service: Service) -> APIRouter:
     settings, started = service.settings, int(time.time())
     model = {"id": settings.model_name, "object": "model", "created": started, "owned_by": "lmms-eval-mai"}
-    routes = APIRouter(prefix="/v1", dependencies=[Depends(_key_check(settings))])
+    # FastAPI does not read the body itself, because it has no limits.
+    schema = BODY_SCHEMA | {"properties": BODY_SCHEMA["properties"] | {"model": {"enum": [settings.model_name]}}}
+    body = {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    routes = APIRouter(
+        prefix="/v1", dependencies=[Depends(_key_check(settings))], responses={"4XX": ERROR, "5XX": ERROR}
+    )
 
     @routes.get("/models")
     async def models() -> Response:
@@ -80,7 +87,7 @@ def _api_routes(service: Service) -> APIRouter:
             raise RequestError(404, f"The model {name[:100]!r} is not served here.", "model_not_found", "model")
         return json_response(model)
 
-    @routes.post("/chat/completions", openapi_extra=BODY)
+    @routes.post("/chat/completions", openapi_extra=body)
     async def chat_completions() -> Response:
         """Answer the question of a chat."""
         return ChatResponse(service)

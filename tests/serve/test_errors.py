@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -138,3 +139,11 @@ def test_errors_of_a_call_get_a_status_and_a_sentence(tmp_path: Path) -> None:
         assert response.status_code == 422 and response.headers["x-should-retry"] == "false"
         assert response.json()["error"]["code"] == "engine_crashed_by_request"
         assert server.ask()["mai"]["exit"] == "agree_short"  # the engine was restarted
+
+
+def test_openapi_description_has_no_reference_to_a_missing_part(api: Running) -> None:
+    found = api.client.get("/openapi.json").json()
+    references = set(re.findall(r'"\$ref": "#/components/schemas/(\w+)"', json.dumps(found)))
+    assert {"UserMessage", "MaiOptions"} <= references <= set(found["components"]["schemas"])
+    body = found["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert body["properties"]["model"] == {"enum": ["pair"]} and body["additionalProperties"] is False
