@@ -118,7 +118,7 @@ def _error_handler(service: Service) -> Callable[[Request, Exception], Awaitable
 
 
 def _request_error(request: Request, error: Exception) -> RequestError:
-    """Return an error as the reply tells it."""
+    """Return the error that the reply has."""
     if isinstance(error, RequestError):
         return error
     if isinstance(error, MaiError):

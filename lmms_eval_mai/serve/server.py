@@ -72,7 +72,7 @@ class Server(uvicorn.Server):
                 access_log=False,
                 lifespan="off",
                 backlog=BACKLOG,
-                # A request is answered within its own limit; then it is late.
+                # Each request has its own limit, so this one is only for clients that do not take their replies.
                 timeout_graceful_shutdown=int(settings.request_timeout) + 5,
             )
         )

@@ -1,5 +1,5 @@
-"""Requests that nobody means well: drawn bodies and drawn fields. None of them gets the status 500, and the server
-answers as before after them."""
+"""Hostile requests: drawn bodies, fields and images. None of them gets the status 500, and the server answers as before
+after them."""
 
 import base64
 import copy
