@@ -68,7 +68,7 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 app,
                 log_config=None,
-                log_level="error",
+                log_level="critical",  # its errors would have the message of an exception, and so texts of prompts
                 access_log=False,
                 lifespan="off",
                 backlog=BACKLOG,

@@ -11,6 +11,11 @@ from typing import Any
 import pytest
 from support.serving import Running, chat, image_url, scripted, serving, user, written
 
+from lmms_eval_mai.paper.sample import Trace
+from lmms_eval_mai.serve.observer import Observer
+from lmms_eval_mai.serve.question import Question
+from lmms_eval_mai.serve.service import Service
+
 KEY = {"Authorization": "Bearer the key"}
 LIMITS = {"api_key": "the key", "max_body_bytes": 100_000, "max_pixels": 1000, "max_images": 3, "max_characters": 2000}
 STORY = {"model": "pair", "messages": [{"role": "user", "content": "Tell a story."}]}
@@ -147,3 +152,24 @@ def test_openapi_description_has_no_reference_to_a_missing_part(api: Running) ->
     assert {"UserMessage", "MaiOptions"} <= references <= set(found["components"]["schemas"])
     body = found["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert body["properties"]["model"] == {"enum": ["pair"]} and body["additionalProperties"] is False
+
+
+class BrokenService(Service):
+    """A service with an error of its own in every question."""
+
+    async def answer(self, question: Question, observe: Observer = lambda event: None) -> Trace:
+        raise RuntimeError(f"Cannot answer {question.turns[-1].text()}")
+
+
+@pytest.mark.slow
+def test_unexpected_error_gets_status_500_and_its_place_is_logged_without_the_prompt(
+    tmp_path: Path, warnings: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(service_class=BrokenService, **scripted(tmp_path)) as server:
+        for stream in (False, True):
+            status, error = server.refused(chat("My secret question?", stream=stream), headers={"Connection": "close"})
+            assert status == 500 and error["code"] == "internal_error"
+            assert "secret" not in error["message"]
+        assert server.client.get("/health").json()["requests"] == 0
+    assert len(warnings) == 2 and all("unexpected RuntimeError" in one and "in answer" in one for one in warnings)
+    assert "secret" not in "".join([*warnings, caplog.text])  # the second one has what uvicorn logs

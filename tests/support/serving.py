@@ -142,11 +142,13 @@ class Running:
 
 
 @contextmanager
-def serving(settings: dict[str, Any] | None = None, **model_args: Any) -> Iterator[Running]:
+def serving(
+    settings: dict[str, Any] | None = None, service_class: type[Service] = Service, **model_args: Any
+) -> Iterator[Running]:
     """Run a server with these settings and model arguments."""
     gen_kwargs = model_args.pop("gen_kwargs", {})
     config = parse({"journal": "off", **model_args})
-    service = Service(config, gen_kwargs, Settings("pair", **(settings or {})))
+    service = service_class(config, gen_kwargs, Settings("pair", **(settings or {})))
     service.start()
     with bind("127.0.0.1", 0) as bound:
         server = Server(make_app(service), service.settings)
