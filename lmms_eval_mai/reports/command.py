@@ -15,6 +15,7 @@ from lmms_eval_mai.reports.records import AGREEMENT, DECODING, TRANSFER, Method
 from lmms_eval_mai.run import presets
 
 DEFAULTS = {
+    "think": "R",
     "transfer_answer": "cut",
     "transfer": "full",
     "sparse_delta": "0.8",
@@ -86,6 +87,8 @@ def method(given: Given, figures: dict[str, Any], variant: Variant | None, two_s
         think: Variant = "E" if given.arguments.get("think") == "E" else "R"
         variant = think
     options = given.options()
+    if variant is not None:  # it names the thinking prompt
+        options = tuple(option for option in options if not option.startswith("think="))
     if mode == "transfer":
         options = tuple(option for option in options if option.partition("=")[0] not in AGREEMENT)
     return Method(mode, large, small, variant, two_stage, options)

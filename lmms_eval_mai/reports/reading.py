@@ -91,7 +91,9 @@ def _read_results(file: Path, found: Found) -> None:
         found.gaps.append(f"{file} is not used: it is not a results file of lmms-eval 0.7, or it is broken.")
         return
     if "configs" not in results or "n-samples" not in results:
-        found.gaps.append(f"{file} is of another version of lmms-eval: only its scores are used.")
+        found.gaps.append(
+            f"{file} is of another version of lmms-eval: only the fields that this version knows are used."
+        )
     figures = _figures(file, found)
     groups = results.get("group_subtasks")
     for task, metrics in known.items():

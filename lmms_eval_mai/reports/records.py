@@ -15,6 +15,7 @@ from lmms_eval_mai.paper.prompts import Variant
 DECODING = ("decoding", "max_new_tokens", "gen_kwargs")
 """Arguments that change every call."""
 TRANSFER = (
+    "think",
     "transfer_answer",
     "transfer",
     "sparse_delta",
@@ -23,7 +24,7 @@ TRANSFER = (
     "sparse_order",
     "sparse_boundary",
 )
-"""Arguments that change the transfer."""
+"""Arguments that change the thinking or the transfer."""
 AGREEMENT = ("anls_threshold", "chartqa_match")
 """Arguments that change the verification (`AgreementRules`)."""
 

@@ -85,7 +85,9 @@ def test_files_of_another_version_of_lmms_eval_give_their_scores(tmp_path: Path)
     old.write_text(json.dumps({"results": {"pope": {"pope_f1_score,none": 0.5}}, "model_configs": {"model": "llava"}}))
     found = read([tmp_path])
     assert [run.metrics for run in found.runs if run.file == old] == [{"pope_f1_score": 0.5}]
-    assert found.gaps[0] == f"{old} is of another version of lmms-eval: only its scores are used."
+    assert (
+        found.gaps[0] == f"{old} is of another version of lmms-eval: only the fields that this version knows are used."
+    )
 
 
 @pytest.mark.parametrize("text", ["", "[1, 2]", '{"results": 3}', '{"results"'])

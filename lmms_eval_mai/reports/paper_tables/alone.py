@@ -1,6 +1,6 @@
 """One model alone: output tokens (Tables 5 and 13) and scores (Tables 6, 7 and 14)."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -25,10 +25,12 @@ Row = tuple[str, str, tuple[str, ...]]
 
 def token_tables(evidence: Evidence) -> Iterator[Table]:
     """Yield the average numbers of generated tokens: Table 5, Table 13, and one table for other models."""
+    own = any(method.variant is None for (_, method), run in evidence.runs.items() if run.ours)
+    variants: tuple[Variant | None, ...] = (*VARIANTS, None) if own else VARIANTS
     for family, rows in _families(_token_rows(evidence)):
         number = TOKEN_TABLES.get(family)
         placed = sorted(rows, key=lambda row: _place(evidence, row))
-        cells = tuple(_token_cells(evidence, row, number) for row in placed)
+        cells = tuple(_token_cells(evidence, row, number, variants) for row in placed)
         yield Table(
             key=f"table-{number}" if number else "tokens",
             title=f"Table {number}: average number of generated tokens, {family}"
@@ -38,8 +40,8 @@ def token_tables(evidence: Evidence) -> Iterator[Table]:
                 Column("benchmark", "text"),
                 Column("model", "text"),
                 Column("n", "count"),
-                *(Column(variant) for variant in VARIANTS),
-                *(Column(f"{variant}, answer only") for variant in VARIANTS),
+                *(Column(variant or "own prompt") for variant in variants),
+                *(Column(f"{variant or 'own prompt'}, answer only") for variant in variants),
             ),
             rows=cells,
             notes=(
@@ -104,13 +106,15 @@ def _token_rows(evidence: Evidence) -> set[Row]:
     return rows | {(b, m.small, m.alone("small", "S").options) for b, m in evidence.runs if m.mode == "transfer"}
 
 
-def _token_cells(evidence: Evidence, row: Row, number: int | None) -> tuple[Cell, ...]:
+def _token_cells(
+    evidence: Evidence, row: Row, number: int | None, variants: Sequence[Variant | None]
+) -> tuple[Cell, ...]:
     benchmark, model, _ = row
-    found = {variant: _tokens(evidence, row, variant) for variant in VARIANTS}
+    found = {variant: _tokens(evidence, row, variant) for variant in variants}
     name = evidence.label(model)
     generated, answers = [], []
     for variant, tokens in found.items():
-        paper = paper_numbers.cell(number, name, benchmark, variant) if number and not row[2] else None
+        paper = paper_numbers.cell(number, name, benchmark, variant) if number and variant and not row[2] else None
         generated.append(None if tokens is None else _mean(tokens[0], paper))
         answer = None if tokens is None or tokens[1] is None else tokens[1]
         answers.append(None if answer is None else _mean(answer, paper if variant == "S" else None))
@@ -118,18 +122,18 @@ def _token_cells(evidence: Evidence, row: Row, number: int | None) -> tuple[Cell
     return paper_numbers.benchmark_name(benchmark), _name(evidence, row), n, *generated, *answers
 
 
-def _tokens(evidence: Evidence, row: Row, variant: Variant) -> tuple[np.ndarray, np.ndarray | None] | None:
+def _tokens(evidence: Evidence, row: Row, variant: Variant | None) -> tuple[np.ndarray, np.ndarray | None] | None:
     """Return the tokens of a model with a prompt, from the first run that has them: a run of the model alone, the short
-    answers inside a cascade, or the thinking inside Full RT."""
+    answers inside a cascade, or the thinking inside Full RT. `variant` None: the own prompt of another task."""
     benchmark, model, options = row
-    stages = ("short", "task") if variant == "S" else ("think",)
+    stages = ("think",) if variant in ("E", "R") else ("short", "task")
     for two_stage in (False, True):
         run = evidence.get(benchmark, Method("alone", model, "", variant, two_stage, options))
         if run is not None and run.documents:
             side = run.documents[0].calls[0].side if run.documents[0].calls else "small"
             if (found := call_tokens(run, side, stages)) is not None:
                 return found
-    for run in evidence.of("transfer", benchmark):
+    for run in evidence.of("transfer", benchmark) if variant else ():
         method = run.method
         if (method.small, method.variant, method.alone("small", "S").options) == (model, variant, options):
             return call_tokens(run, "small", stages)

@@ -171,7 +171,9 @@ def _cascade_row(evidence: Evidence, run: Run) -> tuple[Cell, ...]:
         *(share(exits[exit], traced, paper(exit) if one_stage else None) for exit in EXITS["cascade"]),
         evidence.score(run, paper("MAI") if one_stage else None),
         alone("small", short, False, "2B-S"),
-        alone("small", method.variant, method.two_stage, "" if method.two_stage else "2B-R"),
+        alone("small", method.variant, method.two_stage, "" if method.two_stage else "2B-R")
+        if method.variant
+        else None,
         alone("large", short, False, "8B-S"),
         evidence.score(evidence.get(benchmark, method.full_rt()), paper("Full RT")),
     )
