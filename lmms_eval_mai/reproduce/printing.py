@@ -31,6 +31,10 @@ def plan(runs: Sequence[Run], folder: OutputFolder) -> str:
         f"The {len(runs)} single commands make {needed} calls. This command makes {made_here} of them once, and runs "
         "share all others.",
     ]
+    missing = [run for run in runs if not folder.is_finished(run)]
+    if len(missing) < len(runs):
+        most = sum(run.made.most for run in missing)
+        lines.append(f"{len(runs) - len(missing)} runs are finished. The others make at most {most:,} calls.")
     if any(run.needed.least < run.needed.most for run in runs):
         lines.append("The calls of MAI depend on the answers: the second number is the largest possible one.")
     if sampled := sorted({run.subject.name for run in runs if run.subject.samples}):

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.reproduce import printing
 from lmms_eval_mai.reproduce.common import Common
 from lmms_eval_mai.reproduce.folder import OutputFolder
 from lmms_eval_mai.reproduce.plan import Run, read_models, runs
@@ -122,3 +123,15 @@ def test_run_is_finished_only_when_its_folder_is_in_its_place(tmp_path: Path, ru
     folder.finish(run)
     assert folder.is_finished(run) and (tmp_path / "models" / "small" / "shapes_s" / "results").read_text() == "all"
     assert not part.exists()
+
+
+def test_plan_tells_how_many_calls_are_left(tmp_path: Path) -> None:
+    found = runs(read_models([], MODEL_ARGS), [Subject("shapes", "shapes", 10, samples=False)], [10])
+    folder = OutputFolder(tmp_path)
+    assert "are finished" not in printing.plan(found, folder)
+    for one in found[:3]:
+        folder.begin(one)
+        folder.finish(one)
+    text = printing.plan(found, folder)
+    assert text.count("|finished") == 3
+    assert "3 runs are finished. The others make at most 10 calls." in text  # Full RT answers; MAI shares all its calls
