@@ -15,11 +15,10 @@ Array = npt.NDArray[np.float64]
 
 def occupancy(run: Run) -> dict[str, Any] | None:
     """Return the average number of calls in flight of each engine, in `BINS` parts of the time from the first start to
-    the last end, and the share of the time with at least one call. None: the calls have no start times.
-
-    Shared calls are left out, because another run made them.
+    the last end, and the share of the time with at least one call. None: a call has no start time, for example because
+    another run made it.
     """
-    calls = [call for document in run.documents for call in document.calls if not call.shared]
+    calls = [call for document in run.documents for call in document.calls]
     times = {
         side: np.array(
             [

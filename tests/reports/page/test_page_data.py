@@ -1,6 +1,7 @@
 """The data behind the page of a report, without a browser."""
 
 import base64
+import dataclasses
 import html
 import io
 import json
@@ -200,7 +201,7 @@ def test_calls_in_flight_are_averages_over_each_part_of_the_time() -> None:
     assert busy(times) == 3
 
 
-def test_occupancy_needs_the_start_times_of_all_calls_that_are_not_shared(evidence: Evidence) -> None:
+def test_occupancy_needs_the_start_times_of_all_calls(evidence: Evidence) -> None:
     with_times, without = list(evidence.of("cascade"))
     found = occupancy(with_times)
     assert found is not None and occupancy(without) is None
@@ -209,6 +210,14 @@ def test_occupancy_needs_the_start_times_of_all_calls_that_are_not_shared(eviden
     busy_parts = [side["busy"] for side in found["sides"].values()]
     assert sum(busy_parts) == pytest.approx(1) and busy_parts[0] > busy_parts[1]
     assert sum(side["calls"] for side in found["sides"].values()) == len(calls)
+
+
+def test_a_run_with_calls_of_other_runs_has_no_occupancy(evidence: Evidence) -> None:
+    run = next(evidence.of("cascade"))
+    first, *others = run.documents
+    shared = dataclasses.replace(first.calls[0], shared=True, seconds=None, started_at=None)
+    document = dataclasses.replace(first, calls=(shared, *first.calls[1:]))
+    assert occupancy(dataclasses.replace(run, documents=(document, *others))) is None
 
 
 # --- images -------------------------------------------------------------------------------------------

@@ -172,6 +172,8 @@ def test_a_sample_shows_its_image_its_calls_and_why_it_finished_there(open_page:
     assert "100 tokens · 250 ms" in text and "rescue" in text
     others = opened.locator("#detail table a").all_text_contents()
     assert others == ["2B-S", "<img src=x onerror='window.hacked = 1'>-S"]  # Full RT has other gold answers
+    opened.evaluate("location.hash = '#sample=POPE-MAI-8B-2B-R:99999'")
+    until(opened, "byId('number').value.endsWith('The page has no sample POPE-MAI-8B-2B-R:99999')")
     opened.evaluate("location.hash = '#sample=POPE-MAI-8B-2B-R:0'")
     opened.wait_for_selector("#detail img")
     assert opened.locator("#detail img").evaluate("one => one.decode().then(() => one.naturalWidth)") == 40

@@ -169,6 +169,7 @@ async function readHash() {
   const isFirst = browser.turn === 0;
   browser.open = sample;
   await search();
+  if (sample === null && state.has("sample")) byId("number").value += `. The page has no sample ${state.get("sample")}`;
   if (sample === null) closeSample(); else await openSample(sample, false);
   if (isFirst) byId("samples").scrollIntoView();
   return true;
