@@ -78,7 +78,7 @@ def of_evidence(evidence: Evidence, gaps: Sequence[str] = ()) -> Report:
             missing.append(NO_CASCADE if is_without_cascade and make in OF_CASCADES else needs)
     drawn = tuple(figures.figures(evidence))
     claimed = tuple(_claims(evidence))
-    sentences = dict.fromkeys([*gaps, *evidence.gaps, *_other_numbers(evidence), *missing])
+    sentences = dict.fromkeys([*gaps, *evidence.gaps, *_other_numbers(evidence), *_other_pairs(evidence), *missing])
     return Report(claimed, tuple(tables), drawn, summaries(evidence), tuple(sentences))
 
 
@@ -111,6 +111,19 @@ def _other_numbers(evidence: Evidence) -> Iterator[str]:
             yield (
                 f"{benchmark_name(benchmark)}: the paper has {expected} documents and these runs {shown}, so the "
                 "differences from the paper are between different documents."
+            )
+
+
+def _other_pairs(evidence: Evidence) -> Iterator[str]:
+    """Yield a sentence for each benchmark that has cascades, and runs of models that are in none of them."""
+    for benchmark in evidence.benchmarks():
+        cascades = list(evidence.of("cascade", benchmark))
+        others = [run for mode in ("alone", "transfer") for run in evidence.of(mode, benchmark)]
+        apart = [run for run in others if not any(methods.is_comparable(one, run) for one in cascades)]
+        if cascades and apart:
+            shown = ", ".join(evidence.name(run.method) for run in apart)
+            yield (
+                f"{benchmark_name(benchmark)}: no cascade has the models of {shown}, so MAI is not compared with them."
             )
 
 

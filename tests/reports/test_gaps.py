@@ -221,6 +221,16 @@ def test_runs_with_different_documents_are_compared_on_those_that_both_have(tmp_
     assert "POPE: the paper has 9000 documents and these runs 3, 4" in gaps
 
 
+def test_a_run_of_a_pair_without_a_cascade_is_not_compared_and_has_a_sentence(tmp_path: Path) -> None:
+    POPE.write(tmp_path, "cascade")
+    dataclasses.replace(POPE, small="a/tiny", large="a/big").write(tmp_path, "transfer", time="20260102_000000")
+    dataclasses.replace(POPE, large="a/big").write(tmp_path, "small", time="20260103_000000")
+    found = report([tmp_path])
+    (gap,) = [gap for gap in found.gaps if "no cascade has" in gap]
+    assert gap == "POPE: no cascade has the models of Full RT big + tiny-R, so MAI is not compared with them."
+    assert {row[2] for row in found.table("mai-against-others").rows} == {"2B-S", "8B-S"}
+
+
 def test_a_score_that_contradicts_the_results_file_is_a_gap(tmp_path: Path) -> None:
     file = POPE.write(tmp_path, "large", metrics={"pope_f1_score": 0.9})
     (gap,) = Evidence(read([tmp_path]).runs).gaps

@@ -82,7 +82,7 @@ def comparison_table(evidence: Evidence) -> Iterator[Table]:
         done.add(id(run))  # two cascades are compared once
         for mode in MODES:
             for other in evidence.of(mode, run.benchmark):
-                if id(other) in done or not _is_comparable(run, other):
+                if id(other) in done or not is_comparable(run, other):
                     continue
                 comparison = evidence.compare(run, other)
                 if comparison is not None:
@@ -124,7 +124,7 @@ def comparison_table(evidence: Evidence) -> Iterator[Table]:
         )
 
 
-def _is_comparable(run: Run, other: Run) -> bool:
+def is_comparable(run: Run, other: Run) -> bool:
     """Return whether another run has models of this cascade only, or is not one of `mai_cascade`."""
     return not other.ours or {other.method.model, other.method.small} <= {run.method.model, run.method.small, ""}
 
