@@ -38,6 +38,7 @@ def test_output_tokens_of_a_task_are_those_of_its_own_prompt(found: Report) -> N
 def test_table_10_has_no_score_of_small_r_for_a_task_without_prompt_r(found: Report) -> None:
     row = row_of(found.table("table-10"), TASK)
     assert row["small R"] is None
+    assert "in place of S" in found.table("table-10").notes[-1]
     assert (value(row["small S"]), value(row["large S"])) == (50.0, 75.0)
 
 

@@ -40,6 +40,7 @@ def transfer_table(evidence: Evidence) -> Iterator[Table]:
             notes=(
                 "Small R has one stage. Large R has two stages, except on MMMU. The difference is paired, on "
                 "the same documents. p is McNemar's exact test.",
+                *_own_prompt_note(evidence, "transfer"),
             ),
         )
 
@@ -64,7 +65,10 @@ def cascade_table(evidence: Evidence) -> Iterator[Table]:
                 Column("Full RT"),
             ),
             rows=rows,
-            notes=("agree_short is MV small(S)/large(S), agree_think is MV small(R)/large(S), transfer is RT.",),
+            notes=(
+                "agree_short is MV small(S)/large(S), agree_think is MV small(R)/large(S), transfer is RT.",
+                *_own_prompt_note(evidence, "cascade"),
+            ),
         )
 
 
@@ -102,6 +106,11 @@ def is_papers(evidence: Evidence, method: Method) -> bool:
     """Return whether Table 10 is about this cascade: 2B-R and 8B of Qwen3-VL, one stage, default arguments."""
     pair = paper_numbers.family(method.small), paper_numbers.family(method.model)
     return pair == (("Qwen3-VL", "2B"), ("Qwen3-VL", "8B")) and method.variant == "R" and not method.options
+
+
+def _own_prompt_note(evidence: Evidence, mode: str) -> Iterator[str]:
+    if any(run.method.variant is None for run in evidence.of(mode)):
+        yield "Own prompt: both models answer the task's own prompt in place of S; the small model thinks with R or E."
 
 
 def _transfer_row(evidence: Evidence, run: Run) -> tuple[Cell, ...]:
