@@ -72,11 +72,16 @@ class ProfileTimes:
         return interpolate(tuple((tokens, interpolate(row, text)) for tokens, row in self._rows.items()), image_tokens)
 
     def is_beyond(self, prompt_tokens: int, image_tokens: int | None = None) -> bool:
-        """Return whether a prompt is longer than all of the profile's."""
+        """Return whether a prompt is longer than those of the profile with images of this size."""
         if image_tokens is None:
             return prompt_tokens > self._by_length[-1][0]
-        longest = max(row[-1][0] for row in self._rows.values())
-        return image_tokens > max(self._rows) or prompt_tokens - image_tokens > longest
+        if image_tokens > max(self._rows):
+            return True
+        # A profile has shorter texts with large images if the context has no space for longer ones.
+        number = bisect_left(list(self._rows), image_tokens)
+        between = number > 0 and image_tokens not in self._rows
+        rows = list(self._rows.values())[number - between : number + 1]
+        return prompt_tokens - image_tokens > min(row[-1][0] for row in rows)
 
     def call(self, prompt_tokens: int, output_tokens: int, image_tokens: int | None = None) -> CallTime:
         """Return the time of a call."""

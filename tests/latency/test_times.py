@@ -37,6 +37,16 @@ def test_known_image_tokens_select_the_row_of_the_image() -> None:
     assert not LARGE.is_beyond(64 + 512, image_tokens=64)
 
 
+def test_a_text_beyond_those_with_images_of_its_size_is_beyond_the_profile() -> None:
+    points = ((64, 4, 100), (64, 4, 900), (256, 64, 100), (256, 64, 500))  # the context ends at 900 tokens
+    ttft = tuple(TtftPoint(*point, Seconds(0.01)) for point in points)
+    times = ProfileTimes(Profile("x", "x", "x", ttft=ttft, decoding=TINY.decoding))
+    assert [times.is_beyond(text + 4, 4) for text in (900, 901)] == [False, True]
+    assert [times.is_beyond(text, 0) for text in (900, 901)] == [False, True]
+    assert [times.is_beyond(text + 30, 30) for text in (500, 501)] == [False, True]
+    assert [times.is_beyond(text + 64, 64) for text in (500, 501)] == [False, True]
+
+
 def test_one_ttft_predicts_every_cell_of_table_4_and_equation_27_does_not() -> None:
     errors = {"one": 0.0, "equation": 0.0}
     for times in (SMALL, LARGE):
