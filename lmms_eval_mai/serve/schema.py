@@ -14,6 +14,14 @@ from lmms_eval_mai.paper.benchmarks import BENCHMARKS
 from lmms_eval_mai.redaction import one_line
 from lmms_eval_mai.serve.errors import RequestError, bad_request
 
+MAX_ERRORS = 100
+"""The error about a body with more wrong fields names none of them. pydantic describes all of them or none, and to
+describe a million takes minutes and gigabytes, while all other requests wait."""
+MAX_COLONS = 100_000
+"""A body with more colons is not read. Each field has one, so this limits the wrong fields that pydantic finds."""
+MaxParts = Field(max_length=256)
+"""Limits the parts of a message."""
+
 
 class _Fields(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
@@ -45,7 +53,7 @@ class SystemMessage(_Fields):
     """A message with instructions for the whole chat."""
 
     role: Literal["system", "developer"]
-    content: str | list[TextPart]
+    content: str | Annotated[list[TextPart], MaxParts]
     name: str | None = None
 
 
@@ -53,7 +61,7 @@ class UserMessage(_Fields):
     """A turn of the user."""
 
     role: Literal["user"]
-    content: str | list[Annotated[TextPart | ImagePart, Field(discriminator="type")]]
+    content: str | Annotated[list[Annotated[TextPart | ImagePart, Field(discriminator="type")]], MaxParts]
     name: str | None = None
 
 
@@ -61,7 +69,7 @@ class AssistantMessage(_Fields):
     """A turn of the model. All fields but `content` are ignored; clients send back what they received."""
 
     role: Literal["assistant"]
-    content: str | list[TextPart]
+    content: str | Annotated[list[TextPart], MaxParts]
     name: str | None = None
     refusal: None = None
     annotations: list[Any] | None = None
@@ -152,6 +160,9 @@ class ChatRequest(_Fields):
 
 def read_request(body: bytes) -> ChatRequest:
     """Read the body of a request. Raises `RequestError`."""
+    if body.count(b":") > MAX_COLONS:
+        text = f"The body has more than {MAX_COLONS:,} colons, so it has too many fields or too long texts. Send less."
+        raise RequestError(413, text, "request_too_large")
     try:
         request = ChatRequest.model_validate_json(body)
     except ValidationError as error:
@@ -165,6 +176,8 @@ def read_request(body: bytes) -> ChatRequest:
 
 def _first_error(error: ValidationError, body: bytes) -> RequestError:
     """Return the error about the first wrong field as a sentence. It names the field, and not its value."""
+    if error.error_count() > MAX_ERRORS:
+        return bad_request(f"The body has {error.error_count():,} invalid fields. Read the description of its format.")
     errors = error.errors(include_url=False, include_context=False, include_input=False)
     found = max(errors, key=lambda one: (one["loc"][:1] == errors[0]["loc"][:1], len(one["loc"])))
     if found["type"] == "json_invalid":

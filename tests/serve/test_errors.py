@@ -12,8 +12,10 @@ import pytest
 from support.serving import Running, chat, image_url, scripted, serving, user, written
 
 from lmms_eval_mai.paper.sample import Trace
+from lmms_eval_mai.serve.errors import RequestError
 from lmms_eval_mai.serve.observer import Observer
 from lmms_eval_mai.serve.question import Question
+from lmms_eval_mai.serve.schema import read_request
 from lmms_eval_mai.serve.service import Service
 
 KEY = {"Authorization": "Bearer the key"}
@@ -98,6 +100,19 @@ def test_too_large_requests_get_status_413(api: Running) -> None:
     response = api.client.post("/v1/chat/completions", content=chunks, headers=KEY)
     assert response.status_code == 413 and response.json()["error"]["code"] == "request_too_large"
     assert api.post(STORY, headers=KEY).status_code == 200
+
+
+def test_body_with_very_many_wrong_fields_is_refused_before_each_of_them_is_described() -> None:
+    turn = {"role": "user", "content": [1] * 256}
+    for body, status, text in (
+        (STORY | {str(number): 1 for number in range(200)}, 400, "The body has 200 invalid fields"),
+        (STORY | {"a": ":" * 100_001}, 413, "more than 100,000 colons"),
+        (messages(turn), 400, "The body has 257 invalid fields"),  # one more is that the content is not a string
+        (messages({"role": "user", "content": [1] * 257}), 400, "The field messages[0].content is invalid"),
+    ):
+        with pytest.raises(RequestError) as raised:
+            read_request(json.dumps(body).encode())
+        assert raised.value.status == status and text in raised.value.message
 
 
 def test_requests_without_the_key_get_status_401_before_their_body_is_read(api: Running) -> None:
