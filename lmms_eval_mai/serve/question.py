@@ -87,7 +87,7 @@ def _question(request: ChatRequest, config: Config, gen_kwargs: Mapping[str, Any
         turns=(*before, _with_line_break(last)),
         mode=mode,
         variant=mai.think or variant or "S",
-        kind=mai.kind or kind or ("letter" if options else "word"),
+        kind=mai.kind or ("letter" if mai.options else kind) or ("letter" if options else "word"),
         benchmark=GENERIC if mai.benchmark is None else BENCHMARKS[mai.benchmark],
         doc=doc,
         sampling=decoding,

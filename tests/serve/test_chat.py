@@ -191,3 +191,8 @@ def test_server_with_one_model_answers_every_chat_with_it(tmp_path: Path) -> Non
 def test_stage2_text_in_a_question_is_not_taken_for_an_instruction(api: Running) -> None:
     text = stage2("Hm.", "word")
     assert prompts_of(api.ask(text))["large short"][1] == f"{text}\n"
+
+
+def test_options_of_the_field_mai_are_asked_for_a_letter_even_if_the_text_asks_for_a_word(api: Running) -> None:
+    reply = api.ask(f"Which is red?\n{instruction('S', 'word')}", mai={"options": ["the circle", "the square"]})
+    assert prompts_of(reply)["large short"][1:] == [f"{PICK}\n", instruction("S", "letter")]
