@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from lmms_eval_mai.errors import MaiError
 from lmms_eval_mai.run.fingerprint import version
 from lmms_eval_mai.serve.chat import ChatResponse
-from lmms_eval_mai.serve.errors import RequestError, from_mai_error, json_response
+from lmms_eval_mai.serve.errors import RequestError, json_response, to_request_error
 from lmms_eval_mai.serve.schema import ChatRequest
 from lmms_eval_mai.serve.service import Service
 from lmms_eval_mai.serve.settings import Settings
@@ -119,10 +119,8 @@ def _error_handler(service: Service) -> Callable[[Request, Exception], Awaitable
 
 def _request_error(request: Request, error: Exception) -> RequestError:
     """Return the error that the reply has."""
-    if isinstance(error, RequestError):
-        return error
-    if isinstance(error, MaiError):
-        return from_mai_error(error)
+    if isinstance(error, RequestError | MaiError):
+        return to_request_error(error)
     if isinstance(error, HTTPException):  # a path or a method that does not exist
         text = f"{request.method} {request.url.path[:100]} is not supported ({error.detail})."
         return RequestError(error.status_code, text, "not_found", headers=error.headers or {})

@@ -7,9 +7,10 @@ from fastapi import Request
 from fastapi.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from lmms_eval_mai.errors import MaiError
 from lmms_eval_mai.paper.sample import Trace
 from lmms_eval_mai.serve.body import ClientGone, read_body, until_disconnected
-from lmms_eval_mai.serve.errors import json_response
+from lmms_eval_mai.serve.errors import RequestError, json_response, to_request_error
 from lmms_eval_mai.serve.question import Question
 from lmms_eval_mai.serve.reply import ReplyId, completion
 from lmms_eval_mai.serve.service import Service
@@ -33,8 +34,9 @@ class ChatResponse(Response):
         service, began = self._service, time.monotonic()
         with service.admission.admitted():
             try:
+                # The body has a limit of its own: a slow one must not take the time of the reply.
+                question = await service.read(await read_body(Request(scope, receive), service.settings))
                 async with asyncio.timeout(service.settings.request_timeout + SENDING_S):
-                    question = await service.read(await read_body(Request(scope, receive), service.settings))
                     send_reply = self._send_parts if question.streamed else self._send_at_once
                     await until_disconnected(receive, send_reply(question, began, scope, receive, send))
             except ClientGone:
@@ -44,10 +46,11 @@ class ChatResponse(Response):
 
     async def _send_at_once(self, question: Question, began: float, scope: Scope, receive: Receive, send: Send) -> None:
         trace = await self._service.answer(question)
-        self._count(question, began, trace)
+        self._answered(question, began, trace)
         reply_id = ReplyId(self._service.settings.model_name)
         response = json_response(completion(reply_id, question, trace), headers={"x-request-id": reply_id.id})
         await response(scope, receive, send)
+        self._service.metrics.replied(200)
 
     async def _send_parts(self, question: Question, began: float, scope: Scope, receive: Receive, send: Send) -> None:
         events = Events()
@@ -62,13 +65,15 @@ class ChatResponse(Response):
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             async for part in stream(reply_id, question, first, events, trace):
                 await send({"type": "http.response.body", "body": part, "more_body": True})
-            if trace.exception() is None:
-                self._count(question, began, trace.result())
+            error = trace.exception()
+            if error is None:
+                self._answered(question, began, trace.result())
             await send({"type": "http.response.body", "body": b""})
+            assert error is None or isinstance(error, MaiError | RequestError)  # `stream` raises all others
+            self._service.metrics.replied(200 if error is None else to_request_error(error).status)
         finally:
             trace.cancel()
             await asyncio.gather(trace, return_exceptions=True)
 
-    def _count(self, question: Question, began: float, trace: Trace) -> None:
-        self._service.metrics.replied(200)
+    def _answered(self, question: Question, began: float, trace: Trace) -> None:
         self._service.metrics.answered(question.mode, trace, time.monotonic() - began)

@@ -71,6 +71,11 @@ def from_mai_error(error: MaiError) -> RequestError:
     return RequestError(500, text, "sample_failed", headers=FINAL)
 
 
+def to_request_error(error: MaiError | RequestError) -> RequestError:
+    """Return the reply for an error of either kind."""
+    return error if isinstance(error, RequestError) else from_mai_error(error)
+
+
 def json_response(value: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return a JSON reply. It is ASCII, so that half of a surrogate pair in a text cannot break it."""
     return Response(json.dumps(value), status, dict(headers or {}), "application/json")

@@ -12,8 +12,8 @@ class Settings:
     max_queue: int = 256
     """Number of requests that may wait for a free place among the open samples. Further requests get the status 429."""
     request_timeout: float = 600.0
-    """Seconds from the admission of a request to its reply. Then it gets the status 504, and its calls are
-    cancelled."""
+    """Seconds from the end of a request's body to its reply, the wait in the queue included. A request that takes
+    longer gets the status 504, and its calls are cancelled."""
     body_timeout: float = 30.0
     """Seconds in which a client must send the body of its request."""
     max_body_bytes: int = 20 * 2**20

@@ -7,7 +7,7 @@ from typing import Any
 
 from lmms_eval_mai.errors import MaiError
 from lmms_eval_mai.paper.sample import Trace
-from lmms_eval_mai.serve.errors import RequestError, from_mai_error
+from lmms_eval_mai.serve.errors import RequestError, to_request_error
 from lmms_eval_mai.serve.observer import CallEvent
 from lmms_eval_mai.serve.question import Question
 from lmms_eval_mai.serve.reply import ReplyId, content_of, finish_reason_of, mai_of, usage_of
@@ -58,11 +58,8 @@ async def stream(
         event = await events.next()
     try:
         found = await trace
-    except MaiError as error:
-        yield _data(from_mai_error(error).body())
-        return
-    except RequestError as error:
-        yield _data(error.body())
+    except (MaiError, RequestError) as error:
+        yield _data(to_request_error(error).body())
         return
     yield chunk({"content": content_of(question, found)})
     yield chunk({}, finish_reason_of(found), mai=mai_of(question, found))

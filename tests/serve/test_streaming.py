@@ -70,7 +70,9 @@ def test_error_after_the_first_part_is_a_part_of_the_stream(tmp_path: Path) -> N
         lines = [line for line in server.post(chat(stream=True)).text.split("\n\n") if line]
         assert ": small think failed" in lines and "data: [DONE]" not in lines
         assert json.loads(lines[-1].removeprefix("data: "))["error"]["code"] == "sample_failed"
-        assert 'mai_errors_total{error="SampleError",side="small"} 1.0' in server.client.get("/metrics").text
+        metrics = server.client.get("/metrics").text
+        assert 'mai_errors_total{error="SampleError",side="small"} 1.0' in metrics
+        assert 'mai_replies_total{status="500"} 1.0' in metrics and 'mai_replies_total{status="200"} 1.0' in metrics
 
 
 @pytest.mark.slow
