@@ -95,7 +95,12 @@ class Server(uvicorn.Server):
         """Stop accepting connections. After a second SIGINT, do not wait for the requests in flight."""
         if not self.should_exit:
             self.signal = signal.Signals(sig)
-            logger.info("mai_cascade: the server is stopping. Requests in flight are answered first.")
         elif sig == signal.SIGINT:
             self.force_exit = True
         self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer the requests in flight and close their connections. The log is written here and not in `handle_exit`,
+        because a signal may arrive while this thread writes to the log, and loguru raises an error then."""
+        logger.info("mai_cascade: the server is stopping. Requests in flight are answered first.")
+        await super().shutdown(sockets)
