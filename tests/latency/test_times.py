@@ -94,6 +94,8 @@ def test_a_call_in_a_full_batch_takes_its_share_of_the_batch() -> None:
     assert times.call(150, 1) == EngineSeconds(pytest.approx(0.15), 0.0)
     assert times.call(50, 1).prefill_s == pytest.approx(0.05)  # in proportion to the shortest prompt
     assert times.call(2000, 1).prefill_s == pytest.approx(2.0)
+    cached = times.call(200, 11, cached_tokens=100)  # the prefill of 100 tokens, and the decoding after 200
+    assert cached == EngineSeconds(pytest.approx(0.1), pytest.approx(10 * 0.02))
     assert BatchTimes(profile, 32).call(100, 11).total_s == pytest.approx(0.05 + 0.025)
 
 

@@ -35,7 +35,7 @@ def throughput_table(evidence: Evidence, profiles: Profiles) -> Iterator[Table]:
             ),
             rows=tuple(rows),
             notes=(
-                "Each engine always works on a full batch. Prompt tokens from the prefix cache are not counted. On one "
+                "Each engine always works on a full batch. Prompt tokens from the prefix cache need no prefill. On one "
                 "GPU the engines share it, so their seconds add up; with a GPU for each, the slower engine decides. "
                 "This is a lower bound: waiting for the last calls and other work are not included.",
             ),
@@ -67,6 +67,5 @@ def _engine_seconds(run: Run, times: Mapping[Side, BatchTimes]) -> dict[Side, En
     found = {side: EngineSeconds() for side in times}
     for document in run.documents:
         for call in document.calls:
-            uncached = max(1, call.prompt_tokens - call.cached_tokens)
-            found[call.side] += times[call.side].call(uncached, call.output_tokens)
+            found[call.side] += times[call.side].call(call.prompt_tokens, call.output_tokens, call.cached_tokens)
     return found
