@@ -1,4 +1,4 @@
-"""`lmms-eval-mai estimate`: the time of finished runs after measured profiles (Eq. 27, Table 11)."""
+"""`lmms-eval-mai estimate`: the time of finished runs, computed from profiles (Eq. 27, Table 11)."""
 
 import argparse
 from pathlib import Path

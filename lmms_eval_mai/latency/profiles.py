@@ -177,16 +177,17 @@ def _text(value: Any) -> str:
 
 
 def _points(record: dict[str, Any], name: str, kind: type[Any]) -> tuple[Any, ...]:
-    return tuple(kind(**{field: _value(value) for field, value in one.items()}) for one in record[name])
+    return tuple(kind(**{field: _value(field, value) for field, value in one.items()}) for one in record[name])
 
 
-def _value(value: Any) -> Any:
-    """Return a field of a point: a positive whole number, or `Seconds`."""
+def _value(field: str, value: Any) -> Any:
+    """Return a field of a point: `Seconds`, or a whole number. The times are divided by the sizes of batches and by the
+    output tokens, so these are not 0."""
     if isinstance(value, dict):
         found = Seconds(**value)
         if not 0 < found.typical < math.inf:
             raise ValueError(value)
         return found
-    if not isinstance(value, int) or value < 0:
-        raise ValueError(value)
+    if not isinstance(value, int) or value < (field in ("batch_size", "output_tokens")):
+        raise ValueError(f"{field}: {value}")
     return value

@@ -1,4 +1,4 @@
-"""The time of one call after a profile: Eq. 27, and the same without the double time to the first token.
+"""The time of one call, computed from a profile: by Eq. 27, and with a single time to the first token (TTFT).
 
 Eq. 27 adds TTFT and output tokens / (tokens per second). "Avg Tok/s" of Table 4 comes from whole requests, so it
 contains a share of the TTFT, and Eq. 27 counts the TTFT twice. The other form is TTFT + (output tokens - 1) * (time

@@ -66,6 +66,16 @@ def test_a_time_that_is_not_a_positive_number_is_refused(tmp_path: Path, seconds
         profiles.read(path)
 
 
+@pytest.mark.parametrize(("field", "number"), [("output_tokens", 0), ("text_tokens", -1), ("text_tokens", 1.5)])
+def test_a_number_of_tokens_that_cannot_be_is_refused(tmp_path: Path, field: str, number: float) -> None:
+    path = profiles.write(TINY, tmp_path)
+    record = json.loads(path.read_text())
+    record["decoding"][0][field] = number
+    path.write_text(json.dumps(record))
+    with pytest.raises(ArgumentError, match=f"is broken .*{field}"):
+        profiles.read(path)
+
+
 def test_a_profile_without_decoding_is_refused(tmp_path: Path) -> None:
     path = profiles.write(dataclasses.replace(TINY, decoding=()), tmp_path)
     with pytest.raises(ArgumentError, match="no times of decoding"):

@@ -1,4 +1,4 @@
-"""The time of finished runs after a profile: Table 11 with Eq. 27, and by model and stage."""
+"""The time of finished runs, computed from profiles: Table 11 with Eq. 27, and by model and stage."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
