@@ -70,10 +70,13 @@ def make_tokenizer(folder: Path) -> Qwen2Tokenizer:
     return tokenizer
 
 
-def make_processor(tokenizer: Qwen2Tokenizer, smallest: int, largest: int) -> Qwen3VLProcessor:
-    """Return a processor with one token per 32 x 32 px. Images of `smallest` to `largest` pixels keep their size."""
+def make_processor(
+    tokenizer: Qwen2Tokenizer, smallest: int, largest: int, patch: int = 16, merge: int = 2
+) -> Qwen3VLProcessor:
+    """Return a processor with one token per `merge` x `merge` patches of `patch` x `patch` px. Images of `smallest` to
+    `largest` pixels keep their size."""
     pixels = {"shortest_edge": smallest, "longest_edge": largest}
-    vision = {"patch_size": 16, "temporal_patch_size": 2, "merge_size": 2}
+    vision = {"patch_size": patch, "temporal_patch_size": 2, "merge_size": merge}
     return Qwen3VLProcessor(
         image_processor=Qwen2VLImageProcessor(size=pixels, **vision),
         tokenizer=tokenizer,

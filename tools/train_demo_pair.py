@@ -1,9 +1,11 @@
 """Train the demo pair from scratch: DIR/small and DIR/large, checkpoints with the genuine Qwen3-VL architecture.
 
     python tools/train_demo_pair.py DIR                 # both, one after the other, on a CPU or a GPU
-    python tools/train_demo_pair.py DIR --only small    # one of them
+    python tools/train_demo_pair.py DIR --only small    # one of them; the large model needs the trained small model
 
-Writes the learning curve to DIR/<name>.jsonl, one line per evaluation. docs/demo-pair.md describes the training.
+An interrupted training continues when the same command runs again. The large model is trained after the small one,
+because it learns from the small model's thinking. Writes the learning curve to DIR/<name>.jsonl, one line per
+evaluation. docs/demo-pair.md describes the training.
 """
 
 import argparse
@@ -12,14 +14,17 @@ import json
 import random
 import time
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 from demo_pair.batches import Batch, Batches
 from demo_pair.checkpoint import SIZES, make_model, make_processor, make_tokenizer
+from demo_pair.decoding import respond
 from demo_pair.losses import CELL_WEIGHT, OPTION_WEIGHT, PLACE_WEIGHT, Auxiliary, losses
 from demo_pair.network import Network
+from demo_pair.samples import Thought, draw_thought, reasoning_prompt
 from make_tiny_pair import save
 from torch import nn
 
@@ -30,9 +35,9 @@ class Recipe:
 
     steps: int
     seed: int
-    images: int = 16
+    images: int = 25
     """New images per step."""
-    samples: int = 5
+    samples: int = 3
     """Samples per image, with all forms of prompts."""
     learning_rate: float = 3e-3
     warmup: int = 100
@@ -45,52 +50,130 @@ class Recipe:
         return self.learning_rate * min((step + 1) / self.warmup, 1.0, falling)
 
 
-RECIPES = {"small": Recipe(steps=3000, seed=1), "large": Recipe(steps=2300, seed=2)}
+RECIPES = {"small": Recipe(steps=3200, seed=1), "large": Recipe(steps=6000, seed=2)}
 WEIGHTS = (1.0, CELL_WEIGHT, PLACE_WEIGHT, OPTION_WEIGHT)
 HELD_OUT = 10_000
 """Added to the training seed, to draw the images of the learning curve, which are not in the training data."""
+THOUGHTS, QUESTIONS = 6000, 3
+"""Images with the small model's thinking for the training of the large model, and questions about each of them."""
+SAVE_EVERY = 200
+"""Steps between two saved states. An interrupted training continues at the last one."""
 
 
-def train(folder: Path, name: str, recipe: Recipe, log_every: int, *, compiled: bool = True) -> None:
-    """Train one model and save it as `folder`/`name`. Without `compiled` it starts at once, but a step takes twice as
-    long."""
-    folder.mkdir(parents=True, exist_ok=True)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    tokenizer = make_tokenizer(seed=0)
-    batches = Batches(tokenizer, name)
-    torch.manual_seed(recipe.seed)
-    model = make_model(SIZES[name], tokenizer)
-    network = Network(model, batches.positions(model), (1, SIZES[name].places_layer)).to(device)
-    auxiliary = Auxiliary(model, tokenizer, SIZES[name].hidden).to(device)
-    forward = torch.compile(network, dynamic=True) if compiled else network
-    rng, held_out = random.Random(recipe.seed), random.Random(HELD_OUT + recipe.seed)
-    tests = [batches.draw(held_out, images=24, samples=8).to(device) for _ in range(3)]
-    all_optimizers = optimizers(model, auxiliary)
-    began = time.perf_counter()
-    with (folder / f"{name}.jsonl").open("w") as log:
-        for step in range(recipe.steps):
-            batch = batches.draw(rng, recipe.images, recipe.samples).to(device)
-            with torch.autocast(device, torch.bfloat16):
-                parts = losses(forward, auxiliary, batch)
-            sum(weight * part for weight, part in zip(WEIGHTS, parts, strict=True)).backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            for optimizer in all_optimizers:
-                for group in optimizer.param_groups:
-                    group["lr"] = recipe.rate(step)
-                optimizer.step()
-                optimizer.zero_grad()
-            if (step + 1) % log_every == 0 or step + 1 == recipe.steps:
-                with torch.autocast(device, torch.bfloat16):
-                    scores = evaluate(network, auxiliary, tests)
-                names = ("loss", "cell_loss", "place_loss", "option_loss")
-                figures = {kind: round(float(part.detach()), 4) for kind, part in zip(names, parts, strict=True)}
-                line = {"step": step + 1, "seconds": round(time.perf_counter() - began, 1), **figures, **scores}
-                print(json.dumps(line), file=log, flush=True)
-                print(
-                    f"{name}: step {step + 1} of {recipe.steps}, {figures}, S {scores['S']}, R {scores['R']}",
-                    flush=True,
-                )
-    save(folder / name, model.cpu(), make_processor(tokenizer))
+class Training:
+    """One model with its optimizers and its random data. It can be saved and continued at any step."""
+
+    def __init__(self, folder: Path, name: str, recipe: Recipe, thoughts: Sequence[Thought] = ()) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.name, self.recipe = folder, name, recipe
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        tokenizer = make_tokenizer(seed=0)
+        self.batches = Batches(tokenizer, name, thoughts)
+        torch.manual_seed(recipe.seed)
+        self.model = make_model(SIZES[name], tokenizer)
+        kept = 1, SIZES[name].places_layer
+        self.network = Network(self.model, self.batches.positions(self.model), kept).to(self.device)
+        self.auxiliary = Auxiliary(self.model, tokenizer, SIZES[name].hidden).to(self.device)
+        self.optimizers = optimizers(self.model, self.auxiliary)
+        self.rng = random.Random(recipe.seed)
+        held_out = random.Random(HELD_OUT + recipe.seed)
+        self.tests = [self.batches.draw(held_out, images=24, samples=8).to(self.device) for _ in range(3)]
+        self.done, self.seconds = 0, 0.0
+        self.log: list[dict[str, float]] = []
+
+    @property
+    def state_file(self) -> Path:
+        """Return the file of the saved state."""
+        return self.folder / f"{self.name}.state.pt"
+
+    def run(self, log_every: int) -> None:
+        """Train from the saved state, if there is one, to the last step, and save the checkpoint."""
+        if self.state_file.exists():
+            self.load()
+        began = time.perf_counter() - self.seconds
+        while self.done < self.recipe.steps:
+            parts = self.step()
+            self.done += 1
+            self.seconds = time.perf_counter() - began
+            if self.done % log_every == 0 or self.done == self.recipe.steps:
+                self._log(parts)
+            if self.done % SAVE_EVERY == 0 or self.done == self.recipe.steps:
+                self._save()
+        save(self.folder / self.name, self.model.cpu(), make_processor(self.batches.tokenizer, SIZES[self.name]))
+
+    def step(self) -> list[float]:
+        """Make one step. Returns the losses."""
+        batch = self.batches.draw(self.rng, self.recipe.images, self.recipe.samples).to(self.device)
+        with torch.autocast(self.device, torch.bfloat16):
+            parts = losses(self.network, self.auxiliary, batch)
+        sum(weight * part for weight, part in zip(WEIGHTS, parts, strict=True)).backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = self.recipe.rate(self.done)
+            optimizer.step()
+            optimizer.zero_grad()
+        return [float(part.detach()) for part in parts]
+
+    def _log(self, parts: list[float]) -> None:
+        with torch.autocast(self.device, torch.bfloat16):
+            scores = evaluate(self.network, self.auxiliary, self.tests)
+        names = ("loss", "cell_loss", "place_loss", "option_loss")
+        figures = {kind: round(part, 4) for kind, part in zip(names, parts, strict=True)}
+        self.log.append({"step": self.done, "seconds": round(self.seconds, 1), **figures, **scores})
+        lines = "".join(json.dumps(line) + "\n" for line in self.log)
+        (self.folder / f"{self.name}.jsonl").write_text(lines)
+        print(f"{self.name}: step {self.done} of {self.recipe.steps}, {figures}, {scores}", flush=True)
+
+    def _save(self) -> None:
+        state = {
+            "done": self.done,
+            "seconds": self.seconds,
+            "log": self.log,
+            "random": self.rng.getstate(),
+            "model": self.model.state_dict(),
+            "auxiliary": self.auxiliary.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+        }
+        unfinished = self.state_file.with_suffix(".tmp")
+        torch.save(state, unfinished)
+        unfinished.replace(self.state_file)
+
+    def load(self) -> None:
+        """Continue at the saved state."""
+        state = torch.load(self.state_file, map_location=self.device, weights_only=False)
+        self.done, self.seconds, self.log = state["done"], state["seconds"], state["log"]
+        self.rng.setstate(state["random"])
+        self.model.load_state_dict(state["model"])
+        self.auxiliary.load_state_dict(state["auxiliary"])
+        for optimizer, values in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(values)
+
+
+def think(small: Training, number: int) -> list[Thought]:
+    """Return the trained small model's thinking about new images."""
+    thoughts = []
+    for begin in range(0, number, 500):
+        seeds = [f"thinking {index}" for index in range(begin, min(begin + 500, number))]
+        drawn = [(image, questions) for _, image, questions in (draw_thought(seed, QUESTIONS) for seed in seeds)]
+        pairs = [(image, reasoning_prompt(question)) for image, questions in drawn for question in questions]
+        texts = respond(small.network, small.batches, *zip(*pairs, strict=True))
+        thoughts += [Thought(seed, tuple(texts[i * QUESTIONS :][:QUESTIONS])) for i, seed in enumerate(seeds)]
+        print(f"small: thinking about image {begin + len(seeds)} of {number}", flush=True)
+    return thoughts
+
+
+def train(folder: Path, name: str, log_every: int) -> None:
+    """Train one model, or continue its training. The large model needs the folder of the trained small model."""
+    thoughts = []
+    if name == "large":
+        file = folder / "small.thinking.json"
+        if not file.exists():
+            small = Training(folder, "small", RECIPES["small"])
+            small.load()
+            file.write_text(json.dumps([asdict(thought) for thought in think(small, THOUGHTS)]))
+        thoughts = [Thought(line["seed"], tuple(line["thinking"])) for line in json.loads(file.read_text())]
+    Training(folder, name, RECIPES[name], thoughts).run(log_every)
 
 
 @torch.no_grad()
@@ -122,7 +205,9 @@ def evaluate(network: Network, auxiliary: Auxiliary, batches: list[Batch]) -> di
 def optimizers(model: nn.Module, auxiliary: nn.Module) -> list[torch.optim.Optimizer]:
     """Return Muon for the matrices of the layers and AdamW for all other weights. `train` sets the learning rate."""
     matrices = [
-        w for name, w in model.named_parameters() if w.dim() == 2 and "embed" not in name and "head" not in name
+        w
+        for name, w in model.named_parameters()
+        if w.dim() == 2 and not any(part in name for part in ("embed", "head", "merger"))
     ]
     known = {id(weight) for weight in matrices}
     others = [w for w in itertools.chain(model.parameters(), auxiliary.parameters()) if id(w) not in known]
@@ -139,4 +224,4 @@ if __name__ == "__main__":
     parser.add_argument("--log-every", type=int, default=250)
     arguments = parser.parse_args()
     for name in [arguments.only] if arguments.only else list(SIZES):
-        train(arguments.folder, name, RECIPES[name], arguments.log_every)
+        train(arguments.folder, name, arguments.log_every)

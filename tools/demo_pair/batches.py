@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -10,9 +11,10 @@ from transformers import PreTrainedTokenizerFast, Qwen3VLForConditionalGeneratio
 
 from lmms_eval_mai.harness.shapes import LETTERS
 
-from .network import GRID, IMAGE_TOKENS, patches_of
-from .samples import Sample, draw_images, draw_sample
-from .shapes import COLOURS, SHAPES, SIDE, Cells, Question, matches, walk
+from .checkpoint import SIZES
+from .network import IMAGE_TOKENS, patches_of
+from .samples import Sample, Thought, draw_images, draw_sample, transfer_samples
+from .shapes import CELL, COLOURS, SHAPES, SIDE, Cells, Question, matches, walk
 
 COLOUR_WORDS, SHAPE_WORDS = (*COLOURS, "empty"), (*SHAPES, "cell")
 GROUPS = 4
@@ -74,9 +76,12 @@ class Batch:
 class Batches:
     """Draws the training batches of one model."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, name: str) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, name: str, thoughts: Sequence[Thought] = ()) -> None:
+        """`thoughts`: the small model's thinking, from which the large model learns the transfer."""
         self.tokenizer = tokenizer
+        self.thoughts = thoughts
         self.name = name
+        self.patch = SIZES[name].patch
         image = f"<|vision_start|>{'<|image_pad|>' * IMAGE_TOKENS}<|vision_end|>"
         self.opening = f"<|im_start|>user\n{image}"
         self.letters = {
@@ -89,23 +94,26 @@ class Batches:
         """Return the model's own positions for a long prompt, [3, 1, tokens]. All samples have the same positions."""
         tokens = self.tokenizer([self.opening + " step" * 1000], return_tensors="pt").input_ids
         kinds = (tokens == model.config.image_token_id).int()
-        grid = torch.tensor([[1, GRID, GRID]])
+        side = SIDE * CELL // self.patch
+        grid = torch.tensor([[1, side, side]])
         return model.model.get_rope_index(tokens, mm_token_type_ids=kinds, image_grid_thw=grid)[0]
 
     def draw(self, rng: random.Random, images: int, samples: int) -> Batch:
-        """Draw `images` new images with `samples` samples each."""
-        drawn = draw_images(rng, images)
-        numbered = [
-            (index, draw_sample(rng, cells, self.name))
-            for index, (cells, _) in enumerate(drawn)
-            for _ in range(samples)
+        """Draw `images` new images with `samples` samples each, and a fifth as many images with the small model's
+        thinking."""
+        drawn = [
+            (cells, image, [draw_sample(rng, cells, self.name) for _ in range(samples)])
+            for cells, image in draw_images(rng, images)
         ]
+        if self.thoughts:
+            drawn += [transfer_samples(rng, rng.choice(self.thoughts)) for _ in range(images // 5)]
+        numbered = [(index, sample) for index, (*_, several) in enumerate(drawn) for sample in several]
         numbered.sort(key=lambda item: len(self.tokenizer(item[1].prompt + item[1].response).input_ids))
-        size = len(numbered) // GROUPS
+        size = -(-len(numbered) // GROUPS)
         parts = [numbered[i : i + size] for i in range(0, len(numbered), size)]
         return Batch(
-            patches_of([image for _, image in drawn]),
-            torch.tensor([_words(cells) for cells, _ in drawn]),
+            patches_of([image for _, image, _ in drawn], self.patch),
+            torch.tensor([_words(cells) for cells, *_ in drawn]),
             [self.group([i for i, _ in part], [sample for _, sample in part]) for part in parts],
             [[sample for _, sample in part] for part in parts],
         )

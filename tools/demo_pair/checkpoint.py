@@ -33,13 +33,19 @@ class Size:
     intermediate: int
     vision_hidden: int
     vision_layers: int
+    patch: int
+    """Width of a patch in px. The patches of a cell are merged into one token."""
     places_layer: int
     """For training: the number of layers after which the model must know which cells the question is about."""
 
 
 SIZES = {
-    "small": Size(hidden=96, layers=3, heads=4, intermediate=256, vision_hidden=48, vision_layers=1, places_layer=3),
-    "large": Size(hidden=144, layers=5, heads=6, intermediate=384, vision_hidden=64, vision_layers=2, places_layer=4),
+    "small": Size(
+        hidden=96, layers=3, heads=4, intermediate=192, vision_hidden=32, vision_layers=1, patch=16, places_layer=3
+    ),
+    "large": Size(
+        hidden=144, layers=6, heads=4, intermediate=400, vision_hidden=48, vision_layers=2, patch=8, places_layer=5
+    ),
 }
 
 
@@ -59,9 +65,10 @@ def _texts(seed: int) -> Iterator[list[str]]:
         yield ["user", "assistant", sample.prompt, sample.response]
 
 
-def make_processor(tokenizer: PreTrainedTokenizerFast) -> Qwen3VLProcessor:
+def make_processor(tokenizer: PreTrainedTokenizerFast, size: Size) -> Qwen3VLProcessor:
     """Return a processor that keeps the size of the benchmark's images: one merged token per cell."""
-    return make_tiny_pair.make_processor(tokenizer, (SIDE * CELL) ** 2, 4 * (SIDE * CELL) ** 2)
+    pixels = (SIDE * CELL) ** 2
+    return make_tiny_pair.make_processor(tokenizer, pixels, 4 * pixels, size.patch, CELL // size.patch)
 
 
 def make_model(size: Size, tokenizer: PreTrainedTokenizerFast) -> Qwen3VLForConditionalGeneration:
@@ -92,11 +99,11 @@ def make_model(size: Size, tokenizer: PreTrainedTokenizerFast) -> Qwen3VLForCond
             "hidden_size": size.vision_hidden,
             "intermediate_size": 2 * size.vision_hidden,
             "num_heads": size.vision_hidden // 16,
-            "patch_size": 16,
+            "patch_size": size.patch,
             "temporal_patch_size": 2,
-            "spatial_merge_size": 2,
+            "spatial_merge_size": CELL // size.patch,
             "out_hidden_size": size.hidden,
-            "num_position_embeddings": (2 * SIDE) ** 2,
+            "num_position_embeddings": (SIDE * CELL // size.patch) ** 2,
             "deepstack_visual_indexes": [0],
         },
         image_token_id=ids["<|image_pad|>"],

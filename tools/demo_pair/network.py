@@ -10,28 +10,27 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import Qwen3VLForConditionalGeneration
-from transformers.models.qwen3_vl.modeling_qwen3_vl import apply_rotary_pos_emb, apply_rotary_pos_emb_vision
+from transformers.models.qwen3_vl.modeling_qwen3_vl import apply_rotary_pos_emb_vision
 
-from .shapes import SIDE
+from .shapes import CELL, SIDE
 
-PATCH, MERGE = 16, 2
-GRID = SIDE * MERGE
 IMAGE_START = 4
 """Tokens before the first image token: <|im_start|>, user, line break, <|vision_start|>."""
 IMAGE_TOKENS = SIDE * SIDE
 
 
-def patches_of(images: list[Image.Image]) -> Tensor:
-    """Turn images of 96 x 96 px into patches [images, 36, 3 * 2 * 16 * 16], as the image processor orders and scales
-    them."""
+def patches_of(images: list[Image.Image], patch: int) -> Tensor:
+    """Turn images of 96 x 96 px into patches [images, patches, 3 * 2 * patch * patch], as the image processor orders
+    and scales them. The patches of one cell follow each other."""
     pixels = torch.from_numpy(np.stack([np.asarray(image) for image in images])).float()
     mean = torch.tensor([0.48145466, 0.4578275, 0.40821073])
     std = torch.tensor([0.26862954, 0.26130258, 0.27577711])
     pixels = (pixels / 255 - mean) / std
-    blocks = pixels.view(len(images), SIDE, MERGE, PATCH, SIDE, MERGE, PATCH, 3)
+    merge = CELL // patch
+    blocks = pixels.view(len(images), SIDE, merge, patch, SIDE, merge, patch, 3)
     blocks = blocks.permute(0, 1, 4, 2, 5, 7, 3, 6)  # blocks to merge first, channels before pixels
-    blocks = blocks.reshape(len(images), GRID * GRID, 3, 1, PATCH, PATCH).expand(-1, -1, -1, 2, -1, -1)
-    return blocks.reshape(len(images), GRID * GRID, -1)
+    blocks = blocks.reshape(len(images), -1, 3, 1, patch, patch).expand(-1, -1, -1, 2, -1, -1)
+    return blocks.reshape(len(images), blocks.shape[1], -1)
 
 
 class Network(nn.Module):
@@ -44,9 +43,11 @@ class Network(nn.Module):
         self.model = model
         self.kept = kept
         visual = model.model.visual
-        rows = torch.arange(GRID).view(SIDE, 1, MERGE, 1).expand(SIDE, SIDE, MERGE, MERGE).reshape(-1)
-        columns = torch.arange(GRID).view(1, SIDE, 1, MERGE).expand(SIDE, SIDE, MERGE, MERGE).reshape(-1)
-        self.register_buffer("patch_index", rows * GRID + columns, persistent=False)
+        merge = visual.spatial_merge_size
+        grid = SIDE * merge
+        rows = torch.arange(grid).view(SIDE, 1, merge, 1).expand(SIDE, SIDE, merge, merge).reshape(-1)
+        columns = torch.arange(grid).view(1, SIDE, 1, merge).expand(SIDE, SIDE, merge, merge).reshape(-1)
+        self.register_buffer("patch_index", rows * grid + columns, persistent=False)
         cos, sin = visual.rotary_pos_emb(torch.zeros(1), torch.stack([rows, columns], 1))
         self.register_buffer("vision_cos", cos, persistent=False)
         self.register_buffer("vision_sin", sin, persistent=False)
@@ -64,7 +65,7 @@ class Network(nn.Module):
         deepstack_tokens = []
         for level, block in enumerate(visual.blocks):
             attention = block.attn
-            shape = (number, GRID * GRID, 3, attention.num_heads, attention.head_dim)
+            shape = (number, patches.shape[1], 3, attention.num_heads, attention.head_dim)
             query, key, value = attention.qkv(block.norm1(states)).view(shape).unbind(2)
             query, key = apply_rotary_pos_emb_vision(query, key, self.vision_cos, self.vision_sin)
             mixed = scaled_dot_product_attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2))
@@ -87,37 +88,85 @@ class Network(nn.Module):
         logits [samples, length] of the first head of the last layer at `query_positions`.
         """
         text = self.model.model.language_model
-        end = IMAGE_START + IMAGE_TOKENS
-        states = text.embed_tokens(tokens)
-        states = torch.cat([states[:, :IMAGE_START], vision_tokens.to(states.dtype), states[:, end:]], 1)
-        positions = self.cos[:, : tokens.shape[1]], self.sin[:, : tokens.shape[1]]
-        length = tokens.shape[1]
+        states = self.embed(tokens, vision_tokens)
         kept = []
-        mask = torch.full((length, length), torch.finfo(torch.float32).min, device=tokens.device).triu(1)
         attention_logits = states.new_zeros(())
         for level, layer in enumerate(text.layers):
             if level + 1 == len(text.layers):
-                attention_logits = _attention_logits(layer, states, positions, query_positions)
-            states = layer(states, position_embeddings=positions, attention_mask=mask)
+                attention_logits = self._attention_logits(layer, states, query_positions)
+            states, _ = self.layer(layer, states)
             if level < len(deepstack_tokens):
-                extra = nn.functional.pad(deepstack_tokens[level], (0, 0, IMAGE_START, tokens.shape[1] - end))
-                states = states + extra
+                states = states + nn.functional.pad(deepstack_tokens[level], self.around_image(tokens.shape[1]))
             if level + 1 in self.kept:
                 kept.append(states)
-        return text.norm(states), kept, attention_logits
+        return _rms_norm(states, text.norm), kept, attention_logits
+
+    def embed(self, tokens: Tensor, vision_tokens: Tensor) -> Tensor:
+        """Return the embeddings of the tokens, with the vision tokens in their places."""
+        states = self.model.model.language_model.embed_tokens(tokens)
+        before, after = states[:, :IMAGE_START], states[:, IMAGE_START + IMAGE_TOKENS :]
+        return torch.cat([before, vision_tokens.to(states.dtype), after], 1)
+
+    def around_image(self, length: int) -> tuple[int, int, int, int]:
+        """Return the padding that places vision tokens into `length` tokens."""
+        return 0, 0, IMAGE_START, length - IMAGE_START - IMAGE_TOKENS
+
+    def layer(
+        self, layer: nn.Module, states: Tensor, begin: int = 0, cache: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Run one layer of the text model on the tokens from `begin`. Returns the new states and the keys and values of
+        all tokens.
+
+        `cache`: the keys and values of the tokens before `begin`. With a cache, `states` must be of one token.
+        """
+        query, key, value = self._heads(layer, states, begin)
+        if cache is not None:
+            key, value = torch.cat([cache[0], key], 2), torch.cat([cache[1], value], 2)
+        states = states + layer.self_attn.o_proj(_attend(query, key, value, layer.self_attn.scaling))
+        mlp, normed = layer.mlp, _rms_norm(states, layer.post_attention_layernorm)
+        states = states + mlp.down_proj(nn.functional.silu(mlp.gate_proj(normed)) * mlp.up_proj(normed))
+        return states, (key, value)
+
+    def _heads(self, layer: nn.Module, states: Tensor, begin: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values, [samples, heads, length, head size] each."""
+        attention, normed = layer.self_attn, _rms_norm(states, layer.input_layernorm)
+        shape = (*normed.shape[:2], -1, attention.head_dim)
+        query = _rms_norm(attention.q_proj(normed).view(shape), attention.q_norm).transpose(1, 2)
+        key = _rms_norm(attention.k_proj(normed).view(shape), attention.k_norm).transpose(1, 2)
+        value = attention.v_proj(normed).view(shape).transpose(1, 2)
+        here = slice(begin, begin + states.shape[1])
+        cos, sin = self.cos[:, None, here], self.sin[:, None, here]
+        return _rotate(query, cos, sin).to(value.dtype), _rotate(key, cos, sin).to(value.dtype), value
+
+    def _attention_logits(self, layer: nn.Module, states: Tensor, query_positions: Tensor) -> Tensor:
+        """Return the attention logits [samples, length] of the layer's first head for one token of each sample. Later
+        tokens are masked."""
+        query, key, _ = self._heads(layer, states)
+        chosen = query[torch.arange(len(query), device=query.device), 0, query_positions]
+        logits = torch.einsum("sd,sld->sl", chosen, key[:, 0]).float() * layer.self_attn.scaling
+        after = torch.arange(logits.shape[1], device=logits.device) > query_positions[:, None]
+        return logits.masked_fill(after, float("-inf"))
 
 
-def _attention_logits(
-    layer: nn.Module, states: Tensor, positions: tuple[Tensor, Tensor], query_positions: Tensor
-) -> Tensor:
-    """Return the attention logits [samples, length] of the layer's first head for one token of each sample. Later
-    tokens are masked."""
-    attention, normed = layer.self_attn, layer.input_layernorm(states)
-    shape = (*normed.shape[:2], -1, attention.head_dim)
-    query = attention.q_norm(attention.q_proj(normed).view(shape))[:, None, :, 0]
-    key = attention.k_norm(attention.k_proj(normed).view(shape))[:, None, :, 0]
-    query, key = apply_rotary_pos_emb(query, key, *positions)
-    chosen = query[torch.arange(len(query), device=query.device), 0, query_positions]
-    logits = torch.einsum("sd,sld->sl", chosen, key[:, 0]).float() * attention.scaling
-    after = torch.arange(logits.shape[1], device=logits.device) > query_positions[:, None]
-    return logits.masked_fill(after, float("-inf"))
+def _rms_norm(states: Tensor, norm: nn.Module) -> Tensor:
+    return nn.functional.rms_norm(states, norm.weight.shape, norm.weight, norm.variance_epsilon)
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+    """Return causal attention, [samples, length, heads * head size]. One query attends to all keys.
+
+    On a CPU, the backward pass of PyTorch's fused attention takes three times as long.
+    """
+    samples, heads, length, size = query.shape
+    with torch.autocast(query.device.type, enabled=False):
+        query, key, value = query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1)
+        mask = torch.full((length, key.shape[1]), float("-inf"), dtype=query.dtype, device=query.device)
+        mask = mask.triu(1 + key.shape[1] - length)
+        logits = torch.baddbmm(mask, query, key.transpose(1, 2), alpha=scaling)
+        mixed = torch.bmm(logits.softmax(-1), value)
+    return mixed.view(samples, heads, length, size).transpose(1, 2).flatten(2)
+
+
+def _rotate(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first, second = states.chunk(2, -1)
+    return states * cos + torch.cat([-second, first], -1) * sin

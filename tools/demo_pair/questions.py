@@ -3,9 +3,26 @@
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
-from .shapes import COLOURS, EMPTY, KINDS, MOVES, SHAPES, SIDE, Category, Cells, Question, count, walk
+from .shapes import (
+    COLOURS,
+    EMPTY,
+    KINDS,
+    MOVES,
+    OPPOSITE,
+    ORDINALS,
+    SHAPES,
+    SIDE,
+    Category,
+    Cells,
+    Question,
+    count,
+    walk,
+)
 from .thinking import solve
+
+Value = TypeVar("Value")
 
 MIX: dict[Category, float] = {
     "yes_no": 0.14,
@@ -16,21 +33,24 @@ MIX: dict[Category, float] = {
     "choice": 0.22,
 }
 CHOICE_MIX: dict[Category, float] = {"path": 0.4, "count": 0.3, "where": 0.3}
-"""Shares of categories in the multiple-choice questions of the training."""
-TEST_CHOICE_MIX: dict[Category, float] = {"count": 0.5, "where": 0.5}
-"""The same for the benchmark. Paths are left out: two models that are both wrong often choose the same of the four
-letters by chance."""
-MOVES_MIX = {1: 0.4, 2: 0.4, 3: 0.2}
+"""Shares of categories in the multiple-choice questions."""
+STEPS_MIX = {1: 0.1, 2: 0.18, 3: 0.18, 4: 0.18, 5: 0.18, 6: 0.18}
+"""Shares of the numbers of steps of a path."""
+TWO_CONDITIONS = 0.35
+"""Share of counting questions and comparisons in which a subject is one of two colours or shapes."""
 
 
-def ask(rng: random.Random, cells: Cells, choice_mix: Mapping[Category, float] = CHOICE_MIX) -> Question:
+def ask(rng: random.Random, cells: Cells) -> Question:
     """Draw a question about these cells."""
     while True:
-        category = rng.choices(list(MIX), list(MIX.values()))[0]
-        mix = choice_mix if category == "choice" else {category: 1.0}
-        question = _ask(rng.choices(list(mix), list(mix.values()))[0], rng, cells)
+        category = _draw(rng, MIX)
+        question = _ask(_draw(rng, CHOICE_MIX) if category == "choice" else category, rng, cells)
         if question is not None:
             return replace(question, options=_options(question, rng, cells)) if category == "choice" else question
+
+
+def _draw(rng: random.Random, mix: Mapping[Value, float]) -> Value:
+    return rng.choices(list(mix), list(mix.values()))[0]
 
 
 def _ask(category: Category, rng: random.Random, cells: Cells) -> Question | None:
@@ -51,46 +71,60 @@ def _ask(category: Category, rng: random.Random, cells: Cells) -> Question | Non
 
 
 def _countable(rng: random.Random, present: list[str]) -> str:
-    """Draw a kind, colour or shape. It is present in nine of ten cases; in the others it may be absent."""
+    """Draw a kind, colour or shape, or two colours or shapes. It is present in nine of ten cases; in the others it may
+    be absent."""
     kind = rng.choice(present if rng.random() < 0.9 else KINDS)
+    if rng.random() < TWO_CONDITIONS:
+        first = rng.choice(kind.split())
+        return f"{first} or {rng.choice([word for word in (*COLOURS, *SHAPES) if word != first])}"
     return rng.choice([kind, *kind.split()])
 
 
 def _thing(subject: str) -> str:
-    return f"{subject} shape" if subject in COLOURS else subject
+    words = subject.split(" or ")
+    if all(word in COLOURS for word in words):
+        return f"{subject} shape"
+    return " or a ".join(f"{word} shape" if word in COLOURS else word for word in words)
 
 
 def _ask_compare(rng: random.Random, cells: Cells) -> Question | None:
-    """Draw a comparison of two colours or two shapes whose counts differ by two or more."""
-    pairs = [
-        (first, second)
-        for group in (tuple(COLOURS), SHAPES)
-        for first in group
-        for second in group
-        if abs(count(cells, first) - count(cells, second)) >= 2
-    ]
-    if not pairs:
-        return None
-    first, second = rng.choice(pairs)
-    return Question("compare", f"Do more cells hold a {_thing(first)} than a {_thing(second)}?", (first, second))
+    """Draw a comparison of two colours or two shapes, or of the sums of two of them, whose counts differ by two or
+    more."""
+    group = rng.choice((tuple(COLOURS), SHAPES))
+    for _ in range(20):
+        words = rng.sample(group, 4)
+        first, second = words[0], words[1]
+        if rng.random() < TWO_CONDITIONS:
+            first, second = f"{words[0]} or {words[2]}", f"{words[1]} or {words[3]}"
+        if abs(count(cells, first) - count(cells, second)) >= 2:
+            text = f"Do more cells hold a {_thing(first)} than a {_thing(second)}?"
+            return Question("compare", text, (first, second))
+    return None
 
 
 def _ask_path(rng: random.Random, cells: Cells) -> Question | None:
-    """Draw a path of one to three steps from a shape that is present once to another shape. It enters no cell twice."""
+    """Draw a path of one to six steps from a shape that is present once to another shape."""
     once = [kind for kind in KINDS if cells.count(kind) == 1]
     for _ in range(100 if once else 0):
         start = rng.choice(once)
         begin = divmod(cells.index(start), SIDE)
-        moves = tuple(rng.choices(list(MOVES), k=rng.choices(list(MOVES_MIX), list(MOVES_MIX.values()))[0]))
-        places = walk(begin, moves)
-        if places is None or len({begin, *places}) <= len(places):
+        moves = _random_walk(rng, begin, _draw(rng, STEPS_MIX))
+        row, column = (walk(begin, moves) or [begin])[-1]
+        if (row, column) == begin or cells[row * SIDE + column] == EMPTY:
             continue
-        row, column = places[-1]
-        if cells[row * SIDE + column] == EMPTY:
-            continue
-        text = f"Start at the {start} and go {', then '.join(moves)}. What is there?"
-        return Question("path", text, (start,), moves=moves)
+        steps = ", ".join(f"{ordinal} {move}" for ordinal, move in zip(ORDINALS, moves, strict=False))
+        return Question("path", f"Start at the {start} and go {steps}. What is there?", (start,), moves=moves)
     return None
+
+
+def _random_walk(rng: random.Random, begin: tuple[int, int], steps: int) -> tuple[str, ...]:
+    """Draw moves that do not leave the grid. A move never takes back the one before it."""
+    moves: list[str] = []
+    while len(moves) < steps:
+        opposite = OPPOSITE[moves[-1]] if moves else ""
+        allowed = [move for move in MOVES if move != opposite and walk(begin, (*moves, move)) is not None]
+        moves.append(rng.choice(allowed))
+    return tuple(moves)
 
 
 def _options(question: Question, rng: random.Random, cells: Cells) -> tuple[str, ...]:

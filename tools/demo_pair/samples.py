@@ -19,12 +19,12 @@ Reason Transfer prompt of the other benchmarks."""
 
 FORMS: dict[str, dict[Form, float]] = {
     "small": {"S": 0.42, "E": 0.08, "R": 0.42, "stage2": 0.08},
-    "large": {"S": 0.42, "E": 0.08, "R": 0.26, "stage2": 0.06, "reference": 0.18},
+    "large": {"S": 0.41, "E": 0.05, "R": 0.41, "stage2": 0.03, "reference": 0.10},
 }
-"""Share of each prompt in the training of each model. Only the large model gets the `reference` prompt."""
+"""Share of each prompt in the training of each model, except for the samples of `transfer_samples`."""
 
-WRONG = 0.25
-"""Share of wrong thinking in prompts that contain thinking, so that the model learns to check the image itself."""
+WRONG = 0.4
+"""Share of thinking with a mistake in prompts that contain thinking, so that the model learns to check the image."""
 
 EXPLANATION = 0.2
 """Share of explanations (E) in prompts that contain thinking."""
@@ -44,9 +44,38 @@ class Sample:
     """Letter of the right option. Empty for a free answer."""
 
 
+@dataclass(frozen=True)
+class Thought:
+    """An image, and the small model's thinking about some questions."""
+
+    seed: str
+    """Seed of the image and the questions."""
+    thinking: tuple[str, ...] = ()
+
+
 def draw_images(rng: random.Random, number: int) -> list[tuple[Cells, Image.Image]]:
     """Draw new images with their cells."""
     return [(cells, draw(cells, rng)) for cells in (random_cells(rng) for _ in range(number))]
+
+
+def draw_thought(seed: str, questions: int) -> tuple[Cells, Image.Image, list[Question]]:
+    """Draw the image and the questions of a `Thought`."""
+    rng = random.Random(seed)
+    ((cells, image),) = draw_images(rng, 1)
+    return cells, image, [ask(rng, cells) for _ in range(questions)]
+
+
+def transfer_samples(rng: random.Random, thought: Thought) -> tuple[Cells, Image.Image, list[Sample]]:
+    """Return an image, and samples that transfer the small model's thinking. The response is right in any case."""
+    cells, image, questions = draw_thought(thought.seed, len(thought.thinking))
+    forms: list[Form] = [rng.choices(("reference", "stage2"), (0.85, 0.15))[0] for _ in questions]
+    given = zip(forms, questions, thought.thinking, strict=True)
+    return cells, image, [_transfer(form, question, cells, text) for form, question, text in given]
+
+
+def reasoning_prompt(question: Question) -> str:
+    """Return the text of the Reasoning prompt after the image."""
+    return full_text(question) + prompts.instruction("R", "letter" if question.options else "word")
 
 
 def draw_sample(rng: random.Random, cells: Cells, name: str) -> Sample:
@@ -57,18 +86,23 @@ def draw_sample(rng: random.Random, cells: Cells, name: str) -> Sample:
     solution = solve(question, cells)
     match form:
         case "S":
-            ending, response = prompts.instruction("S", kind), short(solution.answer)
+            response = short(solution.answer)
         case "E":
-            ending, response = prompts.instruction("E", kind), solution.explanation
+            response = solution.explanation
         case "R":
-            ending, response = prompts.instruction("R", kind), solution.thinking
+            response = solution.thinking
         case _:
-            given = _given_thinking(rng, question, cells, solution)
-            template = prompts.REASON_TRANSFER["reference" if form == "reference" else "previous_thinking"][kind]
-            ending, response = template.format(stage1_response=given), short(solution.answer)
-    return Sample(
-        cells, question, form, full_text(question) + ending, response, solution.answer if question.options else ""
-    )
+            return _transfer(form, question, cells, _given_thinking(rng, question, cells, solution))
+    prompt = full_text(question) + prompts.instruction(form, kind)
+    return Sample(cells, question, form, prompt, response, solution.answer if question.options else "")
+
+
+def _transfer(form: Form, question: Question, cells: Cells, thinking: str) -> Sample:
+    kind: Kind = "letter" if question.options else "word"
+    template = prompts.REASON_TRANSFER["reference" if form == "reference" else "previous_thinking"][kind]
+    prompt = full_text(question) + template.format(stage1_response=thinking)
+    answer = solve(question, cells).answer
+    return Sample(cells, question, form, prompt, short(answer), answer if question.options else "")
 
 
 def _given_thinking(rng: random.Random, question: Question, cells: Cells, solution: Solution) -> str:

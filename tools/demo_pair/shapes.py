@@ -1,6 +1,7 @@
 """The images and questions of the `shapes` benchmark.
 
-An image is a 3 x 3 grid of cells of 32 px. A cell is empty or has one of 16 kinds. A kind is a colour and a shape.
+An image is a 3 x 3 grid of cells of 32 px. A cell is empty or has one of 24 kinds. A kind is a colour and a shape.
+Shapes may be small, and dots and lines in their colours lie over them: a weak vision tower misreads some shapes.
 All drawing uses a given `random.Random`: the same state gives the same image and question.
 """
 
@@ -8,16 +9,27 @@ import random
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 from PIL import Image, ImageDraw
 
 from lmms_eval_mai.harness.shapes import LETTERS
 
 SIDE, CELL = 3, 32
 COLOURS = {"red": (214, 48, 49), "green": (39, 158, 79), "blue": (41, 98, 217), "yellow": (232, 190, 36)}
-SHAPES = ("circle", "square", "triangle", "cross")
+SHAPES = ("circle", "square", "triangle", "cross", "diamond", "ring")
 KINDS = tuple(f"{colour} {shape}" for colour in COLOURS for shape in SHAPES)
 EMPTY = "empty cell"
+BACKGROUND = (244, 244, 240)
+SHADE = 30
+"""The largest difference between the colour of a shape and `COLOURS`, in each of red, green and blue."""
+SIZES = 9, 22
+"""The smallest and the largest size of a shape in px."""
+LINES, DOTS = 3, 0.05
+"""Lines over an image, and the share of its pixels that are covered by dots."""
 MOVES = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
+OPPOSITE = {"up": "down", "down": "up", "left": "right", "right": "left"}
+ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
+"""Names of the steps of a path. The thinking repeats them, so that it finds the next move in the question."""
 
 Cells = tuple[str, ...]
 """The cells row by row: a kind or `EMPTY`."""
@@ -32,7 +44,8 @@ class Question:
     category: Category
     text: str
     subjects: tuple[str, ...] = ()
-    """yes_no, count: the subject to count ("red circle", "red", "circle"). compare: two of them. path: its start."""
+    """yes_no, count: the subject to count ("red circle", "red", "circle", "red or circle"). compare: two of them. path:
+    its start."""
     place: tuple[int, int] = (0, 0)
     """where: row and column of the cell, from 0."""
     moves: tuple[str, ...] = ()
@@ -41,8 +54,8 @@ class Question:
 
 
 def matches(cell: str, subject: str) -> bool:
-    """Return whether a cell matches a subject: a kind, a colour or a shape."""
-    return cell == subject or subject in cell.split()
+    """Return whether a cell matches a subject: a kind, a colour, a shape, or one of two colours or shapes."""
+    return cell == subject or not set(subject.split(" or ")).isdisjoint(cell.split())
 
 
 def count(cells: Cells, subject: str) -> int:
@@ -88,8 +101,8 @@ def random_cells(rng: random.Random) -> Cells:
 
 
 def draw(cells: Cells, rng: random.Random) -> Image.Image:
-    """Draw the image, 96 x 96 px. Sizes, positions and shades vary a little."""
-    image = Image.new("RGB", (SIDE * CELL, SIDE * CELL), (244, 244, 240))
+    """Draw the image, 96 x 96 px. Sizes, positions and shades vary. Lines and dots are drawn last."""
+    image = Image.new("RGB", (SIDE * CELL, SIDE * CELL), BACKGROUND)
     pen = ImageDraw.Draw(image)
     for number, cell in enumerate(cells):
         row, column = divmod(number, SIDE)
@@ -99,23 +112,40 @@ def draw(cells: Cells, rng: random.Random) -> Image.Image:
         if cell == EMPTY:
             continue
         colour, shape = cell.split()
-        fill = tuple(min(255, max(0, part + rng.randint(-18, 18))) for part in COLOURS[colour])
-        size = rng.randint(16, 24)
+        fill = tuple(min(255, max(0, part + rng.randint(-SHADE, SHADE))) for part in COLOURS[colour])
+        size = rng.randint(*SIZES)
         x = column * CELL + rng.randint(3, CELL - size - 3)
         y = row * CELL + rng.randint(3, CELL - size - 3)
         _draw_shape(pen, shape, x, y, size, fill)
-    return image
+    clutter = [*COLOURS.values(), BACKGROUND, BACKGROUND]
+    for _ in range(LINES):
+        ends = [rng.randrange(SIDE * CELL) for _ in range(4)]
+        pen.line(ends, fill=rng.choice(clutter), width=rng.randint(1, 2))
+    return _with_dots(image, np.array(clutter, dtype=np.uint8), np.random.default_rng(rng.getrandbits(64)))
+
+
+def _with_dots(image: Image.Image, colours: np.ndarray, rng: np.random.Generator) -> Image.Image:
+    pixels = np.array(image)
+    dots = rng.random(pixels.shape[:2]) < DOTS
+    pixels[dots] = colours[rng.integers(0, len(colours), int(dots.sum()))]
+    return Image.fromarray(pixels)
 
 
 def _draw_shape(pen: ImageDraw.ImageDraw, shape: str, x: int, y: int, size: int, fill: tuple[int, ...]) -> None:
     right, bottom = x + size, y + size
-    if shape == "circle":
-        pen.ellipse((x, y, right, bottom), fill=fill)
-    elif shape == "square":
-        pen.rectangle((x + 1, y + 1, right - 1, bottom - 1), fill=fill)
-    elif shape == "triangle":
-        pen.polygon([(x + size // 2, y), (x, bottom), (right, bottom)], fill=fill)
-    else:
-        arm = size // 3
-        pen.rectangle((x + arm, y, right - arm, bottom), fill=fill)
-        pen.rectangle((x, y + arm, right, bottom - arm), fill=fill)
+    middle = x + size // 2, y + size // 2
+    match shape:
+        case "circle":
+            pen.ellipse((x, y, right, bottom), fill=fill)
+        case "ring":
+            pen.ellipse((x, y, right, bottom), outline=fill, width=max(2, size // 5))
+        case "square":
+            pen.rectangle((x + 1, y + 1, right - 1, bottom - 1), fill=fill)
+        case "triangle":
+            pen.polygon([(middle[0], y), (x, bottom), (right, bottom)], fill=fill)
+        case "diamond":
+            pen.polygon([(middle[0], y), (right, middle[1]), (middle[0], bottom), (x, middle[1])], fill=fill)
+        case _:
+            arm = size // 3
+            pen.rectangle((x + arm, y, right - arm, bottom), fill=fill)
+            pen.rectangle((x, y + arm, right, bottom - arm), fill=fill)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from lmms_eval_mai.harness.shapes import LETTERS
 
-from .shapes import EMPTY, KINDS, SIDE, Cells, Question, count, matches, walk
+from .shapes import EMPTY, KINDS, ORDINALS, SHAPES, SIDE, Cells, Question, count, matches, walk
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,8 @@ def mistaken(question: Question, cells: Cells, rng: random.Random) -> Solution |
             start = (rng.randrange(SIDE), rng.randrange(SIDE))
         else:
             for _ in range(rng.randint(1, 2)):
-                wrong[rng.randrange(len(wrong))] = rng.choice([*KINDS, EMPTY])
+                place = rng.randrange(len(wrong))
+                wrong[place] = _misread(wrong[place], rng)
         try:
             solution = solve(question, tuple(wrong), start)
         except ValueError:
@@ -63,6 +64,14 @@ def mistaken(question: Question, cells: Cells, rng: random.Random) -> Solution |
         if solution.answer != right:
             return solution
     return None
+
+
+def _misread(cell: str, rng: random.Random) -> str:
+    """Draw another content of a cell. As in real errors, the colour is mostly right."""
+    if cell == EMPTY or rng.random() < 0.2:
+        return rng.choice([*KINDS, EMPTY])
+    colour, shape = cell.split()
+    return f"{colour} {rng.choice([other for other in SHAPES if other != shape])}"
 
 
 def _rows(cells: Cells) -> list[Cells]:
@@ -134,6 +143,9 @@ def _path(question: Question, cells: Cells, start: tuple[int, int] | None) -> tu
         raise ValueError("the path leaves the grid")
     row, column = places[-1]
     answer = cells[row * SIDE + column]
-    found = f"The {subject} is in row {begin[0] + 1}, column {begin[1] + 1}."
-    steps = [f" Go {move}: row {r + 1}, column {c + 1}." for move, (r, c) in zip(question.moves, places, strict=True)]
-    return f"{found}{''.join(steps)} There is: {answer}.", found, answer
+    found = f"The {subject} is in row {begin[0] + 1}, column {begin[1] + 1}"
+    steps = [
+        f"; {ordinal} {move}: row {r + 1}, column {c + 1}"
+        for ordinal, move, (r, c) in zip(ORDINALS, question.moves, places, strict=False)
+    ]
+    return f"{found}{''.join(steps)}.\nThere is: {answer}.", f"{found}.", answer
