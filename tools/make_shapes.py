@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset, Features, Image, Value
-from demo_pair.questions import TEST_CHOICE_MIX, ask
+from demo_pair.questions import ask
 from demo_pair.shapes import draw, random_cells
 from demo_pair.thinking import solve
 
@@ -29,7 +29,7 @@ def make_rows(number: int, seed: str) -> list[dict[str, Any]]:
     rows = []
     for index in range(number):
         cells = random_cells(rng)
-        question = ask(rng, cells, TEST_CHOICE_MIX)
+        question = ask(rng, cells)
         png = io.BytesIO()
         draw(cells, rng).save(png, "PNG", optimize=True)
         options = dict(zip(LETTERS, question.options or [""] * len(LETTERS), strict=True))

@@ -50,7 +50,7 @@ class Recipe:
         return self.learning_rate * min((step + 1) / self.warmup, 1.0, falling)
 
 
-RECIPES = {"small": Recipe(steps=3200, seed=1), "large": Recipe(steps=6000, seed=2)}
+RECIPES = {"small": Recipe(steps=2800, seed=1), "large": Recipe(steps=6000, seed=2)}
 WEIGHTS = (1.0, CELL_WEIGHT, PLACE_WEIGHT, OPTION_WEIGHT)
 HELD_OUT = 10_000
 """Added to the training seed, to draw the images of the learning curve, which are not in the training data."""
@@ -89,16 +89,15 @@ class Training:
     def run(self, log_every: int) -> None:
         """Train from the saved state, if there is one, to the last step, and save the checkpoint."""
         if self.state_file.exists():
-            self.load()
+            self.load_state()
         began = time.perf_counter() - self.seconds
         while self.done < self.recipe.steps:
             parts = self.step()
-            self.done += 1
             self.seconds = time.perf_counter() - began
             if self.done % log_every == 0 or self.done == self.recipe.steps:
                 self._log(parts)
             if self.done % SAVE_EVERY == 0 or self.done == self.recipe.steps:
-                self._save()
+                self.save_state()
         save(self.folder / self.name, self.model.cpu(), make_processor(self.batches.tokenizer, SIZES[self.name]))
 
     def step(self) -> list[float]:
@@ -113,6 +112,7 @@ class Training:
                 group["lr"] = self.recipe.rate(self.done)
             optimizer.step()
             optimizer.zero_grad()
+        self.done += 1
         return [float(part.detach()) for part in parts]
 
     def _log(self, parts: list[float]) -> None:
@@ -125,7 +125,8 @@ class Training:
         (self.folder / f"{self.name}.jsonl").write_text(lines)
         print(f"{self.name}: step {self.done} of {self.recipe.steps}, {figures}, {scores}", flush=True)
 
-    def _save(self) -> None:
+    def save_state(self) -> None:
+        """Write the file from which `load_state` continues."""
         state = {
             "done": self.done,
             "seconds": self.seconds,
@@ -139,7 +140,7 @@ class Training:
         torch.save(state, unfinished)
         unfinished.replace(self.state_file)
 
-    def load(self) -> None:
+    def load_state(self) -> None:
         """Continue at the saved state."""
         state = torch.load(self.state_file, map_location=self.device, weights_only=False)
         self.done, self.seconds, self.log = state["done"], state["seconds"], state["log"]
@@ -170,7 +171,7 @@ def train(folder: Path, name: str, log_every: int) -> None:
         file = folder / "small.thinking.json"
         if not file.exists():
             small = Training(folder, "small", RECIPES["small"])
-            small.load()
+            small.load_state()
             file.write_text(json.dumps([asdict(thought) for thought in think(small, THOUGHTS)]))
         thoughts = [Thought(line["seed"], tuple(line["thinking"])) for line in json.loads(file.read_text())]
     Training(folder, name, RECIPES[name], thoughts).run(log_every)

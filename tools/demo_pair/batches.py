@@ -17,7 +17,7 @@ from .samples import Sample, Thought, draw_images, draw_sample, transfer_samples
 from .shapes import CELL, COLOURS, SHAPES, SIDE, Cells, Question, matches, walk
 
 COLOUR_WORDS, SHAPE_WORDS = (*COLOURS, "empty"), (*SHAPES, "cell")
-GROUPS = 4
+GROUPS = 6
 """Groups per batch. Samples of similar length are in one group, so little is padded."""
 SHORT = 8
 """A response with fewer tokens is a short answer."""
@@ -123,7 +123,6 @@ class Batches:
         prompts = self.tokenizer([self.opening + sample.prompt + self.closing for sample in samples]).input_ids
         responses = self.tokenizer([sample.response + "<|im_end|>" for sample in samples]).input_ids
         length = max(len(a) + len(b) for a, b in zip(prompts, responses, strict=True))
-        length = (length + 15) // 16 * 16  # for few different shapes to compile
         tokens = torch.full((len(samples), length), self.tokenizer.pad_token_id)
         labels = torch.full((len(samples), length), -100)
         weights = torch.zeros(len(samples), length)

@@ -41,7 +41,7 @@ class Size:
 
 SIZES = {
     "small": Size(
-        hidden=96, layers=3, heads=4, intermediate=192, vision_hidden=32, vision_layers=1, patch=16, places_layer=3
+        hidden=96, layers=3, heads=4, intermediate=192, vision_hidden=16, vision_layers=1, patch=16, places_layer=3
     ),
     "large": Size(
         hidden=144, layers=6, heads=4, intermediate=400, vision_hidden=48, vision_layers=2, patch=8, places_layer=5

@@ -55,10 +55,10 @@ def losses(network: Network, auxiliary: Auxiliary, batch: Batch) -> tuple[Tensor
     total, weight, place_losses, option_losses = vision_tokens.new_zeros(()), vision_tokens.new_zeros(()), [], []
     for group in batch.groups:
         deepstack_of_group = [level[group.image_index] for level in deepstack_tokens]
-        states, (first, middle), attention_logits = network(
-            group.tokens, vision_tokens[group.image_index], deepstack_of_group, group.letter_positions
-        )
         learned = group.labels != -100
+        states, (first, middle), attention_logits = network(
+            group.tokens, vision_tokens[group.image_index], deepstack_of_group, group.letter_positions, learned
+        )
         logits = network.model.lm_head(states[learned])
         weights = group.weights[learned]
         total = total + (cross_entropy(logits.float(), group.labels[learned], reduction="none") * weights).sum()

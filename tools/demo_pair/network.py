@@ -77,12 +77,19 @@ class Network(nn.Module):
         return visual.merger(states).view(number, IMAGE_TOKENS, -1), deepstack_tokens
 
     def forward(
-        self, tokens: Tensor, vision_tokens: Tensor, deepstack_tokens: list[Tensor], query_positions: Tensor
+        self,
+        tokens: Tensor,
+        vision_tokens: Tensor,
+        deepstack_tokens: list[Tensor],
+        query_positions: Tensor,
+        wanted: Tensor | None = None,
     ) -> tuple[Tensor, list[Tensor], Tensor]:
         """Run the text model.
 
         `tokens`: [samples, length], padded on the right. `vision_tokens`, `deepstack_tokens`: the results of `encode`
         for each sample's image. `query_positions`: [samples], the positions whose attention logits are returned.
+        `wanted`: [samples, length], the positions whose states after the last layer are needed. The states of the
+        others are not complete, which saves time.
 
         Returns the last hidden states, the states after the kept layers (before the final norm), and the attention
         logits [samples, length] of the first head of the last layer at `query_positions`.
@@ -92,9 +99,11 @@ class Network(nn.Module):
         kept = []
         attention_logits = states.new_zeros(())
         for level, layer in enumerate(text.layers):
-            if level + 1 == len(text.layers):
-                attention_logits = self._attention_logits(layer, states, query_positions)
-            states, _ = self.layer(layer, states)
+            last = level + 1 == len(text.layers)
+            before = states
+            states, (key, _) = self.layer(layer, states, wanted=wanted if last else None)
+            if last:
+                attention_logits = self._attention_logits(layer, before, key, query_positions)
             if level < len(deepstack_tokens):
                 states = states + nn.functional.pad(deepstack_tokens[level], self.around_image(tokens.shape[1]))
             if level + 1 in self.kept:
@@ -112,20 +121,27 @@ class Network(nn.Module):
         return 0, 0, IMAGE_START, length - IMAGE_START - IMAGE_TOKENS
 
     def layer(
-        self, layer: nn.Module, states: Tensor, begin: int = 0, cache: tuple[Tensor, Tensor] | None = None
+        self,
+        layer: nn.Module,
+        states: Tensor,
+        begin: int = 0,
+        cache: tuple[Tensor, Tensor] | None = None,
+        wanted: Tensor | None = None,
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Run one layer of the text model on the tokens from `begin`. Returns the new states and the keys and values of
         all tokens.
 
         `cache`: the keys and values of the tokens before `begin`. With a cache, `states` must be of one token.
+        `wanted`: [samples, length], the tokens for which the feed-forward network is computed. None: all.
         """
         query, key, value = self._heads(layer, states, begin)
         if cache is not None:
             key, value = torch.cat([cache[0], key], 2), torch.cat([cache[1], value], 2)
         states = states + layer.self_attn.o_proj(_attend(query, key, value, layer.self_attn.scaling))
-        mlp, normed = layer.mlp, _rms_norm(states, layer.post_attention_layernorm)
-        states = states + mlp.down_proj(nn.functional.silu(mlp.gate_proj(normed)) * mlp.up_proj(normed))
-        return states, (key, value)
+        if wanted is None:
+            return states + _feed_forward(layer, states), (key, value)
+        chosen = states[wanted]
+        return states.index_put((wanted,), chosen + _feed_forward(layer, chosen)), (key, value)
 
     def _heads(self, layer: nn.Module, states: Tensor, begin: int = 0) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values, [samples, heads, length, head size] each."""
@@ -135,21 +151,34 @@ class Network(nn.Module):
         key = _rms_norm(attention.k_proj(normed).view(shape), attention.k_norm).transpose(1, 2)
         value = attention.v_proj(normed).view(shape).transpose(1, 2)
         here = slice(begin, begin + states.shape[1])
-        cos, sin = self.cos[:, None, here], self.sin[:, None, here]
-        return _rotate(query, cos, sin).to(value.dtype), _rotate(key, cos, sin).to(value.dtype), value
+        cos, sin = self.cos[:, None, here].to(query.dtype), self.sin[:, None, here].to(query.dtype)
+        return _rotate(query, cos, sin), _rotate(key, cos, sin), value
 
-    def _attention_logits(self, layer: nn.Module, states: Tensor, query_positions: Tensor) -> Tensor:
+    def _attention_logits(self, layer: nn.Module, states: Tensor, key: Tensor, query_positions: Tensor) -> Tensor:
         """Return the attention logits [samples, length] of the layer's first head for one token of each sample. Later
-        tokens are masked."""
-        query, key, _ = self._heads(layer, states)
-        chosen = query[torch.arange(len(query), device=query.device), 0, query_positions]
-        logits = torch.einsum("sd,sld->sl", chosen, key[:, 0]).float() * layer.self_attn.scaling
+        tokens are masked. `states`: before the layer. `key`: the keys of all tokens."""
+        attention = layer.self_attn
+        chosen = states[torch.arange(len(states), device=states.device), query_positions]
+        query = attention.q_proj(_rms_norm(chosen, layer.input_layernorm))[:, : attention.head_dim]
+        query = _rms_norm(query, attention.q_norm)
+        query = _rotate(
+            query, self.cos[0, query_positions].to(query.dtype), self.sin[0, query_positions].to(query.dtype)
+        )
+        logits = torch.einsum("sd,sld->sl", query, key[:, 0]).float() * attention.scaling
         after = torch.arange(logits.shape[1], device=logits.device) > query_positions[:, None]
         return logits.masked_fill(after, float("-inf"))
 
 
 def _rms_norm(states: Tensor, norm: nn.Module) -> Tensor:
-    return nn.functional.rms_norm(states, norm.weight.shape, norm.weight, norm.variance_epsilon)
+    """Normalize as transformers does. The result has the type of autocast, so that it is converted only once."""
+    device = states.device.type
+    kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
+    return nn.functional.rms_norm(states.float(), norm.weight.shape, norm.weight, norm.variance_epsilon).to(kind)
+
+
+def _feed_forward(layer: nn.Module, states: Tensor) -> Tensor:
+    mlp, normed = layer.mlp, _rms_norm(states, layer.post_attention_layernorm)
+    return mlp.down_proj(nn.functional.silu(mlp.gate_proj(normed)) * mlp.up_proj(normed))
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
