@@ -53,6 +53,16 @@ METHODS: dict[str, tuple[str, str]] = {
     "MAI": ("cascade", "shapes_s"),
 }
 """Name -> (mode, task)."""
+DIFFERENCES = (
+    ("small R", "small S"),
+    ("large S", "small R"),
+    ("large R", "large S"),
+    ("Full RT", "large S"),
+    ("Full RT", "large R"),
+    ("MAI", "large S"),
+    ("MAI", "Full RT"),
+)
+"""Methods whose accuracies are compared."""
 ONE_AT_A_TIME = 100
 """Documents that are also answered one at a time."""
 
@@ -215,12 +225,7 @@ def print_kinds(first: dict[str, Run]) -> dict[str, Any]:
 def print_gains(first: dict[str, Run]) -> dict[str, list[float]]:
     """Print the differences in accuracy between methods. Returns difference, low and high of each."""
     right = {method: run.right for method, run in first.items()}
-    gains = {
-        "small R - small S": gain(right["small R"], right["small S"]),
-        "large S - small S": gain(right["large S"], right["small S"]),
-        "Full RT - large S": gain(right["Full RT"], right["large S"]),
-        "MAI - Full RT": gain(right["MAI"], right["Full RT"]),
-    }
+    gains = {f"{better} - {worse}": gain(right[better], right[worse]) for better, worse in DIFFERENCES}
     print_table(
         "Differences in accuracy",
         ["Methods", "Points", "95% interval"],
@@ -247,6 +252,7 @@ def print_ratios(figures: dict[str, Any]) -> dict[str, float]:
     ratios = {
         "small tokens, MAI / Full RT": tokens["MAI"]["small"] / tokens["Full RT"]["small"],
         "wall, MAI / large R": wall_s["MAI"] / wall_s["large R"],
+        "wall, MAI / Full RT": wall_s["MAI"] / wall_s["Full RT"],
         "wall one at a time, MAI / large R": single_s["MAI"] / single_s["large R"],
         "large tokens, Full RT / large S": tokens["Full RT"]["large"] / tokens["large S"]["large"],
     }
