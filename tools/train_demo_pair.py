@@ -22,7 +22,7 @@ import torch
 from demo_pair.batches import Batch, Batches
 from demo_pair.checkpoint import SIZES, make_model, make_processor, make_tokenizer
 from demo_pair.decoding import respond
-from demo_pair.losses import CELL_WEIGHT, OPTION_WEIGHT, PLACE_WEIGHT, Auxiliary, losses
+from demo_pair.losses import CELL_WEIGHT, OPTION_WEIGHT, PLACE_WEIGHT, Auxiliary, cell_loss, losses
 from demo_pair.network import Network
 from demo_pair.samples import Thought, draw_thought, reasoning_prompt
 from make_tiny_pair import save
@@ -35,6 +35,8 @@ class Recipe:
 
     steps: int
     seed: int
+    vision_steps: int = 0
+    """The first steps. They train only the vision tower, with the loss of the cells, on twice as many images."""
     images: int = 25
     """New images per step."""
     samples: int = 3
@@ -45,12 +47,14 @@ class Recipe:
     """Share of the steps at the end during which the learning rate falls to zero."""
 
     def rate(self, step: int) -> float:
-        """Return the learning rate of a step: warm-up, then constant, then a linear decrease to zero."""
+        """Return the learning rate of a step: warm-up, then constant, then a linear decrease to zero. There is a second
+        warm-up after the vision steps."""
+        since = step - self.vision_steps if step >= self.vision_steps else step
         falling = (self.steps - step) / (self.steps * self.decay)
-        return self.learning_rate * min((step + 1) / self.warmup, 1.0, falling)
+        return self.learning_rate * min((since + 1) / self.warmup, 1.0, falling)
 
 
-RECIPES = {"small": Recipe(steps=2800, seed=1), "large": Recipe(steps=6000, seed=2)}
+RECIPES = {"small": Recipe(steps=4000, seed=1), "large": Recipe(steps=6000, seed=2, vision_steps=600)}
 WEIGHTS = (1.0, CELL_WEIGHT, PLACE_WEIGHT, OPTION_WEIGHT)
 HELD_OUT = 10_000
 """Added to the training seed, to draw the images of the learning curve, which are not in the training data."""
@@ -102,9 +106,17 @@ class Training:
 
     def step(self) -> list[float]:
         """Make one step. Returns the losses."""
-        batch = self.batches.draw(self.rng, self.recipe.images, self.recipe.samples).to(self.device)
+        images, samples = self.recipe.images, self.recipe.samples
         with torch.autocast(self.device, torch.bfloat16):
-            parts = losses(self.network, self.auxiliary, batch)
+            if self.done < self.recipe.vision_steps:
+                patches, cells = self.batches.draw_cells(self.rng, 2 * images)
+                vision_tokens, _ = self.network.encode(patches.to(self.device))
+                none = vision_tokens.new_zeros(())
+                parts = none, cell_loss(self.auxiliary, vision_tokens, cells.to(self.device)), none, none
+            else:
+                parts = losses(
+                    self.network, self.auxiliary, self.batches.draw(self.rng, images, samples).to(self.device)
+                )
         sum(weight * part for weight, part in zip(WEIGHTS, parts, strict=True)).backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         for optimizer in self.optimizers:

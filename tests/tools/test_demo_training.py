@@ -286,6 +286,19 @@ def test_the_learning_rate_rises_stays_constant_and_falls_to_zero() -> None:
     recipe = Recipe(steps=1000, seed=1, learning_rate=1.0, warmup=100, decay=0.4)
     assert [recipe.rate(step) for step in (0, 49, 99, 400, 599)] == [0.01, 0.5, 1.0, 1.0, 1.0]
     assert [recipe.rate(step) for step in (800, 1000)] == [0.5, 0.0]
+    again = Recipe(steps=1000, seed=1, learning_rate=1.0, warmup=100, vision_steps=200)
+    assert [again.rate(step) for step in (99, 199, 200, 299, 599)] == [1.0, 1.0, 0.01, 1.0, 1.0]
+
+
+def test_vision_steps_train_only_the_vision_tower(tmp_path: Path) -> None:
+    recipe = Recipe(steps=9, seed=1, vision_steps=2, images=2, samples=2, warmup=1)
+    training = Training(tmp_path, "large", recipe)
+    before = {name: weight.clone() for name, weight in training.model.named_parameters()}
+    losses = [training.step(), training.step()]
+    assert all(parts[1] > 0 and parts[0] == parts[2] == parts[3] == 0 for parts in losses)
+    changed = {name for name, weight in training.model.named_parameters() if not weight.equal(before[name])}
+    assert changed and all("visual" in name or "embed_tokens" in name for name in changed)
+    assert all(part > 0 for part in training.step())
 
 
 def test_training_lowers_the_loss(batches: Batches) -> None:

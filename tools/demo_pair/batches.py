@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import torch
+from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3VLForConditionalGeneration
 
@@ -112,11 +113,18 @@ class Batches:
         size = -(-len(numbered) // GROUPS)
         parts = [numbered[i : i + size] for i in range(0, len(numbered), size)]
         return Batch(
-            patches_of([image for _, image, _ in drawn], self.patch),
-            torch.tensor([_words(cells) for cells, *_ in drawn]),
+            *self._tensors([(cells, image) for cells, image, _ in drawn]),
             [self.group([i for i, _ in part], [sample for _, sample in part]) for part in parts],
             [[sample for _, sample in part] for part in parts],
         )
+
+    def draw_cells(self, rng: random.Random, images: int) -> tuple[Tensor, Tensor]:
+        """Draw `images` new images without samples. Returns `patches` and `cells` as in `Batch`."""
+        return self._tensors(draw_images(rng, images))
+
+    def _tensors(self, drawn: list[tuple[Cells, Image.Image]]) -> tuple[Tensor, Tensor]:
+        patches = patches_of([image for _, image in drawn], self.patch)
+        return patches, torch.tensor([_words(cells) for cells, _ in drawn])
 
     def group(self, image_index: list[int], samples: list[Sample]) -> Group:
         """Tokenize samples and put them into one group. `image_index`: index of each sample's image in the batch."""

@@ -45,13 +45,16 @@ class Auxiliary(nn.Module):
         return colour, shape
 
 
+def cell_loss(auxiliary: Auxiliary, vision_tokens: Tensor, cells: Tensor) -> Tensor:
+    """Return the sum of the mean losses of the colours and the shapes. `cells`: as in `Batch`."""
+    colours, shapes = auxiliary.cell_logits(vision_tokens)
+    colour_loss = cross_entropy(colours.flatten(0, 1), cells[..., 0].flatten())
+    return colour_loss + cross_entropy(shapes.flatten(0, 1), cells[..., 1].flatten())
+
+
 def losses(network: Network, auxiliary: Auxiliary, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the mean losses of the response tokens, the cells, the places and the options."""
     vision_tokens, deepstack_tokens = network.encode(batch.patches)
-    cell_loss = sum(
-        cross_entropy(logits.flatten(0, 1), batch.cells[..., i].flatten())
-        for i, logits in enumerate(auxiliary.cell_logits(vision_tokens))
-    )
     total, weight, place_losses, option_losses = vision_tokens.new_zeros(()), vision_tokens.new_zeros(()), [], []
     for group in batch.groups:
         deepstack_of_group = [level[group.image_index] for level in deepstack_tokens]
@@ -72,4 +75,9 @@ def losses(network: Network, auxiliary: Auxiliary, batch: Batch) -> tuple[Tensor
         target = group.options[multiple_choice, group.right[multiple_choice]]
         found = cross_entropy(attention_logits[multiple_choice], target, reduction="sum") / max(1, len(multiple_choice))
         option_losses.append(found + cross_entropy(named, letter, reduction="sum") / max(1, len(letter)))
-    return total / weight, cell_loss, torch.stack(place_losses).mean(), torch.stack(option_losses).mean()
+    return (
+        total / weight,
+        cell_loss(auxiliary, vision_tokens, batch.cells),
+        torch.stack(place_losses).mean(),
+        torch.stack(option_losses).mean(),
+    )
