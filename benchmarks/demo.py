@@ -7,7 +7,7 @@ Two real vLLM engines, started once, answer the same documents with these method
     Full RT            the small model always thinks, and the large model always answers with that thinking
     MAI                the cascade
 
-    python benchmarks/demo.py                       # 1,000 documents, 2 repeats: about 5 minutes on 2 cores
+    python benchmarks/demo.py                       # 3,000 documents, 2 repeats
     python benchmarks/demo.py --samples 200 --repeats 1
 
 lmms-eval's own task objects build, filter and score the requests. The engines' caches are cleared before each run, so
@@ -262,12 +262,12 @@ def print_ratios(figures: dict[str, Any]) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--samples", type=int, default=1000)
+    parser.add_argument("--samples", type=int, default=3000)
     parser.add_argument("--repeats", type=int, default=2)
     arguments = parser.parse_args()
-    if not (1 <= arguments.samples <= 1000 and arguments.repeats >= 1):
+    if not (1 <= arguments.samples <= 3000 and arguments.repeats >= 1):
         parser.error(
-            f"--samples {arguments.samples} --repeats {arguments.repeats} is invalid: shapes has 1,000 documents, and "
+            f"--samples {arguments.samples} --repeats {arguments.repeats} is invalid: shapes has 3,000 documents, and "
             "at least one sample and one repeat are needed."
         )
     logger.remove()

@@ -26,7 +26,7 @@ from train_demo_pair import RECIPES, Training
 
 from lmms_eval_mai.harness.shapes import LETTERS
 from lmms_eval_mai.paper import prompts
-from lmms_eval_mai.paper.agreement import AgreementRules, extract_answer, verify
+from lmms_eval_mai.paper.agreement import AgreementRules, extract_answer, verify, without_answer
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS
 
 SEED = "shapes development"
@@ -139,7 +139,7 @@ def main() -> None:
     left: list[str] = []
     if not arguments.only:
         pairs = zip(documents, texts["small R"], strict=True)
-        given = [prompts.transfer("shapes", text, one.kind) for one, text in pairs]
+        given = [prompts.transfer("shapes", without_answer(text), one.kind) for one, text in pairs]
         texts["Full RT"] = answers(model, documents, given)
         left = exits(documents, texts)
         transferred = zip(left, texts["Full RT"], texts["large S"], strict=True)

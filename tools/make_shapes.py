@@ -1,4 +1,4 @@
-"""Draw the 1,000 test documents of the `shapes` benchmark: task_configs/shapes/test.parquet.
+"""Draw the 3,000 test documents of the `shapes` benchmark: task_configs/shapes/test.parquet.
 
     python tools/make_shapes.py task_configs/shapes/test.parquet
 
@@ -19,8 +19,8 @@ from demo_pair.thinking import solve
 
 from lmms_eval_mai.harness.shapes import LETTERS
 
-DOCUMENTS = 1000
-SEED = "shapes test 2"
+DOCUMENTS = 3000
+SEED = "shapes test 3"
 """Training seeds are numbers, and this seed is a text, so the test images are not among the training images."""
 
 

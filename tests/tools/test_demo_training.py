@@ -151,13 +151,16 @@ def test_a_training_prompt_equals_the_tasks_message_in_the_chat_template(batches
         assert batches.tokenizer.decode(response) == sample.response + "<|im_end|>"
 
 
-def test_a_transferred_thought_is_in_the_prompt_and_the_response_is_right() -> None:
-    thought = samples.Thought("thinking 3", ("first thought", "second thought"))
-    cells, image, both = samples.transfer_samples(random.Random(1), thought)
+def test_a_transferred_thought_is_in_the_prompt_without_its_answer_and_the_response_is_right() -> None:
+    thought = samples.Thought("thinking 3", ("first thought\n[[no]]", "second thought\n[[ring]]"))
+    cells, image, _ = samples.transfer_samples(random.Random(0), thought)
     assert image.tobytes() == samples.draw_thought("thinking 3", 2)[1].tobytes()
-    for text, sample in zip(thought.thinking, both, strict=True):
-        assert text in sample.prompt and sample.form in ("reference", "stage2")
+    both = [one for seed in range(10) for one in samples.transfer_samples(random.Random(seed), thought)[2]]
+    for text, sample in zip(thought.thinking * 10, both, strict=True):
+        before, answer = text.split("\n")
+        assert before in sample.prompt and (answer in sample.prompt) is (sample.form == "stage2")
         assert sample.response == f"[[{solve(sample.question, cells).answer}]]"
+    assert {sample.form for sample in both} == {"reference", "stage2"}
 
 
 def test_a_batch_has_one_image_with_the_small_models_thinking_for_five_new_images(batches: Batches) -> None:

@@ -7,6 +7,7 @@ from typing import Literal
 from PIL import Image
 
 from lmms_eval_mai.paper import prompts
+from lmms_eval_mai.paper.agreement import without_answer
 from lmms_eval_mai.paper.prompts import Kind
 
 from .questions import ask
@@ -100,7 +101,8 @@ def draw_sample(rng: random.Random, cells: Cells, name: str) -> Sample:
 def _transfer(form: Form, question: Question, cells: Cells, thinking: str) -> Sample:
     kind: Kind = "letter" if question.options else "word"
     template = prompts.REASON_TRANSFER["reference" if form == "reference" else "previous_thinking"][kind]
-    prompt = full_text(question) + template.format(stage1_response=thinking)
+    given = without_answer(thinking) if form == "reference" else thinking  # as `transfer_answer=cut` transfers it
+    prompt = full_text(question) + template.format(stage1_response=given)
     answer = solve(question, cells).answer
     return Sample(cells, question, form, prompt, short(answer), answer if question.options else "")
 
