@@ -61,7 +61,7 @@ def make_tokenizer(seed: int) -> Qwen2Tokenizer:
 def _texts(seed: int) -> Iterator[list[str]]:
     rng = random.Random(seed)
     for _ in range(1000):
-        sample = draw_sample(rng, random_cells(rng), "large")
+        sample = draw_sample(rng, random_cells(rng), "large", transfer_answer="keep")
         yield ["user", "assistant", sample.prompt, sample.response]
 
 

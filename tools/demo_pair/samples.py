@@ -79,8 +79,9 @@ def reasoning_prompt(question: Question) -> str:
     return full_text(question) + prompts.instruction("R", "letter" if question.options else "word")
 
 
-def draw_sample(rng: random.Random, cells: Cells, name: str) -> Sample:
-    """Draw one sample about these cells, with a prompt that the named model is trained on."""
+def draw_sample(rng: random.Random, cells: Cells, name: str, transfer_answer: str = "cut") -> Sample:
+    """Draw one sample about these cells, with a prompt that the named model is trained on. `transfer_answer`: as in
+    `run.config`."""
     question = ask(rng, cells)
     form = rng.choices(list(FORMS[name]), list(FORMS[name].values()))[0]
     kind: Kind = "letter" if question.options else "word"
@@ -93,15 +94,17 @@ def draw_sample(rng: random.Random, cells: Cells, name: str) -> Sample:
         case "R":
             response = solution.thinking
         case _:
-            return _transfer(form, question, cells, _given_thinking(rng, question, cells, solution))
+            thinking = _given_thinking(rng, question, cells, solution)
+            return _transfer(form, question, cells, thinking, transfer_answer)
     prompt = full_text(question) + prompts.instruction(form, kind)
     return Sample(cells, question, form, prompt, response, solution.answer if question.options else "")
 
 
-def _transfer(form: Form, question: Question, cells: Cells, thinking: str) -> Sample:
+def _transfer(form: Form, question: Question, cells: Cells, thinking: str, transfer_answer: str = "cut") -> Sample:
     kind: Kind = "letter" if question.options else "word"
     template = prompts.REASON_TRANSFER["reference" if form == "reference" else "previous_thinking"][kind]
-    given = without_answer(thinking) if form == "reference" else thinking  # as `transfer_answer=cut` transfers it
+    cut = form == "reference" and transfer_answer == "cut"  # Stage 2 always has the whole response
+    given = without_answer(thinking) if cut else thinking
     prompt = full_text(question) + template.format(stage1_response=given)
     answer = solve(question, cells).answer
     return Sample(cells, question, form, prompt, short(answer), answer if question.options else "")
