@@ -1,6 +1,6 @@
 # make check - install into .venv; linters, types, documentation and all fast tests, in less than a minute
 # make test  - install into .venv; the same and all other tests
-# make demo  - install into .venv and evaluate the demo pair on 200 documents of shapes, on real vLLM (demo-full: 1,000)
+# make demo  - install into .venv and evaluate the demo pair on 200 documents of shapes, on real vLLM (demo-full: 3,000)
 # All of them reuse .venv. On a machine whose registry lacks torch's CPU build, set
 # PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu or let the default build be installed.
 
@@ -39,7 +39,7 @@ test: lint
 	@rm -f .coverage.*  # a process that a test killed may leave a broken file
 	$(PY) -m coverage report --include="lmms_eval_mai/paper/*,lmms_eval_mai/run/*" --skip-covered --fail-under=97
 
-# The first 200 of the 1,000 documents; demo-full runs them all.
+# The first 200 of the 3,000 documents; demo-full runs them all.
 demo: LIMIT := --limit 200
 demo-full: LIMIT :=
 demo demo-full: env

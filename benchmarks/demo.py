@@ -34,6 +34,7 @@ from common import print_json, print_table, run_all
 from demo_figures import gain, harm, wilson
 from loguru import logger
 
+from lmms_eval_mai.attention.statistics import paired_test
 from lmms_eval_mai.engines.base import SIDES, Call, Engine, Side
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.vllm.engine import VllmEngine
@@ -171,6 +172,7 @@ def report(runs: dict[str, list[Run]], samples: int, repeats: int) -> None:
     print_methods(runs, figures)
     figures |= print_kinds(first)
     figures["gains"] = print_gains(first)
+    figures["agreement"] = print_agreement(first["MAI"])
     exits = [trace.exit for trace in first["MAI"].traces]
     figures["exits"] = {exit: exits.count(exit) / samples for exit in EXITS["cascade"]}
     print(f"Exits of MAI: {', '.join(f'{exit} {share:.1%}' for exit, share in figures['exits'].items())}")
@@ -222,14 +224,33 @@ def print_kinds(first: dict[str, Run]) -> dict[str, Any]:
     return {"documents": documents, "by_kind": right}
 
 
+def print_agreement(run: Run) -> dict[str, dict[str, int]]:
+    """Print how often agreement is wrong, by kind of question: two models with four options may agree by chance.
+    Returns the counts."""
+    counts: dict[str, Counter[str]] = {name: Counter() for name in ("agreed", "wrong together")}
+    for trace, right, kind in zip(run.traces, run.right, run.kinds, strict=True):
+        agreed = trace.exit != "transfer"
+        counts["agreed"][kind] += agreed
+        counts["wrong together"][kind] += agreed and not right
+    print_table(
+        "Agreement of the two models in MAI",
+        ["Kind", *counts],
+        [(kind, *(str(one[kind]) for one in counts.values())) for kind in dict.fromkeys(run.kinds)],
+    )
+    return {name: dict(one) for name, one in counts.items()}
+
+
 def print_gains(first: dict[str, Run]) -> dict[str, list[float]]:
     """Print the differences in accuracy between methods. Returns difference, low and high of each."""
     right = {method: run.right for method, run in first.items()}
     gains = {f"{better} - {worse}": gain(right[better], right[worse]) for better, worse in DIFFERENCES}
     print_table(
         "Differences in accuracy",
-        ["Methods", "Points", "95% interval"],
-        [(name, f"{d:+.1f}", f"{low:+.1f} to {high:+.1f}") for name, (d, low, high) in gains.items()],
+        ["Methods", "Points", "95% interval", "p, exact McNemar"],
+        [
+            (name, f"{d:+.1f}", f"{low:+.1f} to {high:+.1f}", f"{paired_test(*(right[one] for one in name.split(' - '))).p:.2g}")
+            for name, (d, low, high) in gains.items()
+        ],
     )
     return {name: list(values) for name, values in gains.items()}
 

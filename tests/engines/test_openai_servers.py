@@ -13,7 +13,7 @@ from support.servers import Server
 
 from lmms_eval_mai.run.presets import FOLDER
 
-PRESET = {"max_new_tokens": 512, "transfer_answer": "keep"}
+PRESET = {"max_new_tokens": 512}
 """The arguments of pair=demo, for servers, which have no preset."""
 
 

@@ -33,8 +33,8 @@ def test_named_pair_sets_its_arguments_and_other_arguments_override_them() -> No
     assert (changed.small.model, changed.large.model, changed.mode) == (config.small.model, "x/y", "transfer")
     assert (config.max_new_tokens, parse_text("pair=demo,max_new_tokens=9").max_new_tokens) == (512, 9)
     assert parse_text("pair=qwen3vl-2b-8b") == parse({})
-    # The demo pair's large model was trained on whole responses. Example 3 of the paper transfers no answer.
-    assert (config.transfer_answer, parse({}).transfer_answer) == ("keep", "cut")
+    # Example 3 of the paper transfers no answer.
+    assert (config.transfer_answer, parse_text("transfer_answer=keep").transfer_answer) == ("cut", "keep")
 
 
 def test_every_named_pair_has_two_models_of_one_family() -> None:

@@ -12,7 +12,7 @@ from PIL import Image
 from support.processes import DEMO_DOCUMENTS
 
 from lmms_eval_mai.paper import prompts
-from lmms_eval_mai.paper.agreement import extract_answer
+from lmms_eval_mai.paper.agreement import extract_answer, without_answer
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS
 from lmms_eval_mai.run import presets
 
@@ -92,7 +92,7 @@ def ending(sample: Sample, stage: str) -> str:
         case "think":
             return prompts.instruction("R", kind)
         case _:
-            return prompts.transfer("shapes", calls(sample)["small", "think"], kind)
+            return prompts.transfer("shapes", without_answer(calls(sample)["small", "think"]), kind)
 
 
 def answer(model: Any, processor: Any, doc: dict[str, Any], instruction: str) -> str:
