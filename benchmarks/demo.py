@@ -248,7 +248,12 @@ def print_gains(first: dict[str, Run]) -> dict[str, list[float]]:
         "Differences in accuracy",
         ["Methods", "Points", "95% interval", "p, exact McNemar"],
         [
-            (name, f"{d:+.1f}", f"{low:+.1f} to {high:+.1f}", f"{paired_test(*(right[one] for one in name.split(' - '))).p:.2g}")
+            (
+                name,
+                f"{d:+.1f}",
+                f"{low:+.1f} to {high:+.1f}",
+                f"{paired_test(*(right[one] for one in name.split(' - '))).p:.2g}",
+            )
             for name, (d, low, high) in gains.items()
         ],
     )
