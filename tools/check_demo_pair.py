@@ -57,7 +57,7 @@ class Document:
     @property
     def category(self) -> str:
         """Return the category of the question in the table."""
-        name = f"path {len(self.question.moves)}" if self.question.moves else self.question.category
+        name = f"path {self.question.steps}" if self.question.steps else self.question.category
         return f"choice {self.question.category}" if self.question.options else name
 
     def is_right(self, text: str) -> bool:

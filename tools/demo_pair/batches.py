@@ -15,7 +15,7 @@ from lmms_eval_mai.harness.shapes import LETTERS
 from .checkpoint import SIZES
 from .network import IMAGE_TOKENS, patches_of
 from .samples import Sample, Thought, draw_images, draw_sample, transfer_samples
-from .shapes import CELL, COLOURS, SHAPES, SIDE, Cells, Question, matches, walk
+from .shapes import CELL, COLOURS, SHAPES, SIDE, Cells, Question, matches
 
 COLOUR_WORDS, SHAPE_WORDS = (*COLOURS, "empty"), (*SHAPES, "cell")
 GROUPS = 6
@@ -142,8 +142,7 @@ class Batches:
             short = len(response) < SHORT
             weights[row, learned] = torch.tensor([self._weight(token, short) for token in response])
             question_end[row] = len(prompt) - 1 + short
-        destination = self.name == "large"
-        places = [places_of(sample.question, sample.cells, destination) for sample in samples]
+        places = [places_of(sample.question, sample.cells) for sample in samples]
         options = torch.tensor([self._options(prompt) for prompt in prompts])
         right = [LETTERS.index(sample.letter) if sample.letter else -1 for sample in samples]
         letters = torch.isin(labels, torch.tensor(sorted(self.letters))) & (options[:, :1] >= 0)
@@ -172,11 +171,10 @@ class Batches:
         return [starts.get(letter, -4) + 3 for letter, _ in self.openings]
 
 
-def places_of(question: Question, cells: Cells, destination: bool) -> list[float]:
+def places_of(question: Question, cells: Cells) -> list[float]:
     """Return for each cell whether the question is about it, then the same for a second subject.
 
-    The second subject is the other side of a comparison or, if `destination`, the end of a path. Without a second
-    subject its values are -1.
+    The second subject is the other side of a comparison. Without a second subject its values are -1.
     """
     if question.category == "where":
         first = [divmod(i, SIDE) == question.place for i in range(len(cells))]
@@ -185,9 +183,6 @@ def places_of(question: Question, cells: Cells, destination: bool) -> list[float
     second = [-1.0] * len(cells)
     if question.category == "compare":
         second = [float(matches(cell, question.subjects[1])) for cell in cells]
-    if question.category == "path" and destination:
-        end = (walk(divmod(cells.index(question.subjects[0]), SIDE), question.moves) or [])[-1]
-        second = [float(divmod(i, SIDE) == end) for i in range(len(cells))]
     return [*map(float, first), *second]
 
 

@@ -9,9 +9,8 @@ from .shapes import (
     COLOURS,
     EMPTY,
     KINDS,
-    MOVES,
-    OPPOSITE,
-    ORDINALS,
+    LEADS,
+    NUMBERS,
     SHAPES,
     SIDE,
     Category,
@@ -25,17 +24,21 @@ from .thinking import solve
 Value = TypeVar("Value")
 
 MIX: dict[Category, float] = {
-    "yes_no": 0.14,
-    "count": 0.15,
-    "compare": 0.10,
-    "where": 0.13,
-    "path": 0.26,
+    "yes_no": 0.17,
+    "count": 0.20,
+    "compare": 0.12,
+    "where": 0.15,
+    "path": 0.21,
     "choice": 0.22,
 }
-CHOICE_MIX: dict[Category, float] = {"path": 0.4, "count": 0.3, "where": 0.3}
+CHOICE_MIX: dict[Category, float] = {"path": 0.3, "count": 0.35, "where": 0.35}
 """Shares of categories in the multiple-choice questions."""
-STEPS_MIX = {1: 0.1, 2: 0.18, 3: 0.18, 4: 0.18, 5: 0.18, 6: 0.18}
-"""Shares of the numbers of steps of a path."""
+STEPS_MIX = {1: 0.2, 2: 1.0, 3: 2.0, 4: 3.0, 5: 5.0, 6: 6.0}
+"""Weights of the numbers of steps of a path, if the image has paths of these lengths. Long paths are rare in images."""
+RULE_TEXT = (
+    f"{', '.join(f'{colour} leads {move}' for colour, move in LEADS.items())}, and over an edge to the opposite side."
+).capitalize()
+"""The first sentence of a question about a path."""
 TWO_CONDITIONS = 0.35
 """Share of counting questions and comparisons in which a subject is one of two colours or shapes."""
 
@@ -103,28 +106,19 @@ def _ask_compare(rng: random.Random, cells: Cells) -> Question | None:
 
 
 def _ask_path(rng: random.Random, cells: Cells) -> Question | None:
-    """Draw a path of one to six steps from a shape that is present once to another shape."""
-    once = [kind for kind in KINDS if cells.count(kind) == 1]
-    for _ in range(100 if once else 0):
-        start = rng.choice(once)
-        begin = divmod(cells.index(start), SIDE)
-        moves = _random_walk(rng, begin, _draw(rng, STEPS_MIX))
-        row, column = (walk(begin, moves) or [begin])[-1]
-        if (row, column) == begin or cells[row * SIDE + column] == EMPTY:
-            continue
-        steps = ", ".join(f"{ordinal} {move}" for ordinal, move in zip(ORDINALS, moves, strict=False))
-        return Question("path", f"Start at the {start} and go {steps}. What is there?", (start,), moves=moves)
-    return None
-
-
-def _random_walk(rng: random.Random, begin: tuple[int, int], steps: int) -> tuple[str, ...]:
-    """Draw moves that do not leave the grid. A move never takes back the one before it."""
-    moves: list[str] = []
-    while len(moves) < steps:
-        opposite = OPPOSITE[moves[-1]] if moves else ""
-        allowed = [move for move in MOVES if move != opposite and walk(begin, (*moves, move)) is not None]
-        moves.append(rng.choice(allowed))
-    return tuple(moves)
+    """Draw a path of one to six steps from a shape that is present once to another shape. It visits no place twice."""
+    found: dict[int, list[str]] = {}
+    for start in [kind for kind in KINDS if cells.count(kind) == 1]:
+        for steps in STEPS_MIX:
+            places = walk(divmod(cells.index(start), SIDE), cells, steps)
+            if places and len(set(places)) == len(places) and cells[places[-1][0] * SIDE + places[-1][1]] != EMPTY:
+                found.setdefault(steps, []).append(start)
+    if not found or (max(found) < 3 and rng.random() < 0.7):
+        return None
+    steps = _draw(rng, {steps: STEPS_MIX[steps] for steps in found})
+    start = rng.choice(found[steps])
+    text = f"{RULE_TEXT} Start at the {start} and take {NUMBERS[steps - 1]}. What is there?"
+    return Question("path", text, (start,), steps=steps)
 
 
 def _options(question: Question, rng: random.Random, cells: Cells) -> tuple[str, ...]:

@@ -27,9 +27,11 @@ SIZES = 9, 22
 LINES, DOTS = 3, 0.05
 """Lines over an image, and the share of its pixels that are covered by dots."""
 MOVES = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
-OPPOSITE = {"up": "down", "down": "up", "left": "right", "right": "left"}
+LEADS = {"red": "up", "green": "down", "blue": "left", "yellow": "right"}
+"""The move to which the colour of a shape leads on a path."""
+NUMBERS = ("one step", "two steps", "three steps", "four steps", "five steps", "six steps")
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
-"""Names of the steps of a path. The thinking repeats them, so that it finds the next move in the question."""
+"""Names of the steps of a path in the thinking."""
 
 Cells = tuple[str, ...]
 """The cells row by row: a kind or `EMPTY`."""
@@ -48,7 +50,8 @@ class Question:
     its start."""
     place: tuple[int, int] = (0, 0)
     """where: row and column of the cell, from 0."""
-    moves: tuple[str, ...] = ()
+    steps: int = 0
+    """path: its number of steps."""
     options: tuple[str, ...] = ()
     """The answers A, B, C and D. Empty for a question with a free answer."""
 
@@ -63,15 +66,20 @@ def count(cells: Cells, subject: str) -> int:
     return sum(matches(cell, subject) for cell in cells)
 
 
-def walk(start: tuple[int, int], moves: tuple[str, ...]) -> list[tuple[int, int]] | None:
-    """Return the cells of a path after its start, or None if the path leaves the grid."""
-    row, column = start
-    places = []
-    for move in moves:
-        row, column = row + MOVES[move][0], column + MOVES[move][1]
-        if not (0 <= row < SIDE and 0 <= column < SIDE):
+def walk(start: tuple[int, int], cells: Cells, steps: int) -> list[tuple[int, int]] | None:
+    """Return the places of a path: its start, and the place after each step. None if a step begins in an empty cell.
+
+    A path over an edge goes on at the opposite edge. Where a step leads depends on the cell that the step before it
+    reached, so the end is not a sum of moves.
+    """
+    places = [start]
+    for _ in range(steps):
+        row, column = places[-1]
+        cell = cells[row * SIDE + column]
+        if cell == EMPTY:
             return None
-        places.append((row, column))
+        down, right = MOVES[LEADS[cell.split()[0]]]
+        places.append(((row + down) % SIDE, (column + right) % SIDE))
     return places
 
 

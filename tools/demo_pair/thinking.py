@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from lmms_eval_mai.harness.shapes import LETTERS
 
-from .shapes import EMPTY, KINDS, ORDINALS, SHAPES, SIDE, Cells, Question, count, matches, walk
+from .shapes import EMPTY, KINDS, LEADS, ORDINALS, SHAPES, SIDE, Cells, Question, count, matches, walk
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class Solution:
 def solve(question: Question, cells: Cells, start: tuple[int, int] | None = None) -> Solution:
     """Solve a question with these cells. `start` makes a path begin at another cell, which is a mistake on purpose.
 
-    Raises `ValueError` if the cells give no answer: no start, a path that leaves the grid, an answer that is not one of
-    the options.
+    Raises `ValueError` if the cells give no answer: no start, a path through an empty cell, an answer that is not one
+    of the options.
     """
     thinking, explanation, answer = {
         "yes_no": _yes_no,
@@ -138,14 +138,13 @@ def _where(question: Question, cells: Cells, start: object) -> tuple[str, str, s
 def _path(question: Question, cells: Cells, start: tuple[int, int] | None) -> tuple[str, str, str]:
     (subject,) = question.subjects
     begin = start or divmod(cells.index(subject), SIDE)
-    places = walk(begin, question.moves)
+    places = walk(begin, cells, question.steps)
     if places is None:
-        raise ValueError("the path leaves the grid")
-    row, column = places[-1]
-    answer = cells[row * SIDE + column]
+        raise ValueError("the path goes through an empty cell")
+    seen = [cells[row * SIDE + column] for row, column in places]
     found = f"The {subject} is in row {begin[0] + 1}, column {begin[1] + 1}"
-    steps = [
-        f"; {ordinal} {move}: row {r + 1}, column {c + 1}"
-        for ordinal, move, (r, c) in zip(ORDINALS, question.moves, places, strict=False)
-    ]
-    return f"{found}{''.join(steps)}.\nThere is: {answer}.", f"{found}.", answer
+    steps = ""
+    for ordinal, before, (row, column) in zip(ORDINALS, seen, places[1:], strict=False):
+        colour = before.split()[0]
+        steps += f"|{colour}; {ordinal} {LEADS[colour]}: row {row + 1}, column {column + 1}"
+    return f"{found}{steps}.\nThere is: {seen[-1]}.", f"{found}.", seen[-1]
