@@ -34,7 +34,6 @@ from common import print_json, print_table, run_all
 from demo_figures import gain, harm, wilson
 from loguru import logger
 
-from lmms_eval_mai.attention.statistics import paired_test
 from lmms_eval_mai.engines.base import SIDES, Call, Engine, Side
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.vllm.engine import VllmEngine
@@ -44,6 +43,7 @@ from lmms_eval_mai.paper.cascade import MODES
 from lmms_eval_mai.paper.sample import EXITS, Sample, Trace
 from lmms_eval_mai.paper.sample_run import Pair
 from lmms_eval_mai.run.config import Config, parse
+from lmms_eval_mai.statistics import paired_test
 
 METHODS: dict[str, tuple[str, str]] = {
     "small S": ("small", "shapes_s"),
