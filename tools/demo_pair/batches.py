@@ -176,7 +176,7 @@ def places_of(question: Question, cells: Cells) -> list[float]:
 
     The second subject is the other side of a comparison. Without a second subject its values are -1.
     """
-    if question.category == "where":
+    if question.category in ("where", "path"):
         first = [divmod(i, SIDE) == question.place for i in range(len(cells))]
     else:
         first = [matches(cell, question.subjects[0]) for cell in cells]

@@ -24,16 +24,16 @@ from .thinking import solve
 Value = TypeVar("Value")
 
 MIX: dict[Category, float] = {
-    "yes_no": 0.17,
-    "count": 0.20,
+    "yes_no": 0.15,
+    "count": 0.18,
     "compare": 0.12,
     "where": 0.15,
-    "path": 0.21,
-    "choice": 0.22,
+    "path": 0.26,
+    "choice": 0.23,
 }
-CHOICE_MIX: dict[Category, float] = {"path": 0.3, "count": 0.35, "where": 0.35}
+CHOICE_MIX: dict[Category, float] = {"path": 0.35, "count": 0.3, "where": 0.35}
 """Shares of categories in the multiple-choice questions."""
-STEPS_MIX = {1: 0.2, 2: 1.0, 3: 2.0, 4: 3.0, 5: 5.0, 6: 6.0}
+STEPS_MIX = {1: 0.1, 2: 0.4, 3: 2.0, 4: 4.0, 5: 6.0, 6: 6.0}
 """Weights of the numbers of steps of a path, if the image has paths of these lengths. Long paths are rare in images."""
 RULE_TEXT = (
     f"{', '.join(f'{colour} leads {move}' for colour, move in LEADS.items())}, and over an edge to the opposite side."
@@ -106,19 +106,19 @@ def _ask_compare(rng: random.Random, cells: Cells) -> Question | None:
 
 
 def _ask_path(rng: random.Random, cells: Cells) -> Question | None:
-    """Draw a path of one to six steps from a shape that is present once to another shape. It visits no place twice."""
-    found: dict[int, list[str]] = {}
-    for start in [kind for kind in KINDS if cells.count(kind) == 1]:
+    """Draw a path of one to six steps from one shape to another. It visits no place twice."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for start in [divmod(index, SIDE) for index, cell in enumerate(cells) if cell != EMPTY]:
         for steps in STEPS_MIX:
-            places = walk(divmod(cells.index(start), SIDE), cells, steps)
+            places = walk(start, cells, steps)
             if places and len(set(places)) == len(places) and cells[places[-1][0] * SIDE + places[-1][1]] != EMPTY:
                 found.setdefault(steps, []).append(start)
-    if not found or (max(found) < 3 and rng.random() < 0.7):
+    if not found or (max(found) < 3 and rng.random() < 0.9):
         return None
     steps = _draw(rng, {steps: STEPS_MIX[steps] for steps in found})
-    start = rng.choice(found[steps])
-    text = f"{RULE_TEXT} Start at the {start} and take {NUMBERS[steps - 1]}. What is there?"
-    return Question("path", text, (start,), steps=steps)
+    row, column = start = rng.choice(found[steps])
+    begin = f"Start in row {row + 1}, column {column + 1} and take {NUMBERS[steps - 1]}."
+    return Question("path", f"{RULE_TEXT} {begin} What is there?", place=start, steps=steps)
 
 
 def _options(question: Question, rng: random.Random, cells: Cells) -> tuple[str, ...]:

@@ -46,10 +46,9 @@ class Question:
     category: Category
     text: str
     subjects: tuple[str, ...] = ()
-    """yes_no, count: the subject to count ("red circle", "red", "circle", "red or circle"). compare: two of them. path:
-    its start."""
+    """yes_no, count: the subject to count ("red circle", "red", "circle", "red or circle"). compare: two of them."""
     place: tuple[int, int] = (0, 0)
-    """where: row and column of the cell, from 0."""
+    """where: row and column of the cell, from 0. path: those of its start."""
     steps: int = 0
     """path: its number of steps."""
     options: tuple[str, ...] = ()

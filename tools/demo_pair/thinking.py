@@ -21,11 +21,11 @@ class Solution:
     """The answer that the task expects: the free answer, or the letter of the option."""
 
 
-def solve(question: Question, cells: Cells, start: tuple[int, int] | None = None) -> Solution:
-    """Solve a question with these cells. `start` makes a path begin at another cell, which is a mistake on purpose.
+def solve(question: Question, cells: Cells) -> Solution:
+    """Solve a question with these cells.
 
-    Raises `ValueError` if the cells give no answer: no start, a path through an empty cell, an answer that is not one
-    of the options.
+    Raises `ValueError` if the cells give no answer: a path through an empty cell, an answer that is not one of the
+    options.
     """
     thinking, explanation, answer = {
         "yes_no": _yes_no,
@@ -33,7 +33,7 @@ def solve(question: Question, cells: Cells, start: tuple[int, int] | None = None
         "compare": _compare,
         "where": _where,
         "path": _path,
-    }[question.category](question, cells, start)
+    }[question.category](question, cells)
     if question.options:
         letter = LETTERS[question.options.index(answer)]
         conclusion = f" The answer is {answer}: {letter}."
@@ -50,15 +50,12 @@ def mistaken(question: Question, cells: Cells, rng: random.Random) -> Solution |
     """Draw a solution with one mistake, consistent after the mistake. Returns None if 20 attempts find none."""
     right = solve(question, cells).answer
     for _ in range(20):
-        wrong, start = list(cells), None
-        if question.category == "path" and rng.random() < 0.5:
-            start = (rng.randrange(SIDE), rng.randrange(SIDE))
-        else:
-            for _ in range(rng.randint(1, 2)):
-                place = rng.randrange(len(wrong))
-                wrong[place] = _misread(wrong[place], rng)
+        wrong = list(cells)
+        for _ in range(rng.randint(1, 2)):
+            place = rng.randrange(len(wrong))
+            wrong[place] = _misread(wrong[place], rng)
         try:
-            solution = solve(question, tuple(wrong), start)
+            solution = solve(question, tuple(wrong))
         except ValueError:
             continue
         if solution.answer != right:
@@ -101,7 +98,7 @@ def _per_row(cells: Cells, subject: str) -> str:
     return ", ".join(str(count(row, subject)) for row in _rows(cells))
 
 
-def _yes_no(question: Question, cells: Cells, start: object) -> tuple[str, str, str]:
+def _yes_no(question: Question, cells: Cells) -> tuple[str, str, str]:
     (subject,) = question.subjects
     total = count(cells, subject)
     answer = "yes" if total else "no"
@@ -109,7 +106,7 @@ def _yes_no(question: Question, cells: Cells, start: object) -> tuple[str, str, 
     return thinking, f"The rows have {_per_row(cells, subject)}.", answer
 
 
-def _count(question: Question, cells: Cells, start: object) -> tuple[str, str, str]:
+def _count(question: Question, cells: Cells) -> tuple[str, str, str]:
     (subject,) = question.subjects
     total = str(count(cells, subject))
     return (
@@ -119,7 +116,7 @@ def _count(question: Question, cells: Cells, start: object) -> tuple[str, str, s
     )
 
 
-def _compare(question: Question, cells: Cells, start: object) -> tuple[str, str, str]:
+def _compare(question: Question, cells: Cells) -> tuple[str, str, str]:
     first, second = (count(cells, subject) for subject in question.subjects)
     if first == second:
         raise ValueError("the two counts are equal")
@@ -128,23 +125,20 @@ def _compare(question: Question, cells: Cells, start: object) -> tuple[str, str,
     return f"{_tally(cells, question.subjects)}\n{conclusion}", conclusion, answer
 
 
-def _where(question: Question, cells: Cells, start: object) -> tuple[str, str, str]:
+def _where(question: Question, cells: Cells) -> tuple[str, str, str]:
     row, column = question.place
     answer = cells[row * SIDE + column]
     listing = f"Row {row + 1}{''.join(map(listed, _rows(cells)[row]))}"
     return f"{listing}\nColumn {column + 1}: {answer}.", listing, answer
 
 
-def _path(question: Question, cells: Cells, start: tuple[int, int] | None) -> tuple[str, str, str]:
-    (subject,) = question.subjects
-    begin = start or divmod(cells.index(subject), SIDE)
-    places = walk(begin, cells, question.steps)
+def _path(question: Question, cells: Cells) -> tuple[str, str, str]:
+    places = walk(question.place, cells, question.steps)
     if places is None:
         raise ValueError("the path goes through an empty cell")
     seen = [cells[row * SIDE + column] for row, column in places]
-    found = f"The {subject} is in row {begin[0] + 1}, column {begin[1] + 1}"
-    steps = ""
+    steps = f"Row {places[0][0] + 1}, column {places[0][1] + 1}"
     for ordinal, before, (row, column) in zip(ORDINALS, seen, places[1:], strict=False):
         colour = before.split()[0]
         steps += f"|{colour}; {ordinal} {LEADS[colour]}: row {row + 1}, column {column + 1}"
-    return f"{found}{steps}.\nThere is: {seen[-1]}.", f"{found}.", seen[-1]
+    return f"{steps}.\nThere is: {seen[-1]}.", f"The first shape is {seen[0].split()[0]}.", seen[-1]
