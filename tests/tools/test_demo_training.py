@@ -50,9 +50,9 @@ def by_hand(cells: shapes.Cells, question: shapes.Question) -> str:
         return grid[int(words[4].rstrip(",")) - 1][int(words[6]) - 1]
     rule = question.text.split(", and over an edge")[0].lower().split(", ")
     leads = {one.split()[0]: one.split()[2] for one in rule}
-    after = question.text.split("Start at the ")[1].replace(".", "").split()
-    place = cells.index(" ".join(after[:2]))
-    for _ in range(["one", "two", "three", "four", "five", "six"].index(after[4]) + 1):
+    after = question.text.split("Start in row ")[1].replace(",", "").split()
+    place = shapes.SIDE * (int(after[0]) - 1) + int(after[2]) - 1
+    for _ in range(["one", "two", "three", "four", "five", "six"].index(after[5]) + 1):
         move = leads[cells[place].split()[0]]
         row, column = divmod(place, shapes.SIDE)
         row += {"up": -1, "down": 1}.get(move, 0)
@@ -182,7 +182,7 @@ def test_places_are_the_cells_of_the_question(drawn: list[tuple[shapes.Cells, sh
         if question.category == "where":
             assert cells[first.index(1.0)] == by_hand(cells, question) and sum(first) == 1
         if question.category == "path":
-            assert cells[first.index(1.0)] == question.subjects[0] and sum(first) == 1
+            assert divmod(first.index(1.0), shapes.SIDE) == question.place and sum(first) == 1
         if question.category == "count":
             assert sum(first) == int(by_hand(cells, question))
         assert (set(second) == {-1.0}) is (question.category != "compare")
