@@ -242,6 +242,7 @@ def test_the_learning_rate_rises_stays_constant_and_falls_to_zero() -> None:
     assert [again.rate(step) for step in (99, 199, 200, 299, 599)] == [1.0, 1.0, 0.01, 1.0, 1.0]
 
 
+@pytest.mark.slow
 def test_vision_steps_train_only_the_vision_tower(tmp_path: Path) -> None:
     recipe = Recipe(steps=9, seed=1, vision_steps=2, images=2, samples=2, warmup=1)
     training = Training(tmp_path, "large", recipe)
@@ -253,6 +254,7 @@ def test_vision_steps_train_only_the_vision_tower(tmp_path: Path) -> None:
     assert all(part > 0 for part in training.step())
 
 
+@pytest.mark.slow
 def test_training_lowers_the_loss(batches: Batches) -> None:
     batches = Batches(batches.tokenizer, "small")
     torch.manual_seed(0)
