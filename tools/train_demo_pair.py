@@ -54,7 +54,7 @@ class Recipe:
         return self.learning_rate * min((since + 1) / self.warmup, 1.0, falling)
 
 
-RECIPES = {"small": Recipe(steps=4400, seed=1), "large": Recipe(steps=5200, seed=2, vision_steps=600)}
+RECIPES = {"small": Recipe(steps=4400, seed=1), "large": Recipe(steps=4600, seed=2, vision_steps=600)}
 WEIGHTS = (1.0, CELL_WEIGHT, PLACE_WEIGHT, OPTION_WEIGHT)
 HELD_OUT = 10_000
 """Added to the training seed, to draw the images of the learning curve, which are not in the training data."""
