@@ -53,7 +53,7 @@ def answers(draw: st.DrawFn) -> tuple[list[Any], str]:
 def test_text_is_the_text_of_vllms_own_detokenizer(tokenizer: Any, answer: tuple[list[Any], str]) -> None:
     (*pieces, cut), finish_reason = answer
     tokens: list[int] = []
-    for piece in pieces:  # numbers from 581 on are no tokens: a model's table of embeddings may be longer
+    for piece in pieces:  # numbers from 629 on are no tokens: a model's table of embeddings may be longer
         tokens += [piece] if isinstance(piece, int) else tokenizer(piece)["input_ids"]
     tokens = tokens[: len(tokens) - cut] if cut else tokens
     prompt = tokenizer("<|im_start|>user\nWas ist das? 日本\ufffd<|im_end|>\n<|im_start|>assistant\n")["input_ids"]
