@@ -9,7 +9,7 @@ import os
 import platform
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 
 from pytablewriter import MarkdownTableWriter
 
+from lmms_eval_mai.engines.base import Engine
 from lmms_eval_mai.errors import SampleError
 from lmms_eval_mai.paper.sample import Exit
 from lmms_eval_mai.run.scheduler import run_samples
+from lmms_eval_mai.run.session import MAX_OPEN_SAMPLES
 
 CHARTQA_EXITS: dict[Exit, float] = {"agree_short": 0.72, "agree_think": 0.078, "transfer": 0.202}
 """Table 10, ChartQA: 1,800, 195 and 505 of 2,500."""
@@ -57,6 +59,12 @@ def machine() -> dict[str, Any]:
         "vllm": version,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
+
+
+def most_open_samples(engines: Iterable[Engine]) -> int:
+    """Return how many samples a run on these started engines opens at the same time."""
+    wanted = [count for engine in engines if (count := engine.open_samples()) is not None]
+    return max(wanted, default=MAX_OPEN_SAMPLES)
 
 
 async def run_all(count: int, open_: Any, run: Any, done: Callable[[int, Any], None], max_open: int) -> None:

@@ -30,7 +30,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from common import print_json, print_table, run_all
+from common import most_open_samples, print_json, print_table, run_all
 from demo_figures import gain, harm, wilson
 from loguru import logger
 
@@ -143,12 +143,13 @@ async def measure(samples: int, repeats: int) -> dict[str, list[Run]]:
             await engine.start()
         small, large = (engines[side] for side in SIDES)
         pair = Pair(small, large, config.think, config.rules, transfer_answer=config.transfer_answer)
+        open_samples = most_open_samples(engines.values())
         for mode, task in METHODS.values():
             await run_method(mode, tasks[task], pair, config, min(samples, 32), 32)  # first-time costs
         for repeat in range(repeats):
             for method, (mode, task) in list(METHODS.items())[:: -1 if repeat % 2 else 1]:
                 await clear_caches(engines)
-                run = await run_method(mode, tasks[task], pair, config, samples, config.max_open_samples)
+                run = await run_method(mode, tasks[task], pair, config, samples, open_samples)
                 await clear_caches(engines)
                 single = await run_method(mode, tasks[task], pair, config, min(samples, ONE_AT_A_TIME), 1)
                 runs[method].append(replace(run, one_at_a_time_s=single.wall_s / len(single.traces)))

@@ -39,7 +39,7 @@ from typing import Any
 
 import psutil
 from chartqa_like import ARGUMENTS, PlannedEngine, Work, draw_charts, make_plan, prompts_of
-from common import print_json, print_table, run_all
+from common import most_open_samples, print_json, print_table, run_all
 from loguru import logger
 from make_tiny_pair import make_pair
 
@@ -47,7 +47,6 @@ from lmms_eval_mai.engines.base import SIDES, Prompt, Side, Stage
 from lmms_eval_mai.paper.cascade import cascade
 from lmms_eval_mai.paper.sample import Sample, Trace
 from lmms_eval_mai.paper.sample_run import Pair
-from lmms_eval_mai.run.config import Config
 
 CHECKPOINTS = Path(__file__).resolve().parents[1] / ".checkpoints" / "tiny"
 STAGES: dict[Stage, tuple[Side, ...]] = {"short": ("small", "large"), "think": ("small",), "transfer": ("large",)}
@@ -84,9 +83,8 @@ async def run_cascade(engines: Engines, work: Work) -> None:
     """Run every sample independently. Raises `RuntimeError` if an exit is not as planned."""
     traces: dict[int, Trace] = {}
     pair = Pair(engines["small"], engines["large"])
-    await run_all(
-        len(work.charts), work.open, lambda sample: cascade(sample, pair), traces.__setitem__, Config.max_open_samples
-    )
+    open_samples = most_open_samples(engines.values())
+    await run_all(len(work.charts), work.open, lambda sample: cascade(sample, pair), traces.__setitem__, open_samples)
     wrong = [doc_id for doc_id, trace in traces.items() if trace.exit != work.plan.exits[doc_id]]
     if wrong:
         raise RuntimeError(f"The exits of samples {wrong} are not as planned.")

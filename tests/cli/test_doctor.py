@@ -55,9 +55,9 @@ def test_doctor_tells_what_a_command_would_start_and_what_is_wrong(command: type
         ("pair=demo,mode=small,batch=3", [False], ["Unknown model argument 'batch'"]),
         ("mode=both", [False], ["choose one of cascade"]),
         (
-            "pair=demo,engine=transformers,transfer=sparse,sparse_layer=6",
+            "pair=demo,engine=transformers,transfer=sparse,sparse_layer=7",
             [True, True, False],
-            ["sparse_layer=6 does not exist, because the large model has 5 layers: give a number from 1 to 5"],
+            ["sparse_layer=7 does not exist, because the large model has 6 layers: give a number from 1 to 6"],
         ),
         (
             "pair=demo,small_engine=transformers,large=http://127.0.0.1:9/v1,transfer=sparse",

@@ -5,12 +5,14 @@ transformers does the decoding. Two things are added here: the assistant gets th
 """
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lmms_eval_mai.engines.base import Call
+from lmms_eval_mai.engines.base import Call, Message
 from lmms_eval_mai.engines.transformers.generation import reset_generation_config
+from lmms_eval_mai.engines.transformers.inputs import InputBuilder, ModelInput
 
 
 def set_draft_length(assistant: Any, num_assistant_tokens: int | None) -> None:
@@ -20,6 +22,31 @@ def set_draft_length(assistant: Any, num_assistant_tokens: int | None) -> None:
     """
     reset_generation_config(assistant)
     assistant.generation_config.num_assistant_tokens = num_assistant_tokens
+
+
+class AssistantImages:
+    """Prepares the images of a prompt for an assistant."""
+
+    def __init__(self, assistant: str, model: InputBuilder) -> None:
+        """`model`: what prepares the prompts of the model itself. Its images are used if both checkpoints prepare
+        images in the same way, as those of one family mostly do. Raises transformers' errors."""
+        from transformers import AutoProcessor
+
+        own = AutoProcessor.from_pretrained(os.path.expanduser(assistant))
+        same = own.image_processor.to_dict() == model.image_settings()
+        self._own = None if same else InputBuilder(own)
+
+    def of(self, chat: tuple[Message, ...], prompt: ModelInput) -> Mapping[str, Any]:
+        """Return the inputs of the assistant's vision tower, by name. `prompt`: the same chat for the model itself.
+        Raises `ValueError` if the assistant has another number of image tokens."""
+        if self._own is None or not prompt.others:
+            return prompt.others
+        found = self._own.build(chat)
+        if found.image_tokens != prompt.image_tokens:
+            raise ValueError(
+                f"the images are {prompt.image_tokens} tokens for the model and {found.image_tokens} for its assistant"
+            )
+        return found.others
 
 
 @dataclass

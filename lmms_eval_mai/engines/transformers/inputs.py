@@ -78,6 +78,11 @@ class InputBuilder:
             self._restore_text(tokens, hidden) if hide else tokens, others, self._image_tokens(tokens["input_ids"])
         )
 
+    def image_settings(self) -> dict[str, Any]:
+        """Return the settings of the image processor. Two checkpoints with equal settings prepare images equally."""
+        settings: dict[str, Any] = self._processor.image_processor.to_dict()
+        return settings
+
     def _image_tokens(self, ids: torch.Tensor) -> int | None:
         """Return the number of image tokens of a prompt in which hidden texts are still placeholders."""
         image_token_id = getattr(self._processor, "image_token_id", None)

@@ -12,7 +12,12 @@ from transformers import AutoProcessor
 from lmms_eval_mai.engines.base import Call, EngineConfig
 from lmms_eval_mai.engines.logs import transformers_without_progress_bars
 from lmms_eval_mai.engines.token_texts import TokenSpan
-from lmms_eval_mai.engines.transformers.assistant import DraftCounts, assisted_call, set_draft_length
+from lmms_eval_mai.engines.transformers.assistant import (
+    AssistantImages,
+    DraftCounts,
+    assisted_call,
+    set_draft_length,
+)
 from lmms_eval_mai.engines.transformers.attention import AttentionStates
 from lmms_eval_mai.engines.transformers.batching import BatchTimes, Request, is_scoring_call, to_call
 from lmms_eval_mai.engines.transformers.generation import (
@@ -39,6 +44,7 @@ class LoadedModel:
         source = {"revision": options.revision, "trust_remote_code": options.trust_remote_code}
         self.inputs = InputBuilder(AutoProcessor.from_pretrained(path, **source))
         self.assistant: Any = None
+        self._assistant_images: AssistantImages | None = None
         self.attention: AttentionReader | None = None
         with transformers_without_progress_bars():
             self._model = load_model(path, options, config.attention, **source)
@@ -46,6 +52,7 @@ class LoadedModel:
                 hide_assisted_decoding_warnings()
                 self.assistant = load_model(options.assistant_model, options)
                 set_draft_length(self.assistant, options.num_assistant_tokens)
+                self._assistant_images = AssistantImages(options.assistant_model, self.inputs)
         if config.attention:
             self.attention = AttentionReader(self._model, self.inputs.tokenizer)
         self._eos_token_ids = reset_generation_config(self._model)
@@ -99,9 +106,10 @@ class LoadedModel:
     def _drafts(
         self, batch: list[Request], prompt_length: int
     ) -> contextlib.AbstractContextManager[DraftCounts | None]:
-        if self.assistant is None:
+        if self._assistant_images is None:
             return contextlib.nullcontext()
-        return assisted_call(self._model, self.assistant, prompt_length, batch[0].input.others)
+        images = self._assistant_images.of(batch[0].prompt.messages, batch[0].input)
+        return assisted_call(self._model, self.assistant, prompt_length, images)
 
     def _watch(self, batch: list[Request]) -> contextlib.AbstractContextManager[BatchAttention | None]:
         return contextlib.nullcontext() if self.attention is None else self.attention.during(batch)
