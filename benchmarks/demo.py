@@ -253,7 +253,7 @@ def print_gains(first: dict[str, Run]) -> dict[str, list[float]]:
                 name,
                 f"{d:+.1f}",
                 f"{low:+.1f} to {high:+.1f}",
-                f"{paired_test(*(right[one] for one in name.split(' - '))).p:.2g}",
+                _shown(paired_test(*(right[one] for one in name.split(" - "))).p),
             )
             for name, (d, low, high) in gains.items()
         ],
@@ -271,6 +271,10 @@ def print_harm(method: str, run: Run, short_right: list[bool]) -> dict[str, int]
         f"({100 * low:.0f}-{100 * high:.0f}%); of {found.was_wrong} that it had wrong, {found.rescued} became right."
     )
     return asdict(found)
+
+
+def _shown(p: float) -> str:
+    return "below 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def print_ratios(figures: dict[str, Any]) -> dict[str, float]:
