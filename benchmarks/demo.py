@@ -31,12 +31,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from common import most_open_samples, print_json, print_table, run_all
-from demo_figures import gain, harm, wilson
+from demo_figures import DIFFERENCES, gain, harm, wilson
 from loguru import logger
 
 from lmms_eval_mai.engines.base import SIDES, Call, Engine, Side
 from lmms_eval_mai.engines.build import build
-from lmms_eval_mai.engines.vllm.engine import VllmEngine
 from lmms_eval_mai.harness.requests import open_sample
 from lmms_eval_mai.harness.tasks import AnswerFilter
 from lmms_eval_mai.paper.cascade import MODES
@@ -54,16 +53,6 @@ METHODS: dict[str, tuple[str, str]] = {
     "MAI": ("cascade", "shapes_s"),
 }
 """Name -> (mode, task)."""
-DIFFERENCES = (
-    ("small R", "small S"),
-    ("large S", "small R"),
-    ("large R", "large S"),
-    ("Full RT", "large S"),
-    ("Full RT", "large R"),
-    ("MAI", "large S"),
-    ("MAI", "Full RT"),
-)
-"""Methods whose accuracies are compared."""
 ONE_AT_A_TIME = 100
 """Documents that are also answered one at a time."""
 
@@ -127,7 +116,6 @@ async def run_method(mode: str, task: Any, pair: Pair, config: Config, samples: 
 async def clear_caches(engines: Mapping[str, Engine]) -> None:
     """Clear the caches of both engines, so that a run finds nothing of an earlier run."""
     for engine in engines.values():
-        assert isinstance(engine, VllmEngine)
         await engine.clear_caches()
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from demo_figures import gain, harm, wilson
+from demo_figures import DIFFERENCES, gain, harm, wilson
 from demo_pair.checkpoint import SIZES
 from demo_pair.decoding import respond
 from demo_pair.questions import ask
@@ -30,15 +30,6 @@ from lmms_eval_mai.paper.agreement import AgreementRules, extract_answer, verify
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS
 
 SEED = "shapes development"
-DIFFERENCES = (
-    ("small R", "small S"),
-    ("large S", "small R"),
-    ("large R", "large S"),
-    ("Full RT", "large S"),
-    ("Full RT", "large R"),
-    ("MAI", "large S"),
-    ("MAI", "Full RT"),
-)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,17 @@ from dataclasses import dataclass
 
 from lmms_eval_mai import statistics
 
+DIFFERENCES = (
+    ("small R", "small S"),
+    ("large S", "small R"),
+    ("large R", "large S"),
+    ("Full RT", "large S"),
+    ("Full RT", "large R"),
+    ("MAI", "large S"),
+    ("MAI", "Full RT"),
+)
+"""Pairs of methods whose accuracies are compared: that of the first minus that of the second."""
+
 
 def wilson(right: int, number: int) -> tuple[float, float]:
     """Return Wilson's score interval of the share `right` / `number`. (0, 1) if `number` is 0."""
