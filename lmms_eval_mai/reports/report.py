@@ -46,6 +46,10 @@ class Column:
     """Decimal places of the printed numbers."""
 
 
+OF_RUN = (Column("benchmark", "text"), Column("method", "text"), Column("n", "count"))
+"""The first columns of a table whose rows are runs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """One table. The first columns, of the kind `text`, name the row."""

@@ -7,7 +7,7 @@ from lmms_eval_mai.engines.base import Side
 from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.records import Run
-from lmms_eval_mai.reports.report import Cell, Column, Table
+from lmms_eval_mai.reports.report import OF_RUN, Cell, Column, Table
 
 MODES = ("alone", "transfer", "cascade")
 
@@ -52,9 +52,7 @@ def method_table(evidence: Evidence) -> Iterator[Table]:
         key="methods",
         title="Score and cost of every method",
         columns=(
-            Column("benchmark", "text"),
-            Column("method", "text"),
-            Column("n", "count"),
+            *OF_RUN,
             Column("score"),
             Column("small tokens"),
             Column("large tokens"),

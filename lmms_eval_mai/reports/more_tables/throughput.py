@@ -8,7 +8,7 @@ from lmms_eval_mai.reports.call_times import Profiles, timed_runs
 from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.records import Run
-from lmms_eval_mai.reports.report import Cell, Column, Table
+from lmms_eval_mai.reports.report import OF_RUN, Cell, Column, Table
 
 
 def throughput_table(evidence: Evidence, profiles: Profiles) -> Iterator[Table]:
@@ -22,9 +22,7 @@ def throughput_table(evidence: Evidence, profiles: Profiles) -> Iterator[Table]:
             key="throughput",
             title="Estimated time of the calls in full batches",
             columns=(
-                Column("benchmark", "text"),
-                Column("method", "text"),
-                Column("n", "count"),
+                *OF_RUN,
                 Column("batch size", "count"),
                 Column("small engine, s"),
                 Column("large engine, s"),

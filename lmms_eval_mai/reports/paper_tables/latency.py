@@ -10,7 +10,7 @@ from lmms_eval_mai.reports.estimates import with_paper
 from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.paper_numbers import PaperNumber, benchmark_name
 from lmms_eval_mai.reports.records import Run
-from lmms_eval_mai.reports.report import Cell, Column, Estimate, Table
+from lmms_eval_mai.reports.report import OF_RUN, Cell, Column, Estimate, Table
 
 ROWS = {"transfer": "Full RT", "cascade": "MAI"}
 """Mode -> its row of Table 11."""
@@ -102,9 +102,7 @@ def _table_11(evidence: Evidence, profiles: Profiles, timed: list[TimedRun]) -> 
         key="table-11",
         title="Table 11: estimated time of the calls, one after another",
         columns=(
-            Column("benchmark", "text"),
-            Column("method", "text"),
-            Column("n", "count"),
+            *OF_RUN,
             Column("small, s", digits=1),
             Column("large, s", digits=1),
             Column("Eq. 27, s", digits=1),

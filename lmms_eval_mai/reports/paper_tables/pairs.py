@@ -11,7 +11,7 @@ from lmms_eval_mai.reports.estimates import Comparison, share, with_paper
 from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.paper_numbers import PaperNumber
 from lmms_eval_mai.reports.records import Method, Run
-from lmms_eval_mai.reports.report import Cell, Column, Estimate, Table
+from lmms_eval_mai.reports.report import OF_RUN, Cell, Column, Estimate, Table
 
 ONE_STAGE = ("mmmu_val",)
 """Benchmarks on which 4B-R and 8B-R of Table 8 have one stage. On the others they have two."""
@@ -25,9 +25,7 @@ def transfer_table(evidence: Evidence) -> Iterator[Table]:
             key="table-8",
             title="Table 8: reasoning transfer on all documents (Full RT)",
             columns=(
-                Column("benchmark", "text"),
-                Column("method", "text"),
-                Column("n", "count"),
+                *OF_RUN,
                 Column("small R"),
                 Column("large S"),
                 Column("large R"),
@@ -53,9 +51,7 @@ def cascade_table(evidence: Evidence) -> Iterator[Table]:
             key="table-10",
             title="Table 10: multi-agent inference (MAI)",
             columns=(
-                Column("benchmark", "text"),
-                Column("method", "text"),
-                Column("n", "count"),
+                *OF_RUN,
                 *(Column(f"{exit}, documents", "count") for exit in EXITS["cascade"]),
                 *(Column(f"{exit}, %", digits=2) for exit in EXITS["cascade"]),
                 Column("MAI"),
@@ -85,9 +81,7 @@ def two_stage_table(evidence: Evidence) -> Iterator[Table]:
             key="table-15",
             title="Table 15: the cascade with R and with R(S2)",
             columns=(
-                Column("benchmark", "text"),
-                Column("method", "text"),
-                Column("n", "count"),
+                *OF_RUN,
                 Column("R: agree_think, %", digits=2),
                 Column("R: transfer, %", digits=2),
                 Column("R: MAI", digits=2),
