@@ -9,7 +9,7 @@ from lmms_eval_mai.cli.report import FORMATS, write
 from lmms_eval_mai.engines.base import SIDES
 
 if TYPE_CHECKING:
-    from lmms_eval_mai.latency.profiles import Profile
+    from lmms_eval_mai.profiles.profile import Profile
 
 PAPER = "paper"
 
@@ -52,7 +52,7 @@ def _estimate(given: argparse.Namespace) -> None:
 
 def _profiles(name: str) -> "tuple[Profile, ...]":
     """Return the paper's profiles, or that of a file. Raises `ArgumentError`."""
-    from lmms_eval_mai.latency import profiles
+    from lmms_eval_mai.profiles import files
     from lmms_eval_mai.reports import paper_profiles
 
-    return paper_profiles.profiles() if name == PAPER else (profiles.read(Path(name)),)
+    return paper_profiles.profiles() if name == PAPER else (files.read(Path(name)),)

@@ -15,7 +15,7 @@ from lmms_eval_mai.errors import ArgumentError
 if TYPE_CHECKING:
     from lmms_eval_mai.engines.base import EngineConfig
     from lmms_eval_mai.latency.plan import Plan
-    from lmms_eval_mai.latency.profiles import Profile
+    from lmms_eval_mai.profiles.profile import Profile
 
 ENGINES = ("vllm", "transformers")
 """The same as `latency.measure.ENGINES`, without its imports."""
@@ -44,12 +44,9 @@ def main(given: argparse.Namespace) -> int:
 
 def _run(given: argparse.Namespace) -> None:
     """Measure or read profiles, and print their tables. Raises a `MaiError`."""
-    from lmms_eval_mai.latency import profiles
+    from lmms_eval_mai.profiles import files
 
-    if given.read is not None:
-        found = [profiles.read(path) for path in given.read]
-    else:
-        found = list(_measure(given, _plan(given)))
+    found = list(_measure(given, _plan(given)) if given.read is None else map(files.read, given.read))
     from lmms_eval_mai.reports.profile_tables import report
 
     write(report(found), given.format, given.output)
@@ -69,12 +66,12 @@ def _plan(given: argparse.Namespace) -> "Plan":
 
 def _measure(given: argparse.Namespace, plan: "Plan") -> "Iterator[Profile]":
     """Yield each profile after it was written. Raises a `MaiError`."""
-    from lmms_eval_mai.latency import profiles
     from lmms_eval_mai.latency.measure import profile
+    from lmms_eval_mai.profiles import files
 
     for config in _configs(given):
         found = profile(config, plan, {"quick": given.quick}, _tell)
-        _tell(f"Wrote {profiles.write(found, given.output_path)}.")
+        _tell(f"Wrote {files.write(found, given.output_path)}.")
         yield found
 
 

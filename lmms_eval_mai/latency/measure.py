@@ -14,9 +14,9 @@ from lmms_eval_mai.engines.transformers.loading import device_of, free_memory
 from lmms_eval_mai.engines.transformers.options import TransformersOptions
 from lmms_eval_mai.errors import ArgumentError, PromptTooLong
 from lmms_eval_mai.latency.plan import Plan, Size
-from lmms_eval_mai.latency.profiles import BatchPoint, DecodingPoint, ImagePoint, Profile, Seconds, TtftPoint
 from lmms_eval_mai.latency.repeats import seconds_of
 from lmms_eval_mai.latency.requests import Requests, prompt_size
+from lmms_eval_mai.profiles.profile import BatchPoint, DecodingPoint, ImagePoint, Profile, Seconds, TtftPoint
 from lmms_eval_mai.redaction import error_text, redacted
 from lmms_eval_mai.run.event_loop import LoopThread
 from lmms_eval_mai.run.fingerprint import version

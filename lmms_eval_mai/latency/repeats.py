@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Sequence
 
-from lmms_eval_mai.latency.profiles import Seconds
+from lmms_eval_mai.profiles.profile import Seconds
 
 
 def seconds_of(found: Sequence[float]) -> Seconds:

@@ -17,8 +17,8 @@ from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 from lmms_eval_mai.engines.base import Image, Message
 from lmms_eval_mai.engines.transformers.inputs import InputBuilder, ModelInput
 from lmms_eval_mai.latency.plan import Plan
-from lmms_eval_mai.latency.profiles import ImagePoint, Seconds
 from lmms_eval_mai.latency.repeats import seconds_of
+from lmms_eval_mai.profiles.profile import ImagePoint, Seconds
 
 WARM_UP = 3
 """Least number of runs that do not count. They are short here, and the first ones take many times longer."""

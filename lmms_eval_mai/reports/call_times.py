@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 
 from lmms_eval_mai.engines.base import Side, Stage
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.latency.profiles import Profile
-from lmms_eval_mai.latency.times import ProfileTimes
+from lmms_eval_mai.profiles.profile import Profile
+from lmms_eval_mai.profiles.times import ProfileTimes
 from lmms_eval_mai.reports.command import identity
 from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.records import CallCost, Method, Run

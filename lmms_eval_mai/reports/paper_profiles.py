@@ -3,7 +3,7 @@
 import functools
 from typing import Any
 
-from lmms_eval_mai.latency.profiles import DecodingPoint, ImagePoint, Profile, Seconds, TtftPoint
+from lmms_eval_mai.profiles.profile import DecodingPoint, ImagePoint, Profile, Seconds, TtftPoint
 from lmms_eval_mai.reports import paper_numbers
 
 DEVICE = "NVIDIA H100 (paper)"

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from lmms_eval_mai.latency.profiles import Profile, Seconds
-from lmms_eval_mai.latency.throughput import BatchTimes
-from lmms_eval_mai.latency.times import ProfileTimes
+from lmms_eval_mai.profiles.profile import Profile, Seconds
+from lmms_eval_mai.profiles.throughput import BatchTimes
+from lmms_eval_mai.profiles.times import ProfileTimes
 from lmms_eval_mai.reports import paper_profiles
 from lmms_eval_mai.reports.report import Cell, Column, Report, Table
 

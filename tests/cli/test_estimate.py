@@ -10,7 +10,7 @@ from support.folders import POPE
 from support.profiles import TINY
 
 from lmms_eval_mai.cli import main
-from lmms_eval_mai.latency import profiles
+from lmms_eval_mai.profiles.files import write
 
 
 def run(capsys: Any, *arguments: object) -> tuple[int, str, str]:
@@ -31,7 +31,7 @@ def test_the_papers_profile_is_the_default(tmp_path: Path, capsys: Any) -> None:
 
 def test_profiles_of_files_and_the_format_json(tmp_path: Path, capsys: Any) -> None:
     dataclasses.replace(POPE, small="small", large="large").write(tmp_path / "run", "cascade")
-    files = [profiles.write(dataclasses.replace(TINY, name=name, model=name), tmp_path) for name in ("small", "large")]
+    files = [write(dataclasses.replace(TINY, name=name, model=name), tmp_path) for name in ("small", "large")]
     output = tmp_path / "estimate.json"
     code, out, _ = run(capsys, tmp_path / "run", "--profile", *files, "--format", "json", "--output", output)
     found = json.loads(output.read_text())

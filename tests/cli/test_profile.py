@@ -8,7 +8,8 @@ import pytest
 from support.profiles import TINY
 
 from lmms_eval_mai.cli import main, profile_model
-from lmms_eval_mai.latency import measure, profiles
+from lmms_eval_mai.latency import measure
+from lmms_eval_mai.profiles.files import write
 
 
 def run(capsys: Any, *arguments: object) -> tuple[int, str, str]:
@@ -20,7 +21,7 @@ def run(capsys: Any, *arguments: object) -> tuple[int, str, str]:
 
 
 def test_profiles_of_files_are_printed_and_two_are_compared(tmp_path: Path, capsys: Any) -> None:
-    files = [profiles.write(dataclasses.replace(TINY, name=name), tmp_path) for name in ("little", "big")]
+    files = [write(dataclasses.replace(TINY, name=name), tmp_path) for name in ("little", "big")]
     code, out, err = run(capsys, "--read", *files)
     assert (code, err) == (0, "")
     assert "## Table 3: time to first token" in out and "## Figure 1 (a): where the large model is faster" in out

@@ -12,8 +12,8 @@ from support.profiles import TINY
 from support.tables import paper, row_of, value
 
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.latency.profiles import BatchPoint, Profile, Seconds
-from lmms_eval_mai.latency.times import ProfileTimes
+from lmms_eval_mai.profiles.profile import BatchPoint, Profile, Seconds
+from lmms_eval_mai.profiles.times import ProfileTimes
 from lmms_eval_mai.reports import build, paper_numbers, paper_profiles
 from lmms_eval_mai.reports.call_times import Profiles
 from lmms_eval_mai.reports.estimate import estimate

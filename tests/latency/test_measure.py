@@ -13,9 +13,9 @@ from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, Script
 from lmms_eval_mai.errors import ArgumentError, PromptTooLong
 from lmms_eval_mai.latency.measure import Measurements, measure, short_name
 from lmms_eval_mai.latency.plan import FULL, QUICK, Plan
-from lmms_eval_mai.latency.profiles import Profile
 from lmms_eval_mai.latency.repeats import seconds_of
-from lmms_eval_mai.latency.times import ProfileTimes
+from lmms_eval_mai.profiles.profile import Profile
+from lmms_eval_mai.profiles.times import ProfileTimes
 
 PLAN = Plan(
     images=(64,),

@@ -6,8 +6,8 @@ import pytest
 from support.profiles import TINY
 from support.tables import row_of
 
-from lmms_eval_mai.latency.profiles import Profile
-from lmms_eval_mai.latency.times import ProfileTimes
+from lmms_eval_mai.profiles.profile import Profile
+from lmms_eval_mai.profiles.times import ProfileTimes
 from lmms_eval_mai.reports import formats, paper_profiles
 from lmms_eval_mai.reports.profile_tables import crossing, report
 

@@ -1,6 +1,6 @@
 """A small profile."""
 
-from lmms_eval_mai.latency.profiles import BatchPoint, DecodingPoint, ImagePoint, Profile, Seconds, TtftPoint
+from lmms_eval_mai.profiles.profile import BatchPoint, DecodingPoint, ImagePoint, Profile, Seconds, TtftPoint
 
 TINY = Profile(
     name="tiny",

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Iterator
 
 from lmms_eval_mai.engines.base import SIDES, Side
-from lmms_eval_mai.latency.times import ProfileTimes
+from lmms_eval_mai.profiles.times import ProfileTimes
 from lmms_eval_mai.reports import paper_profiles
 from lmms_eval_mai.reports.call_times import Profiles, timed_runs
 from lmms_eval_mai.reports.evidence import Evidence

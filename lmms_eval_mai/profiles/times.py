@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from lmms_eval_mai.latency.profiles import DecodingPoint, Profile
+from lmms_eval_mai.profiles.profile import DecodingPoint, Profile
 
 Points = tuple[tuple[int, float], ...]
 """Pairs of tokens and seconds, sorted by tokens."""

@@ -8,8 +8,8 @@ import pytest
 from support.profiles import TINY
 
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.latency import profiles
-from lmms_eval_mai.latency.profiles import DecodingPoint, ImagePoint, Seconds, TtftPoint
+from lmms_eval_mai.profiles import files
+from lmms_eval_mai.profiles.profile import DecodingPoint, ImagePoint, Seconds, TtftPoint
 from lmms_eval_mai.reports import paper_numbers, paper_profiles
 
 
@@ -35,9 +35,9 @@ def test_the_papers_profiles_have_all_numbers_of_tables_1_to_4() -> None:
 
 
 def test_a_profile_is_the_same_after_it_was_written_and_read(tmp_path: Path) -> None:
-    path = profiles.write(TINY, tmp_path / "new")
+    path = files.write(TINY, tmp_path / "new")
     assert path.name == "profile-tiny-A-CPU-2-cores.json"
-    assert profiles.read(path) == dataclasses.replace(TINY, source=str(path))
+    assert files.read(path) == dataclasses.replace(TINY, source=str(path))
 
 
 @pytest.mark.parametrize(
@@ -52,39 +52,39 @@ def test_a_profile_is_the_same_after_it_was_written_and_read(tmp_path: Path) -> 
 def test_a_file_that_is_not_a_profile_is_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
     (tmp_path / "p.json").write_text(text)
     with pytest.raises(ArgumentError, match=r"p\.json") as raised:
-        profiles.read(tmp_path / "p.json")
+        files.read(tmp_path / "p.json")
     assert sentence in str(raised.value)
 
 
 @pytest.mark.parametrize("seconds", [{"mean": 0}, {"mean": -1}, {"mean": 1e999}, {"median": 1}, {"mean": "x"}])
 def test_a_time_that_is_not_a_positive_number_is_refused(tmp_path: Path, seconds: object) -> None:
-    path = profiles.write(TINY, tmp_path)
+    path = files.write(TINY, tmp_path)
     record = json.loads(path.read_text())
     record["ttft"][0]["seconds"] = seconds
     path.write_text(json.dumps(record))
     with pytest.raises(ArgumentError, match="is broken"):
-        profiles.read(path)
+        files.read(path)
 
 
 @pytest.mark.parametrize(("field", "number"), [("output_tokens", 0), ("text_tokens", -1), ("text_tokens", 1.5)])
 def test_a_number_of_tokens_that_cannot_be_is_refused(tmp_path: Path, field: str, number: float) -> None:
-    path = profiles.write(TINY, tmp_path)
+    path = files.write(TINY, tmp_path)
     record = json.loads(path.read_text())
     record["decoding"][0][field] = number
     path.write_text(json.dumps(record))
     with pytest.raises(ArgumentError, match=f"is broken .*{field}"):
-        profiles.read(path)
+        files.read(path)
 
 
 def test_a_profile_without_decoding_is_refused(tmp_path: Path) -> None:
-    path = profiles.write(dataclasses.replace(TINY, decoding=()), tmp_path)
+    path = files.write(dataclasses.replace(TINY, decoding=()), tmp_path)
     with pytest.raises(ArgumentError, match="no times of decoding"):
-        profiles.read(path)
+        files.read(path)
 
 
 def test_missing_file_and_a_folder_that_cannot_be_written_are_sentences(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="cannot be read"):
-        profiles.read(tmp_path / "no.json")
+        files.read(tmp_path / "no.json")
     (tmp_path / "file").write_text("")
     with pytest.raises(ArgumentError, match="cannot be written"):
-        profiles.write(TINY, tmp_path / "file")
+        files.write(TINY, tmp_path / "file")

@@ -6,8 +6,8 @@ The estimate is bound by throughput. It has no waiting for the last calls, and e
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lmms_eval_mai.latency.profiles import BatchPoint, Profile
-from lmms_eval_mai.latency.times import Points, interpolate, sorted_means
+from lmms_eval_mai.profiles.profile import BatchPoint, Profile
+from lmms_eval_mai.profiles.times import Points, interpolate, sorted_means
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 import pytest
 from support.profiles import TINY
 
-from lmms_eval_mai.latency.profiles import BatchPoint, DecodingPoint, Profile, Seconds, TtftPoint
-from lmms_eval_mai.latency.throughput import BatchTimes, EngineSeconds, batch_sizes
-from lmms_eval_mai.latency.times import ProfileTimes
+from lmms_eval_mai.profiles.profile import BatchPoint, DecodingPoint, Profile, Seconds, TtftPoint
+from lmms_eval_mai.profiles.throughput import BatchTimes, EngineSeconds, batch_sizes
+from lmms_eval_mai.profiles.times import ProfileTimes
 from lmms_eval_mai.reports import paper_profiles
 
 SMALL, _, LARGE = (ProfileTimes(one) for one in paper_profiles.profiles())
