@@ -15,6 +15,7 @@ from lmms_eval_mai.run import presets
 if TYPE_CHECKING:
     from lmms_eval_mai.serve.settings import Settings
 
+PACKAGES = ("fastapi", "uvicorn", "prometheus_client", "aiohttp")
 LOCAL = ("127.0.0.1", "::1", "localhost")
 
 
@@ -53,6 +54,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MP",
         help="the largest size of all images of a request together (default: 64)",
     )
+    parser.add_argument(
+        "--allowed-media-domains",
+        nargs="+",
+        default=[],
+        metavar="HOST",
+        help="download images from http addresses of these hosts; '*' allows all hosts with a public address (default: "
+        "no downloads)",
+    )
 
 
 def main(given: argparse.Namespace) -> int:
@@ -65,7 +74,7 @@ def main(given: argparse.Namespace) -> int:
 
 def _serve(given: argparse.Namespace) -> int:
     """Serve until a signal, and return its number. Raises a `MaiError`."""
-    missing = [name for name in ("fastapi", "uvicorn", "prometheus_client") if importlib.util.find_spec(name) is None]
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise EngineUnavailable(
             f"lmms-eval-mai serve needs {' and '.join(missing)}. Install them with pip install 'lmms-eval-mai[serve]'."
@@ -101,12 +110,16 @@ def settings_of(given: argparse.Namespace, pair: str | None) -> "Settings":
             raise ArgumentError(f"{option} {getattr(given, name)} is invalid: expected a number above 0.")
     if given.max_queue < 0:
         raise ArgumentError(f"--max-queue {given.max_queue} is invalid: expected a whole number of at least 0.")
+    for host in given.allowed_media_domains:
+        if "/" in host or not host.strip():
+            raise ArgumentError(f"--allowed-media-domains {host} is invalid: expected names of hosts, or '*'.")
     return Settings(
         model_name=given.served_name or (Path(str(pair)).stem if pair is not None else "mai_cascade"),
         max_queue=given.max_queue,
         request_timeout=given.request_timeout,
         max_body_bytes=int(given.max_body_mib * 2**20),
         max_pixels=int(given.max_image_megapixels * 1_000_000),
+        allowed_media_domains=tuple(host.lower() for host in given.allowed_media_domains),
         api_key=_key_of(given.api_key_env),
     )
 

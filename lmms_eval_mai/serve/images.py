@@ -1,4 +1,4 @@
-"""Images of a request: data URLs, decoded with limits."""
+"""Images of a request: data URLs and downloaded files, decoded with limits."""
 
 import base64
 import binascii
@@ -19,6 +19,9 @@ from lmms_eval_mai.serve.errors import bad_request
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 """Formats that are decoded. Pillow's others start programs or are rare, so they only make attacks easier."""
 
+MAX_URL = 8192
+"""Characters of an http address."""
+
 _DATA_URL = re.compile(r"data:image/[\w.+-]{1,40};base64,", re.IGNORECASE)
 
 
@@ -28,8 +31,17 @@ class EncodedImage:
 
     number: int
     """Its place among the images of the request, from 1."""
-    data: str = field(repr=False)
-    """Base64."""
+    data: str | bytes = field(repr=False)
+    """Base64, or the bytes of a downloaded file."""
+
+
+@dataclass(frozen=True)
+class RemoteImage:
+    """An image of a request that is not downloaded yet."""
+
+    number: int
+    """Its place among the images of the request, from 1."""
+    url: str = field(repr=False)
 
 
 def refuse_truncated_images() -> None:
@@ -38,17 +50,20 @@ def refuse_truncated_images() -> None:
     PIL.ImageFile.LOAD_TRUNCATED_IMAGES = False
 
 
-def encoded_image(url: str, number: int) -> EncodedImage:
-    """Return the image of a data URL. Raises `RequestError` for every other address."""
+def image_at(url: str, number: int, with_downloads: bool) -> EncodedImage | RemoteImage:
+    """Return the image of a data URL or, if the server downloads images, of an http address. Raises `RequestError` for
+    every other address."""
     found = _DATA_URL.match(url[:100])
-    if found is None:
-        raise bad_request(
-            f"Image {number} is not a data URL. This server downloads no images: send the image itself, as "
-            "data:image/png;base64,...",
-            "invalid_image_url",
-            "messages",
-        )
-    return EncodedImage(number, url[found.end() :])
+    if found is not None:
+        return EncodedImage(number, url[found.end() :])
+    if with_downloads and url[:8].lower().startswith(("http://", "https://")):
+        if len(url) > MAX_URL:
+            raise bad_request(f"The address of image {number} is too long.", "invalid_image_url", "messages")
+        return RemoteImage(number, url)
+    expected = "neither a data URL nor an http address." if with_downloads else (
+        "not a data URL. This server downloads no images: send the image itself, as data:image/png;base64,..."
+    )  # fmt: skip
+    raise bad_request(f"Image {number} is {expected}", "invalid_image_url", "messages")
 
 
 def decode_images(images: Sequence[EncodedImage], max_pixels: int) -> list[Image]:
@@ -66,8 +81,10 @@ def decode_images(images: Sequence[EncodedImage], max_pixels: int) -> list[Image
 
 def _open(encoded: EncodedImage) -> PIL.Image.Image:
     """Read the header of an image."""
+    data = encoded.data
     try:
-        data = base64.b64decode(encoded.data, validate=True)
+        if isinstance(data, str):
+            data = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
         raise UnreadableImage(f"Image {encoded.number} is not valid base64.") from None
     try:

@@ -13,11 +13,10 @@ from lmms_eval_mai.run.ask import LETTERS
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.serve.decoding import decoding_of, limit_of
 from lmms_eval_mai.serve.errors import RequestError, bad_request
-from lmms_eval_mai.serve.images import EncodedImage
 from lmms_eval_mai.serve.recognition import options_of, split_instruction, with_options
 from lmms_eval_mai.serve.schema import ChatRequest, MaiOptions
 from lmms_eval_mai.serve.settings import Settings
-from lmms_eval_mai.serve.turns import Turn, images_of, turns_of
+from lmms_eval_mai.serve.turns import Turn, images_of, remote_images_of, turns_of
 
 SHORT_ANSWER_TOKENS = 64
 """A request without an image and without options is a short-answer question if its token limit is at most this."""
@@ -98,7 +97,8 @@ def _question(request: ChatRequest, config: Config, gen_kwargs: Mapping[str, Any
 def _is_short_answer_question(request: ChatRequest, turns: Sequence[Turn]) -> bool:
     limit = limit_of(request)
     chosen = request.mai.model_dump(exclude={"trace"}, exclude_none=True) if request.mai else {}
-    return bool(chosen) or any(images_of(turns)) or (limit is not None and limit <= SHORT_ANSWER_TOKENS)
+    has_image = any(images_of(turns)) or any(remote_images_of(turns))
+    return bool(chosen) or has_image or (limit is not None and limit <= SHORT_ANSWER_TOKENS)
 
 
 def _mode(mai: MaiOptions, config: Config) -> str:
@@ -157,6 +157,6 @@ def _with_line_break(turn: Turn) -> Turn:
     """Return the turn with a line break at its end, before the instruction. The beginning of all prompts of a question
     is then the same as in the tasks of this package."""
     *parts, end = turn.content
-    if isinstance(end, EncodedImage) or end[-1:].isspace() or not end:
+    if not isinstance(end, str) or end[-1:].isspace() or not end:
         return turn
     return Turn(turn.role, (*parts, f"{end}\n"))

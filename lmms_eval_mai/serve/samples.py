@@ -7,7 +7,7 @@ from lmms_eval_mai.engines.messages import merge_adjacent_text
 from lmms_eval_mai.paper.cascade import MODES
 from lmms_eval_mai.paper.sample import Sample, Trace
 from lmms_eval_mai.paper.sample_run import Pair
-from lmms_eval_mai.serve.images import EncodedImage, decode_images
+from lmms_eval_mai.serve.images import EncodedImage, RemoteImage, decode_images
 from lmms_eval_mai.serve.observer import Observer, observed
 from lmms_eval_mai.serve.question import Question
 from lmms_eval_mai.serve.turns import images_of
@@ -33,7 +33,7 @@ def open_question(question: Question, number: int, max_pixels: int, observe: Obs
     encoded = list(images_of(question.turns))
     images = {one.number: image for one, image in zip(encoded, decode_images(encoded, max_pixels), strict=True)}
 
-    def part_of(part: str | EncodedImage) -> ContentPart:
+    def part_of(part: str | EncodedImage | RemoteImage) -> ContentPart:
         return part if isinstance(part, str) else images[part.number]
 
     messages = tuple(

@@ -1,6 +1,7 @@
 """Answers chat requests with one session."""
 
 import asyncio
+import dataclasses
 from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
@@ -13,6 +14,7 @@ from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.decoding import check_conflict, sampling
 from lmms_eval_mai.run.session import Session
 from lmms_eval_mai.serve.admission import Admission
+from lmms_eval_mai.serve.downloads import download_images
 from lmms_eval_mai.serve.errors import RequestError
 from lmms_eval_mai.serve.metrics import Metrics
 from lmms_eval_mai.serve.observer import CallEvent, Observer
@@ -68,8 +70,9 @@ class Service:
         )
 
     async def answer(self, question: Question, observe: Observer = lambda event: None) -> Trace:
-        """Ask a question and return its trace. To cancel this cancels its calls. `observe`: gets the events of its
-        calls. Raises a `MaiError`, or `RequestError` if the request takes too long or the engines are stopped."""
+        """Ask a question and return its trace. To cancel this cancels its downloads and calls. `observe`: gets the
+        events of its calls. Raises a `MaiError`, or `RequestError` if an image cannot be downloaded, the request takes
+        too long or the engines are stopped."""
         number, self.asked = self.asked, self.asked + 1
 
         def observe_and_count(event: CallEvent) -> None:
@@ -79,8 +82,10 @@ class Service:
         timeout = self.settings.request_timeout
         try:
             async with asyncio.timeout(timeout):
+                turns = await download_images(question.turns, self.settings)
+                ready = dataclasses.replace(question, turns=turns)
                 asked = self._session.submit(
-                    lambda: open_question(question, number, self.settings.max_pixels, observe_and_count)
+                    lambda: open_question(ready, number, self.settings.max_pixels, observe_and_count)
                 )
                 return await _result(asked)
         except TimeoutError:

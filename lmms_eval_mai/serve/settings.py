@@ -22,6 +22,11 @@ class Settings:
     """Pixels of all images of a request together. They are counted before an image is decoded."""
     max_images: int = 64
     """Images of a request."""
+    allowed_media_domains: tuple[str, ...] = ()
+    """Hosts from which images are downloaded, in lower case. `*`: all hosts with a public address. Empty: the server
+    downloads no images."""
+    image_timeout: float = 10.0
+    """Seconds for the download of one image."""
     max_characters: int = 1_000_000
     """Characters of all texts of a request together."""
     api_key: str | None = field(default=None, repr=False)
