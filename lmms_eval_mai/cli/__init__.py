@@ -165,7 +165,7 @@ def _parser() -> argparse.ArgumentParser:
             help="answer chat requests over HTTP",
             description="Start the engines and answer chat requests over HTTP, as OpenAI's API does "
             "(docs/serve.md). SIGTERM and Ctrl-C stop the server after the requests in flight are answered. The exit "
-            "code is 1 after an error, and 130 after Ctrl-C.",
+            "code is 1 after an error, 130 after Ctrl-C, and 143 after SIGTERM while the engines start.",
         )
     )
     return parser

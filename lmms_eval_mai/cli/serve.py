@@ -1,10 +1,15 @@
 """`lmms-eval-mai serve`: the cascade behind an OpenAI-compatible API."""
 
 import argparse
+import contextlib
 import importlib.util
 import os
 import signal
+import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from lmms_eval_mai.cli.ask import log_to_terminal
@@ -65,11 +70,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(given: argparse.Namespace) -> int:
-    """Run the command. Returns the exit code: 0 after SIGTERM, and 130 after Ctrl-C."""
+    """Run the command. Returns the exit code: 0 after SIGTERM, 143 if the server was not ready then, and 130 after
+    Ctrl-C."""
     log_to_terminal()
     stopped_by: list[int] = []
-    code = exit_code_of(lambda: stopped_by.append(_serve(given)))
+    try:
+        with _sigterm_raises():
+            code = exit_code_of(lambda: stopped_by.append(_serve(given)))
+    except Terminated:
+        print("lmms-eval-mai: stopped by SIGTERM before the server was ready.", file=sys.stderr)
+        return 128 + signal.SIGTERM
     return 130 if stopped_by == [signal.SIGINT] else code
+
+
+class Terminated(BaseException):
+    """Raised in the main thread when SIGTERM arrives while the server does not answer requests."""
+
+
+@contextlib.contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """Raise `Terminated` inside the block at the first SIGTERM. So the engines are stopped if they are still starting.
+    Without a handler, the process would be killed at once, and its engines only some time later."""
+    before = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread() or before != signal.SIG_DFL:
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the engines must be stopped in peace
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _serve(given: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,18 @@ def test_signal_stops_the_server_after_the_requests_in_flight_are_answered(
     assert code == (130 if how == signal.SIGINT else 0), text
     assert "requests in flight are answered first" in " ".join(text.split()).replace("Requests", "requests")
     assert not any(secret in text for secret in SECRETS)
+
+
+def test_sigterm_while_the_engines_start_ends_the_server(command: "type[Command]", tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # an engine's server that never answers
+        url, log = f"http://127.0.0.1:{silent.getsockname()[1]}/v1", tmp_path / "log"
+        arguments = ["serve", "--port", "0", "--model_args", f"small={url},large={url}"]
+        process = command(tmp_path, log, *arguments, name="lmms-eval-mai")
+        wait_until(lambda: log.exists() and "starting small=" in log.read_text())
+        process.process.terminate()
+        code, text = process.end()
+    assert code == 143 and "stopped by SIGTERM before the server was ready" in text
+    assert "Traceback" not in text
 
 
 def test_arguments_that_cannot_work_give_exit_code_1_and_a_sentence(capsys: Any, tmp_path: Path) -> None:
