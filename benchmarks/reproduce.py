@@ -7,8 +7,9 @@ Every command is a process of its own and starts its own engines; its wall time 
 are those that `--dry-run` prints. The data set is loaded once before. Each run of the one command is compared with that
 of its single command, document by document: score, exit, answer, parsed answers, and text and tokens of every call.
 Then the command is started again in an empty folder and killed (SIGKILL) at random moments, and its results are
-compared with those of the first one. Answers of vLLM may depend on the calls that run at the same time (rounding), so
-the number of documents that differ is printed for each run.
+compared with those of the first one. A call that was on the disk at a kill and has another duration in the results was
+made twice. Answers of vLLM may depend on the calls that run at the same time (rounding), so the number of documents
+that differ is printed for each run.
 """
 
 import argparse
@@ -42,6 +43,10 @@ class Outcome:
     """All that the samples file has of each document, without times."""
     calls: int
     shared: int
+
+
+Durations = dict[tuple[Any, ...], float]
+"""Run, document, side and stage of a call -> its seconds, as far as the trace has them."""
 
 
 @dataclass(frozen=True)
@@ -112,9 +117,11 @@ def single_commands(arguments: argparse.Namespace, output: Path) -> list[list[st
     return [[str(PROGRAMS / "lmms-eval"), *shlex.split(line)[1:]] for line in lines]
 
 
-def killed(arguments: argparse.Namespace, output: Path, log: Path, calls: int) -> int:
-    """Run the command and kill it `arguments.kills` times, then let it end. Returns how often it was killed."""
+def killed(arguments: argparse.Namespace, output: Path, log: Path, calls: int) -> tuple[int, Durations]:
+    """Run the command and kill it `arguments.kills` times, then let it end. Returns how often it was killed, and the
+    calls that were on the disk at a kill."""
     chance, count = random.Random(arguments.seed), 0
+    kept: Durations = {}
     moments = sorted(chance.randrange(1, calls) for _ in range(arguments.kills))
     for moment in moments:
         with log.open("ab") as file:
@@ -127,8 +134,34 @@ def killed(arguments: argparse.Namespace, output: Path, log: Path, calls: int) -
             count += 1
             os.kill(process.pid, signal.SIGKILL)
         process.wait()
+        kept = on_disk(output / "calls.jsonl") | kept
+        print(f"Killed with {len(kept)} calls on the disk.", file=sys.stderr, flush=True)
     run(reproduce(arguments, output), log)
-    return count
+    return count, kept
+
+
+def on_disk(file: Path) -> Durations:
+    """Read the calls in the file of shared calls. A torn last line is left out."""
+    found: Durations = {}
+    for line in file.read_text().split("\n")[1:-1]:
+        record = json.loads(line)
+        task, document, _, side, stage = record["key"]
+        found[record["run"], task, document, side, stage] = round(record["call"]["total_s"], 6)
+    return found
+
+
+def in_results(output: Path, names: Sequence[str]) -> Durations:
+    """Read the calls in the samples files of these runs, without those that other runs made."""
+    found: Durations = {}
+    for name in names:
+        (samples,) = (output / name).rglob("*_samples_*.jsonl")
+        for line in samples.read_text().split("\n")[:-1]:
+            sample = json.loads(line)
+            for call in sample["token_counts"][0]["calls"]:
+                key = (name, Path(name).name, sample["doc_id"], call["side"], call["stage"])
+                if call["total_s"] is not None:  # a shared call has no time
+                    found[key] = round(call["total_s"], 6)
+    return found
 
 
 def lines(file: Path) -> int:
@@ -151,19 +184,32 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     figures = print_runs(compared, one_s)
     if arguments.kills:
         calls = lines(folder / "one" / "calls.jsonl")
-        kills = killed(arguments, folder / "killed", log, calls)
-        pairs = [(one.one, outcome(folder / "killed" / one.name)) for one in compared]
-        figures |= {
-            "kills": kills,
-            "different_after_kills": sum(different(*pair) for pair in pairs),
-            "calls_after_kills": lines(folder / "killed" / "calls.jsonl") - 1,
-            "marks_equal_after_kills": all(a.shared == b.shared for a, b in pairs),
-        }
-        print(
-            f"Killed {kills} times: {figures['different_after_kills']} documents differ from the run that was not "
-            f"killed, and the file of calls has {figures['calls_after_kills']} calls instead of {calls - 1}."
-        )
+        figures |= compare_killed(compared, killed(arguments, folder / "killed", log, calls), folder)
     return figures
+
+
+def compare_killed(compared: Sequence[Compared], kills: tuple[int, Durations], folder: Path) -> dict[str, Any]:
+    """Compare the runs of the command that was killed with those of the first one. Returns the figures."""
+    pairs = [(one.one, outcome(folder / "killed" / one.name)) for one in compared]
+    made = {name: lines(folder / name / "calls.jsonl") - 1 for name in ("one", "killed")}
+    count, kept = kills
+    final = in_results(folder / "killed", [one.name for one in compared])
+    twice = sum(final.get(key) != seconds for key, seconds in kept.items())
+    found = {
+        "kills": count,
+        "different_after_kills": sum(different(*pair) for pair in pairs),
+        "equal_scores_after_kills": all(a.scores == b.scores for a, b in pairs),
+        "marks_equal_after_kills": all(a.shared == b.shared for a, b in pairs),
+        "calls_after_kills": made["killed"],
+        "on_disk_at_kills": len(kept),
+        "made_twice": twice,
+    }
+    print(
+        f"Killed {count} times: {found['different_after_kills']} documents differ from the run that was not killed. "
+        f"The file of calls has {made['killed']} calls, and {made['one']} without kills. {len(kept)} calls were on the "
+        f"disk at a kill, and {twice} of them were made twice."
+    )
+    return found
 
 
 def print_runs(compared: Sequence[Compared], one_s: float) -> dict[str, Any]:
