@@ -1,6 +1,7 @@
 """`lmms-eval-mai estimate`: the time of finished runs, computed from profiles (Eq. 27, Table 11)."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,13 +47,15 @@ def _estimate(given: argparse.Namespace) -> None:
     from lmms_eval_mai.reports.estimate import estimate
 
     names = {side: getattr(given, side) for side in SIDES if getattr(given, side) is not None}
-    profiles = Profiles([one for name in given.profile for one in _profiles(name)], names)
-    write(estimate(given.runs, profiles), given.format, given.output)
+    write(estimate(given.runs, Profiles(read_profiles(given.profile), names)), given.format, given.output)
 
 
-def _profiles(name: str) -> "tuple[Profile, ...]":
-    """Return the paper's profiles, or that of a file. Raises `ArgumentError`."""
+def read_profiles(names: Sequence[str]) -> "list[Profile]":
+    """Return the profiles of `--profile`: the paper's, and those of files. Raises `ArgumentError`."""
     from lmms_eval_mai.profiles import files
     from lmms_eval_mai.reports import paper_profiles
 
-    return paper_profiles.profiles() if name == PAPER else (files.read(Path(name)),)
+    found: list[Profile] = []
+    for name in names:
+        found += paper_profiles.profiles() if name == PAPER else [files.read(Path(name))]
+    return found

@@ -3,10 +3,16 @@
 import argparse
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lmms_eval_mai.cli.ask import log_to_terminal
 from lmms_eval_mai.cli.exit_code import exit_code_of
 from lmms_eval_mai.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from lmms_eval_mai.reports.call_times import Profiles
+    from lmms_eval_mai.reproduce.lengths import Lengths
+    from lmms_eval_mai.reproduce.plan import Run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,6 +31,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="print the plan and the equivalent lmms-eval commands, and run nothing"
     )
+    parser.add_argument(
+        "--profile",
+        nargs="+",
+        metavar="PROFILE",
+        help="estimate the seconds of the plan with these profiles: files of lmms-eval-mai profile, or paper",
+    )
+    parser.add_argument(
+        "--lengths",
+        type=Path,
+        metavar="FOLDER",
+        help="with --profile: take the lengths of the calls from an earlier --output_path of this command",
+    )
 
 
 def main(given: argparse.Namespace) -> int:
@@ -38,6 +56,7 @@ def _reproduce(given: argparse.Namespace) -> None:
     from lmms_eval_mai.cli.command_line import values_of
     from lmms_eval_mai.reproduce import plan, printing, tables
     from lmms_eval_mai.reproduce.common import Common
+    from lmms_eval_mai.reproduce.estimate import TimeEstimate
     from lmms_eval_mai.reproduce.folder import OutputFolder
     from lmms_eval_mai.reproduce.options import Options
     from lmms_eval_mai.run.config import refuse_lmms_evals_own
@@ -54,6 +73,7 @@ def _reproduce(given: argparse.Namespace) -> None:
     folder = OutputFolder(given.output_path)
     common = Common.of(models, model_args, gen_kwargs, given.limit, given.include_path)
     folder.check(common)
+    profiles = _profiles(given)
 
     from lmms_eval_mai.reproduce.run_all import run_all  # these import lmms-eval, which takes seconds
     from lmms_eval_mai.reproduce.tasks import Tasks
@@ -62,7 +82,8 @@ def _reproduce(given: argparse.Namespace) -> None:
     subjects = tasks.subjects([one.config for one in models], gen_kwargs, given.limit)
     runs = plan.runs(models, subjects, chosen)
     options = Options(given.gen_kwargs, given.limit, given.include_path)
-    print(printing.plan(runs, folder), flush=True)
+    estimate = TimeEstimate(profiles, _lengths(given, runs)) if profiles is not None else None
+    print(printing.plan(runs, folder, estimate), flush=True)
     if given.dry_run:
         print(f"\nThe equivalent commands:\n\n{printing.commands(runs, options, folder)}")
         return
@@ -72,12 +93,33 @@ def _reproduce(given: argparse.Namespace) -> None:
     print(f"All tables: lmms-eval-mai report {given.output_path}")
 
 
+def _profiles(given: argparse.Namespace) -> "Profiles | None":
+    """Return the profiles of `--profile`; None without them. Raises `ArgumentError`."""
+    from lmms_eval_mai.cli.estimate import read_profiles
+    from lmms_eval_mai.reports.call_times import Profiles
+
+    return None if given.profile is None else Profiles(read_profiles(given.profile))
+
+
+def _lengths(given: argparse.Namespace, runs: "list[Run]") -> "Lengths":
+    """Return the lengths of the calls that are known before the runs. Raises `ArgumentError`."""
+    from lmms_eval_mai.reproduce import lengths
+    from lmms_eval_mai.reproduce.folder import CALLS
+
+    if given.lengths is not None:
+        return lengths.read(given.lengths, runs)
+    made_here = (given.output_path / CALLS).is_file()
+    return lengths.read(given.output_path, runs) if made_here else lengths.Lengths()
+
+
 def _check(given: argparse.Namespace, names: list[str]) -> None:
     """Refuse arguments that cannot work. Raises `ArgumentError`."""
     if not names:
         raise ArgumentError("Give --benchmarks NAMES or --tasks TASKS.")
     if given.limit is not None and given.limit < 1:
         raise ArgumentError(f"--limit {given.limit} is invalid: expected at least 1.")
+    if given.lengths is not None and given.profile is None:
+        raise ArgumentError(f"--lengths {given.lengths} has no effect without --profile: give --profile too.")
     if (ranks := int(os.environ.get("WORLD_SIZE") or 1)) > 1:
         raise ArgumentError(
             f"`lmms-eval-mai reproduce` runs in one process, and WORLD_SIZE is {ranks}. Start it without torchrun or "

@@ -35,9 +35,10 @@ class BatchTimes:
         self._prefill: Points = sorted_means((_length(point), _prefill_s(point)) for point in points)
         self._decoding: Points = sorted_means((_length(point), _token_s(point)) for point in points)
 
-    def call(self, prompt_tokens: int, output_tokens: int, cached_tokens: int = 0) -> EngineSeconds:
+    def call(self, prompt_tokens: int, output_tokens: float, cached_tokens: int = 0) -> EngineSeconds:
         """Return the share of one call in the time of the engine. `cached_tokens`: those of the prompt that need no
-        prefill. Each output token attends to them too, so its time is that of the whole prompt."""
+        prefill. Each output token attends to them too, so its time is that of the whole prompt. `output_tokens` may be
+        an average."""
         return EngineSeconds(
             prefill_s=_scaled(self._prefill, max(1, prompt_tokens - cached_tokens)),
             decoding_s=max(0, output_tokens - 1) * interpolate(self._decoding, prompt_tokens),

@@ -83,8 +83,8 @@ class ProfileTimes:
         rows = list(self._rows.values())[number - between : number + 1]
         return prompt_tokens - image_tokens > min(row[-1][0] for row in rows)
 
-    def call(self, prompt_tokens: int, output_tokens: int, image_tokens: int | None = None) -> CallTime:
-        """Return the time of a call."""
+    def call(self, prompt_tokens: int, output_tokens: float, image_tokens: int | None = None) -> CallTime:
+        """Return the time of a call. `output_tokens` may be an average."""
         return CallTime(
             ttft_s=self.ttft_s(prompt_tokens, image_tokens),
             decoding_s=output_tokens / self.tokens_per_s,

@@ -5,6 +5,7 @@
     subjects.py         a benchmark or another task; tasks.py loads and checks it
     calls.py            the calls of a method for one document
     plan.py             the runs in order, and how many of their calls no earlier run makes
+    estimate.py         the estimated time of a plan, from latency profiles; lengths.py has the lengths of calls
     options.py          the lmms-eval command that is equivalent to a run
     common.py           what all runs of an output folder have in common
     folder.py           the output folder, and which runs are finished

@@ -16,6 +16,8 @@ from lmms_eval_mai.reproduce.plan import Run
 from lmms_eval_mai.run.journal.files import sync_folder
 
 ARGUMENTS = "reproduce.json"
+CALLS = "calls.jsonl"
+"""The file of the shared calls."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class OutputFolder:
     @property
     def calls(self) -> Path:
         """Return the file of the shared calls."""
-        return self.path / "calls.jsonl"
+        return self.path / CALLS
 
     def place(self, run: Run) -> Path:
         """Return the folder of a finished run: the `--output_path` of the equivalent lmms-eval command."""

@@ -8,7 +8,7 @@ from typing import Any
 from lmms_eval_mai.engines.base import Side
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.reproduce import tables
-from lmms_eval_mai.reproduce.calls import Prompt, calls_of
+from lmms_eval_mai.reproduce.calls import Calls, PlannedCall, calls_of
 from lmms_eval_mai.reproduce.methods import Method
 from lmms_eval_mai.reproduce.subjects import Subject
 from lmms_eval_mai.run.config import Config, parse
@@ -63,10 +63,20 @@ class Run:
     models: Models
     method: Method
     subject: Subject
-    needed: Count
-    """Calls that the single lmms-eval command makes."""
-    made: Count
-    """Calls that no earlier run of the plan makes."""
+    calls: Calls
+    """Calls for one document that the single lmms-eval command makes."""
+    new: Calls
+    """Calls for one document that no earlier run of the plan makes."""
+
+    @property
+    def needed(self) -> Count:
+        """Return the number of calls that the single lmms-eval command makes."""
+        return self._count(self.calls)
+
+    @property
+    def made(self) -> Count:
+        """Return the number of calls that no earlier run of the plan makes."""
+        return self._count(self.new)
 
     @property
     def task(self) -> str:
@@ -80,6 +90,10 @@ class Run:
     def arguments(self) -> dict[str, Any]:
         """Return the model arguments."""
         return self.models.of_mode(self.method.mode)
+
+    def _count(self, calls: Calls) -> Count:
+        certain, possible = len(calls.certain), len(calls.possible)
+        return Count(self.subject.documents * certain, self.subject.documents * (certain + possible))
 
 
 def read_models(pairs: Sequence[str], given: Mapping[str, Any]) -> list[Models]:
@@ -107,7 +121,7 @@ def runs(models: Sequence[Models], subjects: Sequence[Subject], chosen: Sequence
     """Return the runs that the tables `chosen` need. Raises `ArgumentError` if there are none."""
     found: list[Run] = []
     alone: set[tuple[Any, ...]] = set()
-    known: set[tuple[str, Prompt]] = set()
+    known: set[tuple[str, PlannedCall]] = set()
     for one in models:
         for subject in subjects:
             for method in tables.methods(chosen, subject.benchmark):
@@ -123,21 +137,16 @@ def runs(models: Sequence[Models], subjects: Sequence[Subject], chosen: Sequence
     return found
 
 
-def _run(models: Models, method: Method, subject: Subject, known: set[tuple[str, Prompt]]) -> Run:
+def _run(models: Models, method: Method, subject: Subject, known: set[tuple[str, PlannedCall]]) -> Run:
     """Return a run, and add its calls to the known ones."""
-    calls, number = calls_of(method, models.config), subject.documents
-    shared = set() if subject.samples else {prompt for name, prompt in known if name == subject.name}
-    certain, possible = len(calls.certain), len(calls.possible)
-    new_certain = len(set(calls.certain) - shared)
-    new_possible = len(set(calls.possible) - shared)
-    known |= {(subject.name, prompt) for prompt in (*calls.certain, *calls.possible)}
-    return Run(
-        models,
-        method,
-        subject,
-        Count(number * certain, number * (certain + possible)),
-        Count(number * new_certain, number * (new_certain + new_possible)),
+    calls = calls_of(method, models.config)
+    shared = set() if subject.samples else {call for name, call in known if name == subject.name}
+    new = Calls(
+        tuple(call for call in calls.certain if call not in shared),
+        tuple(call for call in calls.possible if call not in shared),
     )
+    known |= {(subject.name, call) for call in (*calls.certain, *calls.possible)}
+    return Run(models, method, subject, calls, new)
 
 
 def _alone_key(models: Models, method: Method, subject: Subject) -> tuple[Any, ...] | None:

@@ -10,19 +10,26 @@ from pytablewriter import MarkdownTableWriter
 from lmms_eval_mai.reports import build
 from lmms_eval_mai.reports.formats import markdown
 from lmms_eval_mai.reproduce import tables
+from lmms_eval_mai.reproduce.estimate import TimeEstimate
 from lmms_eval_mai.reproduce.folder import OutputFolder
 from lmms_eval_mai.reproduce.options import Options
 from lmms_eval_mai.reproduce.plan import Count, Run
 
 
-def plan(runs: Sequence[Run], folder: OutputFolder) -> str:
-    """Return the plan for people: one row for each run, and the sum of the calls."""
+def plan(runs: Sequence[Run], folder: OutputFolder, estimate: TimeEstimate | None = None) -> str:
+    """Return the plan for people: one row for each run, and the sums of the calls and of their estimated time."""
     rows = []
     for run in runs:
-        made = "finished" if folder.is_finished(run) else str(run.made)
-        rows.append([run.name, run.method.title, f"{run.subject.documents:,}", str(run.needed), made])
+        finished = folder.is_finished(run)
+        made = "finished" if finished else str(run.made)
+        row = [run.name, run.method.title, f"{run.subject.documents:,}", str(run.needed), made]
+        if estimate is not None:
+            row.append("" if finished else str(estimate.of_run(run) or ""))
+        rows.append(row)
     writer = MarkdownTableWriter()
     writer.headers = ["Run", "Method", "Documents", "Calls", "Calls to make"]
+    if estimate is not None:
+        writer.headers = [*writer.headers, "Estimated s"]
     writer.value_matrix = rows
     writer.type_hints = ["str"] * len(writer.headers)
     needed, made_here = (sum((getattr(run, name) for run in runs), Count()) for name in ("needed", "made"))
@@ -39,6 +46,8 @@ def plan(runs: Sequence[Run], folder: OutputFolder) -> str:
         lines.append("The calls of MAI depend on the answers: the second number is the largest possible one.")
     if sampled := sorted({run.subject.name for run in runs if run.subject.samples}):
         lines.append(f"The answers to {', '.join(sampled)} are sampled (temperature above 0), so no calls are shared.")
+    if estimate is not None:
+        lines += estimate.sentences(missing)
     return "\n".join(lines)
 
 

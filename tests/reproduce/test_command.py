@@ -143,6 +143,8 @@ def refused(capsys: Any, tmp_path: Path) -> Any:
         ("--pair demo --benchmarks shapes --model_args mode=small", "mode=small has no effect here"),
         ("--pair demo --benchmarks shapes --model_args device=cpu", "lmms-eval has an option --device"),
         ("--pair demoo --benchmarks shapes", "pair=demoo is unknown"),
+        ("--pair demo --benchmarks shapes --profile no.json", "The profile no.json cannot be read"),
+        ("--pair demo --benchmarks shapes --lengths out", "--lengths out has no effect without --profile"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused(refused: Any, given: str, message: str) -> None:
