@@ -53,7 +53,7 @@ def _page(given: argparse.Namespace) -> None:
     page.check_installed()
     read = reading.read(given.folders)
     evidence = Evidence(read.runs)
-    found = build.of_evidence(evidence, read.gaps)
+    found = build.of_evidence(evidence, read.gaps, read.tables)
     gaps: list[str] = []
     if given.format is not None or given.output is not None:
         write(found, given.format or "markdown", given.output)

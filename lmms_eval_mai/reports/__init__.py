@@ -1,14 +1,15 @@
 """Reports: from finished runs to the paper's tables, and to tables that the paper lacks.
 
-`build.report(folders)` reads lmms-eval's output folders and nothing else, and returns a `Report`: tables, figures and
-gaps as plain data. `formats.py` writes it as Markdown, CSV, LaTeX or JSON.
+`build.report(folders)` reads lmms-eval's output folders, and those of `attention`. It returns a `Report`: tables,
+figures and gaps as plain data. `formats.py` writes it as Markdown, CSV, LaTeX or JSON.
 
     reading.py         output folders -> runs (`records.py`), one line of a samples file at a time
+    attention_files.py the tables in output folders of `lmms-eval-mai attention`
     scoring.py         the score of an answer that lmms-eval has not scored: a short answer inside a cascade
     evidence.py        the runs by benchmark and method, and what two runs have in common
     estimates.py       the score of a run with its interval, and the comparison of two runs
     paper_numbers.py   the paper's numbers (`paper_numbers.yaml`)
-    paper_tables/      Tables 5 to 10 and 12 to 15 of the paper
+    paper_tables/      Tables 5 to 16 of the paper
     more_tables/       what the paper lacks
     report.py          `Report`, `Table`, `Figure`, `Estimate`
     page/              the same as an HTML page, with figures and all samples

@@ -48,6 +48,7 @@ OF_CASCADES = (
     routers.router_table,
     kinds.kinds_table,
 )
+NO_RUN = "There is no run of lmms-eval, so there are only the tables of `lmms-eval-mai attention`."
 NO_CASCADE = (
     "There is no run with mode=cascade. Tables 10 and 15, the exits, and the comparison of MAI with other methods need "
     "one, with --log_samples."
@@ -58,7 +59,7 @@ NO_CASCADE = (
 def report(folders: Sequence[Path]) -> Report:
     """Return the report of all runs in the folders. Raises `ArgumentError` if there is no run."""
     found = reading.read(folders)
-    return of_runs(found.runs, found.gaps)
+    return of_evidence(Evidence(found.runs), found.gaps, found.tables)
 
 
 def of_runs(runs: Sequence[Run], gaps: Sequence[str] = ()) -> Report:
@@ -66,8 +67,11 @@ def of_runs(runs: Sequence[Run], gaps: Sequence[str] = ()) -> Report:
     return of_evidence(Evidence(runs), gaps)
 
 
-def of_evidence(evidence: Evidence, gaps: Sequence[str] = ()) -> Report:
-    """Return the report of the runs in `evidence`, which `page/` needs too."""
+def of_evidence(evidence: Evidence, gaps: Sequence[str] = (), of_attention: Sequence[Table] = ()) -> Report:
+    """Return the report of the runs in `evidence`, which `page/` needs too. `of_attention`: the tables of
+    `lmms-eval-mai attention`."""
+    if not evidence.runs:
+        return Report((), tuple(of_attention), (), (), (*gaps, NO_RUN))
     tables: list[Table] = []
     missing = []
     is_without_cascade = not any(evidence.of("cascade"))
@@ -79,7 +83,7 @@ def of_evidence(evidence: Evidence, gaps: Sequence[str] = ()) -> Report:
     drawn = tuple(figures.figures(evidence))
     claimed = tuple(_claims(evidence))
     sentences = dict.fromkeys([*gaps, *evidence.gaps, *_other_numbers(evidence), *_other_pairs(evidence), *missing])
-    return Report(claimed, tuple(tables), drawn, summaries(evidence), tuple(sentences))
+    return Report(claimed, (*tables, *of_attention), drawn, summaries(evidence), tuple(sentences))
 
 
 def summaries(evidence: Evidence) -> tuple[RunSummary, ...]:

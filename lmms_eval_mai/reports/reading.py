@@ -15,8 +15,10 @@ from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.agreement import AgreementRules
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS
 from lmms_eval_mai.paper.prompts import VARIANTS
-from lmms_eval_mai.reports import command
+from lmms_eval_mai.reports import attention_files, command
+from lmms_eval_mai.reports.paper_tables.attention import attention_tables
 from lmms_eval_mai.reports.records import Document, Method, Run, SampleRecord
+from lmms_eval_mai.reports.report import Table
 from lmms_eval_mai.reports.samples import Reader
 
 RESULTS, FIGURES = "_results.json", "_mai_cascade.json"
@@ -30,6 +32,8 @@ class Found:
 
     runs: list[Run] = field(default_factory=list)
     gaps: list[str] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    """The tables of `lmms-eval-mai attention`."""
 
 
 def read(folders: Sequence[Path]) -> Found:
@@ -47,11 +51,14 @@ def read(folders: Sequence[Path]) -> Found:
         new = {path: file for path, file in files.items() if path not in done}  # a subfolder may be given too
         for file in new.values():
             _read_results(file, found)
-        done |= files.keys()
-        if len(found.runs) == before and (new or not files):
+        outputs = {output.resolve(): output for output in attention_files.folders(folder)}
+        for output in (output for path, output in outputs.items() if path not in done):
+            _read_attention(output, found)
+        done |= files.keys() | outputs.keys()
+        if len(found.runs) == before and (new or not files) and not outputs:
             found.gaps.append(f"{folder} has no run that can be used: it has no results file of lmms-eval 0.7.")
         found.gaps += _orphans(folder)
-    if not found.runs:
+    if not found.runs and not found.tables:
         raise ArgumentError(
             f"{', '.join(map(str, folders))}: there is no run of lmms-eval. Run lmms-eval with --output_path and "
             f"--log_samples, and give that path. {' '.join(found.gaps)}"
@@ -71,6 +78,19 @@ def _results_files(folder: Path) -> list[Path]:
     # lmms-eval's MMBench writes submissions/mmbench_en_dev_static_results.json.
     files = [file for file in folder.rglob("*results.json") if file.parent.name != "submissions"]
     return sorted(files)
+
+
+def _read_attention(folder: Path, found: Found) -> None:
+    """Add the tables of one task of `lmms-eval-mai attention`."""
+    try:
+        tables = list(attention_tables(attention_files.read(folder)))
+    except (OSError, ValueError, LookupError, TypeError):
+        found.gaps.append(f"{folder} is not used: a file of `lmms-eval-mai attention` in it is broken.")
+        return
+    for table in tables:
+        keys = [table.key, *(f"{table.key}-{number}" for number in range(2, len(found.tables) + 2))]
+        known = {one.key for one in found.tables}  # the same task with other models
+        found.tables.append(replace(table, key=next(key for key in keys if key not in known)))
 
 
 def _orphans(folder: Path) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, Literal
 
 
@@ -63,9 +64,9 @@ class Table:
     """Sentences below the table."""
 
     def label(self, row: tuple[Cell, ...]) -> str:
-        """Return the name of a row."""
-        named = zip(self.columns, row, strict=True)
-        return ", ".join(str(cell) for column, cell in named if column.kind == "text" and cell is not None)
+        """Return the name of a row: the texts in its first columns."""
+        named = takewhile(lambda one: one[0].kind == "text", zip(self.columns, row, strict=True))
+        return ", ".join(str(cell) for _, cell in named if cell is not None)
 
     def compared(self) -> Iterator[tuple[str, str, Estimate]]:
         """Return each number that the paper has too, with the names of its row and its column."""

@@ -13,6 +13,7 @@ from lmms_eval_mai.attention.table9 import FULL, SIMPLE
 from lmms_eval_mai.cli.attention import model_arguments
 from lmms_eval_mai.cli.task_documents import TaskDocuments
 from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.reports.build import report
 from lmms_eval_mai.run import presets
 from lmms_eval_mai.run.config import parse
 
@@ -113,6 +114,10 @@ def test_command_writes_all_figures_and_tables_and_repeats_nothing_when_it_runs_
     totals = [float(row["total_weight"]) for row in read(folder / "figure4.csv")]
     assert all(0 < total < 1 for total in totals)
     assert all(row["violated"] == row["violated_with_shares"] == "0" for row in read(folder / "corollary.csv"))
+
+    tables = report([tmp_path]).tables
+    assert [table.key for table in tables] == ["table-9-attention-shapes_r", "table-16-shapes_r"]
+    assert [len(table.rows) for table in tables] == [2 + 3 * layers, 2 * layers]
 
     (journal,) = (tmp_path / "journal").glob("*.jsonl")
     lines = [line for line in journal.read_text().splitlines() if '"call"' in line]
