@@ -15,7 +15,7 @@ import re
 from pathlib import Path
 
 import torch
-from make_tiny_pair import SPECIAL, draw_larger_weights, make_tokenizer, save
+from make_tiny_pair import draw_larger_weights, make_tokenizer
 from safetensors.torch import load_file, save_file
 from transformers import (
     GotOcr2ImageProcessor,
@@ -25,6 +25,8 @@ from transformers import (
     InternVLVideoProcessor,
     Qwen2Tokenizer,
 )
+
+from lmms_eval_mai.engines.random_checkpoints import SPECIAL, save
 
 NAMED = {
     "start_image_token": "<img>",

@@ -9,24 +9,14 @@ for tests of the code around the models.
 
 import argparse
 import hashlib
-import json
 from pathlib import Path
+from typing import Any
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import (
-    PreTrainedModel,
-    ProcessorMixin,
-    Qwen2Tokenizer,
-    Qwen2VLImageProcessor,
-    Qwen3VLConfig,
-    Qwen3VLForConditionalGeneration,
-    Qwen3VLProcessor,
-    Qwen3VLVideoProcessor,
-)
+from transformers import PreTrainedModel, Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
-SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-SPECIAL += ["<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>"]
+from lmms_eval_mai.engines import random_checkpoints
+from lmms_eval_mai.engines.random_checkpoints import SPECIAL, make_processor, save
 
 CORPUS = [
     "Without thinking, directly answer the question using a single word or phrase in the format: [[answer]]",
@@ -35,54 +25,10 @@ CORPUS = [
     "How many bars are shown in the chart? What is the value in 2019? 0 1 2 3 4 5 6 7 8 9 %",
 ]
 
-# The layout of Qwen3-VL's own template, reduced to what a single- or multi-turn chat with images needs.
-CHAT_TEMPLATE = (
-    "{%- for message in messages -%}{{ '<|im_start|>' + message.role + '\\n' }}"
-    "{%- if message.content is string -%}{{ message.content }}"
-    "{%- else -%}{%- for part in message.content -%}"
-    "{%- if part.type == 'image' or 'image' in part or 'image_url' in part -%}"
-    "{{ '<|vision_start|><|image_pad|><|vision_end|>' }}"
-    "{%- elif part.type == 'video' or 'video' in part -%}"
-    "{{ '<|vision_start|><|video_pad|><|vision_end|>' }}"
-    "{%- elif 'text' in part -%}{{ part.text }}{%- endif -%}"
-    "{%- endfor -%}{%- endif -%}{{ '<|im_end|>\\n' }}{%- endfor -%}"
-    "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}"
-)
 
-
-def make_tokenizer(folder: Path) -> Qwen2Tokenizer:
+def make_tokenizer(folder: Path) -> Any:
     """Return a byte-level BPE tokenizer, which has tokens for every string, with Qwen's special tokens."""
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bpe.decoder = decoders.ByteLevel()
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    bpe.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=512, initial_alphabet=alphabet, show_progress=False))
-    vocabulary = json.loads(bpe.to_str())["model"]
-    merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in vocabulary["merges"]]
-    (folder / "vocab.json").write_text(json.dumps(vocabulary["vocab"]))
-    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]))
-    tokenizer = Qwen2Tokenizer.from_pretrained(
-        folder, eos_token="<|im_end|>", pad_token="<|endoftext|>", unk_token="<|endoftext|>"
-    )
-    tokenizer.add_special_tokens({"additional_special_tokens": SPECIAL})
-    tokenizer.chat_template = CHAT_TEMPLATE
-    tokenizer.model_max_length = 4096
-    return tokenizer
-
-
-def make_processor(
-    tokenizer: Qwen2Tokenizer, smallest: int, largest: int, patch: int = 16, merge: int = 2
-) -> Qwen3VLProcessor:
-    """Return a processor with one token per `merge` x `merge` patches of `patch` x `patch` px. Images of `smallest` to
-    `largest` pixels keep their size."""
-    pixels = {"shortest_edge": smallest, "longest_edge": largest}
-    vision = {"patch_size": patch, "temporal_patch_size": 2, "merge_size": merge}
-    return Qwen3VLProcessor(
-        image_processor=Qwen2VLImageProcessor(size=pixels, **vision),
-        tokenizer=tokenizer,
-        video_processor=Qwen3VLVideoProcessor(size=pixels, **vision),
-        chat_template=CHAT_TEMPLATE,
-    )
+    return random_checkpoints.make_tokenizer(folder, CORPUS, 512, 4096)
 
 
 def draw_larger_weights(model: PreTrainedModel) -> None:
@@ -92,15 +38,6 @@ def draw_larger_weights(model: PreTrainedModel) -> None:
         for name, weight in model.named_parameters():
             if weight.dim() >= 2:
                 weight.normal_(0.0, 1.0 if "embed" in name else 0.25)
-
-
-def save(folder: Path, model: PreTrainedModel, processor: ProcessorMixin) -> None:
-    """Write the files of a real checkpoint: bf16 safetensors, configurations, tokenizer, processor, chat template."""
-    folder.mkdir(parents=True, exist_ok=True)
-    model.to(torch.bfloat16).save_pretrained(folder)
-    processor.save_pretrained(folder)
-    # transformers 5 writes only processor_config.json; vLLM and older tools also read this file.
-    processor.image_processor.save_pretrained(folder)
 
 
 def make_checkpoint(
@@ -163,7 +100,8 @@ def make_checkpoint(
 def make_pair(folder: Path) -> tuple[Path, Path]:
     """Write `folder`/small and `folder`/large, unless this version of the script wrote them. Returns both paths."""
     small, large = folder / "small", folder / "large"
-    recipe = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+    sources = Path(__file__).read_bytes() + Path(random_checkpoints.__file__).read_bytes()
+    recipe = hashlib.sha256(sources).hexdigest()
     stamp = folder / "recipe"
     if not stamp.exists() or stamp.read_text() != recipe:
         make_checkpoint(small, hidden=64, layers=3, seed=2)

@@ -4,8 +4,6 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import make_tiny_pair
-from make_tiny_pair import CHAT_TEMPLATE, SPECIAL
 from transformers import (
     PreTrainedTokenizerFast,
     Qwen2Tokenizer,
@@ -13,6 +11,9 @@ from transformers import (
     Qwen3VLForConditionalGeneration,
     Qwen3VLProcessor,
 )
+
+from lmms_eval_mai.engines import random_checkpoints
+from lmms_eval_mai.engines.random_checkpoints import CHAT_TEMPLATE, SPECIAL
 
 from .samples import draw_sample
 from .shapes import CELL, SIDE, random_cells
@@ -68,7 +69,7 @@ def _texts(seed: int) -> Iterator[list[str]]:
 def make_processor(tokenizer: PreTrainedTokenizerFast, size: Size) -> Qwen3VLProcessor:
     """Return a processor that keeps the size of the benchmark's images: one merged token per cell."""
     pixels = (SIDE * CELL) ** 2
-    return make_tiny_pair.make_processor(tokenizer, pixels, 4 * pixels, size.patch, CELL // size.patch)
+    return random_checkpoints.make_processor(tokenizer, pixels, 4 * pixels, size.patch, CELL // size.patch)
 
 
 def make_model(size: Size, tokenizer: PreTrainedTokenizerFast) -> Qwen3VLForConditionalGeneration:
