@@ -1,16 +1,20 @@
-"""The throughput of one client that calls servers, and its growth with the number of replicas.
+"""The throughput of clients that call servers, and its growth with the number of replicas and of client processes.
 
-    python benchmarks/scale_out.py                    # about three minutes
+    python benchmarks/scale_out.py                    # about two minutes
 
-The servers are scripted (tools/scripted_server.py) and run in separate processes on this machine, so they cost nothing
-but HTTP. The first table is about saturation: the server answers at once, so only the client's own work takes time. It
-has calls without an image, with a small image, and with a chart of 800 x 600 pixels. The second table is about
-replicas: each server takes 0.5 s for a call, and the client sends at most 32 requests to each server at a time, which
-gives 64 calls a second per server. The client is the `openai` engine. 512 workers call it at the same time.
+The servers (reply_server.py) run in one process on this machine, and cost much less than a client. The client is the
+`openai` engine. 512 workers call it at the same time. Three tables:
+
+1. One client and one server that answers at once, so only the client's own work takes time. The calls have no image, a
+   small image, or a chart of 800 x 600 pixels. Two calls share an image, as in a cascade.
+2. One client and replicas. A replica takes 0.5 s for a call, and the client sends it at most 32 calls at a time, which
+   gives 64 calls a second per replica.
+3. Several client processes and one server that answers at once, without images.
 """
 
 import argparse
 import asyncio
+import multiprocessing
 import random
 import socket
 import statistics
@@ -18,7 +22,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +34,12 @@ from lmms_eval_mai.engines.base import CallKey, Image, Message, Prompt, Sampling
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.run.config import parse
 
-SERVER = Path(__file__).resolve().parents[1] / "tools" / "scripted_server.py"
+SERVER = Path(__file__).resolve().parent / "reply_server.py"
 IMAGES = {"no image": None, "96 x 64": (96, 64), "800 x 600": (800, 600)}
 WORKERS = 512
 SECONDS, OPEN_PER_SERVER = 0.5, 32
+REPLICAS = (1, 2, 4, 8, 16)
+CLIENTS = (1, 2)
 
 
 def chart(size: tuple[int, int]) -> Any:
@@ -49,12 +55,11 @@ def chart(size: tuple[int, int]) -> Any:
 
 
 class Servers:
-    """Runs scripted servers inside a `with` block. The block gets their addresses, as the argument `small` has them."""
+    """Runs servers inside a `with` block. The block gets their addresses, as the argument `small` has them."""
 
-    def __init__(self, count: int, *arguments: str) -> None:
+    def __init__(self, count: int, seconds: float = 0.0) -> None:
         self._count = count
-        self._arguments = arguments
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._seconds = seconds
 
     def __enter__(self) -> str:
         ports = []
@@ -62,16 +67,15 @@ class Servers:
             with socket.socket() as listener:
                 listener.bind(("127.0.0.1", 0))
                 ports.append(listener.getsockname()[1])
-            line = [sys.executable, str(SERVER), "--port", str(ports[-1]), *self._arguments]
-            self._processes.append(subprocess.Popen(line))
+        line = [sys.executable, str(SERVER), "--seconds", str(self._seconds), "--ports", *map(str, ports)]
+        self._process = subprocess.Popen(line)
         for port in ports:
             _wait(f"http://127.0.0.1:{port}/v1/models")
         return f"[{','.join(f'http://127.0.0.1:{port}/v1' for port in ports)}]"
 
     def __exit__(self, *error: object) -> None:
-        for process in self._processes:
-            process.kill()
-            process.wait()
+        self._process.kill()
+        self._process.wait()
 
 
 def _wait(url: str) -> None:
@@ -84,8 +88,11 @@ def _wait(url: str) -> None:
     raise SystemExit(f"{url} does not answer after 20 seconds.")
 
 
-def rate(urls: str, calls: int, size: tuple[int, int] | None, concurrency: int) -> tuple[float, float]:
-    """Return calls per second, and milliseconds of this process's CPU per call. Two calls share an image."""
+def rate(
+    urls: str, calls: int, size: tuple[int, int] | None, concurrency: int, ready: Callable[[], Any] = lambda: None
+) -> tuple[float, float]:
+    """Return calls per second, and milliseconds of this process's CPU per call. Two calls share an image. `ready` is
+    called before the first call."""
     config = parse({"small": urls, "mode": "small", "small_concurrency": concurrency})
     engine = build(config.small)
     pixels = None if size is None else chart(size)
@@ -102,6 +109,7 @@ def rate(urls: str, calls: int, size: tuple[int, int] | None, concurrency: int) 
 
     async def run() -> tuple[float, float]:
         await engine.start()
+        ready()
         wall, cpu = time.perf_counter(), time.process_time()
         await asyncio.gather(*(worker() for _ in range(WORKERS)))
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
@@ -111,45 +119,76 @@ def rate(urls: str, calls: int, size: tuple[int, int] | None, concurrency: int) 
     return asyncio.run(run())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--calls", type=int, default=2000)
-    parser.add_argument("--repeats", type=int, default=3)
-    arguments = parser.parse_args()
+def rate_of_clients(urls: str, calls: int, clients: int) -> float:
+    """Return the calls per second of several client processes together. They send the first call at the same time."""
+    context = multiprocessing.get_context("fork")
+    start, rates = context.Barrier(clients), context.SimpleQueue()
+
+    def client() -> None:
+        rates.put(rate(urls, calls, None, 256, start.wait)[0])
+
+    processes = [context.Process(target=client) for _ in range(clients)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    return sum(rates.get() for _ in processes)
+
+
+def saturation(calls: int, repeats: int) -> dict[str, Any]:
+    """Print the first table."""
     found: dict[str, list[tuple[float, float]]] = {}
     with Servers(1) as urls:
         rate(urls, 100, None, 256)  # imports
-        for _ in range(arguments.repeats):
+        for _ in range(repeats):
             for name, size in IMAGES.items():
-                found.setdefault(name, []).append(rate(urls, arguments.calls, size, 256))
-    first = statistics.median(calls for calls, _ in found["no image"])
-    lines, saturation = [], {}
-    for name, runs in found.items():
-        calls, cpu = (statistics.median(values) for values in zip(*runs, strict=True))
-        lines.append([name, f"{calls:.0f}", f"{calls / first:.2f}", f"{cpu:.2f}"])
-        saturation[name] = {"calls_per_s": calls, "to_no_image": calls / first, "client_cpu_ms": cpu}
-    title = (
-        f"One server that answers at once, {arguments.calls:,} calls, medians of {arguments.repeats} interleaved runs"
-    )
-    print_table(title, ["Image", "Calls/s", "Ratio to no image", "Client CPU ms/call"], lines)
-
-    grown: dict[int, list[float]] = {}
-    for _ in range(arguments.repeats):
-        for replicas in (1, 2, 4, 8):
-            with Servers(replicas, "--seconds", str(SECONDS)) as urls:
-                calls = min(arguments.calls, 400 * replicas)
-                grown.setdefault(replicas, []).append(rate(urls, calls, IMAGES["96 x 64"], OPEN_PER_SERVER)[0])
-    one = statistics.median(grown[1])
-    medians = {replicas: statistics.median(rates) for replicas, rates in grown.items()}
+                found.setdefault(name, []).append(rate(urls, calls, size, 256))
+    medians = {name: [statistics.median(values) for values in zip(*runs, strict=True)] for name, runs in found.items()}
+    first = medians["no image"][0]
     print_table(
-        f"Servers that take {SECONDS} s a call, with {OPEN_PER_SERVER} open requests each "
-        f"({OPEN_PER_SERVER / SECONDS:.0f} calls/s per server)",
-        ["Servers", "Calls/s", "Ratio to one server"],
-        [[str(replicas), f"{calls:.0f}", f"{calls / one:.2f}"] for replicas, calls in medians.items()],
+        f"One server that answers at once, {calls:,} calls, medians of {repeats} interleaved runs",
+        ["Image", "Calls/s", "Ratio to no image", "Client CPU ms/call"],
+        [[name, f"{per_s:.0f}", f"{per_s / first:.2f}", f"{cpu:.2f}"] for name, (per_s, cpu) in medians.items()],
     )
-    print_json("scale_out", {"calls": arguments.calls, "repeats": arguments.repeats, "saturation": saturation,
-                             "replicas": {str(n): {"calls_per_s": calls, "to_one": calls / one}
-                                          for n, calls in medians.items()}})  # fmt: skip
+    return {
+        name: {"calls_per_s": per_s, "to_no_image": per_s / first, "client_cpu_ms": cpu}
+        for name, (per_s, cpu) in medians.items()
+    }
+
+
+def growth(title: str, header: str, found: dict[int, list[float]]) -> dict[str, Any]:
+    """Print a table of calls per second by number of replicas or clients."""
+    medians = {number: statistics.median(rates) for number, rates in found.items()}
+    lines = [[str(number), f"{per_s:.0f}", f"{per_s / medians[1]:.2f}"] for number, per_s in medians.items()]
+    print_table(title, [header, "Calls/s", "Ratio to one"], lines)
+    return {str(number): {"calls_per_s": per_s, "to_one": per_s / medians[1]} for number, per_s in medians.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--calls", type=int, default=4000)
+    parser.add_argument("--repeats", type=int, default=3)
+    arguments = parser.parse_args()
+    found = saturation(arguments.calls, arguments.repeats)
+
+    replicas: dict[int, list[float]] = {}
+    clients: dict[int, list[float]] = {}
+    for _ in range(arguments.repeats):
+        for count in REPLICAS:
+            with Servers(count, SECONDS) as urls:
+                calls = min(arguments.calls, 256 * count)
+                replicas.setdefault(count, []).append(rate(urls, calls, IMAGES["96 x 64"], OPEN_PER_SERVER)[0])
+        with Servers(1) as urls:
+            for count in CLIENTS:
+                clients.setdefault(count, []).append(rate_of_clients(urls, arguments.calls, count))
+    title = (
+        f"One client and replicas that take {SECONDS} s a call, with {OPEN_PER_SERVER} open calls each "
+        f"({OPEN_PER_SERVER / SECONDS:.0f} calls/s per replica)"
+    )
+    by_replicas = growth(title, "Replicas", replicas)
+    by_clients = growth("Client processes and one server that answers at once", "Clients", clients)
+    figures = {"saturation": found, "replicas": by_replicas, "clients": by_clients}
+    print_json("scale_out", {"calls": arguments.calls, "repeats": arguments.repeats, **figures})
 
 
 if __name__ == "__main__":

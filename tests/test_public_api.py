@@ -11,7 +11,7 @@ import lmms_eval_mai
 from lmms_eval_mai import cli, errors
 
 ROOT = Path(__file__).resolve().parent.parent
-HEAVY = ("torch", "vllm", "transformers", "datasets", "lmms_eval", "PIL", "numpy", "openai", "yaml", "loguru", "tqdm")
+HEAVY = ("torch", "vllm", "transformers", "datasets", "lmms_eval", "PIL", "numpy", "aiohttp", "yaml", "loguru", "tqdm")
 
 PUBLIC = {
     "ArgumentError",

@@ -54,7 +54,7 @@ def _packages() -> Iterator[Finding]:
         "lmms_eval": "Run `pip install lmms-eval`.",
         "torch": "Run `pip install torch`.",
         "transformers": "Run `pip install transformers`, if you want engine=transformers.",
-        "openai": "Run `pip install openai`, if you want endpoints (small=http://...).",
+        "aiohttp": "Run `pip install aiohttp`, if you want endpoints (small=http://...).",
         "vllm": f"engine=vllm needs vllm. {INSTALL}",
     }
     for name, remedy in remedies.items():

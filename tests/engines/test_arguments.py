@@ -14,7 +14,7 @@ try:
     parse({arguments!r})
 except ArgumentError as error:
     print(error)
-print("imported:", *(name for name in ("vllm", "torch", "transformers", "openai") if name in sys.modules))
+print("imported:", *(name for name in ("vllm", "torch", "transformers", "aiohttp") if name in sys.modules))
 """
 
 

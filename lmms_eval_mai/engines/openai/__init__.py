@@ -1,7 +1,7 @@
 """The `openai` engine: a model behind OpenAI-compatible endpoints on this or other machines.
 
-`engine.py` implements the engine contract, `endpoints.py` chooses an endpoint and retries requests, `images.py` encodes
-images, and `errors.py` converts errors of the `openai` library.
+`engine.py` implements the engine contract, `endpoints.py` chooses an endpoint and retries requests, `client.py` sends a
+request, `replies.py` reads its reply, `images.py` and `png.py` encode images, and `errors.py` converts errors.
 
 This package knows the HTTP API. It does not start servers. It does not know the other engines, the method or
 lmms-eval.

@@ -12,18 +12,18 @@ import time
 import zlib
 from asyncio import Semaphore, sleep
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from loguru import logger
 
+from lmms_eval_mai.engines.openai.client import Client, ConnectionFailed, RequestError, RequestTimeout, StatusError
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.redaction import one_line
 
 R = TypeVar("R")
 
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.5, 16.0
-CONNECT_TIMEOUT_S = 5.0
 COOLDOWN_S = 10.0
 """Seconds during which an endpoint that could not be reached is tried last."""
 PLACEHOLDER_KEY = "none"
@@ -33,9 +33,8 @@ PLACEHOLDER_KEY = "none"
 class RequestFailed(Exception):
     """Raised when a request failed, and retries did not help or were not tried."""
 
-    def __init__(self, error: Any, others_answered: bool) -> None:
-        """`error`: the last error of the `openai` package. `others_answered`: other requests were answered while this
-        one was retried."""
+    def __init__(self, error: RequestError, others_answered: bool) -> None:
+        """`error`: the last error. `others_answered`: other requests were answered while this one was retried."""
         super().__init__(str(error))
         self.error = error
         self.others_answered = others_answered
@@ -45,8 +44,7 @@ class Endpoint(NamedTuple):
     """One endpoint with its client and its limit of open requests."""
 
     url: str
-    client: Any
-    """`openai.AsyncOpenAI`."""
+    client: Client
     slots: Semaphore
     """One slot per open request."""
 
@@ -58,19 +56,11 @@ class EndpointPool:
         self, side: str, urls: Sequence[str], key_env: str, retry_for: float, request_timeout: float, concurrency: int
     ) -> None:
         """`retry_for`, `request_timeout`: seconds. `concurrency`: open requests per endpoint."""
-        import openai
-
         self._side = side
         self._key = read_api_key(key_env)
         self._retry_for = retry_for
-        timeout = openai.Timeout(request_timeout, connect=CONNECT_TIMEOUT_S)
         self.endpoints = [
-            Endpoint(
-                url,
-                openai.AsyncOpenAI(base_url=url, api_key=self._key, max_retries=0, timeout=timeout),
-                Semaphore(concurrency),
-            )
-            for url in urls
+            Endpoint(url, Client(url, self._key, request_timeout), Semaphore(concurrency)) for url in urls
         ]
         self._warned: set[str] = set()
         """Endpoints with a warning since their last answer."""
@@ -90,14 +80,12 @@ class EndpointPool:
         since = time.monotonic() - COOLDOWN_S
         return sorted(order, key=lambda endpoint: self._last_connection_error.get(endpoint.url, 0.0) > since)
 
-    async def request(self, order: Sequence[Endpoint], send: Callable[[Any], Awaitable[R]]) -> R:
+    async def request(self, order: Sequence[Endpoint], send: Callable[[Client], Awaitable[R]]) -> R:
         """Send a request to the first endpoint, and after a transient error to the next one.
 
         When all endpoints have failed, wait and begin again; the waiting times grow. Give up `retry_for` seconds after
         the first failure. Raises `RequestFailed`.
         """
-        import openai
-
         first_failure_at = 0.0
         for attempt in itertools.count(1):
             endpoint = order[(attempt - 1) % len(order)]
@@ -106,10 +94,10 @@ class EndpointPool:
                     answer = await send(endpoint.client)
                 self._record_answer(endpoint)
                 return answer
-            except openai.OpenAIError as error:
+            except RequestError as error:
                 now = time.monotonic()
                 first_failure_at = first_failure_at or now
-                if isinstance(error, openai.APIConnectionError):
+                if isinstance(error, RequestTimeout | ConnectionFailed):
                     self._last_connection_error[endpoint.url] = now
                 rounds, position = divmod(attempt, len(order))
                 pause_s = _pause_s(error, rounds) if position == 0 else 0.0
@@ -127,9 +115,7 @@ class EndpointPool:
 
     def full_error_text(self, error: BaseException) -> str:
         """Return the error's message at any length, without the key."""
-        causes = [error, *([error.__cause__] if error.__cause__ is not None else [])]
-        texts = [" ".join(str(getattr(cause, "message", cause)).split()).rstrip(".") for cause in causes]
-        text = ": ".join(dict.fromkeys(filter(None, texts))) or type(error).__name__
+        text = " ".join(str(error).split()).rstrip(".")
         return text if self._key == PLACEHOLDER_KEY else text.replace(self._key, "<key>")
 
     def _record_answer(self, endpoint: Endpoint) -> None:
@@ -141,7 +127,7 @@ class EndpointPool:
         """Warn about an endpoint's first failure since its last answer."""
         if endpoint.url not in self._warned:
             self._warned.add(endpoint.url)
-            problem = "reports a temporary error" if hasattr(error, "status_code") else "does not answer"
+            problem = "reports a temporary error" if isinstance(error, StatusError) else "does not answer"
             logger.warning(
                 f"mai_cascade: {endpoint.url} ({self._side}) {problem} ({self.error_text(error)}). Its requests are "
                 f"retried for up to {self._retry_for:g} s ({self._side}_retry_for)."
@@ -184,31 +170,22 @@ def read_api_key(variable: str) -> str:
     return key or PLACEHOLDER_KEY
 
 
-def is_timeout(error: Any) -> bool:
-    """Whether the answer took longer than `request_timeout`. A retry would take as long."""
-    import openai
-
-    return isinstance(error, openai.APITimeoutError) and "Connect" not in type(error.__cause__).__name__
-
-
-def is_transient(error: Any) -> bool:
+def is_transient(error: RequestError) -> bool:
     """Whether a retry may help."""
-    import openai
-
-    if isinstance(error, openai.APIStatusError):
-        return error.status_code in (408, 409, 425, 429) or error.status_code >= 500
-    return isinstance(error, openai.APIConnectionError) and not is_timeout(error)
+    if isinstance(error, StatusError):
+        return error.status in (408, 409, 425, 429) or error.status >= 500
+    return isinstance(error, ConnectionFailed)
 
 
-def _pause_s(error: Any, rounds: int) -> float:
+def _pause_s(error: RequestError, rounds: int) -> float:
     """Return the seconds until the next round: exponential with jitter, or longer if the server asks for it."""
     backoff_s = min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2 ** min(rounds - 1, 10)) * random.uniform(0.5, 1.0)
     return max(backoff_s, _retry_after_s(error))
 
 
-def _retry_after_s(error: Any) -> float:
+def _retry_after_s(error: RequestError) -> float:
     """Return the header `Retry-After`, which is in seconds or a date (RFC 9110, 10.2.3), in seconds."""
-    value = getattr(getattr(error, "response", None), "headers", {}).get("retry-after")
+    value = error.retry_after if isinstance(error, StatusError) else ""
     try:
         return float(value or 0)
     except ValueError:

@@ -10,30 +10,28 @@ from lmms_eval_mai.engines.base import Call, EngineConfig, Identity, Image, Mess
 from lmms_eval_mai.engines.checkpoints import argument_identity
 from lmms_eval_mai.engines.messages import (
     merge_adjacent_text,
-    replace_lone_surrogates,
     space_for_thinking,
     without_thinking,
 )
+from lmms_eval_mai.engines.openai.client import Client, RequestError, RequestTimeout, StatusError
 from lmms_eval_mai.engines.openai.endpoints import (
     Endpoint,
     EndpointPool,
     RequestFailed,
-    is_timeout,
     parse_addresses,
     read_api_key,
 )
 from lmms_eval_mai.engines.openai.errors import to_mai_error, to_start_error
 from lmms_eval_mai.engines.openai.images import data_url
 from lmms_eval_mai.engines.openai.options import PERFORMANCE_ARGUMENTS, OpenAIOptions
+from lmms_eval_mai.engines.openai.replies import prompt_tokens, served_models, to_call
 from lmms_eval_mai.errors import (
     ArgumentError,
     EngineCrashed,
     EngineStartError,
-    EngineUnavailable,
     PromptTooLong,
     SampleError,
 )
-from lmms_eval_mai.redaction import one_line
 
 R = TypeVar("R")
 
@@ -67,12 +65,6 @@ class OpenAIEngine:
             raise ArgumentError(
                 f"{self.side}_api_key_env={variable}: there is no environment variable {variable}. Set it."
             )
-        try:
-            import openai  # noqa: F401
-        except ImportError as error:
-            raise EngineUnavailable(
-                f"engine=openai needs the openai package, and its import fails ({error}). Run `pip install openai`."
-            ) from error
 
     def describe(self) -> str:
         replicas = f"{len(self._urls)} replicas, " if len(self._urls) > 1 else ""
@@ -142,7 +134,7 @@ class OpenAIEngine:
             )
         remedy = f"Serve {self._model} with a longer context (--max-model-len)."
         space = space_for_thinking(
-            prompt, self._model, self._context, answer.usage.prompt_tokens, sampling.max_tokens, remedy
+            prompt, self._model, self._context, prompt_tokens(prompt, answer), sampling.max_tokens, remedy
         )
         body = {"model": self._model, "prompt": thinking, "add_special_tokens": False}
         tokens = await self._post(prompt, "tokenize", body, "tokens")
@@ -192,26 +184,18 @@ class OpenAIEngine:
         extra |= {"ignore_eos": True} if sampling.ignore_eos else {}
         if sampling.seed is not None:
             parameters["seed"] = sampling.seed
-        return await self._request(
-            prompt, lambda client: client.chat.completions.create(**parameters, extra_body=extra or None)
-        )
+        body = parameters | extra
+        return await self._request(prompt, lambda client: client.post("chat/completions", body))
 
     async def _post(self, prompt: Prompt, path: str, body: dict[str, Any], field: str) -> Any:
         """Post to a path beside `/v1` and return one field of the reply. Raises `PromptTooLong` if the server does not
         have the path."""
-        import openai
-
         try:
-            reply = await self._request(
-                prompt, lambda client: client.post(_server_root(client, path), body=body, cast_to=object)
-            )
-            return reply[field]  # type: ignore[index]
+            reply = await self._request(prompt, lambda client: client.post_beside(path, body))
+            return reply[field]
         except (EngineCrashed, SampleError, KeyError, TypeError) as error:
             cause = error.__cause__
-            path_is_missing = not isinstance(cause, openai.OpenAIError) or getattr(cause, "status_code", 0) in (
-                404,
-                405,
-            )
+            path_is_missing = not isinstance(cause, RequestError) or getattr(cause, "status", 0) in (404, 405)
             if not path_is_missing:
                 raise
             raise PromptTooLong(
@@ -219,7 +203,7 @@ class OpenAIEngine:
                 f"Serve {self._model} with a longer context, or make the thinking shorter with a lower max_new_tokens."
             ) from error
 
-    async def _request(self, prompt: Prompt, send: Callable[[Any], Awaitable[R]]) -> R:
+    async def _request(self, prompt: Prompt, send: Callable[[Client], Awaitable[R]]) -> R:
         """Send a request to the endpoint of its sample."""
         pool = self._pool
         if pool is None:
@@ -232,19 +216,16 @@ class OpenAIEngine:
 
     async def _served_model(self, pool: EndpointPool, endpoint: Endpoint) -> tuple[str, int | None]:
         """Return name and context of the model that the endpoint serves. Raises `EngineStartError`."""
-        import openai
-
         name, side, options = self._options.model, self.side, self._options
         timeout = min(MODEL_LIST_TIMEOUT_S, options.request_timeout)
         try:
-            page = await pool.request([endpoint], lambda client: client.models.list(timeout=timeout))
+            models = served_models(await pool.request([endpoint], lambda client: client.get("models", timeout)))
         except RequestFailed as failure:
             error = failure.error
-            if name is not None and isinstance(error, openai.NotFoundError):
+            if name is not None and isinstance(error, StatusError) and error.status == 404:
                 return name, None  # some routers do not list their models
-            waited_s = timeout if is_timeout(error) else options.retry_for
+            waited_s = timeout if isinstance(error, RequestTimeout) else options.retry_for
             raise to_start_error(side, endpoint.url, options, waited_s, error, pool.error_text(error)) from error
-        models = {model.id: model for model in getattr(page, "data", None) or []}
         if name is None and len(models) == 1:
             (name,) = models
         if name is None or name not in models:
@@ -254,39 +235,4 @@ class OpenAIEngine:
             raise EngineStartError(
                 f"{side}={endpoint.url} serves {served}. Set {side}_model to one of the served names."
             )
-        return name, getattr(models[name], "max_model_len", None)
-
-
-def _server_root(client: Any, path: str) -> str:
-    """Return the address of a path beside `/v1`."""
-    return str(client.base_url).rstrip("/").removesuffix("/v1") + "/" + path
-
-
-def to_call(prompt: Prompt, reply: Any, total_s: float) -> Call:
-    """Return the call of a chat reply. Raises `SampleError` if the reply has no complete answer."""
-    if not getattr(reply, "choices", None) or reply.usage is None:
-        problem = getattr(reply, "error", None) or "the reply has no choices or no token counts"
-        raise SampleError(f"{prompt.key}: the server returned no answer ({one_line(str(problem))}). Check its log.")
-    choice, usage = reply.choices[0], reply.usage
-    if choice.finish_reason not in ("stop", "length"):
-        raise SampleError(f"{prompt.key}: the server ended the answer with {choice.finish_reason!r}. Check its log.")
-    if choice.message.content is None:
-        refusal = getattr(choice.message, "refusal", None)
-        if refusal:
-            raise SampleError(f"{prompt.key}: the model refused to answer ({one_line(refusal)}).")
-        raise SampleError(
-            f"{prompt.key}: the server's answer has no text. If the server uses a reasoning parser, serve the model "
-            "without it."
-        )
-    details = usage.prompt_tokens_details
-    return Call(
-        key=prompt.key,
-        text=replace_lone_surrogates(choice.message.content),  # lmms-eval could not write them
-        finish_reason=choice.finish_reason,
-        prompt_tokens=usage.prompt_tokens,
-        cached_tokens=(details.cached_tokens or 0) if details else 0,
-        output_tokens=usage.completion_tokens,
-        queued_s=None,
-        ttft_s=None,
-        total_s=total_s,
-    )
+        return name, models[name]

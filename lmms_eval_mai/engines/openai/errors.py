@@ -1,11 +1,11 @@
-"""Converts errors of the `openai` package into errors of this package."""
+"""Converts errors of a request into errors of an engine."""
 
 import os
-from typing import Any
 
 from lmms_eval_mai.engines.base import Prompt
 from lmms_eval_mai.engines.messages import is_too_long
-from lmms_eval_mai.engines.openai.endpoints import EndpointPool, RequestFailed, is_timeout
+from lmms_eval_mai.engines.openai.client import ConnectionFailed, RequestError, RequestTimeout, StatusError
+from lmms_eval_mai.engines.openai.endpoints import EndpointPool, RequestFailed
 from lmms_eval_mai.engines.openai.options import OpenAIOptions
 from lmms_eval_mai.errors import CallTimeout, EngineCrashed, EngineStartError, MaiError, PromptTooLong, SampleError
 
@@ -14,18 +14,15 @@ def to_mai_error(
     prompt: Prompt, address: str, model: str, options: OpenAIOptions, failure: RequestFailed, pool: EndpointPool
 ) -> MaiError:
     """Return the error of a request that failed finally. `address`: the argument with the addresses."""
-    import openai
-
     error, side = failure.error, prompt.key.side
     text = pool.error_text(error)
     window = f"{options.retry_for:g} s ({side}_retry_for)"
-    status = getattr(error, "status_code", None)
-    if is_timeout(error):
+    if isinstance(error, RequestTimeout):
         return CallTimeout(
             f"{prompt.key}: {address} did not answer within {side}_request_timeout={options.request_timeout:g} s. "
             f"Raise {side}_request_timeout, or lower max_open_samples so that calls wait less."
         )
-    if isinstance(error, openai.APIConnectionError):
+    if isinstance(error, ConnectionFailed):
         if failure.others_answered:
             return SampleError(
                 f"{prompt.key}: {address} did not answer this request within {window}, but it answered other requests "
@@ -34,18 +31,20 @@ def to_mai_error(
         return EngineCrashed(
             f"The {side} engine {address} did not answer within {window} ({text}). Check whether its server runs."
         )
+    assert isinstance(error, StatusError)
+    status = error.status
     if status in (401, 403):
         return EngineCrashed(auth_error_text(address, options.api_key_env, text))
     if status == 404:
         return EngineCrashed(
             f"{address} does not serve {model} any more ({text}). Start the server with this model again."
         )
-    if is_too_long(pool.full_error_text(error)) or "context_length" in str(getattr(error, "code", "")):
+    if is_too_long(pool.full_error_text(error)) or "context_length" in error.code:
         return PromptTooLong(
             f"{prompt.key}: the prompt does not fit the context of {model} ({text}). Serve {model} with a longer "
             f"context, or make images smaller with {side}_max_pixels=N."
         )
-    if status is None or (status < 500 and status != 429):
+    if status < 500 and status != 429:
         return SampleError(
             f"{prompt.key}: {address} refused the request ({text}). Check the document, and the server's log."
         )
@@ -56,16 +55,16 @@ def to_mai_error(
     )
 
 
-def to_start_error(side: str, url: str, options: OpenAIOptions, waited_s: float, error: Any, text: str) -> MaiError:
+def to_start_error(
+    side: str, url: str, options: OpenAIOptions, waited_s: float, error: RequestError, text: str
+) -> MaiError:
     """Return the error of an endpoint that did not list its models within `waited_s` seconds."""
-    import openai
-
-    if isinstance(error, openai.NotFoundError):
+    if isinstance(error, StatusError) and error.status == 404:
         return EngineStartError(
             f"{side}={url} does not list its models ({text}). Check the address, which usually ends in /v1. If it is "
             f"right, give {side}_model=NAME."
         )
-    if isinstance(error, openai.AuthenticationError | openai.PermissionDeniedError):
+    if isinstance(error, StatusError) and error.status in (401, 403):
         return EngineStartError(auth_error_text(f"{side}={url}", options.api_key_env, text))
     return EngineStartError(
         f"{side}={url} {f'did not answer for {waited_s:g} s' if waited_s else 'does not answer'} ({text}). Check the "

@@ -2,13 +2,13 @@
 
 import asyncio
 import base64
-import io
 import math
 import weakref
 
 from PIL.Image import Resampling
 
 from lmms_eval_mai.engines.base import Image
+from lmms_eval_mai.engines.openai.png import encode_png
 
 _ENCODINGS: "weakref.WeakKeyDictionary[Image, dict[int | None, asyncio.Future[str]]]" = weakref.WeakKeyDictionary()
 """For each image, its data URLs by `max_pixels`. An entry is kept as long as its sample; both engines use it."""
@@ -33,6 +33,4 @@ def _encode(image: Image, max_pixels: int | None) -> str:
         scale = math.sqrt(max_pixels / (pixels.width * pixels.height))
         size = max(1, int(pixels.width * scale)), max(1, int(pixels.height * scale))
         pixels = pixels.resize(size, Resampling.BICUBIC)
-    file = io.BytesIO()
-    pixels.save(file, "PNG", compress_level=1)  # takes half the time of the default and a tenth more bytes
-    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
+    return "data:image/png;base64," + base64.b64encode(encode_png(pixels)).decode("ascii")
