@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -17,7 +18,7 @@ from support.engines import Running, question, vllm_engine
 
 from lmms_eval_mai.engines.base import Call, Sampling
 from lmms_eval_mai.engines.restart import RestartingEngine
-from lmms_eval_mai.engines.vllm.processes import CORE, without_interrupts
+from lmms_eval_mai.engines.vllm.processes import CORE, EngineProcesses, without_interrupts
 from lmms_eval_mai.engines.vllm.watchdog import PROGRAM, Watchdog
 from lmms_eval_mai.errors import EngineCrashed
 
@@ -120,6 +121,26 @@ def test_engine_that_is_killed_before_it_reads_its_first_calls_fails_them(
     assert [type(error) for error in errors] == [EngineCrashed, EngineCrashed], errors
     vllm.loop.run(engine.close())
     assert children(before) == []
+
+
+def hold_memory(ready: Any) -> None:
+    memory = bytearray(os.urandom(1 << 20)) * 400  # freed in some 50 ms, so the end of a killed process takes that long
+    ready.send(len(memory))
+    signal.pause()
+
+
+def test_stop_of_an_engine_waits_for_the_end_of_a_killed_process() -> None:
+    fork = multiprocessing.get_context("fork")
+    processes = EngineProcesses(core_count=1)
+    received, ready = fork.Pipe()
+    core = fork.Process(target=hold_memory, args=(ready,), name=CORE)
+    core.start()
+    received.recv()
+    process = psutil.Process(core.pid)
+    processes.stop_collecting()
+    processes.shut_down(SimpleNamespace(shutdown=core.kill))  # like vLLM, it does not wait after the kill
+    assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    assert core.exitcode == -signal.SIGKILL
 
 
 WATCHED = """

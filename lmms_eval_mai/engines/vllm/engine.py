@@ -22,11 +22,10 @@ from lmms_eval_mai.engines.vllm.attention import AttentionReader
 from lmms_eval_mai.engines.vllm.configuration import Configuration, configure
 from lmms_eval_mai.engines.vllm.detokenizer import Detokenizer
 from lmms_eval_mai.engines.vllm.errors import sample_error
-from lmms_eval_mai.engines.vllm.processes import exit_if_script_runs_again
+from lmms_eval_mai.engines.vllm.processes import EngineProcesses, exit_if_script_runs_again
 from lmms_eval_mai.engines.vllm.renderer import Renderer
-from lmms_eval_mai.engines.vllm.renderer_sharing import release
 from lmms_eval_mai.engines.vllm.replicas import replica_count, replica_of
-from lmms_eval_mai.engines.vllm.starting import Start
+from lmms_eval_mai.engines.vllm.starting import Start, stop
 from lmms_eval_mai.engines.vllm.watchdog import WATCHDOG
 from lmms_eval_mai.errors import EngineCrashed, EngineStartError, MaiError, SampleError
 
@@ -61,6 +60,7 @@ class VllmEngine:
         self._start: Start | None = None
         self._llm: Any = None
         self._renderer: Renderer | None = None
+        self._processes: EngineProcesses | None = None
         self._literal: LiteralTokenizer | None = None
         """The tokenizer of the last start. It also counts tokens while the engine restarts."""
         self._context = 0
@@ -116,7 +116,7 @@ class VllmEngine:
             self._watched = True
             WATCHDOG.open()
         self._start = Start(self._config, self._configuration)
-        self._llm, self._renderer = await self._start.finish()
+        self._llm, self._renderer, self._processes = await self._start.finish()
         self._start = None
         self._literal = self._renderer.literal
         self._context = self._llm.vllm_config.model_config.max_model_len
@@ -146,15 +146,14 @@ class VllmEngine:
         llm, self._llm = self._llm, None
         self._configuration = None  # vLLM writes into it while the engine starts, so the next start needs a new one
         start, self._start = self._start, None
-        if start is not None:
-            llm = await start.abort()
         renderer, self._renderer = self._renderer, None
-        if llm is not None:
+        processes, self._processes = self._processes, None
+        if start is not None:
+            await start.abort()
+        if llm is not None and renderer is not None and processes is not None:
             if llm.output_handler is not None:
                 llm.output_handler.cancel()  # it would report the end of the engine's process as a crash
-            await asyncio.to_thread(llm.shutdown)
-        if renderer is not None:
-            await asyncio.to_thread(release, renderer)
+            await asyncio.to_thread(stop, llm, renderer, processes)
         if self._watched:
             self._watched = False
             WATCHDOG.close()

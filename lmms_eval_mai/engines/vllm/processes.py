@@ -5,9 +5,11 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
+from typing import Any
 
 import psutil
 
@@ -17,6 +19,9 @@ from lmms_eval_mai.engines.vllm.logs import start_log_path
 CORE = "EngineCore"
 COORDINATOR = "VLLM_DP_Coordinator"
 """Beginnings of the names of vLLM's processes. The workers of a core are the core's own children."""
+
+END_LIMIT_S = 10.0
+"""Seconds in which killed processes must end. They free their memory first."""
 
 
 class EngineProcesses:
@@ -51,6 +56,17 @@ class EngineProcesses:
         for process in self.running():
             with contextlib.suppress(psutil.Error):
                 process.kill()
+
+    def shut_down(self, llm: Any) -> None:
+        """Stop an `AsyncLLM` and wait until its processes have ended: vLLM kills a process that does not end within
+        5 s, and does not wait for the end of a killed process."""
+        running, cores = self.running(), self._current()
+        llm.shutdown()
+        deadline = time.monotonic() + END_LIMIT_S
+        for core in cores:
+            core.join(max(0.0, deadline - time.monotonic()))
+        workers = [process for process in running if process.pid not in {core.pid for core in cores}]
+        psutil.wait_procs(workers, timeout=max(0.0, deadline - time.monotonic()))
 
     def _current(self) -> list[BaseProcess]:
         if self._found is not None:

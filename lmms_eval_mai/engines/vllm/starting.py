@@ -30,8 +30,8 @@ class Start:
         self._processes: EngineProcesses | None = None
         self._building = asyncio.ensure_future(asyncio.to_thread(self._build))
 
-    async def finish(self) -> tuple[Any, Renderer]:
-        """Return the `AsyncLLM` and its renderer. Raises `EngineStartError`.
+    async def finish(self) -> tuple[Any, Renderer, EngineProcesses]:
+        """Return the `AsyncLLM`, its renderer and its processes. Raises `EngineStartError`.
 
         If the caller is cancelled, the start continues until `abort` is called.
         """
@@ -42,19 +42,16 @@ class Start:
         self._watch()
         return self._building.result()
 
-    async def abort(self) -> Any:
-        """Kill the processes of the start, so that it ends now and not after minutes. Returns the `AsyncLLM` if the
-        start had already succeeded, else None."""
+    async def abort(self) -> None:
+        """Kill the processes of the start, so that it ends now and not after minutes. If the start had already
+        succeeded, stop the engine."""
         while not self._building.done():
             self._release_environment()
             if self._processes is not None:
                 self._processes.kill()
             await asyncio.wait({self._building}, timeout=0.2)
-        if self._building.cancelled() or self._building.exception():
-            return None
-        llm, renderer = self._building.result()
-        await asyncio.to_thread(release, renderer)
-        return llm
+        if not self._building.cancelled() and not self._building.exception():
+            await asyncio.to_thread(stop, *self._building.result())
 
     def _watch(self) -> None:
         if self._processes is not None:
@@ -70,11 +67,11 @@ class Start:
         environment.restore()
         return True
 
-    def _build(self) -> tuple[Any, Renderer]:
+    def _build(self) -> tuple[Any, Renderer, EngineProcesses]:
         with started_ahead(self._configuration.renderer_processes):
             return self._build_both()
 
-    def _build_both(self) -> tuple[Any, Renderer]:
+    def _build_both(self) -> tuple[Any, Renderer, EngineProcesses]:
         from vllm.v1.engine.async_llm import AsyncLLM
 
         configuration, log = self._configuration, StartLog(self._config.side)
@@ -94,11 +91,17 @@ class Start:
                 renderer = shared_renderer(
                     llm.vllm_config, configuration.image_cache_gib, configuration.renderer_processes
                 )
-                return llm, renderer
+                return llm, renderer, self._processes
             except Exception:
-                llm.shutdown()
+                self._processes.shut_down(llm)
                 raise
         except Exception as error:
             raise start_error(self._config, error, log) from error
         finally:
             log.remove()
+
+
+def stop(llm: Any, renderer: Renderer, processes: EngineProcesses) -> None:
+    """Stop an engine that has started. Blocks until its processes have ended."""
+    processes.shut_down(llm)
+    release(renderer)
