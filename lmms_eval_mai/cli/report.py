@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from lmms_eval_mai.cli.exit_code import exit_code_of
 from lmms_eval_mai.errors import ArgumentError
 
 if TYPE_CHECKING:
+    from lmms_eval_mai.reports.evidence import Evidence
     from lmms_eval_mai.reports.report import Report
 
 FORMATS = ("markdown", "csv", "latex", "json")
@@ -19,12 +21,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="an --output_path of lmms-eval")
     parser.add_argument("--format", choices=FORMATS, help="default: markdown; with --html, no tables are printed")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write to this file instead of the terminal")
+    add_page_arguments(parser)
+
+
+def add_page_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add `--html` and `--images`."""
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with figures, tables and all samples")
     parser.add_argument(
         "--images",
         action="store_true",
         help="with --html: add small images of the documents, which loads the data sets",
     )
+
+
+def check_page_arguments(given: argparse.Namespace) -> None:
+    """Refuse `--html` without its packages, and `--images` without `--html`. Raises `ArgumentError`."""
+    if given.html is not None:
+        from lmms_eval_mai.reports.page import page
+
+        page.check_installed()
+    elif given.images:
+        raise ArgumentError("--images has no effect without --html: give --html FILE too.")
 
 
 def main(given: argparse.Namespace) -> int:
@@ -36,10 +53,9 @@ def _report(given: argparse.Namespace) -> None:
     """Print or write the report, and the page. Raises a `MaiError`."""
     from lmms_eval_mai.reports import build
 
+    check_page_arguments(given)
     if given.html is not None:
         _page(given)
-    elif given.images:
-        raise ArgumentError("--images has no effect without --html: give --html FILE too.")
     else:
         write(build.report(given.folders), given.format or "markdown", given.output)
 
@@ -48,9 +64,7 @@ def _page(given: argparse.Namespace) -> None:
     """Write the page, and the report if its format or its file is given. Raises a `MaiError`."""
     from lmms_eval_mai.reports import build, reading
     from lmms_eval_mai.reports.evidence import Evidence
-    from lmms_eval_mai.reports.page import page
 
-    page.check_installed()
     read = reading.read(given.folders)
     evidence = Evidence(read.runs)
     found = build.of_evidence(evidence, read.gaps, read.tables)
@@ -59,14 +73,22 @@ def _page(given: argparse.Namespace) -> None:
         write(found, given.format or "markdown", given.output)
     else:
         gaps += found.gaps
+    write_page(given.html, found, evidence, given.images, gaps)
+
+
+def write_page(file: Path, found: "Report", evidence: "Evidence", with_images: bool, gaps: Sequence[str] = ()) -> None:
+    """Write the page of a report, and print the sentences `gaps` and those about missing images. Raises
+    `ArgumentError`."""
+    from lmms_eval_mai.reports.page import page
+
     images = None
-    if given.images:
+    if with_images:
         from lmms_eval_mai.cli.report_images import load_images  # lmms-eval takes seconds
 
         images = load_images(evidence)
-        gaps += images.gaps
-    page.write(given.html, found, evidence, images)
-    print(f"Wrote the page to {given.html}.")
+        gaps = [*gaps, *images.gaps]
+    page.write(file, found, evidence, images)
+    print(f"Wrote the page to {file}.")
     for gap in gaps:
         print(f"lmms-eval-mai: {gap}", file=sys.stderr)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from lmms_eval_mai.cli.ask import log_to_terminal
 from lmms_eval_mai.cli.exit_code import exit_code_of
+from lmms_eval_mai.cli.report import add_page_arguments, check_page_arguments, write_page
 from lmms_eval_mai.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="with --profile: take the lengths of the calls from an earlier --output_path of this command",
     )
+    add_page_arguments(parser)
 
 
 def main(given: argparse.Namespace) -> int:
@@ -91,6 +93,18 @@ def _reproduce(given: argparse.Namespace) -> None:
     run_all(runs, tasks.manager, options, folder)
     print(f"\n{printing.chosen_tables(given.output_path, chosen)}")
     print(f"All tables: lmms-eval-mai report {given.output_path}")
+    if given.html is not None:
+        _write_page(given)
+
+
+def _write_page(given: argparse.Namespace) -> None:
+    """Write the page of all runs in the output folder. Raises `ArgumentError`."""
+    from lmms_eval_mai.reports import build, reading
+    from lmms_eval_mai.reports.evidence import Evidence
+
+    read = reading.read([given.output_path])
+    evidence = Evidence(read.runs)
+    write_page(given.html, build.of_evidence(evidence, read.gaps, read.tables), evidence, given.images)
 
 
 def _profiles(given: argparse.Namespace) -> "Profiles | None":
@@ -120,6 +134,7 @@ def _check(given: argparse.Namespace, names: list[str]) -> None:
         raise ArgumentError(f"--limit {given.limit} is invalid: expected at least 1.")
     if given.lengths is not None and given.profile is None:
         raise ArgumentError(f"--lengths {given.lengths} has no effect without --profile: give --profile too.")
+    check_page_arguments(given)
     if (ranks := int(os.environ.get("WORLD_SIZE") or 1)) > 1:
         raise ArgumentError(
             f"`lmms-eval-mai reproduce` runs in one process, and WORLD_SIZE is {ranks}. Start it without torchrun or "

@@ -25,9 +25,9 @@ def model_args(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def undisturbed(drawn_data: Path, model_args: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of all runs of Table 10, made by one command."""
+    """The folder of all runs of Table 10, made by one command that also writes their page."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    code, text = start(drawn_data, folder, model_args).end()
+    code, text = start(drawn_data, folder, model_args, "--html", str(folder / "page.html"), "--images").end()
     assert code == 0, text
     (folder / "log").write_text(text)
     return folder / "out"
@@ -57,6 +57,9 @@ def test_one_command_makes_all_runs_of_a_table_and_prints_it(undisturbed: Path) 
     text = (undisturbed.parent / "log").read_text()
     assert "make 84 to 108 calls. This command makes 48 of them once" in text
     assert "## Table 10: multi-agent inference (MAI)" in text and "Table 15" not in text
+    page = undisturbed.parent / "page.html"
+    assert f"Wrote the page to {page}." in text and "POPE has no images" not in text
+    assert 'id="block-images"' in page.read_text()
     assert text.count("small is ready") == 1 and text.count("large is ready") == 1
 
 
@@ -144,6 +147,7 @@ def refused(capsys: Any, tmp_path: Path) -> Any:
         ("--pair demo --benchmarks shapes --model_args device=cpu", "lmms-eval has an option --device"),
         ("--pair demoo --benchmarks shapes", "pair=demoo is unknown"),
         ("--pair demo --benchmarks shapes --profile no.json", "The profile no.json cannot be read"),
+        ("--pair demo --benchmarks shapes --images", "--images has no effect without --html"),
         ("--pair demo --benchmarks shapes --lengths out", "--lengths out has no effect without --profile"),
     ],
 )
