@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import signal
 import socket
 import threading
@@ -41,6 +42,10 @@ def run(service: Service, bound: socket.socket) -> int:
     SIGINT stops at once. Returns the number of the signal. Raises `EngineStartError`."""
     service.start()
     refuse_truncated_images()  # after lmms-eval was imported
+    # The imports make hundreds of thousands of objects, which stay. The garbage collector must not visit them again
+    # and again, because all requests wait then.
+    gc.collect()
+    gc.freeze()
     try:
         bound.listen(BACKLOG)  # requests wait from now on
         host, port = bound.getsockname()[:2]

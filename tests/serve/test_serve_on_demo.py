@@ -1,12 +1,18 @@
-"""The server on the demo pair: its answers are those of an lmms-eval run."""
+"""The server on the demo pair: its answers are those of an lmms-eval run, also if an engine is killed."""
 
 import asyncio
 import base64
 import io
-from pathlib import Path
+import os
+import random
+import signal
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import openai
+import psutil
+import pytest
 from support.serving import address_in
 
 from lmms_eval_mai.paper.prompts import instruction
@@ -16,6 +22,25 @@ if TYPE_CHECKING:
     from support.processes import Command
 
 QUESTIONS = 60
+KILLED_AFTER = 10
+"""Replies after which an engine is killed."""
+
+
+@pytest.fixture(scope="module")
+def demo_server(demo_run: Any, tmp_path_factory: pytest.TempPathFactory) -> "Iterator[tuple[Command, str]]":
+    """The process of a server on the demo pair, and its address."""
+    from support.processes import Command
+
+    folder = tmp_path_factory.mktemp("demo-server")
+    log = folder / "log"
+    arguments = ["serve", "--pair", "demo", "--port", "0", "--model_args", "dtype=float32,max_open_samples=16"]
+    process = Command(folder, log, *arguments, name="lmms-eval-mai", engines=True)
+    try:
+        yield process, address_in(log)
+    finally:
+        process.process.terminate()
+        code, text = process.end()
+    assert code == 0, text
 
 
 def messages_of(doc: dict[str, Any]) -> list[dict[str, Any]]:
@@ -29,41 +54,73 @@ def messages_of(doc: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"role": "user", "content": [image, {"type": "text", "text": text}]}]
 
 
-def test_openai_client_gets_the_answers_and_exits_of_an_lmms_eval_run(
-    demo_run: Any, command: "type[Command]", tmp_path: Path
-) -> None:
+def documents() -> list[dict[str, Any]]:
+    """Return the first documents of `shapes_s`."""
     import datasets
 
     file = str(task_dir() / "shapes" / "test.parquet")
-    documents = list(datasets.load_dataset("parquet", data_files=file, split="train").select(range(QUESTIONS)))
-    log = tmp_path / "log"
-    arguments = ["serve", "--pair", "demo", "--port", "0", "--model_args", "dtype=float32,max_open_samples=16"]
-    process = command(tmp_path, log, *arguments, name="lmms-eval-mai", engines=True)
+    return list(datasets.load_dataset("parquet", data_files=file, split="train").select(range(QUESTIONS)))
 
-    async def ask_all() -> list[Any]:
-        async with openai.AsyncOpenAI(base_url=f"{address_in(log)}/v1", api_key="none") as client:
-            return await asyncio.gather(
-                *(
-                    client.chat.completions.create(
-                        model="demo",
-                        messages=messages_of(doc),  # type: ignore[arg-type]
-                        temperature=0,
-                        max_tokens=4096,
-                        extra_body={"mai": {"benchmark": "shapes"}},
-                    )
-                    for doc in documents
-                )
-            )
 
-    try:
-        replies = asyncio.run(ask_all())
-    finally:
-        process.process.terminate()
-        code, text = process.end()
-    assert code == 0, text
+async def ask(client: openai.AsyncOpenAI, doc: dict[str, Any]) -> Any:
+    """Return the reply to the question of a document."""
+    return await client.chat.completions.create(
+        model="demo",
+        messages=messages_of(doc),  # type: ignore[arg-type]
+        temperature=0,
+        max_tokens=4096,
+        extra_body={"mai": {"benchmark": "shapes"}},
+    )
+
+
+def check(replies: list[Any], demo_run: Any) -> None:
+    """Check that these are the answers, the exits and the tokens of the lmms-eval run, and that each came once."""
     samples = demo_run[1][:QUESTIONS]
     assert [sample["doc_id"] for sample in samples] == list(range(QUESTIONS))
     assert [[reply.choices[0].message.content] for reply in replies] == [one["filtered_resps"] for one in samples]
     assert [reply.mai["exit"] for reply in replies] == [one["token_counts"][0]["exit"] for one in samples]
     output = [sum(call["output_tokens"] for call in one["token_counts"][0]["calls"]) for one in samples]
     assert [reply.usage.completion_tokens for reply in replies] == output
+    assert len({reply.id for reply in replies}) == QUESTIONS
+
+
+def test_openai_client_gets_the_answers_and_exits_of_an_lmms_eval_run(
+    demo_run: Any, demo_server: "tuple[Command, str]"
+) -> None:
+    async def ask_all() -> list[Any]:
+        async with openai.AsyncOpenAI(base_url=f"{demo_server[1]}/v1", api_key="none") as client:
+            return await asyncio.gather(*(ask(client, doc) for doc in documents()))
+
+    check(asyncio.run(ask_all()), demo_run)
+
+
+def test_requests_in_flight_are_asked_again_after_an_engine_is_killed(
+    demo_run: Any, demo_server: "tuple[Command, str]"
+) -> None:
+    process, url = demo_server
+    below = psutil.Process(process.process.pid).children(recursive=True)
+    cores = [one for one in below if one.ppid() != process.process.pid]  # the children of the server's fork server
+    assert len(cores) == 2
+    seen: list[tuple[int, list[str]]] = []
+
+    async def watch(http: httpx.AsyncClient, status: int) -> None:
+        while not seen or seen[-1][0] != status:
+            response = await http.get("/health")
+            seen.append((response.status_code, response.json()["down"]))
+            await asyncio.sleep(0.01)
+
+    async def ask_all() -> list[Any]:
+        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+            asking = [asyncio.ensure_future(ask(client, doc)) for doc in documents()]
+            done = 0
+            while done < KILLED_AFTER:
+                await asyncio.wait([one for one in asking if not one.done()], return_when=asyncio.FIRST_COMPLETED)
+                done = sum(one.done() for one in asking)
+            os.kill(random.choice(cores).pid, signal.SIGKILL)
+            async with httpx.AsyncClient(base_url=url) as http:
+                await watch(http, 503)
+                assert len(seen[-1][1]) == 1
+                await watch(http, 200)
+            return await asyncio.gather(*asking)
+
+    check(asyncio.run(ask_all()), demo_run)
