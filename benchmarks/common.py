@@ -1,15 +1,20 @@
-"""Shared by the benchmarks: planned exits, a strict version of `run_samples`, and the output of figures.
+"""Shared by the benchmarks: planned exits, a strict version of `run_samples`, a clock of the garbage collector, and the
+output of figures.
 
 Import this module first. It makes `tools/` importable, keeps Hugging Face offline and vLLM's log short.
 """
 
+import contextlib
 import datetime
+import gc
+import io
 import json
 import os
 import platform
 import random
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +82,32 @@ async def run_all(count: int, open_: Any, run: Any, done: Callable[[int, Any], N
         return True
 
     await run_samples(count, open_, run, report, max_open)
+
+
+class GarbageClock:
+    """Measures the seconds that Python spends in garbage collection inside a `with` block."""
+
+    def __enter__(self) -> "GarbageClock":
+        self.seconds = self._began = 0.0
+        gc.callbacks.append(self._tick)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        gc.callbacks.remove(self._tick)
+
+    def _tick(self, phase: str, info: dict[str, int]) -> None:
+        now = time.perf_counter()
+        if phase == "start":
+            self._began = now
+        else:
+            self.seconds += now - self._began
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Hide the progress bar and the model's final table. Both are still made, and their time counts."""
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+        yield
 
 
 def _cpu_model() -> str:

@@ -18,7 +18,7 @@ import asyncio
 import dataclasses
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +44,11 @@ IMAGE = Image(PilImage.new("RGB", (1, 1)), "image")
 class Lengths:
     """The output tokens and the answers of all calls of a benchmark."""
 
-    def __init__(self, benchmark: str) -> None:
+    def __init__(self, benchmark: str, names: Mapping[Side, str] = NAMES) -> None:
         self.documents = paper_numbers.documents(benchmark) or 0
         dice = random.Random(f"{SEED} {benchmark}")
         self.exits = _exits(benchmark, self.documents, dice)
-        means = {side: paper_numbers.table(5)["rows"][name][benchmark] for side, name in NAMES.items()}
+        means = {side: paper_numbers.table(5)["rows"][name][benchmark] for side, name in names.items()}
         weights = [dice.lognormvariate(0, SIGMA) for _ in range(self.documents)]
         self.short = {side: _spread([1.0] * self.documents, means[side][0]) for side in SIDES}
         self.think = {side: _spread(weights, means[side][2]) for side in SIDES}
@@ -97,17 +97,18 @@ async def lines(benchmark: str, lengths: Lengths, mode: str) -> list[dict[str, A
     await large.start()
     found = []
     for doc_id in range(lengths.documents):
-        trace = await MODES[mode](_sample(benchmark, doc_id), Pair(small, large))
+        trace = await MODES[mode](sample(benchmark, doc_id), Pair(small, large))
         line = {"doc_id": doc_id, "target": "1", "filtered_resps": trace.text, "input": "", "score": 1.0}
         found.append({**line, "token_counts": [TraceCounts.of(trace).to_dict()]})
     return found
 
 
-def _sample(benchmark: str, doc_id: int) -> Sample:
+def sample(benchmark: str, doc_id: int, repeat: int = 0) -> Sample:
+    """Return an open sample."""
     return Sample(
         task=f"{benchmark}_r",
         doc_id=doc_id,
-        repeat=0,
+        repeat=repeat,
         question=(Message("user", (IMAGE, "Question?")),),
         doc={},
         benchmark=dataclasses.replace(GENERIC, name=benchmark),  # its rule is equality of texts

@@ -14,22 +14,19 @@ does not look at objects from before the run. The target is at most 0.3 ms per e
 """
 
 import argparse
-import contextlib
 import functools
 import gc
-import io
 import json
 import statistics
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from common import planned_exits, print_json, print_table
+from common import GarbageClock, planned_exits, print_json, print_table, quiet
 from lmms_eval.api.instance import Instance
 from lmms_eval.models.model_utils.usage_metrics import reset_usage_metrics
 from loguru import logger
@@ -112,32 +109,6 @@ def request(doc_id: int) -> Instance:
         idx=0,
         metadata={"task": TASK, "doc_id": doc_id, "repeats": 1, "split": SPLIT, "version": 0.1, "mai": PROMPT},
     )
-
-
-class GarbageClock:
-    """Measures the seconds that Python spends in garbage collection inside a `with` block."""
-
-    def __enter__(self) -> "GarbageClock":
-        self.seconds = self._began = 0.0
-        gc.callbacks.append(self._tick)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        gc.callbacks.remove(self._tick)
-
-    def _tick(self, phase: str, info: dict[str, int]) -> None:
-        now = time.perf_counter()
-        if phase == "start":
-            self._began = now
-        else:
-            self.seconds += now - self._began
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Hide the progress bar and the model's final table. Both are still made, and their time counts."""
-    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-        yield
 
 
 def run(samples: int, folder: Path, **model_args: Any) -> Run:

@@ -16,6 +16,9 @@ from typing import Generic, TypeVar
 from lmms_eval_mai.engines.cancellation import gather_or_cancel
 from lmms_eval_mai.errors import MaiError, SampleError
 
+NEW_OBJECTS = 10_000
+"""New objects after which garbage is collected while samples run. Python's default is 700, which are two samples."""
+
 S = TypeVar("S")
 R = TypeVar("R")
 
@@ -83,16 +86,20 @@ class _SampleQueue(Generic[S, R]):
 
 @contextlib.contextmanager
 def gc_frozen() -> Iterator[None]:
-    """Exclude all objects that exist now from garbage collection.
+    """Exclude all objects that exist now from garbage collection, and collect new ones less often.
 
     Otherwise the collector would scan about a million objects of the libraries, a third of the orchestration's time at
-    20,000 samples (benchmarks/overhead.py).
+    20,000 samples (benchmarks/overhead.py), and scan the calls of a sample several times while it runs.
     """
     freeze = gc.get_freeze_count() == 0  # keep objects frozen that other code has frozen
+    thresholds = gc.get_threshold()
     if freeze:
         gc.freeze()
+    if thresholds[0]:  # 0: other code has switched the collector off
+        gc.set_threshold(max(thresholds[0], NEW_OBJECTS), *thresholds[1:])
     try:
         yield
     finally:
+        gc.set_threshold(*thresholds)
         if freeze:
             gc.unfreeze()

@@ -4,20 +4,23 @@ It needs no model and no GPU and is deterministic. `script.py` has the answers.
 
 Latency is simulated. A call holds one of `slots` slots for `seconds * time_scale`, so queueing, overlap and wall time
 are those of a server with that many slots. If a record has no `seconds`, Eq. 27 gives them: TTFT + output tokens /
-(tokens per second). `latency.py` has the TTFT.
+(tokens per second). `latency.py` has the TTFT. With `batch_profile`, the time of a call also depends on the calls that
+run beside it (`batch.py`).
 """
 
 import asyncio
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from lmms_eval_mai.engines.arguments import positive_int
 from lmms_eval_mai.engines.base import Call, CallKey, EngineConfig, Identity, Prompt, Sampling
 from lmms_eval_mai.engines.messages import replace_lone_surrogates
+from lmms_eval_mai.engines.scripted.batch import Batch
 from lmms_eval_mai.engines.scripted.latency import Ttft, TtftArgument
 from lmms_eval_mai.engines.scripted.script import Answer, FaultyScript, RecordedScript, Script
 from lmms_eval_mai.errors import ArgumentError, EngineCrashed, PromptTooLong, SampleError
+from lmms_eval_mai.profiles.batch_curve import BatchCurve
+from lmms_eval_mai.profiles.files import read
 
 __all__ = ["Answer", "RecordedScript", "Script", "ScriptedEngine", "ScriptedOptions"]
 
@@ -43,6 +46,9 @@ class ScriptedOptions:
     records with `prompt_tokens`."""
     tokens_per_s: float = 0.0
     """Decoding speed, for records without `seconds` (Table 4). 0: decoding takes no time."""
+    batch_profile: str | None = None
+    """File of `lmms-eval-mai profile` with batches. The seconds of all calls are then those of this profile with the
+    number of calls that run at the same time, and the times of records, `ttft_s` and `tokens_per_s` are not used."""
 
     error_rate: float = 0.0
     """Share of calls that fail. Such a call fails again if it is retried. This and the other rates simulate a faulty
@@ -62,6 +68,8 @@ class ScriptedOptions:
         for name in ("time_scale", "tokens_per_s"):
             if not (_is_number(value := getattr(self, name)) and value >= 0):
                 raise ArgumentError(f"{name}={value} is invalid: expected a number of at least 0.")
+        if self.batch_profile and not self.time_scale:
+            raise ArgumentError("batch_profile needs simulated time: set time_scale above 0.")
         for name in RATES:
             if not (_is_number(value := getattr(self, name)) and 0 <= value <= 1):
                 raise ArgumentError(f"{name}={value} is invalid: expected a number from 0 to 1.")
@@ -82,6 +90,9 @@ class ScriptedEngine:
         self._source = script
         self._options = options
         self._ttft = Ttft.of(options.ttft_s)
+        self._curve = BatchCurve(read(Path(options.batch_profile).expanduser())) if options.batch_profile else None
+        self._batch: Batch | None = None
+        """The calls that run, with `batch_profile`."""
         self._slots: asyncio.Semaphore | None = None
         """None: the engine is not running."""
         self._answering: set[asyncio.Future[None]] = set()
@@ -89,7 +100,7 @@ class ScriptedEngine:
 
     @classmethod
     def from_config(cls, config: EngineConfig, other: EngineConfig | None) -> "ScriptedEngine":
-        """Raises `ArgumentError` if the script cannot be read or an argument is invalid."""
+        """Raises `ArgumentError` if the script or the profile cannot be read, or an argument is invalid."""
         options = ScriptedOptions(**config.arguments)
         return cls(config.side, RecordedScript(Path(config.model).expanduser()), options)
 
@@ -115,6 +126,7 @@ class ScriptedEngine:
 
     async def start(self) -> None:
         self._slots = asyncio.Semaphore(self._options.slots)
+        self._batch = None if self._curve is None else Batch(self._curve, self._options.time_scale)
 
     async def clear_caches(self) -> None:
         """Do nothing: there are no caches."""
@@ -124,22 +136,23 @@ class ScriptedEngine:
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
         slots = self._running_slots()
-        submitted_at = time.perf_counter()
+        clock = asyncio.get_running_loop()
+        submitted_at = clock.time()
         answer = self._script(prompt)
         if answer.fault == "error":
             raise SampleError(
                 f"{prompt.key}: the scripted {self.side} engine simulates an error in this call (fault=error in its "
                 "script, or error_rate)."
             )
-        ttft_s, total_s = self._recorded_seconds(prompt.key, answer)
-        scale = self._options.time_scale
+        recorded_s = self._recorded_seconds(prompt.key, answer) if self._curve is None else None
         async with slots:
-            queued_s = time.perf_counter() - submitted_at
+            queued_s = clock.time() - submitted_at
             if self._running_slots() is not slots:
                 raise EngineCrashed(f"The scripted {self.side} engine crashed before {prompt.key}.")
             if answer.fault == "death":
                 self._crash(prompt.key)
-            await self._sleep(None if answer.fault == "hang" else total_s * scale)
+            ttft_s, total_s = await self._answer(answer, recorded_s)
+        scale = self._options.time_scale
         waited_s = queued_s / scale if scale > 0 else 0.0
         return Call(
             key=prompt.key,
@@ -167,6 +180,17 @@ class ScriptedEngine:
             raise EngineCrashed(f"The scripted {self.side} engine is not running.")
         return self._slots
 
+    async def _answer(self, answer: Answer, recorded_s: tuple[float, float] | None) -> tuple[float, float]:
+        """Take the time of a call. Returns its seconds to the first token and in total. Does not end if the record has
+        the fault `hang`."""
+        if answer.fault == "hang":
+            await self._sleep(None)
+        if recorded_s is None:
+            assert self._batch is not None
+            return await self._batch.run(answer.prompt_tokens, answer.cached_tokens, answer.output_tokens)
+        await self._sleep(recorded_s[1] * self._options.time_scale)
+        return recorded_s
+
     async def _sleep(self, seconds: float | None) -> None:
         """Sleep like `asyncio.sleep`, without end if `seconds` is None. A crash ends the sleep."""
         if seconds == 0:
@@ -192,6 +216,8 @@ class ScriptedEngine:
         for end in self._answering:
             if not end.done():
                 end.set_exception(EngineCrashed(message))
+        if self._batch is not None:
+            self._batch.fail(EngineCrashed(message))
         raise EngineCrashed(message)
 
     def _recorded_seconds(self, key: CallKey, answer: Answer) -> tuple[float, float]:

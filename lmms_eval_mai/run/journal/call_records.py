@@ -5,10 +5,12 @@ from typing import Any
 
 from lmms_eval_mai.engines.base import Call, CallKey, TokenWeights
 
+NAMES = tuple(field.name for field in dataclasses.fields(Call) if field.name != "key")
+
 
 def fields_of(call: Call) -> dict[str, Any]:
     """Return all fields of a call except its key."""
-    fields = {field.name: getattr(call, field.name) for field in dataclasses.fields(Call) if field.name != "key"}
+    fields = {name: getattr(call, name) for name in NAMES}
     if call.attention is not None:
         fields["attention"] = {"tokens": call.attention.tokens, "weights": call.attention.weights}
     return fields

@@ -5,7 +5,6 @@ Each rank of a run has one file. Its name is the digest of the run's fingerprint
 `removal.py` removes it when the run is complete.
 """
 
-import dataclasses
 import json
 import os
 from collections.abc import Callable, Collection, Iterable
@@ -103,7 +102,9 @@ class Journal:
     async def add_call(self, call: Call, prompt: str, images: list[str]) -> None:
         """Add a finished call. `prompt`: the digest of its prompt. `images`: the hashes of its images."""
         self._added = True
-        record = {"key": dataclasses.astuple(call.key), "prompt": prompt, "images": images, "call": fields_of(call)}
+        key = call.key
+        names = (key.task, key.doc_id, key.repeat, key.side, key.stage)
+        record = {"key": names, "prompt": prompt, "images": images, "call": fields_of(call)}
         await self._append(record)
 
     async def add_exit(self, sample: SampleKey, exit: str, wall_s: float) -> None:
