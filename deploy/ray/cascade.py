@@ -1,0 +1,33 @@
+"""The server of `lmms-eval-mai serve` as an application of Ray Serve. `demo_pair.yaml` uses it."""
+
+from typing import Any
+
+from fastapi import FastAPI
+from ray import serve
+from ray.serve import Application
+
+
+def app(model_arguments: dict[str, Any]) -> Application:
+    """Return the cascade with these model arguments. The models must be given as addresses."""
+
+    def build() -> FastAPI:
+        from lmms_eval_mai.run.config import parse
+        from lmms_eval_mai.serve.app import make_app
+        from lmms_eval_mai.serve.images import refuse_truncated_images
+        from lmms_eval_mai.serve.service import Service
+        from lmms_eval_mai.serve.settings import Settings
+
+        service = Service(parse({"journal": "off", **model_arguments}), {}, Settings(model_name="mai_cascade"))
+        service.start()
+        refuse_truncated_images()
+        return make_app(service)
+
+    deployment = serve.deployment(
+        serve.ingress(build)(),
+        name="cascade",
+        num_replicas=2,
+        max_replicas_per_node=1,
+        max_ongoing_requests=512,
+        ray_actor_options={"num_cpus": 0.1},
+    )
+    return deployment.bind()
