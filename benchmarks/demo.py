@@ -41,6 +41,7 @@ from lmms_eval_mai.harness.tasks import AnswerFilter
 from lmms_eval_mai.paper.cascade import MODES
 from lmms_eval_mai.paper.sample import EXITS, Sample, Trace
 from lmms_eval_mai.paper.sample_run import Pair
+from lmms_eval_mai.reports.formats import p_value
 from lmms_eval_mai.run.config import Config, parse
 from lmms_eval_mai.statistics import paired_test
 
@@ -241,7 +242,7 @@ def print_gains(first: dict[str, Run]) -> dict[str, list[float]]:
                 name,
                 f"{d:+.1f}",
                 f"{low:+.1f} to {high:+.1f}",
-                _shown(paired_test(*(right[one] for one in name.split(" - "))).p),
+                p_value(paired_test(*(right[one] for one in name.split(" - "))).p),
             )
             for name, (d, low, high) in gains.items()
         ],
@@ -259,10 +260,6 @@ def print_harm(method: str, run: Run, short_right: list[bool]) -> dict[str, int]
         f"({100 * low:.0f}-{100 * high:.0f}%); of {found.was_wrong} that it had wrong, {found.rescued} became right."
     )
     return asdict(found)
-
-
-def _shown(p: float) -> str:
-    return "below 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def print_ratios(figures: dict[str, Any]) -> dict[str, float]:

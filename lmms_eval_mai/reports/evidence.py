@@ -9,7 +9,7 @@ from lmms_eval_mai.paper.prompts import Variant
 from lmms_eval_mai.reports import paper_numbers
 from lmms_eval_mai.reports.estimates import Comparison, compare, main_metric, run_score, with_paper
 from lmms_eval_mai.reports.paper_numbers import PaperNumber
-from lmms_eval_mai.reports.records import Document, Method, Run
+from lmms_eval_mai.reports.records import THINK_E, Document, Method, Run
 from lmms_eval_mai.reports.report import Estimate
 from lmms_eval_mai.reports.scoring import score_of
 
@@ -65,13 +65,24 @@ class Evidence:
 
     def _check_limits(self) -> None:
         """Name the runs that have only a part of their data set."""
-        limited = [
-            f"{self.name(run.method)} on {paper_numbers.benchmark_name(run.benchmark)} ({run.number} of {run.original})"
-            for run in self.runs.values()
-            if run.number < run.original and not run.derived
-        ]
-        if limited:
-            self.gaps.append(f"Runs with a part of their data set (--limit): {', '.join(limited)}.")
+        made = [run for run in self.runs.values() if not run.derived]
+        groups: dict[tuple[str, int, int], list[Run]] = {}
+        for run in made:
+            if run.number < run.original:
+                groups.setdefault((run.benchmark, run.number, run.original), []).append(run)
+        for (benchmark, number, original), runs in groups.items():
+            others = sum(run.benchmark == benchmark for run in made) - len(runs)
+            named = f"all {len(runs)} runs" if not others and len(runs) > 1 else self._named(runs)
+            have = "have" if len(runs) > 1 else "has"
+            self.gaps.append(
+                f"{paper_numbers.benchmark_name(benchmark)}: {named} {have} {number} of {original} documents (--limit)."
+            )
+
+    def _named(self, runs: Sequence[Run]) -> str:
+        """Return the names of at most three runs, and the number of all others."""
+        names = [self.name(run.method) for run in runs[:3]]
+        more = len(runs) - len(names)
+        return ", ".join(names) + (f" and {more} more" if more else "")
 
     # --- finding runs ---
 
@@ -105,11 +116,14 @@ class Evidence:
         return "/".join([*PurePath(model).parts[-2:-1], name]) if same or name in SIDES else name
 
     def name(self, method: Method) -> str:
-        """Return the paper's name of a method, such as 8B-R(S2), 8B + 2B-R (Full RT) or MAI 8B + 2B-R."""
-        options = f" ({', '.join(method.options)})" if method.options else ""
+        """Return the paper's name of a method, such as 8B-R(S2), Full RT 8B + 2B-R or MAI 8B + 2B-R. On another
+        lmms-eval task: 8B, own prompt or MAI 8B + 2B-R, own prompt."""
+        given = [option for option in method.options if method.variant is not None or option != THINK_E]
+        options = f" ({', '.join(given)})" if given else ""
+        own = ", own prompt" if method.variant is None else ""
         if method.mode == "alone":
-            return f"{self.label(method.model)}-{method.prompt}{options}"
-        pair = f"{self.label(method.model)} + {self.label(method.small)}-{method.prompt}"
+            return f"{self.label(method.model)}{own or f'-{method.prompt}'}{options}"
+        pair = f"{self.label(method.model)} + {self.label(method.small)}-{method.prompt}{own}"
         return f"{'MAI' if method.mode == 'cascade' else 'Full RT'} {pair}{options}"
 
     # --- scores and comparisons ---

@@ -163,8 +163,13 @@ def text(cell: Cell, column: Column) -> str:
             return value
         return f"{value} ({cell.low:.{column.digits}f} to {cell.high:.{column.digits}f})"
     if column.kind == "p":
-        return "< 0.001" if cell < 0.001 else f"{cell:.3f}"
+        return p_value(cell)
     return str(cell) if column.kind == "count" else f"{cell:.{column.digits}f}"
+
+
+def p_value(p: float) -> str:
+    """Return a p-value as people read it."""
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def _csv_cell(cell: Cell) -> list[Any]:

@@ -21,6 +21,8 @@ from lmms_eval_mai.reports.records import Document, Method, Run, SampleRecord
 from lmms_eval_mai.reports.report import Table
 from lmms_eval_mai.reports.samples import Reader
 
+KNOWN_VERSIONS = ("0.7.", "unknown")
+"""Versions of lmms-eval whose fields are known here. The figures name them; lmms-eval's own files do not."""
 RESULTS, FIGURES = "_results.json", "_mai_cascade.json"
 BUILT_IN = {name: name for name in BENCHMARKS if name != "shapes"} | {"mmbench_en_dev_static": "mmbench_en_dev"}
 """lmms-eval's own tasks of the paper's benchmarks."""
@@ -115,6 +117,11 @@ def _read_results(file: Path, found: Found) -> None:
             f"{file} is of another version of lmms-eval: only the fields that this version knows are used."
         )
     figures = _figures(file, found)
+    version = figures.get("lmms_eval_version")
+    if isinstance(version, str) and not version.startswith(KNOWN_VERSIONS):
+        found.gaps.append(
+            f"{file} is of lmms-eval {version}: its fields may mean something else than those of lmms-eval 0.7."
+        )
     groups = results.get("group_subtasks")
     for task, metrics in known.items():
         if not (isinstance(groups, dict) and groups.get(task)):

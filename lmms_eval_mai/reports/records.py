@@ -25,6 +25,8 @@ TRANSFER = (
     "sparse_boundary",
 )
 """Arguments that change the thinking or the transfer."""
+THINK_E = "think=E"
+"""The option of a cascade or Full RT on another lmms-eval task that thinks with the Explain prompt."""
 AGREEMENT = ("anls_threshold", "chartqa_match")
 """Arguments that change the verification (`AgreementRules`)."""
 
@@ -130,8 +132,12 @@ class Method:
 
     @property
     def prompt(self) -> str:
-        """The paper's name of the prompt: S, E, R, E(S2) or R(S2)."""
-        return (self.variant or "own prompt") + ("(S2)" if self.two_stage else "")
+        """The paper's name of the prompt: S, E, R, E(S2) or R(S2); in Full RT and MAI, that of the thinking."""
+        if self.variant is not None:
+            return self.variant + ("(S2)" if self.two_stage else "")
+        if self.mode == "alone":
+            return "own prompt"
+        return "E" if THINK_E in self.options else "R"
 
     def alone(self, side: Side, variant: Variant | None, two_stage: bool = False) -> "Method":
         """Return the method of one model of this pair."""

@@ -11,6 +11,7 @@ from lmms_eval_mai.engines.base import Image
 from lmms_eval_mai.errors import ArgumentError, SampleError
 from lmms_eval_mai.harness.requests import open_sample, task_of
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS
+from lmms_eval_mai.paper.prompts import VARIANTS
 from lmms_eval_mai.plugin import MODEL_ID, install, task_dir
 from lmms_eval_mai.redaction import error_text
 from lmms_eval_mai.reproduce.subjects import Subject
@@ -44,10 +45,18 @@ class Tasks:
 
     def _check_name(self, name: str) -> None:
         if name not in self.manager.all_tasks:
-            hint = did_you_mean(name, self.manager.all_tasks) or " `lmms-eval --tasks list` shows all tasks."
+            hint = did_you_mean(name, self._other_tasks()) or " `lmms-eval --tasks list` shows all tasks."
             raise ArgumentError(f"{name} is unknown to lmms-eval.{hint}")
-        if self.manager.task_index[name]["type"] in ("group", "tag"):
+        if not self._is_task(name):
             raise ArgumentError(f"{name} is a group of tasks: give the names of its tasks.")
+
+    def _is_task(self, name: str) -> bool:
+        return self.manager.task_index[name]["type"] not in ("group", "tag")
+
+    def _other_tasks(self) -> list[str]:
+        """Return the names of all tasks but those of our benchmarks, which `--tasks` refuses."""
+        ours = {f"{benchmark}_{suffix}" for benchmark in BENCHMARKS for suffix in VARIANTS}
+        return [name for name in self.manager.all_tasks if name not in ours and self._is_task(name)]
 
     def _subject(
         self, name: str, task_name: str, configs: Sequence[Config], gen_kwargs: Mapping[str, Any], limit: int | None

@@ -23,6 +23,7 @@ def figures(totals: RunTotals, config: Config) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "version": version("lmms-eval-mai"),
+        "lmms_eval_version": version("lmms-eval"),
         "mode": config.mode,
         **({name: getattr(config, name) for name in SPARSE} if config.transfer == "sparse" else {}),
         "engines": {one.side: {"engine": one.engine, "model": without_password(one.model)} for one in config.engines()},

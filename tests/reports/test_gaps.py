@@ -90,6 +90,29 @@ def test_files_of_another_version_of_lmms_eval_give_their_scores(tmp_path: Path)
     )
 
 
+def test_a_run_with_another_version_of_lmms_eval_is_used_with_a_sentence(tmp_path: Path) -> None:
+    POPE.write(tmp_path / "known", "small")
+    file = POPE.write(tmp_path / "newer", "cascade", time="20260102_000000")
+    for folder, version in (("known", "0.7.3"), ("newer", "0.9.1")):
+        (figures,) = (tmp_path / folder).glob("*_mai_cascade.json")
+        figures.write_text(json.dumps(json.loads(figures.read_text()) | {"lmms_eval_version": version}))
+    found = read([tmp_path])
+    assert len(found.runs) == 2
+    assert found.gaps == [
+        f"{file} is of lmms-eval 0.9.1: its fields may mean something else than those of lmms-eval 0.7."
+    ]
+
+
+def test_runs_with_the_same_limit_share_one_short_sentence(tmp_path: Path) -> None:
+    for day, mode in enumerate(("small", "large", "transfer", "cascade"), start=1):
+        POPE.write(tmp_path / "all", mode, time=f"2026010{day}_000000", original=9)
+    (gap,) = [gap for gap in report([tmp_path / "all"]).gaps if "--limit" in gap]
+    assert gap == "POPE: all 4 runs have 4 of 9 documents (--limit)."
+    POPE.write(tmp_path / "all", "large", suffix="r", time="20260105_000000")
+    (gap,) = [gap for gap in report([tmp_path / "all"]).gaps if "--limit" in gap]
+    assert gap == "POPE: 2B-S, 8B-S, Full RT 8B + 2B-R and 1 more have 4 of 9 documents (--limit)."
+
+
 @pytest.mark.parametrize("text", ["", "[1, 2]", '{"results": 3}', '{"results"'])
 def test_a_results_file_that_is_no_results_file_is_a_gap(tmp_path: Path, text: str) -> None:
     POPE.write(tmp_path, "cascade")
@@ -217,7 +240,7 @@ def test_runs_with_different_documents_are_compared_on_those_that_both_have(tmp_
         "MAI 8B + 2B-R and Full RT 8B + 2B-R on POPE have 4 and 3 documents; they are compared on the 2 that both have."
         in gaps
     )
-    assert "Runs with a part of their data set (--limit): MAI 8B + 2B-R on POPE (4 of 9)." in gaps
+    assert "POPE: MAI 8B + 2B-R has 4 of 9 documents (--limit)." in gaps
     assert "POPE: the paper has 9000 documents and these runs 3, 4" in gaps
 
 

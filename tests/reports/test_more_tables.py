@@ -133,9 +133,9 @@ def test_another_model_is_compared_and_has_its_tokens_without_a_trace(tmp_path: 
         one["pope_f1_score"] = {"prediction": "yes", "ground_truth": one["target"]}
     write_run(tmp_path, "pope", lines, model="qwen3_vl", model_args="pretrained=a/big", time="20260102_000000")
     found = report([tmp_path])
-    row = row_of(found.table("methods"), "POPE", "big-own prompt")
+    row = row_of(found.table("methods"), "POPE", "big, own prompt")
     assert (row["small tokens"], row["large tokens"], row["all tokens"]) == (None, None, 3.0)
-    (compared,) = [row for row in found.table("mai-against-others").rows if row[2] == "big-own prompt"]
+    (compared,) = [row for row in found.table("mai-against-others").rows if row[2] == "big, own prompt"]
     assert compared[8] == sum(one.gold == "yes" != FINAL[id(one)] for one in DOCUMENTS)
     assert row_of(found.table("scores"), "POPE", "big")["own prompt"] is not None
 

@@ -50,5 +50,9 @@ def test_cascades_of_a_task_that_think_with_e_and_with_r_are_two_methods(tmp_pat
     assert evidence.gaps == []
     thinking_e, thinking_r = sorted(evidence.of("cascade"), key=lambda run: run.file)
     assert thinking_e.method.options == ("think=E",) and thinking_r.method.options == ()
+    assert [evidence.name(run.method) for run in (thinking_e, thinking_r)] == [
+        "MAI 8B + 2B-E, own prompt",
+        "MAI 8B + 2B-R, own prompt",
+    ]
     assert evidence.get(TASK, thinking_e.method.full_rt()) is not None
     assert evidence.get(TASK, thinking_r.method.full_rt()) is None

@@ -145,7 +145,8 @@ def short_names(evidence: Evidence) -> dict[str, str]:
         kind = {"mai": "MAI", "full_rt": "Full RT"}.get(role, role)
         if role == "other" or (len(models[role]) > 1 and method.mode == "alone"):
             kind = _shortened(evidence.label(method.model))
-        found[evidence.name(method)] = f"{kind} {method.prompt}{' …' if method.options else ''}"
+        prompt = "own prompt" if method.variant is None else method.prompt
+        found[evidence.name(method)] = f"{kind} {prompt}{' …' if method.options else ''}"
     return found
 
 
