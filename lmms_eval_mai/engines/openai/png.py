@@ -1,8 +1,8 @@
 """Encodes RGB pixels as PNG.
 
-Pillow tries all filters for each row, and then compresses. With one filter and zlib's strategy for images, encoding a
-photo takes about a third of Pillow's CPU time, and the file has about the same size. Most of a client's CPU time is
-spent here. The interpreter's lock is released, so several images are encoded at the same time.
+Pillow tries all filters for each row, and then compresses. With one filter, encoding takes about half of Pillow's CPU
+time for photos, charts and pages of text, and the files have about the same size. Most of a client's CPU time is spent
+here. The interpreter's lock is released, so several images are encoded at the same time.
 """
 
 import struct
@@ -25,7 +25,7 @@ def encode_png(image: PIL.Image.Image) -> bytes:
     filtered[:, 0] = UP
     filtered[0, 1:] = rows[0]
     np.subtract(rows[1:], rows[:-1], out=filtered[1:, 1:])  # modulo 256, as the specification says
-    compressor = zlib.compressobj(level=1, strategy=zlib.Z_RLE)
+    compressor = zlib.compressobj(level=1)
     data = compressor.compress(filtered.data) + compressor.flush()
     header = struct.pack(">IIBBBBB", width, height, EIGHT_BITS, RGB, 0, 0, 0)
     return SIGNATURE + _chunk(b"IHDR", header) + _chunk(b"IDAT", data) + _chunk(b"IEND", b"")
