@@ -20,11 +20,14 @@ function frontier(points) {
   return best;
 }
 
-/** Return an offset in pixels for the name of each point, so that names cover neither points nor each other. */
+/** Return an offset in pixels for the name of each point, so that names cover neither points nor each other. null: there
+ * is no free place. MAI and Full RT choose first. */
 function placeNames(points, width, height) {
   const boxes = points.map(({ x, y }) => [x - 7, y - 7, x + 7, y + 7]);
   const offsets = new Map();
-  for (const point of [...points].sort((a, b) => a.y - b.y)) { // from top to bottom, so that lines do not cross
+  const first = (point) => (["mai", "full_rt"].includes(point.role) ? 0 : 1);
+  // From top to bottom, so that lines do not cross.
+  for (const point of [...points].sort((a, b) => first(a) - first(b) || a.y - b.y)) {
     const { x, y, name } = point;
     const half = 3.3 * name.length + 2;
     const candidates = [];
@@ -36,11 +39,13 @@ function placeNames(points, width, height) {
       if (box[0] < 0 || box[2] > width || box[1] < 0 || box[3] > height) return false;
       return boxes.every((one) => box[2] < one[0] || box[0] > one[2] || box[3] < one[1] || box[1] > one[3]);
     };
-    const [dx, dy] = candidates.find(fits) ?? candidates[0];
+    const place = candidates.find(fits);
+    if (!place) continue;
+    const [dx, dy] = place;
     boxes.push([x + dx - half, y + dy - 8, x + dx + half, y + dy + 8]);
     offsets.set(point, [dx, dy]);
   }
-  return points.map((point) => offsets.get(point));
+  return points.map((point) => offsets.get(point) ?? null);
 }
 
 /** Return the range of an axis on a logarithmic scale, with room at both ends. */
@@ -59,9 +64,10 @@ async function drawPoints(key, found, field, title, unit) {
   const lows = points.map((one) => one.low ?? one.score), highs = points.map((one) => one.high ?? one.score);
   const room = 0.06 * (Math.max(...highs) - Math.min(...lows)) || 1;
   const xRange = logRange(costs), yRange = [Math.min(...lows) - room, Math.max(...highs) + room];
-  const width = byId(`chart-${key}`).clientWidth - 84, height = 330 - 84;
+  const width = byId(`chart-${key}`).clientWidth - 84, chart = width < 420 ? 450 : 330, height = chart - 84;
   const pixels = points.map((one) => ({
     name: one.name,
+    role: one.role,
     x: (width * (Math.log10(one.cost) - xRange[0])) / (xRange[1] - xRange[0]),
     y: (height * (yRange[1] - one.score)) / (yRange[1] - yRange[0]),
   }));
@@ -75,16 +81,17 @@ async function drawPoints(key, found, field, title, unit) {
     const those = points.filter((one) => one.role === role);
     if (those.length) traces.push(tracePoints(those, role, unit));
   }
-  const annotations = points.map((one, i) => note(label(one.name), {
-    x: Math.log10(one.cost), y: one.score, ax: offsets[i][0], ay: offsets[i][1], showarrow: true, arrowhead: 0, arrowwidth: 0.8, borderpad: 1,
-    arrowcolor: Math.abs(offsets[i][1]) > 20 ? css("--quiet") : "rgba(0,0,0,0)", standoff: 6, font: { size: 11.5, color: css("--ink") },
+  const named = points.map((one, i) => [one, offsets[i]]).filter(([, offset]) => offset);
+  const annotations = named.map(([one, [dx, dy]]) => note(label(one.name), {
+    x: Math.log10(one.cost), y: one.score, ax: dx, ay: dy, showarrow: true, arrowhead: 0, arrowwidth: 0.8, borderpad: 1,
+    arrowcolor: Math.abs(dy) > 20 ? css("--quiet") : "rgba(0,0,0,0)", standoff: 6, font: { size: 11.5, color: css("--ink") },
   }));
   const ticks = logTicks(xRange);
   await drawChart(key, traces, {
     xaxis: axis({ title, type: "log", range: xRange, tickvals: ticks, ticktext: ticks.map(count3) }),
     yaxis: axis({ title: "score, %", range: yRange }),
     annotations, showlegend: true, margin: { l: 50, r: 14, t: 34, b: 42 },
-  });
+  }, chart);
 }
 
 const count3 = (number) => (number >= 1 ? count(number) : String(number));
