@@ -45,7 +45,7 @@ def test_output_of_attention_beside_a_run_gives_table_9_with_its_controls_and_ta
         *(0.5, 0.01, 1),
     )
     first, second = found.table("table-16-shapes_r").rows
-    assert first == ("small", "1", 40, Estimate(20, 40, 18, 22), Estimate(40, 40, 35, 45), '" " 25.0  "\\n" 12.5')
+    assert first == ("small", "1", 40, Estimate(20, 40, 18, 22), Estimate(40, 40, 35, 45), '" " 25.0, "\\n" 12.5')
     assert second == ("small", "2", 40, Estimate(5, 40), Estimate(10, 40), '"the" 50.0')
     assert found.table("table-16-shapes_r").label(first) == "small, 1"
     assert found.table("table-10") and NO_RUN not in found.gaps

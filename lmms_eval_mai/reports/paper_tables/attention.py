@@ -87,7 +87,7 @@ def _row_of_table_16(lines: list[Record]) -> tuple[Cell, ...]:
         int(first["documents"]),
         _estimate(first, "kept_tokens"),
         _estimate(first, "token_share", 100),
-        "  ".join(tokens),
+        ", ".join(tokens),
     )
 
 
