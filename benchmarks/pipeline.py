@@ -1,8 +1,8 @@
 """Compares the wall time of four schedules for the same calls.
 
 Two real vLLM engines with the tiny pair of `tools/make_tiny_pair.py` answer the same samples. Output lengths and exits
-are forced to those of ChartQA in the paper (`chartqa_like.py`). So the schedules differ only in the order of the calls
-and in the engines that get them:
+are forced to those of ChartQA in the paper (`lmms_eval_mai/bench/lengths.py`). So the schedules differ only in the
+order of the calls and in the engines that get them:
 
     cascade   this package: every sample runs independently (`run_samples`, `cascade`), on two persistent engines
     staged    the same calls on the same engines, with a barrier between the stages: first all short answers on both
@@ -19,40 +19,44 @@ and in the engines that get them:
     python benchmarks/pipeline.py --samples 100 --repeats 1 --skip-fresh
 
 Runs of the four schedules are interleaved, and the table shows medians. The time to open the samples (decode, hash)
-counts in every schedule. Every run has new charts of the same sizes. The prefix, encoder and processor caches use the
-image as key, so no run profits from an earlier one, while the calls of one sample share the cached image and question,
-as in real use. `Machine busy` is the used share of all cores. Near 100% the machine is the limit, and a better order of
-the work cannot save much time.
+counts in every schedule. The caches of the engines are cleared before each run, so no run profits from an earlier one,
+while the calls of one sample share the cached image and question, as in real use. `Machine busy` is the used share of
+all cores. Near 100% the machine is the limit, and a better order of the work cannot save much time.
 """
 
 import argparse
 import asyncio
-import multiprocessing
 import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
-from chartqa_like import ARGUMENTS, PlannedEngine, Work, draw_charts, make_plan, prompts_of
-from common import most_open_samples, print_json, print_table, run_all
+from common import print_json, print_table
 from loguru import logger
 from make_tiny_pair import make_pair
 
-from lmms_eval_mai.engines.base import SIDES, Prompt, Side, Stage
-from lmms_eval_mai.paper.cascade import cascade
-from lmms_eval_mai.paper.sample import Sample, Trace
-from lmms_eval_mai.paper.sample_run import Pair
+from lmms_eval_mai.bench.documents import Documents, DrawnSource
+from lmms_eval_mai.bench.drawn import Charts
+from lmms_eval_mai.bench.engines import config_of, planned
+from lmms_eval_mai.bench.lengths import make_plan
+from lmms_eval_mai.bench.pair import run_all, run_bound, run_mode
+from lmms_eval_mai.bench.planned import answer, prompts_of
+from lmms_eval_mai.bench.prototype import run_prototype
+from lmms_eval_mai.engines.base import SIDES, Engine, Prompt, Stage
+from lmms_eval_mai.engines.build import build
+from lmms_eval_mai.paper.sample import Sample
 
 CHECKPOINTS = Path(__file__).resolve().parents[1] / ".checkpoints" / "tiny"
-STAGES: dict[Stage, tuple[Side, ...]] = {"short": ("small", "large"), "think": ("small",), "transfer": ("large",)}
+ARGUMENTS = {"max_num_seqs": 32, "max_model_len": 4096}
+"""The arguments of both engines. 32 is the paper's batch size (B.4)."""
+MEGAPIXELS = 0.04
 
-Engines = Mapping[Side, PlannedEngine]
-Models = Mapping[Side, Path]
+Engines = Sequence[Engine]
 
 
 @dataclass(frozen=True)
@@ -76,126 +80,69 @@ class Measured:
     stop_s: float
 
 
-# --- The four schedules -------------------------------------------------------------------------------------
+# --- The schedules of persistent engines ----------------------------------------------------------------
 
 
-async def run_cascade(engines: Engines, work: Work) -> None:
-    """Run every sample independently. Raises `RuntimeError` if an exit is not as planned."""
-    traces: dict[int, Trace] = {}
-    pair = Pair(engines["small"], engines["large"])
-    open_samples = most_open_samples(engines.values())
-    await run_all(len(work.charts), work.open, lambda sample: cascade(sample, pair), traces.__setitem__, open_samples)
-    wrong = [doc_id for doc_id, trace in traces.items() if trace.exit != work.plan.exits[doc_id]]
-    if wrong:
-        raise RuntimeError(f"The exits of samples {wrong} are not as planned.")
+async def run_cascade(engines: Engines, documents: Documents) -> None:
+    """Run every sample independently."""
+    await run_mode("cascade", engines, documents, "max")
 
 
-async def run_staged(engines: Engines, work: Work) -> None:
+async def run_staged(engines: Engines, documents: Documents) -> None:
     """Run all samples stage by stage."""
     later: dict[Stage, list[Prompt]] = defaultdict(list)
+    assert documents.plan is not None
 
     async def first_stage(sample: Sample) -> None:
-        prompts = await prompts_of(sample, work.plan)
+        prompts = await prompts_of(sample, documents.plan)
         for prompt in prompts:
             later[prompt.key.stage].append(prompt)
-        await answer_all(engines, [prompt for prompt in prompts if prompt.key.stage == "short"])
+        await answer(engines, [prompt for prompt in prompts if prompt.key.stage == "short"])
 
-    await run_all(len(work.charts), work.open, first_stage, ignore, len(work.charts))
-    await answer_all(engines, later["think"])
-    await answer_all(engines, later["transfer"])
+    await run_all(documents.count, documents.open, first_stage, lambda *_: None, documents.count)
+    await answer(engines, later["think"])
+    await answer(engines, later["transfer"])
 
 
-async def run_bound(engines: Engines, work: Work) -> None:
+async def run_at_once(engines: Engines, documents: Documents) -> None:
     """Make all calls of all samples at once."""
-
-    async def at_once(sample: Sample) -> None:
-        await answer_all(engines, await prompts_of(sample, work.plan))
-
-    await run_all(len(work.charts), work.open, at_once, ignore, len(work.charts))
-
-
-async def run_fresh(models: Models, work: Work) -> float:
-    """Run all samples stage by stage, with new engines in new processes for each stage.
-
-    Returns the seconds in which the engines answered. The rest of the time is for starts and stops.
-    """
-    spawn = multiprocessing.get_context("spawn")
-    answering_s = 0.0
-    for stage, sides in STAGES.items():
-        seconds = spawn.SimpleQueue()
-        children = [spawn.Process(target=stage_process, args=(models, side, stage, work, seconds)) for side in sides]
-        for child in children:
-            child.start()
-        for child in children:
-            await asyncio.to_thread(child.join)
-            if child.exitcode:
-                raise RuntimeError(f"A process of stage {stage} exited with {child.exitcode}. Its error is above.")
-        answering_s += max(seconds.get() for _ in children)
-    return answering_s
-
-
-def stage_process(models: Models, side: Side, stage: Stage, work: Work, seconds: Any) -> None:
-    """Run one stage of the prototype on one engine. The main function of a child process."""
-    show_progress()
-    seconds.put(asyncio.run(run_stage(PlannedEngine(side, models, work.plan), stage, work)))
-
-
-async def run_stage(engine: PlannedEngine, stage: Stage, work: Work) -> float:
-    """Start an engine, make its calls of one stage and stop it. Returns the seconds spent answering."""
-    doc_ids = [doc_id for doc_id, side, of in work.plan.steps if (side, of) == (engine.side, stage)]
-
-    async def answer(sample: Sample) -> None:
-        await engine.answer([prompt for prompt in await prompts_of(sample, work.plan) if prompt.key.stage == stage])
-
-    await engine.start()
-    try:
-        began = time.perf_counter()
-        await run_all(len(doc_ids), lambda index: work.open(doc_ids[index]), answer, ignore, len(doc_ids))
-        return time.perf_counter() - began
-    finally:
-        await engine.close()
-
-
-async def answer_all(engines: Engines, prompts: list[Prompt]) -> None:
-    """Make these calls, all at once, each on its engine."""
-    await asyncio.gather(*(engine.answer(prompts) for engine in engines.values()))
-
-
-def ignore(*_: Any) -> None:
-    """Drop a result."""
+    await run_bound(engines, documents)
 
 
 # --- Measuring -----------------------------------------------------------------------------------------
 
-PERSISTENT: dict[str, Callable[[Engines, Work], Awaitable[None]]] = {
+PERSISTENT: dict[str, Callable[[Engines, Documents], Awaitable[None]]] = {
     "cascade": run_cascade,
     "staged": run_staged,
-    "bound": run_bound,
+    "bound": run_at_once,
 }
 
 
-async def measure(models: Models, samples: int, repeats: int, fresh: bool) -> Measured:
-    """Make all runs."""
-    plan = make_plan(samples)
-    engines = {side: PlannedEngine(side, models, plan) for side in SIDES}
+async def measure(arguments: dict[str, Any], samples: int, repeats: int, fresh: bool) -> Measured:
+    """Make all runs. `arguments`: model arguments."""
+    source = DrawnSource(Charts.draw(samples, MEGAPIXELS))
+    documents = Documents(source, samples, make_plan("chartqa", samples), arguments)
+    engines = planned([build(*config_of(side, arguments, 1)) for side in SIDES], documents.plan)
     runs: list[Run] = []
     began = time.perf_counter()
     try:
-        for engine in engines.values():
+        for engine in engines:
             await engine.start()
         start_s = time.perf_counter() - began
-        await run_cascade(engines, Work(draw_charts(min(samples, 64), run=-1), plan))  # first-time costs
+        await run_cascade(engines, documents.first(64))  # first-time costs
         for repeat in range(repeats):
             for schedule, run in PERSISTENT.items():
-                runs.append(await timed(schedule, run(engines, Work(draw_charts(samples, len(runs)), plan))))
+                for engine in engines:
+                    await engine.clear_caches()
+                runs.append(await timed(schedule, run(engines, documents)))
             if fresh:
-                runs.append(await timed("fresh", run_fresh(models, Work(draw_charts(samples, len(runs)), plan))))
+                runs.append(await timed("fresh", run_prototype(documents, arguments)))
             logger.info(
                 f"Repeat {repeat + 1}: " + ", ".join(f"{r.schedule} {r.wall_s:.1f} s" for r in runs[-3 - fresh :])
             )
     finally:
         began = time.perf_counter()
-        for engine in engines.values():
+        for engine in engines:
             await engine.close()
     return Measured(runs, start_s, time.perf_counter() - began)
 
@@ -261,7 +208,7 @@ def main() -> None:
     arguments = parser.parse_args()
     show_progress()
     small, large = make_pair(CHECKPOINTS)
-    models: Models = {"small": small, "large": large}
+    models = {"small": str(small), "large": str(large), **ARGUMENTS}
     measured = asyncio.run(measure(models, arguments.samples, arguments.repeats, not arguments.skip_fresh))
     report(measured, arguments.samples, arguments.repeats)
 

@@ -1,5 +1,5 @@
 """The command `lmms-eval-mai`, also `python -m lmms_eval_mai`: lists pairs and task files, checks a set-up, answers one
-question, analyses attention, makes the runs of the paper's tables, reports on finished runs and on their time, and
+question, analyses attention, makes the runs of the paper's tables, reports on finished runs, measures times, and
 serves the cascade over HTTP.
 
 The parser and the short commands are here. `doctor.py` calls the checks of `doctor`: `command_line.py` checks the
@@ -8,7 +8,8 @@ devices. `findings.py` prints the report. `gpu_report.py` shows the plan of the 
 machines. `ask.py` is the command `ask`, and `document.py` opens and scores its document. `attention.py` is the command
 `attention`, `task_documents.py` opens and scores its documents, and `finished_run.py` reads the record of a run.
 `reproduce.py` is the command `reproduce`, `report.py` is `report`, `profile_model.py` is `profile`, `estimate.py` is
-`estimate`, and `serve.py` is `serve`. `exit_code.py` turns the errors of these commands into exit codes.
+`estimate`, `bench.py` is `bench`, and `serve.py` is `serve`. `exit_code.py` turns the errors of these commands into
+exit codes.
 
 This package may import all others, and no other package imports it.
 
@@ -22,7 +23,7 @@ import textwrap
 from collections.abc import Sequence
 
 import lmms_eval_mai
-from lmms_eval_mai.cli import ask, attention, estimate, profile_model, report, reproduce, serve
+from lmms_eval_mai.cli import ask, attention, bench, estimate, profile_model, report, reproduce, serve
 from lmms_eval_mai.plugin import task_dir
 from lmms_eval_mai.run import presets
 
@@ -33,6 +34,7 @@ MODULES = {
     "report": report,
     "profile": profile_model,
     "estimate": estimate,
+    "bench": bench,
     "serve": serve,
 }
 """Command -> its module, which has `add_arguments` and `main`."""
@@ -156,6 +158,17 @@ def _parser() -> argparse.ArgumentParser:
             "after another on the device of a profile: by Eq. 27 of the paper (Table 11), and without its double time "
             "to the first token. With profiles that have batch sizes, the time in full batches is estimated too. Runs "
             "need --output_path and --log_samples. The exit code is 1 after an error.",
+        )
+    )
+    bench.add_arguments(
+        commands.add_parser(
+            "bench",
+            allow_abbrev=False,
+            help="measure the time of the methods on this machine",
+            description="Start the models of a pair and measure MAI, Full RT, each model alone, the paper's prototype, "
+            "speculative decoding and lmms-eval's own vllm model on the same documents (Table 12, and more): rows "
+            "interleaved over all repeats, medians and ratios. A row that cannot run is left out with the reason. The "
+            "last line is JSON. The exit code is 1 after an error.",
         )
     )
     serve.add_arguments(

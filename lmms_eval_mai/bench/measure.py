@@ -1,0 +1,148 @@
+"""Measures all rows, interleaved: each repeat runs every row once, and every second repeat in the opposite order."""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lmms_eval_mai.bench.documents import Documents
+from lmms_eval_mai.bench.engines import Engines, planned
+from lmms_eval_mai.bench.pair import run_bound, run_mode
+from lmms_eval_mai.bench.prototype import run_prototype
+from lmms_eval_mai.bench.rows import ONE, ROWS, Level, Row
+from lmms_eval_mai.bench.whole import run_whole
+from lmms_eval_mai.engines.base import Call
+from lmms_eval_mai.errors import MaiError
+from lmms_eval_mai.run.config import parse
+
+Tell = Callable[[str], None]
+Cell = tuple[str, Level]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run of one row."""
+
+    row: str
+    level: Level
+    documents: int
+    seconds: float
+    """Wall time without starts and stops of engines, except for the prototype, which has them in each stage."""
+    whole_s: float | None
+    """Wall time of the whole process, or of the prototype with its starts and stops. None: the engines stay up."""
+    output_tokens: int | None = None
+    proposed_tokens: int | None = None
+    """Speculative decoding: drafted tokens. None: not reported."""
+    accepted_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Everything that is measured."""
+
+    cells: tuple[Cell, ...]
+    single: Documents
+    """The documents that are answered one at a time."""
+    many: Documents
+    arguments: Mapping[str, Any]
+    assistant_tokens: int
+    max_new_tokens: int
+    """The limit of each answer in the rows that run lmms-eval."""
+    repeats: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """All runs, the seconds of each start of an engine, and the rows that could not run."""
+
+    runs: tuple[Measured, ...]
+    start_s: Mapping[str, Sequence[float]]
+    failed: Mapping[str, str]
+    """Row -> the reason, as a sentence."""
+
+
+class Measurement:
+    """The state of one measurement."""
+
+    def __init__(self, bench: Bench, engines: Engines, tell: Tell) -> None:
+        self._bench, self._engines, self._tell = bench, engines, tell
+        self._failed: dict[str, str] = {}
+
+    async def run(self) -> Result:
+        """Measure all cells. A row that fails is left out from then on, and the others go on."""
+        runs: list[Measured] = []
+        try:
+            await self._each(self._bench.cells, 0, self._warm_up)
+            for repeat in range(self._bench.repeats):
+                cells = self._bench.cells if repeat % 2 == 0 else tuple(reversed(self._bench.cells))
+                await self._each(cells, repeat + 1, lambda cell: self._measure(cell, runs))
+        finally:
+            await self._engines.close()
+        return Result(tuple(runs), self._engines.start_s, self._failed)
+
+    async def _each(self, cells: Sequence[Cell], repeat: int, work: Callable[[Cell], Awaitable[None]]) -> None:
+        for cell in cells:
+            if cell[0] in self._failed:
+                continue
+            try:
+                await work(cell)
+            except MaiError as error:
+                self._failed[cell[0]] = str(error)
+                self._tell(f"{cell[0]} is left out: {error}")
+                await self._engines.forget(ROWS[cell[0]].engines)
+
+    async def _warm_up(self, cell: Cell) -> None:
+        """Start the engines of a cell and answer two documents, so that all code is loaded."""
+        name, level = cell
+        if ROWS[name].kind in ("pair", "bound"):
+            await self._calls(ROWS[name], level, self._documents(level).first(2))
+
+    async def _measure(self, cell: Cell, runs: list[Measured]) -> None:
+        name, level = cell
+        row, documents = ROWS[name], self._documents(level)
+        if row.kind in ("pair", "bound"):
+            for engine in await self._engines.get(row.engines):
+                await engine.clear_caches()
+            began = time.perf_counter()
+            calls = await self._calls(row, level, documents)
+            found = _measured(cell, documents, time.perf_counter() - began, calls)
+        else:
+            await self._engines.make_room()
+            began = time.perf_counter()
+            seconds = await self._process(row, documents)
+            found = Measured(name, level, documents.count, seconds, time.perf_counter() - began)
+        runs.append(found)
+        self._tell(f"{row.title}, {shown(level)}: {found.seconds:.1f} s")
+
+    async def _calls(self, row: Row, level: Level, documents: Documents) -> list[Call]:
+        engines = planned(await self._engines.get(row.engines), documents.plan)
+        if row.kind == "bound":
+            return await run_bound(engines, documents)
+        return await run_mode(row.mode, engines, documents, level)
+
+    async def _process(self, row: Row, documents: Documents) -> float:
+        if row.kind == "prototype":
+            return await run_prototype(documents, self._bench.arguments)
+        large = parse({**self._bench.arguments, "mode": "large"}).large
+        return await run_whole(row.mode, large, documents, self._bench.max_new_tokens)
+
+    def _documents(self, level: Level) -> Documents:
+        return self._bench.single if level == ONE else self._bench.many
+
+
+def _measured(cell: Cell, documents: Documents, seconds: float, calls: Sequence[Call]) -> Measured:
+    drafted = [call for call in calls if call.proposed_tokens is not None]
+    return Measured(
+        *cell,
+        documents.count,
+        seconds,
+        None,
+        sum(call.output_tokens for call in calls),
+        sum(call.proposed_tokens or 0 for call in drafted) if drafted else None,
+        sum(call.accepted_tokens or 0 for call in drafted) if drafted else None,
+    )
+
+
+def shown(level: Level) -> str:
+    """Return a level as text."""
+    return {ONE: "one at a time", "max": "as many as fit"}.get(level, f"{level} at a time")

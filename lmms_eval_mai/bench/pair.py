@@ -1,0 +1,73 @@
+"""Runs on engines that are up: a mode of the cascade on many samples, and the bound."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from lmms_eval_mai.bench.documents import Documents
+from lmms_eval_mai.bench.planned import answer, prompts_of
+from lmms_eval_mai.bench.rows import Level
+from lmms_eval_mai.engines.base import Call, Engine
+from lmms_eval_mai.errors import MaiError, SampleError
+from lmms_eval_mai.paper.cascade import MODES
+from lmms_eval_mai.paper.sample import Sample, Trace
+from lmms_eval_mai.paper.sample_run import Pair
+from lmms_eval_mai.run.scheduler import run_samples
+from lmms_eval_mai.run.session import MAX_OPEN_SAMPLES
+
+
+async def run_mode(mode: str, engines: Sequence[Engine], documents: Documents, level: Level) -> list[Call]:
+    """Run a mode on all documents. Returns all calls. Raises a `MaiError`, also if an exit is not as planned."""
+    pair = Pair(engines[0], engines[-1])
+    traces: dict[int, Trace] = {}
+
+    async def run(sample: Sample) -> Trace:
+        return await MODES[mode](sample, pair)
+
+    await run_all(documents.count, documents.open, run, traces.__setitem__, open_samples(level, engines))
+    if mode == "cascade" and documents.plan is not None:
+        wrong = [number for number, trace in traces.items() if trace.exit != documents.plan.exits[number]]
+        if wrong:
+            raise MaiError(f"The exits of documents {wrong} are not as planned: report this as a bug.")
+    return [call for number in sorted(traces) for call in traces[number].calls]
+
+
+async def run_bound(engines: Sequence[Engine], documents: Documents) -> list[Call]:
+    """Give each engine all its calls of the cascade at once. Returns the calls."""
+    plan = documents.plan
+    assert plan is not None, "rows.chosen refuses it"
+    calls: list[Call] = []
+
+    async def at_once(sample: Sample) -> list[Call]:
+        return await answer(engines, await prompts_of(sample, plan))
+
+    def done(number: int, made: list[Call]) -> None:
+        calls.extend(made)
+
+    await run_all(documents.count, documents.open, at_once, done, documents.count)
+    return calls
+
+
+def open_samples(level: Level, engines: Sequence[Engine]) -> int:
+    """Return how many samples are open at once: as many as the level, or as in a run on these engines."""
+    if level != "max":
+        return level
+    wanted = [count for engine in engines if (count := engine.open_samples()) is not None]
+    return max(wanted, default=MAX_OPEN_SAMPLES)
+
+
+async def run_all(
+    count: int,
+    open_: Callable[[int], Sample],
+    run: Callable[[Sample], Awaitable[Any]],
+    done: Callable[[int, Any], None],
+    max_open: int,
+) -> None:
+    """Run samples as an evaluation does. `done` gets each result. Raises the error of the first failed sample."""
+
+    async def report(number: int, result: Any) -> bool:
+        if isinstance(result, SampleError):
+            raise result
+        done(number, result)
+        return True
+
+    await run_samples(count, open_, run, report, max_open)

@@ -1,0 +1,135 @@
+"""A whole evaluation by lmms-eval in a process of its own: with its own `vllm` model, or with this package.
+
+    python -m lmms_eval_mai.bench.whole '{"model": ..., "arguments": ..., "task": ..., "limit": ..., "gen_kwargs": ...}'
+
+The process prints one line of JSON: the seconds in which it generated.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lmms_eval_mai.bench.documents import Documents, DrawnSource
+from lmms_eval_mai.engines.base import EngineConfig
+from lmms_eval_mai.errors import MaiError
+from lmms_eval_mai.plugin import MODEL_ID, task_dir
+from lmms_eval_mai.redaction import one_line
+
+MARK = "lmms-eval-mai bench: "
+"""Begins the line of the process with its figures."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One evaluation."""
+
+    model: str
+    """Name of lmms-eval's model."""
+    arguments: Mapping[str, Any]
+    task: str
+    limit: int
+    max_new_tokens: int
+    batch_size: int
+
+
+async def run_whole(model: str, config: EngineConfig, documents: Documents, max_new_tokens: int) -> float:
+    """Run a process to its end. Returns the seconds in which it generated. Raises `MaiError`.
+
+    `config`: the large model's engine. Every answer of both models has the same limit of tokens.
+    """
+    arguments = own_arguments(config) if model == MODEL_ID else vllm_arguments(config, max_new_tokens)
+    job = Job(model, arguments, documents.source.task, documents.count, max_new_tokens, documents.count)
+    with tempfile.TemporaryDirectory() as folder:
+        if isinstance(documents.source, DrawnSource):
+            documents.source.charts.write(Path(folder))
+        source = folder if isinstance(documents.source, DrawnSource) else os.getcwd()
+        command = [sys.executable, "-m", __name__, json.dumps(asdict(job))]
+        environment = {**os.environ, "HF_DATASETS_CACHE": os.path.join(folder, "cache")}
+        process = await asyncio.create_subprocess_exec(
+            *command, cwd=source, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        )
+        output, _ = await process.communicate()
+    lines = output.decode(errors="replace").splitlines()
+    found = [line.removeprefix(MARK) for line in lines if line.startswith(MARK)]
+    if process.returncode or not found:
+        cause = next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else "no output")
+        raise MaiError(f"lmms-eval with --model {model} failed ({one_line(cause)[:300].rstrip('.')}).")
+    return float(json.loads(found[-1])["generation_s"])
+
+
+def own_arguments(config: EngineConfig) -> dict[str, Any]:
+    """Return the arguments of `mai_cascade` with mode=large."""
+    given = {f"large_{name}": value for name, value in config.arguments.items()}
+    return {"mode": "large", "large": config.model, "journal": "off", **given}
+
+
+def vllm_arguments(config: EngineConfig, max_new_tokens: int) -> dict[str, Any]:
+    """Return the arguments of lmms-eval's `vllm` model: those of the engine, and on a CPU those without which it does
+    not start (vLLM would take almost the whole memory) or compiles for minutes."""
+    from lmms_eval_mai.engines.vllm.arguments import detect_platform
+    from lmms_eval_mai.engines.vllm.configuration import configure
+
+    given = {"model": os.path.expanduser(config.model), "max_new_tokens": max_new_tokens, **config.arguments}
+    if detect_platform() == "cpu":
+        planned = configure(config, None).vllm_config
+        given.setdefault("max_model_len", planned.model_config.max_model_len)
+        given.setdefault("kv_cache_memory_bytes", planned.cache_config.kv_cache_memory_bytes)
+        given.setdefault("enforce_eager", True)
+    return given
+
+
+def evaluate(job: Job) -> float:
+    """Evaluate in this process. Returns the seconds of the generation: from the requests to all answers, with opening
+    and encoding of the images and without starts of engines."""
+    from lmms_eval.evaluator import simple_evaluate
+    from lmms_eval.models import get_model
+    from lmms_eval.tasks import TaskManager
+
+    from lmms_eval_mai.harness.model import MaiCascade
+
+    Model: Any = get_model(job.model) if job.model != MODEL_ID else MaiCascade
+
+    class Timed(Model):
+        """Measures its own time."""
+
+        generation_s = 0.0
+
+        def generate_until(self, requests: Any) -> Any:
+            began = time.perf_counter()
+            found = super().generate_until(requests)
+            self.generation_s += time.perf_counter() - began
+            return found
+
+    arguments = dict(job.arguments)
+    if job.model != MODEL_ID:
+        arguments["batch_size"] = job.batch_size
+    model = Timed(**arguments)
+    ours = any(path.stem == job.task for path in task_dir().rglob("*.yaml"))
+    manager = TaskManager(include_path=str(task_dir()), include_defaults=False) if ours else TaskManager()
+    simple_evaluate(
+        model=model,
+        tasks=[job.task],
+        task_manager=manager,
+        batch_size=job.batch_size,
+        limit=job.limit,
+        gen_kwargs=f"max_new_tokens={job.max_new_tokens}",
+    )
+    # Our model starts its engines inside `generate_until`; its figures have the time without the start.
+    return float(model.figures["wall_s"] if job.model == MODEL_ID else model.generation_s)
+
+
+def main() -> None:
+    """Run the job of the command line."""
+    generation_s = evaluate(Job(**json.loads(sys.argv[1])))
+    print(f"\n{MARK}{json.dumps({'generation_s': generation_s})}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""The command `lmms-eval-mai bench`: refusals before anything starts."""
+
+from typing import Any
+
+import pytest
+
+from lmms_eval_mai.cli import main
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--rows", "mia"), "--rows mia is unknown: choose from large-r, small-r, "),
+        (("--lengths", "paper:x"), "--lengths paper:x is unknown: choose one of own, paper:pope, "),
+        (("--samples", "0"), "--samples 0 is invalid: expected at least 1."),
+        (("--concurrency", "x"), "--concurrency x is invalid: "),
+        (("--pair", "no-such-pair"), "pair=no-such-pair is unknown: choose one of bench-cpu, "),
+        (("--megapixels", "0"), "--megapixels 0.0 is invalid: "),
+        (("--task", "shapes_s", "--megapixels", "1"), "--megapixels is for drawn charts, "),
+        pytest.param(("--task", "shapes_s"), "Task shapes_s has no Reasoning prompt, ", marks=pytest.mark.slow),
+        pytest.param(
+            ("--rows", "hf", "--model_args", "large=/no/model"),
+            "large=/no/model is not a checkpoint",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_what_cannot_run_is_refused_with_one_sentence(capsys: Any, arguments: tuple[str, ...], sentence: str) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["bench", *([] if "--pair" in arguments else ["--pair", "demo"]), *arguments])
+    printed = capsys.readouterr()
+    assert (stopped.value.code, printed.out) == (1, "")
+    assert printed.err.splitlines()[-1].startswith(f"lmms-eval-mai: {sentence}")
