@@ -23,7 +23,7 @@ def test_a_simulated_run_takes_the_time_that_estimate_computes_for_two_gpus(
     lengths: Any = importlib.import_module("forced_lengths")
     profiles = {"small": batches.profile("2B"), "large": batches.profile("8B")}
     settings = simulation.Settings(profiles, slots=batches.BATCH_SIZE, open_samples=256)
-    run, traces = simulation.simulate(2000, settings, tmp_path)
+    run, traces = simulation.simulate(2500, settings, tmp_path)  # each document of ChartQA once
 
     lines = [
         {"doc_id": n, "target": "1", "filtered_resps": trace.text, "input": "", "score": 1.0}
@@ -40,3 +40,8 @@ def test_a_simulated_run_takes_the_time_that_estimate_computes_for_two_gpus(
     assert seconds == pytest.approx(run.formula_s)
     # Its beginning and end are not full batches, so it takes longer, but not much.
     assert seconds <= run.simulated_s <= 1.1 * seconds
+
+    per_document = importlib.import_module("capacity").cascade(lengths.Lengths("chartqa"), profiles, batches.BATCH_SIZE)
+    assert 2500 * max(per_document.small, per_document.large) == pytest.approx(seconds)
+    assert per_document.divided(2) == (pytest.approx(3600 * 2500 / seconds), 1)
+    assert per_document.both(2) >= per_document.divided(2)[0]
