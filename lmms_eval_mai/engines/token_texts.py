@@ -87,18 +87,16 @@ class TokenReader:
         Raises `SampleError` if the tokens have another text.
         """
         pieces = [b"" if id in self._special_ids else piece for id, piece in zip(ids, self._bytes(ids), strict=True)]
-        texts = _decoded(pieces if self._byte_level else self._without_invalid_runs(ids, pieces))
-        decoded = "".join(texts)
-        # Decoders of the SentencePiece family leave out the space that the first token begins with.
-        start = 0 if decoded.startswith(text) else 1
-        if start == 1 and not decoded.startswith(" " + text):
-            raise _not_found(key, text)
-        ends = itertools.accumulate(map(len, texts))
-        cuts = [0, *(min(max(end - start, 0), len(text)) for end in ends)]
-        parts = [text[a:b] for a, b in itertools.pairwise(cuts)]
-        while parts and not parts[-1]:
-            parts.pop()
-        return TokenSpan(0, tuple(parts))
+        ways = [pieces] if self._byte_level else [self._without_invalid_runs(ids, pieces), pieces]
+        for way in ways:  # vLLM decodes token by token, so a cut character does not change the characters before it
+            parts = _parts_of(text, _decoded(way))
+            if parts is not None:
+                return TokenSpan(0, parts)
+        raise SampleError(
+            f"{key}: the text of the answer's tokens is not the answer's text of {len(text)} characters, so there is "
+            "no attention on it. The model may have written bytes that are not UTF-8. Use sparse_from=large or "
+            "transfer=full."
+        )
 
     def _bytes(self, ids: Sequence[int]) -> list[bytes]:
         known = self._known
@@ -240,6 +238,22 @@ def _decoded(pieces: list[bytes]) -> list[str]:
     if cut_off := decoder.decode(b"", final=True):
         texts[max(position for position, piece in enumerate(pieces) if piece)] += cut_off
     return texts
+
+
+def _parts_of(text: str, texts: list[str]) -> tuple[str, ...] | None:
+    """Return the parts of a text that tokens with these texts carry, without the tokens after it. None: the tokens do
+    not begin with the text."""
+    decoded = "".join(texts)
+    # Decoders of the SentencePiece family leave out the space that the first token begins with.
+    start = 0 if decoded.startswith(text) else 1
+    if start == 1 and not decoded.startswith(" " + text):
+        return None
+    ends = itertools.accumulate(map(len, texts))
+    cuts = [0, *(min(max(end - start, 0), len(text)) for end in ends)]
+    parts = [text[a:b] for a, b in itertools.pairwise(cuts)]
+    while parts and not parts[-1]:
+        parts.pop()
+    return tuple(parts)
 
 
 def _is_valid(encoded: bytes) -> bool:

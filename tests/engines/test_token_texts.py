@@ -117,6 +117,19 @@ def test_parts_of_random_tokens_are_their_decoded_text_also_if_its_bytes_are_inv
         assert "".join(TokenReader(tokenizer).find_in_output(ids, prompt(0).key, shown).texts) == shown
 
 
+def test_an_answer_that_the_token_limit_ends_inside_a_character_is_found_if_it_was_decoded_token_by_token(
+    tokenizer: Any,
+) -> None:
+    """As vLLM decodes. Decoding all tokens at once would replace the characters before the cut one too."""
+    from tokenizers.decoders import DecodeStream
+
+    ids = LiteralTokenizer(tokenizer).tokens("a 日本語 👩")
+    for number in range(1, len(ids) + 1):
+        stream = DecodeStream(skip_special_tokens=True)
+        text = "".join(stream.step(tokenizer.backend_tokenizer, id) or "" for id in ids[:number])
+        assert "".join(TokenReader(tokenizer).find_in_output(ids[:number], prompt(0).key, text).texts) == text
+
+
 def test_a_character_over_several_tokens_belongs_to_the_last_of_them() -> None:
     tokenizer = byte_level()
     ids = prompt_tokens(tokenizer, "a👩b")
@@ -164,7 +177,7 @@ def test_a_text_that_is_not_there_is_one_error_with_the_call() -> None:
             reader.find_in_prompt(ids, prompt(3, "Look: a dog."), missing)
     with pytest.raises(SampleError, match="tokens of a text of 5 characters were not found"):
         reader.find_in_prompt(ids, prompt(3, "Look: a cat."), "a cat")
-    with pytest.raises(SampleError, match="were not found"):
+    with pytest.raises(SampleError, match="not the answer's text of 5 characters.* Use sparse_from=large"):
         reader.find_in_output(ids, prompt(3).key, "a cat")
 
 
