@@ -4,7 +4,7 @@ Also here: the pair of models, and what happens to thinking that does not fit a 
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -75,8 +75,9 @@ class SampleRun:
 
         `text`: the parts of the stage's text. An empty text sends the own prompt of another lmms-eval task instead.
         `thinking` is the small model's reasoning text inside `text`; empty if there is none. If the prompt is too long
-        for the context, the beginning of this reasoning text is left out. Raises the engine's errors. Raises
-        `PromptTooLong` if the prompt is too long even without thinking, or if `on_overflow` is `error`.
+        for the context, the beginning of this reasoning text is left out, or its lightest tokens if it has the heaviest
+        first. Raises the engine's errors. Raises `PromptTooLong` if the prompt is too long even without thinking, or if
+        `on_overflow` is `error`.
         """
         engine = self.pair.small if side == "small" else self.pair.large
         sample = self.sample
@@ -90,10 +91,10 @@ class SampleRun:
                 raise
             # A text that is scored must leave the same space as a text that is transferred.
             answer = sample.sampling["transfer"] if stage == "score" else sampling
-            end, dropped = await engine.truncate_thinking(prompt, thinking, answer)
+            shorter, dropped = await self._shortened(engine, prompt, text, thinking, answer)
             if attention is not None and attention.text is not None:
-                attention = replace(attention, text=end)
-            text = tuple(part.replace(thinking, end, 1) for part in text)
+                attention = replace(attention, text=shorter)
+            text = tuple(part.replace(thinking, shorter, 1) for part in text)
             prompt = Prompt(with_stage_text(sample, *text), key, attention)
             call = replace(await engine.generate(prompt, sampling), dropped_tokens=dropped)
         if stage == "score":  # its only token is not used
@@ -105,6 +106,21 @@ class SampleRun:
         if self.pair.log_prompts:
             self.prompts[call.key] = logged_prompt(with_stage_text(sample, "".join(text)))
         return call
+
+    async def _shortened(
+        self, engine: Engine, prompt: Prompt, text: Sequence[str], thinking: str, answer: Sampling
+    ) -> tuple[str, int]:
+        """Return the part of the thinking that fits with the other parts of `text`, and the number of dropped tokens.
+        `answer`: the decoding of the answer, which needs space too."""
+        selection = self.selection
+        if selection is None or not selection.heaviest_first or thinking != selection.text:
+            return await engine.truncate_thinking(prompt, thinking, answer)
+        # Engines keep the end of a text, so they get the heaviest tokens last.
+        lightest_first = "".join(reversed(selection.heaviest_first))
+        parts = (part.replace(thinking, lightest_first, 1) for part in text)
+        prompt = replace(prompt, messages=with_stage_text(self.sample, *parts))
+        end, dropped = await engine.truncate_thinking(prompt, lightest_first, answer)
+        return selection.heaviest(len(end)), dropped
 
     def select(self, attention: TokenWeights, sparse: Sparse) -> Selection:
         """Select the key tokens of the thinking (Eq. 12) and record the selection for the trace. The large model's

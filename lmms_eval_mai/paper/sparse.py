@@ -5,6 +5,7 @@ does not know engines, prompts or lmms-eval.
 """
 
 import bisect
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -48,10 +49,18 @@ class Selection:
     """The layer whose attention gave the weights."""
     transferred_tokens: int | None = None
     """Tokens of the text, counted by the large model's tokenizer. None: not known."""
+    heaviest_first: tuple[str, ...] = ()
+    """The texts of the kept tokens, if the text has them in the order of their weights. Empty: it has the order of the
+    thinking."""
 
     @property
     def kept_tokens(self) -> int:
         return len(self.positions)
+
+    def heaviest(self, length: int) -> str:
+        """Return the beginning of `heaviest_first` as text: whole tokens with together at most `length` characters."""
+        lengths = list(itertools.accumulate(map(len, self.heaviest_first)))
+        return "".join(self.heaviest_first[: bisect.bisect_right(lengths, length)])
 
 
 def select(tokens: Sequence[str], weights: Sequence[float], sparse: Sparse) -> Selection:
@@ -82,9 +91,10 @@ def select(tokens: Sequence[str], weights: Sequence[float], sparse: Sparse) -> S
         kept = bisect.bisect_left(counts, sparse.delta, key=share)
     else:
         kept = bisect.bisect_right(counts, sparse.delta, key=share) - 1
-    shown = ranked[:kept] if sparse.order == "weight" else sorted(ranked[:kept])
-    text = "".join(tokens[position] for position in shown)
-    return Selection(tuple(ranked[:kept]), len(ranked), share(kept), text)
+    by_weight = sparse.order == "weight"
+    texts = tuple(tokens[position] for position in (ranked[:kept] if by_weight else sorted(ranked[:kept])))
+    heaviest_first = texts if by_weight else ()
+    return Selection(tuple(ranked[:kept]), len(ranked), share(kept), "".join(texts), heaviest_first=heaviest_first)
 
 
 def layer_number(layer: int | float, depth: int) -> int:

@@ -177,7 +177,7 @@ def test_a_text_that_is_not_there_is_one_error_with_the_call() -> None:
             reader.find_in_prompt(ids, prompt(3, "Look: a dog."), missing)
     with pytest.raises(SampleError, match="tokens of a text of 5 characters were not found"):
         reader.find_in_prompt(ids, prompt(3, "Look: a cat."), "a cat")
-    with pytest.raises(SampleError, match="not the answer's text of 5 characters.* Use sparse_from=large"):
+    with pytest.raises(SampleError, match=r"not the answer's text of 5 characters.* Use sparse_from=large"):
         reader.find_in_output(ids, prompt(3).key, "a cat")
 
 

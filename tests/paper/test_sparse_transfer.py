@@ -191,3 +191,30 @@ def test_thinking_that_does_not_fit_is_truncated_before_it_is_scored() -> None:
     assert trace.selection is not None and (trace.selection.text, trace.selection.scored_tokens) == (" red", 5)
     assert [call.dropped_tokens for call in trace.calls] == [0, 200, 0]
     assert reserved == [64]  # the space for the answer of the transfer, and not of the scoring
+
+
+@pytest.mark.parametrize(
+    ("choices", "sent"),
+    [
+        ({"order": "weight"}, " w199 w198 w197 w196 w195"),
+        ({"order": "original"}, " w195 w196 w197 w198 w199"),
+        ({"order": "weight", "delta": 1.0}, " w196 w197 w198 w199 [[Yes]]"),  # the order of the thinking
+    ],
+)
+def test_lightest_tokens_are_left_out_if_a_selection_with_the_heaviest_first_does_not_fit(
+    choices: dict[str, Any], sent: str
+) -> None:
+    thinking = f"So {' '.join(f'w{number}' for number in range(200))} [[Yes]]"
+    small, large = Recorder({"think": thinking}), Recorder({"transfer": "[[No]]"})
+    heavy = {f"w{number}": 1.0 + number for number in range(200)}
+
+    async def run() -> Trace:
+        engines = AttentiveEngine("small", small, heavy), ShortContext("large", large, {})
+        for engine in engines:
+            await engine.start()
+        sparse = Sparse(**{"layer": LAYER, "source": "small", "delta": 0.99, **choices})
+        return await MODES["transfer"](sample(), Pair(*engines, sparse=sparse, transfer_answer="keep"))
+
+    trace = asyncio.run(run())
+    assert large.prompt_of("transfer").endswith(prompts.transfer("pope", sent, "word"))
+    assert trace.calls[-1].dropped_tokens > 100
