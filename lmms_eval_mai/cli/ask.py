@@ -15,7 +15,7 @@ from lmms_eval_mai.cli.exit_code import exit_code_of
 from lmms_eval_mai.errors import ArgumentError
 
 if TYPE_CHECKING:  # the other commands must not wait for these imports
-    from lmms_eval_mai.engines.base import Engine, Prompt, Side
+    from lmms_eval_mai.engines.base import Engine, Prompt
     from lmms_eval_mai.paper.sample import Sample, Trace
     from lmms_eval_mai.run.config import Config
 
@@ -129,8 +129,7 @@ async def _walk(sample: "Sample", config: "Config") -> "Trace":
     def answer(prompt: "Prompt") -> Answer:
         return Answer(DRY_ANSWERS[prompt.key.stage].format(side=prompt.key.side))
 
-    sides: list[Side] = [engine.side for engine in config.engines()]
-    engines: dict[str, Engine] = {side: DryEngine(side, answer) for side in sides}
+    engines: dict[str, Engine] = {engine.side: DryEngine(engine, answer) for engine in config.engines()}
     for engine in engines.values():
         await engine.start()
     never_agrees = dataclasses.replace(sample.benchmark, parse=lambda answer, doc: None)

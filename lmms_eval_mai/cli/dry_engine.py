@@ -1,9 +1,12 @@
 """The engine of `lmms-eval-mai ask --dry-run`: takes the place of a model, and pretends to give attention weights."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from lmms_eval_mai.engines.base import Call, Prompt, Sampling, TokenWeights
-from lmms_eval_mai.engines.scripted.engine import ScriptedEngine
+from lmms_eval_mai.engines.base import Call, EngineConfig, Prompt, Sampling, TokenWeights
+from lmms_eval_mai.engines.build import check_attention_arguments
+from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
+from lmms_eval_mai.run.sparse_layer import GIVES_ATTENTION
 
 LAYERS = 10_000
 """More than any model has, so that every layer exists."""
@@ -12,8 +15,16 @@ LAYERS = 10_000
 class DryEngine(ScriptedEngine):
     """A scripted engine for which a whole text is one token."""
 
+    def __init__(self, config: EngineConfig, script: Callable[[Prompt], Answer]) -> None:
+        """`config`: the engine whose place it takes. Raises `ArgumentError` if its arguments exclude the attention
+        weights that it must give."""
+        super().__init__(config.side, script)
+        self._kind = config.engine
+        if config.attention:
+            check_attention_arguments(config)
+
     def layers(self) -> int | None:
-        return LAYERS
+        return LAYERS if self._kind in GIVES_ATTENTION else None
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
         call = await super().generate(prompt, sampling)

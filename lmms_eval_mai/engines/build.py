@@ -5,9 +5,12 @@ import importlib
 from typing import Any
 
 from lmms_eval_mai.engines.base import Engine, EngineConfig
+from lmms_eval_mai.engines.transformers.options import TransformersOptions
+from lmms_eval_mai.engines.vllm import attention
 from lmms_eval_mai.engines.vllm.argument_names import OWN_ARGUMENTS, vllm_argument_names
 from lmms_eval_mai.engines.vllm.host_memory import SLEEP_ARGUMENTS, available_bytes, check_host_memory
 from lmms_eval_mai.engines.vllm.placement import Launcher
+from lmms_eval_mai.errors import ArgumentError
 
 ENGINES: dict[str, str] = {
     "vllm": "lmms_eval_mai.engines.vllm.engine:VllmEngine",
@@ -40,6 +43,17 @@ def build(config: EngineConfig, other: EngineConfig | None = None, sleep: bool =
         other = None
     engine: Engine = _load(ENGINES[config.engine]).from_config(config, other)
     return engine
+
+
+def check_attention_arguments(config: EngineConfig) -> None:
+    """Refuse arguments with which an engine cannot give attention weights, as far as this is known without its
+    checkpoint. Raises `ArgumentError`."""
+    if config.engine == "vllm":
+        attention.check_arguments(config)
+    elif config.engine == "transformers":
+        obstacle = TransformersOptions(**config.arguments).argument_obstacle(config.side)
+        if obstacle is not None:
+            raise ArgumentError(obstacle)
 
 
 def _that_sleeps(config: EngineConfig) -> EngineConfig:

@@ -129,6 +129,23 @@ def test_own_question_is_asked_with_its_images_and_options(write_script: Any, tm
             ],
             "decoding=official sets temperature=0.7, and --gen_kwargs sets temperature=0",
         ),
+        (
+            [
+                "--question",
+                "Why?",
+                "--model_args",
+                "engine=transformers,transfer=sparse,attn_implementation=eager",
+            ],
+            "large_attn_implementation=eager gives no attention weights",
+        ),
+        (
+            ["--question", "Why?", "--model_args", "transfer=sparse,sparse_from=small,small_worker_extension_cls=x.Y"],
+            "small_worker_extension_cls is given",
+        ),
+        (
+            ["--question", "Why?", "--model_args", "transfer=sparse,large_engine=openai,large=http://localhost:1/v1"],
+            "large_engine=openai cannot give them",
+        ),
         (["--question", "Why?", "--image", "not_there.png"], "The image not_there.png does not exist"),
         (["--question", "Why?", "--option", "red"], "options has 1 texts: expected 2 to 26"),
     ],

@@ -80,9 +80,9 @@ class TransformersOptions:
             )
         self._check_reads_images(side, model)
 
-    def attention_obstacle(self, side: str, model: str) -> str | None:
-        """Return the reason why the engine cannot give attention weights, as a sentence. None: it can, as far as one
-        knows before the model is loaded."""
+    def argument_obstacle(self, side: str) -> str | None:
+        """Return the reason why an engine with these arguments cannot give attention weights, as a sentence. None: the
+        arguments allow it."""
         if self.assistant_model is not None:
             return (
                 f"{side}_assistant_model={self.assistant_model} and attention weights cannot be used together. Leave "
@@ -93,6 +93,13 @@ class TransformersOptions:
                 f"{side}_attn_implementation={self.attn_implementation} gives no attention weights. Leave it out, or "
                 "use transfer=full."
             )
+        return None
+
+    def attention_obstacle(self, side: str, model: str) -> str | None:
+        """Return the reason why the engine cannot give attention weights, as a sentence. None: it can, as far as one
+        knows before the model is loaded."""
+        if (obstacle := self.argument_obstacle(side)) is not None:
+            return obstacle
         from transformers import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING as CLASSES
 
         config = self._config_of(model)

@@ -14,14 +14,18 @@ ENVIRONMENT = {"VLLM_USE_V2_MODEL_RUNNER": "0"}
 """The extension reads the state of vLLM's first model runner. The second one keeps it elsewhere."""
 
 
-def prepare(engine_args: Any, config: EngineConfig) -> None:
-    """Let an engine load the extension, and keep its attention out of CUDA graphs. Raises `ArgumentError`."""
-    given = config.arguments
-    if given.get("worker_extension_cls"):
+def check_arguments(config: EngineConfig) -> None:
+    """Refuse arguments that the extension excludes. Raises `ArgumentError`."""
+    if config.arguments.get("worker_extension_cls"):
         raise ArgumentError(
             f"{config.side}_worker_extension_cls is given, but attention weights need an extension of their own. Leave "
             "it out, or use transfer=full."
         )
+
+
+def prepare(engine_args: Any, config: EngineConfig) -> None:
+    """Let an engine load the extension, and keep its attention out of CUDA graphs. Raises `ArgumentError`."""
+    check_arguments(config)
     engine_args.worker_extension_cls = WORKER_EXTENSION
     compilation = engine_args.compilation_config
     if compilation.cudagraph_mode is None:  # vLLM would choose full graphs
