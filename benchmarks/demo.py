@@ -11,10 +11,10 @@ Two real vLLM engines, started once, answer the same documents with these method
     python benchmarks/demo.py --samples 200 --repeats 1
 
 lmms-eval's own task objects build, filter and score the requests. The engines' caches are cleared before each run, so
-no run profits from an earlier one. Wall seconds are medians over the repeats, and include opening the samples. There
-are two figures. The first is for all documents, with many at the same time, as in a real run. The second is per
-document, for the first 100 documents, answered one at a time, as for a user who waits for one answer. Scores are those
-of the first repeat. Every second repeat has the methods in the opposite order.
+no run profits from an earlier one. Wall seconds are medians over the repeats, and include opening the samples: for all
+documents with many at the same time, and per document for the first 100 documents, one at a time. Scores are those of
+the first repeat. Every second repeat has the methods in the opposite order. The last line of the output is the content
+of docs/demo-pair.json, from which `make docs` makes the tables of the documentation.
 Intervals are 95% intervals: Wilson's for shares, and those of paired answers for differences (tools/demo_figures.py).
 Harm is the number of transferred documents whose answer is wrong although the large model's short answer was right. The
 demo pair is a demonstration: no figure here is a benchmark result.
@@ -156,6 +156,7 @@ def report(runs: dict[str, list[Run]], samples: int, repeats: int) -> None:
     first = {method: one[0] for method, one in runs.items()}
     figures: dict[str, Any] = {"samples": samples, "repeats": repeats}
     figures["accuracy"] = {method: 100 * sum(run.right) / samples for method, run in first.items()}
+    figures["intervals"] = {one: [100 * end for end in wilson(sum(run.right), samples)] for one, run in first.items()}
     figures["tokens"] = {method: {side: run.tokens(side) for side in SIDES} for method, run in first.items()}
     figures["wall_s"] = {method: statistics.median(run.wall_s for run in one) for method, one in runs.items()}
     figures["alone_s"] = {method: statistics.median(run.one_at_a_time_s for run in one) for method, one in runs.items()}
@@ -178,13 +179,13 @@ def print_methods(runs: dict[str, list[Run]], figures: dict[str, Any]) -> None:
     """Print accuracy, tokens and seconds of each method."""
     samples, tokens = figures["samples"], figures["tokens"]
     rows = []
-    for method, (first, *_) in runs.items():
-        low, high = wilson(sum(first.right), samples)
+    for method in runs:
+        low, high = figures["intervals"][method]
         rows.append(
             (
                 method,
                 f"{figures['accuracy'][method]:.1f}",
-                f"{100 * low:.1f}-{100 * high:.1f}",
+                f"{low:.1f}-{high:.1f}",
                 *(f"{tokens[method][side] / samples:.1f}" for side in SIDES),
                 f"{figures['wall_s'][method]:.2f}",
                 f"{figures['alone_s'][method]:.3f}",

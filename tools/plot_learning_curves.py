@@ -35,7 +35,7 @@ def main() -> None:
             points = [(line["step"], line[name]) for line in lines if name in line]
             if points:
                 axis.plot(*zip(*points, strict=True), label=label)
-        axis.set(title=f"{file.stem} model", xlabel="step (80 samples each)", ylim=(0, 1.02))
+        axis.set(title=f"{file.stem} model", xlabel="training step", ylim=(0, 1.02))
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("share of held-out samples")
     axes[1].legend(fontsize=8, loc="lower right")

@@ -2,6 +2,7 @@
 
 import io
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,6 +65,11 @@ def test_the_first_documents_of_the_test_split_equal_the_output_of_its_tool(docs
         assert Image.open(io.BytesIO(row["image"]["bytes"])).tobytes() == doc["image"].tobytes()
     columns = ("id", "question", "A", "B", "C", "D", "answer", "category")
     assert [[row[name] for name in columns] for row in drawn] == [[doc[name] for name in columns] for doc in docs]
+
+
+def test_the_example_in_the_documentation_is_document_1(docs: list[dict[str, Any]]) -> None:
+    example = Image.open(Path(__file__).parents[2] / "docs" / "shapes.png")
+    assert example.convert("RGB").tobytes() == docs[1]["image"].convert("RGB").tobytes()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -4,12 +4,11 @@ The numbers come from docs/demo-pair.json. There is one file per colour scheme o
 docs/cascade-dark.svg. cog writes the drawing between the two markers of each file.
 """
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-FIGURES = Path(__file__).resolve().parents[2] / "docs" / "demo-pair.json"
+import demo_tables
+
 FONT = "-apple-system, 'Segoe UI', 'Noto Sans', Helvetica, Arial, sans-serif"
 
 COLOURS = {
@@ -56,11 +55,11 @@ FLOW_Y = MIDDLE_Y + BOX / 2
 
 def draw(scheme: str) -> None:
     """Print the drawing in the colours of `scheme`: `light` or `dark`."""
-    figures = json.loads(FIGURES.read_text(encoding="utf-8"))
+    figures = demo_tables.load()
     drawing = Drawing(COLOURS[scheme], [])
     drawing.background()
     _draw_models(drawing)
-    _draw_exits(drawing, figures["documents"], figures["exits"])
+    _draw_exits(drawing, figures["samples"], demo_tables.exits(figures))
     _draw_summary(drawing, figures)
     print("\n".join(drawing.parts))
 
@@ -95,12 +94,11 @@ def _draw_exits(drawing: "Drawing", documents: int, exits: dict[str, int]) -> No
 
 
 def _draw_summary(drawing: "Drawing", figures: dict[str, Any]) -> None:
-    method = {method["name"]: method for method in figures["methods"]}
-    mai, large = method["MAI"], method["large R"]
+    mai, large = demo_tables.tokens(figures, "MAI"), demo_tables.tokens(figures, "large R")
     lines = (
-        f"Output tokens per question: {mai['small_tokens']} by the small model and {mai['large_tokens']} by the large "
-        f"model. The large model alone with prompt R: {large['large_tokens']}.",
-        f"Measured with the demo pair on {figures['documents']:,} questions: a demonstration, not a benchmark result.",
+        f"Output tokens per question: {mai['small']:.1f} by the small model and {mai['large']:.1f} by the large "
+        f"model. The large model alone with prompt R: {large['large']:.1f}.",
+        f"Measured with the demo pair on {figures['samples']:,} questions: a demonstration, not a benchmark result.",
     )
     for line, y in zip(lines, (310, 332), strict=True):
         drawing.text(WIDTH / 2, y, line, 13, soft=True)
