@@ -142,6 +142,7 @@ def test_a_missing_script_is_refused_and_its_path_is_named(tmp_path: Path) -> No
         ({"slots": 0}, "slots=0 is invalid: expected a whole number of at least 1"),
         ({"slots": "many"}, "slots=many is invalid: expected a whole number of at least 1"),
         ({"tokens_per_s": "fast"}, "tokens_per_s=fast is invalid: expected a number of at least 0"),
+        ({"batch_profile": 8}, "batch_profile=8 is invalid: expected the path of a profile"),
         ({"time_scale": -1}, "time_scale=-1 is invalid: expected a number of at least 0"),
         ({"ttft_s": -1}, "ttft_s=-1 is invalid: expected a number of at least 0, one of 2B, 4B, 8B"),
         ({"ttft_s": "3B"}, "ttft_s=3B is invalid"),

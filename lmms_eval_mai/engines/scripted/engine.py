@@ -68,6 +68,8 @@ class ScriptedOptions:
         for name in ("time_scale", "tokens_per_s"):
             if not (_is_number(value := getattr(self, name)) and value >= 0):
                 raise ArgumentError(f"{name}={value} is invalid: expected a number of at least 0.")
+        if not isinstance(self.batch_profile, str | None):
+            raise ArgumentError(f"batch_profile={self.batch_profile} is invalid: expected the path of a profile.")
         if self.batch_profile and not self.time_scale:
             raise ArgumentError("batch_profile needs simulated time: set time_scale above 0.")
         for name in RATES:
