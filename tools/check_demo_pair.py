@@ -119,11 +119,12 @@ def main() -> None:
     parser.add_argument("--only", choices=list(SIZES))
     arguments = parser.parse_args()
     documents = draw_documents(arguments.documents)
+    torch.set_grad_enabled(False)
+    names = [arguments.only] if arguments.only else list(SIZES)
+    models = {name: Training(arguments.folder, name, RECIPES[name]) for name in names}
     texts: dict[str, list[str]] = {}
-    for name in [arguments.only] if arguments.only else list(SIZES):
-        model = Training(arguments.folder, name, RECIPES[name])
+    for name, model in models.items():
         model.load_state()
-        torch.set_grad_enabled(False)
         for form in ("S", "R"):
             instructions = [prompts.instruction(form, one.kind) for one in documents]
             texts[f"{name} {form}"] = answers(model, documents, instructions)
@@ -131,7 +132,7 @@ def main() -> None:
     if not arguments.only:
         pairs = zip(documents, texts["small R"], strict=True)
         given = [prompts.transfer("shapes", without_answer(text), one.kind) for one, text in pairs]
-        texts["Full RT"] = answers(model, documents, given)
+        texts["Full RT"] = answers(models["large"], documents, given)
         left = exits(documents, texts)
         transferred = zip(left, texts["Full RT"], texts["large S"], strict=True)
         texts["MAI"] = [full if exit == "transfer" else short for exit, full, short in transferred]

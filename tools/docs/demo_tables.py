@@ -93,7 +93,12 @@ def print_full_table() -> None:
 
 def print_goals() -> None:
     """Print each goal with the measured value, and whether it is reached."""
-    figures = load()
+    print("| claim | goal | measured | 95% interval | result |\n|---|---:|---:|---|---|")
+    _print_rows(goals(load()))
+
+
+def goals(figures: dict[str, Any]) -> list[Row]:
+    """Return the rows of the goals: claim, goal, measured value, its interval if it has one, and result."""
     rows = [_gain(figures, *gain) for gain in GAINS]
     mai = _gain(figures, "MAI against Full RT, lower end of the interval", "MAI - Full RT", -1)
     low = figures["gains"]["MAI - Full RT"][1]
@@ -116,8 +121,7 @@ def print_goals() -> None:
     rescued, broken = harm["rescued"], harm["broken"]
     claim = "transferred documents: rescued to harmed"
     rows.append([claim, "above 3", f"{rescued} to {broken}", "", _result(rescued > 3 * broken)])
-    print("| claim | goal | measured | 95% interval | result |\n|---|---:|---:|---|---|")
-    _print_rows(rows)
+    return rows
 
 
 def print_kinds() -> None:
