@@ -19,23 +19,6 @@ KINDS = {
 }
 """Kind of question -> its name in the documentation."""
 
-GAINS = (
-    ("small R above small S", "small R - small S", 3),
-    ("large S above small R", "large S - small R", 3),
-    ("large R above large S", "large R - large S", 5),
-    ("Full RT above large S", "Full RT - large S", 4),
-    ("Full RT against large R", "Full RT - large R", -2),
-    ("MAI above large S", "MAI - large S", 3),
-)
-"""Claim, name of the difference, and goal: the least number of points."""
-
-RATIOS = (
-    ("MAI's wall time to large R's, one document at a time", "wall one at a time, MAI / large R", 0.4),
-    ("the same, many at once", "wall, MAI / large R", 0.7),
-    ("MAI's small-model tokens to Full RT's", "small tokens, MAI / Full RT", 0.5),
-)
-"""Claim, name of the ratio, and goal: the largest ratio."""
-
 Row = list[str]
 
 
@@ -99,29 +82,32 @@ def print_goals() -> None:
 
 def goals(figures: dict[str, Any]) -> list[Row]:
     """Return the rows of the goals: claim, goal, measured value, its interval if it has one, and result."""
-    rows = [_gain(figures, *gain) for gain in GAINS]
-    mai = _gain(figures, "MAI against Full RT, lower end of the interval", "MAI - Full RT", -1)
+    share, ratios, harm = figures["exits"], figures["ratios"], figures["harm"]["MAI"]
     low = figures["gains"]["MAI - Full RT"][1]
-    rows.insert(-1, [*mai[:4], _result(low >= -1)])
-    share = figures["exits"]
-    for exit, goal, reached in (
-        ("agree_short", "at least 50%", share["agree_short"] >= 0.5),
-        ("transfer", "at most 30%", share["transfer"] <= 0.3),
-    ):
-        rows.append([f"exits at `{exit}`", goal, f"{share[exit]:.1%}", "", _result(reached)])
-    ratios, harm = figures["ratios"], figures["harm"]["MAI"]
-    rows += [
-        [claim, f"at most {most:.2f}", f"{ratios[name]:.2f}", "", _result(ratios[name] <= most)]
-        for claim, name, most in RATIOS
-    ]
-    to_full_rt, same = ratios["wall, MAI / Full RT"], ratios["large tokens, Full RT / large S"]
-    claim = "MAI's wall time to Full RT's, many at once"
-    rows.insert(-1, [claim, "below 1", f"{to_full_rt:.2f}", "", _result(to_full_rt < 1)])
-    rows.append(["large-model tokens, Full RT to large S", "about 1", f"{same:.2f}", "", _result(abs(same - 1) < 0.05)])
+    alone, at_once = ratios["wall one at a time, MAI / large R"], ratios["wall, MAI / large R"]
+    to_full_rt = ratios["wall, MAI / Full RT"]
+    small, large = ratios["small tokens, MAI / Full RT"], ratios["large tokens, Full RT / large S"]
     rescued, broken = harm["rescued"], harm["broken"]
-    claim = "transferred documents: rescued to harmed"
-    rows.append([claim, "above 3", f"{rescued} to {broken}", "", _result(rescued > 3 * broken)])
-    return rows
+    return [
+        _gain(figures, "small R above small S", "small R - small S", 3),
+        _gain(figures, "large S above small R", "large S - small R", 3),
+        _gain(figures, "large R above large S", "large R - large S", 5),
+        _gain(figures, "Full RT above large S", "Full RT - large S", 4),
+        _gain(figures, "Full RT against large R", "Full RT - large R", -2),
+        [
+            *_gain(figures, "MAI against Full RT, lower end of the interval", "MAI - Full RT", -1)[:-1],
+            _result(low >= -1),
+        ],
+        _gain(figures, "MAI above large S", "MAI - large S", 3),
+        _goal("exits at `agree_short`", "at least 50%", f"{share['agree_short']:.1%}", share["agree_short"] >= 0.5),
+        _goal("exits at `transfer`", "at most 30%", f"{share['transfer']:.1%}", share["transfer"] <= 0.3),
+        _goal("MAI's wall time to large R's, one document at a time", "at most 0.40", f"{alone:.2f}", alone <= 0.4),
+        _goal("the same, many at once", "at most 0.70", f"{at_once:.2f}", at_once <= 0.7),
+        _goal("MAI's wall time to Full RT's, many at once", "below 1", f"{to_full_rt:.2f}", to_full_rt < 1),
+        _goal("MAI's small-model tokens to Full RT's", "at most 0.50", f"{small:.2f}", small <= 0.5),
+        _goal("large-model tokens, Full RT to large S", "about 1", f"{large:.2f}", abs(large - 1) < 0.05),
+        _goal("transferred documents: rescued to harmed", "above 3", f"{rescued} to {broken}", rescued > 3 * broken),
+    ]
 
 
 def print_kinds() -> None:
@@ -136,7 +122,12 @@ def print_kinds() -> None:
     _print_table(["kind", "documents", *figures["by_kind"], "agreed, wrong"], rows)
 
 
+def _goal(claim: str, goal: str, measured: str, reached: bool) -> Row:
+    return [claim, goal, measured, "", _result(reached)]
+
+
 def _gain(figures: dict[str, Any], claim: str, name: str, least: float) -> Row:
+    """Return the row of a difference that must have at least `least` points."""
     value, low, high = figures["gains"][name]
     return [claim, str(least), f"{value:+.1f}", f"{low:+.1f} to {high:+.1f}", _result(value >= least)]
 
