@@ -55,8 +55,8 @@ class Config:
     `sleep_mode` is another name for it. Not tested on a GPU yet."""
     on_overflow: str = "truncate"
     """What to do if a prompt with thinking (Stage 2 or transfer) does not fit the model's context: `truncate` keeps the
-    end of the thinking, `error` fails the sample. On an endpoint, `truncate` needs vLLM's server; on other servers the
-    sample fails."""
+    end of the thinking, or its heaviest tokens with `sparse_order=weight`; `error` fails the sample. On an endpoint,
+    `truncate` needs vLLM's server; on other servers the sample fails."""
     transfer_answer: Literal["cut", "keep"] = "cut"
     """The thinking that is transferred to the large model: `cut` leaves out the small model's `[[answer]]`, the last
     one of its response, `keep` transfers the whole response."""
