@@ -86,6 +86,10 @@ def ratios(all_lines: Sequence[Line]) -> dict[str, float]:
         for above, below in wanted:
             if row == below and (above, level) in by_key:
                 found[f"{above} / {below}, {shown(level)}"] = by_key[above, level].seconds / line.seconds
+        prototype = by_key.get(("prototype", level))
+        if row == "mai" and prototype is not None:
+            ratio = prototype.with_starts_s / line.with_starts_s
+            found[f"prototype / mai, both with starts, {shown(level)}"] = ratio
     return found
 
 

@@ -59,7 +59,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(given: argparse.Namespace) -> int:
     """Run the command. Returns the exit code."""
     log_to_terminal()
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     return exit_code_of(lambda: _run(given))
 
 
