@@ -23,6 +23,10 @@ class Source(Protocol):
     def task(self) -> str:
         """Name of the task, for lmms-eval."""
 
+    @property
+    def include_path(self) -> str | None:
+        """A folder with more tasks, for lmms-eval."""
+
     def count(self) -> int:
         """Return the number of documents."""
 
@@ -36,6 +40,7 @@ class DrawnSource:
 
     charts: Charts
     task: str = TASK
+    include_path: str | None = None
 
     def count(self) -> int:
         return len(self.charts.files)

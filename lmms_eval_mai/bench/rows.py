@@ -48,7 +48,7 @@ ROWS: dict[str, Row] = {
     "hf-speculative": Row(
         "large R, transformers, small model as assistant", "pair", "large", ("large assisted",), (ONE,), "hf"
     ),
-    "lmms-eval-vllm": Row("lmms-eval --model vllm, large R", "whole", "vllm", (), ("max",), "lmms-eval-vllm"),
+    "lmms-eval-vllm": Row("lmms-eval --model vllm, large model", "whole", "vllm", (), ("max",), "lmms-eval-vllm"),
     "lmms-eval-mai": Row(
         "lmms-eval --model mai_cascade, mode=large", "whole", "mai_cascade", (), ("max",), "lmms-eval-vllm"
     ),

@@ -34,9 +34,11 @@ class Job:
     """Name of lmms-eval's model."""
     arguments: Mapping[str, Any]
     task: str
+    include_path: str | None
+    """A folder with more tasks."""
     limit: int
+    """The number of documents. lmms-eval's own model gets all of them as one batch."""
     max_new_tokens: int
-    batch_size: int
 
 
 async def run_whole(model: str, config: EngineConfig, documents: Documents, max_new_tokens: int) -> float:
@@ -45,15 +47,17 @@ async def run_whole(model: str, config: EngineConfig, documents: Documents, max_
     `config`: the large model's engine. Every answer of both models has the same limit of tokens.
     """
     arguments = own_arguments(config) if model == MODEL_ID else vllm_arguments(config, max_new_tokens)
-    job = Job(model, arguments, documents.source.task, documents.count, max_new_tokens, documents.count)
+    source = documents.source
+    job = Job(model, arguments, source.task, source.include_path, documents.count, max_new_tokens)
     with tempfile.TemporaryDirectory() as folder:
-        if isinstance(documents.source, DrawnSource):
+        place, environment = os.getcwd(), dict(os.environ)
+        if isinstance(documents.source, DrawnSource):  # lmms-eval loads a data set of this name from where it runs
             documents.source.charts.write(Path(folder))
-        source = folder if isinstance(documents.source, DrawnSource) else os.getcwd()
+            place = folder
+            environment["HF_DATASETS_CACHE"] = os.path.join(folder, "cache")
         command = [sys.executable, "-m", __name__, json.dumps(asdict(job))]
-        environment = {**os.environ, "HF_DATASETS_CACHE": os.path.join(folder, "cache")}
         process = await asyncio.create_subprocess_exec(
-            *command, cwd=source, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+            *command, cwd=place, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
         )
         output, _ = await process.communicate()
     lines = output.decode(errors="replace").splitlines()
@@ -109,15 +113,19 @@ def evaluate(job: Job) -> float:
 
     arguments = dict(job.arguments)
     if job.model != MODEL_ID:
-        arguments["batch_size"] = job.batch_size
+        arguments["batch_size"] = job.limit
     model = Timed(**arguments)
     ours = any(path.stem == job.task for path in task_dir().rglob("*.yaml"))
-    manager = TaskManager(include_path=str(task_dir()), include_defaults=False) if ours else TaskManager()
+    manager = (
+        TaskManager(include_path=str(task_dir()), include_defaults=False)
+        if ours
+        else TaskManager(include_path=job.include_path)
+    )
     simple_evaluate(
         model=model,
         tasks=[job.task],
         task_manager=manager,
-        batch_size=job.batch_size,
+        batch_size=job.limit,
         limit=job.limit,
         gen_kwargs=f"max_new_tokens={job.max_new_tokens}",
     )
