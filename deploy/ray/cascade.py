@@ -1,24 +1,39 @@
 """The server of `lmms-eval-mai serve` as an application of Ray Serve. `demo_pair.yaml` uses it."""
 
+import time
 from typing import Any
 
 from fastapi import FastAPI
 from ray import serve
 from ray.serve import Application
 
+START_S = 1800
+"""Seconds to wait for the models. Until they are deployed, Ray answers with an error or not at all, and it gives an
+application up after a few failed starts."""
+PAUSE_S = 5
+
 
 def app(model_arguments: dict[str, Any]) -> Application:
     """Return the cascade with these model arguments. The models must be given as addresses."""
 
     def build() -> FastAPI:
+        from lmms_eval_mai.errors import EngineStartError
         from lmms_eval_mai.run.config import parse
         from lmms_eval_mai.serve.app import make_app
         from lmms_eval_mai.serve.images import refuse_truncated_images
         from lmms_eval_mai.serve.service import Service
         from lmms_eval_mai.serve.settings import Settings
 
-        service = Service(parse({"journal": "off", **model_arguments}), {}, Settings(model_name="mai_cascade"))
-        service.start()
+        deadline = time.monotonic() + START_S
+        while True:
+            service = Service(parse({"journal": "off", **model_arguments}), {}, Settings(model_name="mai_cascade"))
+            try:
+                service.start()
+                break
+            except EngineStartError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(PAUSE_S)
         refuse_truncated_images()
         return make_app(service)
 
