@@ -5,7 +5,7 @@ answers with the output tokens of ChartQA (Table 5) and the exits of Table 10, a
 calls that run beside it. By default the times are the paper's with assumed batches (`assumed_batches.py`).
 
     python benchmarks/scale_simulation.py                                  # 20,000 and 100,000 samples: two minutes
-    python benchmarks/scale_simulation.py --samples 1000000                # about 15 minutes, 8 GB of memory
+    python benchmarks/scale_simulation.py --samples 1000000                # about 15 minutes, 3 GB of memory
     python benchmarks/scale_simulation.py --small profile-a.json --large profile-b.json --slots 128
 
 Each size is run twice, in processes of their own:
