@@ -9,11 +9,18 @@ from typing import Any
 import pytest
 from support.attention_calls import assert_same_attention, attention_of, kept, scored, thought
 from support.engines import Running
+from support.samples import Recorder, sample
 
-from lmms_eval_mai.engines.base import Sampling
+from lmms_eval_mai.engines.base import AttentionRequest, Prompt, Sampling
+from lmms_eval_mai.engines.scripted.engine import ScriptedEngine
 from lmms_eval_mai.engines.vllm import attention
 from lmms_eval_mai.engines.vllm.configuration import configure
 from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.paper import prompts
+from lmms_eval_mai.paper.cascade import MODES
+from lmms_eval_mai.paper.sample import Trace
+from lmms_eval_mai.paper.sample_run import Pair, with_stage_text
+from lmms_eval_mai.paper.sparse import Sparse, select
 from lmms_eval_mai.run.config import parse
 
 LONG = Sampling(max_tokens=40, ignore_eos=True)
@@ -29,6 +36,32 @@ def test_answer_that_a_stop_text_ends_has_the_weights_of_the_token_before(vllm: 
     assert "".join(found.tokens) == stopped.text
     for row, wanted in zip(found.weights, expected.weights, strict=True):
         assert len(row) == len(found.tokens) and row == pytest.approx(wanted[: len(row)], abs=1e-6)
+
+
+def test_sparse_transfer_with_the_small_models_attention_sends_the_heaviest_tokens_of_its_thinking(
+    vllm: Running,
+) -> None:
+    large = Recorder({"transfer": "[[Yes]]"})
+    sparse = Sparse(delta=0.8, layer=2, source="small")
+    one = sample()
+    one = replace(one, sampling={stage: LONG for stage in one.sampling})
+
+    async def run() -> Trace:
+        scripted = ScriptedEngine("large", large)
+        await scripted.start()
+        return await MODES["transfer"](one, Pair(vllm.engine, scripted, sparse=sparse, transfer_answer="keep"))
+
+    trace = vllm.loop.run(run())
+    thinking, found = trace.calls[0], trace.selection
+    asked = Prompt(
+        with_stage_text(one, prompts.instruction("R", "word")), thinking.key, AttentionRequest((sparse.layer,))
+    )
+    weights = attention_of(vllm.generate(asked, sampling=LONG)[0])
+    expected = select(weights.tokens, weights.weights[0], sparse)
+    assert found is not None and found.share >= 0.8 and 0 < found.kept_tokens < found.scored_tokens == LONG.max_tokens
+    assert (found.text, found.positions) == (expected.text, expected.positions) and found.text != thinking.text
+    assert [call.key.stage for call in trace.calls] == ["think", "transfer"]
+    assert large.prompt_of("transfer").endswith(prompts.transfer("pope", found.text, "word"))
 
 
 def test_calls_with_and_without_attention_do_not_change_each_other(vllm: Running) -> None:
