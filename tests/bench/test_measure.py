@@ -28,9 +28,9 @@ CHARTS = DrawnSource(Charts.draw(6, 0.001))
 class Counted(ScriptedEngine):
     """Decodes as many tokens as it is asked for, and records its starts, its calls and how many ran at once."""
 
-    def __init__(self, side: str, log: list[str]) -> None:
+    def __init__(self, side: str, log: list[str], pause_s: float = 0) -> None:
         super().__init__(side, lambda prompt: Answer("model's own text"), ScriptedOptions(time_scale=0))
-        self.log, self.now, self.most, self.tokens = log, 0, 0, 0
+        self.log, self.pause_s, self.now, self.most = log, pause_s, 0, 0
 
     async def start(self) -> None:
         self.log.append(f"start {self.side}")
@@ -47,9 +47,9 @@ class Counted(ScriptedEngine):
         assert sampling.ignore_eos
         self.now += 1
         self.most = max(self.most, self.now)
+        await asyncio.sleep(self.pause_s)
         call = await super().generate(prompt, sampling)
         self.now -= 1
-        self.tokens += sampling.max_tokens
         return dataclasses.replace(call, output_tokens=sampling.max_tokens)
 
 
@@ -92,12 +92,12 @@ def test_no_more_documents_are_open_than_the_level_says() -> None:
     engines: dict[str, Counted] = {}
 
     def build(name: str) -> Engine:
-        return engines.setdefault(name, Counted(name.split()[0], []))
+        return engines.setdefault(name, Counted(name.split()[0], [], pause_s=0.05))
 
     measured(bench_of(("large-r",), (1,), chartqa), build)
     assert engines["large alone"].most == 1
     measured(bench_of(("large-r",), (4,), chartqa), build)
-    assert engines["large alone"].most == 4
+    assert 1 < engines["large alone"].most <= 4
 
 
 def test_caches_are_cleared_before_each_run_and_on_a_gpu_the_engines_of_one_row_are_up() -> None:
