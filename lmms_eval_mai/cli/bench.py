@@ -7,6 +7,7 @@ import json
 import os
 import statistics
 import sys
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from lmms_eval_mai.paper.sample import Sample
     from lmms_eval_mai.run.config import Config
 
+_LOADING = threading.Lock()
 MEGAPIXELS = 0.26
 """512 x 512 px: 256 tokens of Qwen3-VL, as in the paper's Tables 3 and 4."""
 
@@ -182,10 +184,11 @@ class TaskSource:
 
     def _documents(self) -> "TaskDocuments":
         """Return the documents. Raises `ArgumentError`."""
-        if "_loaded" not in self.__dict__:
-            from lmms_eval_mai.cli.task_documents import TaskDocuments
+        with _LOADING:  # threads open samples, and lmms-eval cannot load a task twice at once
+            if "_loaded" not in self.__dict__:
+                from lmms_eval_mai.cli.task_documents import TaskDocuments
 
-            self.__dict__["_loaded"] = TaskDocuments(self.task, self.limit, {}, self.include_path)
+                self.__dict__["_loaded"] = TaskDocuments(self.task, self.limit, {}, self.include_path)
         loaded: TaskDocuments = self.__dict__["_loaded"]
         return loaded
 

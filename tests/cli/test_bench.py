@@ -1,10 +1,14 @@
 """The command `lmms-eval-mai bench`: refusals before anything starts."""
 
+import pickle
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from lmms_eval_mai.cli import main
+from lmms_eval_mai.cli.bench import TaskSource
+from lmms_eval_mai.run.config import parse
 
 
 @pytest.mark.parametrize(
@@ -31,3 +35,13 @@ def test_what_cannot_run_is_refused_with_one_sentence(capsys: Any, arguments: tu
     printed = capsys.readouterr()
     assert (stopped.value.code, printed.out) == (1, "")
     assert printed.err.splitlines()[-1].startswith(f"lmms-eval-mai: {sentence}")
+
+
+@pytest.mark.slow
+def test_documents_of_a_task_can_be_opened_by_another_process_and_by_threads() -> None:
+    source = pickle.loads(pickle.dumps(TaskSource("shapes_r", 8, None)))
+    config = parse({"pair": "demo"})
+    with ThreadPoolExecutor(4) as pool:
+        samples = list(pool.map(lambda position: source.open(position, config), range(8)))
+    assert [sample.doc_id for sample in samples] == list(range(8)) and source.count() == 8
+    assert {sample.variant for sample in samples} == {"R"}
