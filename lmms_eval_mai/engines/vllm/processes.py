@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -21,7 +21,8 @@ COORDINATOR = "VLLM_DP_Coordinator"
 """Beginnings of the names of vLLM's processes. The workers of a core are the core's own children."""
 
 END_LIMIT_S = 10.0
-"""Seconds in which killed processes must end. They free their memory first."""
+"""Seconds in which processes must end, and then killed processes. They free their memory first."""
+END_POLL_S = 0.01
 
 
 class EngineProcesses:
@@ -32,6 +33,8 @@ class EngineProcesses:
         self._core_count = core_count
         self._earlier = {process.pid for process in _started_by_vllm()}
         self._found: list[BaseProcess] | None = None
+        self._seen: set[psutil.Process] = set()
+        """All cores and workers that were ever found. Workers are found through their core only while it is alive."""
 
     def all_started(self) -> bool:
         """Return whether all cores run their own program. From then on their environment is fixed."""
@@ -49,24 +52,32 @@ class EngineProcesses:
             with contextlib.suppress(psutil.Error):
                 core = psutil.Process(process.pid)
                 found |= {core, *core.children(recursive=True)}
+        self._seen = self._seen | found  # a new set, because another thread may read the old one
         return found
 
     def kill(self) -> None:
         """Kill the cores and their workers."""
-        for process in self.running():
-            with contextlib.suppress(psutil.Error):
-                process.kill()
+        _kill(self.running())
 
     def shut_down(self, llm: Any) -> None:
-        """Stop an `AsyncLLM` and wait until its processes have ended: vLLM kills a process that does not end within
-        5 s, and does not wait for the end of a killed process."""
-        running, cores = self.running(), self._current()
-        llm.shutdown()
+        """Stop an `AsyncLLM` and wait until its processes have ended."""
+        self.running()
+        try:
+            llm.shutdown()
+        finally:
+            self.wait_for_end()
+
+    def wait_for_end(self) -> None:
+        """Wait until all processes that were seen running have ended, and kill those that do not end.
+
+        vLLM kills a core that does not end within 5 s, and does not wait for the end of a killed process. Workers of a
+        core that crashed end by themselves a little later.
+        """
         deadline = time.monotonic() + END_LIMIT_S
-        for core in cores:
-            core.join(max(0.0, deadline - time.monotonic()))
-        workers = [process for process in running if process.pid not in {core.pid for core in cores}]
-        psutil.wait_procs(workers, timeout=max(0.0, deadline - time.monotonic()))
+        while (left := [one for one in self._seen if _is_alive(one)]) and time.monotonic() < deadline + END_LIMIT_S:
+            if time.monotonic() > deadline:
+                _kill(left)
+            time.sleep(END_POLL_S)
 
     def _current(self) -> list[BaseProcess]:
         if self._found is not None:
@@ -78,6 +89,18 @@ def _started_by_vllm() -> list[BaseProcess]:
     """Return the processes that Python's multiprocessing started under a name of vLLM. A process is in this list only
     after it has its own program and environment."""
     return [process for process in multiprocessing.active_children() if process.name.startswith((CORE, COORDINATOR))]
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
+def _kill(processes: Iterable[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
 
 
 @contextlib.contextmanager

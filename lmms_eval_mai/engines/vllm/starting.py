@@ -52,6 +52,8 @@ class Start:
             await asyncio.wait({self._building}, timeout=0.2)
         if not self._building.cancelled() and not self._building.exception():
             await asyncio.to_thread(stop, *self._building.result())
+        elif self._processes is not None:
+            await asyncio.to_thread(self._processes.wait_for_end)
 
     def _watch(self) -> None:
         if self._processes is not None:
@@ -103,5 +105,7 @@ class Start:
 
 def stop(llm: Any, renderer: Renderer, processes: EngineProcesses) -> None:
     """Stop an engine that has started. Blocks until its processes have ended."""
-    processes.shut_down(llm)
-    release(renderer)
+    try:
+        processes.shut_down(llm)
+    finally:
+        release(renderer)
