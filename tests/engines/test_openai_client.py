@@ -10,6 +10,7 @@ from aiohttp import web
 from support.endpoints import prompt
 
 from lmms_eval_mai.engines.openai.client import Client, proxy_of
+from lmms_eval_mai.engines.openai.endpoints import EndpointPool, RequestFailed
 from lmms_eval_mai.engines.openai.png import encode_png
 from lmms_eval_mai.engines.openai.replies import served_models, to_call
 from lmms_eval_mai.errors import EngineStartError, SampleError
@@ -52,6 +53,18 @@ def test_no_proxy_is_used_for_the_addresses_in_no_proxy_and_only_http_proxies_ar
     assert proxy_of("http://a.inside.example:8000/v1") is None
     with pytest.raises(EngineStartError, match="not an HTTP proxy"):
         proxy_of("https://outside.example/v1")
+    monkeypatch.setenv("https_proxy", "proxy.example:3128")
+    assert proxy_of("https://outside.example/v1") == "http://proxy.example:3128"
+
+
+def test_a_request_after_the_engine_was_closed_is_not_retried() -> None:
+    async def run() -> None:
+        pool = EndpointPool("small", ["http://127.0.0.1:9/v1"], "", 60, 5, 1)
+        await pool.endpoints[0].client.close()
+        with pytest.raises(RequestFailed, match="the engine was closed"):
+            await asyncio.wait_for(pool.request(pool.endpoints, lambda client: client.get("models", 5)), 5)
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("size", [(1, 1), (5, 1), (1, 4), (31, 17)])

@@ -33,6 +33,10 @@ class ConnectionFailed(RequestError):
     """Raised when no connection could be made, or the connection broke before the reply was complete."""
 
 
+class ClientClosed(RequestError):
+    """Raised when the client was closed before the request was sent."""
+
+
 class RequestTimeout(RequestError):
     """Raised when a server that was reached did not answer in time. A retry would take as long."""
 
@@ -93,7 +97,7 @@ class Client:
     async def _request(self, method: str, url: str, **arguments: Any) -> Any:
         """Return the JSON of the reply, or its text if it is not JSON."""
         if self._session.closed:
-            raise ConnectionFailed("Connection error: the engine was closed")
+            raise ClientClosed("the engine was closed")
         try:
             async with self._session.request(method, url, **arguments) as response:
                 reply = _json_or_text(await response.read())
@@ -115,13 +119,15 @@ def proxy_of(url: str) -> str | None:
     if urllib.request.proxy_bypass(parts.netloc):
         return None
     proxies = urllib.request.getproxies()
-    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    proxy = proxies.get(parts.scheme) or proxies.get("all") or ""
+    if proxy and "://" not in proxy:
+        proxy = f"http://{proxy}"
     if proxy and urlsplit(proxy).scheme not in ("http", "https"):
         raise EngineStartError(
             f"The environment sets a proxy for {url} that is not an HTTP proxy. Set HTTP_PROXY or HTTPS_PROXY to an "
             f"HTTP proxy, or add {parts.hostname} to NO_PROXY."
         )
-    return proxy
+    return proxy or None
 
 
 def _timeout(seconds: float) -> aiohttp.ClientTimeout:
