@@ -11,9 +11,11 @@ from support.endpoints import prompt
 
 from lmms_eval_mai.engines.openai.client import Client, proxy_of
 from lmms_eval_mai.engines.openai.endpoints import EndpointPool, RequestFailed
+from lmms_eval_mai.engines.openai.errors import to_mai_error
+from lmms_eval_mai.engines.openai.options import OpenAIOptions
 from lmms_eval_mai.engines.openai.png import encode_png
 from lmms_eval_mai.engines.openai.replies import served_models, to_call
-from lmms_eval_mai.errors import EngineStartError, SampleError
+from lmms_eval_mai.errors import EngineCrashed, EngineStartError, SampleError
 
 
 def test_requests_use_the_proxy_and_the_account_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,8 +63,10 @@ def test_a_request_after_the_engine_was_closed_is_not_retried() -> None:
     async def run() -> None:
         pool = EndpointPool("small", ["http://127.0.0.1:9/v1"], "", 60, 5, 1)
         await pool.endpoints[0].client.close()
-        with pytest.raises(RequestFailed, match="the engine was closed"):
+        with pytest.raises(RequestFailed, match="the engine was closed") as failed:
             await asyncio.wait_for(pool.request(pool.endpoints, lambda client: client.get("models", 5)), 5)
+        error = to_mai_error(prompt(), "small=http://127.0.0.1:9", "m", OpenAIOptions(), failed.value, pool)
+        assert isinstance(error, EngineCrashed) and "was closed during" in str(error)
 
     asyncio.run(run())
 

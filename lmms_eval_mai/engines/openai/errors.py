@@ -4,7 +4,13 @@ import os
 
 from lmms_eval_mai.engines.base import Prompt
 from lmms_eval_mai.engines.messages import is_too_long
-from lmms_eval_mai.engines.openai.client import ConnectionFailed, RequestError, RequestTimeout, StatusError
+from lmms_eval_mai.engines.openai.client import (
+    ClientClosed,
+    ConnectionFailed,
+    RequestError,
+    RequestTimeout,
+    StatusError,
+)
 from lmms_eval_mai.engines.openai.endpoints import EndpointPool, RequestFailed
 from lmms_eval_mai.engines.openai.options import OpenAIOptions
 from lmms_eval_mai.errors import CallTimeout, EngineCrashed, EngineStartError, MaiError, PromptTooLong, SampleError
@@ -22,6 +28,8 @@ def to_mai_error(
             f"{prompt.key}: {address} did not answer within {side}_request_timeout={options.request_timeout:g} s. "
             f"Raise {side}_request_timeout, or lower max_open_samples so that calls wait less."
         )
+    if isinstance(error, ClientClosed):
+        return EngineCrashed(f"The {side} engine {address} was closed during {prompt.key}.")
     if isinstance(error, ConnectionFailed):
         if failure.others_answered:
             return SampleError(
