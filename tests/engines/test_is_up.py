@@ -17,9 +17,9 @@ class SlowToStart(ScriptedEngine):
         self.ready = asyncio.Event()
         self.restarting = asyncio.Event()
         self.calls = 0
-        super().__init__("small", self._answer)
+        super().__init__("small", self._crash_once)
 
-    def _answer(self, prompt: Prompt) -> Answer:
+    def _crash_once(self, prompt: Prompt) -> Answer:
         self.calls += 1
         return Answer("[[yes]]", fault="death" if self.calls == 1 else None)
 
