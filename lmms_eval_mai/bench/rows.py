@@ -53,13 +53,11 @@ ROWS: dict[str, Row] = {
         "lmms-eval --model mai_cascade, mode=large", "whole", "mai_cascade", (), ("max",), "lmms-eval-vllm"
     ),
 }
-DEFAULT = tuple(ROWS)
-LEVELS: tuple[Level, ...] = (ONE, BATCH, "max")
 
 
 def chosen(names: str | None, forced: bool) -> list[str]:
     """Return the rows of `--rows`. `forced`: whether the lengths are forced. Raises `ArgumentError`."""
-    given = list(DEFAULT) if names is None else [name.strip() for name in names.split(",")]
+    given = list(ROWS) if names is None else [name.strip() for name in names.split(",")]
     for name in given:
         if name not in ROWS:
             hint = did_you_mean(name, ROWS)
@@ -80,9 +78,10 @@ def levels(text: str) -> list[Level]:
     return list(dict.fromkeys(found))
 
 
-def cells(names: Sequence[str], wanted: Sequence[Level]) -> list[tuple[str, Level]]:
-    """Return each row with each of its levels, level by level. Raises `ArgumentError` if a row has none of them."""
-    for name in names:
+def cells(names: Sequence[str], wanted: Sequence[Level], as_given: bool = True) -> list[tuple[str, Level]]:
+    """Return each row with each of its levels, level by level. `as_given`: whether the user gave the names; then a row
+    without any of these levels raises `ArgumentError`. Otherwise it is left out."""
+    for name in names if as_given else ():
         if (own := ROWS[name].levels) is not None and not set(own) & set(wanted):
             shown = " or ".join(map(str, own))
             raise ArgumentError(f"--rows {name} needs --concurrency {shown}: add it, or leave the row out.")

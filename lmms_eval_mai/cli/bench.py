@@ -25,6 +25,14 @@ if TYPE_CHECKING:
 _LOADING = threading.Lock()
 MEGAPIXELS = 0.26
 """512 x 512 px: 256 tokens of Qwen3-VL, as in the paper's Tables 3 and 4."""
+SET_HERE = {
+    "pair": "--pair names the pair",
+    "mode": "--rows chooses the methods",
+    "transfer": "all rows transfer the whole thinking",
+    "sleep": "both engines of a row answer at the same time",
+    "sleep_mode": "both engines of a row answer at the same time",
+}
+"""Model arguments that the command sets itself, and why."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="runs of each row; default: 3")
     parser.add_argument(
-        "--max_new_tokens", type=int, metavar="N", help="limit of each answer, without forced lengths; rows lmms-eval-*"
+        "--max_new_tokens",
+        type=int,
+        metavar="N",
+        help="limit of each answer if lengths are not forced, and always in the rows lmms-eval-...",
     )
     parser.add_argument(
         "--assistant_tokens", type=int, default=5, metavar="N", help="row hf-speculative: drafted tokens; default: 5"
@@ -80,7 +91,7 @@ def _run(given: argparse.Namespace) -> None:
     _print(result, given)
     if not result.runs:
         raise ArgumentError("No row could run. The reasons are above.")
-    print(json.dumps(table.figures(result, _settings(given), _machine())), flush=True)
+    print(json.dumps(table.figures(result, settings_of(given), _machine())), flush=True)
 
 
 def _bench(given: argparse.Namespace) -> "Bench":
@@ -95,8 +106,12 @@ def _bench(given: argparse.Namespace) -> "Bench":
             raise ArgumentError(f"--{name} {getattr(given, name)} is invalid: expected at least 1.")
     benchmark = benchmark_of(given.lengths)
     names = rows.chosen(given.rows, benchmark is not None)
-    cells = rows.cells(names, rows.levels(given.concurrency))
-    arguments = {**values_of("--model_args", given.model_args), "pair": given.pair}
+    cells = rows.cells(names, rows.levels(given.concurrency), as_given=given.rows is not None)
+    arguments = values_of("--model_args", given.model_args)
+    for name, reason in SET_HERE.items():
+        if name in arguments:
+            raise ArgumentError(f"{name}={arguments[name]} has no effect here, because {reason}. Leave it out.")
+    arguments["pair"] = given.pair
     if given.max_new_tokens is not None:
         arguments["max_new_tokens"] = given.max_new_tokens
     config = parse(arguments)
@@ -137,6 +152,8 @@ def _limit(given: argparse.Namespace, documents: "Documents", config: "Config") 
 def _source(given: argparse.Namespace, forced: bool) -> "Source":
     """Return the documents. Raises `ArgumentError`."""
     if given.task is None:
+        if given.include_path is not None:
+            raise ArgumentError("--include_path has no effect without --task: give --task too.")
         from lmms_eval_mai.bench.documents import DrawnSource
         from lmms_eval_mai.bench.drawn import Charts
 
@@ -207,11 +224,17 @@ def _print(result: "Result", given: argparse.Namespace) -> None:
         print(f"{name} is left out: {reason}")
 
 
-def _settings(given: argparse.Namespace) -> dict[str, Any]:
-    from lmms_eval_mai.redaction import redacted
+def settings_of(given: argparse.Namespace) -> dict[str, Any]:
+    """Return the options for the line of JSON, without secrets."""
+    from lmms_eval_mai.cli.command_line import values_of
+    from lmms_eval_mai.redaction import redacted, without_password
 
-    names = ("pair", "model_args", "task", "megapixels", "lengths", "samples", "single_samples", "repeats")
-    found: dict[str, Any] = redacted({name: getattr(given, name) for name in (*names, "max_new_tokens")})
+    names = ("pair", "task", "megapixels", "lengths", "samples", "single_samples", "repeats", "max_new_tokens")
+    found: dict[str, Any] = {name: getattr(given, name) for name in (*names, "assistant_tokens")}
+    model_args = redacted(values_of("--model_args", given.model_args))
+    found["model_args"] = {
+        name: without_password(value) if isinstance(value, str) else value for name, value in model_args.items()
+    }
     return found
 
 

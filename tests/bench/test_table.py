@@ -57,6 +57,8 @@ def test_rows_have_only_their_own_levels() -> None:
     ]  # fmt: skip
     assert {level for name, level in found if name == "hf-speculative"} == {1}
     assert {level for name, level in found if name in ("bound", "lmms-eval-vllm")} == {"max"}
+    one_level = rows.cells(rows.chosen(None, forced=True), rows.levels("1"), as_given=False)
+    assert [name for name, _ in one_level] == [name for name, level in found if level == 1]
     without = rows.chosen(None, forced=False)
     assert "bound" not in without and "prototype" not in without and "mai" in without
 

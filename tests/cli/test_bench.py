@@ -1,5 +1,6 @@
 """The command `lmms-eval-mai bench`: refusals before anything starts."""
 
+import argparse
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 
 from lmms_eval_mai.cli import main
-from lmms_eval_mai.cli.bench import TaskSource
+from lmms_eval_mai.cli.bench import TaskSource, add_arguments, settings_of
 from lmms_eval_mai.run.config import parse
 
 
@@ -21,6 +22,11 @@ from lmms_eval_mai.run.config import parse
         (("--pair", "no-such-pair"), "pair=no-such-pair is unknown: choose one of bench-cpu, "),
         (("--megapixels", "0"), "--megapixels 0.0 is invalid: "),
         (("--task", "shapes_s", "--megapixels", "1"), "--megapixels is for drawn charts, "),
+        (("--include_path", "tasks"), "--include_path has no effect without --task: give --task too."),
+        (("--model_args", "mode=large"), "mode=large has no effect here, because --rows chooses the methods. Leave it "),
+        (("--rows", "mai", "--model_args", "transfer=sparse"), "transfer=sparse has no effect here, because "),
+        # Rows that need other levels are left out if the user did not ask for them, so the next check comes.
+        (("--concurrency", "1", "--megapixels", "0"), "--megapixels 0.0 is invalid: "),
         pytest.param(("--task", "shapes_s"), "Task shapes_s has no Reasoning prompt, ", marks=pytest.mark.slow),
         pytest.param(
             ("--rows", "hf", "--model_args", "large=/no/model"),
@@ -35,6 +41,19 @@ def test_what_cannot_run_is_refused_with_one_sentence(capsys: Any, arguments: tu
     printed = capsys.readouterr()
     assert (stopped.value.code, printed.out) == (1, "")
     assert printed.err.splitlines()[-1].startswith(f"lmms-eval-mai: {sentence}")
+
+
+def test_settings_in_the_line_of_json_have_no_secrets() -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    model_args = "max_num_seqs=32,small_hf_token=hf_abc,small=http://user:word@host/v1"
+    found = settings_of(parser.parse_args(["--pair", "demo", "--model_args", model_args]))
+    assert found["model_args"] == {
+        "max_num_seqs": 32,
+        "small_hf_token": "<redacted>",
+        "small": "http://<redacted>@host/v1",
+    }
+    assert (found["pair"], found["assistant_tokens"]) == ("demo", 5)
 
 
 @pytest.mark.slow
