@@ -27,9 +27,9 @@ class Measured:
     level: Level
     documents: int
     seconds: float
-    """Wall time without starts and stops of engines, except for the prototype, which has them in each stage."""
+    """Wall time without starts and stops of engines. Of the prototype: the sum over its stages."""
     whole_s: float | None
-    """Wall time of the whole process, or of the prototype with its starts and stops. None: the engines stay up."""
+    """Wall time with all starts and stops, for lmms-eval's process and the prototype. None: the engines stay up."""
     output_tokens: int | None = None
     proposed_tokens: int | None = None
     """Speculative decoding: drafted tokens. None: not reported."""

@@ -1,8 +1,8 @@
 """A whole evaluation by lmms-eval in a process of its own: with its own `vllm` model, or with this package.
 
-    python -m lmms_eval_mai.bench.whole '{"model": ..., "arguments": ..., "task": ..., "limit": ..., "gen_kwargs": ...}'
+    python -m lmms_eval_mai.bench.whole JOB
 
-The process prints one line of JSON: the seconds in which it generated.
+JOB has the fields of `Job` as JSON. The process prints one line of JSON: the seconds in which it generated.
 """
 
 import asyncio

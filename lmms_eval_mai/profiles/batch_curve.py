@@ -28,8 +28,8 @@ class BatchCurve:
         self.sizes = batch_sizes([profile])
         if not self.sizes:
             raise ArgumentError(
-                f"The profile {profile.source or profile.name} has no measurements of batches. lmms-eval-mai profile "
-                "makes them with engine=vllm."
+                f"The profile {profile.source or profile.name} has no measurements of batches. Measure the "
+                "model with lmms-eval-mai profile --engine vllm."
             )
         self._times = [BatchTimes(profile, size) for size in self.sizes]
         self.call = functools.lru_cache(4096)(self._call)

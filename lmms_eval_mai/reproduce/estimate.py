@@ -1,4 +1,5 @@
-"""The estimated time of the calls of a plan, from latency profiles (Eq. 27) and expected lengths."""
+"""The estimated time of the calls of a plan, from latency profiles and expected lengths: with one TTFT (`CallTime`), or
+in full batches (`BatchTimes`)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -49,8 +50,9 @@ class TimeEstimate:
         missing = [run for run, seconds in zip(runs, times, strict=True) if seconds is None]
         found = []
         if any(seconds.most for seconds in known):
+            where = f" in {len(known)} of {len(times)} runs" if missing else ""
             found += [
-                f"Estimated time of the calls to make: {sum(known, Seconds())} s on {self.profiles.device}, "
+                f"Estimated time of the calls to make{where}: {sum(known, Seconds())} s on {self.profiles.device}, "
                 f"{self._mode()}. Starting the engines is not included.",
                 self.lengths.source(),
             ]
@@ -60,7 +62,10 @@ class TimeEstimate:
         """Yield a sentence for each reason why runs with these calls have no estimate."""
         if models := sorted({identity(call.model) for _, call in calls if self._times(call) is None}):
             known = ", ".join(identity(one.model) for one in self.profiles.profiles)
-            yield f"No profile is of {' or '.join(models)}: the profiles are of {known}. So some runs have no estimate."
+            yield (
+                f"No profile is of {' or '.join(models)}: the profiles are of {known}. So some runs have no estimate. "
+                "Measure a profile with lmms-eval-mai profile."
+            )
         if subjects := sorted({run.subject.name for run, call in calls if self.lengths.of(run, call) is None}):
             yield (
                 f"The lengths of the answers to {', '.join(subjects)} are not known, so some runs have no estimate. "

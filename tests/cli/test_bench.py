@@ -23,7 +23,7 @@ from lmms_eval_mai.run.config import parse
         (("--megapixels", "0"), "--megapixels 0.0 is invalid: "),
         (("--task", "shapes_s", "--megapixels", "1"), "--megapixels is for drawn charts, "),
         (("--include_path", "tasks"), "--include_path has no effect without --task: give --task too."),
-        (("--model_args", "mode=large"), "mode=large has no effect here, because --rows chooses the methods. Leave it "),
+        (("--model_args", "mode=large"), "mode=large has no effect here, because --rows chooses the methods. Leave "),
         (("--rows", "mai", "--model_args", "transfer=sparse"), "transfer=sparse has no effect here, because "),
         # Rows that need other levels are left out if the user did not ask for them, so the next check comes.
         (("--concurrency", "1", "--megapixels", "0"), "--megapixels 0.0 is invalid: "),

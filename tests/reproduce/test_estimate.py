@@ -101,7 +101,7 @@ def test_plan_has_the_estimate_its_assumption_and_a_sentence_for_what_has_none(t
     without = [dataclasses.replace(one, batches=()) for one in OWN]
     text = printing.plan(found, folder, TimeEstimate(Profiles(without), known))
     assert "Estimated s" in text and "models/small/shapes_s" in text
-    assert "Estimated time of the calls to make: 4.0 s on A CPU (2 cores), one after another" in text
+    assert "Estimated time of the calls to make in 2 of 5 runs: 4.0 s on A CPU (2 cores), one after another" in text
     assert f"Lengths of the calls: the averages in {tmp_path}. Calls that are not there have" in text
     assert "The lengths of the answers to shapes are not known, so some runs have no estimate." in text
     assert "Estimated" not in printing.plan(found, folder)
@@ -111,7 +111,7 @@ def test_models_without_a_profile_are_named(tmp_path: Path) -> None:
     profile: Profile = dataclasses.replace(OWN[0], batches=())
     found = own()
     (text, *_) = TimeEstimate(Profiles([profile]), lengths.Lengths()).sentences(list(found.values()))
-    assert text == "No profile is of b.jsonl: the profiles are of a.jsonl. So some runs have no estimate."
+    assert text.startswith("No profile is of b.jsonl: the profiles are of a.jsonl. So some runs have no estimate. Mea")
 
 
 def test_folder_without_calls_is_refused(tmp_path: Path) -> None:

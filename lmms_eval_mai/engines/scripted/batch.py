@@ -91,9 +91,7 @@ class Batch:
             self._continue_prefill(now)
         else:
             self._decode_until(now)
-        if self._waiting and not self._prefilled:
-            self._since = now
-        if self._waiting and now == self._since:
+        if self._waiting and now == self._since:  # no prefill runs, or one that began at this very moment
             self._start_prefill()
         if self._timer is not None:
             self._timer.cancel()
