@@ -1,5 +1,4 @@
-"""Shared by the benchmarks: planned exits, a strict version of `run_samples`, a clock of the garbage collector, and the
-output of figures.
+"""Shared by the benchmarks: a clock of the garbage collector, and the output of figures.
 
 Import this module first. It makes `tools/` importable, keeps Hugging Face offline and vLLM's log short.
 """
@@ -11,10 +10,9 @@ import io
 import json
 import os
 import platform
-import random
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,25 +22,6 @@ os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 
 from pytablewriter import MarkdownTableWriter
-
-from lmms_eval_mai.engines.base import Engine
-from lmms_eval_mai.errors import SampleError
-from lmms_eval_mai.paper.sample import Exit
-from lmms_eval_mai.run.scheduler import run_samples
-from lmms_eval_mai.run.session import MAX_OPEN_SAMPLES
-
-CHARTQA_EXITS: dict[Exit, float] = {"agree_short": 0.72, "agree_think": 0.078, "transfer": 0.202}
-"""Table 10, ChartQA: 1,800, 195 and 505 of 2,500."""
-
-
-def planned_exits(samples: int, seed: int) -> list[Exit]:
-    """Return one exit per sample, in the proportions of `CHARTQA_EXITS`. Samples that are left
-    over by rounding get the first exit."""
-    counts = {exit: round(samples * share) for exit, share in CHARTQA_EXITS.items()}
-    counts["agree_short"] += samples - sum(counts.values())
-    exits = [exit for exit, count in counts.items() for _ in range(count)]
-    random.Random(seed).shuffle(exits)
-    return exits
 
 
 def machine() -> dict[str, Any]:
@@ -64,24 +43,6 @@ def machine() -> dict[str, Any]:
         "vllm": version,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
-
-
-def most_open_samples(engines: Iterable[Engine]) -> int:
-    """Return how many samples a run on these started engines opens at the same time."""
-    wanted = [count for engine in engines if (count := engine.open_samples()) is not None]
-    return max(wanted, default=MAX_OPEN_SAMPLES)
-
-
-async def run_all(count: int, open_: Any, run: Any, done: Callable[[int, Any], None], max_open: int) -> None:
-    """Run samples with `run_samples`, and stop the benchmark at the first failed sample. `done` gets each result."""
-
-    async def report(number: int, result: Any) -> bool:
-        if isinstance(result, SampleError):
-            raise result
-        done(number, result)
-        return True
-
-    await run_samples(count, open_, run, report, max_open)
 
 
 class GarbageClock:

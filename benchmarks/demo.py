@@ -30,10 +30,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from common import most_open_samples, print_json, print_table, run_all
+from common import print_json, print_table
 from demo_figures import DIFFERENCES, gain, harm, wilson
 from loguru import logger
 
+from lmms_eval_mai.bench import pair as bench_pair
 from lmms_eval_mai.engines.base import SIDES, Call, Engine, Side
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.harness.requests import open_sample
@@ -106,7 +107,7 @@ async def run_method(mode: str, task: Any, pair: Pair, config: Config, samples: 
         traces[number] = trace
 
     began = time.perf_counter()
-    await run_all(len(traces), open_, lambda sample: MODES[mode](sample, pair), done, open_samples)
+    await bench_pair.run_all(len(traces), open_, lambda sample: MODES[mode](sample, pair), done, open_samples)
     wall_s = time.perf_counter() - began
     whole = [trace for trace in traces if trace is not None]
     short = [c for trace in whole for c in trace.calls if (c.key.side, c.key.stage) == ("large", "short")]
@@ -132,7 +133,7 @@ async def measure(samples: int, repeats: int) -> dict[str, list[Run]]:
             await engine.start()
         small, large = (engines[side] for side in SIDES)
         pair = Pair(small, large, config.think, config.rules, transfer_answer=config.transfer_answer)
-        open_samples = most_open_samples(engines.values())
+        open_samples = bench_pair.open_samples("max", list(engines.values()))
         for mode, task in METHODS.values():
             await run_method(mode, tasks[task], pair, config, min(samples, 32), 32)  # first-time costs
         for repeat in range(repeats):

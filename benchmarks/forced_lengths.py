@@ -24,6 +24,7 @@ from typing import Any
 
 from PIL import Image as PilImage
 
+from lmms_eval_mai.bench.lengths import NAMES, SEED, SIGMA, spread
 from lmms_eval_mai.engines.base import SIDES, Image, Message, Prompt, Sampling, Side
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.harness.results import TraceCounts
@@ -33,10 +34,7 @@ from lmms_eval_mai.paper.sample import EXITS, Exit, Sample
 from lmms_eval_mai.paper.sample_run import Pair
 from lmms_eval_mai.reports import paper_numbers
 
-SEED = 260404929
-SIGMA = 0.35
 PROMPT_TOKENS = 320
-NAMES: dict[Side, str] = {"small": "2B", "large": "8B"}
 STAGES = ("short", "think", "transfer")
 IMAGE = Image(PilImage.new("RGB", (1, 1)), "image")
 
@@ -50,8 +48,8 @@ class Lengths:
         self.exits = _exits(benchmark, self.documents, dice)
         means = {side: paper_numbers.table(5)["rows"][name][benchmark] for side, name in names.items()}
         weights = [dice.lognormvariate(0, SIGMA) for _ in range(self.documents)]
-        self.short = {side: _spread([1.0] * self.documents, means[side][0]) for side in SIDES}
-        self.think = {side: _spread(weights, means[side][2]) for side in SIDES}
+        self.short = {side: spread([1.0] * self.documents, means[side][0], least=0) for side in SIDES}
+        self.think = {side: spread(weights, means[side][2], least=0) for side in SIDES}
 
     def script(self, side: Side) -> Callable[[Prompt], Answer]:
         """Return the script of one engine."""
@@ -78,16 +76,6 @@ def _exits(benchmark: str, documents: int, dice: random.Random) -> list[Exit]:
     exits += ["agree_short"] * (documents - len(exits))
     dice.shuffle(exits)
     return exits
-
-
-def _spread(weights: Sequence[float], mean: float) -> list[int]:
-    """Return whole numbers in the proportions of the weights. Their sum is that of the mean, rounded."""
-    scale = mean * len(weights) / sum(weights)
-    found, total = [], 0.0
-    for weight in weights:
-        before, total = round(total), total + weight * scale
-        found.append(round(total) - before)
-    return found
 
 
 async def lines(benchmark: str, lengths: Lengths, mode: str) -> list[dict[str, Any]]:

@@ -26,12 +26,13 @@ from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from common import GarbageClock, planned_exits, print_json, print_table, quiet
+from common import GarbageClock, print_json, print_table, quiet
 from lmms_eval.api.instance import Instance
 from lmms_eval.models.model_utils.usage_metrics import reset_usage_metrics
 from loguru import logger
 from PIL import Image
 
+from lmms_eval_mai.bench.lengths import planned_exits
 from lmms_eval_mai.harness.model import MaiCascade
 from lmms_eval_mai.harness.tasks import doc_to_messages
 from lmms_eval_mai.paper.sample import Exit
@@ -113,7 +114,7 @@ def request(doc_id: int) -> Instance:
 
 def run(samples: int, folder: Path, **model_args: Any) -> Run:
     """Make one run. By default engines answer at once and there is no journal; `model_args` can change this."""
-    exits = planned_exits(samples, seed=samples)
+    exits = planned_exits("chartqa", samples)
     write_script(folder / "small.jsonl", exits, SMALL)
     write_script(folder / "large.jsonl", exits, LARGE)
     scripts = {side: str(folder / f"{side}.jsonl") for side in ("small", "large")}

@@ -8,7 +8,6 @@ from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.more_tables import exits, kinds, methods, readable, routers, rules
 from lmms_eval_mai.reports.paper_numbers import benchmark_name, documents, family
 from lmms_eval_mai.reports.paper_tables import alone, decoding, latency, pairs, sparse
-from lmms_eval_mai.reports.records import Run
 from lmms_eval_mai.reports.report import Estimate, Report, RunSummary, Table
 
 TABLES: tuple[tuple[Callable[[Evidence], Iterator[Table]], str], ...] = (
@@ -60,11 +59,6 @@ def report(folders: Sequence[Path]) -> Report:
     """Return the report of all runs in the folders. Raises `ArgumentError` if there is no run."""
     found = reading.read(folders)
     return of_evidence(Evidence(found.runs), found.gaps, found.tables)
-
-
-def of_runs(runs: Sequence[Run], gaps: Sequence[str] = ()) -> Report:
-    """Return the report of these runs. `gaps`: what was wrong with their files."""
-    return of_evidence(Evidence(runs), gaps)
 
 
 def of_evidence(evidence: Evidence, gaps: Sequence[str] = (), of_attention: Sequence[Table] = ()) -> Report:
