@@ -24,7 +24,7 @@ from scale_simulation import CACHED_TOKENS, STAGES
 from lmms_eval_mai.engines.base import SIDES, CallKey, Prompt, Side
 from lmms_eval_mai.profiles import files
 from lmms_eval_mai.profiles.profile import Profile
-from lmms_eval_mai.profiles.throughput import BatchTimes
+from lmms_eval_mai.profiles.throughput import BatchTimes, batch_sizes
 
 GPUS = (1, 2, 4, 8)
 
@@ -105,6 +105,8 @@ def main() -> None:
         pairs = [(files.read(given.small), files.read(given.large))]
     else:
         pairs = [(profile(small), profile("8B")) for small in ("2B", "4B")]
+    if given.batch_size not in (known := batch_sizes([one for pair in pairs for one in pair])):
+        parser.error(f"--batch-size {given.batch_size} is not one of all profiles: they have {known}")
     lines = [row for benchmark in given.benchmarks for row in rows(benchmark, pairs, given.batch_size)]
     headers = [
         "Benchmark",

@@ -45,7 +45,7 @@ from lmms_eval_mai.paper.sample import Sample, Trace
 from lmms_eval_mai.paper.sample_run import Pair
 from lmms_eval_mai.profiles import files
 from lmms_eval_mai.profiles.profile import Profile
-from lmms_eval_mai.profiles.throughput import BatchTimes, EngineSeconds
+from lmms_eval_mai.profiles.throughput import BatchTimes, EngineSeconds, batch_sizes
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.journal.files import SampleKey
 from lmms_eval_mai.run.session import Session
@@ -198,8 +198,12 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=BATCH_SIZE, help="calls that an engine runs at the same time")
     parser.add_argument("--open", type=int, default=256, help="open samples")
     given = parser.parse_args()
+    if bool(given.small) != bool(given.large):
+        parser.error("give both --small and --large, or none")
     small = files.read(given.small) if given.small else profile("2B")
     large = files.read(given.large) if given.large else profile("8B")
+    if given.slots not in (known := batch_sizes([small, large])):
+        parser.error(f"--slots {given.slots} is not a batch size of both profiles: they have {known}")
     settings = Settings({"small": small, "large": large}, given.slots, given.open)
     rows, figures = [], []
     for samples in given.samples:
