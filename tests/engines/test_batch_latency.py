@@ -12,7 +12,7 @@ from support.profiles import TINY
 from lmms_eval_mai.engines.base import Call, Sampling
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.engines.scripted.virtual_time import VirtualTimeLoop
-from lmms_eval_mai.errors import ArgumentError, EngineCrashed
+from lmms_eval_mai.errors import ArgumentError, EngineCrashed, SampleError
 from lmms_eval_mai.profiles.files import write
 from lmms_eval_mai.profiles.profile import BatchPoint, Seconds
 
@@ -143,6 +143,12 @@ def test_a_profile_without_batches_is_refused(tmp_path: Path) -> None:
     path = write(dataclasses.replace(TINY, batches=()), tmp_path)
     with pytest.raises(ArgumentError, match=r"profile-tiny-A-CPU-2-cores.json has no measurements of batches"):
         ScriptedEngine("small", lambda prompt: Answer("x"), ScriptedOptions(batch_profile=str(path)))
+
+
+def test_records_without_the_length_of_the_prompt_are_refused(file: str) -> None:
+    (error,) = simulate(file, [call_at(0, 16, prompt_tokens=0)])
+    assert isinstance(error, SampleError)
+    assert "small_batch_profile depends on the length of the prompt, and the record of this call has no" in str(error)
 
 
 def test_simulated_batches_need_a_time_scale() -> None:

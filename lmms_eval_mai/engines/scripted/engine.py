@@ -48,7 +48,8 @@ class ScriptedOptions:
     """Decoding speed, for records without `seconds` (Table 4). 0: decoding takes no time."""
     batch_profile: str | None = None
     """File of `lmms-eval-mai profile` with batches. The seconds of all calls are then those of this profile with the
-    number of calls that run at the same time, and the times of records, `ttft_s` and `tokens_per_s` are not used."""
+    number of calls that run at the same time, and the times of records, `ttft_s` and `tokens_per_s` are not used. The
+    records need `prompt_tokens`."""
 
     error_rate: float = 0.0
     """Share of calls that fail. Such a call fails again if it is retried. This and the other rates simulate a faulty
@@ -146,7 +147,11 @@ class ScriptedEngine:
                 f"{prompt.key}: the scripted {self.side} engine simulates an error in this call (fault=error in its "
                 "script, or error_rate)."
             )
-        recorded_s = self._recorded_seconds(prompt.key, answer) if self._curve is None else None
+        recorded_s = None
+        if self._curve is None:
+            recorded_s = self._recorded_seconds(prompt.key, answer)
+        else:
+            self._check_length(prompt.key, answer, "batch_profile", "leave batch_profile out")
         async with slots:
             queued_s = clock.time() - submitted_at
             if self._running_slots() is not slots:
@@ -233,12 +238,17 @@ class ScriptedEngine:
         return ttft_s, ttft_s + decoding_s
 
     def _computed_ttft_s(self, key: CallKey, answer: Answer) -> float:
-        if not answer.prompt_tokens and not self._ttft.is_constant:
-            raise SampleError(
-                f"{key}: {self.side}_ttft_s depends on the length of the prompt, and the record of this call has no "
-                "prompt_tokens. Add it to the record, or give ttft_s as one number."
-            )
+        if not self._ttft.is_constant:
+            self._check_length(key, answer, "ttft_s", "give ttft_s as one number")
         return self._ttft.seconds(answer.prompt_tokens)
+
+    def _check_length(self, key: CallKey, answer: Answer, argument: str, remedy: str) -> None:
+        """Refuse a record without the length of its prompt. Raises `SampleError`."""
+        if not answer.prompt_tokens:
+            raise SampleError(
+                f"{key}: {self.side}_{argument} depends on the length of the prompt, and the record of this call has "
+                f"no prompt_tokens. Add it to the record, or {remedy}."
+            )
 
 
 def _set_done(future: "asyncio.Future[None]") -> None:
