@@ -71,7 +71,7 @@ async def run_whole(model: str, config: EngineConfig, documents: Documents, max_
 def own_arguments(config: EngineConfig) -> dict[str, Any]:
     """Return the arguments of `mai_cascade` with mode=large."""
     given = {f"large_{name}": value for name, value in config.arguments.items()}
-    return {"mode": "large", "large": config.model, "journal": "off", **given}
+    return {"mode": "large", "large": config.model, "large_engine": config.engine, "journal": "off", **given}
 
 
 def vllm_arguments(config: EngineConfig, max_new_tokens: int) -> dict[str, Any]:
