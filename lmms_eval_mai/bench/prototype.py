@@ -64,13 +64,14 @@ def stage_process(run: StageRun, seconds: Any) -> None:
     logger.remove()
     logger.add(sys.stderr, level="WARNING", format="{message}")
     try:
-        seconds.put(asyncio.run(_run(run)))
+        seconds.put(asyncio.run(run_stage(run)))
     except MaiError as error:
         sys.exit(f"lmms-eval-mai: {error}")
 
 
-async def _run(run: StageRun) -> float:
-    """Start an engine, make its calls of one stage and stop it. Returns the seconds spent answering."""
+async def run_stage(run: StageRun) -> float:
+    """Start an engine, make its calls of one stage and stop it. Returns the seconds spent answering. Raises
+    `MaiError`."""
     plan = run.documents.plan
     assert plan is not None, "rows.chosen refuses it"
     wanted = (run.side, run.stage)
