@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ async def run_whole(model: str, config: EngineConfig, documents: Documents, max_
 
     `config`: the large model's engine. Every answer of both models has the same limit of tokens.
     """
+    config = with_absolute_path(config)
     arguments = own_arguments(config) if model == MODEL_ID else vllm_arguments(config, max_new_tokens)
     source = documents.source
     job = Job(model, arguments, source.task, source.include_path, documents.count, max_new_tokens)
@@ -68,6 +69,13 @@ async def run_whole(model: str, config: EngineConfig, documents: Documents, max_
     return float(json.loads(found[-1])["generation_s"])
 
 
+def with_absolute_path(config: EngineConfig) -> EngineConfig:
+    """Return the configuration with an absolute path of its checkpoint: the process may run in another folder. A name on
+    the hub stays."""
+    path = Path(config.model).expanduser()
+    return replace(config, model=str(path.absolute())) if path.is_dir() else config
+
+
 def own_arguments(config: EngineConfig) -> dict[str, Any]:
     """Return the arguments of `mai_cascade` with mode=large."""
     given = {f"large_{name}": value for name, value in config.arguments.items()}
@@ -80,7 +88,7 @@ def vllm_arguments(config: EngineConfig, max_new_tokens: int) -> dict[str, Any]:
     from lmms_eval_mai.engines.vllm.arguments import detect_platform
     from lmms_eval_mai.engines.vllm.configuration import configure
 
-    given = {"model": os.path.expanduser(config.model), "max_new_tokens": max_new_tokens, **config.arguments}
+    given = {"model": config.model, "max_new_tokens": max_new_tokens, **config.arguments}
     if detect_platform() == "cpu":
         planned = configure(config, None).vllm_config
         given.setdefault("max_model_len", planned.model_config.max_model_len)
