@@ -70,8 +70,8 @@ async def run_whole(model: str, config: EngineConfig, documents: Documents, max_
 
 
 def with_absolute_path(config: EngineConfig) -> EngineConfig:
-    """Return the configuration with an absolute path of its checkpoint: the process may run in another folder. A name on
-    the hub stays."""
+    """Return the configuration with an absolute path of its checkpoint: the process may run in another folder. A name
+    on the hub stays."""
     path = Path(config.model).expanduser()
     return replace(config, model=str(path.absolute())) if path.is_dir() else config
 
