@@ -66,8 +66,10 @@ def _plan(given: argparse.Namespace) -> "Plan":
 
 def _measure(given: argparse.Namespace, plan: "Plan") -> "Iterator[Profile]":
     """Yield each profile after it was written. Raises a `MaiError`."""
-    from lmms_eval_mai.latency.measure import profile
     from lmms_eval_mai.profiles import files
+
+    files.make_folder(given.output_path)
+    from lmms_eval_mai.latency.measure import profile  # takes seconds
 
     for config in _configs(given):
         found = profile(config, plan, {"quick": given.quick}, _tell)

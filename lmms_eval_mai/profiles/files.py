@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,19 @@ def file_name(model: str, device: str) -> str:
         return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-")
 
     return f"profile-{plain(model)}-{plain(device)}.json"
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder for profiles before they are measured, if it does not exist. Raises `ArgumentError` if no file can
+    be written there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ArgumentError(
+            f"No profile can be written to {folder} ({error.strerror}). Give another --output_path."
+        ) from None
 
 
 def write(profile: Profile, folder: Path) -> Path:

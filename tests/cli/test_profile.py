@@ -33,6 +33,7 @@ def test_profiles_of_files_are_printed_and_two_are_compared(tmp_path: Path, caps
     [
         (("--read", "no.json"), "The profile no.json cannot be read (No such file or directory)."),
         (("--model", "x/y", "--repeats", "0"), "--repeats 0 is invalid: expected at least 1."),
+        (("--model", "x/y", "--output_path", __file__), f"No profile can be written to {__file__} (File exists). "),
     ],
 )
 def test_wrong_arguments_end_with_one_line_and_exit_code_1(
