@@ -16,7 +16,7 @@ def test_images_have_about_the_given_size_in_whole_image_tokens(megapixels: floa
     assert Image.open(io.BytesIO(file)).size == (side, side)
 
 
-def test_each_chart_is_different_and_drawn_alike_in_each_process() -> None:
+def test_each_chart_is_different_and_drawn_alike_each_time() -> None:
     charts = Charts.draw(20, 0.004)
     assert len(set(charts.files)) == 20 and Charts.draw(20, 0.004) == charts
     assert Charts.draw(3, 0.004).files == charts.files[:3]

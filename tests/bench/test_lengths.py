@@ -44,7 +44,7 @@ def test_thinking_is_longer_where_the_short_answers_disagree(benchmark: str) -> 
     assert fmean(shorter) < DISAGREEING[benchmark] and min(shorter) >= 8
 
 
-def test_a_plan_is_the_same_in_each_process_and_has_whole_proportions_for_few_documents() -> None:
+def test_a_plan_is_the_same_each_time_and_has_whole_proportions_for_few_documents() -> None:
     plan = make_plan("chartqa", 25)
     assert plan == make_plan("chartqa", 25)
     assert Counter(plan.exits) == {"agree_short": 18, "agree_think": 2, "transfer": 5}
