@@ -29,10 +29,21 @@ def test_a_missing_server_is_refused_after_retry_for_seconds() -> None:
         asyncio.run(engine.start())
 
 
-def test_a_server_that_hangs_is_refused_after_the_request_timeout() -> None:
-    assert "did not answer for 0.5 s (Request timed out" in start_error(
-        ScriptedServer(silent=True), request_timeout=0.5
-    )
+def test_a_server_that_hangs_is_refused_after_retry_for_seconds() -> None:
+    error = start_error(ScriptedServer(silent=True), request_timeout=0.2, retry_for=0.1)
+    assert "did not answer for 0.1 s (no answer within 0.2 s)" in error
+
+
+@pytest.mark.slow
+def test_a_server_that_accepts_connections_before_it_answers_is_waited_for() -> None:
+    server = ScriptedServer(silent=True)
+
+    async def start_and_call(engine: OpenAIEngine) -> Any:
+        asyncio.get_running_loop().call_later(0.2, setattr, server, "silent", False)
+        await engine.start()
+        return await call(engine)
+
+    assert isinstance(with_servers([server], start_and_call, start=False, request_timeout=0.4, retry_for=60), Call)
 
 
 def test_a_wrong_key_is_refused_and_never_printed(monkeypatch: pytest.MonkeyPatch) -> None:

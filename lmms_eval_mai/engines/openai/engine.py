@@ -13,7 +13,7 @@ from lmms_eval_mai.engines.messages import (
     space_for_thinking,
     without_thinking,
 )
-from lmms_eval_mai.engines.openai.client import Client, RequestError, RequestTimeout, StatusError
+from lmms_eval_mai.engines.openai.client import Client, ConnectionFailed, RequestError, RequestTimeout, StatusError
 from lmms_eval_mai.engines.openai.endpoints import (
     Endpoint,
     EndpointPool,
@@ -36,7 +36,7 @@ from lmms_eval_mai.errors import (
 R = TypeVar("R")
 
 MODEL_LIST_TIMEOUT_S = 10.0
-"""Seconds in which an endpoint must list its models."""
+"""Seconds in which an endpoint must list its models. Then it is asked again, for `retry_for` seconds."""
 
 
 class OpenAIEngine:
@@ -218,14 +218,20 @@ class OpenAIEngine:
         """Return name and context of the model that the endpoint serves. Raises `EngineStartError`."""
         name, side, options = self._options.model, self.side, self._options
         timeout = min(MODEL_LIST_TIMEOUT_S, options.request_timeout)
+
+        async def list_models(client: Client) -> Any:
+            try:
+                return await client.get("models", timeout)
+            except RequestTimeout as error:  # it is retried: the server or its proxy may not be ready
+                raise ConnectionFailed(f"no answer within {timeout:g} s") from error
+
         try:
-            models = served_models(await pool.request([endpoint], lambda client: client.get("models", timeout)))
+            models = served_models(await pool.request([endpoint], list_models))
         except RequestFailed as failure:
             error = failure.error
             if name is not None and isinstance(error, StatusError) and error.status == 404:
                 return name, None  # some routers do not list their models
-            waited_s = timeout if isinstance(error, RequestTimeout) else options.retry_for
-            raise to_start_error(side, endpoint.url, options, waited_s, error, pool.error_text(error)) from error
+            raise to_start_error(side, endpoint.url, options, error, pool.error_text(error)) from error
         if name is None and len(models) == 1:
             (name,) = models
         if name is None or name not in models:

@@ -63,10 +63,9 @@ def to_mai_error(
     )
 
 
-def to_start_error(
-    side: str, url: str, options: OpenAIOptions, waited_s: float, error: RequestError, text: str
-) -> MaiError:
-    """Return the error of an endpoint that did not list its models within `waited_s` seconds."""
+def to_start_error(side: str, url: str, options: OpenAIOptions, error: RequestError, text: str) -> MaiError:
+    """Return the error of an endpoint that did not list its models within `retry_for` seconds."""
+    waited_s = options.retry_for
     if isinstance(error, StatusError) and error.status == 404:
         return EngineStartError(
             f"{side}={url} does not list its models ({text}). Check the address, which usually ends in /v1. If it is "
