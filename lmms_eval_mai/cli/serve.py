@@ -3,7 +3,9 @@
 import argparse
 import contextlib
 import importlib.util
+import ipaddress
 import os
+import re
 import signal
 import sys
 import threading
@@ -146,8 +148,10 @@ def settings_of(given: argparse.Namespace, pair: str | None) -> "Settings":
     if given.max_queue < 0:
         raise ArgumentError(f"--max-queue {given.max_queue} is invalid: expected a whole number of at least 0.")
     for host in given.allowed_media_domains:
-        if "/" in host or not host.strip():
-            raise ArgumentError(f"--allowed-media-domains {host} is invalid: expected names of hosts, or '*'.")
+        if not _is_host(host):
+            raise ArgumentError(
+                f"--allowed-media-domains {host} is invalid: expected names of hosts without a port, or '*' alone."
+            )
     return Settings(
         model_name=given.served_name or (Path(str(pair)).stem if pair is not None else "mai_cascade"),
         max_queue=given.max_queue,
@@ -157,6 +161,14 @@ def settings_of(given: argparse.Namespace, pair: str | None) -> "Settings":
         allowed_media_domains=tuple(host.lower() for host in given.allowed_media_domains),
         api_key=_key_of(given.api_key_env),
     )
+
+
+def _is_host(text: str) -> bool:
+    """Whether a text is the name or the address of a host, or `*`."""
+    if ":" in text:
+        with contextlib.suppress(ValueError):
+            return ipaddress.ip_address(text).version == 6
+    return text == "*" or re.fullmatch(r"[\w.-]+", text) is not None
 
 
 def _key_of(variable: str | None) -> str | None:

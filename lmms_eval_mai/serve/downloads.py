@@ -24,6 +24,10 @@ ALL_PUBLIC = "*"
 MAX_REDIRECTS = 3
 PARALLEL = 8
 """Images of one request that are downloaded at the same time."""
+GLOBAL_IPV6 = ipaddress.ip_network("2000::/3")
+"""All public addresses of IPv6 are in it. The module `ipaddress` takes some others for public ones."""
+NAT64 = ipaddress.ip_network("64:ff9b::/96")
+"""IPv4 addresses for machines that have only IPv6 (RFC 6052)."""
 
 
 async def download_images(turns: Sequence[Turn], settings: Settings) -> tuple[Turn, ...]:
@@ -126,11 +130,20 @@ def socket_of(address: Any) -> socket.socket:
 
 def public_socket_of(address: Any) -> socket.socket:
     """Return a socket for an entry of `socket.getaddrinfo`. Raises `OSError` if its address is not public."""
-    host = ipaddress.ip_address(address[4][0].partition("%")[0])
-    host = getattr(host, "ipv4_mapped", None) or host
-    if not host.is_global or host.is_multicast:
+    host = _ipv4_inside(ipaddress.ip_address(address[4][0].partition("%")[0]))
+    is_public = host.is_global and not host.is_multicast and (host.version == 4 or host in GLOBAL_IPV6)
+    if not is_public:
         raise OSError("The address is not public.")
     return socket_of(address)
+
+
+def _ipv4_inside(host: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Return the IPv4 address to which the network sends packets for this IPv6 address, or the address itself."""
+    if not isinstance(host, ipaddress.IPv6Address):
+        return host
+    if host in NAT64:
+        return ipaddress.IPv4Address(int(host) & 0xFFFF_FFFF)
+    return host.ipv4_mapped or host.sixtofour or host
 
 
 def _failed(image: RemoteImage, reason: str) -> RequestError:

@@ -2,8 +2,9 @@
 
 import asyncio
 import dataclasses
+import os
 from collections.abc import Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from lmms_eval_mai.engines.wrapper import EngineWrapper
@@ -43,6 +44,8 @@ class Service:
         self.metrics = Metrics(self.admission, self.up)
         self.asked = 0
         """Number of questions that were asked."""
+        self._readers = ThreadPoolExecutor(min(8, os.cpu_count() or 1), "mai-read")
+        """Threads that read bodies. asyncio's own threads may all wait for the names of hosts (`downloads.py`)."""
 
     def start(self) -> None:
         """Start the engines and wait until they are ready. Raises `EngineStartError`; no engine is left running
@@ -65,8 +68,8 @@ class Service:
 
     async def read(self, body: bytes) -> Question:
         """Return the question in the body of a request. Raises `RequestError`."""
-        return await asyncio.to_thread(
-            lambda: question_of(read_request(body), self.config, self._gen_kwargs, self.settings)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._readers, lambda: question_of(read_request(body), self.config, self._gen_kwargs, self.settings)
         )
 
     async def answer(self, question: Question, observe: Observer = lambda event: None) -> Trace:

@@ -124,12 +124,21 @@ def test_private_addresses_are_not_connected_if_all_hosts_are_allowed(host: Host
     assert host.paths == []
 
 
-@pytest.mark.parametrize("address", ["10.0.0.1", "169.254.169.254", "::1", "fe80::1%1", "::ffff:10.0.0.1", "224.0.0.1"])
+PRIVATE = ["10.0.0.1", "169.254.169.254", "224.0.0.1", "::1", "fe80::1%1", "fec0::1", "::10.0.0.1", "::ffff:10.0.0.1"]
+PRIVATE += ["2002:a00:1::1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::a00:1"]  # 6to4 and NAT64
+
+
+@pytest.mark.parametrize("address", PRIVATE)
 def test_only_public_addresses_get_a_socket(address: str) -> None:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with pytest.raises(OSError, match="not public"):
         public_socket_of((family, socket.SOCK_STREAM, 6, "", (address, 80)))
-    public_socket_of((socket.AF_INET, socket.SOCK_STREAM, 6, "", ("8.8.8.8", 80))).close()
+
+
+@pytest.mark.parametrize("address", ["8.8.8.8", "2600::1", "64:ff9b::808:808"])
+def test_public_addresses_get_a_socket(address: str) -> None:
+    family = socket.AF_INET  # also for IPv6, which some machines do not have: no connection is made
+    public_socket_of((family, socket.SOCK_STREAM, 6, "", (address, 80))).close()
 
 
 def test_server_that_allows_no_hosts_downloads_nothing(host: Host, tmp_path: Path) -> None:
@@ -137,3 +146,24 @@ def test_server_that_allows_no_hosts_downloads_nothing(host: Host, tmp_path: Pat
     with serving(**scripted(tmp_path, 1)) as api:
         status, message = refusal(api, host.at("image"))
     assert status == 400 and "downloads no images" in message and host.paths == []
+
+
+def test_hosts_whose_names_are_resolved_slowly_do_not_delay_other_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve, ended = socket.getaddrinfo, threading.Event()
+
+    def resolve_slowly(host: Any, *rest: Any, **options: Any) -> Any:
+        if host != "slow.example":
+            return resolve(host, *rest, **options)
+        ended.wait(60)
+        raise socket.gaierror("unknown name")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve_slowly)
+    with serving({"allowed_media_domains": ("*",), "image_timeout": 0.05}, **scripted(tmp_path, 8)) as api:
+        try:
+            for _ in range(4):  # together more names than asyncio has threads for them
+                assert "did not arrive" in refusal(api, *["http://slow.example/x.png"] * 8)[1]
+            assert api.ask()["choices"]
+        finally:
+            ended.set()
