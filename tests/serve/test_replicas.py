@@ -48,10 +48,12 @@ def test_every_request_is_answered_once_if_a_replica_is_killed() -> None:
             replicas[1].kill()
             replies = [one.result(60) for one in asked]
             assert server.client.get("/health").status_code == 200
-            errors = server.client.get("/metrics").text
+            metrics = server.client.get("/metrics").text
     finally:
         for replica in replicas:
             replica.kill()
             replica.wait()
     assert {text for _, text in replies} == {"Yes"} and len({name for name, _ in replies}) == REQUESTS
-    assert "mai_errors_total{" not in errors
+    assert "mai_errors_total{" not in metrics
+    for side in ("small", "large"):  # no call was counted twice
+        assert f'mai_call_seconds_count{{side="{side}",stage="short"}} {REQUESTS}.0' in metrics
