@@ -2,15 +2,20 @@
 
 import asyncio
 import io
+from collections import deque
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import PIL.Image
 import pytest
 from aiohttp import web
-from support.endpoints import prompt
+from scripted_server import ScriptedServer
+from support.endpoints import call, prompt, with_servers
 
 from lmms_eval_mai.engines.openai.client import Client, proxy_of
 from lmms_eval_mai.engines.openai.endpoints import EndpointPool, RequestFailed
+from lmms_eval_mai.engines.openai.engine import OpenAIEngine
 from lmms_eval_mai.engines.openai.errors import to_mai_error
 from lmms_eval_mai.engines.openai.options import OpenAIOptions
 from lmms_eval_mai.engines.openai.png import encode_png
@@ -69,6 +74,31 @@ def test_a_request_after_the_engine_was_closed_is_not_retried() -> None:
         assert isinstance(error, EngineCrashed) and "was closed during" in str(error)
 
     asyncio.run(run())
+
+
+def keepalive_seconds(port: int) -> float | None:
+    """Return after how many seconds the system probes the other end of a connection to this port. None: never."""
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, _, remote, _, _, timer, *_ = line.split()
+        kind, _, hundredths = timer.partition(":")
+        if int(remote.partition(":")[2], 16) == port and kind == "02":
+            return int(hundredths, 16) / 100
+    return None
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="not Linux")
+def test_a_connection_that_waits_for_a_reply_is_probed_so_that_a_lost_machine_is_noticed() -> None:
+    server = ScriptedServer(faults=deque(["hang"]))
+
+    async def wait(engine: OpenAIEngine) -> float:
+        port = urlsplit(engine._urls[0]).port or 0
+        calling = asyncio.ensure_future(call(engine))
+        while not server.seen or (seconds := keepalive_seconds(port)) is None:
+            await asyncio.sleep(0.005)
+        calling.cancel()
+        return seconds
+
+    assert 0 < with_servers([server], lambda engine: asyncio.wait_for(wait(engine), 10)) <= 30
 
 
 @pytest.mark.parametrize("size", [(1, 1), (5, 1), (1, 4), (31, 17)])

@@ -7,6 +7,7 @@ ten times as much CPU time. It makes no retries.
 import io
 import json
 import os
+import socket
 import urllib.request
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,6 +20,9 @@ CONNECT_TIMEOUT_S = 5.0
 KEEPALIVE_S = 4.0
 """Seconds after which an unused connection is closed. Less than the 5 s after which uvicorn (vLLM) closes it, because
 a request must not be sent on a connection that the server is closing."""
+KEEPALIVE_PROBES = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+"""Options of sockets on Linux. If the other machine is lost, the connection breaks after about a minute, and the
+request is sent to another endpoint. Otherwise it would wait for `request_timeout`, and would not be retried."""
 LARGE_BODY = 1 << 20
 """Bytes. A larger body is sent in parts, so that other requests do not wait for it."""
 ACCOUNT_HEADERS = {"OpenAI-Organization": "OPENAI_ORG_ID", "OpenAI-Project": "OPENAI_PROJECT_ID"}
@@ -63,7 +67,7 @@ class Client:
         self.url = url
         account = {header: os.environ[name] for header, name in ACCOUNT_HEADERS.items() if os.environ.get(name)}
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S),
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S, socket_factory=socket_of),
             cookie_jar=aiohttp.DummyCookieJar(),  # a cookie of a load balancer would send all samples to one replica
             headers={"Authorization": f"Bearer {key}", **account},
             timeout=_timeout(timeout_s),
@@ -110,6 +114,17 @@ class Client:
         if response.status >= 400:
             raise StatusError(response.status, reply, response.headers.get("Retry-After", ""))
         return reply
+
+
+def socket_of(address: Any) -> socket.socket:
+    """Return a socket for an entry of `socket.getaddrinfo`, with probes (`KEEPALIVE_PROBES`)."""
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEPALIVE_PROBES.items():
+        if hasattr(socket, name):
+            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return made
 
 
 def proxy_of(url: str) -> str | None:
