@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import gc
 import signal
 import socket
@@ -15,6 +16,7 @@ from loguru import logger
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.serve.app import make_app
 from lmms_eval_mai.serve.images import refuse_truncated_images
+from lmms_eval_mai.serve.protocol import LimitedProtocol
 from lmms_eval_mai.serve.service import Service
 from lmms_eval_mai.serve.settings import Settings
 
@@ -72,6 +74,8 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
+                http=functools.partial(LimitedProtocol, head_timeout=settings.body_timeout),  # type: ignore[arg-type]
+                ws="none",
                 log_config=None,
                 log_level="critical",  # its errors would have the message of an exception, and so texts of prompts
                 access_log=False,

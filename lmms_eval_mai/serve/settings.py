@@ -15,7 +15,7 @@ class Settings:
     """Seconds from the end of a request's body to its reply, the wait in the queue included. A request that takes
     longer gets the status 504, and its calls are cancelled."""
     body_timeout: float = 30.0
-    """Seconds in which a client must send the body of its request."""
+    """Seconds in which a client must send the head of its request, and then the body."""
     max_body_bytes: int = 20 * 2**20
     """Largest body of a request."""
     max_pixels: int = 64_000_000

@@ -1,5 +1,6 @@
 """Requests in flight: the bounded queue, timeouts, clients that disconnect, and the end of the server."""
 
+import contextlib
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -76,6 +77,39 @@ def test_body_that_does_not_arrive_gets_status_408(tmp_path: Path) -> None:
         connection.settimeout(20)
         assert connection.recv(1000).startswith(b"HTTP/1.1 408 ")
         wait_until(lambda: server.service.admission.count == 0)
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Wait for bytes of the server, and return whether it has closed the connection without any."""
+    connection.settimeout(20)
+    try:
+        return connection.recv(1000) == b""
+    except ConnectionError:
+        return True
+
+
+def test_connection_of_a_client_that_does_not_send_its_headers_is_closed(tmp_path: Path) -> None:
+    with serving({"body_timeout": 0.2}, **with_hanging_first_request(tmp_path, 1)) as server:
+        for start in (b"", b"GET /health HTTP/1.1\r\nX: "):
+            with socket.create_connection(("127.0.0.1", server.port)) as connection:
+                connection.sendall(start)
+                assert is_closed(connection)
+
+
+def test_connection_with_too_large_headers_is_closed(tmp_path: Path) -> None:
+    with (
+        serving(**with_hanging_first_request(tmp_path, 1)) as server,
+        socket.create_connection(("127.0.0.1", server.port)) as connection,
+    ):
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        reply = connection.recv(1000)
+        while not reply.endswith(b"}"):
+            reply += connection.recv(1000)
+        connection.sendall(b"GET /health HTTP/1.1\r\nX: ")
+        with contextlib.suppress(ConnectionError):
+            for _ in range(20):
+                connection.sendall(b"x" * 10_000)
+        assert is_closed(connection)
 
 
 def test_many_clients_get_each_its_own_answer(tmp_path: Path) -> None:
