@@ -1,7 +1,7 @@
 """uvicorn's HTTP protocol, with limits for the head of a request: its first line and its headers.
 
-uvicorn limits neither the time of a head nor, with httptools, its size. A client without a key could fill the memory, or
-keep all sockets open.
+uvicorn limits neither the time of a head nor, with httptools, its size. A client without a key could fill the memory,
+or keep all sockets open.
 """
 
 import asyncio

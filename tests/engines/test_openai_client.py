@@ -93,8 +93,10 @@ def test_a_connection_that_waits_for_a_reply_is_probed_so_that_a_lost_machine_is
     async def wait(engine: OpenAIEngine) -> float:
         port = urlsplit(engine._urls[0]).port or 0
         calling = asyncio.ensure_future(call(engine))
-        while not server.seen or (seconds := keepalive_seconds(port)) is None:
+        seconds = None
+        while seconds is None:
             await asyncio.sleep(0.005)
+            seconds = keepalive_seconds(port) if server.seen else None
         calling.cancel()
         return seconds
 
