@@ -17,7 +17,7 @@ MAX_IGNORED = 64 * 2**20
 _Protocol: Any = AutoHTTPProtocol
 
 
-class LimitedProtocol(_Protocol):  # type: ignore[misc]
+class LimitedProtocol(_Protocol):
     """Closes a connection whose client sends a too large head, or does not send its head in time."""
 
     def __init__(self, *rest: Any, head_timeout: float, **named: Any) -> None:
