@@ -27,6 +27,10 @@ ERROR = {
     "description": "An error",
     "content": {"application/json": {"schema": {"type": "object", "required": ["error"]}}},
 }
+STREAM = {
+    "description": "The answer, in parts if the request has `stream: true`",
+    "content": {"text/event-stream": {}},
+}
 
 
 def make_app(service: Service) -> FastAPI:
@@ -87,7 +91,7 @@ def _api_routes(service: Service) -> APIRouter:
             raise RequestError(404, f"The model {name[:100]!r} is not served here.", "model_not_found", "model")
         return json_response(model)
 
-    @routes.post("/chat/completions", openapi_extra=body)
+    @routes.post("/chat/completions", openapi_extra=body, responses={200: STREAM})
     async def chat_completions() -> Response:
         """Answer the question of a chat."""
         return ChatResponse(service)
