@@ -189,7 +189,7 @@ def _engine_configs(
     engine = given.get("engine")
     if engine is not None:
         choice(ENGINES)("engine", engine)
-    if preset and engine == "scripted":
+    if preset and engine == "scripted" and not all(side in arguments for side in SIDES):
         raise ArgumentError(
             f"pair={arguments['pair']} names checkpoints, and engine=scripted has none: give small=... and large=..."
         )

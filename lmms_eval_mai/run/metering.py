@@ -185,10 +185,10 @@ class Meter:
         return sum(usage.shared_calls for totals in self.tasks.values() for usage in totals.usage.values())
 
     def exits(self) -> Counter[Exit]:
-        """Return the exits of all tasks so far."""
+        """Return the exits of all tasks so far. Any thread may call this."""
         total: Counter[Exit] = Counter()
-        for totals in self.tasks.values():
-            total.update(totals.exits)
+        for totals in list(self.tasks.values()):  # copies, because samples may finish meanwhile
+            total.update(dict(totals.exits))
         return total
 
     def usage(self, side: Side) -> Usage:

@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from loguru import logger
 from tqdm import tqdm
@@ -13,24 +14,36 @@ from lmms_eval_mai.paper.sample import Trace
 from lmms_eval_mai.run.failures import sample_name
 from lmms_eval_mai.run.journal.files import SampleKey
 from lmms_eval_mai.run.journal.journal import Journal
-from lmms_eval_mai.run.metering import RunTotals
+from lmms_eval_mai.run.metering import Meter, RunTotals
 
 Outcome = Trace | SampleError
 """The result of a sample: its trace or its error."""
 
 
-def progress_bar(total: int, shown: bool, done: int = 0) -> "tqdm[None]":
+class ProgressLine(tqdm):  # type: ignore[misc]  # tqdm has no types
+    """A line of tqdm that ends in the exits so far. Their text is made only when the line is shown."""
+
+    meter: Meter | None = None
+
+    @property
+    def format_dict(self) -> dict[str, Any]:
+        """Return the fields of the line. tqdm's own thread calls this too."""
+        exits = self.meter.exits() if self.meter is not None else {}
+        return {**super().format_dict, "exits": "".join(f", {exit}={count}" for exit, count in exits.items())}
+
+
+def progress_bar(total: int, shown: bool, done: int = 0) -> ProgressLine:
     """Return a progress line of the form "mai_cascade: 120/200, 00:12 left, agree_short=80, agree_think=40". `done`:
     samples that an earlier process finished.
 
     A terminal shows it in place. In a log file every update adds text, so there it is updated once a minute.
     """
     seconds = 0.2 if sys.stderr.isatty() else 60.0
-    return tqdm(
+    return ProgressLine(
         total=total,
         initial=done,
         desc="mai_cascade",
-        bar_format="{desc}: {n_fmt}/{total_fmt}, {remaining} left{postfix}",
+        bar_format="{desc}: {n_fmt}/{total_fmt}, {remaining} left{exits}",
         mininterval=seconds,
         maxinterval=max(10.0, seconds),  # tqdm updates the line at least this often
         disable=not shown,
@@ -45,13 +58,14 @@ class Progress:
     totals: RunTotals
     journal: Journal | None
     allowed_errors: int
-    bar: "tqdm[None]"
+    bar: ProgressLine
     done: Collection[SampleKey] = ()
     """Samples that an earlier process finished. The progress line counts them from the beginning."""
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     """Index of the sample -> its outcome."""
 
     def __post_init__(self) -> None:
+        self.bar.meter = self.totals.meter
         self._counted_until = self._last_exit_at = time.perf_counter()
 
     async def report(self, index: int, outcome: Outcome) -> bool:
@@ -82,7 +96,6 @@ class Progress:
         if self.journal is not None:
             await self.journal.add_exit(self.keys[index], trace.exit, seconds)
         self.totals.meter.add(trace)
-        self.bar.set_postfix(self.totals.meter.exits(), refresh=False)
 
     async def _add_error(self, index: int, error: SampleError) -> None:
         sample = self.keys[index]

@@ -21,8 +21,12 @@ NewCascade = Callable[..., Cascade]
 
 @pytest.fixture
 def cascade(write_script: Callable[[str, Iterable[Any]], Path]) -> NewCascade:
-    """Return a function that returns a cascade of one model, which answers yes to 50 questions."""
-    script = write_script("l", [{"task": "ask", "doc_id": n, "stage": "short", "text": "[[yes]]"} for n in range(50)])
+    """Return a function that returns a cascade of one model, which answers yes to 50 questions.
+
+    An answer takes 0.1 s: a function that is added to a future with a result runs at once, in the thread that adds it.
+    """
+    answer = {"task": "ask", "stage": "short", "text": "[[yes]]", "seconds": 0.1}
+    script = write_script("l", [{**answer, "doc_id": number} for number in range(50)])
     return lambda **arguments: Cascade(engine="scripted", mode="large", **{"large": script, **arguments})
 
 

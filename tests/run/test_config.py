@@ -88,6 +88,13 @@ def test_the_command_lists_the_pairs() -> None:
     assert lines[-1].strip() == "The paper measures reasoning transfer with this pair (Table 8), but not the cascade."
 
 
+def test_scripted_engines_need_scripts_of_their_own_beside_a_pair() -> None:
+    arguments = {"pair": "demo", "engine": "scripted", "small": "a.jsonl"}
+    with pytest.raises(ArgumentError, match=r"names checkpoints, .* give small=\.\.\. and large=\.\.\."):
+        parse(arguments)
+    assert parse({**arguments, "large": "b.jsonl"}).large.model == "b.jsonl"
+
+
 def test_pair_with_missing_checkpoints_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "pair.yaml"
     file.write_text("small: ./small\nlarge: ./large\n")

@@ -19,9 +19,8 @@ class JournalWriter:
     def __init__(self, file: int, path: Path) -> None:
         self._file = file
         self._path = path
-        self._pending: list[bytes] = []
-        self._batch: asyncio.Future[None] | None = None
-        """Done when the pending lines are on the disk."""
+        self._pending: list[tuple[bytes, asyncio.Future[None]]] = []
+        """Lines, each with the future of its `append`: a sample that is cancelled does not cancel the others."""
         self._task: asyncio.Task[None] | None = None
         self._error: JournalError | None = None
         self._thread = ThreadPoolExecutor(1, "mai-journal")
@@ -31,13 +30,11 @@ class JournalWriter:
         if self._error is not None:
             raise self._error  # the failed write may have left half a line, and the next line would continue it
         loop = asyncio.get_running_loop()
-        self._pending.append(line)
-        if self._batch is None:
-            self._batch = loop.create_future()
-        batch = self._batch
+        written = loop.create_future()
+        self._pending.append((line, written))
         if self._task is None or self._task.done():
             self._task = loop.create_task(self._write_batches())
-        await asyncio.shield(batch)  # one sample that is cancelled does not cancel the others
+        await written
 
     async def flush(self) -> None:
         """Wait until all appended lines are on the disk."""
@@ -57,14 +54,17 @@ class JournalWriter:
 
     async def _write_batches(self) -> None:
         loop = asyncio.get_running_loop()
-        while self._batch is not None:
-            lines, self._pending = self._pending, []
-            batch, self._batch = self._batch, None
-            try:
-                await loop.run_in_executor(self._thread, self.write, b"".join(lines))
-            except OSError as error:
-                self._error = JournalError(write_error_text(self._path, error))
-                batch.set_exception(self._error)
-                batch.exception()  # nobody may be waiting any more: this avoids asyncio's "never retrieved" warning
-            else:
-                batch.set_result(None)
+        while self._pending:
+            batch, self._pending = self._pending, []
+            if self._error is None:
+                try:
+                    await loop.run_in_executor(self._thread, self.write, b"".join(line for line, _ in batch))
+                except OSError as error:
+                    self._error = JournalError(write_error_text(self._path, error))
+            for _, written in batch:
+                if written.done():  # its sample was cancelled
+                    continue
+                if self._error is None:
+                    written.set_result(None)
+                else:
+                    written.set_exception(self._error)
