@@ -161,11 +161,11 @@ class Call:
     answer_tokens: int | None = None
     """Tokens of the extracted answer, which is a part of the text. None: not known. `paper.sample_run` fills it in."""
     proposed_tokens: int | None = None
-    """Speculative decoding: tokens that the assistant drafted (Appendix B.4). None: no assistant, or not reported."""
+    """Speculative decoding: tokens that were drafted (Appendix B.4). None: no drafts, or not reported."""
     accepted_tokens: int | None = None
     """Speculative decoding: drafted tokens that the model accepted, those after a stop text included."""
     target_calls: int | None = None
-    """Speculative decoding: forward passes of the model itself."""
+    """Speculative decoding: forward passes of the model itself. None: no drafts, or not reported."""
     attention: TokenWeights | None = None
     """The attention weights that `Prompt.attention` asks for. None: it asks for none."""
     started_at: float | None = None

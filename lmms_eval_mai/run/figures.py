@@ -9,9 +9,7 @@ from lmms_eval_mai.redaction import without_password
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.fingerprint import SPARSE, version
 from lmms_eval_mai.run.metering import RunTotals, TaskTotals, Usage
-
-SPECULATION = ("proposed_tokens", "accepted_tokens", "target_calls")
-"""Figures that are left out if the engine has no assistant model."""
+from lmms_eval_mai.run.trace_record import SPECULATION
 
 FORMAT = 1
 """Increase this number if a field is renamed, removed or counted in another way."""
@@ -59,8 +57,7 @@ def _engine(totals: TaskTotals, side: Side) -> dict[str, Any]:
 
 def _usage(usage: Usage) -> dict[str, Any]:
     found = {**dataclasses.asdict(usage), "call_seconds": _seconds(usage.call_seconds)}
-    drafted = usage.calls and usage.target_calls is not None
-    unused = set() if drafted else set(SPECULATION)
+    unused = {name for name in SPECULATION if not usage.calls or found[name] is None}
     if not usage.shared_calls:
         unused.add("shared_calls")
     return {name: figure for name, figure in found.items() if name not in unused}

@@ -100,8 +100,10 @@ def _columns(usage: Usage) -> list[str]:
     unknown = set()
     if usage.answer_tokens is None or not usage.calls:
         unknown |= {"answer tokens"}
+    if usage.proposed_tokens is None or not usage.calls:
+        unknown |= {"drafted tokens accepted"}
     if usage.target_calls is None or not usage.calls:
-        unknown |= {"drafted tokens accepted", "target calls"}
+        unknown |= {"target calls"}
     unknown.add("call seconds" if usage.shared_calls else "shared calls")
     return [column for column in _figures(usage) if column not in unknown]
 

@@ -7,7 +7,7 @@ from lmms_eval_mai.paper.sample import Trace
 from lmms_eval_mai.paper.sparse import Selection
 
 SPECULATION = ("proposed_tokens", "accepted_tokens", "target_calls")
-"""The figures of a call with an assistant."""
+"""The figures of drafted tokens, of a call and of a run. Those that the engine does not report are left out."""
 
 
 def trace_record(trace: Trace) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def _call_record(call: Call) -> dict[str, Any]:
         "cached_tokens": call.cached_tokens,
         "output_tokens": call.output_tokens,
         "answer_tokens": call.answer_tokens,
-        **({name: getattr(call, name) for name in SPECULATION} if call.target_calls is not None else {}),
+        **{name: figure for name in SPECULATION if (figure := getattr(call, name)) is not None},
         **({"dropped_tokens": call.dropped_tokens} if call.dropped_tokens else {}),
         **_times(call),
         **({"shared": True} if call.shared else {}),

@@ -115,7 +115,7 @@ def test_a_cancelled_call_frees_its_slot(running: Running) -> None:
     (call,) = running.generate(question(8))
     assert call.key.doc_id == 8
     if running.engine.__class__.__name__ == "VllmEngine":
-        assert running.engine._llm.get_num_unfinished_requests() == 0
+        assert running.engine._started.llm.get_num_unfinished_requests() == 0
 
 
 # --- engines with a model -------------------------------------------------------------------------------------

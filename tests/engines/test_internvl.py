@@ -168,7 +168,7 @@ def test_special_tokens_in_a_text_reach_both_engines_as_text(
     from_vllm = _figures(internvl_vllm, *with_tokens)
     assert from_vllm == _figures(internvl_transformers, *with_tokens)
     ((_, _, tokens, _, _),) = _figures(internvl_vllm, prompt(2, "No image here: "))
-    assert from_vllm[2][2] == tokens + len(internvl_vllm.engine._renderer.literal.tokens("<IMG_CONTEXT>"))
+    assert from_vllm[2][2] == tokens + len(internvl_vllm.engine._started.renderer.literal.tokens("<IMG_CONTEXT>"))
 
 
 # --- the original format ------------------------------------------------------------------------------------
@@ -190,8 +190,8 @@ def test_original_format_gives_the_same_answers(
 )
 def test_special_tokens_in_a_text_reach_the_original_format_as_text(original: Running, forged: str) -> None:
     with_tokens = prompt(0, make_image("red", (112, 112)), forged, "Is there a dog?")
-    rendered = original.loop.run(original.engine._renderer.render(with_tokens.messages))
-    tokenizer = original.engine._llm.renderer.get_tokenizer()
+    rendered = original.loop.run(original.engine._started.renderer.render(with_tokens.messages))
+    tokenizer = original.engine._started.llm.renderer.get_tokenizer()
     tokens = tokenizer.convert_ids_to_tokens(rendered["prompt_token_ids"])
     assert [tokens.count(token) for token in ("<|im_end|>", "<|im_start|>", "<IMG_CONTEXT>")] == [1, 2, 16]
     (place,) = rendered["mm_placeholders"]["image"]

@@ -36,9 +36,9 @@ def edited(file: str, edit: Callable[[dict[str, Any]], Any]) -> Callable[[Path],
 
 def test_image_is_prepared_once_for_both_models_of_a_pair(vllm: Running, tiny_pair: tuple[Path, Path]) -> None:
     large = renderer(tiny_pair[1])
-    assert large is vllm.engine._renderer
+    assert large is vllm.engine._started.renderer
     # The engine itself keeps no images.
-    assert vllm.engine._llm.vllm_config.model_config.multimodal_config.mm_processor_cache_gb == 0
+    assert vllm.engine._started.llm.vllm_config.model_config.multimodal_config.mm_processor_cache_gb == 0
     image, cache = make_image("olive", (160, 96)), large._renderer._mm_processor_only_cache
     vllm.generate(prompt(0, image, "What is it?"))
     before = cache.make_stats()
@@ -50,7 +50,7 @@ def test_image_is_prepared_once_for_both_models_of_a_pair(vllm: Running, tiny_pa
 
 
 def test_clear_caches_empties_the_image_cache(vllm: Running) -> None:
-    image, own = make_image("teal", (160, 96)), vllm.engine._renderer
+    image, own = make_image("teal", (160, 96)), vllm.engine._started.renderer
     vllm.loop.run(own.render(prompt(0, image, "What is it?").messages))
     vllm.loop.run(vllm.engine.clear_caches())
     cache = own._renderer._mm_processor_only_cache
@@ -77,9 +77,9 @@ def test_checkpoints_that_prepare_prompts_differently_share_no_renderer(
     vllm: Running, tiny_pair: tuple[Path, Path], tmp_path: Path, difference: str
 ) -> None:
     folder = shutil.copytree(tiny_pair[1], tmp_path / "other")
-    assert renderer(folder) is vllm.engine._renderer  # the folder's name does not matter
+    assert renderer(folder) is vllm.engine._started.renderer  # the folder's name does not matter
     DIFFERENCES[difference](shutil.copytree(folder, tmp_path / "changed"))
-    assert renderer(tmp_path / "changed") is not vllm.engine._renderer
+    assert renderer(tmp_path / "changed") is not vllm.engine._started.renderer
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_checkpoints_that_prepare_prompts_differently_share_no_renderer(
 def test_engines_with_different_prompt_arguments_share_no_renderer(
     vllm: Running, tiny_pair: tuple[Path, Path], arguments: dict[str, Any]
 ) -> None:
-    assert renderer(tiny_pair[1], **arguments) is not vllm.engine._renderer
+    assert renderer(tiny_pair[1], **arguments) is not vllm.engine._started.renderer
 
 
 def test_renderer_and_its_images_are_freed_with_the_last_engine_that_uses_them(
@@ -113,7 +113,7 @@ def test_renderer_and_its_images_are_freed_with_the_last_engine_that_uses_them(
 
 
 def test_same_prompt_of_both_models_is_rendered_once(vllm: Running) -> None:
-    own, text = vllm.engine._renderer, "Which of the two is it?"
+    own, text = vllm.engine._started.renderer, "Which of the two is it?"
 
     async def render_twice() -> list[Any]:
         messages = [prompt(0, make_image("silver", (160, 96), "silver"), text).messages for _ in range(2)]
@@ -137,11 +137,11 @@ def test_same_prompt_of_both_models_is_rendered_once(vllm: Running) -> None:
 def test_cancelled_caller_leaves_the_rendering_to_the_others(vllm: Running) -> None:
     async def cancel(waiting: int, cancelled: int) -> list[Any]:
         messages = prompt(0, make_image("gold", (160, 96)), f"What is it? {waiting} {cancelled}").messages
-        calls = [asyncio.ensure_future(vllm.engine._renderer.render(messages)) for _ in range(waiting)]
+        calls = [asyncio.ensure_future(vllm.engine._started.renderer.render(messages)) for _ in range(waiting)]
         await asyncio.sleep(0)
         for call in calls[:cancelled]:
             call.cancel()
-        later = asyncio.ensure_future(vllm.engine._renderer.render(messages))
+        later = asyncio.ensure_future(vllm.engine._started.renderer.render(messages))
         return await asyncio.gather(*calls, later, return_exceptions=True)
 
     for waiting, cancelled in ((2, 1), (2, 2), (1, 1)):

@@ -44,7 +44,7 @@ def engine(vllm: Running, config: Config) -> Iterator[Running]:
     engine = build(config.small)
     engine.validate()
     vllm.loop.run(engine.start())
-    renderers = [process.pid for process in engine._renderer.processes]
+    renderers = [process.pid for process in engine._started.renderer.processes]
     yield Running(engine, vllm.loop)
     vllm.loop.run(engine.close())
     assert not any(map(psutil.pid_exists, renderers))  # they end with the last engine
@@ -58,7 +58,7 @@ def in_this_process(engine: Running) -> Renderer:
 def vllm_renderer(engine: Running) -> Any:
     from vllm.renderers import renderer_from_config
 
-    return renderer_from_config(with_image_cache(engine.engine._llm.vllm_config, CACHE_GIB))
+    return renderer_from_config(with_image_cache(engine.engine._started.llm.vllm_config, CACHE_GIB))
 
 
 def plain(value: Any) -> Any:
@@ -90,7 +90,10 @@ def test_inputs_from_renderer_processes_equal_those_of_this_process(engine: Runn
     async def render(renderer: Renderer, repeats: int) -> list[Any]:
         return [plain(await renderer.render(chat)) for chat in chats() * repeats]
 
-    found, expected = engine.loop.run(render(engine.engine._renderer, 2)), engine.loop.run(render(in_this_process, 1))
+    found, expected = (
+        engine.loop.run(render(engine.engine._started.renderer, 2)),
+        engine.loop.run(render(in_this_process, 1)),
+    )
     assert found == expected * 2
     assert len({repr(one) for one in expected}) == len(expected)
     crowd = [prompt(0, make_image("green", (500 + number, 400)), "What is it?").messages for number in range(12)]
@@ -99,7 +102,7 @@ def test_inputs_from_renderer_processes_equal_those_of_this_process(engine: Runn
         await asyncio.gather(*map(renderer.render, crowd))
         return [plain(one) for one in await asyncio.gather(*map(renderer.render, crowd))]
 
-    assert engine.loop.run(evict_and_repeat(engine.engine._renderer)) == engine.loop.run(
+    assert engine.loop.run(evict_and_repeat(engine.engine._started.renderer)) == engine.loop.run(
         evict_and_repeat(in_this_process)
     )
 
@@ -120,7 +123,7 @@ def test_errors_from_renderer_processes_equal_those_of_this_process(
         raise AssertionError("no error")
 
     for kind, bad in cases.items():
-        found = engine.loop.run(failed(engine.engine._renderer, bad))
+        found = engine.loop.run(failed(engine.engine._started.renderer, bad))
         assert type(found) is kind
         assert str(found) == str(engine.loop.run(failed(in_this_process, bad)))
         (raised,) = engine.generate(bad)
@@ -150,7 +153,7 @@ async def not_here(renderer: Renderer, messages: tuple[Message, ...]) -> Any:
 def test_renderer_process_that_hangs_and_crashes_loses_no_prompt(
     engine: Running, in_this_process: Renderer, warnings: list[str]
 ) -> None:
-    renderer = engine.engine._renderer
+    renderer = engine.engine._started.renderer
     images = [make_image("white", (1600, 1600), f"kill {number}") for number in range(8)]
     crasher, *others = [prompt(number, image, "What is it?") for number, image in enumerate(images)]
     process = renderer.processes[renderer._number(crasher.messages)]
@@ -194,7 +197,7 @@ def test_prompts_of_a_process_that_does_not_start_are_rendered_in_this_process(
     engine: Running, in_this_process: Renderer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    alone = RendererProcesses(vllm_renderer(engine), engine.engine._llm.vllm_config, 2)
+    alone = RendererProcesses(vllm_renderer(engine), engine.engine._started.llm.vllm_config, 2)
     messages = question(1).messages
     assert plain(engine.loop.run(alone.render(messages))) == plain(engine.loop.run(in_this_process.render(messages)))
     engine.loop.run(alone.clear_caches())
@@ -217,7 +220,7 @@ def test_prompt_that_cannot_be_sent_is_rendered_in_this_process(engine: Running,
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 1, hard))
     try:
-        rendered = engine.loop.run(engine.engine._renderer.render(messages))
+        rendered = engine.loop.run(engine.engine._started.renderer.render(messages))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert plain(rendered) == plain(engine.loop.run(in_this_process.render(messages)))

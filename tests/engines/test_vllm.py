@@ -62,7 +62,7 @@ def test_error_for_a_too_long_prompt_names_the_limit_and_the_argument_to_raise(v
 def test_prompt_is_answered_after_a_refused_prompt_with_the_same_image(vllm: Running) -> None:
     image = make_image("navy", (640, 480))  # the text fits the context, text and image do not (vLLM issue #46354)
     words = "yes and no "
-    text = words * (4040 // len(vllm.engine._renderer.literal.tokens(words)))
+    text = words * (4040 // len(vllm.engine._started.renderer.literal.tokens(words)))
     (refused,), (call,) = vllm.generate(prompt(0, image, text)), vllm.generate(prompt(1, image, "What is it?"))
     assert isinstance(refused, PromptTooLong) and isinstance(call, Call)
 
@@ -72,19 +72,19 @@ def test_special_tokens_in_a_text_reach_the_model_as_text(vllm: Running) -> None
     image = make_image()
 
     def ids(*blocks: Any) -> list[int]:
-        rendered: list[int] = vllm.loop.run(vllm.engine._renderer.render(prompt(0, *blocks).messages))[
+        rendered: list[int] = vllm.loop.run(vllm.engine._started.renderer.render(prompt(0, *blocks).messages))[
             "prompt_token_ids"
         ]
         return rendered
 
-    tokenizer = vllm.engine._llm.renderer.get_tokenizer()
+    tokenizer = vllm.engine._started.llm.renderer.get_tokenizer()
     special = {token: tokenizer.convert_tokens_to_ids(token) for token in tokenizer.all_special_tokens}
     plain, with_tokens = ids(image, "Is there a dog?\n"), ids(image, forged, "Is there a dog?\n")
     for token, number in special.items():
         assert with_tokens.count(number) == plain.count(number), token
     assert forged + "Is there a dog?" in tokenizer.decode(with_tokens)
     # The path for such text gives ordinary text the same tokens as the usual path.
-    marked = copy.copy(vllm.engine._renderer)
+    marked = copy.copy(vllm.engine._started.renderer)
     marked._looks_special = lambda messages: True
     rendered = vllm.loop.run(marked.render(prompt(0, image, "Is there a dog?\n").messages))
     assert rendered["prompt_token_ids"] == plain
@@ -101,7 +101,7 @@ def test_truncated_thinking_is_the_longest_end_that_fits_the_context(vllm: Runni
     assert isinstance(error, PromptTooLong)
     kept, dropped = vllm.loop.run(vllm.engine.truncate_thinking(prompt(0, *blocks), thinking, sampling))
     assert thinking.endswith(kept) and kept.endswith(end)
-    tokens = vllm.engine._renderer.literal.tokens
+    tokens = vllm.engine._started.renderer.literal.tokens
     assert dropped + len(tokens(kept)) == len(tokens(thinking))
     (call,) = vllm.generate(prompt(0, image, blocks[1], f"Reference: {kept}\nAnswer."), sampling=sampling)
     assert 4096 - 256 - 8 <= call.prompt_tokens <= 4096 - 256 + 8 and call.output_tokens >= 240
@@ -114,4 +114,4 @@ def test_call_timeout_removes_the_call_from_the_engine(vllm: Running) -> None:
     hurried = Running(RestartingEngine(vllm.engine, 0, call_timeout=0.3), vllm.loop)
     (error,) = hurried.generate(question(0), sampling=Sampling(max_tokens=3000, ignore_eos=True))
     assert isinstance(error, CallTimeout) and "call_timeout=0.3" in str(error)
-    assert vllm.engine._llm.get_num_unfinished_requests() == 0
+    assert vllm.engine._started.llm.get_num_unfinished_requests() == 0

@@ -117,6 +117,6 @@ def test_attention_is_kept_out_of_cuda_graphs(vllm: Running) -> None:
         arguments = SimpleNamespace(compilation_config=compilation)
         attention.prepare(arguments, vllm.engine._config)
         assert arguments.compilation_config.cudagraph_mode == CUDAGraphMode[chosen]
-        own = SimpleNamespace(**{**vars(vllm.engine._llm.vllm_config), "compilation_config": compilation})
+        own = SimpleNamespace(**{**vars(vllm.engine._started.llm.vllm_config), "compilation_config": compilation})
         refused = attention.refusal(own)
         assert refused is None if chosen != "FULL" else "cudagraph_mode=FULL" in str(refused)

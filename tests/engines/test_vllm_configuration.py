@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 from lmms_eval_mai.engines.base import SIDES, EngineConfig
 from lmms_eval_mai.engines.build import build
-from lmms_eval_mai.engines.vllm import memory
+from lmms_eval_mai.engines.vllm import memory, openmp
 from lmms_eval_mai.engines.vllm.arguments import UNIPROC_EXECUTOR
 from lmms_eval_mai.engines.vllm.configuration import configure
 from lmms_eval_mai.engines.vllm.placement import THREADS_SET_BY_VLLM, ChildEnvironment, environment
@@ -142,6 +143,35 @@ def test_engine_on_a_gpu_loads_its_weights_with_its_share_of_the_cores_instead_o
         seen = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert seen.strip() == expected
     assert os.environ.get("OMP_NUM_THREADS") == threads
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="vLLM's CPU build has Intel's OpenMP on x86 only")
+@pytest.mark.parametrize(
+    ("own", "library"),
+    [({}, "libiomp5"), ({"LD_PRELOAD": "libgomp.so.1"}, "libgomp"), ({"VLLM_CPU_OMP_THREADS_BIND": "0"}, "libgomp")],
+)
+def test_engine_on_a_cpu_has_intels_openmp_unless_the_user_preloads_another_one_or_binds_threads(
+    tiny_pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, own: dict[str, str], library: str
+) -> None:
+    for name in ("LD_PRELOAD", "VLLM_CPU_OMP_THREADS_BIND"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in own.items():
+        monkeypatch.setenv(name, value)
+    pair = parse({"small": str(tiny_pair[0]), "large": str(tiny_pair[1])})
+    variables = configure(pair.small, pair.large).environment
+    with ChildEnvironment(variables):
+        program = "print(open('/proc/self/maps').read())"  # has no OpenMP library of its own
+        maps = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert library in maps and ("libiomp5" in maps) is (library == "libiomp5")
+    assert os.environ.get("LD_PRELOAD") == own.get("LD_PRELOAD")
+
+
+def test_an_engine_has_the_libraries_that_vllm_preloads_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = "/vllm/libs/libtcmalloc.so.4:/lib/libiomp5.so"
+    monkeypatch.setenv("LD_PRELOAD", both)  # vLLM adds its memory allocator while it makes its configuration
+    environment = {"LD_PRELOAD": "/lib/libiomp5.so"}
+    openmp.add_what_vllm_preloads(environment)
+    assert environment == {"LD_PRELOAD": both}
 
 
 def test_two_starts_at_the_same_time_do_not_mix_their_environments(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,7 +105,7 @@ def test_answers_of_a_real_engine_have_the_text_that_vllm_gives_them(vllm: Runni
         prepared = await vllm.engine.prepare(question(number))
         call = await vllm.engine.submit(question(number), prepared, sampling)
         params = sampling_params(sampling, detokenize=True)
-        async for output in vllm.engine._llm.generate(prepared.engine_input, params, f"own-{number}"):
+        async for output in vllm.engine._started.llm.generate(prepared.engine_input, params, f"own-{number}"):
             result = output
         assert len(result.outputs[0].token_ids) == call.output_tokens
         return call.text, result.outputs[0].text

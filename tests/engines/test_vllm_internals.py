@@ -15,7 +15,7 @@ from lmms_eval_mai.engines.vllm import internals, logs, placement, processes
 
 
 def test_attributes_of_vllm_exist(vllm: Running) -> None:
-    llm, renderer = vllm.engine._llm, vllm.engine._renderer._renderer
+    llm, renderer = vllm.engine._started.llm, vllm.engine._started.renderer._renderer
     assert hasattr(llm, "output_handler")
     assert "timeout" in inspect.signature(llm.shutdown).parameters
     assert callable(renderer._mm_processor_only_cache.is_cached_item) and callable(renderer._mm_executor.submit)
@@ -42,7 +42,9 @@ def test_call_to_the_workers_of_a_crashed_engine_raises_its_error(vllm: Running)
             self.errored = True
             await asyncio.Event().wait()
 
-    assert isinstance(vllm.engine._llm.dead_error, EngineDeadError) and vllm.engine._llm.errored is False
+    assert (
+        isinstance(vllm.engine._started.llm.dead_error, EngineDeadError) and vllm.engine._started.llm.errored is False
+    )
     with pytest.raises(EngineDeadError):
         vllm.loop.run(internals.call_workers(Crashed(), "mai_attention_kept"))
 

@@ -32,6 +32,8 @@ def test_a_call_with_an_assistant_has_its_counts_and_other_calls_do_not_have_the
     counts = {"proposed_tokens": 131, "accepted_tokens": 108, "target_calls": 39}
     assert counts.items() <= record_of(replace(CALL, **counts)).items()
     assert not counts.keys() & record_of(CALL).keys()
+    drafted = record_of(replace(CALL, proposed_tokens=0, accepted_tokens=0))  # vLLM does not report the target calls
+    assert (drafted["proposed_tokens"], drafted["accepted_tokens"]) == (0, 0) and "target_calls" not in drafted
 
 
 def test_a_call_has_the_time_of_its_start() -> None:

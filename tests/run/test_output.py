@@ -11,8 +11,9 @@ from lmms_eval_mai.paper.sample import EXITS, Exit, Trace
 from lmms_eval_mai.paper.sparse import Selection
 from lmms_eval_mai.run.config import Config, parse
 from lmms_eval_mai.run.failures import SHOWN_CAUSES
+from lmms_eval_mai.run.figures import figures
 from lmms_eval_mai.run.final_table import table
-from lmms_eval_mai.run.metering import RunTotals
+from lmms_eval_mai.run.metering import Meter, RunTotals
 from lmms_eval_mai.run.progress import Progress, progress_bar
 
 
@@ -96,6 +97,15 @@ def test_table_shows_answer_tokens_and_accepted_drafts_only_of_an_engine_that_re
             assert columns["large target calls"] == "39"
 
 
+def test_accepted_drafts_are_reported_without_target_calls_if_the_engine_does_not_count_them() -> None:
+    found, call = RunTotals(), Call(CallKey("pope_r", 0, 0, "large", "think"), "Yes", "stop", 9, 0, 4, None, None, 0.5)
+    found.meter.add(Trace("large", call := replace(call, proposed_tokens=20, accepted_tokens=5), (call,), ()))
+    header = cells(table(found, config("large")), 0)
+    assert "large drafted tokens accepted" in header and "large target calls" not in header
+    of_engine = figures(found, config("large"))["tasks"]["pope_r"]["large"]
+    assert (of_engine["proposed_tokens"], of_engine["accepted_tokens"]) == (20, 5) and "target_calls" not in of_engine
+
+
 def test_table_counts_the_samples_without_an_answer_and_groups_them_by_cause() -> None:
     found = totals({"agree_short": 1})
     for number in range(12):
@@ -163,8 +173,9 @@ def test_progress_of_a_resumed_run_begins_with_the_finished_samples(capsys: pyte
 
 def test_progress_in_a_log_file_is_two_short_texts_and_not_one_per_sample(capsys: pytest.CaptureFixture[str]) -> None:
     with progress_bar(5000, shown=True) as bar:
+        bar.meter = Meter()
+        bar.meter.task("pope_s").exits.update({"agree_short": 4000, "agree_think": 600, "transfer": 400})
         for _ in range(5000):
-            bar.set_postfix({"agree_short": 4000, "agree_think": 600, "transfer": 400}, refresh=False)
             bar.update()
     shown = capsys.readouterr().err.strip().split("\r")
     assert len(shown) == 2

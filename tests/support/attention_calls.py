@@ -50,7 +50,7 @@ def assert_same_attention(call: Call, other: Call) -> None:
 
 def kept(running: Running) -> int:
     """Return the number of requests of which vLLM's worker keeps something."""
-    ((count,),) = running.loop.run(call_workers(running.engine._llm, "mai_attention_kept"))
+    ((count,),) = running.loop.run(call_workers(running.engine._started.llm, "mai_attention_kept"))
     return int(count)
 
 

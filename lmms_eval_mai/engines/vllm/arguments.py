@@ -21,7 +21,7 @@ PERFORMANCE_ARGUMENTS = {
     *("devices", "gpu_memory_utilization", "kv_cache_memory_bytes", "swap_space", "cpu_offload_gb", "max_num_seqs"),
     *("max_num_batched_tokens", "block_size", "enforce_eager", "disable_log_stats", "load_format", "download_dir"),
     *("mm_processor_cache_gb", "enable_prefix_caching", "distributed_executor_backend", *SLEEP_ARGUMENTS),
-    "renderer_processes",
+    *("renderer_processes", "per_request_spec_decode_metrics"),
 }
 """Arguments that change the speed, the device or the memory of an engine, but no answer. A run may be resumed with
 other values."""
@@ -103,6 +103,8 @@ def set_defaults(engine_args: Any, config: EngineConfig, model_config: Any, plat
     given = config.arguments
     if engine_args.max_model_len is None:
         engine_args.max_model_len = min(model_config.max_model_len, MAX_MODEL_LEN[platform])
+    if engine_args.speculative_config is not None and "per_request_spec_decode_metrics" not in given:
+        engine_args.per_request_spec_decode_metrics = "summary"  # for the drafted and accepted tokens of a call
     if platform != "cpu":
         return
     # On a CPU vLLM runs an engine's core and worker in two processes, also with the backend "uni", and they wait for

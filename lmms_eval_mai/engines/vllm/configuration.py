@@ -6,7 +6,7 @@ from typing import Any
 from lmms_eval_mai.engines.base import SIDES, EngineConfig
 from lmms_eval_mai.engines.checkpoints import text_only_error
 from lmms_eval_mai.engines.vllm import arguments as vllm_arguments
-from lmms_eval_mai.engines.vllm import attention, logs, machine_checks, memory, placement
+from lmms_eval_mai.engines.vllm import attention, logs, machine_checks, memory, openmp, placement
 from lmms_eval_mai.engines.vllm.argument_names import OWN_ARGUMENTS
 from lmms_eval_mai.engines.vllm.errors import invalid_argument, start_error
 from lmms_eval_mai.engines.vllm.gpu_plan import OnGpus, on_gpus
@@ -128,12 +128,15 @@ def _given_arguments(config: EngineConfig, platform: Platform, quiet: bool) -> d
 
 
 def _vllm_config(engine_args: Any, environment: dict[str, str]) -> Any:
-    """Return vLLM's own configuration. vLLM checks the arguments with the environment of the engine's processes."""
+    """Return vLLM's own configuration. vLLM checks the arguments with the environment of the engine's processes. On a
+    CPU it may add to this environment."""
     from vllm.usage.usage_lib import UsageContext
 
     with ChildEnvironment(environment):
         # Without a usage context vLLM takes the smallest batch limits, those of a bare engine.
-        return engine_args.create_engine_config(UsageContext.LLM_CLASS)
+        config = engine_args.create_engine_config(UsageContext.LLM_CLASS)
+        openmp.add_what_vllm_preloads(environment)
+        return config
 
 
 def _description(engine_args: Any, dtype: str, on_gpus: OnGpus | None) -> str:

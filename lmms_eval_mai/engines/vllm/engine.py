@@ -22,10 +22,9 @@ from lmms_eval_mai.engines.vllm.attention import AttentionReader
 from lmms_eval_mai.engines.vllm.configuration import Configuration, configure
 from lmms_eval_mai.engines.vllm.detokenizer import Detokenizer
 from lmms_eval_mai.engines.vllm.errors import sample_error
-from lmms_eval_mai.engines.vllm.processes import EngineProcesses, exit_if_script_runs_again
-from lmms_eval_mai.engines.vllm.renderer import Renderer
+from lmms_eval_mai.engines.vllm.processes import exit_if_script_runs_again
 from lmms_eval_mai.engines.vllm.replicas import replica_count, replica_of
-from lmms_eval_mai.engines.vllm.starting import Start, stop
+from lmms_eval_mai.engines.vllm.starting import Start, Started
 from lmms_eval_mai.engines.vllm.watchdog import WATCHDOG
 from lmms_eval_mai.errors import EngineCrashed, EngineStartError, MaiError, SampleError
 
@@ -58,9 +57,7 @@ class VllmEngine:
         self._open_samples: int | None = None
         self._layers: int | None = None
         self._start: Start | None = None
-        self._llm: Any = None
-        self._renderer: Renderer | None = None
-        self._processes: EngineProcesses | None = None
+        self._started: Started | None = None
         self._literal: LiteralTokenizer | None = None
         """The tokenizer of the last start. It also counts tokens while the engine restarts."""
         self._context = 0
@@ -116,17 +113,18 @@ class VllmEngine:
             self._watched = True
             WATCHDOG.open()
         self._start = Start(self._config, self._configuration)
-        self._llm, self._renderer, self._processes = await self._start.finish()
+        self._started = await self._start.finish()
         self._start = None
-        self._literal = self._renderer.literal
-        self._context = self._llm.vllm_config.model_config.max_model_len
-        self._replicas = replica_count(self._llm.vllm_config.parallel_config)
-        self._detokenizer = Detokenizer(self._llm.renderer.get_tokenizer())
+        llm = self._started.llm
+        self._literal = self._started.renderer.literal
+        self._context = llm.vllm_config.model_config.max_model_len
+        self._replicas = replica_count(llm.vllm_config.parallel_config)
+        self._detokenizer = Detokenizer(llm.renderer.get_tokenizer())
         # vLLM asks its core for the supported tasks once, at their first use. It must not happen inside a call: if the
         # core crashed before its reply, the call would never end.
-        await self._within_start_limit(self._llm.get_supported_tasks())
+        await self._within_start_limit(llm.get_supported_tasks())
         if self._layers is not None:
-            self._attention = AttentionReader(self._llm)
+            self._attention = AttentionReader(llm)
             await self._within_start_limit(self._attention.start(self._config, self._layers))
 
     async def _within_start_limit(self, reply: Awaitable[Any]) -> None:
@@ -143,17 +141,15 @@ class VllmEngine:
             ) from error
 
     async def close(self) -> None:
-        llm, self._llm = self._llm, None
+        started, self._started, self._attention = self._started, None, None
         self._configuration = None  # vLLM writes into it while the engine starts, so the next start needs a new one
         start, self._start = self._start, None
-        renderer, self._renderer = self._renderer, None
-        processes, self._processes = self._processes, None
         if start is not None:
             await start.abort()
-        if llm is not None and renderer is not None and processes is not None:
-            if llm.output_handler is not None:
-                llm.output_handler.cancel()  # it would report the end of the engine's process as a crash
-            await asyncio.to_thread(stop, llm, renderer, processes)
+        if started is not None:
+            if started.llm.output_handler is not None:
+                started.llm.output_handler.cancel()  # it would report the end of the engine's process as a crash
+            await asyncio.to_thread(started.stop)
         if self._watched:
             self._watched = False
             WATCHDOG.close()
@@ -167,7 +163,7 @@ class VllmEngine:
         await self._control("wake", lambda llm: llm.wake_up())
 
     async def _control(self, name: str, call: Callable[[Any], Coroutine[Any, Any, Any]]) -> None:
-        llm, _ = self._running()
+        llm = self._running().llm
         try:
             await call(llm)
         except Exception as error:
@@ -178,8 +174,9 @@ class VllmEngine:
     async def clear_caches(self) -> None:
         """Empty the prefix cache and the image caches, so that the next call is timed like a first one. No call may be
         in flight; raises `MaiError` if one is."""
+        running = self._running()
         for _ in range(50):  # the engine releases a finished or cancelled call one step later
-            if await self._llm.reset_prefix_cache():
+            if await running.llm.reset_prefix_cache():
                 break
             await asyncio.sleep(0.1)
         else:
@@ -187,9 +184,8 @@ class VllmEngine:
                 f"The prefix cache of the {self.side} engine cannot be cleared, because a call is still running. Wait "
                 "until the call ends."
             )
-        await self._llm.reset_encoder_cache()
-        if self._renderer is not None:
-            await self._renderer.clear_caches()
+        await running.llm.reset_encoder_cache()
+        await running.renderer.clear_caches()
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
         return await self.submit(prompt, await self.prepare(prompt), sampling)
@@ -201,7 +197,7 @@ class VllmEngine:
         return PreparedPrompt(engine_input, time.perf_counter() - started_at)
 
     async def submit(self, prompt: Prompt, prepared: PreparedPrompt, sampling: Sampling) -> Call:
-        llm, _ = self._running()
+        llm = self._running().llm
         submitted_at = time.perf_counter() - prepared.seconds
         params = vllm_arguments.sampling_params(sampling, detokenize=not self._detokenizer.decodes_at_once)
         name = f"{self.side}-{next(self._request_numbers)}"
@@ -225,7 +221,7 @@ class VllmEngine:
 
     async def _answer(self, prompt: Prompt, prepared: PreparedPrompt, params: Any, name: str) -> Any:
         """Return vLLM's output of a request. Raises `SampleError` or `EngineCrashed`. `name`: the request's name."""
-        llm, _ = self._running()
+        llm = self._running().llm
         result = None
         try:
             async for output in llm.generate(
@@ -246,33 +242,34 @@ class VllmEngine:
         return result
 
     async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
-        _, renderer = self._running()
+        literal = self._running().renderer.literal
         engine_input = await self._render(prompt, without_thinking(prompt, thinking))
         remedy, other_tokens = f"Raise {self.side}_max_model_len.", len(engine_input["prompt_token_ids"])
         space = space_for_thinking(prompt, self._config.model, self._context, other_tokens, sampling.max_tokens, remedy)
-        return renderer.literal.end(thinking, space)
+        return literal.end(thinking, space)
 
     def count_tokens(self, text: str) -> int | None:
         return None if self._literal is None else len(self._literal.tokens(text))
 
     async def _render(self, prompt: Prompt, messages: tuple[Message, ...]) -> Any:
-        llm, renderer = self._running()
+        running = self._running()
         try:
-            return await renderer.render(messages)
+            return await running.renderer.render(messages)
         except Exception as error:
-            raise self._error(prompt, llm, error) from error
+            raise self._error(prompt, running.llm, error) from error
 
-    def _running(self) -> tuple[Any, Renderer]:
-        """Return vLLM's engine and the renderer. Raises `EngineCrashed` if the engine does not run."""
-        if self._llm is None or self._renderer is None:
+    def _running(self) -> Started:
+        """Return the engine. Raises `EngineCrashed` if it does not run."""
+        if self._started is None:
             raise EngineCrashed(f"The {self.side} engine is not running.")
-        return self._llm, self._renderer
+        return self._started
 
     def _error(self, prompt: Prompt, llm: Any, error: Exception) -> MaiError:
         """Return the error of a call to `llm`."""
         from vllm.v1.engine.exceptions import EngineDeadError
 
-        if isinstance(error, EngineDeadError) or self._llm is not llm:  # crashed, or closed during the call
+        closed = self._started is None or self._started.llm is not llm
+        if closed or isinstance(error, EngineDeadError):
             return EngineCrashed(
                 f"The {self.side} engine ({self._config.model}) crashed during {prompt.key}. See its log above."
             )
@@ -285,6 +282,7 @@ def to_call(prompt: Prompt, prepared: PreparedPrompt, result: Any, text: str, su
     output, metrics = result.outputs[0], result.metrics
     # vLLM's times are monotonic stamps of the engine's process: only their differences have a meaning here.
     decoding_s = metrics.last_token_ts - metrics.first_token_ts
+    drafts = output.spec_decode_metrics
     return Call(
         key=prompt.key,
         text=text,
@@ -296,4 +294,6 @@ def to_call(prompt: Prompt, prepared: PreparedPrompt, result: Any, text: str, su
         ttft_s=max(0.0, total_s - decoding_s),
         total_s=total_s,
         image_tokens=prepared.engine_input.image_tokens,
+        proposed_tokens=None if drafts is None else drafts.num_draft_tokens,
+        accepted_tokens=None if drafts is None else sum(n * steps for n, steps in enumerate(drafts.histogram)),
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lmms_eval_mai.engines.arguments import positive_int
-from lmms_eval_mai.engines.vllm import nvml
+from lmms_eval_mai.engines.vllm import nvml, openmp
 from lmms_eval_mai.engines.vllm.internals import set_first_call
 from lmms_eval_mai.engines.vllm.planning.gpus import CUDA_SHARE, Gpu
 from lmms_eval_mai.errors import ArgumentError
@@ -185,7 +185,7 @@ def _cpu_threads(workers: int) -> dict[str, str]:
     if threads_are_bound():
         return {}
     threads = _threads_per_worker(Launcher.from_environment(), workers)
-    return {BOUND_THREADS: "nobind", "OMP_NUM_THREADS": str(threads)}
+    return {BOUND_THREADS: "nobind", "OMP_NUM_THREADS": str(threads), **openmp.variables()}
 
 
 class ChildEnvironment:
@@ -205,7 +205,9 @@ class ChildEnvironment:
 
     def __enter__(self) -> "ChildEnvironment":
         _environment_lock.acquire()
-        self._saved.append({name: os.environ.get(name) for name in (*self._variables, *LAUNCHER_VARIABLES)})
+        # vLLM adds to the preloaded libraries while it makes its configuration.
+        changed = (*self._variables, *LAUNCHER_VARIABLES, openmp.PRELOADED)
+        self._saved.append({name: os.environ.get(name) for name in changed})
         for name in LAUNCHER_VARIABLES:
             os.environ.pop(name, None)
         os.environ.update(self._variables)

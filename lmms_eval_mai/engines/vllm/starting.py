@@ -1,6 +1,7 @@
 """One start of a vLLM engine: it can be aborted, and two engines can start at the same time."""
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any
 
 from lmms_eval_mai.engines.base import EngineConfig
@@ -20,6 +21,23 @@ WATCH_S = 0.5
 """Seconds between two checks for workers of these processes. The watchdog must watch them too."""
 
 
+@dataclass(frozen=True)
+class Started:
+    """An engine that has started, until it is stopped."""
+
+    llm: Any
+    """The `AsyncLLM`."""
+    renderer: Renderer
+    processes: EngineProcesses
+
+    def stop(self) -> None:
+        """Stop the engine. Blocks until its processes have ended."""
+        try:
+            self.processes.shut_down(self.llm)
+        finally:
+            release(self.renderer)
+
+
 class Start:
     """Builds the engine in a thread, because that takes half a minute and blocks."""
 
@@ -30,8 +48,8 @@ class Start:
         self._processes: EngineProcesses | None = None
         self._building = asyncio.ensure_future(asyncio.to_thread(self._build))
 
-    async def finish(self) -> tuple[Any, Renderer, EngineProcesses]:
-        """Return the `AsyncLLM`, its renderer and its processes. Raises `EngineStartError`.
+    async def finish(self) -> Started:
+        """Return the engine. Raises `EngineStartError`.
 
         If the caller is cancelled, the start continues until `abort` is called.
         """
@@ -51,7 +69,7 @@ class Start:
                 self._processes.kill()
             await asyncio.wait({self._building}, timeout=0.2)
         if not self._building.cancelled() and not self._building.exception():
-            await asyncio.to_thread(stop, *self._building.result())
+            await asyncio.to_thread(self._building.result().stop)
         elif self._processes is not None:
             await asyncio.to_thread(self._processes.wait_for_end)
 
@@ -69,11 +87,11 @@ class Start:
         environment.restore()
         return True
 
-    def _build(self) -> tuple[Any, Renderer, EngineProcesses]:
+    def _build(self) -> Started:
         with started_ahead(self._configuration.renderer_processes):
             return self._build_both()
 
-    def _build_both(self) -> tuple[Any, Renderer, EngineProcesses]:
+    def _build_both(self) -> Started:
         from vllm.v1.engine.async_llm import AsyncLLM
 
         configuration, log = self._configuration, StartLog(self._config.side)
@@ -93,7 +111,7 @@ class Start:
                 renderer = shared_renderer(
                     llm.vllm_config, configuration.image_cache_gib, configuration.renderer_processes
                 )
-                return llm, renderer, self._processes
+                return Started(llm, renderer, self._processes)
             except Exception:
                 self._processes.shut_down(llm)
                 raise
@@ -101,11 +119,3 @@ class Start:
             raise start_error(self._config, error, log) from error
         finally:
             log.remove()
-
-
-def stop(llm: Any, renderer: Renderer, processes: EngineProcesses) -> None:
-    """Stop an engine that has started. Blocks until its processes have ended."""
-    try:
-        processes.shut_down(llm)
-    finally:
-        release(renderer)
