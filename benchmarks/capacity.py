@@ -19,7 +19,7 @@ from pathlib import Path
 from assumed_batches import BATCH_SIZE, profile
 from common import print_json, print_table
 from forced_lengths import Lengths
-from scale_simulation import CACHED_TOKENS, STAGES
+from scale_simulation import STAGES
 
 from lmms_eval_mai.engines.base import SIDES, CallKey, Prompt, Side
 from lmms_eval_mai.profiles import files
@@ -51,18 +51,17 @@ def cascade(lengths: Lengths, profiles: dict[Side, Profile], batch_size: int) ->
     """Return the time of MAI."""
     found = dict.fromkeys(SIDES, 0.0)
     for side in SIDES:
-        times, script = BatchTimes(profiles[side], batch_size), lengths.script(side)
+        times, script = BatchTimes(profiles[side], batch_size), lengths.script(side, "cascade")
         for doc_id, exit in enumerate(lengths.exits):
             for stage in STAGES[exit][side]:
                 answer = script(Prompt((), CallKey("", doc_id, 0, side, stage)))
-                cached = 0 if stage == "short" else CACHED_TOKENS
-                found[side] += times.call(answer.prompt_tokens, answer.output_tokens, cached).total_s
+                found[side] += times.call(answer.prompt_tokens, answer.output_tokens, answer.cached_tokens).total_s
     return EngineTime(found["small"] / lengths.documents, found["large"] / lengths.documents)
 
 
 def large_alone(lengths: Lengths, large: Profile, batch_size: int) -> EngineTime:
     """Return the time of the large model with its own thinking (large R)."""
-    times, script = BatchTimes(large, batch_size), lengths.script("large")
+    times, script = BatchTimes(large, batch_size), lengths.script("large", "large")
     total_s = 0.0
     for doc_id in range(lengths.documents):
         answer = script(Prompt((), CallKey("", doc_id, 0, "large", "think")))

@@ -35,6 +35,7 @@ from lmms_eval_mai.paper.sample_run import Pair
 from lmms_eval_mai.reports import paper_numbers
 
 PROMPT_TOKENS = 320
+IMAGE_TOKENS = 256
 STAGES = ("short", "think", "transfer")
 IMAGE = Image(PilImage.new("RGB", (1, 1)), "image")
 
@@ -51,8 +52,9 @@ class Lengths:
         self.short = {side: spread([1.0] * self.documents, means[side][0], least=0) for side in SIDES}
         self.think = {side: spread(weights, means[side][2], least=0) for side in SIDES}
 
-    def script(self, side: Side) -> Callable[[Prompt], Answer]:
-        """Return the script of one engine."""
+    def script(self, side: Side, mode: str) -> Callable[[Prompt], Answer]:
+        """Return the script of one engine. In the cascade, the second call of a sample to an engine finds the image in
+        the cache."""
 
         def answer(prompt: Prompt) -> Answer:
             doc_id, stage = prompt.key.doc_id, prompt.key.stage
@@ -60,7 +62,8 @@ class Lengths:
             transferred = self.think["small"][doc_id] if stage == "transfer" else 0
             text = "2" if side == "small" and not self._agrees(doc_id, stage) else "1"
             text = f"Thinking. [[{text}]]" if stage == "think" else f"[[{text}]]"
-            return Answer(text, prompt_tokens=PROMPT_TOKENS + transferred, output_tokens=tokens)
+            cached = IMAGE_TOKENS if mode == "cascade" and stage != "short" else 0
+            return Answer(text, "stop", PROMPT_TOKENS + transferred, cached_tokens=cached, output_tokens=tokens)
 
         return answer
 
@@ -80,7 +83,7 @@ def _exits(benchmark: str, documents: int, dice: random.Random) -> list[Exit]:
 
 async def lines(benchmark: str, lengths: Lengths, mode: str) -> list[dict[str, Any]]:
     """Run the mode on all documents. Returns the lines of the samples file."""
-    small, large = (ScriptedEngine(side, lengths.script(side), ScriptedOptions(time_scale=0)) for side in SIDES)
+    small, large = (ScriptedEngine(side, lengths.script(side, mode), ScriptedOptions(time_scale=0)) for side in SIDES)
     await small.start()
     await large.start()
     found = []

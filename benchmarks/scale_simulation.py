@@ -51,8 +51,6 @@ from lmms_eval_mai.run.journal.files import SampleKey
 from lmms_eval_mai.run.session import Session
 
 BENCHMARK = "chartqa"
-CACHED_TOKENS = 256
-"""Prompt tokens of the image. The second call of a sample to an engine finds them in the cache."""
 STAGES = {
     "agree_short": {"small": ["short"], "large": ["short"]},
     "agree_think": {"small": ["short", "think"], "large": ["short"]},
@@ -89,15 +87,13 @@ class Run:
 
 def write_script(path: Path, side: Side, lengths: Lengths) -> None:
     """Write the recorded answers of one engine. A sample's repeat has the answers of its document."""
-    script = lengths.script(side)
+    script = lengths.script(side, "cascade")
     with path.open("w") as file:
         for doc_id, exit in enumerate(lengths.exits):
             for stage in STAGES[exit][side]:
                 answer = script(Prompt((), CallKey("", doc_id, 0, side, stage)))
                 answer = dataclasses.replace(
-                    answer,
-                    text=answer.text.replace("Thinking.", "then " * answer.output_tokens),
-                    cached_tokens=0 if stage == "short" else CACHED_TOKENS,
+                    answer, text=answer.text.replace("Thinking.", "then " * answer.output_tokens)
                 )
                 record = {"task": f"{BENCHMARK}_r", "doc_id": doc_id, "stage": stage, **asdict(answer)}
                 file.write(json.dumps(record) + "\n")

@@ -7,9 +7,9 @@ from typing import Any
 
 from lmms_eval_mai.bench.documents import Documents
 from lmms_eval_mai.bench.engines import Engines, planned
-from lmms_eval_mai.bench.pair import run_bound, run_mode
+from lmms_eval_mai.bench.pair import run_bound, run_mode, run_staged
 from lmms_eval_mai.bench.prototype import run_prototype
-from lmms_eval_mai.bench.rows import ONE, ROWS, Level, Row
+from lmms_eval_mai.bench.rows import ONE, PERSISTENT, ROWS, Level, Row
 from lmms_eval_mai.bench.whole import run_whole
 from lmms_eval_mai.engines.base import Call
 from lmms_eval_mai.errors import MaiError
@@ -59,6 +59,8 @@ class Result:
     start_s: Mapping[str, Sequence[float]]
     failed: Mapping[str, str]
     """Row -> the reason, as a sentence."""
+    complete: bool = True
+    """Whether the measurement reached its end."""
 
 
 class Measurement:
@@ -67,18 +69,23 @@ class Measurement:
     def __init__(self, bench: Bench, engines: Engines, tell: Tell) -> None:
         self._bench, self._engines, self._tell = bench, engines, tell
         self._failed: dict[str, str] = {}
+        self._runs: list[Measured] = []
+        self._complete = False
 
-    async def run(self) -> Result:
+    def result(self) -> Result:
+        """Return all runs so far."""
+        return Result(tuple(self._runs), self._engines.start_s, self._failed, self._complete)
+
+    async def run(self) -> None:
         """Measure all cells. A row that fails is left out from then on, and the others go on."""
-        runs: list[Measured] = []
         try:
             await self._each(self._bench.cells, 0, self._warm_up)
             for repeat in range(self._bench.repeats):
                 cells = self._bench.cells if repeat % 2 == 0 else tuple(reversed(self._bench.cells))
-                await self._each(cells, repeat + 1, lambda cell: self._measure(cell, runs))
+                await self._each(cells, repeat + 1, self._measure)
+            self._complete = True
         finally:
             await self._engines.close()
-        return Result(tuple(runs), self._engines.start_s, self._failed)
 
     async def _each(self, cells: Sequence[Cell], repeat: int, work: Callable[[Cell], Awaitable[None]]) -> None:
         for cell in cells:
@@ -94,13 +101,13 @@ class Measurement:
     async def _warm_up(self, cell: Cell) -> None:
         """Start the engines of a cell and answer two documents, so that all code is loaded."""
         name, level = cell
-        if ROWS[name].kind in ("pair", "bound"):
+        if ROWS[name].kind in PERSISTENT:
             await self._calls(ROWS[name], level, self._documents(level).first(2))
 
-    async def _measure(self, cell: Cell, runs: list[Measured]) -> None:
+    async def _measure(self, cell: Cell) -> None:
         name, level = cell
         row, documents = ROWS[name], self._documents(level)
-        if row.kind in ("pair", "bound"):
+        if row.kind in PERSISTENT:
             for engine in await self._engines.get(row.engines):
                 await engine.clear_caches()
             began = time.perf_counter()
@@ -111,13 +118,15 @@ class Measurement:
             began = time.perf_counter()
             seconds = await self._process(row, documents)
             found = Measured(name, level, documents.count, seconds, time.perf_counter() - began)
-        runs.append(found)
+        self._runs.append(found)
         self._tell(f"{row.title}, {shown(level)}: {found.seconds:.1f} s")
 
     async def _calls(self, row: Row, level: Level, documents: Documents) -> list[Call]:
         engines = planned(await self._engines.get(row.engines), documents.plan)
         if row.kind == "bound":
             return await run_bound(engines, documents)
+        if row.kind == "staged":
+            return await run_staged(engines, documents)
         return await run_mode(row.mode, engines, documents, level)
 
     async def _process(self, row: Row, documents: Documents) -> float:

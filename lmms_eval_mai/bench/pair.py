@@ -1,12 +1,13 @@
-"""Runs on engines that are up: a mode of the cascade on many samples, and the bound."""
+"""Runs on engines that are up: a mode of the cascade on many samples, the same stage by stage, and the bound."""
 
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from lmms_eval_mai.bench.documents import Documents
 from lmms_eval_mai.bench.planned import answer, prompts_of
 from lmms_eval_mai.bench.rows import Level
-from lmms_eval_mai.engines.base import Call, Engine
+from lmms_eval_mai.engines.base import Call, Engine, Prompt, Stage
 from lmms_eval_mai.errors import MaiError, SampleError
 from lmms_eval_mai.paper.cascade import MODES
 from lmms_eval_mai.paper.sample import Sample, Trace
@@ -44,6 +45,29 @@ async def run_bound(engines: Sequence[Engine], documents: Documents) -> list[Cal
         calls.extend(made)
 
     await run_all(documents.count, documents.open, at_once, done, documents.count)
+    return calls
+
+
+async def run_staged(engines: Sequence[Engine], documents: Documents) -> list[Call]:
+    """Make the calls of the cascade stage by stage, each stage for all documents: first all short answers, then all
+    thinking, then all transfers. Returns the calls."""
+    plan = documents.plan
+    assert plan is not None, "rows.chosen refuses it"
+    calls: list[Call] = []
+    later: dict[Stage, list[Prompt]] = defaultdict(list)
+
+    async def short(sample: Sample) -> list[Call]:
+        prompts = await prompts_of(sample, plan)
+        for prompt in prompts:
+            later[prompt.key.stage].append(prompt)
+        return await answer(engines, [prompt for prompt in prompts if prompt.key.stage == "short"])
+
+    def done(number: int, made: list[Call]) -> None:
+        calls.extend(made)
+
+    await run_all(documents.count, documents.open, short, done, documents.count)
+    for stage in ("think", "transfer"):
+        calls += await answer(engines, later[stage])
     return calls
 
 

@@ -1,11 +1,11 @@
 """An engine that answers as planned: it decodes the planned number of tokens and returns the planned text."""
 
-import asyncio
 import dataclasses
 from collections.abc import Iterable
 
 from lmms_eval_mai.bench.lengths import Plan
 from lmms_eval_mai.engines.base import SIDES, Call, Engine, Prompt, Sampling
+from lmms_eval_mai.engines.cancellation import gather_or_cancel
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.engines.wrapper import EngineWrapper
 from lmms_eval_mai.errors import MaiError
@@ -37,7 +37,7 @@ async def answer(engines: Iterable[Engine], prompts: Iterable[Prompt]) -> list[C
     """Make these calls at once, each on the engine of its side."""
     by_side = {engine.side: engine for engine in engines}
     calls = [by_side[one.key.side].generate(one, Sampling(max_tokens=1)) for one in prompts if one.key.side in by_side]
-    return await asyncio.gather(*calls)
+    return await gather_or_cancel(calls)
 
 
 async def prompts_of(sample: Sample, plan: Plan) -> list[Prompt]:

@@ -13,9 +13,11 @@ ONE = 1
 BATCH = 32
 """The paper's batch size (Appendix B.4)."""
 
-Kind = Literal["pair", "bound", "prototype", "whole"]
-"""How a row runs: with engines that stay up, with all calls at once, with new engines for each stage, or as a process
-of lmms-eval."""
+Kind = Literal["pair", "staged", "bound", "prototype", "whole"]
+"""How a row runs. pair: on engines that stay up. staged: the same, stage by stage. bound: the same, all calls at once.
+prototype: on new engines for each stage. whole: in a process of lmms-eval."""
+PERSISTENT: tuple[Kind, ...] = ("pair", "staged", "bound")
+"""The kinds with engines that stay up."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ ROWS: dict[str, Row] = {
     "small-r": Row("small R", "pair", "small", ("small alone",)),
     "full-rt": Row("Full RT", "pair", "transfer", PAIR),
     "mai": Row("MAI", "pair", "cascade", PAIR),
+    "staged": Row("MAI, stage by stage", "staged", "cascade", PAIR, ("max",), needs_plan=True),
     "bound": Row("each engine gets its calls of MAI at once", "bound", "cascade", PAIR, ("max",), needs_plan=True),
     "prototype": Row("MAI, new engines for each stage", "prototype", "cascade", (), (BATCH,), needs_plan=True),
     "vllm-ngram": Row("large R, vLLM's n-gram speculation", "pair", "large", ("large ngram",)),

@@ -77,6 +77,7 @@ def ratios(all_lines: Sequence[Line]) -> dict[str, float]:
         ("full-rt", "mai"),
         ("small-r", "mai"),
         ("prototype", "mai"),
+        ("staged", "mai"),
         ("mai", "bound"),
         ("hf", "hf-speculative"),
         ("lmms-eval-mai", "lmms-eval-vllm"),
@@ -112,6 +113,7 @@ def figures(result: Result, settings: Mapping[str, Any], machine: Mapping[str, A
         "ratios": {name: round(ratio, 3) for name, ratio in ratios(all_lines).items()},
         "start_s": {name: [round(one, 2) for one in seconds] for name, seconds in result.start_s.items()},
         "failed": dict(result.failed),
+        "complete": result.complete,
         "machine": dict(machine),
     }
 

@@ -60,7 +60,12 @@ async def run_whole(model: str, config: EngineConfig, documents: Documents, max_
         process = await asyncio.create_subprocess_exec(
             *command, cwd=place, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
         )
-        output, _ = await process.communicate()
+        try:
+            output, _ = await process.communicate()
+        finally:
+            if process.returncode is None:  # the measurement was stopped; the process still writes into the folder
+                process.terminate()
+                await process.wait()
     lines = output.decode(errors="replace").splitlines()
     found = [line.removeprefix(MARK) for line in lines if line.startswith(MARK)]
     if process.returncode or not found:

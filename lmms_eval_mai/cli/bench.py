@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(given: argparse.Namespace) -> int:
     """Run the command. Returns the exit code."""
     log_to_terminal()
-    return exit_code_of(lambda: _run(given))
+    return exit_code_of(lambda: _run(given), after_interrupt="A table has the finished runs, if there are any.")
 
 
 def _run(given: argparse.Namespace) -> None:
@@ -87,11 +87,16 @@ def _run(given: argparse.Namespace) -> None:
     engines = Engines(build, one_row=_has_gpu())
     for name in dict.fromkeys(name for row, _ in bench.cells for name in ROWS[row].engines):
         build(name).validate()  # before the first start
-    result = asyncio.run(Measurement(bench, engines, _tell).run())
-    _print(result, given)
+    measurement = Measurement(bench, engines, _tell)
+    try:
+        asyncio.run(measurement.run())
+    finally:  # also after Ctrl-C
+        result = measurement.result()
+        if result.runs:
+            _print(result)
+            print(json.dumps(table.figures(result, settings_of(given), _machine())), flush=True)
     if not result.runs:
         raise ArgumentError("No row could run. The reasons are above.")
-    print(json.dumps(table.figures(result, settings_of(given), _machine())), flush=True)
 
 
 def _bench(given: argparse.Namespace) -> "Bench":
@@ -210,13 +215,14 @@ class TaskSource:
         return loaded
 
 
-def _print(result: "Result", given: argparse.Namespace) -> None:
+def _print(result: "Result") -> None:
     from lmms_eval_mai.bench import table
 
     all_lines = table.lines(result)
-    print(
-        f"\nMedians of {given.repeats} interleaved runs. Each row is compared with its reference at the same level.\n"
-    )
+    print("\nMedians of interleaved runs. Each row is compared with its reference at the same level.")
+    if not result.complete:
+        print("The measurement was stopped, so some rows have fewer runs than others, or none.")
+    print()
     print(table.table(all_lines))
     for name, ratio in table.ratios(all_lines).items():
         print(f"{name}: {ratio:.2f}")

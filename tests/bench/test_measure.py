@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ from support.engines import Running
 from lmms_eval_mai.bench import rows, table
 from lmms_eval_mai.bench.documents import Documents, DrawnSource
 from lmms_eval_mai.bench.drawn import Charts
-from lmms_eval_mai.bench.engines import Engines
-from lmms_eval_mai.bench.lengths import Plan, make_plan
+from lmms_eval_mai.bench.engines import Engines, engine_of
+from lmms_eval_mai.bench.lengths import Plan, Step, make_plan
 from lmms_eval_mai.bench.measure import Bench, Measurement, Result
 from lmms_eval_mai.bench.rows import Level
 from lmms_eval_mai.engines.base import Call, Engine, Prompt, Sampling
@@ -21,7 +22,7 @@ from lmms_eval_mai.engines.wrapper import EngineWrapper
 from lmms_eval_mai.errors import EngineStartError
 
 pytestmark = pytest.mark.slow  # the prompts need lmms-eval's tasks, whose import takes seconds
-ALL = ("large-r", "small-r", "full-rt", "mai", "bound")
+ALL = ("large-r", "small-r", "full-rt", "mai", "staged", "bound")
 CHARTS = DrawnSource(Charts.draw(6, 0.001))
 
 
@@ -60,11 +61,21 @@ def bench_of(names: tuple[str, ...], levels: tuple[Level, ...], plan: Callable[[
 
 def measured(bench: Bench, build: Callable[[str], Engine], one_row: bool = False) -> tuple[Result, list[str]]:
     told: list[str] = []
-    return asyncio.run(Measurement(bench, Engines(build, one_row), told.append).run()), told
+    measurement = Measurement(bench, Engines(build, one_row), told.append)
+    asyncio.run(measurement.run())
+    return measurement.result(), told
 
 
 def chartqa(count: int) -> Plan:
     return make_plan("chartqa", count)
+
+
+def all_transfer(count: int) -> Plan:
+    """Return the plan of documents that all end with the transfer."""
+    plan = make_plan("chartqa", 200)
+    chosen = [number for number, exit in enumerate(plan.exits) if exit == "transfer"][:count]
+    steps = {(chosen.index(number), *key): step for (number, *key), step in plan.steps.items() if number in chosen}
+    return dataclasses.replace(plan, exits=("transfer",) * count, steps=steps)
 
 
 def test_every_row_makes_its_planned_calls_in_each_repeat_and_every_second_repeat_is_in_the_opposite_order() -> None:
@@ -85,7 +96,29 @@ def test_every_row_makes_its_planned_calls_in_each_repeat_and_every_second_repea
         "mai": sum(plan.steps[n, *key].tokens for n in range(6) for key in plan.cascade_stages(n)),
     }
     found = {run.row: run.output_tokens for run in result.runs if run.level == "max"}
-    assert {name: found[name] for name in expected} == expected and found["bound"] == found["mai"]
+    assert {name: found[name] for name in expected} == expected and found["bound"] == found["staged"] == found["mai"]
+
+
+def test_the_row_staged_begins_a_stage_when_all_calls_of_the_stage_before_have_ended() -> None:
+    events: list[tuple[str, str]] = []
+
+    class Staged(Counted):
+        async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
+            events.append(("begin", prompt.key.stage))
+            call = await super().generate(prompt, sampling)
+            events.append(("end", prompt.key.stage))
+            return call
+
+    def build(name: str) -> Engine:
+        return Staged(name, [], pause_s=0.01 if name == "small" else 0.05)
+
+    bench = bench_of(("staged",), ("max",), chartqa, repeats=1)
+    measured(dataclasses.replace(bench, many=dataclasses.replace(bench.many, plan=all_transfer(6))), build)
+    run = events[2 * 4 * 2 :]  # the warm-up has two documents of four calls
+    last = max(number for number, event in enumerate(run) if event == ("end", "short"))
+    assert run.index(("begin", "think")) > last
+    assert run.index(("begin", "transfer")) > max(n for n, event in enumerate(run) if event == ("end", "think"))
+    assert run.count(("end", "short")) == 12 and run.count(("end", "think")) == run.count(("end", "transfer")) == 6
 
 
 def test_no_more_documents_are_open_than_the_level_says() -> None:
@@ -126,6 +159,25 @@ def test_a_row_that_fails_is_left_out_with_its_reason_and_the_others_go_on() -> 
     assert table.reference_ratio(lines[0], lines) is None  # large-r has no time
 
 
+def test_a_measurement_that_is_stopped_keeps_the_runs_that_were_finished_and_stops_its_engines() -> None:
+    log: list[str] = []
+    bench = bench_of(("large-r", "small-r"), (1,), chartqa)
+    engines = Engines(lambda name: Counted(name.split()[0], log, pause_s=0.05), one_row=False)
+
+    async def stopped() -> Result:
+        first_run = asyncio.Event()
+        measurement = Measurement(bench, engines, lambda line: first_run.set())
+        task = asyncio.ensure_future(measurement.run())
+        await first_run.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return measurement.result()
+
+    result = asyncio.run(stopped())
+    assert [run.row for run in result.runs] == ["large-r"] and not result.failed and not result.complete
+    assert {"close large", "close small"} <= set(log)
+
+
 class Kept(EngineWrapper[Any]):
     """A running engine of the test session under another side. It is not stopped."""
 
@@ -153,10 +205,11 @@ def test_rows_on_real_vllm_have_the_planned_tokens_and_ratios(vllm: Running) -> 
         steps = {key: dataclasses.replace(step, tokens=min(step.tokens, 9)) for key, step in plan.steps.items()}
         return dataclasses.replace(plan, steps=steps)
 
-    bench = bench_of(("small-r", "mai", "bound"), (1, "max"), short, repeats=1)
+    bench = bench_of(("small-r", "mai", "staged", "bound"), (1, "max"), short, repeats=1)
     measurement = Measurement(bench, Engines(lambda name: Kept(vllm.engine, name.split()[0]), False), lambda line: None)
-    result = vllm.loop.run(measurement.run())
-    assert not result.failed and len(result.runs) == 5
+    vllm.loop.run(measurement.run())
+    result = measurement.result()
+    assert not result.failed and result.complete and len(result.runs) == 6
     by_cell = {(run.row, run.level): run for run in result.runs}
     assert by_cell["small-r", 1].output_tokens == 3 * 9 and by_cell["small-r", "max"].output_tokens == 6 * 9
     assert by_cell["mai", "max"].output_tokens == by_cell["bound", "max"].output_tokens
@@ -164,7 +217,32 @@ def test_rows_on_real_vllm_have_the_planned_tokens_and_ratios(vllm: Running) -> 
     assert set(ratios) == {
         "small-r / mai, one at a time",
         "small-r / mai, as many as fit",
+        "staged / mai, as many as fit",
         "mai / bound, as many as fit",
     }
     slower = by_cell["mai", "max"].seconds / by_cell["bound", "max"].seconds
     assert ratios["mai / bound, as many as fit"] == pytest.approx(slower)
+
+
+def test_rows_that_draft_tokens_report_the_share_that_was_accepted(vllm: Running, tiny_pair: tuple[Path, Path]) -> None:
+    small, large = map(str, tiny_pair)
+    arguments = {"small": large, "large": small, "dtype": "float32"}  # the running engine has the smaller checkpoint
+
+    def plan(count: int) -> Plan:
+        long = make_plan("chartqa", count)
+        return dataclasses.replace(long, steps={key: Step(256, step.text) for key, step in long.steps.items()})
+
+    bench = bench_of(("large-r", "vllm-ngram", "hf", "hf-speculative"), (1,), plan, repeats=1)
+
+    def build(name: str) -> Engine:
+        return Kept(vllm.engine, "large") if name == "large alone" else engine_of(name, arguments, 5)
+
+    measurement = Measurement(bench, Engines(build, one_row=True), lambda line: None)
+    vllm.loop.run(measurement.run())
+    result = measurement.result()
+    assert not result.failed
+    assert {run.output_tokens for run in result.runs} == {3 * 256}
+    shares = {line.row: line.acceptance for line in table.lines(result)}
+    assert shares["large-r"] is shares["hf"] is None
+    assert shares["vllm-ngram"] is not None and 0 < shares["vllm-ngram"] <= 1
+    assert shares["hf-speculative"] is not None and 0 <= shares["hf-speculative"] <= 1

@@ -1,14 +1,22 @@
-"""The command `lmms-eval-mai bench`: refusals before anything starts."""
+"""The command `lmms-eval-mai bench`: refusals before anything starts, and Ctrl-C."""
 
 import argparse
+import json
+import os
 import pickle
+import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lmms_eval_mai.bench.drawn import TASK
+from lmms_eval_mai.bench.lengths import make_plan
 from lmms_eval_mai.cli import main
 from lmms_eval_mai.cli.bench import TaskSource, add_arguments, settings_of
+from lmms_eval_mai.engines.base import SIDES
 from lmms_eval_mai.run.config import parse
 
 
@@ -64,3 +72,33 @@ def test_documents_of_a_task_can_be_opened_by_another_process_and_by_threads() -
         samples = list(pool.map(lambda position: source.open(position, config), range(8)))
     assert [sample.doc_id for sample in samples] == list(range(8)) and source.count() == 8
     assert {sample.variant for sample in samples} == {"R"}
+
+
+def test_ctrl_c_ends_the_command_with_the_table_of_all_finished_runs(tmp_path: Path, command: type[Any]) -> None:
+    samples, arguments = 3, ["--concurrency", "1", "--repeats", "1", "--megapixels", "0.01"]
+    plan = make_plan("chartqa", samples)
+    for side in SIDES:
+        records = [
+            {"task": TASK, "doc_id": number, "stage": "think", "text": "x", "output_tokens": step.tokens}
+            for number in range(samples)
+            if (step := plan.steps[number, side, "think"])
+        ]
+        if side == "small":  # the row cannot end; its warm-up has the first two documents
+            records[2]["fault"] = "hang"
+        (tmp_path / f"{side}.jsonl").write_text("\n".join(map(json.dumps, records)))
+    scripts = ",".join(f"{side}={tmp_path / side}.jsonl" for side in SIDES)
+    arguments += ["--model_args", f"engine=scripted,time_scale=0,{scripts}", "--lengths", "paper:chartqa"]
+    arguments += ["--rows", "large-r,small-r", "--single_samples", str(samples), "--samples", str(samples)]
+    printed, errors = tmp_path / "printed", tmp_path / "errors"
+    errors.touch()
+    run = command(tmp_path, printed, "bench", "--pair", "demo", *arguments, name="lmms-eval-mai", errors=errors)
+    while run.process.is_alive() and "large R, one at a time" not in errors.read_text(errors="replace"):
+        time.sleep(0.05)
+    os.kill(run.process.pid, signal.SIGINT)
+    code, text = run.end()
+    message = errors.read_text(errors="replace")
+    assert code == 130 and "stopped by Ctrl-C. A table has the finished runs, if there are any." in message, message
+    figures = json.loads(text.splitlines()[-1])
+    assert [row["row"] for row in figures["rows"]] == ["large-r"] and "|large R|one at a time|" in text.replace(
+        " |", "|"
+    ).replace("| ", "|")

@@ -25,6 +25,8 @@ def test_a_simulated_run_takes_the_time_that_estimate_computes_for_two_gpus(
     settings = simulation.Settings(profiles, slots=batches.BATCH_SIZE, open_samples=256)
     run, traces = simulation.simulate(2500, settings, tmp_path)  # each document of ChartQA once
 
+    transfers = [trace.answer for trace in traces if trace.exit == "transfer"]
+    assert transfers and {call.cached_tokens for call in transfers} == {lengths.IMAGE_TOKENS}
     lines = [
         {"doc_id": n, "target": "1", "filtered_resps": trace.text, "input": "", "score": 1.0}
         | {"token_counts": [TraceCounts.of(trace).to_dict()]}
