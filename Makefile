@@ -48,7 +48,7 @@ demo demo-full: env
 	@echo "Full RT on the same documents, for comparison; its output is in out/demo/full_rt.log ..."
 	@$(call shapes,full_rt,transfer) > out/demo/full_rt.log 2>&1 || { cat out/demo/full_rt.log; exit 1; }
 	@$(PY) tools/demo_table.py out/demo/mai out/demo/full_rt
-	@$(PY) -m lmms_eval_mai report out/demo/mai out/demo/full_rt --html out/demo/report.html --images || true
+	@$(PY) -m lmms_eval_mai report out/demo/mai out/demo/full_rt --html out/demo/report.html --images
 
 shapes = .venv/bin/lmms-eval --model mai_cascade --model_args pair=demo,mode=$(2) --tasks shapes_s \
 	--output_path out/demo/$(1) --log_samples $(LIMIT)
