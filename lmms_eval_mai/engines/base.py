@@ -215,6 +215,9 @@ class Engine(Protocol):
     async def start(self) -> None:
         """Start the engine. Raises `EngineStartError`."""
 
+    def is_up(self) -> bool:
+        """Return whether the engine answers calls. It does not before `start`, after `close`, and after a crash."""
+
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
         """Return the model's answer. Raises a `SampleError` or `EngineCrashed`."""
 

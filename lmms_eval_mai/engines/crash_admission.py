@@ -78,6 +78,10 @@ class Admission:
             if not turn.done():
                 turn.set_result(None)
 
+    def is_idle(self) -> bool:
+        """Return whether no call runs."""
+        return self._running == 0
+
     def _may_run(self, ticket: Ticket) -> bool:
         most_crashes = max(self._interrupted, default=0)
         limit = LIMITS.get(most_crashes, 1)

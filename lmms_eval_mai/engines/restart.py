@@ -9,6 +9,8 @@ What happens after a crash:
 3. A call that crashes the engine again while no other call runs is the cause. It fails with `EngineCrashedByCall`, and
    the run continues without it.
 
+An engine that crashes while no call runs is restarted within a second or two, so the next call need not wait.
+
 `engine_restarts` limits the number of counted restarts. A restart is counted if the call that asks for it has crashed
 for the first time, or if the start before it failed. Restarts for calls with more crashes are not counted, because they
 serve to find the cause. When one call is found to be the cause, one counted restart is added to the remaining ones
@@ -35,6 +37,8 @@ MAX_CONSECUTIVE_CRASHERS = 3
 """The engine is not restarted after this many calls that crash it alone, with no answer between them."""
 RESTART_DELAY_S = 5.0
 """Seconds before a failed start is tried again: the memory of a crashed process is not free at once."""
+IDLE_CHECK_S = 1.0
+"""Seconds between two checks that an engine without calls has not crashed."""
 
 
 class RestartingEngine(EngineWrapper[Engine]):
@@ -47,6 +51,7 @@ class RestartingEngine(EngineWrapper[Engine]):
         call_timeout: float | None = None,
         starting: PerLoop[asyncio.Lock] | None = None,
         restart_delay_s: float = RESTART_DELAY_S,
+        idle_check_s: float = IDLE_CHECK_S,
     ) -> None:
         """`restarts`: largest number of counted restarts. None: never restart, because the engine runs in a server.
         `call_timeout`: seconds for one call, its time in the engine's queue included.
@@ -57,11 +62,12 @@ class RestartingEngine(EngineWrapper[Engine]):
         self._restarts = self._restarts_left = restarts or 0
         self._call_timeout = call_timeout
         self._starting = starting or PerLoop(asyncio.Lock)
-        self._restart_delay_s = restart_delay_s
+        self._restart_delay_s, self._idle_check_s = restart_delay_s, idle_check_s
         self._admission = Admission()
         self._generation = 0
         """Number of finished restarts. A call that started in an earlier generation must not start another restart."""
         self._restarting: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._consecutive_crashers = 0
         """Calls that crashed the engine alone since the last answer."""
         self._fatal_error: EngineCrashed | None = None
@@ -74,11 +80,15 @@ class RestartingEngine(EngineWrapper[Engine]):
         self._fatal_error, self._restarts_left, self._consecutive_crashers = None, self._restarts, 0
         async with self._starting.get():
             await self._engine.start()
+        if self._restarts:
+            self._watching = asyncio.create_task(self._watch())
 
     async def close(self) -> None:
-        if self._restarting is not None:
-            self._restarting.cancel()
-            await asyncio.gather(self._restarting, return_exceptions=True)
+        tasks = [task for task in (self._watching, self._restarting) if task is not None]
+        self._watching = None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._engine.close()
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
@@ -125,6 +135,14 @@ class RestartingEngine(EngineWrapper[Engine]):
                 else:
                     self._consecutive_crashers = 0
                     return answer
+
+    async def _watch(self) -> None:
+        """Restart the engine if it crashes while no call runs. A call that runs finds the crash itself."""
+        while True:
+            await asyncio.sleep(self._idle_check_s)
+            if self._restarting is None and self._admission.is_idle() and not self._engine.is_up():
+                crash = EngineCrashed(f"The {self.side} engine crashed while it had no calls. See its log above.")
+                await self._wait_for_restart(self._generation, crash, uses_restart=True)
 
     async def _isolate(self, generation: int, crash: EngineCrashed) -> None:
         """Restart the engine after one call was found to be the cause of its crashes."""

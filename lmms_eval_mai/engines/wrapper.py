@@ -13,10 +13,6 @@ class EngineWrapper(Generic[E]):
     def __init__(self, engine: E) -> None:
         self._engine = engine
 
-    def is_up(self) -> bool:
-        """Return whether the engine answers calls. An engine that crashed does not, until its restart has ended."""
-        return not isinstance(self._engine, EngineWrapper) or self._engine.is_up()
-
     @property
     def side(self) -> str:
         return self._engine.side
@@ -41,6 +37,9 @@ class EngineWrapper(Generic[E]):
 
     async def start(self) -> None:
         await self._engine.start()
+
+    def is_up(self) -> bool:
+        return self._engine.is_up()
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
         return await self._engine.generate(prompt, sampling)

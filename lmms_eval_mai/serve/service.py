@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from lmms_eval_mai.engines.wrapper import EngineWrapper
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.benchmarks import GENERIC
 from lmms_eval_mai.paper.sample import Trace
@@ -64,7 +63,7 @@ class Service:
     def up(self) -> dict[str, bool]:
         """Return for each side whether its engine answers calls. An engine that restarts does not."""
         engines = {engine.side: engine for engine in (self._session.pair.small, self._session.pair.large)}
-        return {side: not isinstance(engine, EngineWrapper) or engine.is_up() for side, engine in engines.items()}
+        return {side: engine.is_up() for side, engine in engines.items()}
 
     async def read(self, body: bytes) -> Question:
         """Return the question in the body of a request. Raises `RequestError`."""

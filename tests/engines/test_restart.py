@@ -54,7 +54,7 @@ def generate_all(script: Script, numbers: Iterable[int], restarts: int = 2) -> l
     """Make all calls at once. Errors are returned like answers."""
 
     async def run() -> list[Any]:
-        engine = RestartingEngine(ScriptedEngine("small", script), restarts)
+        engine = RestartingEngine(ScriptedEngine("small", script), restarts, idle_check_s=0)
         await engine.start()
         calls = (engine.generate(prompt(number), SAMPLING) for number in numbers)
         return await asyncio.gather(*calls, return_exceptions=True)

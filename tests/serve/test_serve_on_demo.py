@@ -3,9 +3,7 @@
 import asyncio
 import base64
 import io
-import os
 import random
-import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 
 QUESTIONS = 60
 KILLED_AFTER = 10
-"""Replies after which an engine is killed."""
+"""Questions that are answered before an engine is killed."""
 
 
 @pytest.fixture(scope="module")
@@ -94,33 +92,62 @@ def test_openai_client_gets_the_answers_and_exits_of_an_lmms_eval_run(
     check(asyncio.run(ask_all()), demo_run)
 
 
+def cores_of(process: "Command") -> list[psutil.Process]:
+    """Return the processes of the engines of a server: they are the children of its fork server."""
+    below = psutil.Process(process.process.pid).children(recursive=True)
+    found = [one for one in below if one.ppid() != process.process.pid]
+    assert len(found) == 2
+    return found
+
+
+async def watch(http: httpx.AsyncClient, status: int) -> dict[str, Any]:
+    """Wait until the server reports this status of its health, and return the report."""
+    async with asyncio.timeout(60):
+        while (response := await http.get("/health")).status_code != status:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    found: dict[str, Any] = response.json()
+    return found
+
+
 def test_requests_in_flight_are_asked_again_after_an_engine_is_killed(
     demo_run: Any, demo_server: "tuple[Command, str]"
 ) -> None:
     process, url = demo_server
-    below = psutil.Process(process.process.pid).children(recursive=True)
-    cores = [one for one in below if one.ppid() != process.process.pid]  # the children of the server's fork server
-    assert len(cores) == 2
-    seen: list[tuple[int, list[str]]] = []
-
-    async def watch(http: httpx.AsyncClient, status: int) -> None:
-        while not seen or seen[-1][0] != status:
-            response = await http.get("/health")
-            seen.append((response.status_code, response.json()["down"]))
-            await asyncio.sleep(0.01)
+    core = random.choice(cores_of(process))
 
     async def ask_all() -> list[Any]:
-        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
-            asking = [asyncio.ensure_future(ask(client, doc)) for doc in documents()]
-            done = 0
-            while done < KILLED_AFTER:
-                await asyncio.wait([one for one in asking if not one.done()], return_when=asyncio.FIRST_COMPLETED)
-                done = sum(one.done() for one in asking)
-            os.kill(random.choice(cores).pid, signal.SIGKILL)
-            async with httpx.AsyncClient(base_url=url) as http:
-                await watch(http, 503)
-                assert len(seen[-1][1]) == 1
-                await watch(http, 200)
-            return await asyncio.gather(*asking)
+        docs = documents()
+        async with (
+            openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
+            httpx.AsyncClient(base_url=url) as http,
+        ):
+            answered = await asyncio.gather(*(ask(client, doc) for doc in docs[:KILLED_AFTER]))
+            core.suspend()  # every document asks both engines, so none of these can end
+            asking = [asyncio.ensure_future(ask(client, doc)) for doc in docs[KILLED_AFTER:]]
+            while (await http.get("/health")).json()["requests"] < len(asking):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            core.kill()
+            assert len((await watch(http, 503))["down"]) == 1
+            await watch(http, 200)
+            return answered + await asyncio.gather(*asking)
 
     check(asyncio.run(ask_all()), demo_run)
+
+
+def test_an_engine_that_dies_while_nobody_asks_is_restarted_before_the_next_request(
+    demo_run: Any, demo_server: "tuple[Command, str]"
+) -> None:
+    process, url = demo_server
+
+    async def ask_later() -> Any:
+        async with (
+            openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
+            httpx.AsyncClient(base_url=url) as http,
+        ):
+            assert (await watch(http, 200))["requests"] == 0
+            random.choice(cores_of(process)).kill()
+            assert len((await watch(http, 503))["down"]) == 1
+            await watch(http, 200)
+            return await ask(client, documents()[0])
+
+    assert [asyncio.run(ask_later()).choices[0].message.content] == demo_run[1][0]["filtered_resps"]

@@ -110,6 +110,9 @@ class OpenAIEngine:
         self._model = served[0][0]
         self._context = min((context for _, context in served if context is not None), default=None)
 
+    def is_up(self) -> bool:
+        return self._pool is not None  # a server that does not answer is waited for
+
     async def clear_caches(self) -> None:
         """Do nothing: its server keeps its caches."""
 

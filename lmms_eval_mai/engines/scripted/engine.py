@@ -131,6 +131,9 @@ class ScriptedEngine:
         self._slots = asyncio.Semaphore(self._options.slots)
         self._batch = None if self._curve is None else Batch(self._curve, self._options.time_scale)
 
+    def is_up(self) -> bool:
+        return self._slots is not None
+
     async def clear_caches(self) -> None:
         """Do nothing: there are no caches."""
 

@@ -111,6 +111,9 @@ class TransformersEngine:
         await asyncio.get_running_loop().run_in_executor(self._model_thread, self._load)
         self._batch_loop = asyncio.create_task(self._answer_batches())
 
+    def is_up(self) -> bool:
+        return self._loaded is not None
+
     async def clear_caches(self) -> None:
         """Do nothing: no cache outlives a call."""
 

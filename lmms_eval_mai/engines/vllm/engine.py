@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from lmms_eval_mai.engines.base import Call, EngineConfig, Identity, Message, Prompt, Sampling, Side
@@ -22,6 +22,7 @@ from lmms_eval_mai.engines.vllm.attention import AttentionReader
 from lmms_eval_mai.engines.vllm.configuration import Configuration, configure
 from lmms_eval_mai.engines.vllm.detokenizer import Detokenizer
 from lmms_eval_mai.engines.vllm.errors import sample_error
+from lmms_eval_mai.engines.vllm.outputs import PreparedPrompt, to_call
 from lmms_eval_mai.engines.vllm.processes import exit_if_script_runs_again
 from lmms_eval_mai.engines.vllm.replicas import replica_count, replica_of
 from lmms_eval_mai.engines.vllm.starting import Start, Started
@@ -32,15 +33,6 @@ REPLY_LIMIT_S = 60
 """Seconds that a new engine may take for its first reply."""
 USABLE_FINISH_REASONS = ("stop", "length", "repetition")
 """Finish reasons of answers that are used. vLLM also has `abort` and `error`, after which an answer is not complete."""
-
-
-@dataclass(frozen=True)
-class PreparedPrompt:
-    """A prompt in the form that vLLM's engine takes."""
-
-    engine_input: Any
-    seconds: float
-    """How long the preparation took. It is part of the call's time."""
 
 
 class VllmEngine:
@@ -153,6 +145,9 @@ class VllmEngine:
         if self._watched:
             self._watched = False
             WATCHDOG.close()
+
+    def is_up(self) -> bool:
+        return self._started is not None and not self._started.llm.errored
 
     async def sleep(self) -> None:
         """Move the weights to the machine's memory and free the caches (sleep level 1). No call may be in flight."""
@@ -274,26 +269,3 @@ class VllmEngine:
                 f"The {self.side} engine ({self._config.model}) crashed during {prompt.key}. See its log above."
             )
         return sample_error(prompt, self._config, self._context, error)
-
-
-def to_call(prompt: Prompt, prepared: PreparedPrompt, result: Any, text: str, submitted_at: float) -> Call:
-    """Return the call of vLLM's finished output. `submitted_at`: time on the clock of `time.perf_counter`."""
-    total_s = time.perf_counter() - submitted_at
-    output, metrics = result.outputs[0], result.metrics
-    # vLLM's times are monotonic stamps of the engine's process: only their differences have a meaning here.
-    decoding_s = metrics.last_token_ts - metrics.first_token_ts
-    drafts = output.spec_decode_metrics
-    return Call(
-        key=prompt.key,
-        text=text,
-        finish_reason=output.finish_reason,
-        prompt_tokens=len(result.prompt_token_ids),
-        cached_tokens=result.num_cached_tokens or 0,
-        output_tokens=len(output.token_ids),
-        queued_s=max(0.0, metrics.scheduled_ts - metrics.queued_ts),
-        ttft_s=max(0.0, total_s - decoding_s),
-        total_s=total_s,
-        image_tokens=prepared.engine_input.image_tokens,
-        proposed_tokens=None if drafts is None else drafts.num_draft_tokens,
-        accepted_tokens=None if drafts is None else sum(n * steps for n, steps in enumerate(drafts.histogram)),
-    )
