@@ -5,7 +5,7 @@ Of lmms-eval's private attributes, only `task._instances` is used: `harness/mode
 Check every function here when vLLM is upgraded; `tests/engines/test_vllm_internals.py` checks that the attributes
 exist. Besides these, the following names are not part of vLLM's documented interface:
 
-- `AsyncLLM.output_handler` and `AsyncLLM.shutdown(timeout)` (engine.py);
+- `AsyncLLM.output_handler` (engine.py), and `AsyncLLM.shutdown(timeout)` (processes.py);
 - `BaseRenderer.render_messages_async`, `tokenize_prompts_async`, `process_for_engine_async`, `default_chat_tok_params`
   (renderer.py), and `get_mm_processor` (renderer_sharing.py);
 - `AsyncLLM.engine_core.call_utility_all_async` (here);

@@ -20,6 +20,8 @@ CORE = "EngineCore"
 COORDINATOR = "VLLM_DP_Coordinator"
 """Beginnings of the names of vLLM's processes. The workers of a core are the core's own children."""
 
+STOP_LIMIT_S = 20.0
+"""Seconds in which vLLM's core must end by itself. It needs one, and several on a machine with too much other work."""
 END_LIMIT_S = 10.0
 """Seconds in which processes must end, and then killed processes. They free their memory first."""
 END_POLL_S = 0.01
@@ -63,14 +65,14 @@ class EngineProcesses:
         """Stop an `AsyncLLM` and wait until its processes have ended."""
         self.running()
         try:
-            llm.shutdown()
+            llm.shutdown(timeout=STOP_LIMIT_S)
         finally:
             self.wait_for_end()
 
     def wait_for_end(self) -> None:
         """Wait until all processes that were seen running have ended, and kill those that do not end.
 
-        vLLM kills a core that does not end within 5 s, and does not wait for the end of a killed process. Workers of a
+        vLLM kills a core that does not end in time, and does not wait for the end of a killed process. Workers of a
         core that crashed end by themselves a little later.
         """
         deadline = time.monotonic() + END_LIMIT_S
