@@ -230,7 +230,7 @@ def test_rows_that_draft_tokens_report_the_share_that_was_accepted(vllm: Running
 
     def plan(count: int) -> Plan:
         long = make_plan("chartqa", count)
-        return dataclasses.replace(long, steps={key: Step(256, step.text) for key, step in long.steps.items()})
+        return dataclasses.replace(long, steps={key: Step(96, step.text) for key, step in long.steps.items()})
 
     bench = bench_of(("large-r", "vllm-ngram", "hf", "hf-speculative"), (1,), plan, repeats=1)
 
@@ -241,7 +241,7 @@ def test_rows_that_draft_tokens_report_the_share_that_was_accepted(vllm: Running
     vllm.loop.run(measurement.run())
     result = measurement.result()
     assert not result.failed
-    assert {run.output_tokens for run in result.runs} == {3 * 256}
+    assert {run.output_tokens for run in result.runs} == {3 * 96}
     shares = {line.row: line.acceptance for line in table.lines(result)}
     assert shares["large-r"] is shares["hf"] is None
     assert shares["vllm-ngram"] is not None and 0 < shares["vllm-ngram"] <= 1
