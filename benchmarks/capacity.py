@@ -19,8 +19,8 @@ from pathlib import Path
 from assumed_batches import BATCH_SIZE, profile
 from common import print_json, print_table
 from forced_lengths import Lengths
-from scale_simulation import STAGES
 
+from lmms_eval_mai.bench.lengths import calls_until
 from lmms_eval_mai.engines.base import SIDES, CallKey, Prompt, Side
 from lmms_eval_mai.profiles import files
 from lmms_eval_mai.profiles.profile import Profile
@@ -50,12 +50,13 @@ class EngineTime:
 def cascade(lengths: Lengths, profiles: dict[Side, Profile], batch_size: int) -> EngineTime:
     """Return the time of MAI."""
     found = dict.fromkeys(SIDES, 0.0)
-    for side in SIDES:
-        times, script = BatchTimes(profiles[side], batch_size), lengths.script(side, "cascade")
-        for doc_id, exit in enumerate(lengths.exits):
-            for stage in STAGES[exit][side]:
-                answer = script(Prompt((), CallKey("", doc_id, 0, side, stage)))
-                found[side] += times.call(answer.prompt_tokens, answer.output_tokens, answer.cached_tokens).total_s
+    times = {side: BatchTimes(profiles[side], batch_size) for side in SIDES}
+    scripts = {side: lengths.script(side, "cascade") for side in SIDES}
+    for doc_id, exit in enumerate(lengths.exits):
+        for side, stage in calls_until(exit):
+            answer = scripts[side](Prompt((), CallKey("", doc_id, 0, side, stage)))
+            call = times[side].call(answer.prompt_tokens, answer.output_tokens, answer.cached_tokens)
+            found[side] += call.total_s
     return EngineTime(found["small"] / lengths.documents, found["large"] / lengths.documents)
 
 

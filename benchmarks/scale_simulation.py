@@ -38,6 +38,7 @@ from common import GarbageClock, print_json, print_table, quiet
 from forced_lengths import Lengths, sample
 from loguru import logger
 
+from lmms_eval_mai.bench.lengths import calls_until
 from lmms_eval_mai.engines.base import SIDES, CallKey, Prompt, Side
 from lmms_eval_mai.engines.scripted.virtual_time import virtual_time
 from lmms_eval_mai.paper.cascade import cascade
@@ -51,12 +52,6 @@ from lmms_eval_mai.run.journal.files import SampleKey
 from lmms_eval_mai.run.session import Session
 
 BENCHMARK = "chartqa"
-STAGES = {
-    "agree_short": {"small": ["short"], "large": ["short"]},
-    "agree_think": {"small": ["short", "think"], "large": ["short"]},
-    "transfer": {"small": ["short", "think"], "large": ["short", "transfer"]},
-}
-"""Exit -> the calls of each side."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +85,7 @@ def write_script(path: Path, side: Side, lengths: Lengths) -> None:
     script = lengths.script(side, "cascade")
     with path.open("w") as file:
         for doc_id, exit in enumerate(lengths.exits):
-            for stage in STAGES[exit][side]:
+            for stage in (stage for own, stage in calls_until(exit) if own == side):
                 answer = script(Prompt((), CallKey("", doc_id, 0, side, stage)))
                 answer = dataclasses.replace(
                     answer, text=answer.text.replace("Thinking.", "then " * answer.output_tokens)

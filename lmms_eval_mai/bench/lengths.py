@@ -51,12 +51,17 @@ class Plan:
 
     def cascade_stages(self, doc_id: int) -> list[tuple[Side, Stage]]:
         """Return the calls that the cascade makes for a document."""
-        stages: list[tuple[Side, Stage]] = [("small", "short"), ("large", "short")]
-        if self.exits[doc_id] != "agree_short":
-            stages.append(("small", "think"))
-        if self.exits[doc_id] == "transfer":
-            stages.append(("large", "transfer"))
-        return stages
+        return calls_until(self.exits[doc_id])
+
+
+def calls_until(exit: Exit) -> list[tuple[Side, Stage]]:
+    """Return the calls that the cascade makes for a document with this exit."""
+    found: list[tuple[Side, Stage]] = [("small", "short"), ("large", "short")]
+    if exit != "agree_short":
+        found.append(("small", "think"))
+    if exit == "transfer":
+        found.append(("large", "transfer"))
+    return found
 
 
 def benchmark_of(lengths: str) -> str | None:

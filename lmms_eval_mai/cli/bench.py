@@ -120,6 +120,11 @@ def _bench(given: argparse.Namespace) -> "Bench":
     if given.max_new_tokens is not None:
         arguments["max_new_tokens"] = given.max_new_tokens
     config = parse(arguments)
+    if "vllm-ngram" in names and "speculative_config" in config.large.arguments:
+        raise ArgumentError(
+            "The row vllm-ngram gives the large model a speculative_config of its own: leave yours out, or name the "
+            "other rows with --rows."
+        )
     source = _source(given, benchmark is not None)
 
     def documents(count: int) -> "Documents":

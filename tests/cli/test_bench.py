@@ -33,6 +33,10 @@ from lmms_eval_mai.run.config import parse
         (("--include_path", "tasks"), "--include_path has no effect without --task: give --task too."),
         (("--model_args", "mode=large"), "mode=large has no effect here, because --rows chooses the methods. Leave "),
         (("--rows", "mai", "--model_args", "transfer=sparse"), "transfer=sparse has no effect here, because "),
+        (
+            ("--model_args", 'large_speculative_config={"method": "ngram"}'),
+            "The row vllm-ngram gives the large model a speculative_config of its own: leave yours out, or name ",
+        ),
         # Rows that need other levels are left out if the user did not ask for them, so the next check comes.
         (("--concurrency", "1", "--megapixels", "0"), "--megapixels 0.0 is invalid: "),
         pytest.param(("--task", "shapes_s"), "Task shapes_s has no Reasoning prompt, ", marks=pytest.mark.slow),
