@@ -117,7 +117,6 @@ def simulate(samples: int, settings: Settings, folder: Path, instant: bool = Fal
             arguments[f"{side}_batch_profile"] = str(files.write(settings.profiles[side], folder / side))
     # In simulated time, each fsync would wait for a single call.
     arguments |= {"journal": str(folder) if instant else "off", "max_open_samples": settings.open_samples}
-    arguments["engine_restarts"] = 0  # a check for crashes each second would move the simulated clock
     config = parse({"engine": "scripted", **arguments})
     keys: list[SampleKey] = [
         (f"{BENCHMARK}_r", number % lengths.documents, number // lengths.documents) for number in range(samples)

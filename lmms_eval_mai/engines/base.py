@@ -216,7 +216,8 @@ class Engine(Protocol):
         """Start the engine. Raises `EngineStartError`."""
 
     def is_up(self) -> bool:
-        """Return whether the engine answers calls. It does not before `start`, after `close`, and after a crash."""
+        """Return whether the engine answers calls. It does not before `start`, after `close`, and after a crash. An
+        engine that uses servers waits for them, so it is up even if none answers."""
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
         """Return the model's answer. Raises a `SampleError` or `EngineCrashed`."""

@@ -9,7 +9,8 @@ What happens after a crash:
 3. A call that crashes the engine again while no other call runs is the cause. It fails with `EngineCrashedByCall`, and
    the run continues without it.
 
-An engine that crashes while no call runs is restarted within a second or two, so the next call need not wait.
+An engine that crashes while no call runs is restarted by its next call. A server asks for a check each second
+(`idle_check_s`), which starts the restart earlier.
 
 `engine_restarts` limits the number of counted restarts. A restart is counted if the call that asks for it has crashed
 for the first time, or if the start before it failed. Restarts for calls with more crashes are not counted, because they
@@ -37,8 +38,6 @@ MAX_CONSECUTIVE_CRASHERS = 3
 """The engine is not restarted after this many calls that crash it alone, with no answer between them."""
 RESTART_DELAY_S = 5.0
 """Seconds before a failed start is tried again: the memory of a crashed process is not free at once."""
-IDLE_CHECK_S = 1.0
-"""Seconds between two checks that an engine without calls has not crashed."""
 
 
 class RestartingEngine(EngineWrapper[Engine]):
@@ -51,11 +50,12 @@ class RestartingEngine(EngineWrapper[Engine]):
         call_timeout: float | None = None,
         starting: PerLoop[asyncio.Lock] | None = None,
         restart_delay_s: float = RESTART_DELAY_S,
-        idle_check_s: float = IDLE_CHECK_S,
+        idle_check_s: float | None = None,
     ) -> None:
         """`restarts`: largest number of counted restarts. None: never restart, because the engine runs in a server.
         `call_timeout`: seconds for one call, its time in the engine's queue included.
         `starting`: held while the engine starts; engines that must start one after the other share it.
+        `idle_check_s`: seconds between two checks that the engine has not crashed while no call runs. None: no checks.
         """
         super().__init__(engine)
         self._can_restart = restarts is not None
@@ -80,8 +80,8 @@ class RestartingEngine(EngineWrapper[Engine]):
         self._fatal_error, self._restarts_left, self._consecutive_crashers = None, self._restarts, 0
         async with self._starting.get():
             await self._engine.start()
-        if self._restarts:
-            self._watching = asyncio.create_task(self._watch())
+        if self._restarts and self._idle_check_s is not None:
+            self._watching = asyncio.create_task(self._watch(self._idle_check_s))
 
     async def close(self) -> None:
         tasks = [task for task in (self._watching, self._restarting) if task is not None]
@@ -136,12 +136,12 @@ class RestartingEngine(EngineWrapper[Engine]):
                     self._consecutive_crashers = 0
                     return answer
 
-    async def _watch(self) -> None:
+    async def _watch(self, seconds: float) -> None:
         """Restart the engine if it crashes while no call runs. A call that runs finds the crash itself."""
         while True:
-            await asyncio.sleep(self._idle_check_s)
+            await asyncio.sleep(seconds)
             if self._restarting is None and self._admission.is_idle() and not self._engine.is_up():
-                crash = EngineCrashed(f"The {self.side} engine crashed while it had no calls. See its log above.")
+                crash = EngineCrashed(f"The {self.side} engine stopped while it had no calls. See its log above.")
                 await self._wait_for_restart(self._generation, crash, uses_restart=True)
 
     async def _isolate(self, generation: int, crash: EngineCrashed) -> None:

@@ -25,9 +25,13 @@ Share = Callable[[Engine], Engine]
 
 
 def build_engines(
-    config: Config, journal: Callable[[], Journal | None], share: Share | None = None
+    config: Config,
+    journal: Callable[[], Journal | None],
+    share: Share | None = None,
+    idle_check_s: float | None = None,
 ) -> dict[str, Engine]:
     """Return the engines by side, not started yet. `journal` returns the open journal, or None if there is none.
+    `idle_check_s`: as for `RestartingEngine`.
 
     Raises `ArgumentError`, `EngineUnavailable` or `EngineStartError`.
     """
@@ -39,7 +43,10 @@ def build_engines(
         # This process cannot restart a server; the openai engine waits for it.
         restarts = None if engine_config.engine == "openai" else config.engine_restarts
         lock = starting if engine.starts_alone() else None
-        engines[engine_config.side] = wrap(engine, journal, share, restarts, config.call_timeout, lock, time_sharing)
+        if time_sharing is not None:
+            engine = TimeSharedEngine(cast(SleepableEngine, engine), time_sharing)
+        engine = RestartingEngine(engine, restarts, config.call_timeout, lock, idle_check_s=idle_check_s)
+        engines[engine_config.side] = wrap(engine, journal, share)
     return engines
 
 
@@ -84,16 +91,8 @@ async def _start(engine: Engine, config: EngineConfig) -> None:
     logger.info(f"mai_cascade: {config.side} is ready after {time.perf_counter() - started_at:.0f} s.")
 
 
-def wrap(
-    engine: Engine,
-    journal: Callable[[], Journal | None],
-    share: Share | None,
-    restarts: int | None,
-    call_timeout: float | None,
-    starting: PerLoop[asyncio.Lock] | None,
-    time_sharing: TimeSharing | None,
-) -> Engine:
-    """Put an engine into its wrappers. This function alone decides their order. From the outside to the inside:
+def wrap(engine: RestartingEngine, journal: Callable[[], Journal | None], share: Share | None) -> Engine:
+    """Put an engine into its other wrappers. From the outside to the inside:
 
     1. The journal. A journaled call returns at once, even while the engine restarts or sleeps. A new call is written
        once, however often it was retried.
@@ -104,7 +103,5 @@ def wrap(
     5. Time sharing. It is inside restart, because a restart needs the GPU: it must wait until the other engine sleeps.
     6. The engine itself.
     """
-    if time_sharing is not None:
-        engine = TimeSharedEngine(cast(SleepableEngine, engine), time_sharing)
-    engine = TimedEngine(RestartingEngine(engine, restarts, call_timeout, starting))
-    return JournaledEngine(engine if share is None else share(engine), journal)
+    timed = TimedEngine(engine)
+    return JournaledEngine(timed if share is None else share(timed), journal)

@@ -57,6 +57,11 @@ class Failures:
         """Return the number of failed samples."""
         return self.kinds.total()
 
+    def add_to_message(self, error: MaiError) -> None:
+        """Add the failed samples, if there are any, to the error that ends the run."""
+        if count := self.count():
+            error.args = (f"{error}\nBefore this error, {count:,} sample{'s' * (count != 1)} failed:\n{self}\n",)
+
     def __str__(self) -> str:
         """Return one line per cause: its first error, and the other samples that failed for it."""
         lines = [f"  {cause}" for cause in self._causes.values()]

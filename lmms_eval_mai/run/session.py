@@ -37,14 +37,19 @@ class Session:
     """The engines, the event loop and the journal of one model object."""
 
     def __init__(
-        self, config: Config, run: Mode | None = None, sides: Collection[Side] = SIDES, share: Share | None = None
+        self,
+        config: Config,
+        run: Mode | None = None,
+        sides: Collection[Side] = SIDES,
+        share: Share | None = None,
+        idle_check_s: float | None = None,
     ) -> None:
         """`run`: runs one sample; None: the function of the mode. `sides`: the engines that it calls; the others are
-        not started. `share`: puts each engine into a wrapper that finds calls of other runs. Raises `ArgumentError`,
-        `EngineUnavailable`, `EngineStartError` or `JournalError`."""
+        not started. `share`: puts each engine into a wrapper that finds calls of other runs. `idle_check_s`: as for
+        `RestartingEngine`. Raises `ArgumentError`, `EngineUnavailable`, `EngineStartError` or `JournalError`."""
         self._journal_folder = folder_of(config.journal)
         self.totals = RunTotals()
-        self._built_for, self._built = config, build_engines(config, lambda: self._journal, share)
+        self._built_for, self._built = config, build_engines(config, lambda: self._journal, share, idle_check_s)
         """All engines of this session. `_engines` are those that the mode of the current run uses."""
         self._use(config, run, sides)
         self._running: set[str] = set()
@@ -119,7 +124,7 @@ class Session:
                     run_samples(len(keys), open_sample, self._run_one, progress.report, self.max_open_samples())
                 )
             except MaiError as error:
-                self._add_failures_to_message(error)
+                self.totals.meter.failures.add_to_message(error)
                 raise
         if self.totals.meter.failed() > self._allowed_errors():
             raise TooManyErrors(self._too_many_errors_text())
@@ -258,12 +263,6 @@ class Session:
     def _allowed_errors(self) -> int:
         allowed = self.config.max_errors
         return int(allowed) if allowed >= 1 else int(allowed * len(self._all_keys))
-
-    def _add_failures_to_message(self, error: MaiError) -> None:
-        meter = self.totals.meter
-        if meter.failed():
-            failed = f"{meter.failed():,} sample{'s' * (meter.failed() != 1)} failed"
-            error.args = (f"{error}\nBefore this error, {failed}:\n{meter.failures}\n",)
 
     def _too_many_errors_text(self) -> str:
         meter = self.totals.meter

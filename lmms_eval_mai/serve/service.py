@@ -23,6 +23,10 @@ from lmms_eval_mai.serve.samples import TASK, open_question, run_sample
 from lmms_eval_mai.serve.schema import read_request
 from lmms_eval_mai.serve.settings import Settings
 
+IDLE_CHECK_S = 1.0
+"""Seconds between two checks that no engine has crashed while it had no calls. A load balancer sends no request to a
+server with the status 503, so no call would restart the engine."""
+
 
 class Service:
     """The session of a server and its settings."""
@@ -38,7 +42,7 @@ class Service:
         sampling(gen_kwargs, config, own_task=True)
         self.config, self.settings = config, settings
         self._gen_kwargs = dict(gen_kwargs)
-        self._session = Session(config, run_sample)
+        self._session = Session(config, run_sample, idle_check_s=IDLE_CHECK_S)
         self.admission = Admission(self._session.max_open_samples(), settings.max_queue)
         self.metrics = Metrics(self.admission, self.up)
         self.asked = 0

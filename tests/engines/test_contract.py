@@ -83,9 +83,11 @@ def test_an_engine_that_was_never_started_raises_engine_crashed(kind: str, tiny_
         engine = build(parse({"mode": "small", "small": small, "small_engine": kind}).small)
     with pytest.raises(EngineCrashed, match="small engine is not running"):
         asyncio.run(engine.generate(question(0), GREEDY))
+    assert not engine.is_up()
 
 
 def test_each_of_many_calls_at_once_gets_its_own_answer(running: Running) -> None:
+    assert running.engine.is_up()
     calls = running.generate(*(question(i) for i in range(12)))
     assert [call.key.doc_id for call in calls] == list(range(12))
     for call in calls:

@@ -78,11 +78,11 @@ def test_engine_that_crashes_while_no_call_runs_is_restarted_without_a_call(warn
         return inner.starts
 
     assert asyncio.run(asyncio.wait_for(run(), 30)) == 2
-    assert "restarting the small engine" in warnings[0] and "crashed while it had no calls" in warnings[0]
+    assert "restarting the small engine" in warnings[0] and "stopped while it had no calls" in warnings[0]
 
 
 def test_crash_during_a_call_is_left_to_the_call() -> None:
-    """The restart for a call that crashed the engine before is not counted, but that of the check is."""
+    """A restart that the check starts is always counted. One for a call that has crashed the engine twice is not."""
 
     async def run() -> int:
         inner = Mortal(fault="hang")

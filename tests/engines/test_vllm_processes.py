@@ -20,7 +20,7 @@ from lmms_eval_mai.engines.base import Call, Sampling
 from lmms_eval_mai.engines.restart import RestartingEngine
 from lmms_eval_mai.engines.vllm.processes import CORE, EngineProcesses, without_interrupts
 from lmms_eval_mai.engines.vllm.watchdog import PROGRAM, Watchdog
-from lmms_eval_mai.errors import EngineCrashed
+from lmms_eval_mai.errors import EngineCrashed, EngineStartError
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -119,8 +119,22 @@ def test_engine_that_is_killed_before_it_reads_its_first_calls_fails_them(
 
     errors = vllm.loop.run(kill_before_the_first_answer())
     assert [type(error) for error in errors] == [EngineCrashed, EngineCrashed], errors
+    assert not engine.is_up()
+    with pytest.raises(EngineCrashed, match="failed to clear its caches"):
+        vllm.loop.run(engine.clear_caches())
     vllm.loop.run(engine.close())
     assert children(before) == []
+
+
+@pytest.mark.slow
+def test_engine_that_crashes_before_its_first_reply_has_failed_to_start(tiny_pair: tuple[Path, Path]) -> None:
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    async def reply() -> None:
+        raise EngineDeadError
+
+    with pytest.raises(EngineStartError, match=r"The large engine .* crashed after its start\."):
+        asyncio.run(vllm_engine(tiny_pair, "large")._within_start_limit(reply()))
 
 
 def hold_memory(ready: Any) -> None:
@@ -256,4 +270,4 @@ def test_closed_engine_ends_by_itself_and_leaks_nothing(
     vllm.loop.run(engine.start())
     (core,) = new_cores(before)
     vllm.loop.run(engine.close())
-    assert core.exitcode == 0 and children(before) == []
+    assert core.exitcode == 0 and children(before) == [] and not engine.is_up()

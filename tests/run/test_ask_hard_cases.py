@@ -35,6 +35,9 @@ def in_callback(mai: Cascade, function: Callable[[], object]) -> BaseException |
     ended: Future[BaseException | None] = Future()
 
     def call(_: object) -> None:
+        if threading.current_thread() is threading.main_thread():  # the answer came before the function was added
+            mai.submit(None, QUESTION).add_done_callback(call)
+            return
         try:
             function()
         except BaseException as error:

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import io
 import random
 from collections.abc import Iterator
@@ -102,7 +103,7 @@ def cores_of(process: "Command") -> list[psutil.Process]:
 
 async def watch(http: httpx.AsyncClient, status: int) -> dict[str, Any]:
     """Wait until the server reports this status of its health, and return the report."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         while (response := await http.get("/health")).status_code != status:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     found: dict[str, Any] = response.json()
@@ -119,19 +120,24 @@ def test_requests_in_flight_are_asked_again_after_an_engine_is_killed(
         docs = documents()
         async with (
             openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
-            httpx.AsyncClient(base_url=url) as http,
+            httpx.AsyncClient(base_url=url, timeout=60) as http,
         ):
             answered = await asyncio.gather(*(ask(client, doc) for doc in docs[:KILLED_AFTER]))
             core.suspend()  # every document asks both engines, so none of these can end
             asking = [asyncio.ensure_future(ask(client, doc)) for doc in docs[KILLED_AFTER:]]
-            while (await http.get("/health")).json()["requests"] < len(asking):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            while (await http.get("/health")).json()["requests"] < len(asking):
+                done, _ = await asyncio.wait(asking, timeout=0.01)
+                assert not done, done
             core.kill()
             assert len((await watch(http, 503))["down"]) == 1
             await watch(http, 200)
             return answered + await asyncio.gather(*asking)
 
-    check(asyncio.run(ask_all()), demo_run)
+    try:
+        check(asyncio.run(ask_all()), demo_run)
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            core.resume()  # the server could not stop
 
 
 def test_an_engine_that_dies_while_nobody_asks_is_restarted_before_the_next_request(
@@ -142,7 +148,7 @@ def test_an_engine_that_dies_while_nobody_asks_is_restarted_before_the_next_requ
     async def ask_later() -> Any:
         async with (
             openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
-            httpx.AsyncClient(base_url=url) as http,
+            httpx.AsyncClient(base_url=url, timeout=60) as http,
         ):
             assert (await watch(http, 200))["requests"] == 0
             random.choice(cores_of(process)).kill()

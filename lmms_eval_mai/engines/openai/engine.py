@@ -111,7 +111,7 @@ class OpenAIEngine:
         self._context = min((context for _, context in served if context is not None), default=None)
 
     def is_up(self) -> bool:
-        return self._pool is not None  # a server that does not answer is waited for
+        return self._pool is not None
 
     async def clear_caches(self) -> None:
         """Do nothing: its server keeps its caches."""

@@ -129,7 +129,7 @@ def _given_arguments(config: EngineConfig, platform: Platform, quiet: bool) -> d
 
 def _vllm_config(engine_args: Any, environment: dict[str, str]) -> Any:
     """Return vLLM's own configuration. vLLM checks the arguments with the environment of the engine's processes. On a
-    CPU it may add to this environment."""
+    CPU, vLLM's additions go into `environment`."""
     from vllm.usage.usage_lib import UsageContext
 
     with ChildEnvironment(environment):

@@ -30,7 +30,7 @@ from lmms_eval_mai.engines.vllm.watchdog import WATCHDOG
 from lmms_eval_mai.errors import EngineCrashed, EngineStartError, MaiError, SampleError
 
 REPLY_LIMIT_S = 60
-"""Seconds that a new engine may take for its first reply."""
+"""Seconds that an engine may take to reply to anything but a call. A core that crashes before its reply sends none."""
 USABLE_FINISH_REASONS = ("stop", "length", "repetition")
 """Finish reasons of answers that are used. vLLM also has `abort` and `error`, after which an answer is not complete."""
 
@@ -125,11 +125,12 @@ class VllmEngine:
         except EngineStartError:
             await self.close()
             raise
-        except TimeoutError as error:
+        except Exception as error:  # vLLM's EngineDeadError, if the core crashed
             await self.close()
+            reason = f"did not reply within {REPLY_LIMIT_S} s" if isinstance(error, TimeoutError) else "crashed"
             raise EngineStartError(
-                f"The {self.side} engine ({self._config.model}) did not reply within {REPLY_LIMIT_S} s after its start."
-                " Start again with --verbosity DEBUG, which shows the engine's log."
+                f"The {self.side} engine ({self._config.model}) {reason} after its start. Start again with --verbosity "
+                "DEBUG, which shows the engine's log."
             ) from error
 
     async def close(self) -> None:
@@ -157,10 +158,10 @@ class VllmEngine:
         """Move the weights back to the GPU and allocate the caches again."""
         await self._control("wake", lambda llm: llm.wake_up())
 
-    async def _control(self, name: str, call: Callable[[Any], Coroutine[Any, Any, Any]]) -> None:
+    async def _control(self, name: str, call: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
         llm = self._running().llm
         try:
-            await call(llm)
+            return await call(llm)
         except Exception as error:
             raise EngineCrashed(
                 f"The {self.side} engine ({self._config.model}) failed to {name} ({error}). See its log above."
@@ -169,9 +170,8 @@ class VllmEngine:
     async def clear_caches(self) -> None:
         """Empty the prefix cache and the image caches, so that the next call is timed like a first one. No call may be
         in flight; raises `MaiError` if one is."""
-        running = self._running()
         for _ in range(50):  # the engine releases a finished or cancelled call one step later
-            if await running.llm.reset_prefix_cache():
+            if await self._control("clear its caches", lambda llm: wait_for(REPLY_LIMIT_S, llm.reset_prefix_cache())):
                 break
             await asyncio.sleep(0.1)
         else:
@@ -179,8 +179,8 @@ class VllmEngine:
                 f"The prefix cache of the {self.side} engine cannot be cleared, because a call is still running. Wait "
                 "until the call ends."
             )
-        await running.llm.reset_encoder_cache()
-        await running.renderer.clear_caches()
+        await self._control("clear its caches", lambda llm: wait_for(REPLY_LIMIT_S, llm.reset_encoder_cache()))
+        await self._running().renderer.clear_caches()
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
         return await self.submit(prompt, await self.prepare(prompt), sampling)
