@@ -77,7 +77,7 @@ class Measurement:
         return Result(tuple(self._runs), self._engines.start_s, self._failed, self._complete)
 
     async def run(self) -> None:
-        """Measure all cells. A row that fails is left out from then on, and the others go on."""
+        """Measure all cells. A row that fails gets no further runs, and the others go on."""
         try:
             await self._each(self._bench.cells, 0, self._warm_up)
             for repeat in range(self._bench.repeats):
@@ -95,7 +95,7 @@ class Measurement:
                 await work(cell)
             except MaiError as error:
                 self._failed[cell[0]] = str(error)
-                self._tell(f"{cell[0]} is left out: {error}")
+                self._tell(f"{cell[0]} gets no further runs: {error}")
                 await self._engines.forget(ROWS[cell[0]].engines)
 
     async def _warm_up(self, cell: Cell) -> None:

@@ -5,6 +5,7 @@ Stage 1 has both models at once.
 
 import asyncio
 import multiprocessing
+import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -61,6 +62,7 @@ async def run_prototype(documents: Documents, arguments: Mapping[str, Any]) -> f
 
 def stage_process(run: StageRun, seconds: Any) -> None:
     """Run one stage. The main function of a child process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # after Ctrl-C, the parent ends this process
     logger.remove()
     logger.add(sys.stderr, level="WARNING", format="{message}")
     try:

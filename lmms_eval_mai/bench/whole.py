@@ -6,8 +6,10 @@ JOB has the fields of `Job` as JSON. The process prints one line of JSON: the se
 """
 
 import asyncio
+import contextlib
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -58,13 +60,21 @@ async def run_whole(model: str, config: EngineConfig, documents: Documents, max_
             environment["HF_DATASETS_CACHE"] = os.path.join(folder, "cache")
         command = [sys.executable, "-m", __name__, json.dumps(asdict(job))]
         process = await asyncio.create_subprocess_exec(
-            *command, cwd=place, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+            *command,
+            cwd=place,
+            env=environment,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
         )
         try:
             output, _ = await process.communicate()
         finally:
             if process.returncode is None:  # the measurement was stopped; the process still writes into the folder
-                process.terminate()
+                # Its engines too: those of lmms-eval's own model do not notice the end of their parent, and would keep
+                # the pipe open, for which `wait` waits.
+                with contextlib.suppress(ProcessLookupError):  # it has just ended
+                    os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
     lines = output.decode(errors="replace").splitlines()
     found = [line.removeprefix(MARK) for line in lines if line.startswith(MARK)]

@@ -231,8 +231,10 @@ def _print(result: "Result") -> None:
     print(table.table(all_lines))
     for name, ratio in table.ratios(all_lines).items():
         print(f"{name}: {ratio:.2f}")
+    measured = {run.row for run in result.runs}
     for name, reason in result.failed.items():
-        print(f"{name} is left out: {reason}")
+        state = "has only the runs before its error" if name in measured else "has no runs"
+        print(f"{name} {state}: {reason}")
 
 
 def settings_of(given: argparse.Namespace) -> dict[str, Any]:

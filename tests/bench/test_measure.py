@@ -154,7 +154,7 @@ def test_a_row_that_fails_is_left_out_with_its_reason_and_the_others_go_on() -> 
     result, told = measured(bench_of(("large-r", "mai"), ("max",), chartqa), build)
     assert [run.row for run in result.runs] == ["mai", "mai"]
     assert result.failed == {"large-r": "There is no such GPU."}
-    assert told[0] == "large-r is left out: There is no such GPU."
+    assert told[0] == "large-r gets no further runs: There is no such GPU."
     lines = table.lines(result)
     assert table.reference_ratio(lines[0], lines) is None  # large-r has no time
 

@@ -1,11 +1,17 @@
-"""lmms-eval in a process of its own: the large model and its arguments."""
+"""lmms-eval in a process of its own: the large model and its arguments, and its end."""
 
+import asyncio
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
-from lmms_eval_mai.bench.whole import own_arguments, with_absolute_path
+from lmms_eval_mai.bench.documents import Documents, DrawnSource
+from lmms_eval_mai.bench.drawn import Charts
+from lmms_eval_mai.bench.whole import own_arguments, run_whole, with_absolute_path
 from lmms_eval_mai.engines.base import EngineConfig
+from lmms_eval_mai.plugin import MODEL_ID
 from lmms_eval_mai.run.config import parse
 
 pytestmark = pytest.mark.slow  # lmms-eval's import takes seconds
@@ -25,3 +31,26 @@ def test_a_relative_path_of_a_checkpoint_works_in_another_folder(
     monkeypatch.chdir(tmp_path)
     path, name = (with_absolute_path(EngineConfig("large", "vllm", model)).model for model in ("large", "org/model"))
     assert (path, name) == (str(tmp_path / "large"), "org/model")
+
+
+def test_a_run_that_is_stopped_ends_its_process_and_the_engines_below(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine that outlives lmms-eval holds the pipe to which it writes."""
+    started, engine = tmp_path / "started", f"sleep {987_000 + sys.version_info.minor}"
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{engine} &\ntouch {started}\nexec {engine}\n")
+    python.chmod(0o755)
+    documents = Documents(DrawnSource(Charts.draw(1, 0.001)), 1, None, {})
+
+    async def stop() -> None:
+        task = asyncio.ensure_future(run_whole(MODEL_ID, EngineConfig("large", "vllm", "org/model"), documents, 4))
+        while not started.exists():
+            await asyncio.wait({task}, timeout=0.01)
+            assert not task.done(), task
+        task.cancel()
+        await asyncio.wait_for(asyncio.gather(task, return_exceptions=True), 60)
+
+    monkeypatch.setattr(sys, "executable", str(python))
+    asyncio.run(stop())
+    assert engine.split() not in [one.info["cmdline"] for one in psutil.process_iter(["cmdline"])]
