@@ -7,6 +7,8 @@ data set is needed:
     python benchmarks/forced_lengths.py out                    # six benchmarks; Full RT, MAI, large R and small R
     lmms-eval-mai estimate out --profile paper --small 2B --large 8B
 
+With `--of_bench N`, documents and lengths are those of `lmms-eval-mai bench --lengths --samples N`.
+
 The paper gives averages only. The lengths of thinking are from a log-normal distribution with sigma 0.35, and the short
 answers differ by one token; the averages are those of Table 5. The paper does not give the lengths of the prompts. Each
 prompt has 320 tokens, as an image of 512 x 512 pixels with 64 query tokens (Table 3), and the transfer has the thinking
@@ -24,7 +26,7 @@ from typing import Any
 
 from PIL import Image as PilImage
 
-from lmms_eval_mai.bench.lengths import NAMES, SEED, SIGMA, spread
+from lmms_eval_mai.bench.lengths import NAMES, SEED, SIGMA, make_plan, spread
 from lmms_eval_mai.engines.base import SIDES, Image, Message, Prompt, Sampling, Side
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.harness.results import TraceCounts
@@ -51,6 +53,18 @@ class Lengths:
         weights = [dice.lognormvariate(0, SIGMA) for _ in range(self.documents)]
         self.short = {side: spread([1.0] * self.documents, means[side][0], least=0) for side in SIDES}
         self.think = {side: spread(weights, means[side][2], least=0) for side in SIDES}
+
+    @classmethod
+    def of_bench(cls, benchmark: str, documents: int) -> "Lengths":
+        """Return the lengths and exits that `lmms-eval-mai bench` forces on so many documents: thinking is longer where
+        the short answers disagree."""
+        found, plan = cls(benchmark), make_plan(benchmark, documents)
+        found.documents, found.exits = documents, list(plan.exits)
+        found.short, found.think = (
+            {side: [plan.steps[number, side, stage].tokens for number in range(documents)] for side in SIDES}
+            for stage in ("short", "think")
+        )
+        return found
 
     def script(self, side: Side, mode: str) -> Callable[[Prompt], Answer]:
         """Return the script of one engine. In the cascade, the second call of a sample to an engine finds the image in
@@ -129,10 +143,10 @@ def write(folder: Path, benchmark: str, mode: str, found: Sequence[dict[str, Any
     (path / f"0_samples_{task}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in found))
 
 
-def write_all(folder: Path, benchmarks: Sequence[str], modes: Sequence[str]) -> None:
-    """Write one run for each benchmark and mode."""
+def write_all(folder: Path, benchmarks: Sequence[str], modes: Sequence[str], of_bench: int | None = None) -> None:
+    """Write one run for each benchmark and mode. `of_bench`: documents of a bench whose lengths are taken."""
     for benchmark in benchmarks:
-        lengths = Lengths(benchmark)
+        lengths = Lengths(benchmark) if of_bench is None else Lengths.of_bench(benchmark, of_bench)
         for mode in modes:
             write(folder, benchmark, mode, asyncio.run(lines(benchmark, lengths, mode)))
 
@@ -142,8 +156,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--benchmarks", nargs="+", default=list(paper_numbers.load()["benchmarks"]))
     parser.add_argument("--modes", nargs="+", choices=list(MODES), default=["transfer", "cascade", "large", "small"])
+    parser.add_argument("--of_bench", type=int, metavar="N", help="the N documents of lmms-eval-mai bench --samples N")
     given = parser.parse_args()
-    write_all(given.folder, given.benchmarks, given.modes)
+    write_all(given.folder, given.benchmarks, given.modes, given.of_bench)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from support.folders import POPE, TOKENS, World
 from support.profiles import TINY
 from support.tables import paper, row_of, value
 
+from lmms_eval_mai.bench.lengths import make_plan
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.profiles.profile import BatchPoint, Profile, Seconds
 from lmms_eval_mai.profiles.times import ProfileTimes
@@ -197,6 +198,20 @@ def forced(tmp_path_factory: pytest.TempPathFactory) -> Report:
     benchmark = _benchmark("forced_lengths")
     benchmark.write_all(folder, list(paper_numbers.load()["benchmarks"]), ["transfer"])
     return estimate([folder], Profiles(paper_profiles.profiles(), {"small": "2B", "large": "8B"}))
+
+
+@pytest.mark.slow
+def test_the_lengths_of_a_bench_have_its_documents_and_longer_thinking_where_the_models_disagree(
+    tmp_path: Path,
+) -> None:
+    _benchmark("forced_lengths").write_all(tmp_path, ["chartqa"], ["cascade"], of_bench=50)
+    (file,) = tmp_path.glob("**/*_samples_*")
+    traces = [json.loads(line)["token_counts"][0] for line in file.read_text().splitlines()]
+    plan = make_plan("chartqa", 50)
+    assert [trace["exit"] for trace in traces] == list(plan.exits)
+    for number, trace in enumerate(traces):
+        tokens = {(call["side"], call["stage"]): call["output_tokens"] for call in trace["calls"]}
+        assert tokens == {key: plan.steps[number, *key].tokens for key in plan.cascade_stages(number)}
 
 
 def _benchmark(name: str) -> ModuleType:
