@@ -8,6 +8,7 @@ from lmms_eval_mai.engines.base import EngineConfig
 from lmms_eval_mai.engines.vllm.configuration import Configuration
 from lmms_eval_mai.engines.vllm.errors import start_error
 from lmms_eval_mai.engines.vllm.logs import StartLog, hide_harmless_warnings, is_quiet
+from lmms_eval_mai.engines.vllm.metrics import prometheus_logger
 from lmms_eval_mai.engines.vllm.placement import ChildEnvironment
 from lmms_eval_mai.engines.vllm.processes import EngineProcesses, without_interrupts
 from lmms_eval_mai.engines.vllm.renderer import Renderer
@@ -104,7 +105,9 @@ class Start:
                 try:
                     # With statistics on, every output has the times at which it was queued and scheduled, and of its
                     # first and last token.
-                    llm = AsyncLLM.from_vllm_config(configuration.vllm_config, disable_log_stats=False)
+                    llm = AsyncLLM.from_vllm_config(
+                        configuration.vllm_config, disable_log_stats=False, stat_loggers=[prometheus_logger()]
+                    )
                 finally:
                     self._processes.stop_collecting()
             try:
