@@ -60,9 +60,9 @@ def fork_cores() -> None:
     """Let vLLM fork the cores of this process's engines from its fork server, which starts now if it does not run."""
     preload(engines=True)
     forkserver.ensure_running()
-    from vllm.v1.engine import utils
+    from vllm.v1.engine import coordinator, utils
 
-    utils.get_mp_context = _Context
+    utils.get_mp_context = coordinator.get_mp_context = _Context
 
 
 def serve_own_cores() -> None:
