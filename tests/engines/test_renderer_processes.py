@@ -172,10 +172,10 @@ def test_renderer_process_that_hangs_and_crashes_loses_no_prompt(
             await asyncio.to_thread(process._child.process.wait)  # a stopped process is killed after the timeout
             while process._sent:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
+            process.answer_timeout_s = ANSWER_TIMEOUT_S  # on a slow machine, an image may take 3 s
         return await asyncio.gather(*calls, return_exceptions=True)
 
     failed, *answered = engine.loop.run(stop_and_kill())
-    process.answer_timeout_s = ANSWER_TIMEOUT_S
     restarted = "It is restarted, and its prompts are rendered again."
     assert warnings == [
         f"A renderer process hangs (no answer for 3 s). {restarted}",
