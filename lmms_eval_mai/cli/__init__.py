@@ -167,7 +167,7 @@ def _parser() -> argparse.ArgumentParser:
             help="measure the time of the methods on this machine",
             description="Start the models of a pair and measure MAI, Full RT, each model alone, the paper's prototype, "
             "speculative decoding and lmms-eval's own vllm model on the same documents (Table 12, and more): rows "
-            "interleaved over all repeats, medians and ratios. A row that cannot run is left out with the reason. The "
+            "interleaved over all repeats, medians and ratios. A row that fails gets no further runs. The "
             "last line is JSON. The exit code is 1 after an error.",
         )
     )

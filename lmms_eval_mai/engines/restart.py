@@ -171,6 +171,7 @@ class RestartingEngine(EngineWrapper[Engine]):
                     async with self._starting.get():
                         await self._engine.close()
                         await self._engine.start()
+                    logger.info(f"mai_cascade: {self.side} is ready again.")
                     return
                 except MaiError as error:
                     crash, uses_restart = EngineCrashed(f"The restart of the {self.side} engine failed: {error}"), True

@@ -35,6 +35,11 @@ def add_what_vllm_preloads(environment: dict[str, str]) -> None:
         environment[PRELOADED] = os.environ[PRELOADED]
 
 
+def remove_registration(pid: int) -> None:
+    """Remove the file with which Intel's library marks a process. An engine's process ends without doing it."""
+    Path(f"/dev/shm/__KMP_REGISTERED_LIB_{pid}_{os.getuid()}").unlink(missing_ok=True)
+
+
 def _intel() -> str | None:
     """Return the path of Intel's library. None if it is not installed, or if `LD_PRELOAD` cannot have its path."""
     try:

@@ -15,6 +15,7 @@ import psutil
 
 from lmms_eval_mai.engines.vllm.internals import imports_main_script
 from lmms_eval_mai.engines.vllm.logs import start_log_path
+from lmms_eval_mai.engines.vllm.openmp import remove_registration
 
 CORE = "EngineCore"
 COORDINATOR = "VLLM_DP_Coordinator"
@@ -80,6 +81,8 @@ class EngineProcesses:
             if time.monotonic() > deadline:
                 _kill(left)
             time.sleep(END_POLL_S)
+        for process in self._seen:
+            remove_registration(process.pid)
 
     def _current(self) -> list[BaseProcess]:
         if self._found is not None:
