@@ -140,7 +140,7 @@ class RestartingEngine(EngineWrapper[Engine]):
         """Restart the engine if it crashes while no call runs. A call that runs finds the crash itself."""
         while True:
             await asyncio.sleep(seconds)
-            if self._restarting is None and self._admission.is_idle() and not self._engine.is_up():
+            if self._admission.is_idle() and not self._engine.is_up():
                 crash = EngineCrashed(f"The {self.side} engine stopped while it had no calls. See its log above.")
                 await self._wait_for_restart(self._generation, crash, uses_restart=True)
 

@@ -31,9 +31,18 @@ def build_engines(
     idle_check_s: float | None = None,
 ) -> dict[str, Engine]:
     """Return the engines by side, not started yet. `journal` returns the open journal, or None if there is none.
-    `idle_check_s`: as for `RestartingEngine`.
+    `idle_check_s`: as for `RestartingEngine`. Raises `ArgumentError`, `EngineUnavailable` or `EngineStartError`.
 
-    Raises `ArgumentError`, `EngineUnavailable` or `EngineStartError`.
+    This function alone decides the order of an engine's wrappers. From the outside to the inside:
+
+    1. The journal. A journaled call returns at once, even while the engine restarts or sleeps. A new call is written
+       once, however often it was retried.
+    2. The calls of other runs, if there is `share`. It is inside the journal, because a journaled call of this run
+       keeps its times.
+    3. The time at which a call started.
+    4. Restart and `call_timeout`.
+    5. Time sharing. It is inside restart, because a restart needs the GPU: it must wait until the other engine sleeps.
+    6. The engine itself.
     """
     starting, time_sharing = PerLoop(asyncio.Lock), TimeSharing() if config.sleep else None
     engines: dict[str, Engine] = {}
@@ -45,8 +54,8 @@ def build_engines(
         lock = starting if engine.starts_alone() else None
         if time_sharing is not None:
             engine = TimeSharedEngine(cast(SleepableEngine, engine), time_sharing)
-        engine = RestartingEngine(engine, restarts, config.call_timeout, lock, idle_check_s=idle_check_s)
-        engines[engine_config.side] = wrap(engine, journal, share)
+        engine = TimedEngine(RestartingEngine(engine, restarts, config.call_timeout, lock, idle_check_s=idle_check_s))
+        engines[engine_config.side] = JournaledEngine(engine if share is None else share(engine), journal)
     return engines
 
 
@@ -89,19 +98,3 @@ async def _start(engine: Engine, config: EngineConfig) -> None:
     logger.info(f"mai_cascade: starting {config.side}={config.model} with {config.engine}: {engine.describe()}.")
     await engine.start()
     logger.info(f"mai_cascade: {config.side} is ready after {time.perf_counter() - started_at:.0f} s.")
-
-
-def wrap(engine: RestartingEngine, journal: Callable[[], Journal | None], share: Share | None) -> Engine:
-    """Put an engine into its other wrappers. From the outside to the inside:
-
-    1. The journal. A journaled call returns at once, even while the engine restarts or sleeps. A new call is written
-       once, however often it was retried.
-    2. The calls of other runs, if there is `share`. It is inside the journal, because a journaled call of this run
-       keeps its times.
-    3. The time at which a call started.
-    4. Restart and `call_timeout`.
-    5. Time sharing. It is inside restart, because a restart needs the GPU: it must wait until the other engine sleeps.
-    6. The engine itself.
-    """
-    timed = TimedEngine(engine)
-    return JournaledEngine(timed if share is None else share(timed), journal)
