@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -59,23 +60,24 @@ async def run_whole(model: str, config: EngineConfig, documents: Documents, max_
             place = folder
             environment["HF_DATASETS_CACHE"] = os.path.join(folder, "cache")
         command = [sys.executable, "-m", __name__, json.dumps(asdict(job))]
-        process = await asyncio.create_subprocess_exec(
-            *command,
+        # Not a process of asyncio: one that is cancelled before it has connected the pipe loses the process.
+        process = subprocess.Popen(  # noqa: ASYNC220 - returns at once
+            command,
             cwd=place,
             env=environment,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             start_new_session=True,
         )
         try:
-            output, _ = await process.communicate()
-        finally:
-            if process.returncode is None:  # the measurement was stopped; the process still writes into the folder
-                # Its engines too: those of lmms-eval's own model do not notice the end of their parent, and would keep
-                # the pipe open, for which `wait` waits.
-                with contextlib.suppress(ProcessLookupError):  # it has just ended
-                    os.killpg(process.pid, signal.SIGKILL)
-                await process.wait()
+            output, _ = await asyncio.to_thread(process.communicate)
+        except BaseException:  # the measurement was stopped; the process still writes into the folder
+            # Its engines too: those of lmms-eval's own model do not notice the end of their parent, and would keep the
+            # pipe open, which the thread reads.
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
     lines = output.decode(errors="replace").splitlines()
     found = [line.removeprefix(MARK) for line in lines if line.startswith(MARK)]
     if process.returncode or not found:

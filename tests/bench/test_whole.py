@@ -1,6 +1,7 @@
 """lmms-eval in a process of its own: the large model and its arguments, and its end."""
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def test_a_run_that_is_stopped_ends_its_process_and_the_engines_below(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An engine that outlives lmms-eval holds the pipe to which it writes."""
-    started, engine = tmp_path / "started", f"sleep {987_000 + sys.version_info.minor}"
+    started, engine = tmp_path / "started", f"sleep 9{os.getpid()}"
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\n{engine} &\ntouch {started}\nexec {engine}\n")
     python.chmod(0o755)
