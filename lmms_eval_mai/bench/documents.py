@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -81,6 +82,16 @@ class Documents:
         return dataclasses.replace(
             sample, doc_id=position, doc={}, benchmark=rules, variant="R", two_stage=False, own_prompt=()
         )
+
+    def facts(self) -> dict[str, Any]:
+        """Return what one must know of the documents to read their times, as plain data: how many there are, the width
+        and height of a drawn image in px, and how many documents have each planned exit."""
+        found: dict[str, Any] = {"documents": self.count}
+        if isinstance(self.source, DrawnSource):
+            found["image_px"] = list(self.source.charts[0]["image"].size)
+        if self.plan is not None:
+            found["exits"] = dict(Counter(self.plan.exits))
+        return found
 
     @functools.cached_property
     def _config(self) -> Config:

@@ -102,6 +102,7 @@ class Measurement:
         """Start the engines of a cell and answer two documents, so that all code is loaded."""
         name, level = cell
         if ROWS[name].kind in PERSISTENT:
+            self._tell(f"{ROWS[name].title}, {shown(level)}: warm-up")
             await self._calls(ROWS[name], level, self._documents(level).first(2))
 
     async def _measure(self, cell: Cell) -> None:
@@ -119,7 +120,8 @@ class Measurement:
             seconds = await self._process(row, documents)
             found = Measured(name, level, documents.count, seconds, time.perf_counter() - began)
         self._runs.append(found)
-        self._tell(f"{row.title}, {shown(level)}: {found.seconds:.1f} s")
+        number = sum((run.row, run.level) == cell for run in self._runs)
+        self._tell(f"{row.title}, {shown(level)}, run {number} of {self._bench.repeats}: {found.seconds:.1f} s")
 
     async def _calls(self, row: Row, level: Level, documents: Documents) -> list[Call]:
         engines = planned(await self._engines.get(row.engines), documents.plan)

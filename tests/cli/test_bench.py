@@ -15,7 +15,8 @@ import pytest
 from lmms_eval_mai.bench.drawn import TASK
 from lmms_eval_mai.bench.lengths import make_plan
 from lmms_eval_mai.cli import main
-from lmms_eval_mai.cli.bench import TaskSource, add_arguments, settings_of
+from lmms_eval_mai.cli.bench import add_arguments, settings_of
+from lmms_eval_mai.cli.bench_documents import TaskSource
 from lmms_eval_mai.engines.base import SIDES
 from lmms_eval_mai.run.config import parse
 
@@ -96,13 +97,14 @@ def test_ctrl_c_ends_the_command_with_the_table_of_all_finished_runs(tmp_path: P
     printed, errors = tmp_path / "printed", tmp_path / "errors"
     errors.touch()
     run = command(tmp_path, printed, "bench", "--pair", "demo", *arguments, name="lmms-eval-mai", errors=errors)
-    while run.process.is_alive() and "large R, one at a time" not in errors.read_text(errors="replace"):
+    while run.process.is_alive() and "large R, one at a time, run 1 of 1" not in errors.read_text(errors="replace"):
         time.sleep(0.05)
     os.kill(run.process.pid, signal.SIGINT)
     code, text = run.end()
     message = errors.read_text(errors="replace")
     assert code == 130 and "stopped by Ctrl-C. A table has the finished runs, if there are any." in message, message
     figures = json.loads(text.splitlines()[-1])
+    assert figures["many"] == {"documents": 3, "image_px": [96, 96], "exits": {"agree_short": 2, "transfer": 1}}
     assert [row["row"] for row in figures["rows"]] == ["large-r"] and "|large R|one at a time|" in text.replace(
         " |", "|"
     ).replace("| ", "|")
