@@ -140,14 +140,14 @@ def vllm(tiny_pair: tuple[Path, Path], loop: Any) -> Iterator[Any]:
 def demo_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A cascade of the demo pair on two vLLM engines in fp32 (rounding decides no token): what came of it, and all that
     lmms-eval logged of each sample."""
-    from support.processes import DEMO_DOCUMENTS, start
+    from support.processes import DEMO_DOCUMENTS, end, start
 
     base = tmp_path_factory.getbasetemp()
     output = (base.parent if in_parallel() else base) / "demo" / "found.json"
     arguments = {"pair": "demo", "dtype": "float32", "max_open_samples": 16, "journal": "off"}
     with one_at_a_time(output.parent):  # all workers use one run
         if not output.exists():
-            start(output.parent, output, "shapes_s", DEMO_DOCUMENTS, **arguments).join(400)
+            end(start(output.parent, output, "shapes_s", DEMO_DOCUMENTS, **arguments))
     assert output.exists(), output.with_suffix(".log").read_text(errors="replace")[-3000:]
     return json.loads(output.read_text()), json.loads(output.with_suffix(".samples.json").read_text())
 

@@ -148,8 +148,9 @@ class Cascade:
         try:
             await asyncio.shield(starting)
         except asyncio.CancelledError:
-            await asyncio.to_thread(self.close)  # ends the start
-            await asyncio.wait([starting])
+            while not starting.done():
+                await asyncio.to_thread(self.close)  # ends the start; has no effect if its thread has not begun yet
+                await asyncio.wait([starting], timeout=0.1)
             await asyncio.to_thread(self.close)  # if the start has ended just before
             raise
         return self

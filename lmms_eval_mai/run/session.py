@@ -275,9 +275,8 @@ class Session:
 
     def _run_on_loop(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine to its end on the engines' event loop."""
-        if self._loop is None:
-            self._loop = LoopThread()
-        self._loop.run(coroutine)
+        loop = self._loop = self._loop or LoopThread()
+        loop.run(coroutine)
 
     async def _start(self, sides: Sequence[str]) -> None:
         new = [side for side in sides if side not in self._running]

@@ -139,7 +139,10 @@ def test_attention_is_the_same_if_vllm_preempts_requests(internvl_vllm: Running)
     sampling = Sampling(max_tokens=40, ignore_eos=True)
     alone = [internvl_vllm.generate(one, sampling=sampling)[0] for one in prompts]
     before = preemptions()
-    together = internvl_vllm.generate(*prompts, sampling=sampling)
+    for _ in range(10):  # on a busy machine, the first request may end before the last one is sent
+        together = internvl_vllm.generate(*prompts, sampling=sampling)
+        if preemptions() > before:
+            break
     assert preemptions() > before
     for call, other in zip(together, alone, strict=True):
         assert call.text == other.text

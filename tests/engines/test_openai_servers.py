@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.processes import DEMO_DOCUMENTS, lines_of, start, strike, wait_for_lines
+from support.processes import DEMO_DOCUMENTS, end, lines_of, start, strike, wait_for_lines
 from support.servers import Server
 
 from lmms_eval_mai.run.presets import FOLDER
@@ -34,7 +34,7 @@ def run(folder: Path, name: str, **arguments: Any) -> dict[str, Any]:
     """Run a cascade over the first documents, and return its exits, answers, tokens and scores."""
     output = folder / f"{name}.json"
     arguments = {**PRESET, "max_open_samples": 16, "journal": folder / name, **arguments}
-    start(folder, output, "shapes_s", DEMO_DOCUMENTS, **arguments).join(300)
+    end(start(folder, output, "shapes_s", DEMO_DOCUMENTS, **arguments))
     assert output.exists(), output.with_suffix(".log").read_text()[-3000:]
     found: dict[str, Any] = json.loads(output.read_text())
     return found
@@ -67,13 +67,13 @@ def test_a_server_that_is_killed_and_restarted_loses_no_call_and_repeats_none(
     journal, output, kept = tmp_path / "journal", tmp_path / "found.json", tmp_path / "kept.jsonl"
     arguments = {**PRESET, "max_open_samples": 16, "journal": journal}
     urls = {side: server.url for side, server in servers.items()}
-    process = start(tmp_path, output, "shapes_s", DEMO_DOCUMENTS, **arguments, **urls)
+    process = start(tmp_path, output, "shapes_s", DEMO_DOCUMENTS, **arguments, small_retry_for=600, **urls)
     assert wait_for_lines(process, journal, 40), output.with_suffix(".log").read_text()[-3000:]
     kept.hardlink_to(next(journal.glob("*.jsonl")))
     servers["small"].kill()
     before = len(lines_of(journal))
     servers["small"].start()
-    process.join(300)
+    end(process)
     assert output.exists(), output.with_suffix(".log").read_text()[-3000:]
     assert before < 40 + 3 * DEMO_DOCUMENTS and json.loads(output.read_text()) == expected
     keys = Counter(tuple(json.loads(line)["key"]) for line in kept.read_text().split("\n") if '"call":' in line)
@@ -81,7 +81,7 @@ def test_a_server_that_is_killed_and_restarted_loses_no_call_and_repeats_none(
     log = output.with_suffix(".log").read_text()
     assert (
         f"{servers['small'].url} (small) does not answer" in log
-        and "Its requests are retried for up to 120 s (small_retry_for)" in " ".join(log.split())
+        and "Its requests are retried for up to 600 s (small_retry_for)" in " ".join(log.split())
     )
 
 
@@ -92,4 +92,4 @@ def test_the_servers_still_run_after_a_run_was_stopped_by_sigterm(servers: dict[
     process = start(tmp_path, output, "shapes_s", DEMO_DOCUMENTS, **PRESET, journal=journal, **urls)
     assert strike(process, journal, after=30, how=signal.SIGTERM) and process.exitcode == 143
     for server in servers.values():
-        server.wait(5)
+        server.wait()

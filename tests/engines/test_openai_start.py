@@ -43,7 +43,7 @@ def test_a_server_that_accepts_connections_before_it_answers_is_waited_for() -> 
         await engine.start()
         return await call(engine)
 
-    assert isinstance(with_servers([server], start_and_call, start=False, request_timeout=0.4, retry_for=60), Call)
+    assert isinstance(with_servers([server], start_and_call, start=False, request_timeout=1, retry_for=60), Call)
 
 
 def test_a_wrong_key_is_refused_and_never_printed(monkeypatch: pytest.MonkeyPatch) -> None:

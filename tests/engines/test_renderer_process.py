@@ -70,7 +70,7 @@ def test_renderer_process_ends_if_its_parent_is_killed() -> None:
     (fork,) = [child for child in psutil.Process(parent.pid).children() if child != renderer]
     parent.kill()
     parent.wait()
-    _, alive = psutil.wait_procs([renderer], timeout=20)
+    _, alive = psutil.wait_procs([renderer], timeout=300)  # it notices after its imports
     fork.kill()
     assert alive == []
 

@@ -166,7 +166,8 @@ def test_renderer_process_that_hangs_and_crashes_loses_no_prompt(
             asyncio.ensure_future(engine.engine.generate(one, Sampling(max_tokens=4))) for one in [crasher, *others]
         ]
         for how in (signal.SIGSTOP, signal.SIGKILL):
-            while not (process._sent and process._sent[0].messages == crasher.messages):  # noqa: ASYNC110
+            while not (process._sent and process._sent[0].messages == crasher.messages):
+                assert not calls[0].done(), calls[0]
                 await asyncio.sleep(0.001)
             os.kill(process.pid, how)
             await asyncio.to_thread(process._child.process.wait)  # a stopped process is killed after the timeout

@@ -201,16 +201,24 @@ def test_failed_start_raises_its_error_in_both_forms(tmp_path: Path) -> None:
         Cascade(**closed).start()
 
 
-def test_cancelled_start_of_the_async_form_ends_and_leaves_nothing_running() -> None:
+@pytest.mark.parametrize("seconds", [0, 0.3])
+def test_cancelled_start_of_the_async_form_ends_and_leaves_nothing_running(seconds: float) -> None:
+    """After 0 seconds the thread of the start may not have begun."""
     waiting = {"small": "http://127.0.0.1:9/v1", "large": "http://127.0.0.1:9/v1", "retry_for": 60}
     mai = Cascade(**waiting)
 
     async def enter() -> None:
-        async with asyncio.timeout(0.3), mai:
+        async with asyncio.timeout(seconds), mai:
             raise AssertionError
 
+    async def enter_in_time() -> None:
+        entering = asyncio.ensure_future(enter())
+        await asyncio.wait([entering], timeout=50)
+        assert entering.done()
+        await entering
+
     with pytest.raises(TimeoutError):
-        asyncio.run(enter())
+        asyncio.run(enter_in_time())
     with pytest.raises(EngineCrashed, match="are not running"):
         mai.submit(None, QUESTION)
 

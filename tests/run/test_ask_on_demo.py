@@ -8,7 +8,7 @@ from typing import Any
 import nbclient
 import nbformat
 import pytest
-from support.processes import start_script
+from support.processes import end, start_script
 
 from lmms_eval_mai import Cascade
 from lmms_eval_mai.plugin import task_dir
@@ -101,7 +101,7 @@ def test_script_of_the_readme_prints_an_answer_and_its_exit(tmp_path: Path) -> N
     (tmp_path / "script.py").write_text(script)
     (tmp_path / "docs").symlink_to(ROOT / "docs")
     process = start_script(tmp_path / "script.py", tmp_path / "log")
-    process.join(200)
+    end(process)
     text = (tmp_path / "log").read_text()
     assert process.exitcode == 0, text
     assert re.search(r"^[0-9] (agree_short|agree_think|transfer)$", text, re.MULTILINE), text

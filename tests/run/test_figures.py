@@ -91,7 +91,7 @@ def sums(calls: Collection[Call]) -> dict[str, float | None]:
     return found
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(outcomes(), max_size=12), st.integers(1, 3))
 def test_every_figure_is_the_sum_over_the_traces_of_all_ranks(some: list[Outcome], ranks: int) -> None:
     totals = RunTotals.of_ranks([totals_of(some[rank::ranks]) for rank in range(ranks)])

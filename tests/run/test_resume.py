@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import random
 import signal
 from collections import Counter
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.measuring import unmeasured
-from support.processes import large_pope, lines_of, scripts, start, strike, wait_for_lines
+from support.processes import end, large_pope, lines_of, scripts, start, strike, wait_for_lines
 
 from lmms_eval_mai.engines.base import Call, CallKey
 from lmms_eval_mai.run.journal.journal import Journal
@@ -35,7 +36,7 @@ def model_args(data: Path) -> dict[str, Any]:
 def undisturbed(data: Path, model_args: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     output = tmp_path_factory.mktemp("undisturbed") / "found.json"
     process = start(data, output, "pope_s", journal="off", **model_args)
-    process.join(120)
+    end(process)
     found: dict[str, Any] = json.loads(output.read_text())
     assert Counter(found["exits"]) == dict.fromkeys(("agree_short", "agree_think", "transfer"), ROWS // 3)
     return found
@@ -59,7 +60,7 @@ def test_run_that_is_killed_six_times_has_the_results_of_an_undisturbed_run(
         if kill == 0:
             kept.hardlink_to(next(journal.glob("*.jsonl")))
     process = start(data, output, "pope_s", journal=journal, **model_args)
-    process.join(120)
+    end(process)
     assert json.loads(output.read_text()) == undisturbed
     assert list(journal.iterdir()) == []  # a completed run leaves no journal
 
@@ -77,7 +78,7 @@ def test_same_command_after_a_completed_run_starts_a_new_run(
     data: Path, model_args: dict[str, Any], undisturbed: dict[str, Any], tmp_path: Path
 ) -> None:
     for name in ("first.json", "second.json"):
-        start(data, tmp_path / name, "pope_s", journal=tmp_path / "journal", **model_args).join(120)
+        end(start(data, tmp_path / name, "pope_s", journal=tmp_path / "journal", **model_args))
         assert json.loads((tmp_path / name).read_text()) == undisturbed
         assert "resuming" not in (tmp_path / name).with_suffix(".log").read_text()
 
@@ -89,9 +90,9 @@ def test_completed_shorter_run_keeps_the_journal_of_a_longer_run(
     process = start(data, output, "pope_s", journal=journal, **model_args)
     assert strike(process, journal, after=400, how=signal.SIGKILL)
     kept = lines_of(journal)
-    start(data, tmp_path / "short.json", "pope_s", limit=8, journal=journal, **model_args).join(120)
+    end(start(data, tmp_path / "short.json", "pope_s", limit=8, journal=journal, **model_args))
     assert (tmp_path / "short.json").exists() and lines_of(journal)[: len(kept)] == kept
-    start(data, output, "pope_s", journal=journal, **model_args).join(120)
+    end(start(data, output, "pope_s", journal=journal, **model_args))
     assert json.loads(output.read_text()) == undisturbed and list(journal.iterdir()) == []
     assert "resuming: " in output.with_suffix(".log").read_text()
 
@@ -102,7 +103,7 @@ def test_run_of_another_task_has_its_own_journal(data: Path, model_args: dict[st
     assert strike(process, journal, after=100, how=signal.SIGKILL)
     before = lines_of(journal)
     other = {**model_args, **scripts(tmp_path, "pope_e", ROWS, seconds=0)}
-    start(data, tmp_path / "b.json", "pope_e", journal=journal, **other).join(120)
+    end(start(data, tmp_path / "b.json", "pope_e", journal=journal, **other))
     assert (tmp_path / "b.json").exists() and lines_of(journal) == before
 
 
@@ -112,7 +113,7 @@ def test_run_with_another_argument_names_the_difference_to_the_unfinished_run(
     journal = tmp_path / "journal"
     process = start(data, tmp_path / "a.json", "pope_s", journal=journal, **model_args)
     assert strike(process, journal, after=50, how=signal.SIGKILL)
-    start(data, tmp_path / "b.json", "pope_s", journal=journal, think="E", **model_args).join(120)
+    end(start(data, tmp_path / "b.json", "pope_s", journal=journal, think="E", **model_args))
     log = (tmp_path / "b.log").read_text()
     assert f"an unfinished run of pope_s is not resumed: think was R and is E. Its journal stays: {journal}/" in log
     assert len(list(journal.iterdir())) == 1  # the first run can still be resumed
@@ -128,7 +129,7 @@ def test_one_rank_resumes_the_work_of_two(data: Path, model_args: dict[str, Any]
     file.unlink()
     for rank in range(2):
         (journal / f"{stem}-{rank}of2.jsonl").write_text("\n".join([head, *lines[rank::2], ""]))
-    start(data, tmp_path / "b.json", "pope_s", journal=journal, **model_args).join(120)
+    end(start(data, tmp_path / "b.json", "pope_s", journal=journal, **model_args))
     calls = sum('"call":' in line for line in lines)
     assert f"({calls} calls" in (tmp_path / "b.log").read_text()
     assert list(journal.iterdir()) == []
@@ -157,11 +158,15 @@ def test_second_run_cannot_write_a_journal_in_use(data: Path, model_args: dict[s
     journal = tmp_path / "journal"
     first = start(data, tmp_path / "a.json", "pope_s", journal=journal, **model_args)
     assert wait_for_lines(first, journal, 1)
-    second = start(data, tmp_path / "b.json", "pope_s", journal=journal, **model_args)
-    second.join(60)
+    os.kill(first.pid or 0, signal.SIGSTOP)  # it keeps its journal, however long the second run takes to start
+    try:
+        second = start(data, tmp_path / "b.json", "pope_s", journal=journal, **model_args)
+        end(second)
+    finally:
+        os.kill(first.pid or 0, signal.SIGCONT)
     assert second.exitcode == 1 and not (tmp_path / "b.json").exists()
     assert "Another run with the same arguments is writing the journal" in (tmp_path / "b.log").read_text()
-    first.join(120)
+    end(first)
     assert (tmp_path / "a.json").exists()
 
 
@@ -174,10 +179,10 @@ def test_full_disk_ends_in_one_sentence_and_the_run_can_be_resumed(
     (file,) = journal.iterdir()
     space = file.stat().st_size + 10_000  # a few dozen lines and a part of the next one
     full = start(data, output, "pope_s", file_limit=space, journal=journal, **model_args)
-    full.join(60)
+    end(full)
     assert full.exitcode == 1 and not output.exists() and file.stat().st_size == space
     assert f"The journal {file} cannot be written (File too large)" in (tmp_path / "found.log").read_text()
-    start(data, output, "pope_s", journal=journal, **model_args).join(120)
+    end(start(data, output, "pope_s", journal=journal, **model_args))
     assert json.loads(output.read_text()) == undisturbed
 
 
@@ -185,6 +190,6 @@ def test_unwritable_folder_is_refused_before_anything_starts(
     data: Path, model_args: dict[str, Any], tmp_path: Path
 ) -> None:
     process = start(data, tmp_path / "found.json", "pope_s", journal="/proc/journal", **model_args)
-    process.join(60)
+    end(process)
     assert process.exitcode == 1
     assert "The journal /proc/journal cannot be written" in (tmp_path / "found.log").read_text()

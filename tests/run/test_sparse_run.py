@@ -8,7 +8,7 @@ from typing import Any
 
 import datasets
 import pytest
-from support.processes import lines_of, start, strike
+from support.processes import end, lines_of, start, strike
 
 from lmms_eval_mai import Cascade
 from lmms_eval_mai.plugin import task_dir
@@ -24,7 +24,7 @@ def test_killed_run_on_transformers_keeps_the_tokens_that_an_undisturbed_cascade
     assert strike(process, journal, after=DOCUMENTS + 8, how=signal.SIGKILL)  # some calls are scoring calls
     before = lines_of(journal)
     kept.hardlink_to(next(journal.glob("*.jsonl")))
-    start(tmp_path, output, "shapes_s", DOCUMENTS, journal=journal, **ARGUMENTS).join(200)
+    end(start(tmp_path, output, "shapes_s", DOCUMENTS, journal=journal, **ARGUMENTS))
     found = json.loads(output.with_suffix(".samples.json").read_text())
 
     calls = [json.loads(line) for line in kept.read_text().splitlines() if '"call":' in line]

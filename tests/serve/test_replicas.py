@@ -33,7 +33,8 @@ def test_every_request_is_answered_once_if_a_replica_is_killed() -> None:
     ]
     answered = threading.Semaphore(0)
     try:
-        wait_until(lambda: all(answers(url) for url in urls))
+        wait_until(lambda: all(answers(url) for url in urls) or any(one.poll() is not None for one in replicas))
+        assert [one.poll() for one in replicas] == [None, None]
         pair = f"[{','.join(urls)}]"
         with serving(small=pair, large=pair) as server, ThreadPoolExecutor(16) as pool:
 

@@ -1,6 +1,7 @@
 """The command `lmms-eval-mai serve` in a process of its own."""
 
 import os
+import re
 import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,12 @@ def cut_image_url() -> str:
     return f"{kind},{data[: len(data) // 8 * 4]}"
 
 
+def requests_taken(metrics: str) -> float:
+    """Return how many requests the server has answered or is answering. This number never falls."""
+    counts = re.findall(r'^mai_(?:requests\{state="open"|replies_total\{status="200")\} (\S+)', metrics, re.MULTILINE)
+    return sum(map(float, counts))
+
+
 SECRETS = ("Is there a dog", "the-key", "data:image")
 
 
@@ -36,7 +43,7 @@ def test_signal_stops_the_server_after_the_requests_in_flight_are_answered(
     log = tmp_path / "log"
     own = {"environment": {"SERVER_KEY": "the-key"}}
     process = command(tmp_path, log, *arguments, "--model_args", model_args, name="lmms-eval-mai", **own)
-    url = address_in(log)
+    url = address_in(log, process.process)
     headers = {"Authorization": "Bearer the-key"}
     with httpx.Client(base_url=url, headers=headers, timeout=60) as client, ThreadPoolExecutor(6) as pool:
 
@@ -47,7 +54,7 @@ def test_signal_stops_the_server_after_the_requests_in_flight_are_answered(
         cut = client.post("/v1/chat/completions", json=chat() | {"messages": [user("Hm?", cut_image_url())]})
         assert cut.status_code == 400 and cut.json()["error"]["code"] == "invalid_image"
         replies = [pool.submit(ask, number) for number in range(6)]
-        wait_until(lambda: client.get("/health").json()["requests"] == 6)
+        wait_until(lambda: requests_taken(client.get("/metrics").text) == 7)  # the first one and these six
         os.kill(process.process.pid or 0, how)
         found = {reply.result(60).json()["choices"][0]["message"]["content"] for reply in replies}
     assert found == {f"answer {number}" for number in range(2, 8)}

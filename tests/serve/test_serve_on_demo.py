@@ -35,7 +35,7 @@ def demo_server(demo_run: Any, tmp_path_factory: pytest.TempPathFactory) -> "Ite
     arguments = ["serve", "--pair", "demo", "--port", "0", "--model_args", "dtype=float32,max_open_samples=16"]
     process = Command(folder, log, *arguments, name="lmms-eval-mai", engines=True)
     try:
-        yield process, address_in(log)
+        yield process, address_in(log, process.process)
     finally:
         process.process.terminate()
         code, text = process.end()

@@ -96,6 +96,7 @@ def test_stream_that_takes_too_long_ends_with_an_error(tmp_path: Path) -> None:
     with serving({"request_timeout": 0.3}, **written(tmp_path, small, large)) as server:
         lines = [line for line in server.post(chat(stream=True)).text.split("\n\n") if line]
         assert json.loads(lines[-1].removeprefix("data: "))["error"]["code"] == "request_timeout"
+        server.change(request_timeout=60)
         assert server.ask()["choices"][0]["message"]["content"] == "answer 1"
 
 

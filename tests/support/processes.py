@@ -27,6 +27,9 @@ from support.measuring import is_on, measure_this_process
 DEMO_DOCUMENTS = 150
 """Of `shapes_s`, on which runs of the demo pair are compared."""
 
+END_LIMIT_S = 600
+"""Longer than any process of a test takes on a machine with much other work."""
+
 POPE = Path("lmms-lab-encoder") / "POPE"
 
 
@@ -133,6 +136,16 @@ def _evaluate(
     part.rename(output)
 
 
+def end(process: BaseProcess, log: Path | None = None) -> None:
+    """Wait for the end of a process that leads a session. If it does not end, kill it with its engines, which would
+    slow down all later tests, and fail."""
+    process.join(END_LIMIT_S)
+    if process.is_alive():
+        os.killpg(process.pid or 0, signal.SIGKILL)
+        text = log.read_text(errors="replace")[-3000:] if log is not None else ""
+        raise AssertionError(f"the process was still running after {END_LIMIT_S} s. {text}")
+
+
 def start_script(script: Path, log: Path) -> BaseProcess:
     """Start a Python script in its folder. It may start vLLM engines."""
     preload(engines=True)
@@ -175,18 +188,19 @@ class Command:
         self.process = SERVER.Process(target=_command, args=(folder, log, errors, name, arguments, *settings))
         self.process.start()
 
-    def end(self, timeout: float = 120) -> tuple[int | None, str]:
+    def end(self) -> tuple[int | None, str]:
         """Wait for the end; returns the exit code and the log. Fails if a process of the command is left."""
-        self.process.join(timeout)
+        end(self.process, self._log)
         left = [p for p in psutil.process_iter() if _session(p) == self.process.pid]
         assert left == []
         return self.process.exitcode, self._log.read_text(errors="replace")
 
 
 def _session(process: psutil.Process) -> int | None:
+    """Return the session of a process. None: it has ended."""
     try:
-        return os.getsid(process.pid)
-    except OSError:
+        return None if process.status() == psutil.STATUS_ZOMBIE else os.getsid(process.pid)
+    except (OSError, psutil.NoSuchProcess):
         return None
 
 
@@ -258,8 +272,5 @@ def strike(process: BaseProcess, journal: Path, after: int, how: int, group: boo
     alive = wait_for_lines(process, journal, after)
     if alive and process.pid:
         (os.killpg if group else os.kill)(process.pid, how)
-    process.join(90)
-    if process.is_alive():
-        process.kill()
-        raise AssertionError(f"the process was still running a minute after {signal.Signals(how).name}")
+    end(process)
     return alive

@@ -1,6 +1,8 @@
 """Real vLLM servers on loopback, each in a process that has imported vLLM."""
 
+import contextlib
 import os
+import random
 import runpy
 import signal
 import socket
@@ -18,10 +20,12 @@ UNIPROC_EXECUTOR = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """Return a port for a server that starts later. The system gives no program a port of this range by itself."""
+    while True:
+        port = random.randrange(15_000, 30_000)
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 @dataclass

@@ -9,7 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -87,9 +88,12 @@ def wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def address_in(log: Path) -> str:
-    """Wait until the server runs, and return its address."""
-    wait_until(lambda: log.exists() and "/v1: " in " ".join(log.read_text().split()))
+def address_in(log: Path, process: BaseProcess) -> str:
+    """Wait until the server runs in its process, and return its address."""
+    deadline = time.monotonic() + 600
+    while not (log.exists() and "/v1: " in " ".join(log.read_text().split())):
+        assert process.is_alive() and time.monotonic() < deadline, log.exists() and log.read_text()[-3000:]
+        time.sleep(0.01)
     found = re.search(r"on (http://\S+)/v1:", log.read_text())
     assert found is not None
     return found.group(1)
@@ -131,6 +135,10 @@ class Running:
         assert set(error) == {"message", "type", "param", "code"}
         assert error["message"].endswith((".", "?")) and error["message"][0].isupper()
         return response.status_code, error
+
+    def change(self, **settings: Any) -> None:
+        """Change limits for the next requests."""
+        self.service.settings = replace(self.service.settings, **settings)
 
     def stop(self) -> None:
         """Let the server stop as after SIGTERM."""
