@@ -241,7 +241,7 @@ def test_rows_that_draft_tokens_report_the_share_that_was_accepted(vllm: Running
     def build(name: str) -> Engine:
         return Kept(vllm.engine, "large") if name == "large alone" else engine_of(name, arguments, 5)
 
-    measurement = Measurement(bench, Engines(build, one_row=True), lambda line: None)
+    measurement = Measurement(bench, Engines(build, one_row=False), lambda line: None)
     vllm.loop.run(measurement.run())
     result = measurement.result()
     assert not result.failed

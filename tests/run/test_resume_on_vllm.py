@@ -35,12 +35,12 @@ def test_run_on_vllm_that_is_killed_has_the_results_of_an_undisturbed_run(demo_r
     _, left = psutil.wait_procs(engines, timeout=60)
     assert not left  # engines end by themselves when their parent process is killed
 
-    arguments |= {"renderer_processes": 2}  # does not change an answer, so the run is resumed
+    arguments |= {"small_renderer_processes": 2}  # does not change an answer, so the run is resumed
     process = start(tmp_path, output, "shapes_s", DEMO_DOCUMENTS, journal=journal, **arguments)
     engines = _engines(process, journal, more_than=len(lines_of(journal)))
     cores = [engine for engine in engines if engine.ppid() != process.pid]  # the children of the run's fork server
     renderers = [engine for engine in engines if "renderer_child" in " ".join(engine.cmdline())]
-    assert len(cores) == 2 and len(renderers) == 4  # the two models prepare images differently, so they share none
+    assert len(cores) == 2 and len(renderers) == 2
     os.kill(rng.choice(renderers).pid, signal.SIGKILL)
     _wait_for(process, output.with_suffix(".log"), "A renderer process crashed (signal 9). It is restarted")
     core = rng.choice(cores)
@@ -52,7 +52,7 @@ def test_run_on_vllm_that_is_killed_has_the_results_of_an_undisturbed_run(demo_r
     _, left = psutil.wait_procs(engines, timeout=60)
     assert not left
 
-    arguments |= {"renderer_processes": 1}
+    arguments |= {"small_renderer_processes": 1}
     process = start(tmp_path, output, "shapes_s", DEMO_DOCUMENTS, journal=journal, **arguments)
     end(process)
     found, expected = json.loads(output.read_text()), demo_run[0]
