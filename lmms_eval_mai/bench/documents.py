@@ -84,8 +84,8 @@ class Documents:
         )
 
     def facts(self) -> dict[str, Any]:
-        """Return what one must know of the documents to read their times, as plain data: how many there are, the width
-        and height of a drawn image in px, and how many documents have each planned exit."""
+        """Return the properties on which the times depend, as plain data: how many documents there are, the width and
+        height of a drawn image in px, and how many documents have each planned exit."""
         found: dict[str, Any] = {"documents": self.count}
         if isinstance(self.source, DrawnSource):
             found["image_px"] = list(self.source.charts[0]["image"].size)

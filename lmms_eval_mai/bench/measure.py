@@ -115,6 +115,7 @@ class Measurement:
             calls = await self._calls(row, level, documents)
             found = _measured(cell, documents, time.perf_counter() - began, calls)
         else:
+            self._tell(f"{row.title}, {shown(level)}: started, in processes of its own")
             await self._engines.make_room()
             began = time.perf_counter()
             seconds = await self._process(row, documents)

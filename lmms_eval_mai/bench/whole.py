@@ -53,7 +53,7 @@ async def run_whole(model: str, config: EngineConfig, documents: Documents, max_
     arguments = own_arguments(config) if model == MODEL_ID else vllm_arguments(config, max_new_tokens)
     source = documents.source
     job = Job(model, arguments, source.task, source.include_path, documents.count, max_new_tokens)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # killed processes may still write into it
         place, environment = os.getcwd(), dict(os.environ)
         if isinstance(documents.source, DrawnSource):  # lmms-eval loads a data set of this name from where it runs
             documents.source.charts.write(Path(folder))

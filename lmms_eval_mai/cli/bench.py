@@ -163,7 +163,7 @@ def _print(result: "Result") -> None:
         print("The measurement was stopped, so some rows have fewer runs than others, or none.")
     print()
     print(table.table(all_lines))
-    print('"With starts" adds the start of the engines of a row, or is a whole process with its starts and stops.')
+    print('"With starts" includes the starts of the engines, and the stops of rows that run in processes of their own.')
     for name, ratio in table.ratios(all_lines).items():
         print(f"{name}: {ratio:.2f}")
     measured = {run.row for run in result.runs}

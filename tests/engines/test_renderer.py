@@ -130,7 +130,7 @@ def test_same_prompt_of_both_models_is_rendered_once(vllm: Running) -> None:
     assert other["prompt_token_ids"] != first["prompt_token_ids"]
     assert len(set(own._inputs._renderings) - earlier) == 2
     del first, second, other
-    vllm.loop.run(asyncio.sleep(0))  # the step of the loop that gave the result has ended
+    vllm.loop.run(asyncio.sleep(0))  # until the loop has dropped the results
     gc.collect()
     assert set(own._inputs._renderings) <= earlier  # they take no memory any more
 

@@ -282,4 +282,5 @@ def test_closed_engine_ends_by_itself_and_leaks_nothing(
     killed: list[int] = []
     monkeypatch.setattr("vllm.v1.utils.kill_process_tree", killed.append)  # vLLM kills what does not end in time
     vllm.loop.run(engine.close())
-    assert not killed and not core.is_alive() and children(before) == [] and not engine.is_up()
+    # Two threads of vLLM may read the status at once. The later one then finds nothing, and Python takes that as 255.
+    assert not killed and core.exitcode in (0, 255) and children(before) == [] and not engine.is_up()

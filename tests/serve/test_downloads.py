@@ -102,8 +102,10 @@ def test_image_that_cannot_be_downloaded_is_an_error_of_the_request(
     own = api.service.settings
     if path == "hanging":
         api.change(image_timeout=0.2)
-    found, message = refusal(api, host.at(path))
-    api.service.settings = own
+    try:
+        found, message = refusal(api, host.at(path))
+    finally:
+        api.service.settings = own
     assert found == status and text in message
 
 

@@ -24,7 +24,8 @@ def cut_image_url() -> str:
 
 
 def requests_taken(metrics: str) -> float:
-    """Return how many requests the server has answered or is answering. This number never falls."""
+    """Return how many requests the server has answered or is answering. A request that is just ending counts twice for
+    a moment."""
     counts = re.findall(r'^mai_(?:requests\{state="open"|replies_total\{status="200")\} (\S+)', metrics, re.MULTILINE)
     return sum(map(float, counts))
 

@@ -27,8 +27,10 @@ from support.measuring import is_on, measure_this_process
 DEMO_DOCUMENTS = 150
 """Of `shapes_s`, on which runs of the demo pair are compared."""
 
-END_LIMIT_S = 600
+END_LIMIT_S = 400
 """Longer than any process of a test takes on a machine with much other work."""
+LOGS: dict[int | None, Path] = {}
+"""Process id -> the log of a process."""
 
 POPE = Path("lmms-lab-encoder") / "POPE"
 
@@ -83,6 +85,7 @@ def start(
         target=_evaluate, args=(data, output, task, limit, file_limit, engines, is_on(), model_args)
     )
     process.start()
+    LOGS[process.pid] = output.with_suffix(".log")
     return process
 
 
@@ -136,13 +139,16 @@ def _evaluate(
     part.rename(output)
 
 
-def end(process: BaseProcess, log: Path | None = None) -> None:
+def end(process: BaseProcess) -> None:
     """Wait for the end of a process that leads a session. If it does not end, kill it with its engines, which would
     slow down all later tests, and fail."""
     process.join(END_LIMIT_S)
     if process.is_alive():
-        os.killpg(process.pid or 0, signal.SIGKILL)
-        text = log.read_text(errors="replace")[-3000:] if log is not None else ""
+        with contextlib.suppress(ProcessLookupError):  # it leads no session yet
+            os.killpg(process.pid or 0, signal.SIGKILL)
+        process.kill()
+        process.join()
+        text = LOGS[process.pid].read_text(errors="replace")[-3000:]
         raise AssertionError(f"the process was still running after {END_LIMIT_S} s. {text}")
 
 
@@ -151,6 +157,7 @@ def start_script(script: Path, log: Path) -> BaseProcess:
     preload(engines=True)
     process = SERVER.Process(target=_script, args=(script, log, is_on()))
     process.start()
+    LOGS[process.pid] = log
     return process
 
 
@@ -187,10 +194,11 @@ class Command:
         settings = (environment or {}, engines, stopped_before_results, is_on())
         self.process = SERVER.Process(target=_command, args=(folder, log, errors, name, arguments, *settings))
         self.process.start()
+        LOGS[self.process.pid] = log
 
     def end(self) -> tuple[int | None, str]:
         """Wait for the end; returns the exit code and the log. Fails if a process of the command is left."""
-        end(self.process, self._log)
+        end(self.process)
         left = [p for p in psutil.process_iter() if _session(p) == self.process.pid]
         assert left == []
         return self.process.exitcode, self._log.read_text(errors="replace")

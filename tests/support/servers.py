@@ -20,7 +20,8 @@ UNIPROC_EXECUTOR = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 
 
 def free_port() -> int:
-    """Return a port for a server that starts later. The system gives no program a port of this range by itself."""
+    """Return a port for a server that starts later. It is below those that Linux itself gives to programs (32768 to
+    60999), so no other program gets it by chance."""
     while True:
         port = random.randrange(15_000, 30_000)
         with socket.socket() as listener, contextlib.suppress(OSError):

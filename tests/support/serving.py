@@ -90,7 +90,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 def address_in(log: Path, process: BaseProcess) -> str:
     """Wait until the server runs in its process, and return its address."""
-    deadline = time.monotonic() + 600
+    deadline = time.monotonic() + 400
     while not (log.exists() and "/v1: " in " ".join(log.read_text().split())):
         assert process.is_alive() and time.monotonic() < deadline, log.exists() and log.read_text()[-3000:]
         time.sleep(0.01)
