@@ -105,7 +105,19 @@ def test_killed_engine_fails_every_call_in_flight_and_can_be_restarted(
     restarted = Running(RestartingEngine(engine, restarts=1), vllm.loop)
     answers = restarted.generate(*(question(number) for number in range(4)))
     assert [type(call) for call in answers] == [Call] * 4, answers
-    vllm.loop.run(engine.close())
+
+    async def close_in_flight() -> list[Any]:
+        """As a restart does, if it begins before all calls have noticed the crash."""
+        long = Sampling(max_tokens=3000, ignore_eos=True)
+        calls = [asyncio.ensure_future(engine.generate(question(number), long)) for number in range(4)]
+        while engine._running().llm.output_processor.get_num_unfinished_requests() < len(calls):
+            assert not any(call.done() for call in calls), calls
+            await asyncio.sleep(0.01)
+        await engine.close()
+        return await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 60)
+
+    errors = vllm.loop.run(close_in_flight())
+    assert [type(error) for error in errors] == [EngineCrashed] * 4, errors
     assert children(before) == []
 
 

@@ -35,10 +35,8 @@ def test_run_on_vllm_that_is_killed_has_the_results_of_an_undisturbed_run(demo_r
     _, left = psutil.wait_procs(engines, timeout=60)
     assert not left  # engines end by themselves when their parent process is killed
 
-    arguments |= {
-        "small_renderer_processes": 2,
-        "large_renderer_processes": 1,
-    }  # does not change an answer, so the run is resumed
+    # They do not change an answer, so the run is resumed.
+    arguments |= {"small_renderer_processes": 2, "large_renderer_processes": 1}
     process = start(tmp_path, output, "shapes_s", DEMO_DOCUMENTS, journal=journal, **arguments)
     engines = _engines(process, journal, more_than=len(lines_of(journal)))
     cores = [engine for engine in engines if engine.ppid() != process.pid]  # the children of the run's fork server

@@ -22,6 +22,7 @@ from lmms_eval_mai.engines.vllm.attention import AttentionReader
 from lmms_eval_mai.engines.vllm.configuration import Configuration, configure
 from lmms_eval_mai.engines.vllm.detokenizer import Detokenizer
 from lmms_eval_mai.engines.vllm.errors import sample_error
+from lmms_eval_mai.engines.vllm.internals import fail_requests
 from lmms_eval_mai.engines.vllm.outputs import PreparedPrompt, to_call
 from lmms_eval_mai.engines.vllm.processes import exit_if_script_runs_again
 from lmms_eval_mai.engines.vllm.replicas import replica_count, replica_of
@@ -142,7 +143,10 @@ class VllmEngine:
         if started is not None:
             if started.llm.output_handler is not None:
                 started.llm.output_handler.cancel()  # it would report the end of the engine's process as a crash
-            await asyncio.to_thread(started.stop)
+            try:
+                await asyncio.to_thread(started.stop)
+            finally:
+                fail_requests(started.llm)
         if self._watched:
             self._watched = False
             WATCHDOG.close()

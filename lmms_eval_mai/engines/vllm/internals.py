@@ -8,7 +8,7 @@ exist. Besides these, the following names are not part of vLLM's documented inte
 - `AsyncLLM.output_handler` (engine.py), and `AsyncLLM.shutdown(timeout)` (processes.py);
 - `BaseRenderer.render_messages_async`, `tokenize_prompts_async`, `process_for_engine_async`, `default_chat_tok_params`
   (renderer.py), and `get_mm_processor` (renderer_sharing.py);
-- `AsyncLLM.engine_core.call_utility_all_async` (here);
+- `AsyncLLM.engine_core.call_utility_all_async` and `AsyncLLM.output_processor.propagate_error` (here);
 - of the workers and their model runner: `model_runner`, `execute_model`, `input_batch`, `seq_lens`, `kv_cache_config`,
   and `Attention.impl.forward` and `do_kv_cache_update` (attention_worker.py, attention_keys.py);
 - the names of the processes: `EngineCore`, `EngineCore_DP<n>`, `VLLM_DP_Coordinator` (processes.py);
@@ -55,6 +55,16 @@ async def call_workers(llm: Any, method: str, *args: Any) -> list[list[Any]]:
         return reply.result()
     finally:
         reply.cancel()
+
+
+def fail_requests(llm: Any) -> None:
+    """Raise vLLM's `EngineDeadError` for all requests of an `AsyncLLM` that was stopped.
+
+    vLLM does this when it notices a crash, but not if it is stopped before, and then the requests would wait for ever.
+    """
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    llm.output_processor.propagate_error(EngineDeadError())
 
 
 def decode_token_by_token(tokenizer: Any, prompt_tokens: list[int], tokens: list[int], params: Any) -> str:
