@@ -1,5 +1,6 @@
 """Measures all rows, interleaved: each repeat runs every row once, and every second repeat in the opposite order."""
 
+import functools
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -79,15 +80,15 @@ class Measurement:
     async def run(self) -> None:
         """Measure all cells. A row that fails gets no further runs, and the others go on."""
         try:
-            await self._each(self._bench.cells, 0, self._warm_up)
-            for repeat in range(self._bench.repeats):
-                cells = self._bench.cells if repeat % 2 == 0 else tuple(reversed(self._bench.cells))
-                await self._each(cells, repeat + 1, self._measure)
+            await self._each(self._bench.cells, self._warm_up)
+            for repeat in range(1, self._bench.repeats + 1):
+                cells = self._bench.cells if repeat % 2 == 1 else tuple(reversed(self._bench.cells))
+                await self._each(cells, functools.partial(self._measure, repeat))
             self._complete = True
         finally:
             await self._engines.close()
 
-    async def _each(self, cells: Sequence[Cell], repeat: int, work: Callable[[Cell], Awaitable[None]]) -> None:
+    async def _each(self, cells: Sequence[Cell], work: Callable[[Cell], Awaitable[None]]) -> None:
         for cell in cells:
             if cell[0] in self._failed:
                 continue
@@ -102,10 +103,10 @@ class Measurement:
         """Start the engines of a cell and answer two documents, so that all code is loaded."""
         name, level = cell
         if ROWS[name].kind in PERSISTENT:
-            self._tell(f"{ROWS[name].title}, {shown(level)}: warm-up")
+            self._tell(f"{titled(cell)}: warm-up")
             await self._calls(ROWS[name], level, self._documents(level).first(2))
 
-    async def _measure(self, cell: Cell) -> None:
+    async def _measure(self, repeat: int, cell: Cell) -> None:
         name, level = cell
         row, documents = ROWS[name], self._documents(level)
         if row.kind in PERSISTENT:
@@ -115,14 +116,13 @@ class Measurement:
             calls = await self._calls(row, level, documents)
             found = _measured(cell, documents, time.perf_counter() - began, calls)
         else:
-            self._tell(f"{row.title}, {shown(level)}: started, in processes of its own")
+            self._tell(f"{titled(cell)}: started, in processes of its own")
             await self._engines.make_room()
             began = time.perf_counter()
             seconds = await self._process(row, documents)
             found = Measured(name, level, documents.count, seconds, time.perf_counter() - began)
         self._runs.append(found)
-        number = sum((run.row, run.level) == cell for run in self._runs)
-        self._tell(f"{row.title}, {shown(level)}, run {number} of {self._bench.repeats}: {found.seconds:.1f} s")
+        self._tell(f"{titled(cell)}, run {repeat} of {self._bench.repeats}: {found.seconds:.1f} s")
 
     async def _calls(self, row: Row, level: Level, documents: Documents) -> list[Call]:
         engines = planned(await self._engines.get(row.engines), documents.plan)
@@ -153,6 +153,12 @@ def _measured(cell: Cell, documents: Documents, seconds: float, calls: Sequence[
         sum(call.proposed_tokens or 0 for call in drafted) if drafted else None,
         sum(call.accepted_tokens or 0 for call in drafted) if drafted else None,
     )
+
+
+def titled(cell: Cell) -> str:
+    """Return a cell as text."""
+    name, level = cell
+    return f"{ROWS[name].title}, {shown(level)}"
 
 
 def shown(level: Level) -> str:
