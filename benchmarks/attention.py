@@ -26,7 +26,7 @@ import psutil
 from common import print_json, print_table
 from make_tiny_pair import make_checkpoint
 
-from lmms_eval_mai.engines.base import AttentionRequest, Call, CallKey, Message, Prompt, Sampling
+from lmms_eval_mai.contract import AttentionRequest, Call, CallKey, Message, Prompt, Sampling
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.run.config import parse
 

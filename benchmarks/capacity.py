@@ -21,7 +21,7 @@ from common import print_json, print_table
 from forced_lengths import Lengths
 
 from lmms_eval_mai.bench.lengths import calls_until
-from lmms_eval_mai.engines.base import SIDES, CallKey, Prompt, Side
+from lmms_eval_mai.contract import SIDES, CallKey, Prompt, Side
 from lmms_eval_mai.profiles import files
 from lmms_eval_mai.profiles.profile import Profile
 from lmms_eval_mai.profiles.throughput import BatchTimes, batch_sizes

@@ -35,7 +35,7 @@ from demo_figures import DIFFERENCES, gain, harm, wilson
 from loguru import logger
 
 from lmms_eval_mai.bench import pair as bench_pair
-from lmms_eval_mai.engines.base import SIDES, Call, Engine, Side
+from lmms_eval_mai.contract import SIDES, Call, Engine, Side
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.harness.requests import open_sample
 from lmms_eval_mai.harness.tasks import AnswerFilter

@@ -27,7 +27,7 @@ from typing import Any
 from PIL import Image as PilImage
 
 from lmms_eval_mai.bench.lengths import NAMES, SEED, SIGMA, make_plan, spread
-from lmms_eval_mai.engines.base import SIDES, Image, Message, Prompt, Sampling, Side
+from lmms_eval_mai.contract import SIDES, Image, Message, Prompt, Sampling, Side
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.harness.results import TraceCounts
 from lmms_eval_mai.paper.benchmarks import GENERIC

@@ -23,7 +23,7 @@ from common import print_json, print_table
 from loguru import logger
 
 from lmms_eval_mai.cli.task_documents import TaskDocuments
-from lmms_eval_mai.engines.base import SIDES, Call, Engine, Prompt, Sampling, Side
+from lmms_eval_mai.contract import SIDES, Call, Engine, Prompt, Sampling, Side
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.wrapper import EngineWrapper
 from lmms_eval_mai.latency.measure import Measurements, measure

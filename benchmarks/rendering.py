@@ -33,7 +33,7 @@ from loguru import logger
 from make_tiny_pair import make_pair
 from PIL import Image as PilImage
 
-from lmms_eval_mai.engines.base import Image, Message
+from lmms_eval_mai.contract import Image, Message
 from lmms_eval_mai.engines.vllm.configuration import configure
 from lmms_eval_mai.engines.vllm.renderer import Renderer
 from lmms_eval_mai.engines.vllm.renderer_processes import RendererProcesses

@@ -30,7 +30,7 @@ from common import print_json, print_table
 from PIL import Image as PilImage
 from PIL import ImageDraw
 
-from lmms_eval_mai.engines.base import CallKey, Image, Message, Prompt, Sampling
+from lmms_eval_mai.contract import CallKey, Image, Message, Prompt, Sampling
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.run.config import parse
 

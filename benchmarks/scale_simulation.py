@@ -39,7 +39,7 @@ from forced_lengths import Lengths, sample
 from loguru import logger
 
 from lmms_eval_mai.bench.lengths import calls_until
-from lmms_eval_mai.engines.base import SIDES, CallKey, Prompt, Side
+from lmms_eval_mai.contract import SIDES, CallKey, Prompt, Side
 from lmms_eval_mai.engines.scripted.virtual_time import virtual_time
 from lmms_eval_mai.paper.cascade import cascade
 from lmms_eval_mai.paper.sample import Sample, Trace

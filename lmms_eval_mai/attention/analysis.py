@@ -17,7 +17,7 @@ from lmms_eval_mai.attention.calls import AnalysisCalls, LoggedThinking
 from lmms_eval_mai.attention.documents import DocumentFigures, FiguresFolder, digest, measure
 from lmms_eval_mai.attention.heads import HeadReader
 from lmms_eval_mai.attention.table9 import Method, Scored
-from lmms_eval_mai.engines.base import SIDES, Side
+from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.errors import ArgumentError, SampleError
 from lmms_eval_mai.paper import prompts
 from lmms_eval_mai.paper.sample import Sample, Trace

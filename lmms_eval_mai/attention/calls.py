@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from lmms_eval_mai.attention.controls import last_tokens, random_tokens, text_of
 from lmms_eval_mai.attention.table9 import FULL, SIMPLE, Answer, Method
-from lmms_eval_mai.engines.base import AttentionRequest, Call, CallKey, Side, TokenWeights
+from lmms_eval_mai.contract import AttentionRequest, Call, CallKey, Side, TokenWeights
 from lmms_eval_mai.paper import prompts
 from lmms_eval_mai.paper.agreement import parts_without_answer
 from lmms_eval_mai.paper.sample import Sample, Trace

@@ -14,7 +14,7 @@ import numpy as np
 from lmms_eval_mai.attention import corollary
 from lmms_eval_mai.attention.corollary import BoundCheck
 from lmms_eval_mai.attention.sparsity import kept_share, total_weight
-from lmms_eval_mai.engines.base import SIDES, Side
+from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.statistics import Array
 
 VECTORS = ("values", "keys")

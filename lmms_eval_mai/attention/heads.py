@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from lmms_eval_mai.attention.documents import LayerStates
-from lmms_eval_mai.engines.base import AttentionRequest, CallKey, EngineConfig, Identity, Prompt
+from lmms_eval_mai.contract import AttentionRequest, CallKey, EngineConfig, Identity, Prompt
 from lmms_eval_mai.engines.transformers.engine import TransformersEngine
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper import prompts

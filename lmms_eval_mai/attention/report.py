@@ -12,7 +12,7 @@ from lmms_eval_mai.attention.corollary import BoundCheck
 from lmms_eval_mai.attention.documents import VECTORS, DocumentFigures, Reading
 from lmms_eval_mai.attention.sparsity import heaviest_texts, heaviest_tokens, kept_counts, kept_share
 from lmms_eval_mai.attention.table9 import Answer, Method, Scorer
-from lmms_eval_mai.engines.base import SIDES, Side
+from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.statistics import Array, Band, band
 
 TOP = 15

@@ -7,7 +7,7 @@ from typing import Any
 
 from lmms_eval_mai.bench.lengths import Plan
 from lmms_eval_mai.bench.planned import PlannedEngine
-from lmms_eval_mai.engines.base import Engine, EngineConfig
+from lmms_eval_mai.contract import Engine, EngineConfig
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.run.config import parse
 

@@ -10,8 +10,8 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from lmms_eval_mai.contract import SIDES, CallKey, Side, Stage
 from lmms_eval_mai.engines.arguments import did_you_mean
-from lmms_eval_mai.engines.base import SIDES, CallKey, Side, Stage
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.sample import EXITS, Exit
 from lmms_eval_mai.reports import paper_numbers

@@ -12,7 +12,7 @@ from lmms_eval_mai.bench.pair import run_bound, run_mode, run_staged
 from lmms_eval_mai.bench.prototype import run_prototype
 from lmms_eval_mai.bench.rows import ONE, PERSISTENT, ROWS, Level, Row
 from lmms_eval_mai.bench.whole import run_whole
-from lmms_eval_mai.engines.base import Call
+from lmms_eval_mai.contract import Call
 from lmms_eval_mai.errors import MaiError
 from lmms_eval_mai.run.config import parse
 

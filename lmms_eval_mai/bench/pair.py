@@ -7,7 +7,7 @@ from typing import Any
 from lmms_eval_mai.bench.documents import Documents
 from lmms_eval_mai.bench.planned import answer, prompts_of
 from lmms_eval_mai.bench.rows import Level
-from lmms_eval_mai.engines.base import Call, Engine, Prompt, Stage
+from lmms_eval_mai.contract import Call, Engine, Prompt, Stage
 from lmms_eval_mai.errors import MaiError, SampleError
 from lmms_eval_mai.paper.cascade import MODES
 from lmms_eval_mai.paper.sample import Sample, Trace

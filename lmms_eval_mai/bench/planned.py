@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from lmms_eval_mai.bench.lengths import Plan
-from lmms_eval_mai.engines.base import SIDES, Call, Engine, Prompt, Sampling
+from lmms_eval_mai.contract import SIDES, Call, Engine, Prompt, Sampling
 from lmms_eval_mai.engines.cancellation import gather_or_cancel
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.engines.wrapper import EngineWrapper

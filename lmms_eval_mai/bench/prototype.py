@@ -19,7 +19,7 @@ from lmms_eval_mai.bench.engines import config_of, planned
 from lmms_eval_mai.bench.pair import run_all
 from lmms_eval_mai.bench.planned import answer, prompts_of
 from lmms_eval_mai.bench.rows import BATCH
-from lmms_eval_mai.engines.base import Side, Stage
+from lmms_eval_mai.contract import Side, Stage
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.errors import MaiError
 from lmms_eval_mai.paper.sample import Sample

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from lmms_eval_mai.bench.documents import Documents, DrawnSource
-from lmms_eval_mai.engines.base import EngineConfig
+from lmms_eval_mai.contract import EngineConfig
 from lmms_eval_mai.errors import MaiError
 from lmms_eval_mai.plugin import MODEL_ID, task_dir
 from lmms_eval_mai.redaction import one_line

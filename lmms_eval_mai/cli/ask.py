@@ -15,7 +15,7 @@ from lmms_eval_mai.cli.exit_code import exit_code_of
 from lmms_eval_mai.errors import ArgumentError
 
 if TYPE_CHECKING:  # the other commands must not wait for these imports
-    from lmms_eval_mai.engines.base import Engine, Prompt
+    from lmms_eval_mai.contract import Engine, Prompt
     from lmms_eval_mai.paper.sample import Sample, Trace
     from lmms_eval_mai.run.config import Config
 

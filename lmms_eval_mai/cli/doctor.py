@@ -11,7 +11,7 @@ from lmms_eval_mai.cli import command_line, machine, tasks
 from lmms_eval_mai.cli.command_line import Command
 from lmms_eval_mai.cli.findings import Finding, error_text
 from lmms_eval_mai.cli.hub import Hub, check_model
-from lmms_eval_mai.engines.base import Engine, EngineConfig
+from lmms_eval_mai.contract import Engine, EngineConfig
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.run import sparse_layer
 from lmms_eval_mai.run.config import Config

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from lmms_eval_mai.engines.base import Call, EngineConfig, Prompt, Sampling, TokenWeights
+from lmms_eval_mai.contract import Call, EngineConfig, Prompt, Sampling, TokenWeights
 from lmms_eval_mai.engines.build import check_attention_arguments
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
 from lmms_eval_mai.run.sparse_layer import GIVES_ATTENTION

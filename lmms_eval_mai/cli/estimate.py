@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lmms_eval_mai.cli.exit_code import exit_code_of
 from lmms_eval_mai.cli.report import FORMATS, write
-from lmms_eval_mai.engines.base import SIDES
+from lmms_eval_mai.contract import SIDES
 
 if TYPE_CHECKING:
     from lmms_eval_mai.profiles.profile import Profile

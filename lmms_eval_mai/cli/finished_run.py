@@ -11,7 +11,7 @@ from typing import Any
 
 from lmms_eval_mai.attention.calls import LoggedThinking
 from lmms_eval_mai.cli.command_line import values_of
-from lmms_eval_mai.engines.base import SIDES, Side
+from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.plugin import MODEL_ID
 from lmms_eval_mai.redaction import without_password

@@ -7,7 +7,7 @@ import dataclasses
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from lmms_eval_mai.engines.base import EngineConfig
+from lmms_eval_mai.contract import EngineConfig
 from lmms_eval_mai.engines.vllm.gpu_plan import pair_plan, plan_or_refusal, unknown_sizes
 from lmms_eval_mai.engines.vllm.machine_checks import MPS_HINT
 from lmms_eval_mai.engines.vllm.placement import Launcher

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lmms_eval_mai.engines.base import EngineConfig
+from lmms_eval_mai.contract import EngineConfig
 from lmms_eval_mai.engines.checkpoints import check_checkpoint, local_folder
 from lmms_eval_mai.errors import ArgumentError
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from lmms_eval_mai.cli.ask import log_to_terminal
 from lmms_eval_mai.cli.exit_code import exit_code_of
 from lmms_eval_mai.cli.report import FORMATS, write
-from lmms_eval_mai.engines.base import SIDES
+from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from lmms_eval_mai.engines.base import EngineConfig
+    from lmms_eval_mai.contract import EngineConfig
     from lmms_eval_mai.latency.plan import Plan
     from lmms_eval_mai.profiles.profile import Profile
 

@@ -4,7 +4,7 @@ import dataclasses
 import importlib
 from typing import Any
 
-from lmms_eval_mai.engines.base import Engine, EngineConfig
+from lmms_eval_mai.contract import Engine, EngineConfig
 from lmms_eval_mai.engines.transformers.options import TransformersOptions
 from lmms_eval_mai.engines.vllm import attention
 from lmms_eval_mai.engines.vllm.argument_names import OWN_ARGUMENTS, vllm_argument_names

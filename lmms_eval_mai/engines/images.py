@@ -4,7 +4,7 @@ import hashlib
 
 import PIL.Image
 
-from lmms_eval_mai.engines.base import Image
+from lmms_eval_mai.contract import Image
 
 
 def to_image(pixels: PIL.Image.Image) -> Image:

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterable, Iterator
 
-from lmms_eval_mai.engines.base import ContentPart, Image, Message, Prompt
+from lmms_eval_mai.contract import ContentPart, Image, Message, Prompt
 from lmms_eval_mai.errors import PromptTooLong
 
 MIN_RESERVED_ANSWER_TOKENS, RESERVED_ANSWER_TOKENS = 16, 256

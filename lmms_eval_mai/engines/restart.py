@@ -25,7 +25,7 @@ from typing import TypeVar
 
 from loguru import logger
 
-from lmms_eval_mai.engines.base import Call, CallKey, Engine, Prompt, Sampling
+from lmms_eval_mai.contract import Call, CallKey, Engine, Prompt, Sampling
 from lmms_eval_mai.engines.cancellation import wait_for
 from lmms_eval_mai.engines.crash_admission import Admission
 from lmms_eval_mai.engines.per_loop import PerLoop

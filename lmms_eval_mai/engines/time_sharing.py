@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from loguru import logger
 
-from lmms_eval_mai.engines.base import Call, Engine, Prompt, Sampling
+from lmms_eval_mai.contract import Call, Engine, Prompt, Sampling
 from lmms_eval_mai.engines.cancellation import shielded
 from lmms_eval_mai.engines.per_loop import PerLoop
 from lmms_eval_mai.engines.wrapper import EngineWrapper

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lmms_eval_mai.engines.base import CallKey, Image, Message, Prompt
+from lmms_eval_mai.contract import CallKey, Image, Message, Prompt
 from lmms_eval_mai.errors import ArgumentError, SampleError
 
 SPACE = "\u2581"

@@ -2,7 +2,7 @@
 
 from typing import Generic, TypeVar
 
-from lmms_eval_mai.engines.base import Call, Engine, Identity, Prompt, Sampling
+from lmms_eval_mai.contract import Call, Engine, Identity, Prompt, Sampling
 
 E = TypeVar("E", bound=Engine)
 

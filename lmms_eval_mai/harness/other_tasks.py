@@ -6,7 +6,7 @@ from the question, because the prompts of the paper have another one.
 
 from typing import Any
 
-from lmms_eval_mai.engines.base import Message
+from lmms_eval_mai.contract import Message
 
 
 def format_sentence(request: Any, prompt: tuple[Message, ...]) -> str:

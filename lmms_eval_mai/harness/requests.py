@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import PIL.Image
 
-from lmms_eval_mai.engines.base import ContentPart, Message
+from lmms_eval_mai.contract import ContentPart, Message
 from lmms_eval_mai.engines.images import to_image
 from lmms_eval_mai.engines.messages import replace_lone_surrogates
 from lmms_eval_mai.errors import ArgumentError, MaiError, SampleError, UnreadableImage

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from lmms_eval.models.model_utils.gen_metrics import log_metrics
 from lmms_eval.models.model_utils.usage_metrics import log_usage
 
-from lmms_eval_mai.engines.base import Side
+from lmms_eval_mai.contract import Side
 from lmms_eval_mai.paper.sample import EXITS, Trace
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.metering import RunTotals

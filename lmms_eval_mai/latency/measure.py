@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-from lmms_eval_mai.engines.base import SIDES, Call, Engine, EngineConfig
+from lmms_eval_mai.contract import SIDES, Call, Engine, EngineConfig
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.transformers.loading import device_of, free_memory
 from lmms_eval_mai.engines.transformers.options import TransformersOptions

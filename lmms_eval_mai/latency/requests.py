@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import PIL.Image
 
-from lmms_eval_mai.engines.base import Call, CallKey, Engine, Image, Message, Prompt, Sampling
+from lmms_eval_mai.contract import Call, CallKey, Engine, Image, Message, Prompt, Sampling
 from lmms_eval_mai.errors import PromptTooLong
 
 TASK = "profile"

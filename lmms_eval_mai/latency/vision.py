@@ -14,7 +14,7 @@ import PIL.Image
 import torch
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 
-from lmms_eval_mai.engines.base import Image, Message
+from lmms_eval_mai.contract import Image, Message
 from lmms_eval_mai.engines.transformers.inputs import InputBuilder, ModelInput
 from lmms_eval_mai.latency.plan import Plan
 from lmms_eval_mai.latency.repeats import seconds_of

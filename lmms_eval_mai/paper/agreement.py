@@ -76,6 +76,19 @@ def extract_answer(text: str) -> str:
     return (found[-1] if found else text).strip()
 
 
+def answer_span(text: str) -> tuple[int, int] | None:
+    """Return where the answer of `extract_answer` is in the text: its start and its end. None: the answer is empty, or
+    it is not one part of the text."""
+    seen = _without_reasoning(text)
+    bracketed = _BRACKETS.findall(seen)
+    answer = (bracketed[-1] if bracketed else seen).strip()
+    places = [found.span(1) for found in _BRACKETS.finditer(text)] if bracketed else [(0, len(text))]
+    for start, end in reversed(places):
+        if answer and (found := text.rfind(answer, start, end)) >= 0:
+            return found, found + len(answer)
+    return None
+
+
 def _without_reasoning(text: str) -> str:
     return str(strip_reasoning_tags(_CONTROL.sub("", text), [["<think>", "</think>"], ["<analysis>", "</analysis>"]]))
 

@@ -17,7 +17,7 @@ Eq. 11 is a bound, which needs no code here.
 
 from collections.abc import Awaitable, Callable
 
-from lmms_eval_mai.engines.base import AttentionRequest, Call, Side
+from lmms_eval_mai.contract import AttentionRequest, Call, Side
 from lmms_eval_mai.paper import prompts
 from lmms_eval_mai.paper.agreement import parts_without_answer, without_answer
 from lmms_eval_mai.paper.sample import Sample, Trace

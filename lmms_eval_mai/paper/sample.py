@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lmms_eval_mai.engines.base import Call, ContentPart, Image, Message, Sampling, Stage
+from lmms_eval_mai.contract import Call, ContentPart, Image, Message, Sampling, Stage
 from lmms_eval_mai.paper.agreement import Benchmark, Doc, Verification, extract_answer
 from lmms_eval_mai.paper.prompts import Kind, Variant
 from lmms_eval_mai.paper.sparse import Selection

@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from lmms_eval_mai.engines.base import (
+from lmms_eval_mai.contract import (
     AttentionRequest,
     Call,
     CallKey,
@@ -98,7 +98,7 @@ class SampleRun:
             prompt = Prompt(with_stage_text(sample, *text), key, attention)
             call = replace(await engine.generate(prompt, sampling), dropped_tokens=dropped)
         if stage == "score":  # its only token is not used
-            call = replace(call, answer_tokens=0)
+            call = replace(call, answer_tokens=0, answer_logprob=None, min_logprob=None)
         elif call.answer_tokens is None:
             call = replace(call, answer_tokens=engine.count_tokens(extract_answer(call.text)))
         # The weights of all samples would need hundreds of MB.

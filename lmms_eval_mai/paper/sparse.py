@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from lmms_eval_mai.engines.base import Side, TokenWeights
+from lmms_eval_mai.contract import Side, TokenWeights
 
 Order = Literal["original", "weight"]
 Boundary = Literal["least", "most"]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from lmms_eval_mai.engines.base import Side, Stage
+from lmms_eval_mai.contract import Side, Stage
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.profiles.profile import Profile
 from lmms_eval_mai.profiles.times import ProfileTimes

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
-from lmms_eval_mai.engines.base import SIDES, Side
+from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.paper.prompts import Variant
 from lmms_eval_mai.reports import paper_numbers
 from lmms_eval_mai.reports.estimates import Comparison, compare, main_metric, run_score, with_paper

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from lmms_eval_mai.engines.base import Side, Stage
+from lmms_eval_mai.contract import Side, Stage
 from lmms_eval_mai.paper.agreement import AgreementRules, Verification
 from lmms_eval_mai.paper.prompts import Variant
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Optional
 
-from lmms_eval_mai.engines.base import Side, Stage
+from lmms_eval_mai.contract import Side, Stage
 from lmms_eval_mai.paper.prompts import VARIANTS
 from lmms_eval_mai.reproduce.methods import Method
 from lmms_eval_mai.run.config import Config

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from lmms_eval_mai.engines.base import SIDES
+from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.paper.prompts import VARIANTS
 
 OWN = ""

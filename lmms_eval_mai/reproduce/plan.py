@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lmms_eval_mai.engines.base import Side
+from lmms_eval_mai.contract import Side
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.reproduce import tables
 from lmms_eval_mai.reproduce.calls import Calls, PlannedCall, calls_of

@@ -7,7 +7,7 @@ from typing import Any
 
 from loguru import logger
 
-from lmms_eval_mai.engines.base import Side
+from lmms_eval_mai.contract import Side
 from lmms_eval_mai.reproduce.evaluation import evaluate
 from lmms_eval_mai.reproduce.folder import OutputFolder
 from lmms_eval_mai.reproduce.options import Options

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from loguru import logger
 
-from lmms_eval_mai.engines.base import Call, CallKey
+from lmms_eval_mai.contract import Call, CallKey
 from lmms_eval_mai.errors import JournalError
 from lmms_eval_mai.run.journal.call_records import call_of, fields_of
 from lmms_eval_mai.run.journal.files import journal_io_errors, line_of, lines_of, sync_folder

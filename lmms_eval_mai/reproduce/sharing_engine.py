@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from lmms_eval_mai.engines.base import Call, Engine, Prompt, Sampling
+from lmms_eval_mai.contract import Call, Engine, Prompt, Sampling
 from lmms_eval_mai.engines.wrapper import EngineWrapper
 from lmms_eval_mai.reproduce.shared_calls import SharedCalls
 from lmms_eval_mai.run import fingerprint

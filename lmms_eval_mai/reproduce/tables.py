@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from lmms_eval_mai.engines.base import SIDES
+from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.reproduce.methods import METHODS, OWN, Method
 

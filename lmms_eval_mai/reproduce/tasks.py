@@ -6,8 +6,8 @@ from typing import Any
 
 from lmms_eval.tasks import TaskManager, get_task_dict
 
+from lmms_eval_mai.contract import Image
 from lmms_eval_mai.engines.arguments import did_you_mean
-from lmms_eval_mai.engines.base import Image
 from lmms_eval_mai.errors import ArgumentError, SampleError
 from lmms_eval_mai.harness.requests import open_sample, task_of
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS

@@ -18,7 +18,7 @@ from typing import Any, Self
 import PIL.Image
 import PIL.ImageOps
 
-from lmms_eval_mai.engines.base import Image, Message, Sampling, Stage
+from lmms_eval_mai.contract import Image, Message, Sampling, Stage
 from lmms_eval_mai.engines.images import to_image
 from lmms_eval_mai.engines.messages import replace_lone_surrogates
 from lmms_eval_mai.errors import ArgumentError, EngineCrashed, UnreadableImage

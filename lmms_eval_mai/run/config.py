@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from lmms_eval_mai.contract import SIDES, EngineConfig, Side
 from lmms_eval_mai.engines.arguments import reject_unknown_arguments
-from lmms_eval_mai.engines.base import SIDES, EngineConfig, Side
 from lmms_eval_mai.engines.build import ENGINES, argument_names
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.agreement import AgreementRules

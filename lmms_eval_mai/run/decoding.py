@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from lmms_eval_mai.engines.base import Sampling, Stage
+from lmms_eval_mai.contract import Sampling, Stage
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.prompts import MAX_TOKENS
 from lmms_eval_mai.run.config import Config

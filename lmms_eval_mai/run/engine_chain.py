@@ -7,7 +7,7 @@ from typing import cast
 
 from loguru import logger
 
-from lmms_eval_mai.engines.base import SIDES, Engine, EngineConfig
+from lmms_eval_mai.contract import SIDES, Engine, EngineConfig
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.cancellation import gather_or_cancel
 from lmms_eval_mai.engines.per_loop import PerLoop
@@ -18,7 +18,7 @@ from lmms_eval_mai.run import sparse_layer
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.journal.journal import Journal
 from lmms_eval_mai.run.journal.journaled_engine import JournaledEngine
-from lmms_eval_mai.run.timed_engine import TimedEngine
+from lmms_eval_mai.run.measured_engine import MeasuredEngine
 
 Share = Callable[[Engine], Engine]
 """Puts an engine into a wrapper that finds the calls of other runs."""
@@ -39,7 +39,7 @@ def build_engines(
        once, however often it was retried.
     2. The calls of other runs, if there is `share`. It is inside the journal, because a journaled call of this run
        keeps its times.
-    3. The time at which a call started.
+    3. The time at which a call started, and the log-probability of its answer.
     4. Restart and `call_timeout`.
     5. Time sharing. It is inside restart, because a restart needs the GPU: it must wait until the other engine sleeps.
     6. The engine itself.
@@ -54,7 +54,9 @@ def build_engines(
         lock = starting if engine.starts_alone() else None
         if time_sharing is not None:
             engine = TimeSharedEngine(cast(SleepableEngine, engine), time_sharing)
-        engine = TimedEngine(RestartingEngine(engine, restarts, config.call_timeout, lock, idle_check_s=idle_check_s))
+        engine = MeasuredEngine(
+            RestartingEngine(engine, restarts, config.call_timeout, lock, idle_check_s=idle_check_s)
+        )
         engines[engine_config.side] = JournaledEngine(engine if share is None else share(engine), journal)
     return engines
 

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any, get_args
 
-from lmms_eval_mai.engines.base import Side, Stage
+from lmms_eval_mai.contract import Side, Stage
 from lmms_eval_mai.paper.sample import EXITS
 from lmms_eval_mai.redaction import without_password
 from lmms_eval_mai.run.config import Config

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from pytablewriter import MarkdownTableWriter
 
-from lmms_eval_mai.engines.base import Side
+from lmms_eval_mai.contract import Side
 from lmms_eval_mai.paper.sample import EXITS, Exit
 from lmms_eval_mai.redaction import without_password
 from lmms_eval_mai.run.config import Config

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from lmms_eval_mai.engines.base import SIDES, Identity
+from lmms_eval_mai.contract import SIDES, Identity
 from lmms_eval_mai.paper import prompts
 
 if TYPE_CHECKING:

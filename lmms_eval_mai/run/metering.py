@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from lmms_eval_mai.engines.base import Call, Side, Stage
+from lmms_eval_mai.contract import Call, Side, Stage
 from lmms_eval_mai.errors import SampleError
 from lmms_eval_mai.paper.sample import Exit, Trace
 from lmms_eval_mai.paper.sparse import Selection

@@ -9,8 +9,8 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.engines.arguments import positive_int
-from lmms_eval_mai.engines.base import SIDES
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.agreement import AgreementRules
 from lmms_eval_mai.paper.cascade import MODES

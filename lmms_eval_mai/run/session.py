@@ -13,7 +13,7 @@ from typing import Any
 
 from loguru import logger
 
-from lmms_eval_mai.engines.base import SIDES, Engine, Side
+from lmms_eval_mai.contract import SIDES, Engine, Side
 from lmms_eval_mai.errors import EngineCrashed, MaiError, TooManyErrors
 from lmms_eval_mai.paper.cascade import MODES, Mode
 from lmms_eval_mai.paper.sample import Sample, Trace

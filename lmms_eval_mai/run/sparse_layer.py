@@ -1,6 +1,6 @@
 """Finds the layer whose attention selects the tokens of `transfer=sparse`, before an engine starts."""
 
-from lmms_eval_mai.engines.base import Engine
+from lmms_eval_mai.contract import Engine
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.sparse import Sparse, layer_number
 from lmms_eval_mai.run.config import Config

@@ -2,12 +2,15 @@
 
 from typing import Any
 
-from lmms_eval_mai.engines.base import Call
+from lmms_eval_mai.contract import Call
 from lmms_eval_mai.paper.sample import Trace
 from lmms_eval_mai.paper.sparse import Selection
 
 SPECULATION = ("proposed_tokens", "accepted_tokens", "target_calls")
 """The figures of drafted tokens, of a call and of a run. Those that the engine does not report are left out."""
+
+LOGPROBS = ("answer_logprob", "min_logprob")
+"""How sure the model was of its answer. Left out if the engine does not report it."""
 
 
 def trace_record(trace: Trace) -> dict[str, Any]:
@@ -41,6 +44,7 @@ def _call_record(call: Call) -> dict[str, Any]:
         "cached_tokens": call.cached_tokens,
         "output_tokens": call.output_tokens,
         "answer_tokens": call.answer_tokens,
+        **{name: round(value, 6) for name in LOGPROBS if (value := getattr(call, name)) is not None},
         **{name: figure for name in SPECULATION if (figure := getattr(call, name)) is not None},
         **({"dropped_tokens": call.dropped_tokens} if call.dropped_tokens else {}),
         **_times(call),

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from lmms_eval_mai.engines.base import Sampling, Stage
+from lmms_eval_mai.contract import Sampling, Stage
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.decoding import OWN_TASK, sampling
 from lmms_eval_mai.serve.errors import bad_request

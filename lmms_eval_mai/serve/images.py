@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import PIL.Image
 import PIL.ImageFile
 
-from lmms_eval_mai.engines.base import Image
+from lmms_eval_mai.contract import Image
 from lmms_eval_mai.errors import UnreadableImage
 from lmms_eval_mai.redaction import one_line
 from lmms_eval_mai.run.ask import decode

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from lmms_eval_mai.engines.base import SIDES
+from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.paper.sample import Trace
 from lmms_eval_mai.serve.admission import Admission
 from lmms_eval_mai.serve.observer import CallEvent

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from lmms_eval_mai.engines.base import Call, CallKey, Engine, Prompt, Sampling
+from lmms_eval_mai.contract import Call, CallKey, Engine, Prompt, Sampling
 from lmms_eval_mai.engines.wrapper import EngineWrapper
 from lmms_eval_mai.errors import MaiError
 from lmms_eval_mai.paper.sample_run import Pair

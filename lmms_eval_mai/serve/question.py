@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lmms_eval_mai.engines.base import Sampling, Stage
+from lmms_eval_mai.contract import Sampling, Stage
 from lmms_eval_mai.paper.agreement import Benchmark, Doc
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS, GENERIC
 from lmms_eval_mai.paper.prompts import Kind, Variant

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from lmms_eval_mai.engines.base import ContentPart, Message
+from lmms_eval_mai.contract import ContentPart, Message
 from lmms_eval_mai.engines.messages import merge_adjacent_text
 from lmms_eval_mai.paper.cascade import MODES
 from lmms_eval_mai.paper.sample import Sample, Trace

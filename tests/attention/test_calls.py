@@ -10,7 +10,7 @@ from support.samples import Recorder, sample
 from lmms_eval_mai.attention.analysis import Parts
 from lmms_eval_mai.attention.calls import AnalysisCalls, LoggedThinking
 from lmms_eval_mai.attention.table9 import FULL, SIMPLE, Answer, Method
-from lmms_eval_mai.engines.base import Side
+from lmms_eval_mai.contract import Side
 from lmms_eval_mai.paper.sample import Sample, Trace
 from lmms_eval_mai.run.config import parse
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lmms_eval_mai.attention.heads import HeadReader, layer_states
-from lmms_eval_mai.engines.base import EngineConfig
+from lmms_eval_mai.contract import EngineConfig
 from lmms_eval_mai.engines.transformers.attention import LayerAttention, probabilities
 from lmms_eval_mai.errors import ArgumentError
 

@@ -10,7 +10,7 @@ import pytest
 from lmms_eval_mai.attention import report
 from lmms_eval_mai.attention.documents import DocumentFigures, FiguresFolder, LayerStates, digest, measure
 from lmms_eval_mai.attention.table9 import Answer, Scored, methods
-from lmms_eval_mai.engines.base import SIDES
+from lmms_eval_mai.contract import SIDES
 
 LAYERS, HEADS = 2, 3
 

@@ -6,7 +6,7 @@ from statistics import fmean
 import pytest
 
 from lmms_eval_mai.bench.lengths import DISAGREEING, Plan, benchmark_of, make_plan
-from lmms_eval_mai.engines.base import Side, Stage
+from lmms_eval_mai.contract import Side, Stage
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.sample import EXITS
 from lmms_eval_mai.reports import paper_numbers

@@ -16,7 +16,7 @@ from lmms_eval_mai.bench.engines import Engines, engine_of
 from lmms_eval_mai.bench.lengths import Plan, Step, make_plan
 from lmms_eval_mai.bench.measure import Bench, Measurement, Result
 from lmms_eval_mai.bench.rows import Level
-from lmms_eval_mai.engines.base import Call, Engine, Prompt, Sampling
+from lmms_eval_mai.contract import Call, Engine, Prompt, Sampling
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.engines.wrapper import EngineWrapper
 from lmms_eval_mai.errors import EngineStartError

@@ -10,7 +10,7 @@ from lmms_eval_mai.bench.documents import Documents, DrawnSource
 from lmms_eval_mai.bench.drawn import TASK, Charts
 from lmms_eval_mai.bench.lengths import make_plan
 from lmms_eval_mai.bench.prototype import STAGES, StageRun, run_stage
-from lmms_eval_mai.engines.base import Side, Stage
+from lmms_eval_mai.contract import Side, Stage
 from lmms_eval_mai.errors import MaiError
 
 pytestmark = pytest.mark.slow  # the prompts need lmms-eval's tasks, whose import takes seconds

@@ -11,7 +11,7 @@ import pytest
 from lmms_eval_mai.bench.documents import Documents, DrawnSource
 from lmms_eval_mai.bench.drawn import Charts
 from lmms_eval_mai.bench.whole import own_arguments, run_whole, with_absolute_path
-from lmms_eval_mai.engines.base import EngineConfig
+from lmms_eval_mai.contract import EngineConfig
 from lmms_eval_mai.plugin import MODEL_ID
 from lmms_eval_mai.run.config import parse
 

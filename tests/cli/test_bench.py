@@ -17,7 +17,7 @@ from lmms_eval_mai.bench.lengths import make_plan
 from lmms_eval_mai.cli import main
 from lmms_eval_mai.cli.bench import add_arguments, settings_of
 from lmms_eval_mai.cli.bench_documents import TaskSource
-from lmms_eval_mai.engines.base import SIDES
+from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.run.config import parse
 
 

@@ -9,7 +9,7 @@ import pytest
 from support.engines import question
 from support.profiles import TINY
 
-from lmms_eval_mai.engines.base import Call, Sampling
+from lmms_eval_mai.contract import Call, Sampling
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.engines.scripted.virtual_time import VirtualTimeLoop
 from lmms_eval_mai.errors import ArgumentError, EngineCrashed, SampleError

@@ -15,7 +15,7 @@ from support.attention_calls import assert_same_attention, scored, thought
 from support.engines import GREEDY, Running, answer, make_image, prompt, question
 from support.servers import Server
 
-from lmms_eval_mai.engines.base import Call, Image, Sampling
+from lmms_eval_mai.contract import Call, Image, Sampling
 from lmms_eval_mai.engines.build import argument_names, build
 from lmms_eval_mai.engines.openai.engine import OpenAIEngine
 from lmms_eval_mai.engines.scripted.engine import ScriptedEngine, ScriptedOptions

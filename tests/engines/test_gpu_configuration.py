@@ -9,7 +9,7 @@ import pytest
 from support.nvml import Device, install
 
 from lmms_eval_mai.cli import gpu_report
-from lmms_eval_mai.engines.base import Side
+from lmms_eval_mai.contract import Side
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.vllm import arguments as vllm_arguments
 from lmms_eval_mai.engines.vllm import configuration, machine_checks

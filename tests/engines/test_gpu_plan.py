@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lmms_eval_mai.engines.base import SIDES, EngineConfig
+from lmms_eval_mai.contract import SIDES, EngineConfig
 from lmms_eval_mai.engines.vllm.arguments import planned_identity, set_planned
 from lmms_eval_mai.engines.vllm.gpu_plan import OnGpus, on_gpus
 from lmms_eval_mai.engines.vllm.model_sizes import checkpoint_size, size_of

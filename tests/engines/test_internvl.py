@@ -10,7 +10,7 @@ from support.attention_calls import LAYERS, THINKING, assert_same_attention, att
 from support.engine_cores import fork_cores
 from support.engines import Running, make_image, prompt
 
-from lmms_eval_mai.engines.base import AttentionRequest, Call, Prompt, Sampling
+from lmms_eval_mai.contract import AttentionRequest, Call, Prompt, Sampling
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.event_loop import LoopThread

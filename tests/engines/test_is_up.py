@@ -5,10 +5,10 @@ from typing import Literal
 
 from support.samples import sample
 
-from lmms_eval_mai.engines.base import CallKey, Prompt, Sampling
+from lmms_eval_mai.contract import CallKey, Prompt, Sampling
 from lmms_eval_mai.engines.restart import RestartingEngine
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
-from lmms_eval_mai.run.timed_engine import TimedEngine
+from lmms_eval_mai.run.measured_engine import MeasuredEngine
 
 PROMPT = Prompt(sample().question, CallKey("task", 0, 0, "small", "short"))
 
@@ -36,7 +36,7 @@ class SlowToStart(ScriptedEngine):
 def test_engine_is_not_up_from_its_crash_to_the_end_of_its_restart() -> None:
     async def run() -> None:
         inner = SlowToStart()
-        engine = TimedEngine(RestartingEngine(inner, restarts=1))
+        engine = MeasuredEngine(RestartingEngine(inner, restarts=1))
         inner.ready.set()
         await engine.start()
         assert engine.is_up()

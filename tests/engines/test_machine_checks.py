@@ -13,7 +13,7 @@ import pytest
 import zmq
 from support.engines import vllm_engine
 
-from lmms_eval_mai.engines.base import EngineConfig
+from lmms_eval_mai.contract import EngineConfig
 from lmms_eval_mai.engines.vllm import machine_checks
 from lmms_eval_mai.engines.vllm.machine_checks import Machine, PlacedEngine, check, check_readable, problems
 from lmms_eval_mai.engines.vllm.nvml import VisibleGpu

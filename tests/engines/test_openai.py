@@ -12,7 +12,7 @@ import pytest
 from scripted_server import ScriptedServer
 from support.endpoints import SAMPLING, call, noise_image, prompt, with_servers
 
-from lmms_eval_mai.engines.base import Call, Image, Sampling
+from lmms_eval_mai.contract import Call, Image, Sampling
 from lmms_eval_mai.engines.openai.engine import OpenAIEngine
 from lmms_eval_mai.engines.openai.images import _ENCODINGS
 from lmms_eval_mai.errors import CallTimeout, EngineCrashed, EngineStartError, PromptTooLong, SampleError

@@ -7,7 +7,7 @@ import pytest
 from scripted_server import ScriptedServer
 from support.endpoints import call, engine_of, with_servers
 
-from lmms_eval_mai.engines.base import Call
+from lmms_eval_mai.contract import Call
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.openai.engine import OpenAIEngine
 from lmms_eval_mai.errors import ArgumentError, EngineStartError

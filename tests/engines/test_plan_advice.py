@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from support.plans import MODELS, pair
 
-from lmms_eval_mai.engines.base import SIDES
+from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.engines.vllm.planning.advice import Case, alternatives, refusal
 from lmms_eval_mai.engines.vllm.planning.gpus import KNOWN_GPUS, parse_gpus
 from lmms_eval_mai.engines.vllm.planning.known_models import known_models

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lmms_eval_mai.engines.base import SIDES, EngineConfig
+from lmms_eval_mai.contract import SIDES, EngineConfig
 from lmms_eval_mai.engines.vllm.gpu_plan import OnGpus, on_gpus
 from lmms_eval_mai.engines.vllm.placement import Launcher
 from lmms_eval_mai.engines.vllm.planning.gpus import parse_gpus

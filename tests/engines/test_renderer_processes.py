@@ -16,7 +16,7 @@ import pytest
 import torch
 from support.engines import Running, make_image, prompt, question
 
-from lmms_eval_mai.engines.base import Call, CallKey, Message, Prompt, Sampling
+from lmms_eval_mai.contract import Call, CallKey, Message, Prompt, Sampling
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.vllm import renderer_processes as module
 from lmms_eval_mai.engines.vllm.errors import sample_error

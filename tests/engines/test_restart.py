@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.samples import sample
 
-from lmms_eval_mai.engines.base import Call, CallKey, Message, Prompt, Sampling
+from lmms_eval_mai.contract import Call, CallKey, Message, Prompt, Sampling
 from lmms_eval_mai.engines.cancellation import wait_for
 from lmms_eval_mai.engines.restart import RestartingEngine
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions

@@ -9,7 +9,7 @@ import pytest
 from lmms_eval.utils import simple_parse_args_string
 from support.engines import Running, answer, question
 
-from lmms_eval_mai.engines.base import Call, Sampling
+from lmms_eval_mai.contract import Call, Sampling
 from lmms_eval_mai.engines.scripted.engine import Answer, RecordedScript, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.errors import ArgumentError, SampleError
 from lmms_eval_mai.run.config import parse

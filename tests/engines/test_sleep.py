@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lmms_eval_mai.engines.base import SIDES
+from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.engines.build import argument_names, build
 from lmms_eval_mai.engines.vllm.host_memory import SLEEP_ARGUMENTS, available_bytes, check_host_memory
 from lmms_eval_mai.errors import ArgumentError

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.engines import Running, prompt
 
-from lmms_eval_mai.engines.base import Call, Image, Prompt, Sampling
+from lmms_eval_mai.contract import Call, Image, Prompt, Sampling
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.transformers.options import TransformersOptions
 from lmms_eval_mai.errors import ArgumentError

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from support.engines import prompt
 
-from lmms_eval_mai.engines.base import SIDES, Call, Prompt, Sampling
+from lmms_eval_mai.contract import SIDES, Call, Prompt, Sampling
 from lmms_eval_mai.engines.restart import RestartingEngine
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
 from lmms_eval_mai.engines.time_sharing import TimeSharedEngine, TimeSharing

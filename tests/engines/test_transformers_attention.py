@@ -13,7 +13,7 @@ import torch
 from support.engines import Running, make_image, prompt
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lmms_eval_mai.engines.base import AttentionRequest, Call, EngineConfig, Image, Prompt, Sampling, TokenWeights
+from lmms_eval_mai.contract import AttentionRequest, Call, EngineConfig, Image, Prompt, Sampling, TokenWeights
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.token_texts import TokenReader
 from lmms_eval_mai.errors import ArgumentError, SampleError

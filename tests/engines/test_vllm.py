@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.engines import GREEDY, Running, make_image, prompt, question
 
-from lmms_eval_mai.engines.base import Call, Sampling
+from lmms_eval_mai.contract import Call, Sampling
 from lmms_eval_mai.engines.restart import RestartingEngine
 from lmms_eval_mai.errors import CallTimeout, PromptTooLong
 

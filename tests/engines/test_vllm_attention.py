@@ -11,7 +11,7 @@ from support.attention_calls import assert_same_attention, attention_of, kept, s
 from support.engines import Running
 from support.samples import Recorder, sample
 
-from lmms_eval_mai.engines.base import AttentionRequest, Prompt, Sampling
+from lmms_eval_mai.contract import AttentionRequest, Prompt, Sampling
 from lmms_eval_mai.engines.scripted.engine import ScriptedEngine
 from lmms_eval_mai.engines.vllm import attention
 from lmms_eval_mai.engines.vllm.configuration import configure

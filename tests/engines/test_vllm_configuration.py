@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lmms_eval_mai.engines.base import SIDES, EngineConfig
+from lmms_eval_mai.contract import SIDES, EngineConfig
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.vllm import memory, openmp
 from lmms_eval_mai.engines.vllm.arguments import UNIPROC_EXECUTOR

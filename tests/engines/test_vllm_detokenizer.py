@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.engines import Running, question
 
-from lmms_eval_mai.engines.base import Sampling
+from lmms_eval_mai.contract import Sampling
 from lmms_eval_mai.engines.vllm.arguments import sampling_params
 from lmms_eval_mai.engines.vllm.detokenizer import REPLACEMENT_CHARACTER, Detokenizer
 

@@ -17,7 +17,7 @@ import psutil
 import pytest
 from support.engines import Running, question, vllm_engine
 
-from lmms_eval_mai.engines.base import Call, Sampling
+from lmms_eval_mai.contract import Call, Sampling
 from lmms_eval_mai.engines.restart import RestartingEngine
 from lmms_eval_mai.engines.vllm.processes import CORE, EngineProcesses, without_interrupts
 from lmms_eval_mai.engines.vllm.watchdog import PROGRAM, Watchdog

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.engines import Running, make_image, prompt
 
-from lmms_eval_mai.engines.base import CallKey
+from lmms_eval_mai.contract import CallKey
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.vllm.replicas import replica_of
 from lmms_eval_mai.run.config import parse

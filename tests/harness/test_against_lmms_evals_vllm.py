@@ -13,7 +13,7 @@ from support.engines import Running
 from support.servers import UNIPROC_EXECUTOR
 from support.tasks import BUILT_IN, Loaded
 
-from lmms_eval_mai.engines.base import Call, Prompt, Sampling
+from lmms_eval_mai.contract import Call, Prompt, Sampling
 from lmms_eval_mai.engines.wrapper import EngineWrapper
 from lmms_eval_mai.harness.requests import open_sample
 from lmms_eval_mai.paper.cascade import small

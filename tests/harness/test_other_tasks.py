@@ -10,7 +10,7 @@ from support.pope_scripts import Record, counts, gold_of, record
 from support.samples import Recorder, scripted_pair
 from support.tasks import BUILT_IN, Loaded, texts
 
-from lmms_eval_mai.engines.base import Image, Message, Prompt
+from lmms_eval_mai.contract import Image, Message, Prompt
 from lmms_eval_mai.harness.other_tasks import format_sentence, notice, question_of
 from lmms_eval_mai.harness.requests import open_sample
 from lmms_eval_mai.paper.cascade import MODES

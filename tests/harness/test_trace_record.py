@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from lmms_eval_mai.engines.base import Call, CallKey
+from lmms_eval_mai.contract import Call, CallKey
 from lmms_eval_mai.harness.results import TraceCounts, rounds_result
 from lmms_eval_mai.paper.sample import Trace
 from lmms_eval_mai.paper.sparse import Selection

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.engines import Running
 
-from lmms_eval_mai.engines.base import Call, Prompt, Sampling
+from lmms_eval_mai.contract import Call, Prompt, Sampling
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.errors import ArgumentError, PromptTooLong
 from lmms_eval_mai.latency.measure import Measurements, measure, short_name

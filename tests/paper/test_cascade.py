@@ -7,7 +7,7 @@ import pytest
 from support.documents import MMMU_OPEN
 from support.samples import OWN_INSTRUCTION, Recorder, sample, scripted_pair
 
-from lmms_eval_mai.engines.base import Call, Engine, Image, Prompt, Sampling
+from lmms_eval_mai.contract import Call, Engine, Image, Prompt, Sampling
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
 from lmms_eval_mai.engines.wrapper import EngineWrapper
 from lmms_eval_mai.errors import MissingAnswer, PromptTooLong

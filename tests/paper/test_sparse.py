@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.answers import quick
 
-from lmms_eval_mai.engines.base import TokenWeights
+from lmms_eval_mai.contract import TokenWeights
 from lmms_eval_mai.paper.agreement import parts_without_answer, without_answer
 from lmms_eval_mai.paper.sparse import Selection, Sparse, cut_to, layer_number, select
 

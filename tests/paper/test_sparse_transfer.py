@@ -9,7 +9,7 @@ from support.attention import LAYER, AttentiveEngine, attentive_pair, words
 from support.documents import MMMU_OPEN
 from support.samples import Recorder, sample
 
-from lmms_eval_mai.engines.base import AttentionRequest, Call, Prompt, Sampling
+from lmms_eval_mai.contract import AttentionRequest, Call, Prompt, Sampling
 from lmms_eval_mai.errors import PromptTooLong, SampleError
 from lmms_eval_mai.paper import prompts
 from lmms_eval_mai.paper.cascade import MODES

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from support.samples import sample
 
-from lmms_eval_mai.engines.base import Call, CallKey, Prompt, Sampling
+from lmms_eval_mai.contract import Call, CallKey, Prompt, Sampling
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.errors import JournalError
 from lmms_eval_mai.reproduce.shared_calls import SharedCalls
 from lmms_eval_mai.reproduce.sharing_engine import SharingEngine
-from lmms_eval_mai.run.timed_engine import TimedEngine
+from lmms_eval_mai.run.measured_engine import MeasuredEngine
 
 GREEDY = Sampling(max_tokens=4)
 
@@ -41,7 +41,7 @@ def in_file(path: Path, use: Callable[[SharedCalls, Any, Script], Any], name: st
     async def started() -> Any:
         engine = ScriptedEngine("small", script, ScriptedOptions())
         await engine.start()
-        return await use(calls, SharingEngine(TimedEngine(engine), calls), script)
+        return await use(calls, SharingEngine(MeasuredEngine(engine), calls), script)
 
     calls = SharedCalls(path)
     try:

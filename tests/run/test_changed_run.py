@@ -8,7 +8,7 @@ from support.logs import logged
 from support.reproduce import scripts
 from support.samples import sample
 
-from lmms_eval_mai.engines.base import Engine
+from lmms_eval_mai.contract import Engine
 from lmms_eval_mai.engines.wrapper import EngineWrapper
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.session import Session

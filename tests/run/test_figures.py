@@ -8,7 +8,7 @@ from typing import Any, get_args
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmms_eval_mai.engines.base import Call, CallKey, Side, Stage
+from lmms_eval_mai.contract import Call, CallKey, Side, Stage
 from lmms_eval_mai.errors import MissingAnswer, PromptTooLong, SampleError
 from lmms_eval_mai.paper.sample import EXITS, Trace
 from lmms_eval_mai.paper.sparse import Selection

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lmms_eval_mai.engines.base import Call, CallKey
+from lmms_eval_mai.contract import Call, CallKey
 from lmms_eval_mai.run.journal import removal as journal_removal
 from lmms_eval_mai.run.journal.journal import Journal
 
@@ -74,7 +74,7 @@ def test_unfinished_run_in_another_mode_or_with_other_models_or_of_other_tasks_i
 _WRITER = """
 import asyncio, sys
 from pathlib import Path
-from lmms_eval_mai.engines.base import Call, CallKey
+from lmms_eval_mai.contract import Call, CallKey
 from lmms_eval_mai.run.journal.journal import Journal
 journal = Journal(Path(sys.argv[1]), {"mode": "cascade", "think": "R"}, ["pope_s"])
 call = Call(CallKey("pope_s", 0, 0, "small", "short"), "Yes", "stop", 1, 0, 1, 0, 0, 0)

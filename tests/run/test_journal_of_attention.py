@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmms_eval_mai.engines.base import AttentionRequest, Call, CallKey, Message, Prompt, Sampling, TokenWeights
+from lmms_eval_mai.contract import AttentionRequest, Call, CallKey, Message, Prompt, Sampling, TokenWeights
 from lmms_eval_mai.run.journal.journal import Journal
 from lmms_eval_mai.run.journal.journaled_engine import prompt_digest
 

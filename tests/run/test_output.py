@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from lmms_eval_mai.engines.base import SIDES, Call, CallKey
+from lmms_eval_mai.contract import SIDES, Call, CallKey
 from lmms_eval_mai.errors import MissingAnswer, UnreadableImage
 from lmms_eval_mai.paper.sample import EXITS, Exit, Trace
 from lmms_eval_mai.paper.sparse import Selection

@@ -13,7 +13,7 @@ import pytest
 from support.measuring import unmeasured
 from support.processes import end, large_pope, lines_of, scripts, start, strike, wait_for_lines
 
-from lmms_eval_mai.engines.base import Call, CallKey
+from lmms_eval_mai.contract import Call, CallKey
 from lmms_eval_mai.run.journal.journal import Journal
 
 pytestmark = pytest.mark.slow  # some sixty processes

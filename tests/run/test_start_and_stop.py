@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lmms_eval_mai.engines.base import Engine
+from lmms_eval_mai.contract import Engine
 from lmms_eval_mai.engines.per_loop import PerLoop
 from lmms_eval_mai.engines.restart import RestartingEngine
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions

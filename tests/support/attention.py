@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from lmms_eval_mai.engines.base import Call, Prompt, Sampling, TokenWeights
+from lmms_eval_mai.contract import Call, Prompt, Sampling, TokenWeights
 from lmms_eval_mai.engines.scripted.engine import ScriptedEngine
 from lmms_eval_mai.paper.sample_run import Pair
 from lmms_eval_mai.paper.sparse import Sparse

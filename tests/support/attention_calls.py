@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from support.engines import Running, make_image, prompt
 
-from lmms_eval_mai.engines.base import AttentionRequest, Call, Prompt, TokenWeights
+from lmms_eval_mai.contract import AttentionRequest, Call, Prompt, TokenWeights
 from lmms_eval_mai.engines.vllm.internals import call_workers
 from lmms_eval_mai.paper.sparse import Sparse, select
 

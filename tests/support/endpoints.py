@@ -8,7 +8,7 @@ import PIL.Image
 from aiohttp import web
 from scripted_server import ScriptedServer
 
-from lmms_eval_mai.engines.base import CallKey, Image, Message, Prompt, Sampling
+from lmms_eval_mai.contract import CallKey, Image, Message, Prompt, Sampling
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.openai.engine import OpenAIEngine
 from lmms_eval_mai.run.config import parse

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image as PilImage
 
-from lmms_eval_mai.engines.base import CallKey, Engine, Image, Message, Prompt, Sampling
+from lmms_eval_mai.contract import CallKey, Engine, Image, Message, Prompt, Sampling
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.scripted.engine import Answer
 from lmms_eval_mai.errors import MissingAnswer

@@ -5,7 +5,7 @@ from typing import Any
 
 from PIL import Image as PilImage
 
-from lmms_eval_mai.engines.base import Image, Message, Prompt, Sampling
+from lmms_eval_mai.contract import Image, Message, Prompt, Sampling
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.errors import MissingAnswer
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS, GENERIC

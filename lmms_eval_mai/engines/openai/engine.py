@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from lmms_eval_mai.engines.base import Call, EngineConfig, Identity, Image, Message, Prompt, Sampling, Side
+from lmms_eval_mai.contract import Call, EngineConfig, Identity, Image, Message, Prompt, Sampling, Side
 from lmms_eval_mai.engines.checkpoints import argument_identity
 from lmms_eval_mai.engines.messages import (
     merge_adjacent_text,

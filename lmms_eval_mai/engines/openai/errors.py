@@ -2,7 +2,7 @@
 
 import os
 
-from lmms_eval_mai.engines.base import Prompt
+from lmms_eval_mai.contract import Prompt
 from lmms_eval_mai.engines.messages import is_too_long
 from lmms_eval_mai.engines.openai.client import (
     ClientClosed,

@@ -7,7 +7,7 @@ import weakref
 
 from PIL.Image import Resampling
 
-from lmms_eval_mai.engines.base import Image
+from lmms_eval_mai.contract import Image
 from lmms_eval_mai.engines.openai.png import encode_png
 
 _ENCODINGS: "weakref.WeakKeyDictionary[Image, dict[int | None, asyncio.Future[str]]]" = weakref.WeakKeyDictionary()

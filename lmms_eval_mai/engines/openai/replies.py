@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lmms_eval_mai.engines.base import Call, Prompt
+from lmms_eval_mai.contract import Call, Prompt
 from lmms_eval_mai.engines.messages import replace_lone_surrogates
 from lmms_eval_mai.errors import SampleError
 from lmms_eval_mai.redaction import one_line

@@ -12,8 +12,8 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
+from lmms_eval_mai.contract import Call, CallKey, EngineConfig, Identity, Prompt, Sampling
 from lmms_eval_mai.engines.arguments import positive_int
-from lmms_eval_mai.engines.base import Call, CallKey, EngineConfig, Identity, Prompt, Sampling
 from lmms_eval_mai.engines.messages import replace_lone_surrogates
 from lmms_eval_mai.engines.scripted.batch import Batch
 from lmms_eval_mai.engines.scripted.latency import Ttft, TtftArgument

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal, get_args
 
-from lmms_eval_mai.engines.base import CallKey, Prompt, Stage
+from lmms_eval_mai.contract import CallKey, Prompt, Stage
 from lmms_eval_mai.engines.checkpoints import file_digest
 from lmms_eval_mai.errors import ArgumentError, MissingAnswer
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lmms_eval_mai.engines.base import Call, Message
+from lmms_eval_mai.contract import Call, Message
 from lmms_eval_mai.engines.transformers.generation import reset_generation_config
 from lmms_eval_mai.engines.transformers.inputs import InputBuilder, ModelInput
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from lmms_eval_mai.engines.base import Call, Prompt, Sampling
+from lmms_eval_mai.contract import Call, Prompt, Sampling
 from lmms_eval_mai.engines.token_texts import TokenSpan
 
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lmms_eval_mai.engines.base import Sampling
+from lmms_eval_mai.contract import Sampling
 from lmms_eval_mai.engines.logs import is_debug
 
 ASSISTED_DECODING_WARNINGS = ("Passing `generation_config` together with", "A custom logits processor of type")

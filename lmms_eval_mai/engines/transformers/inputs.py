@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from lmms_eval_mai.engines.base import Image, Message
+from lmms_eval_mai.contract import Image, Message
 from lmms_eval_mai.engines.messages import merge_adjacent_text
 from lmms_eval_mai.engines.special_tokens import LiteralTokenizer
 

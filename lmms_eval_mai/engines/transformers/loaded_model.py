@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoProcessor
 
-from lmms_eval_mai.engines.base import Call, EngineConfig
+from lmms_eval_mai.contract import Call, EngineConfig
 from lmms_eval_mai.engines.logs import transformers_without_progress_bars
 from lmms_eval_mai.engines.token_texts import TokenSpan
 from lmms_eval_mai.engines.transformers.assistant import (

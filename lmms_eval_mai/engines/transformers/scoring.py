@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from lmms_eval_mai.engines.base import Call, Prompt, TokenWeights
+from lmms_eval_mai.contract import Call, Prompt, TokenWeights
 from lmms_eval_mai.engines.token_texts import TokenReader, TokenSpan
 from lmms_eval_mai.engines.transformers.attention import (
     AttentionStates,

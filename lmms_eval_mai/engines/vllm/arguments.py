@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from lmms_eval_mai.engines.base import EngineConfig, Sampling
+from lmms_eval_mai.contract import EngineConfig, Sampling
 from lmms_eval_mai.engines.checkpoints import check_checkpoint
 from lmms_eval_mai.engines.vllm.gpu_plan import OnGpus
 from lmms_eval_mai.engines.vllm.host_memory import SLEEP_ARGUMENTS

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from lmms_eval_mai.engines.base import CallKey, EngineConfig, Prompt, TokenWeights
+from lmms_eval_mai.contract import CallKey, EngineConfig, Prompt, TokenWeights
 from lmms_eval_mai.engines.token_texts import TokenReader, TokenSpan
 from lmms_eval_mai.engines.vllm.internals import call_workers
 from lmms_eval_mai.errors import ArgumentError, EngineStartError, SampleError

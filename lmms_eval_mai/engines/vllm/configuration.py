@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from lmms_eval_mai.engines.base import SIDES, EngineConfig
+from lmms_eval_mai.contract import SIDES, EngineConfig
 from lmms_eval_mai.engines.checkpoints import text_only_error
 from lmms_eval_mai.engines.vllm import arguments as vllm_arguments
 from lmms_eval_mai.engines.vllm import attention, logs, machine_checks, memory, openmp, placement

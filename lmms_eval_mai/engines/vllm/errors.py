@@ -1,7 +1,7 @@
 """Translates vLLM's errors into this package's errors and sentences."""
 
 from lmms_eval_mai import redaction
-from lmms_eval_mai.engines.base import EngineConfig, Image, Prompt
+from lmms_eval_mai.contract import EngineConfig, Image, Prompt
 from lmms_eval_mai.engines.messages import is_too_long
 from lmms_eval_mai.engines.vllm.logs import StartLog
 from lmms_eval_mai.engines.vllm.processes import MISSING_GUARD

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from loguru import logger
 
-from lmms_eval_mai.engines.base import EngineConfig, Side
+from lmms_eval_mai.contract import EngineConfig, Side
 from lmms_eval_mai.engines.vllm.model_sizes import size_of, why_unknown
 from lmms_eval_mai.engines.vllm.placement import Launcher
 from lmms_eval_mai.engines.vllm.plan_arguments import DIVISIONS, request, share_of_gpu, wish

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import psutil
 
-from lmms_eval_mai.engines.base import EngineConfig
+from lmms_eval_mai.contract import EngineConfig
 from lmms_eval_mai.engines.checkpoints import weight_bytes
 from lmms_eval_mai.engines.vllm.model_sizes import size_of
 from lmms_eval_mai.engines.vllm.planning.memory import GIB, PINNED_BYTES_PER_WEIGHT_BYTE

@@ -19,7 +19,7 @@ from typing import Literal
 import psutil
 from loguru import logger
 
-from lmms_eval_mai.engines.base import EngineConfig
+from lmms_eval_mai.contract import EngineConfig
 from lmms_eval_mai.engines.checkpoints import check_weights
 from lmms_eval_mai.engines.vllm.nvml import VisibleGpu
 from lmms_eval_mai.engines.vllm.planning.gpus import Gpu

@@ -6,7 +6,7 @@ first engine starts (`gpu_plan.py`), and two engines that measure the same GPU m
 
 from typing import Any
 
-from lmms_eval_mai.engines.base import EngineConfig
+from lmms_eval_mai.contract import EngineConfig
 from lmms_eval_mai.engines.vllm.placement import Platform
 
 Places = tuple[int, ...] | None

@@ -9,7 +9,7 @@ from typing import Any
 
 from loguru import logger
 
-from lmms_eval_mai.engines.base import EngineConfig
+from lmms_eval_mai.contract import EngineConfig
 from lmms_eval_mai.engines.checkpoints import local_folder, weight_bytes
 from lmms_eval_mai.engines.vllm.planning.known_models import known_models
 from lmms_eval_mai.engines.vllm.planning.models import FP8_SHARE, ModelSize, model_size

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from lmms_eval_mai.engines.base import Call, Prompt
+from lmms_eval_mai.contract import Call, Prompt
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from lmms_eval_mai.contract import EngineConfig
 from lmms_eval_mai.engines.arguments import positive_int
-from lmms_eval_mai.engines.base import EngineConfig
 from lmms_eval_mai.engines.vllm.placement import Launcher, given_devices, gpu_of_rank
 from lmms_eval_mai.engines.vllm.planning.layout import TENSOR_PARALLEL, Place, Wish
 from lmms_eval_mai.engines.vllm.planning.models import ModelSize

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from lmms_eval_mai.engines.base import Image, Message
+from lmms_eval_mai.contract import Image, Message
 
 
 class RenderedInput(dict[str, Any]):

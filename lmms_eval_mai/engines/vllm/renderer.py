@@ -20,7 +20,7 @@ import time
 import weakref
 from typing import Any
 
-from lmms_eval_mai.engines.base import Image, Message
+from lmms_eval_mai.contract import Image, Message
 from lmms_eval_mai.engines.messages import merge_adjacent_text
 from lmms_eval_mai.engines.special_tokens import LiteralTokenizer, special_tokens
 from lmms_eval_mai.engines.vllm.internals import clear_image_cache, has_prepared_image

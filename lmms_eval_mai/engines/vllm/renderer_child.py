@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import PIL.Image
 
-from lmms_eval_mai.engines.base import Image, Message
+from lmms_eval_mai.contract import Image, Message
 from lmms_eval_mai.engines.vllm import logs, shared_memory
 
 POLL_S = 1.0

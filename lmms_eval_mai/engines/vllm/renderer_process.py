@@ -13,7 +13,7 @@ from typing import Any
 
 from loguru import logger
 
-from lmms_eval_mai.engines.base import Image, Message
+from lmms_eval_mai.contract import Image, Message
 from lmms_eval_mai.engines.vllm import shared_memory
 from lmms_eval_mai.engines.vllm.renderer_child import ClearCache, Failed, ImagesMissing, Render, sent_part
 from lmms_eval_mai.engines.vllm.renderer_start import RendererChild

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
-from lmms_eval_mai.engines.base import Image, Message
+from lmms_eval_mai.contract import Image, Message
 from lmms_eval_mai.engines.vllm.renderer import Renderer
 from lmms_eval_mai.engines.vllm.renderer_process import RendererProcess, RendererStopped
 

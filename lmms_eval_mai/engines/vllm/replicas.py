@@ -7,7 +7,7 @@ the first one.
 import hashlib
 from typing import Any
 
-from lmms_eval_mai.engines.base import CallKey
+from lmms_eval_mai.contract import CallKey
 
 
 def replica_count(parallel_config: Any) -> int:

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from lmms_eval_mai.engines.base import EngineConfig
+from lmms_eval_mai.contract import EngineConfig
 from lmms_eval_mai.engines.vllm.configuration import Configuration
 from lmms_eval_mai.engines.vllm.errors import start_error
 from lmms_eval_mai.engines.vllm.logs import StartLog, hide_harmless_warnings, is_quiet

@@ -4,7 +4,7 @@ same device."""
 import statistics
 from collections.abc import Iterator
 
-from lmms_eval_mai.engines.base import SIDES, Side
+from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.profiles.times import ProfileTimes
 from lmms_eval_mai.reports import paper_profiles
 from lmms_eval_mai.reports.call_times import Profiles, timed_runs

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from lmms_eval_mai.engines.base import Side
+from lmms_eval_mai.contract import Side
 from lmms_eval_mai.profiles.throughput import BatchTimes, EngineSeconds, batch_sizes
 from lmms_eval_mai.reports.call_times import Profiles, timed_runs
 from lmms_eval_mai.reports.evidence import Evidence

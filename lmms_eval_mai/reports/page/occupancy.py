@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lmms_eval_mai.engines.base import SIDES
+from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.reports.records import Run
 
 BINS = 200

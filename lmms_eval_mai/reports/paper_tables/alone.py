@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from lmms_eval_mai import statistics
-from lmms_eval_mai.engines.base import Side
+from lmms_eval_mai.contract import Side
 from lmms_eval_mai.paper.prompts import Variant
 from lmms_eval_mai.reports import paper_numbers
 from lmms_eval_mai.reports.estimates import estimate, with_paper

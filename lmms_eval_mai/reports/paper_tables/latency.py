@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lmms_eval_mai.engines.base import Side
+from lmms_eval_mai.contract import Side
 from lmms_eval_mai.reports import paper_numbers, paper_profiles
 from lmms_eval_mai.reports.call_times import Profiles, StageTime, stage_times, timed_runs
 from lmms_eval_mai.reports.estimates import with_paper

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from lmms_eval_mai.engines.base import Side
+from lmms_eval_mai.contract import Side
 from lmms_eval_mai.paper.prompts import Variant
 from lmms_eval_mai.paper.sample import EXITS
 from lmms_eval_mai.reports import paper_numbers

@@ -5,6 +5,6 @@ without calling the engine. `writer.py` writes lines to the disk, `files.py` has
 the lines, `call_records.py` turns a call into fields and back, `lock.py` keeps two runs from writing one journal,
 `removal.py` removes the journal of a completed run, and `unfinished_runs.py` looks for the journals of other runs.
 
-To add a journal field, add a field with a default value to `Call` in `engines/base.py`: the journal writes and reads
+To add a journal field, add a field with a default value to `Call` in `contract.py`: the journal writes and reads
 all fields of a call. If another change of the lines makes older journals unreadable, increase `FORMAT` in `files.py`.
 """

@@ -3,9 +3,9 @@
 import dataclasses
 from typing import Any
 
-from lmms_eval_mai.engines.base import Call, CallKey, TokenWeights
+from lmms_eval_mai.contract import Call, CallKey, TokenWeights
 
-NAMES = tuple(field.name for field in dataclasses.fields(Call) if field.name != "key")
+NAMES = tuple(field.name for field in dataclasses.fields(Call) if field.name not in ("key", "logprobs"))
 
 
 def fields_of(call: Call) -> dict[str, Any]:

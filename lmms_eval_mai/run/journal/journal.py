@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from loguru import logger
 
-from lmms_eval_mai.engines.base import Call, CallKey
+from lmms_eval_mai.contract import Call, CallKey
 from lmms_eval_mai.run import fingerprint
 from lmms_eval_mai.run.fingerprint import Fingerprint
 from lmms_eval_mai.run.journal.call_records import call_of, fields_of

@@ -4,7 +4,7 @@ import functools
 import hashlib
 from collections.abc import Callable
 
-from lmms_eval_mai.engines.base import Call, Engine, Image, Prompt, Sampling
+from lmms_eval_mai.contract import Call, Engine, Image, Prompt, Sampling
 from lmms_eval_mai.engines.wrapper import EngineWrapper
 from lmms_eval_mai.run.journal.journal import Journal
 

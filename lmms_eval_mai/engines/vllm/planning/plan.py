@@ -7,7 +7,7 @@ start; what is left of a GPU is divided equally among the engines on it.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lmms_eval_mai.engines.base import Side
+from lmms_eval_mai.contract import Side
 from lmms_eval_mai.engines.vllm.planning.gpus import Gpu
 from lmms_eval_mai.engines.vllm.planning.memory import CONTEXT_BYTES, GIB, Limits, Terms, terms
 from lmms_eval_mai.engines.vllm.planning.models import ModelSize

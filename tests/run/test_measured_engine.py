@@ -5,9 +5,9 @@ import time
 
 from support.samples import sample
 
-from lmms_eval_mai.engines.base import Call, CallKey, Prompt, Sampling
+from lmms_eval_mai.contract import Call, CallKey, Prompt, Sampling
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions
-from lmms_eval_mai.run.timed_engine import TimedEngine
+from lmms_eval_mai.run.measured_engine import MeasuredEngine
 
 SECONDS = 0.05
 
@@ -17,7 +17,7 @@ def test_a_call_has_the_unix_time_of_its_start() -> None:
         return Answer("[[yes]]", prompt_tokens=1, output_tokens=1, seconds=SECONDS)
 
     async def ask() -> Call:
-        engine = TimedEngine(ScriptedEngine("small", slow, ScriptedOptions()))
+        engine = MeasuredEngine(ScriptedEngine("small", slow, ScriptedOptions()))
         await engine.start()
         prompt = Prompt(sample().question, CallKey("pope_s", 0, 0, "small", "short"))
         return await engine.generate(prompt, Sampling(max_tokens=4))

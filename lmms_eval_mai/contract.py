@@ -27,7 +27,7 @@ class EngineConfig:
 
     side: Side
     engine: str
-    """Kind of engine: a key of `build.ENGINES`."""
+    """Kind of engine: a key of `engines.build.ENGINES`."""
     model: str
     """vllm, transformers: Hugging Face name or path of a checkpoint. openai: address of an endpoint, or a list of
     addresses. scripted: path of a script."""
@@ -101,6 +101,16 @@ class TokenWeights:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """The log-probabilities of the generated tokens of a call, before temperature, penalties and other changes."""
+
+    texts: tuple[str, ...]
+    """The text of each token. Special tokens may have the text ""."""
+    values: tuple[float, ...]
+    """The natural logarithm of the probability that the model gave to each token, 0 or less."""
+
+
+@dataclass(frozen=True, slots=True)
 class Prompt:
     """The chat of one call. Images and question come first and the stage's text comes last, so that all calls of a
     sample share a prefix."""
@@ -170,9 +180,18 @@ class Call:
     """The attention weights that `Prompt.attention` asks for. None: it asks for none."""
     started_at: float | None = None
     """When the request was made, in seconds since 1970 (Unix time), so that `started_at + total_s` is its end. Retries
-    do not count. None: not known, or the call is shared. `run.timed_engine` fills it in."""
+    do not count. None: not known, or the call is shared. `run.measured_engine` fills it in."""
     image_tokens: int | None = None
     """The prompt tokens that stand for images; 0 without an image. None: the engine does not report it."""
+    logprobs: TokenLogprobs | None = None
+    """The log-probabilities of all generated tokens, as the engine reports them. `run.measured_engine` fills in the
+    next two fields and then drops this one, which would fill traces and journals. None: the engine does not report
+    it."""
+    answer_logprob: float | None = None
+    """The sum of the log-probabilities of the tokens of the extracted answer, without the brackets. So its exponential
+    is the probability that the model gave to its answer. None: not known, or there is no answer."""
+    min_logprob: float | None = None
+    """The smallest of these log-probabilities."""
     shared: bool = False
     """Whether another run of the same command made this call and this run only found it again. The tokens are those of
     that call. The call has no times: `total_s` is 0, and the other times are None."""

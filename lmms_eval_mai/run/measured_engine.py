@@ -1,0 +1,38 @@
+"""Adds to each call what is computed in the same way for all kinds of engines: the time at which it was made, and how
+sure the model was of its answer."""
+
+import time
+from dataclasses import replace
+
+from lmms_eval_mai.contract import Call, Engine, Prompt, Sampling
+from lmms_eval_mai.engines.wrapper import EngineWrapper
+from lmms_eval_mai.paper.agreement import answer_span
+
+
+class MeasuredEngine(EngineWrapper[Engine]):
+    """An engine whose calls have `started_at`, and `answer_logprob` and `min_logprob` if the engine reports the
+    log-probabilities of tokens."""
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
+        """Raises the engine's errors."""
+        call = await self._engine.generate(prompt, sampling)
+        # From the end, because a call that was retried began with its last attempt.
+        return replace(with_answer_logprob(call), started_at=time.time() - call.total_s)
+
+
+def with_answer_logprob(call: Call) -> Call:
+    """Return the call with the log-probabilities of its answer instead of those of all tokens. A token that has a part
+    of the answer counts as a whole."""
+    if call.logprobs is None:
+        return call
+    span = answer_span("".join(call.logprobs.texts))
+    values = []
+    if span is not None:
+        start, end, position = *span, 0
+        for text, value in zip(call.logprobs.texts, call.logprobs.values, strict=True):
+            if text and position < end and position + len(text) > start:
+                values.append(value)
+            position += len(text)
+    if not values:
+        return replace(call, logprobs=None)
+    return replace(call, logprobs=None, answer_logprob=sum(values), min_logprob=min(values))
