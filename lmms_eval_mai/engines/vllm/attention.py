@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmms_eval_mai.contract import CallKey, EngineConfig, Prompt, TokenWeights
-from lmms_eval_mai.engines.token_texts import TokenReader, TokenSpan
+from lmms_eval_mai.engines.transformers.token_texts import TokenSpan
 from lmms_eval_mai.engines.vllm.internals import call_workers
+from lmms_eval_mai.engines.vllm.token_texts import TokenReader
 from lmms_eval_mai.errors import ArgumentError, EngineStartError, SampleError
 
 WORKER_EXTENSION = "lmms_eval_mai.engines.vllm.attention_worker.AttentionWorker"

@@ -10,16 +10,15 @@ joined, are the text exactly. Three things make that more than a search for toke
 """
 
 import bisect
-import codecs
 import itertools
 import json
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from lmms_eval_mai.contract import CallKey, Image, Message, Prompt
+from lmms_eval_mai.engines.transformers.token_texts import TokenSpan, find_in_output
 from lmms_eval_mai.errors import ArgumentError, SampleError
 
 SPACE = "\u2581"
@@ -29,21 +28,6 @@ SPECIAL = b"\xff"
 """Stands for a special token. No text contains this byte, so no text is found across a special token."""
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
-
-
-@dataclass(frozen=True, slots=True)
-class TokenSpan:
-    """The consecutive tokens that carry a text."""
-
-    start: int
-    """Position of the first token, among the token ids that were given."""
-    texts: tuple[str, ...]
-    """The part of the text that each token carries. Joined, they are the text."""
-
-    @property
-    def end(self) -> int:
-        """Position after the last token."""
-        return self.start + len(self.texts)
 
 
 class TokenReader:
@@ -57,8 +41,6 @@ class TokenReader:
         self._special_ids = frozenset(id for id, token in added if token.special)
         self._known: dict[int, bytes] = {id: token.content.encode() for id, token in added}
         """The bytes of the tokens that were read so far."""
-        self._byte_tokens: set[int] = set()
-        """Those of them that stand for one byte in a SentencePiece tokenizer."""
 
     def find_in_prompt(self, ids: Sequence[int], prompt: Prompt, text: str) -> TokenSpan:
         """Return the tokens that carry a text, which must be a part of the prompt's last message and not empty.
@@ -86,38 +68,14 @@ class TokenReader:
         `ids`: all generated tokens. `text`: their text without special tokens, or its beginning.
         Raises `SampleError` if the tokens have another text.
         """
-        pieces = [b"" if id in self._special_ids else piece for id, piece in zip(ids, self._bytes(ids), strict=True)]
-        ways = [pieces] if self._byte_level else [self._without_invalid_runs(ids, pieces), pieces]
-        for way in ways:  # vLLM decodes token by token, so a cut character does not change the characters before it
-            parts = _parts_of(text, _decoded(way))
-            if parts is not None:
-                return TokenSpan(0, parts)
-        raise SampleError(
-            f"{key}: the text of the answer's tokens is not the answer's text of {len(text)} characters, so there is "
-            "no attention on it. The model may have written bytes that are not UTF-8. Use sparse_from=large or "
-            "transfer=full."
-        )
+        return TokenSpan(0, find_in_output(ids, self._tokenizer, key, text))
 
     def _bytes(self, ids: Sequence[int]) -> list[bytes]:
         known = self._known
         missing = list({id for id in ids if id not in known})
         for id, token in zip(missing, self._tokenizer.convert_ids_to_tokens(missing), strict=True):
             known[id] = b"" if token is None else _byte_level(token) if self._byte_level else _sentencepiece(token)
-            if token is not None and _BYTE_TOKEN.fullmatch(token):
-                self._byte_tokens.add(id)
         return [known[id] for id in ids]
-
-    def _without_invalid_runs(self, ids: Sequence[int], pieces: list[bytes]) -> list[bytes]:
-        """Replace each byte of a run of byte tokens by U+FFFD if the run is invalid, as the ByteFallback decoder does.
-        Tokens without text are not part of a run and do not end it."""
-        replaced = list(pieces)
-        shown = [position for position, piece in enumerate(pieces) if piece]
-        for is_byte, group in itertools.groupby(shown, key=lambda position: ids[position] in self._byte_tokens):
-            run = list(group)
-            if is_byte and not _is_valid(b"".join(pieces[position] for position in run)):
-                for position in run:
-                    replaced[position] = "\ufffd".encode()
-        return replaced
 
 
 def _is_byte_level(tokenizer: Any) -> bool:
@@ -229,39 +187,6 @@ def _cut(text: str, sizes: Iterator[int], ends: list[int]) -> tuple[str, ...]:
     characters = list(itertools.accumulate(sizes))
     cuts = [0, *(bisect.bisect_right(characters, end) for end in ends)]
     return tuple(text[a:b] for a, b in itertools.pairwise(cuts))
-
-
-def _decoded(pieces: list[bytes]) -> list[str]:
-    """Return the characters that end in each piece. Invalid bytes become U+FFFD, as in Hugging Face's decoders."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    texts = [decoder.decode(piece) for piece in pieces]
-    if cut_off := decoder.decode(b"", final=True):
-        texts[max(position for position, piece in enumerate(pieces) if piece)] += cut_off
-    return texts
-
-
-def _parts_of(text: str, texts: list[str]) -> tuple[str, ...] | None:
-    """Return the parts of a text that tokens with these texts carry, without the tokens after it. None: the tokens do
-    not begin with the text."""
-    decoded = "".join(texts)
-    # Decoders of the SentencePiece family leave out the space that the first token begins with.
-    start = 0 if decoded.startswith(text) else 1
-    if start == 1 and not decoded.startswith(" " + text):
-        return None
-    ends = itertools.accumulate(map(len, texts))
-    cuts = [0, *(min(max(end - start, 0), len(text)) for end in ends)]
-    parts = [text[a:b] for a, b in itertools.pairwise(cuts)]
-    while parts and not parts[-1]:
-        parts.pop()
-    return tuple(parts)
-
-
-def _is_valid(encoded: bytes) -> bool:
-    try:
-        encoded.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _not_found(key: CallKey, text: str) -> SampleError:
