@@ -10,7 +10,7 @@ import torch
 from transformers import AutoProcessor
 
 from lmms_eval_mai.contract import Call, EngineConfig
-from lmms_eval_mai.engines.logs import transformers_without_progress_bars
+from lmms_eval_mai.engines.logs import quiet_transformers
 from lmms_eval_mai.engines.token_texts import TokenSpan
 from lmms_eval_mai.engines.transformers.assistant import (
     AssistantImages,
@@ -46,7 +46,7 @@ class LoadedModel:
         self.assistant: Any = None
         self._assistant_images: AssistantImages | None = None
         self.attention: AttentionReader | None = None
-        with transformers_without_progress_bars():
+        with quiet_transformers():
             self._model = load_model(path, options, config.attention, **source)
             if options.assistant_model is not None:
                 hide_assisted_decoding_warnings()
