@@ -219,7 +219,7 @@ def test_unknown_argument_is_refused_with_the_nearest_known_one(tmp_path: Any) -
         ("max_open_sample=8", "max_open_samples"),
         ("time_scal=0", "time_scale"),
         ("zzz=1", "The arguments of mai_cascade: mode, think, "),
-        ("zzz=1", "Of the scripted engine: batch_profile, death_rate, "),
+        ("zzz=1", "Of the scripted engine: slots, time_scale, "),
         ("pretrained=x", ""),
     ):
         with pytest.raises(ArgumentError) as error:
