@@ -124,12 +124,12 @@ def loop() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def vllm(tiny_pair: tuple[Path, Path], loop: Any) -> Iterator[Any]:
-    """vLLM on the small tiny checkpoint, in fp32: rounding decides no token. It can give attention weights."""
+    """vLLM on the small tiny checkpoint, in fp32: rounding decides no token."""
     from support.engine_cores import fork_cores
     from support.engines import Running, vllm_engine
 
     fork_cores()
-    engine = vllm_engine(tiny_pair, attention=True)
+    engine = vllm_engine(tiny_pair)
     engine.validate()
     loop.run(engine.start())
     yield Running(engine, loop)

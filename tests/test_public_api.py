@@ -18,6 +18,7 @@ PUBLIC = {
     "CallTimeout",
     "Cascade",
     "Config",
+    "EndpointBusy",
     "EngineCrashed",
     "EngineCrashedByCall",
     "EngineStartError",

@@ -104,7 +104,7 @@ def _engine(config: Config, engine_config: EngineConfig, hub: Hub) -> Finding:
         engine_config = dataclasses.replace(engine_config, arguments={**engine_config.arguments, "retry_for": 0})
     try:
         check_model(engine_config, hub)
-        engine = build(engine_config, config.other(engine_config), config.sleep)
+        engine = build(engine_config, config.other(engine_config))
         engine.validate()
         if engine_config.attention:
             sparse_layer.resolve(config, engine)

@@ -1,73 +1,65 @@
 """The devices of this machine, and what the engines of a command do on them."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from lmms_eval_mai.cli import gpu_report
 from lmms_eval_mai.cli.findings import Finding, error_text
-from lmms_eval_mai.engines.vllm import machine_checks, nvml
-from lmms_eval_mai.engines.vllm.gpu_plan import on_gpus
-from lmms_eval_mai.engines.vllm.placement import Launcher
-from lmms_eval_mai.engines.vllm.planning.memory import GIB
+from lmms_eval_mai.cli.gpus import Gpu
+from lmms_eval_mai.engines.vllm import machine_checks
+from lmms_eval_mai.engines.vllm.environment import Launcher
+from lmms_eval_mai.engines.vllm.gpu_memory import GIB
 from lmms_eval_mai.run.config import Config, parse
 
 
-def devices() -> str:
-    """Return the GPUs, from NVML. torch would open a CUDA context on each of them to read its memory."""
-    import psutil
-    import torch
+def visible_gpus() -> list[Gpu]:
+    """Return the GPUs that vLLM can use; none if vLLM is not installed. It reads them from NVML: torch would open a
+    context on each of them."""
+    try:
+        from vllm.platforms import current_platform
+    except ImportError:
+        return []
+    if not current_platform.is_cuda_alike():
+        return []
+    return [
+        Gpu(current_platform.get_device_name(number), int(current_platform.get_device_total_memory(number)))
+        for number in range(current_platform.device_count())
+    ]
 
-    if gpus := nvml.visible_gpus():
-        return "; ".join(f"{number}: {_gpu(gpu)}" for number, gpu in enumerate(gpus))
-    if torch.cuda.is_available():
-        count = torch.cuda.device_count()
-        return f"{count} GPU{'s' * (count != 1)}. NVML does not know them, so their memory is not shown here"
+
+def devices() -> str:
+    """Return the GPUs, or the cores and the memory of a machine without one."""
+    import psutil
+
+    if gpus := visible_gpus():
+        return "; ".join(
+            f"{number}: {gpu.name}, {gpu.total_bytes / GIB:.0f} GiB{_mode(number)}" for number, gpu in enumerate(gpus)
+        )
     memory = psutil.virtual_memory()
     cores = len(os.sched_getaffinity(0))
     free = f"{memory.available / GIB:.0f} of {memory.total / GIB:.0f} GiB of memory free"
-    return f"no GPU that PyTorch can use; {cores} CPU cores, {free}"
+    return f"no GPU that vLLM can use; {cores} CPU cores, {free}"
 
 
-def _gpu(gpu: nvml.VisibleGpu) -> str:
-    memory = "memory unknown"
-    if gpu.readable:
-        memory = f"{gpu.free_bytes / GIB:.0f} of {gpu.total_bytes / GIB:.0f} GiB free"
-    mode = "" if gpu.compute_mode == "default" else f", compute mode {gpu.compute_mode}"
-    return f"{gpu.name}, {memory}{mode}"
+def _mode(number: int) -> str:
+    mode = machine_checks.compute_mode(number)
+    return "" if mode == "DEFAULT" else f", compute mode {mode}"
 
 
 def plan(given: Config | None) -> Iterator[Finding]:
-    """Show the plan of the GPU memory, and check this machine for the engines of the plan. None: no arguments were
-    given, so the default pair is planned."""
+    """Show how the models share the GPUs. None: no arguments were given, so the default pair is shown."""
     config = given or parse({})
-    gpus, launcher = nvml.visible_gpus(), Launcher.from_environment()
-    engines = [engine for engine in config.engines() if engine.engine == "vllm"]
-    if not engines:
+    if not any(engine.engine == "vllm" for engine in config.engines()):
         return
+    gpus = visible_gpus()
     if not gpus:
-        hint = "NVML shows no GPU here. `lmms-eval-mai doctor --gpus L4` shows the plan of another machine's GPUs."
-        yield Finding("plan", "skipped", hint)
+        hint = "there is no GPU here. `lmms-eval-mai doctor --gpus L4` shows how the models share another machine's."
+        yield Finding("memory", "skipped", hint)
         return
     try:
-        machine_checks.check_readable(engines, gpus)
-        if not all(gpu.readable for gpu in gpus):
-            return  # the user gives the memory of each engine, so there is no plan
-        shown = _shown(config, gpus, launcher)
-        places = on_gpus(engines, gpus, launcher, config.sleep)
+        lines, fits = gpu_report.describe(config, gpus, Launcher.from_environment())
     except Exception as error:
         if given is None:  # else the engines' findings have this error
-            yield Finding("plan", "PROBLEM", error_text(error))
+            yield Finding("memory", "PROBLEM", error_text(error))
         return
-    placed = [machine_checks.PlacedEngine(engine, places[engine.side].place.gpus) for engine in engines]
-    for problem in machine_checks.problems(placed, gpus, machine_checks.Machine.here()):
-        if problem.level == "warning" or (problem.level == "refusal" and given is None):
-            yield Finding("machine", "PROBLEM" if problem.level == "refusal" else "warning", problem.text)
-    yield shown
-
-
-def _shown(config: Config, gpus: Sequence[nvml.VisibleGpu], launcher: Launcher) -> Finding:
-    try:
-        lines = gpu_report.describe(config, gpus, launcher, mps=machine_checks.mps_runs())
-    except gpu_report.NoPlan as error:
-        return Finding("plan", "skipped", str(error))
-    return Finding("plan", "ok", "\n".join(lines))
+    yield Finding("memory", "ok" if fits else "warning", "\n".join(lines))

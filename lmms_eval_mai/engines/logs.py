@@ -14,16 +14,19 @@ def is_debug() -> bool:
 
 
 @contextlib.contextmanager
-def transformers_without_progress_bars() -> Iterator[None]:
-    """Hide the progress bars of transformers ("Loading weights") inside the `with` block."""
+def quiet_transformers() -> Iterator[None]:
+    """Hide the progress bars of transformers ("Loading weights") and its warnings inside the `with` block."""
     from transformers.utils import logging
 
-    was_enabled = logging.is_progress_bar_enabled()
-    if is_debug() or not was_enabled:
+    if is_debug():
         yield
         return
+    had_bars, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
     try:
         yield
     finally:
-        logging.enable_progress_bar()
+        logging.set_verbosity(verbosity)
+        if had_bars:
+            logging.enable_progress_bar()

@@ -151,7 +151,8 @@ def parse(arguments: Mapping[str, Any]) -> Config:
         if not engine.model:
             example = "PATH of a JSON-lines script" if engine.engine == "scripted" else "http://HOST:PORT/v1"
             raise ArgumentError(f"engine={engine.engine} has no default model: give {engine.side}={example}.")
-        if (known := argument_names(engine.engine)) is not None:
+        # The names of vLLM's arguments need its import, so they are read only if there are arguments.
+        if engine.arguments and (known := argument_names(engine.engine)) is not None:
             reject_unknown_arguments(engine.side, engine.arguments, known, engine.engine, suggestions=OWN_NAMES)
     return config
 

@@ -47,7 +47,7 @@ def build_engines(
     starting, time_sharing = PerLoop(asyncio.Lock), TimeSharing() if config.sleep else None
     engines: dict[str, Engine] = {}
     for engine_config in config.engines():
-        engine = build(engine_config, config.other(engine_config), config.sleep)
+        engine = build(engine_config, config.other(engine_config))
         engine.validate()
         # This process cannot restart a server; the openai engine waits for it.
         restarts = None if engine_config.engine == "openai" else config.engine_restarts

@@ -21,8 +21,10 @@ class MeasuredEngine(EngineWrapper[Engine]):
 
 
 def with_answer_logprob(call: Call) -> Call:
-    """Return the call with the log-probabilities of its answer instead of those of all tokens. A token that has a part
-    of the answer counts as a whole."""
+    """Return the call with the log-probabilities of its answer instead of those of all tokens.
+
+    A token that has a part of the answer counts as a whole. A token without a text may be a part of a character.
+    """
     if call.logprobs is None:
         return call
     span = answer_span("".join(call.logprobs.texts))
@@ -30,7 +32,7 @@ def with_answer_logprob(call: Call) -> Call:
     if span is not None:
         start, end, position = *span, 0
         for text, value in zip(call.logprobs.texts, call.logprobs.values, strict=True):
-            if text and position < end and position + len(text) > start:
+            if position < end and (position + len(text) > start or position >= start):
                 values.append(value)
             position += len(text)
     if not values:

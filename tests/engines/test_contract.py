@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from PIL import Image as PilImage
-from support.attention_calls import assert_same_attention, scored, thought
 from support.engines import GREEDY, Running, answer, make_image, prompt, question
 from support.servers import Server
 
@@ -44,12 +43,11 @@ def openai(server: Server, vllm: Running, loop: LoopThread) -> Iterator[Running]
 @pytest.fixture(scope="module")
 def transformers(tiny_pair: tuple[Path, Path], loop: LoopThread) -> Iterator[Running]:
     arguments = {"small": str(tiny_pair[0]), "engine": "transformers", "dtype": "float32"}
-    yield from _running(arguments, loop, attention=True)
+    yield from _running(arguments, loop)
 
 
-def _running(arguments: dict[str, Any], loop: LoopThread, attention: bool = False) -> Iterator[Running]:
-    config = parse({"mode": "small", **arguments})
-    engine = build(replace(config.small, attention=attention))
+def _running(arguments: dict[str, Any], loop: LoopThread) -> Iterator[Running]:
+    engine = build(parse({"mode": "small", **arguments}).small)
     engine.validate()
     loop.run(engine.start())
     yield Running(engine, loop)
@@ -142,6 +140,28 @@ def test_all_engines_give_the_same_texts_and_token_counts(real: Running, expecte
         assert [getattr(call, name) for name in figures] == [getattr(wanted, name) for name in figures]
 
 
+def test_the_openai_engine_reports_the_log_probability_of_every_token(openai: Running, expected: list[Call]) -> None:
+    for number, wanted in enumerate(expected):
+        (call,) = openai.generate(question(number), sampling=Sampling(max_tokens=16 + number, ignore_eos=True))
+        assert call.logprobs is not None and len(call.logprobs.values) == call.output_tokens
+        assert readable("".join(call.logprobs.texts)) == readable(call.text) == readable(wanted.text) != ""
+        assert all(value < 0 for value in call.logprobs.values)
+
+
+def test_the_end_token_of_the_openai_engine_has_a_log_probability_and_no_text(openai: Running) -> None:
+    calls = openai.generate(*(question(i) for i in range(4)), sampling=Sampling(max_tokens=90))
+    stopped = [call for call in calls if call.finish_reason == "stop"]
+    assert stopped
+    for call in stopped:
+        assert readable("".join(call.logprobs.texts)) == readable(call.text) and call.logprobs.texts[-1] == ""
+        assert len(call.logprobs.values) == call.output_tokens
+
+
+def readable(text: str) -> str:
+    """Return the text without the replacements of bytes that are no character: their tokens have no text."""
+    return text.replace("\ufffd", "")
+
+
 def test_an_assistant_model_changes_no_token_and_prints_nothing(
     expected: list[Call],
     vllm: Running,
@@ -179,16 +199,16 @@ def test_prompt_tokens_equal_the_count_of_the_models_own_processor(real: Running
     assert call.output_tokens == GREEDY.max_tokens
 
 
-def test_vllm_and_transformers_give_the_same_attention_and_select_the_same_tokens(
-    vllm: Running, transformers: Running
-) -> None:
-    for kind, sampling in ((scored, Sampling(max_tokens=1)), (thought, Sampling(max_tokens=20))):
-        prompts = [kind(number) for number in range(3)]
-        found, again, others = (running.generate(*prompts, sampling=sampling) for running in (vllm, vllm, transformers))
-        for call, second, other in zip(found, again, others, strict=True):
-            assert_same_attention(call, other)
-            assert second.cached_tokens >= 64
-            assert_same_attention(second, other)
+def test_all_engines_give_the_same_log_probabilities(real: Running, vllm: Running) -> None:
+    """The sampled tokens of penalised answers too: the log-probabilities are those before temperature and penalties."""
+    for sampling in (GREEDY, replace(FREE, repetition_penalty=1.3), Sampling(max_tokens=90)):
+        questions = [question(i) for i in range(4)]
+        for call, wanted in zip(
+            real.generate(*questions, sampling=sampling), vllm.generate(*questions, sampling=sampling), strict=True
+        ):
+            assert call.logprobs is not None and len(call.logprobs.values) == call.output_tokens
+            assert call.logprobs.values == pytest.approx(wanted.logprobs.values, abs=0.01)
+            assert max(call.logprobs.values) <= 0 and min(call.logprobs.values) < -0.1
 
 
 def test_an_answer_that_ends_by_itself_is_the_same_on_all_engines_and_its_output_tokens_include_the_end_token(
@@ -294,4 +314,4 @@ def test_vllm_argument_names_read_from_its_source_equal_the_fields_of_its_class(
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     fields = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
-    assert argument_names("vllm") == (fields | {"devices", "renderer_processes"}) - {"model"}
+    assert argument_names("vllm") == (fields | {"devices"}) - {"model"}

@@ -3,10 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from support.engines import Running, make_image, prompt
+from support.engines import make_image, prompt
 
 from lmms_eval_mai.contract import AttentionRequest, Call, Prompt, TokenWeights
-from lmms_eval_mai.engines.vllm.internals import call_workers
 from lmms_eval_mai.paper.sparse import Sparse, select
 
 LAYERS = (3, 1, 2)
@@ -46,17 +45,3 @@ def assert_same_attention(call: Call, other: Call) -> None:
         assert max(row) > 1e-3  # so that 1e-5 is a small difference
         kept = [select(one.tokens, weights, Sparse()) for weights in (row, wanted)]
         assert kept[0].text == kept[1].text and kept[0].kept_tokens < kept[0].scored_tokens
-
-
-def kept(running: Running) -> int:
-    """Return the number of requests of which vLLM's worker keeps something."""
-    ((count,),) = running.loop.run(call_workers(running.engine._started.llm, "mai_attention_kept"))
-    return int(count)
-
-
-def preemptions() -> float:
-    """Return how many requests the vLLM engines of this process have preempted."""
-    from prometheus_client import REGISTRY
-
-    found = [metric for metric in REGISTRY.collect() if metric.name == "vllm:num_preemptions"]
-    return sum(sample.value for metric in found for sample in metric.samples if sample.name.endswith("_total"))

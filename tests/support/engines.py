@@ -1,7 +1,7 @@
 """Engines on tiny checkpoints, and prompts for them."""
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ def answer(prompt: Prompt) -> Answer:
     return Answer(f"answer {prompt.key.doc_id}", prompt_tokens=20, output_tokens=12, ttft_s=0.01, seconds=0.02)
 
 
-def vllm_engine(tiny_pair: tuple[Path, Path], side: str = "small", attention: bool = False) -> Engine:
+def vllm_engine(tiny_pair: tuple[Path, Path], side: str = "small") -> Engine:
     config = parse({"small": str(tiny_pair[0]), "large": str(tiny_pair[1]), "dtype": "float32"})
     own = config.small if side == "small" else config.large
-    return build(replace(own, attention=attention), config.other(own))
+    return build(own, config.other(own))

@@ -29,7 +29,7 @@ GPUS = {
     "8xH100": "8 x 80 GB (H100)",
 }
 """The text for `--gpus`, and the name in the table."""
-PAIRS = [name for name in presets.names() if name not in ("bench-cpu", "demo")]
+PAIRS = [name for name in presets.names() if name != "demo"]
 
 
 def print_tables() -> None:

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from lmms_eval_mai.contract import Call, EngineConfig, Prompt, Sampling, TokenWeights
-from lmms_eval_mai.engines.logs import transformers_without_progress_bars
+from lmms_eval_mai.engines.logs import quiet_transformers
 from lmms_eval_mai.engines.messages import space_for_thinking, without_thinking
 from lmms_eval_mai.engines.transformers.assistant import (
     AssistantImages,
@@ -56,7 +56,7 @@ class LoadedModel:
             )
         self.assistant: Any = None
         self._assistant_images: AssistantImages | None = None
-        with transformers_without_progress_bars():
+        with quiet_transformers():
             self._model = _load(path, options, config.attention, **source)
             if options.assistant_model is not None:
                 hide_assisted_decoding_warnings()

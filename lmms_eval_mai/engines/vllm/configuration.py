@@ -1,20 +1,36 @@
 """Builds the configuration of one vLLM engine from its arguments, and checks it."""
 
+import dataclasses
+import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lmms_eval_mai.contract import SIDES, EngineConfig
-from lmms_eval_mai.engines.checkpoints import text_only_error
-from lmms_eval_mai.engines.vllm import arguments as vllm_arguments
-from lmms_eval_mai.engines.vllm import attention, logs, machine_checks, memory, openmp, placement
-from lmms_eval_mai.engines.vllm.argument_names import OWN_ARGUMENTS
+from loguru import logger
+
+from lmms_eval_mai.contract import SIDES, EngineConfig, Side
+from lmms_eval_mai.engines.checkpoints import check_checkpoint, check_weights, text_only_error
+from lmms_eval_mai.engines.logs import quiet_transformers
+from lmms_eval_mai.engines.vllm import environment, gpu_memory, internals, machine_checks
+from lmms_eval_mai.engines.vllm.environment import Launcher, Platform, worker_count
 from lmms_eval_mai.engines.vllm.errors import invalid_argument, start_error
-from lmms_eval_mai.engines.vllm.gpu_plan import OnGpus, on_gpus
-from lmms_eval_mai.engines.vllm.machine_checks import PlacedEngine
-from lmms_eval_mai.engines.vllm.placement import ChildEnvironment, Launcher, Platform
-from lmms_eval_mai.engines.vllm.planning.advice import engine_line
-from lmms_eval_mai.engines.vllm.planning.memory import GIB
+from lmms_eval_mai.engines.vllm.gpu_memory import GIB, Share
 from lmms_eval_mai.errors import ArgumentError, MaiError
+
+OWN_ARGUMENTS = frozenset({"devices"})
+"""Arguments of this engine that vLLM does not have."""
+
+PERFORMANCE_ARGUMENTS = {
+    *("devices", "device_ids", "gpu_memory_utilization", "kv_cache_memory_bytes", "cpu_offload_gb", "max_num_seqs"),
+    *("max_num_batched_tokens", "block_size", "enforce_eager", "disable_log_stats", "load_format", "download_dir"),
+    *("mm_processor_cache_gb", "enable_prefix_caching", "distributed_executor_backend"),
+    "per_request_spec_decode_metrics",
+}
+"""Arguments that change the speed, the device or the memory of an engine, but no answer. A run may be resumed with
+other values."""
+
+MAX_CPU_CONTEXT = 8192
+"""Longest context, in tokens, that is chosen for the user on a CPU."""
 
 
 @dataclass(frozen=True)
@@ -29,14 +45,18 @@ class Configuration:
     image_cache_gib: float
     """Size of the renderer's cache of prepared images. The renderer may serve two engines, so it keeps the images, and
     the engines keep none."""
-    planned_identity: dict[str, Any]
-    """Planned arguments that can change an answer."""
-    open_samples: int | None
-    """Samples that should be open at the same time. None: no plan was possible."""
-    renderer_processes: int
-    """Number of processes that render prompts; 1: this process."""
-    layers: int | None
-    """Number of decoder layers. None: the run does not ask for attention weights."""
+    automatic_context: bool
+    """Whether vLLM chooses the context while it starts."""
+
+
+def argument_names() -> frozenset[str] | None:
+    """Return the names of the engine's arguments. None: vLLM is not installed, so they are unknown."""
+    try:
+        environment.detect_platform()
+        from vllm.engine.arg_utils import AsyncEngineArgs
+    except (ImportError, MaiError):
+        return None
+    return frozenset(field.name for field in dataclasses.fields(AsyncEngineArgs)) - {"model"} | OWN_ARGUMENTS
 
 
 def configure(config: EngineConfig, other: EngineConfig | None) -> Configuration:
@@ -44,109 +64,153 @@ def configure(config: EngineConfig, other: EngineConfig | None) -> Configuration
 
     Raises `ArgumentError`, `EngineUnavailable` or `EngineStartError`.
     """
-    quiet = logs.is_quiet(config.arguments)
-    if quiet or logs.shows_only_errors():
-        logs.hide_harmless_warnings()
-    platform = vllm_arguments.detect_platform()
+    platform = environment.detect_platform()
     try:
-        return _configure(config, other, platform, quiet)
+        with quiet_transformers():
+            return _configure(config, other, platform)
     except MaiError:
         raise
     except Exception as error:
         raise invalid_argument(config, error) or start_error(config, error) from error
 
 
-def _configure(config: EngineConfig, other: EngineConfig | None, platform: Platform, quiet: bool) -> Configuration:
-    with placement.unchanged_environment():
-        own, others = _on_gpus(config, other, platform)
-        engine_args = vllm_arguments.engine_args(config, _given_arguments(config, platform, quiet))
-        if own is not None:
-            vllm_arguments.set_planned(engine_args, config, own)
+def _configure(config: EngineConfig, other: EngineConfig | None, platform: Platform) -> Configuration:
+    from vllm.usage.usage_lib import UsageContext
+
+    configs = sorted((one for one in (config, other) if one is not None), key=lambda one: SIDES.index(one.side))
+    shares = _shares(tuple(configs), platform)
+    share = shares.get(config.side)
+    check_checkpoint(config.side, config.model)
+    if config.arguments.get("load_format") != "dummy":
+        check_weights(config.side, config.model, config.arguments.get("revision"))
+    machine_checks.check(configs, {side: one.gpus for side, one in shares.items()})
+    variables = environment.variables(configs, platform)
+    with environment.engine_environment(variables):
+        engine_args = _engine_args(config, share)
         model_config = engine_args.create_model_config()
         if not model_config.is_multimodal_model:
             raise text_only_error(config.side, config.model, model_config.architectures)
-        vllm_arguments.set_defaults(engine_args, config, model_config, platform)
-        if config.attention:
-            attention.prepare(engine_args, config)
-        # An engine that is awake has its GPUs to itself.
-        awake_too = None if config.arguments.get("enable_sleep_mode") else other
-        workers = placement.worker_count(engine_args) * (2 if awake_too is not None else 1)
-        gpus, other_gpus = (None if one is None else one.place.gpus for one in (own, others))
-        environment = placement.environment(gpus, workers, platform)
-    if quiet:
-        environment.update(logs.quiet_environment(platform))
-    if config.attention:
-        environment.update(attention.ENVIRONMENT)
-    image_cache_gib = engine_args.mm_processor_cache_gb
-    engine_args.mm_processor_cache_gb = 0  # the renderer keeps the images
-    plan = own.plan if own is not None else None
-    vllm_config = _vllm_config(engine_args, environment)
+        _set_defaults(engine_args, config, model_config, platform)
+        image_cache_gib = engine_args.mm_processor_cache_gb
+        engine_args.mm_processor_cache_gb = 0  # the renderer keeps the images
+        automatic = engine_args.max_model_len == gpu_memory.AUTOMATIC
+        # Without a usage context vLLM takes the smallest batch limits, those of a bare engine.
+        vllm_config = engine_args.create_engine_config(UsageContext.LLM_CLASS)
+        variables |= environment.preloaded()
     return Configuration(
         vllm_config=vllm_config,
-        environment=environment,
-        description=_description(engine_args, str(model_config.dtype), own),
-        starts_alone=memory.starts_alone(config, awake_too, gpus, other_gpus, platform),
+        environment=variables,
+        description=_description(engine_args, str(model_config.dtype), share),
+        starts_alone=platform == "cuda" and _measures_a_shared_gpu(configs, shares),
         image_cache_gib=image_cache_gib,
-        planned_identity={} if plan is None else vllm_arguments.planned_identity(config, plan),
-        open_samples=None if plan is None else plan.open_samples,
-        renderer_processes=placement.renderer_processes(config.side, config.arguments.get("renderer_processes")),
-        layers=attention.check(config, vllm_config) if config.attention else None,
+        automatic_context=automatic,
     )
 
 
-def _on_gpus(
-    config: EngineConfig, other: EngineConfig | None, platform: Platform
-) -> tuple[OnGpus | None, OnGpus | None]:
-    """Return where this engine and the other one run. None: on the CPU, or there is no other engine."""
-    gpus, launcher = placement.visible_gpus(platform), Launcher.from_environment()
-    configs = sorted((one for one in (config, other) if one is not None), key=lambda one: SIDES.index(one.side))
-    if not gpus and platform == "cuda":
+def _shares(configs: tuple[EngineConfig, ...], platform: Platform) -> Mapping[Side, Share]:
+    """Return the GPUs and the memory of each engine; empty on a CPU. Raises `ArgumentError`."""
+    from vllm.platforms import current_platform
+
+    if platform == "cpu":
+        for config in configs:
+            gpu_memory.given_devices(config, 0, Launcher())
+        return {}
+    count: int = current_platform.device_count()
+    if not count:
         raise ArgumentError(
             "engine=vllm is built for GPUs, and this process can see none: check CUDA_VISIBLE_DEVICES and `nvidia-smi`."
         )
-    if not gpus:
-        for one in configs:
-            placement.given_devices(one.side, one.arguments.get("devices"), 0, launcher)
-        machine_checks.check([PlacedEngine(one, ()) for one in configs], gpus)
-        return None, None
-    machine_checks.check_readable(configs, gpus)
-    found = on_gpus(configs, gpus, launcher, turns=bool(config.arguments.get("enable_sleep_mode")))
-    machine_checks.check([PlacedEngine(one, found[one.side].place.gpus) for one in configs], gpus)
-    return found[config.side], None if other is None else found[other.side]
+    totals = [int(current_platform.get_device_total_memory(number)) for number in range(count)]
+    shares = gpu_memory.shares(configs, totals, Launcher.from_environment())
+    for config in configs:
+        if shares[config.side].verdict == "does not fit":
+            _warn_once(
+                f"By an estimate, {config.side}={config.model} does not fit with a context of "
+                f"{gpu_memory.LEAST_CONTEXT:,} tokens. If it does not start: {gpu_memory.ways_out(configs)}"
+            )
+    return shares
 
 
-def _given_arguments(config: EngineConfig, platform: Platform, quiet: bool) -> dict[str, Any]:
-    """Return the arguments for vLLM: the user's without `devices`, and those that hide its log. Raises `ArgumentError`
-    for sleep on a CPU."""
-    arguments = {name: value for name, value in config.arguments.items() if name not in OWN_ARGUMENTS}
-    if arguments.get("enable_sleep_mode") and platform == "cpu":
-        raise ArgumentError("sleep=true needs a GPU: on a CPU both models are in memory at once. Leave it out.")
-    if quiet:
-        arguments["log_config_file"] = str(logs.CONFIGURATION)
+@functools.cache  # both engines, and every restart, are configured
+def _warn_once(text: str) -> None:
+    logger.warning(f"mai_cascade: {text}")
+
+
+def _measures_a_shared_gpu(configs: list[EngineConfig], shares: Mapping[Side, Share]) -> bool:
+    """Return whether the engines use the same GPU and one of them measures its free memory while it starts (vLLM issue
+    #55827). The other one must not allocate memory then. With a given size of the KV cache an engine does not
+    measure."""
+    if len(configs) < 2 or not set(shares["small"].gpus) & set(shares["large"].gpus):
+        return False
+    return not all(config.arguments.get("kv_cache_memory_bytes") for config in configs)
+
+
+def _engine_args(config: EngineConfig, share: Share | None) -> Any:
+    """Return vLLM's `AsyncEngineArgs`: the user's arguments, and the GPUs and the memory of the engine."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    types = {field.name: str(field.type) for field in dataclasses.fields(AsyncEngineArgs)}
+    arguments: dict[str, Any] = {}
+    for name, value in config.arguments.items():
+        if name in OWN_ARGUMENTS:
+            continue
+        # lmms-eval reads -1 and 1e4 as floats.
+        whole = isinstance(value, float) and value.is_integer() and "float" not in types.get(name, "")
+        arguments[name] = int(value) if whole else value
+    if arguments.get("max_model_len") == "auto":
+        arguments["max_model_len"] = gpu_memory.AUTOMATIC  # vLLM reads "auto" only on its own command line
+    if share is not None:
+        arguments.setdefault("device_ids", list(share.gpus))
+        if share.utilization is not None:
+            arguments.setdefault("gpu_memory_utilization", share.utilization)
+        if share.context is not None:
+            arguments.setdefault("max_model_len", share.context)
+        if config.arguments.get("devices") is not None:  # the named GPUs hold one model together
+            copies = worker_count(config) // int(arguments.get("tensor_parallel_size") or 1)
+            arguments.setdefault("tensor_parallel_size", max(1, len(share.gpus) // copies))
+    if not environment.shows_log():
         arguments.setdefault("use_tqdm_on_load", False)
-    return arguments
+    return AsyncEngineArgs(model=config.model, **arguments)
 
 
-def _vllm_config(engine_args: Any, environment: dict[str, str]) -> Any:
-    """Return vLLM's own configuration. vLLM checks the arguments with the environment of the engine's processes. On a
-    CPU, vLLM's additions go into `environment`."""
-    from vllm.usage.usage_lib import UsageContext
+def _set_defaults(engine_args: Any, config: EngineConfig, model_config: Any, platform: Platform) -> None:
+    """Set arguments that the user left out and whose default in vLLM needs too much memory or time if two engines share
+    one machine."""
+    given = config.arguments
+    longest = MAX_CPU_CONTEXT if platform == "cpu" else gpu_memory.MAX_CONTEXT
+    if engine_args.max_model_len is None:
+        engine_args.max_model_len = min(model_config.max_model_len, longest)
+    if engine_args.speculative_config is not None and "per_request_spec_decode_metrics" not in given:
+        engine_args.per_request_spec_decode_metrics = "summary"  # for the drafted and accepted tokens of a call
+    if platform != "cpu":
+        return
+    if worker_count(config) == 1 and "distributed_executor_backend" not in given and not environment.binds_threads():
+        engine_args.distributed_executor_backend = internals.ONE_PROCESS
+    if "enforce_eager" not in given:
+        engine_args.enforce_eager = True  # compilation takes minutes and needs a C++ compiler
+    if "block_size" not in given:
+        engine_args.block_size = 32  # a short prompt never fills a block of 128, the default, so it is never cached
+    if "kv_cache_memory_bytes" not in given:
+        engine_args.kv_cache_memory_bytes = _cpu_kv_cache_bytes(model_config, engine_args.max_model_len)
 
-    with ChildEnvironment(environment):
-        # Without a usage context vLLM takes the smallest batch limits, those of a bare engine.
-        config = engine_args.create_engine_config(UsageContext.LLM_CLASS)
-        openmp.add_what_vllm_preloads(environment)
-        return config
+
+def _cpu_kv_cache_bytes(model_config: Any, max_model_len: int) -> int:
+    """Return the size of a KV cache for four sequences of full length, at least 64 MiB. vLLM's default is 92% of the
+    memory of a NUMA node."""
+    heads, size = model_config.get_total_num_kv_heads(), model_config.get_head_size()
+    layers = model_config.hf_text_config.num_hidden_layers
+    keys_and_values, bytes_per_number = 2, 2
+    bytes_per_token: int = keys_and_values * layers * heads * size * bytes_per_number
+    return max(64 << 20, 4 * bytes_per_token * max_model_len)
 
 
-def _description(engine_args: Any, dtype: str, on_gpus: OnGpus | None) -> str:
-    dtype = dtype.removeprefix("torch.")
-    if on_gpus is not None and on_gpus.plan is not None:
-        return f"{dtype}, {engine_line(on_gpus.plan)}"
+def _description(engine_args: Any, dtype: str, share: Share | None) -> str:
     place = "on the CPU"
-    if on_gpus is not None:
-        gpus = ",".join(map(str, on_gpus.place.gpus))
+    if share is not None:
+        gpus = ",".join(map(str, share.gpus))
         place = f"{engine_args.gpu_memory_utilization:.0%} of the memory of GPU {gpus}"
     cache = engine_args.kv_cache_memory_bytes
     kv_cache = f", a KV cache of {cache / GIB:.2f} GiB" if cache else ""
-    return f"{place}, {dtype}{kv_cache}, context {engine_args.max_model_len} tokens"
+    automatic = engine_args.max_model_len == gpu_memory.AUTOMATIC
+    context = "a context that vLLM chooses" if automatic else f"context {engine_args.max_model_len} tokens"
+    return f"{place}, {dtype.removeprefix('torch.')}{kv_cache}, {context}"

@@ -3,9 +3,6 @@
 from lmms_eval_mai import redaction
 from lmms_eval_mai.contract import EngineConfig, Image, Prompt
 from lmms_eval_mai.engines.messages import is_too_long
-from lmms_eval_mai.engines.vllm.logs import StartLog
-from lmms_eval_mai.engines.vllm.processes import MISSING_GUARD
-from lmms_eval_mai.engines.vllm.renderer_process import RendererCrashed
 from lmms_eval_mai.errors import ArgumentError, EngineStartError, PromptTooLong, SampleError, UnreadableImage
 from lmms_eval_mai.redaction import one_line, redacted
 
@@ -19,8 +16,6 @@ def sample_error(prompt: Prompt, config: EngineConfig, context: int, error: Exce
             f'{config.side}_max_model_len, or shrink images with {config.side}_mm_processor_kwargs={{"max_pixels":N}} '
             '(InternVL: {"max_patches":N}).'
         )
-    if isinstance(error, RendererCrashed):
-        return SampleError(f"{prompt.key}: {reason} Check the document's image, and the memory of this machine.")
     has_image = any(isinstance(part, Image) for message in prompt.messages for part in message.content)
     if has_image and "Processor" in str(error):
         return UnreadableImage(
@@ -31,6 +26,11 @@ def sample_error(prompt: Prompt, config: EngineConfig, context: int, error: Exce
         "document, and the engine's log above."
     )
 
+
+MISSING_GUARD = (
+    'The script starts the engines without `if __name__ == "__main__":`. vLLM starts its engines as new processes, '
+    "and each of them runs the script again from the top. Put the call under that line."
+)
 
 EXPECTED = {
     "a valid integer": "an integer",
@@ -61,18 +61,17 @@ def invalid_argument(config: EngineConfig, error: Exception) -> ArgumentError | 
     return None
 
 
-def start_error(config: EngineConfig, error: Exception, log: StartLog | None = None) -> EngineStartError:
-    """Return the error of an engine that did not start. `log`: what its processes logged."""
-    text = log.text() if log is not None else ""
+def start_error(config: EngineConfig, error: Exception, cause: str | None = None, log: str = "") -> EngineStartError:
+    """Return the error of an engine that did not start. `cause`: the line of its log that says why. `log`: the end of
+    its log."""
     name = f"vLLM cannot start {config.side}={config.model}"
-    if log is not None and MISSING_GUARD in text:
+    if MISSING_GUARD in log:
         return EngineStartError(f"{name}. {MISSING_GUARD}")
-    reason = (log.root_cause() if log is not None else None) or error_text(error)
     message = (
-        f"{name}: {one_line(reason).rstrip('.')}. The engine's arguments: {redacted(config.arguments) or 'none'}. "
-        f"Check the name or path, and the `{config.side}_<argument>` values."
+        f"{name}: {one_line(cause or error_text(error)).rstrip('.')}. The engine's arguments: "
+        f"{redacted(config.arguments) or 'none'}. Check the name or path, and the `{config.side}_<argument>` values."
     )
-    return EngineStartError(f"{message}\nThe end of its log:\n{text}" if text else message)
+    return EngineStartError(f"{message}\nThe end of its log:\n{log}" if log else message)
 
 
 def error_text(error: BaseException) -> str:

@@ -13,22 +13,29 @@ letters in a user's text never get these tokens.
 """
 
 import asyncio
+import copy
+import hashlib
 import itertools
 import re
 import secrets
-import time
+import threading
 import weakref
+from pathlib import Path
 from typing import Any
 
-from lmms_eval_mai.contract import Image, Message
+from lmms_eval_mai.contract import EngineConfig, Image, Message
+from lmms_eval_mai.engines.checkpoints import local_folder
 from lmms_eval_mai.engines.messages import merge_adjacent_text
 from lmms_eval_mai.engines.special_tokens import LiteralTokenizer, special_tokens
-from lmms_eval_mai.engines.vllm.internals import clear_image_cache, has_prepared_image
-from lmms_eval_mai.engines.vllm.rendered_input import RenderedInput, RenderedInputs
+from lmms_eval_mai.engines.vllm.internals import image_placeholder
 
 
 class Renderer:
-    """A renderer of vLLM. Engines that prepare prompts alike share one (`renderer_sharing.py`)."""
+    """A renderer of vLLM. Engines that prepare prompts alike share one, so that an image is prepared once for both
+    models of a pair.
+
+    Each `AsyncLLM` has a renderer of its own. It is not used here, because it is closed with its engine.
+    """
 
     def __init__(self, renderer: Any) -> None:
         self._renderer = renderer
@@ -36,36 +43,33 @@ class Renderer:
         self._placeholder = image_placeholder(renderer.model_config, special_tokens(tokenizer))
         self.literal = LiteralTokenizer(tokenizer, [self._placeholder] if self._placeholder else [])
         self._placeholder_tokens = self.literal.tokens(self._placeholder) if self._placeholder else []
-        self._inputs = RenderedInputs()
-        self.users = 0
-        """Engines that use this renderer."""
         # vLLM's renderer is part of reference cycles, and its images may take gigabytes until they are collected.
         weakref.finalize(self, _shut_down, renderer).atexit = False
 
-    async def render(self, messages: tuple[Message, ...]) -> RenderedInput:
-        """Return the engine's input. Raises vLLM's errors if the prompt does not fit or an image cannot be prepared."""
-        return await self._inputs.get(messages, self._render)
-
-    def has_prepared(self, uuid: str) -> bool:
-        """Return whether the image is in the cache of prepared images. No chat may be in rendering."""
-        return has_prepared_image(self._renderer, uuid)
-
     async def clear_caches(self) -> None:
         """Empty the cache of prepared images."""
-        await asyncio.wrap_future(clear_image_cache(self._renderer))
+        await self._renderer.clear_mm_cache_async()
 
-    async def _render(self, messages: tuple[Message, ...]) -> Any:
+    async def render(self, messages: tuple[Message, ...]) -> Any:
+        """Return the engine's input. Raises vLLM's errors if the prompt does not fit or an image cannot be prepared."""
         from vllm.renderers.params import ChatParams
 
-        hidden: list[str] = []
-        mark = secrets.token_hex(4) if self._looks_special(messages) else None
-        chat = [_chat_message(message, mark, hidden) for message in messages]
         parameters = ChatParams(chat_template_kwargs={"add_generation_prompt": True, "tokenize": False})
+        if not self._looks_special(messages):
+            chat = [_chat_message(message, None, []) for message in messages]
+            _, (engine_input,) = await self._renderer.render_chat_async([chat], parameters)
+            return engine_input
+        hidden: list[str] = []
+        mark = secrets.token_hex(4)
+        chat = [_chat_message(message, mark, hidden) for message in messages]
         _, prompt = await self._renderer.render_messages_async(chat, parameters)
-        if mark is not None:
-            prompt["prompt_token_ids"] = self._replace_marks(prompt.pop("prompt"), mark, hidden)
-        (tokens,) = await self._renderer.tokenize_prompts_async([prompt], self._renderer.default_chat_tok_params)
-        return await self._renderer.process_for_engine_async(tokens, time.time(), skip_mm_cache=True)
+        tok_params = self._renderer.default_chat_tok_params
+        # vLLM refuses a text that is much too long before it tokenizes it.
+        tok_params.apply_pre_tokenization(self._renderer.tokenizer, {"prompt": "".join([prompt["prompt"], *hidden])})
+        text = prompt.pop("prompt")
+        prompt["prompt_token_ids"] = await asyncio.to_thread(self._replace_marks, text, mark, hidden)
+        (engine_input,) = await self._renderer.render_cmpl_async([prompt], tok_params)
+        return engine_input
 
     def _looks_special(self, messages: tuple[Message, ...]) -> bool:
         texts = ("".join(part for part in message.content if isinstance(part, str)) for message in messages)
@@ -115,17 +119,77 @@ class Renderer:
 
 
 def _shut_down(renderer: Any) -> None:
-    clear_image_cache(renderer)
+    renderer.clear_mm_cache()
     renderer.shutdown()
 
 
-def image_placeholder(model_config: Any, special: list[str]) -> str | None:
-    """Return the text that stands for an image in a prompt. None: it is a special token, or there is none."""
-    from vllm.model_executor.model_loader import get_model_cls
+_renderers: "weakref.WeakValueDictionary[str, Renderer]" = weakref.WeakValueDictionary()
+"""What decides how prompts are prepared -> renderer."""
+_lock = threading.Lock()
 
-    model: Any = get_model_cls(model_config)
-    placeholder: str | None = model.get_placeholder_str("image", 1)
-    return None if placeholder is None or any(token in placeholder for token in special) else placeholder
+PREPARATION_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "special_tokens_map.json"),
+    *("added_tokens.json", "chat_template.json", "chat_template.jinja", "processor_config.json"),
+    *("preprocessor_config.json", "video_preprocessor_config.json"),
+)
+"""The files of a checkpoint that decide how text and images are prepared."""
+ENGINE_ARGUMENTS = ("tokenizer", "tokenizer_mode", "trust_remote_code", "hf_overrides", "model_impl")
+
+
+def shared_renderer(vllm_config: Any, config: EngineConfig, image_cache_gib: float) -> Renderer:
+    """Return a renderer for an engine; engines that prepare prompts alike get the same one. Blocks while vLLM loads
+    tokenizer and processor. `image_cache_gib`: size of the cache of prepared images."""
+    from vllm.renderers import renderer_from_config
+
+    with _lock:
+        key = _preparation(vllm_config.model_config, config)
+        found = _renderers.get(key)
+        if found is None:
+            found = Renderer(renderer_from_config(with_image_cache(vllm_config, image_cache_gib)))
+            _renderers[key] = found
+        return found
+
+
+def _preparation(model_config: Any, config: EngineConfig) -> str:
+    """Return a text that is equal for two engines that turn every chat into the same input: they have the same files
+    for text and images, the same kind of model, and the same arguments."""
+    folder = local_folder(config.model, config.arguments.get("revision"))
+    vision = getattr(model_config.hf_config, "vision_config", None)
+    fields = [
+        model_config.architectures,
+        [(name, _digest(folder, name)) for name in PREPARATION_FILES] if folder else config.model,
+        [getattr(vision, name, None) for name in ("patch_size", "spatial_merge_size", "temporal_patch_size")],
+        [getattr(model_config.hf_config, name, None) for name in ("image_token_id", "downsample_ratio")],
+        [model_config.max_model_len, str(model_config.dtype)],
+        [str(config.arguments.get(name)) for name in ENGINE_ARGUMENTS],
+        [(name, str(value)) for name, value in sorted(config.arguments.items()) if "mm_" in name],
+    ]
+    return repr(fields)
+
+
+def _digest(folder: Path, name: str) -> str | None:
+    file = folder / name
+    return hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest() if file.is_file() else None
+
+
+def with_image_cache(vllm_config: Any, gib: float) -> Any:
+    """Return a copy for a renderer that keeps prepared images and sends them whole with every prompt. The engine's own
+    configuration has no such cache.
+
+    vLLM has another cache, which sends an image to an engine once and keeps it in both processes. It serves one engine
+    only. vLLM chooses the cache that is wanted here if the engine has replicas.
+    """
+    model = vllm_config.model_config
+    if model.is_encoder_decoder:  # vLLM caches no images for these
+        return vllm_config
+    changed = copy.copy(vllm_config)
+    changed.model_config = copy.copy(model)
+    changed.model_config.multimodal_config = copy.copy(model.multimodal_config)
+    changed.model_config.multimodal_config.mm_processor_cache_gb = gib
+    changed.parallel_config = copy.copy(vllm_config.parallel_config)
+    changed.parallel_config.data_parallel_size = 2
+    changed.parallel_config.data_parallel_external_lb = False
+    return changed
 
 
 def _chat_message(message: Message, mark: str | None, hidden: list[str]) -> dict[str, Any]:

@@ -1,25 +1,37 @@
-"""One start of a vLLM engine: it can be aborted, and two engines can start at the same time."""
+"""One start of a vLLM engine, and its stop. Two engines can start at the same time, and a start can be aborted."""
 
 import asyncio
+import contextlib
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
+from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
-from lmms_eval_mai.contract import EngineConfig
-from lmms_eval_mai.engines.vllm.configuration import Configuration
-from lmms_eval_mai.engines.vllm.errors import start_error
-from lmms_eval_mai.engines.vllm.logs import StartLog, hide_harmless_warnings, is_quiet
-from lmms_eval_mai.engines.vllm.metrics import prometheus_logger
-from lmms_eval_mai.engines.vllm.placement import ChildEnvironment
-from lmms_eval_mai.engines.vllm.processes import EngineProcesses, without_interrupts
-from lmms_eval_mai.engines.vllm.renderer import Renderer
-from lmms_eval_mai.engines.vllm.renderer_processes import started_ahead
-from lmms_eval_mai.engines.vllm.renderer_sharing import release, shared_renderer
-from lmms_eval_mai.engines.vllm.watchdog import WATCHDOG
+import psutil
 
-POLL_S = 0.05
-"""Seconds between two checks for new processes of the engine."""
-WATCH_S = 0.5
-"""Seconds between two checks for workers of these processes. The watchdog must watch them too."""
+from lmms_eval_mai.contract import EngineConfig
+from lmms_eval_mai.engines.logs import quiet_transformers
+from lmms_eval_mai.engines.vllm import environment, internals, plugin
+from lmms_eval_mai.engines.vllm.configuration import Configuration
+from lmms_eval_mai.engines.vllm.errors import MISSING_GUARD, start_error
+from lmms_eval_mai.engines.vllm.renderer import Renderer, shared_renderer
+
+STOP_LIMIT_S = 20.0
+"""Seconds in which vLLM's core must end by itself. It needs one, and several on a machine with too much other work."""
+END_LIMIT_S = 10.0
+"""Seconds in which processes must end, and then killed processes. They free their memory first."""
+TAIL_LINES = 15
+ERROR_LINE = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt): .+", re.MULTILINE)
+
+_of_running_engines: set[int] = set()
+"""The PIDs of the processes of engines that have started. An aborted start must not kill them."""
 
 
 @dataclass(frozen=True)
@@ -29,14 +41,16 @@ class Started:
     llm: Any
     """The `AsyncLLM`."""
     renderer: Renderer
-    processes: EngineProcesses
+    processes: tuple[BaseProcess, ...]
 
     def stop(self) -> None:
         """Stop the engine. Blocks until its processes have ended."""
+        found = _with_children(self.processes)
         try:
-            self.processes.shut_down(self.llm)
+            self.llm.shutdown(timeout=STOP_LIMIT_S)
         finally:
-            release(self.renderer)
+            _wait_for_end(found)
+            _of_running_engines.difference_update(process.pid for process in found)
 
 
 class Start:
@@ -45,8 +59,6 @@ class Start:
     def __init__(self, config: EngineConfig, configuration: Configuration) -> None:
         self._config = config
         self._configuration = configuration
-        self._environment: ChildEnvironment | None = None
-        self._processes: EngineProcesses | None = None
         self._building = asyncio.ensure_future(asyncio.to_thread(self._build))
 
     async def finish(self) -> Started:
@@ -54,71 +66,132 @@ class Start:
 
         If the caller is cancelled, the start continues until `abort` is called.
         """
-        while not self._building.done():
-            released = self._release_environment()
-            await asyncio.wait({self._building}, timeout=WATCH_S if released else POLL_S)
-            self._watch()
-        self._watch()
-        return self._building.result()
+        return await asyncio.shield(self._building)
 
     async def abort(self) -> None:
-        """Kill the processes of the start, so that it ends now and not after minutes. If the start had already
-        succeeded, stop the engine."""
+        """Kill the processes of all engines that are starting, so that this start ends now and not after minutes. If it
+        had already succeeded, stop the engine."""
+        killed: set[psutil.Process] = set()
         while not self._building.done():
-            self._release_environment()
-            if self._processes is not None:
-                self._processes.kill()
+            killed |= _kill(_with_children(internals.started_by_vllm()), spare=_of_running_engines)
             await asyncio.wait({self._building}, timeout=0.2)
         if not self._building.cancelled() and not self._building.exception():
             await asyncio.to_thread(self._building.result().stop)
-        elif self._processes is not None:
-            await asyncio.to_thread(self._processes.wait_for_end)
-
-    def _watch(self) -> None:
-        if self._processes is not None:
-            WATCHDOG.watch(process.pid for process in self._processes.running())
-
-    def _release_environment(self) -> bool:
-        """Restore the environment if all processes run, so that the other engine can start its processes. Returns
-        whether the environment is restored."""
-        processes, environment = self._processes, self._environment
-        if processes is None or environment is None or not processes.all_started():
-            return False
-        processes.stop_collecting()
-        environment.restore()
-        return True
+        await asyncio.to_thread(_wait_for_end, killed)
 
     def _build(self) -> Started:
-        with started_ahead(self._configuration.renderer_processes):
-            return self._build_both()
-
-    def _build_both(self) -> Started:
         from vllm.v1.engine.async_llm import AsyncLLM
 
-        configuration, log = self._configuration, StartLog(self._config.side)
-        core_count = configuration.vllm_config.parallel_config.data_parallel_size_local
+        configuration, began_at = self._configuration, time.time()
         try:
-            variables = {**configuration.environment, **log.environment()}
-            hide = hide_harmless_warnings if is_quiet(self._config.arguments) else None
-            with without_interrupts(), ChildEnvironment(variables, first_call=hide) as self._environment:
-                self._processes = EngineProcesses(core_count)
-                try:
-                    # With statistics on, every output has the times at which it was queued and scheduled, and of its
-                    # first and last token.
-                    llm = AsyncLLM.from_vllm_config(
-                        configuration.vllm_config, disable_log_stats=False, stat_loggers=[prometheus_logger()]
-                    )
-                finally:
-                    self._processes.stop_collecting()
-            try:
-                renderer = shared_renderer(
-                    llm.vllm_config, configuration.image_cache_gib, configuration.renderer_processes
+            with (
+                without_interrupts(),
+                quiet_transformers(),
+                environment.engine_environment(configuration.environment),
+            ):
+                # With statistics on, every output has the times at which it was queued and scheduled, and of its first
+                # and last token.
+                llm = AsyncLLM.from_vllm_config(
+                    configuration.vllm_config,
+                    disable_log_stats=False,
+                    stat_loggers=[internals.one_prometheus_logger_at_a_time()],
                 )
-                return Started(llm, renderer, self._processes)
+            processes = tuple(internals.processes_of(llm))
+            _of_running_engines.update(process.pid for process in _with_children(processes))
+            try:
+                renderer = shared_renderer(llm.vllm_config, self._config, configuration.image_cache_gib)
+                return Started(llm, renderer, processes)
             except Exception:
-                self._processes.shut_down(llm)
+                Started(llm, None, processes).stop()  # type: ignore[arg-type]  # it has no renderer
                 raise
         except Exception as error:
-            raise start_error(self._config, error, log) from error
-        finally:
-            log.remove()
+            text = start_log(self._config.model, began_at)
+            cause = ERROR_LINE.findall(text)
+            tail = "\n".join(text.splitlines()[-TAIL_LINES:])
+            raise start_error(self._config, error, cause[-1] if cause else None, tail) from error
+
+
+def _with_children(processes: Iterable[BaseProcess]) -> set[psutil.Process]:
+    """Return these processes and the processes below them."""
+    found: set[psutil.Process] = set()
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            core = psutil.Process(process.pid)
+            found |= {core, *core.children(recursive=True)}
+    return found
+
+
+def _kill(processes: Iterable[psutil.Process], spare: Iterable[int] = ()) -> set[psutil.Process]:
+    """Kill these processes. Returns those that it killed."""
+    killed = {process for process in processes if process.pid not in spare}
+    for process in killed:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    return killed
+
+
+def _wait_for_end(processes: set[psutil.Process]) -> None:
+    """Wait until these processes have ended, and kill those that do not end.
+
+    vLLM does not wait for the end of a process that it kills, and workers of a core that crashed end a little later.
+    """
+    deadline = time.monotonic() + END_LIMIT_S
+    while (left := [process for process in processes if _is_alive(process)]) and (
+        time.monotonic() < deadline + END_LIMIT_S
+    ):
+        if time.monotonic() > deadline:
+            _kill(left)
+        time.sleep(0.01)
+    for process in processes:  # Intel's OpenMP library marks its processes with these files
+        Path(f"/dev/shm/__KMP_REGISTERED_LIB_{process.pid}_{os.getuid()}").unlink(missing_ok=True)
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
+@contextlib.contextmanager
+def without_interrupts() -> Iterator[None]:
+    """Block Ctrl-C for processes that start inside the block.
+
+    A terminal sends Ctrl-C to all processes at once. This process stops the engines, and an engine that is still
+    importing would print a traceback. Only the calling thread and the processes that it starts are changed.
+    """
+    resource_tracker.ensure_running()  # multiprocessing starts it with the first process, and then unblocks SIGINT
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def start_log(model: str, since: float) -> str:
+    """Return the log of a failed start: of the core that has this model, and of its workers. Empty if there is none.
+
+    `since`: when the start began, in seconds since 1970. The logs of engines that run do not count.
+    """
+    files = [file for file in environment.log_folder().glob("*.log") if file.stat().st_mtime >= since]
+    texts = {file.stem.split("-")[1]: file.read_text(errors="replace") for file in sorted(files)}
+    cores = [pid for pid, text in texts.items() if int(pid) not in _of_running_engines and _names(text, model)]
+    workers = [file.stem.split("-")[1] for file in files if file.stem.split("-")[0] in cores]
+    return "".join(texts[pid] for pid in [*cores, *workers])
+
+
+def _names(text: str, model: str) -> bool:
+    """Return whether a core's log is about this model, or about a script that has no guard."""
+    return model in text or MISSING_GUARD in text
+
+
+def exit_if_script_runs_again() -> None:
+    """End this process if it is an engine's process that is still importing the user's script. Without this check, vLLM
+    would fail much later with "Engine core initialization failed"."""
+    found = plugin.starter()
+    if found is None:
+        return
+    try:
+        (found[1] / f"{os.getppid()}-{os.getpid()}.log").write_text(f"{MISSING_GUARD}\n")
+    except OSError:
+        print(MISSING_GUARD, file=sys.stderr, flush=True)
+    os._exit(1)
