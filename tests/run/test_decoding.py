@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from lmms_eval_mai.engines.vllm.arguments import sampling_params
+from lmms_eval_mai.engines.vllm.outputs import sampling_params
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.prompts import MAX_TOKENS
 from lmms_eval_mai.run import presets
