@@ -78,9 +78,6 @@ class VllmEngine:
     def starts_alone(self) -> bool:
         return self._starts_alone
 
-    def open_samples(self) -> int | None:
-        return None
-
     def layers(self) -> int | None:
         return None  # vLLM gives no attention weights
 
