@@ -355,6 +355,14 @@ def test_seconds_in_which_a_request_waits_for_other_requests_do_not_count_as_sec
     assert asyncio.run(run()) == urls[2]
 
 
+@pytest.mark.parametrize("header", ["soon", "inf", "nan", "-5", "Wed, 21 Oct 2015 07:28:00 GMT", ""])
+def test_a_retry_after_header_without_a_time_to_wait_is_ignored(header: str) -> None:
+    server = ScriptedServer()
+    server.faults.append((429, {"Retry-After": header}))
+    error = with_servers([server], call, retry_for=0)
+    assert isinstance(error, EndpointBusy) and error.retry_after_s == 0
+
+
 @pytest.mark.parametrize("status", [408, 429, 500, 503])
 def test_a_temporary_error_that_remains_is_a_busy_endpoint(status: int) -> None:
     server = ScriptedServer()

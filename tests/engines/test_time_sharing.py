@@ -56,7 +56,7 @@ class SleepableScriptedEngine(ScriptedEngine):
         self._gpu = gpu
         self._fails_to_sleep, self._fails_to_wake = fails_to_sleep, fails_to_wake
         self._preparing = asyncio.Lock()
-        self.sleeps = self.wakes = self.starts = 0
+        self.sleeps = self.wakes = self.starts = self.answering = 0
 
     async def start(self) -> None:
         self.starts += 1
@@ -77,7 +77,11 @@ class SleepableScriptedEngine(ScriptedEngine):
 
     async def submit(self, prompt: Prompt, prepared: Prompt, sampling: Sampling) -> Call:
         assert prepared is prompt
-        return await self.generate(prompt, sampling)
+        self.answering += 1
+        try:
+            return await self.generate(prompt, sampling)
+        finally:
+            self.answering -= 1
 
     async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
         return thinking, 0
@@ -86,7 +90,7 @@ class SleepableScriptedEngine(ScriptedEngine):
         self.sleeps += 1
         if self._slots is None or self.sleeps == self._fails_to_sleep:
             raise EngineCrashed(f"The {self.side} engine failed to sleep.")
-        assert not self._answering
+        assert not self.answering
         await asyncio.sleep(0.001)
         self._gpu.free(self.side)
 

@@ -7,6 +7,7 @@ ten times as much CPU time. It makes no retries.
 import email.utils
 import io
 import json
+import math
 import socket
 import time
 from typing import Any
@@ -170,12 +171,14 @@ def _json_or_text(body: bytes) -> Any:
 
 
 def _seconds(retry_after: str) -> float:
-    """Return the header `Retry-After`, which is in seconds or a date (RFC 9110, 10.2.3), in seconds."""
+    """Return the header `Retry-After`, which is in seconds or a date (RFC 9110, 10.2.3), in seconds. 0: it is neither
+    or in the past."""
     try:
-        return max(0.0, float(retry_after or 0))
+        seconds = float(retry_after)
     except ValueError:
         date = email.utils.parsedate_tz(retry_after)
-        return 0.0 if date is None else max(0.0, email.utils.mktime_tz(date) - time.time())
+        seconds = 0.0 if date is None else email.utils.mktime_tz(date) - time.time()
+    return max(0.0, seconds) if math.isfinite(seconds) else 0.0
 
 
 def served_models(reply: Any) -> dict[str, int | None]:
