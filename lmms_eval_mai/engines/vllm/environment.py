@@ -141,6 +141,9 @@ def variables(configs: Sequence[EngineConfig], platform: Platform) -> dict[str, 
         return found
     if "TORCH_CPP_LOG_LEVEL" not in os.environ:
         found["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # torch warns about the NUMA binding that vLLM chooses
+    if not any(config.arguments.get("enforce_eager") is False for config in configs):
+        # vLLM would still compile a function that ranks log-probabilities, in five seconds and with a C++ compiler.
+        found["TORCHDYNAMO_DISABLE"] = "1"
     if BOUND_THREADS not in os.environ:
         # This process prepares the prompts and needs cores too, and a bound thread would wait for it. vLLM's default
         # binds the threads of both engines to the same cores. A binding that the user gives is kept.
