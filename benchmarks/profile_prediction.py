@@ -38,7 +38,7 @@ RANDOM_WEIGHTS = ("bench-cpu",)
 SHORT_TOKENS, THINKING_TOKENS = 4, (20, 64)
 
 
-class ForcedLengths(EngineWrapper[Engine]):
+class ForcedLengths(EngineWrapper):
     """An engine that ends each answer after a planned number of tokens."""
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
