@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from lmms_eval_mai.errors import (
     ArgumentError,
     CallTimeout,
+    EndpointBusy,
     EngineCrashed,
     EngineCrashedByCall,
     EngineStartError,
@@ -47,6 +48,7 @@ __all__ = [
     "CallTimeout",
     "Cascade",
     "Config",
+    "EndpointBusy",
     "EngineCrashed",
     "EngineCrashedByCall",
     "EngineStartError",

@@ -13,6 +13,7 @@ Every message is a full sentence: what happened, with which value, and, where th
         ├── PromptTooLong        a prompt does not fit the model's context
         ├── UnreadableImage      an image cannot be decoded or prepared
         ├── CallTimeout          a call took longer than `call_timeout`, or than `request_timeout` of an endpoint
+        ├── EndpointBusy         an endpoint reports a temporary error, also after the last retry
         ├── EngineCrashedByCall  the engine crashes whenever it runs this call
         └── MissingAnswer        a scripted engine has no recorded answer for a call
 
@@ -69,6 +70,16 @@ class CallTimeout(SampleError):
 
     The engine has dropped the call.
     """
+
+
+class EndpointBusy(SampleError):
+    """Raised when an endpoint still reported a temporary error (status 408, 409, 425, 429 or 5xx) after the last
+    retry."""
+
+    def __init__(self, text: str, retry_after_s: float = 0.0) -> None:
+        """`retry_after_s`: seconds that the endpoint asked to wait (`Retry-After`), 0 if it did not ask."""
+        super().__init__(text)
+        self.retry_after_s = retry_after_s
 
 
 class EngineCrashedByCall(SampleError):

@@ -15,6 +15,7 @@ import re
 from pathlib import Path
 
 import torch
+from make_bench_pair import SPECIAL, save
 from make_tiny_pair import draw_larger_weights, make_tokenizer
 from safetensors.torch import load_file, save_file
 from transformers import (
@@ -25,8 +26,6 @@ from transformers import (
     InternVLVideoProcessor,
     Qwen2Tokenizer,
 )
-
-from lmms_eval_mai.engines.random_checkpoints import SPECIAL, save
 
 NAMED = {
     "start_image_token": "<img>",

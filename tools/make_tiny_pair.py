@@ -12,11 +12,10 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+import make_bench_pair
 import torch
+from make_bench_pair import SPECIAL, make_processor, save
 from transformers import PreTrainedModel, Qwen3VLConfig, Qwen3VLForConditionalGeneration
-
-from lmms_eval_mai.engines import random_checkpoints
-from lmms_eval_mai.engines.random_checkpoints import SPECIAL, make_processor, save
 
 CORPUS = [
     "Without thinking, directly answer the question using a single word or phrase in the format: [[answer]]",
@@ -28,7 +27,7 @@ CORPUS = [
 
 def make_tokenizer(folder: Path) -> Any:
     """Return a byte-level BPE tokenizer, which has tokens for every string, with Qwen's special tokens."""
-    return random_checkpoints.make_tokenizer(folder, CORPUS, 512, 4096)
+    return make_bench_pair.make_tokenizer(folder, CORPUS, 512, 4096)
 
 
 def draw_larger_weights(model: PreTrainedModel) -> None:
@@ -100,7 +99,7 @@ def make_checkpoint(
 def make_pair(folder: Path) -> tuple[Path, Path]:
     """Write `folder`/small and `folder`/large, unless this version of the script wrote them. Returns both paths."""
     small, large = folder / "small", folder / "large"
-    sources = Path(__file__).read_bytes() + Path(random_checkpoints.__file__).read_bytes()
+    sources = Path(__file__).read_bytes() + Path(make_bench_pair.__file__).read_bytes()
     recipe = hashlib.sha256(sources).hexdigest()
     stamp = folder / "recipe"
     if not stamp.exists() or stamp.read_text() != recipe:

@@ -20,6 +20,10 @@ Fault = tuple[int, dict[str, str]] | Literal["hang", "drop", "abort"]
 """A status with headers, no answer (hang), a closed connection (drop), or an answer that the engine aborted (abort)."""
 
 
+Logprobs = list[dict[str, Any]]
+"""An entry for each token: `token`, `logprob` and `bytes`."""
+
+
 @dataclass
 class ScriptedServer:
     """The server's answers, and the requests that it got."""
@@ -35,6 +39,9 @@ class ScriptedServer:
     """If set, the answer's message, in place of one with `text`."""
     unanswerable: str | None = None
     """A request with this text gets a closed connection."""
+    logprobs: Logprobs | Literal["refuse", "ignore"] = "ignore"
+    """How the server treats `logprobs`: the tokens of its answer with their log-probabilities, a refusal of the request
+    with status 400, or an answer without them."""
     lists_models: bool = True
     """Whether the server lists its models."""
     silent: bool = False
@@ -68,8 +75,12 @@ class ScriptedServer:
         if refused := self._refused(request):
             return refused
         body = await request.read()
+        wants_logprobs = b'"logprobs": true' in body
         if self.remember:
             self.seen.append(json.loads(body))
+        if wants_logprobs and self.logprobs == "refuse":
+            error = {"message": "This model does not support the 'logprobs' parameter.", "param": "logprobs"}
+            return web.json_response({"error": error}, status=400)
         fault = self.faults.popleft() if self.faults else None
         if self.unanswerable is not None and self.unanswerable.encode() in body:
             fault = "drop"
@@ -89,7 +100,10 @@ class ScriptedServer:
         finally:
             self.open -= 1
         self.answered += 1
-        return web.json_response(self._answer("abort" if fault == "abort" else "stop"))
+        answer = self._answer("abort" if fault == "abort" else "stop")
+        if wants_logprobs and self.logprobs != "ignore":
+            answer["choices"][0]["logprobs"] = {"content": self.logprobs}
+        return web.json_response(answer)
 
     def _refused(self, request: web.Request) -> web.Response | None:
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")

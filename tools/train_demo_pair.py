@@ -25,9 +25,8 @@ from demo_pair.decoding import respond
 from demo_pair.losses import CELL_WEIGHT, OPTION_WEIGHT, PLACE_WEIGHT, Auxiliary, cell_loss, losses
 from demo_pair.network import Network
 from demo_pair.samples import Thought, draw_thought, reasoning_prompt
+from make_bench_pair import save
 from torch import nn
-
-from lmms_eval_mai.engines.random_checkpoints import save
 
 
 @dataclass(frozen=True)

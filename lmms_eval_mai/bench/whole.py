@@ -102,8 +102,8 @@ def own_arguments(config: EngineConfig) -> dict[str, Any]:
 def vllm_arguments(config: EngineConfig, max_new_tokens: int) -> dict[str, Any]:
     """Return the arguments of lmms-eval's `vllm` model: those of the engine, and on a CPU those without which it does
     not start (vLLM would take almost the whole memory) or compiles for minutes."""
-    from lmms_eval_mai.engines.vllm.arguments import detect_platform
     from lmms_eval_mai.engines.vllm.configuration import configure
+    from lmms_eval_mai.engines.vllm.environment import detect_platform
 
     given = {"model": config.model, "max_new_tokens": max_new_tokens, **config.arguments}
     if detect_platform() == "cpu":

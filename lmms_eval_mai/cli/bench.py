@@ -189,8 +189,7 @@ def settings_of(given: argparse.Namespace) -> dict[str, Any]:
 def _machine() -> dict[str, Any]:
     import datetime
 
-    from lmms_eval_mai.engines.transformers.loading import device_of
-    from lmms_eval_mai.engines.transformers.options import TransformersOptions
+    from lmms_eval_mai.engines.transformers.options import TransformersOptions, device_of
     from lmms_eval_mai.latency.measure import device_name
     from lmms_eval_mai.run.fingerprint import version
 

@@ -44,7 +44,7 @@ def examine(command: Command, hub: Hub) -> Iterator[Finding]:
 
 
 def _packages() -> Iterator[Finding]:
-    from lmms_eval_mai.engines.vllm.arguments import INSTALL
+    from lmms_eval_mai.engines.vllm.environment import INSTALL
 
     supported = (3, 11) <= sys.version_info < (3, 13)
     version = sys.version.split()[0]

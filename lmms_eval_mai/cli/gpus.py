@@ -60,8 +60,7 @@ def parse_gpus(text: str) -> tuple[Gpu, ...]:
 def _gpu(kind: str, text: str) -> Gpu:
     names = {_plain(name): name for name in KNOWN_GPUS}
     plain = _plain(kind)
-    without_size = re.sub(r"\d{2,3}gb$", "", plain)  # H100 80GB
-    for candidate in (plain, f"rtx{plain}", without_size):
+    for candidate in (plain, f"rtx{plain}", re.sub(r"\d\dgb$", "", plain), re.sub(r"\d{3}gb$", "", plain)):
         if name := names.get(candidate):
             return Gpu(name, KNOWN_GPUS[name] * MIB)
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(GiB|GB|G|MiB)?", kind, re.IGNORECASE)

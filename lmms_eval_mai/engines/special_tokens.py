@@ -34,6 +34,14 @@ class LiteralTokenizer:
         ids: list[int] = self._tokenizer(text, add_special_tokens=False, split_special_tokens=not special)["input_ids"]
         return ids
 
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        """Return the first character of each of the text's tokens and the character after its last one. The tokenizer
+        must be a fast one of Hugging Face."""
+        found: list[tuple[int, int]] = self._tokenizer(
+            text, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True
+        )["offset_mapping"]
+        return found
+
     def text(self, tokens: list[int]) -> str:
         """Return the text of token ids."""
         text: str = self._tokenizer.decode(tokens)

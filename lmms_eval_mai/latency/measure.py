@@ -10,8 +10,7 @@ from typing import Any
 
 from lmms_eval_mai.contract import SIDES, Call, Engine, EngineConfig
 from lmms_eval_mai.engines.build import build
-from lmms_eval_mai.engines.transformers.loading import device_of, free_memory
-from lmms_eval_mai.engines.transformers.options import TransformersOptions
+from lmms_eval_mai.engines.transformers.options import TransformersOptions, device_of
 from lmms_eval_mai.errors import ArgumentError, PromptTooLong
 from lmms_eval_mai.latency.plan import Plan, Size
 from lmms_eval_mai.latency.repeats import seconds_of
@@ -165,6 +164,8 @@ async def _batch(requests: Requests, plan: Plan, number: int, size: Size) -> Bat
 
 def _vision(config: EngineConfig, plan: Plan, device: str, dtype: str) -> tuple[tuple[Points, Points], str]:
     """Return Tables 1 and 2, and why they are empty: the rest of a profile must not be lost for them."""
+    import torch
+
     from lmms_eval_mai.latency.vision import VisionTower
 
     names = ("revision", "trust_remote_code")
@@ -174,7 +175,7 @@ def _vision(config: EngineConfig, plan: Plan, device: str, dtype: str) -> tuple[
     except Exception as error:
         return ((), ()), error_text(error)
     finally:
-        free_memory()
+        torch.cuda.empty_cache()
 
 
 def short_name(model: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from lmms_eval_mai.engines.openai.options import PERFORMANCE_ARGUMENTS as OF_OPENAI
 from lmms_eval_mai.engines.transformers.options import PERFORMANCE_ARGUMENTS as OF_TRANSFORMERS
-from lmms_eval_mai.engines.vllm.arguments import PERFORMANCE_ARGUMENTS as OF_VLLM
+from lmms_eval_mai.engines.vllm.configuration import PERFORMANCE_ARGUMENTS as OF_VLLM
 from lmms_eval_mai.redaction import redacted, without_password
 from lmms_eval_mai.reproduce.plan import Models
 from lmms_eval_mai.run import fingerprint

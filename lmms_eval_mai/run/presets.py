@@ -1,8 +1,8 @@
 """Named pairs: `pair=<name>` is short for the arguments in pairs/<name>.yaml, and `pair=<path>.yaml` for those in a
 file of the user. Arguments that the user gives as well override them.
 
-A preset is a flat YAML mapping of model arguments. Its `small` and `large` are Hugging Face names, paths that begin
-with `./`, relative to the folder of the file, or `random:<name>` for random weights (`engines/random_checkpoints.py`).
+A preset is a flat YAML mapping of model arguments. Its `small` and `large` are Hugging Face names, or paths that begin
+with `./`, relative to the folder of the file.
 """
 
 import itertools
@@ -13,7 +13,6 @@ from typing import Any
 
 import yaml
 
-from lmms_eval_mai.engines import random_checkpoints
 from lmms_eval_mai.engines.arguments import did_you_mean
 from lmms_eval_mai.errors import ArgumentError
 
@@ -27,8 +26,7 @@ def names() -> list[str]:
 
 
 def load(pair: Any) -> Mapping[str, Any]:
-    """Return the arguments of a pair. `pair`: a name, or the path of a YAML file. Makes checkpoints with random weights
-    on their first use, which takes seconds. Raises `ArgumentError`."""
+    """Return the arguments of a pair. `pair`: a name, or the path of a YAML file. Raises `ArgumentError`."""
     is_path = str(pair).endswith((".yaml", ".yml"))
     path = Path(str(pair)).expanduser() if is_path else FOLDER / f"{pair}.yaml"
     if is_path and not path.is_file():
@@ -45,8 +43,6 @@ def load(pair: Any) -> Mapping[str, Any]:
             if not (folder / "config.json").is_file():
                 raise ArgumentError(_missing_checkpoint_text(pair, path, folder))
             preset[side] = str(folder)
-        elif preset[side].startswith(random_checkpoints.PREFIX):
-            preset[side] = random_checkpoints.path_of(preset[side])
     return preset
 
 

@@ -1,6 +1,7 @@
 """Errors of requests, in the shape of OpenAI's API: a status, a sentence, a type and a code."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ from fastapi.responses import Response
 from lmms_eval_mai.errors import (
     ArgumentError,
     CallTimeout,
+    EndpointBusy,
     EngineCrashed,
     EngineCrashedByCall,
     MaiError,
@@ -19,6 +21,8 @@ from lmms_eval_mai.errors import (
 from lmms_eval_mai.redaction import one_line
 
 RETRY_AFTER_CRASH_S = 10
+RETRY_AFTER_BUSY_S = 1
+"""Seconds, if the endpoint of a model asks for a shorter wait or for none."""
 
 TYPES = {400: "invalid_request_error", 401: "authentication_error", 404: "invalid_request_error",
          405: "invalid_request_error", 408: "invalid_request_error", 413: "invalid_request_error",
@@ -66,6 +70,9 @@ def from_mai_error(error: MaiError) -> RequestError:
         return RequestError(504, text, "call_timeout", headers=FINAL)
     if isinstance(error, EngineCrashedByCall):
         return RequestError(422, text, "engine_crashed_by_request", headers=FINAL)
+    if isinstance(error, EndpointBusy):
+        seconds = math.ceil(max(error.retry_after_s, RETRY_AFTER_BUSY_S))
+        return RequestError(503, text, "endpoint_busy", headers={"Retry-After": str(seconds)})
     if isinstance(error, EngineCrashed):
         return RequestError(503, text, "engine_down", headers={"Retry-After": str(RETRY_AFTER_CRASH_S)})
     return RequestError(500, text, "sample_failed", headers=FINAL)

@@ -28,7 +28,7 @@ from lmms_eval_mai.run.config import parse
         (("--lengths", "paper:x"), "--lengths paper:x is unknown: choose one of own, paper:pope, "),
         (("--samples", "0"), "--samples 0 is invalid: expected at least 1."),
         (("--concurrency", "x"), "--concurrency x is invalid: "),
-        (("--pair", "no-such-pair"), "pair=no-such-pair is unknown: choose one of bench-cpu, "),
+        (("--pair", "no-such-pair"), "pair=no-such-pair is unknown: choose one of demo, "),
         (("--megapixels", "0"), "--megapixels 0.0 is invalid: "),
         (("--task", "shapes_s", "--megapixels", "1"), "--megapixels is for drawn charts, "),
         (("--include_path", "tasks"), "--include_path has no effect without --task: give --task too."),

@@ -140,6 +140,28 @@ def test_all_engines_give_the_same_texts_and_token_counts(real: Running, expecte
         assert [getattr(call, name) for name in figures] == [getattr(wanted, name) for name in figures]
 
 
+def test_the_openai_engine_reports_the_log_probability_of_every_token(openai: Running, expected: list[Call]) -> None:
+    for number, wanted in enumerate(expected):
+        (call,) = openai.generate(question(number), sampling=Sampling(max_tokens=16 + number, ignore_eos=True))
+        assert call.logprobs is not None and len(call.logprobs.values) == call.output_tokens
+        assert readable("".join(call.logprobs.texts)) == readable(call.text) == readable(wanted.text) != ""
+        assert all(value < 0 for value in call.logprobs.values)
+
+
+def test_the_end_token_of_the_openai_engine_has_a_log_probability_and_no_text(openai: Running) -> None:
+    calls = openai.generate(*(question(i) for i in range(4)), sampling=Sampling(max_tokens=90))
+    stopped = [call for call in calls if call.finish_reason == "stop"]
+    assert stopped
+    for call in stopped:
+        assert readable("".join(call.logprobs.texts)) == readable(call.text) and call.logprobs.texts[-1] == ""
+        assert len(call.logprobs.values) == call.output_tokens
+
+
+def readable(text: str) -> str:
+    """Return the text without the replacements of bytes that are no character: their tokens have no text."""
+    return text.replace("\ufffd", "")
+
+
 def test_an_assistant_model_changes_no_token_and_prints_nothing(
     expected: list[Call],
     vllm: Running,

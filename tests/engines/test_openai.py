@@ -12,10 +12,13 @@ import pytest
 from scripted_server import ScriptedServer
 from support.endpoints import SAMPLING, call, noise_image, prompt, with_servers
 
-from lmms_eval_mai.contract import Call, Image, Sampling
+from lmms_eval_mai.contract import Call, Image, Sampling, TokenLogprobs
+from lmms_eval_mai.engines.openai.chat import data_url
+from lmms_eval_mai.engines.openai.client import Client, ConnectionFailed
+from lmms_eval_mai.engines.openai.endpoints import EndpointPool
 from lmms_eval_mai.engines.openai.engine import OpenAIEngine
-from lmms_eval_mai.engines.openai.images import _ENCODINGS
-from lmms_eval_mai.errors import CallTimeout, EngineCrashed, EngineStartError, PromptTooLong, SampleError
+from lmms_eval_mai.engines.openai.options import OpenAIOptions
+from lmms_eval_mai.errors import CallTimeout, EndpointBusy, EngineCrashed, EngineStartError, PromptTooLong, SampleError
 
 
 @pytest.mark.slow  # each waits a second before its second attempt
@@ -32,10 +35,15 @@ def test_a_transient_error_is_retried(fault: Any) -> None:
 @pytest.mark.parametrize("status", [400, 413, 422])
 def test_a_refused_request_fails_its_sample_without_a_retry(status: int) -> None:
     server = ScriptedServer()
-    server.faults.append((status, {}))
-    error = with_servers([server], call)
-    assert isinstance(error, SampleError) and f"a fault with status {status}" in str(error)
-    assert "t document 0, small short" in str(error) and len(server.seen) == 1
+
+    async def call_twice(engine: OpenAIEngine) -> Any:
+        assert isinstance(await call(engine), Call)
+        server.faults.append((status, {}))
+        return await call(engine)
+
+    error = with_servers([server], call_twice)
+    assert type(error) is SampleError and f"a fault with status {status}" in str(error)
+    assert "t document 0, small short" in str(error) and len(server.seen) == 2
 
 
 @pytest.mark.slow
@@ -55,7 +63,8 @@ def test_a_retry_after_header_longer_than_retry_for_fails_the_sample_at_once() -
     server = ScriptedServer()
     server.faults.append((429, {"Retry-After": "3600"}))
     error = with_servers([server], call)
-    assert isinstance(error, SampleError) and "small_retry_for=5 s allows no further retry" in str(error)
+    assert isinstance(error, EndpointBusy) and error.retry_after_s == 3600
+    assert "small_retry_for=5 s allows no further retry" in str(error)
 
 
 def test_a_server_that_does_not_answer_is_a_crashed_engine_for_all_calls_in_flight() -> None:
@@ -127,7 +136,8 @@ def test_a_server_that_reports_its_context_gets_all_sampling_arguments_and_no_ma
         await engine.generate(prompt(), Sampling(max_tokens=4096))
 
     with_servers([server], call_with_long_limit)
-    assert {name: value for name, value in server.seen[0].items() if name not in ("messages", "model")} == {
+    neither = ("messages", "model", "logprobs")
+    assert {name: value for name, value in server.seen[0].items() if name not in neither} == {
         "max_tokens": 1000, "temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0,
         "presence_penalty": 0.0, "frequency_penalty": 0.0,
     }  # fmt: skip
@@ -223,20 +233,28 @@ def decoded(url: str) -> PIL.Image.Image:
     return PIL.Image.open(io.BytesIO(base64.b64decode(url.split(",")[1])))
 
 
-def test_an_image_is_sent_without_loss_and_encoded_once() -> None:
-    server, image = ScriptedServer(), noise_image((400, 300))
+@pytest.mark.parametrize("size", [(1, 1), (5, 1), (1, 4), (400, 300)])
+def test_an_image_is_sent_without_loss(size: tuple[int, int]) -> None:
+    server, image = ScriptedServer(), noise_image(size)
     first, second = sent_images(server, image)
-    assert first == second and len(_ENCODINGS[image]) == 1
+    assert first == second and first.startswith("data:image/png;base64,")
     assert decoded(first).tobytes() == image.pixels.tobytes()
     assert server.seen[0]["messages"][0]["content"][1] == {"type": "text", "text": "What is it? Answer."}
 
 
-def test_an_image_is_resized_to_max_pixels_and_encoded_once_for_each_size() -> None:
+def test_an_image_is_resized_to_max_pixels() -> None:
     server, image = ScriptedServer(), noise_image((400, 300))
-    sent_images(server, image)
-    first, second = sent_images(server, image, max_pixels=30_000)
-    assert first == second and len(_ENCODINGS[image]) == 2
-    assert decoded(first).size == (200, 150)
+    whole, _ = sent_images(server, image)
+    smaller, _ = sent_images(server, image, max_pixels=30_000)
+    assert decoded(whole).size == (400, 300) and decoded(smaller).size == (200, 150)
+
+
+def test_an_image_is_encoded_once_for_each_size() -> None:
+    async def encode(image: Image) -> list[str]:
+        return await asyncio.gather(*(data_url(image, pixels) for pixels in (None, 30_000, None, 30_000)))
+
+    first, smaller, again, smaller_again = asyncio.run(encode(noise_image((400, 300))))
+    assert first is again and smaller is smaller_again and first != smaller
 
 
 def test_sampling_reaches_the_server_and_neutral_values_are_not_sent() -> None:
@@ -247,8 +265,108 @@ def test_sampling_reaches_the_server_and_neutral_values_are_not_sent() -> None:
         await engine.generate(prompt(), Sampling(9, 0.7, 0.9, 20, 1.1, 3, True, 0.1, 1.5, 0.5, ("[[", "]]")))
 
     with_servers([server], call_with_both)
-    first, second = [{k: v for k, v in body.items() if k not in ("messages", "model")} for body in server.seen]
+    first, second = [
+        {k: v for k, v in body.items() if k not in ("messages", "model", "logprobs")} for body in server.seen
+    ]
     assert first == {"max_tokens": 16, "temperature": 0.0, "top_p": 1.0}
     assert second == {"max_tokens": 9, "temperature": 0.7, "top_p": 0.9, "top_k": 20, "repetition_penalty": 1.1,
                       "seed": 3, "ignore_eos": True, "min_p": 0.1, "presence_penalty": 1.5, "frequency_penalty": 0.5,
                       "stop": ["[[", "]]"]}  # fmt: skip
+
+
+def tokens(*entries: tuple[str, float, list[int] | None]) -> Any:
+    return [{"token": token, "logprob": value, "bytes": data} for token, value, data in entries]
+
+
+YES = tokens(("[[", -0.1, None), ("Yes", -0.5, None), ("]]", -0.2, None), ("<|im_end|>", -0.3, None))
+
+
+def test_a_call_has_the_log_probabilities_of_its_tokens_and_the_end_token_has_no_text() -> None:
+    answer = with_servers([ScriptedServer(logprobs=YES)], call)
+    assert answer.logprobs == TokenLogprobs(("[[", "Yes", "]]", ""), (-0.1, -0.5, -0.2, -0.3))
+
+
+def test_the_parts_of_a_character_are_joined_by_their_bytes() -> None:
+    euro = list("€".encode())
+    parts = tokens(("\\xe2\\x82", -1.0, euro[:2]), ("\\xac", -2.0, euro[2:]), (" 5", -3.0, [32, 53]))
+    answer = with_servers([ScriptedServer(text="€ 5", logprobs=parts)], call)
+    assert answer.logprobs == TokenLogprobs(("", "€", " 5"), (-1.0, -2.0, -3.0))
+
+
+@pytest.mark.parametrize("reported", ["ignore", [], [{"token": "a"}], [None]])
+def test_a_reply_without_readable_log_probabilities_is_an_answer_without_them(reported: Any) -> None:
+    answer = with_servers([ScriptedServer(logprobs=reported)], call)
+    assert isinstance(answer, Call) and answer.text == "[[Yes]]" and answer.logprobs is None
+
+
+def test_an_endpoint_that_refuses_log_probabilities_is_asked_for_them_once() -> None:
+    async def call_thrice(engine: OpenAIEngine) -> list[Any]:
+        return [await call(engine) for _ in range(3)]
+
+    server = ScriptedServer(logprobs="refuse")
+    answers = with_servers([server], call_thrice)
+    assert [(answer.text, answer.logprobs) for answer in answers] == [("[[Yes]]", None)] * 3
+    assert [body.get("logprobs") for body in server.seen] == [True, None, None, None]
+
+
+def test_each_endpoint_of_a_model_is_asked_for_log_probabilities() -> None:
+    servers = [ScriptedServer(logprobs="refuse"), ScriptedServer(logprobs=YES)]
+
+    async def call_all(engine: OpenAIEngine) -> list[Call]:
+        return [await engine.generate(prompt(doc_id), SAMPLING) for doc_id in range(8)]
+
+    answers = with_servers(servers, call_all)
+    assert {answer.logprobs is None for answer in answers} == {True, False}
+
+
+def test_a_refusal_that_is_not_about_log_probabilities_is_reported_and_they_are_asked_for_again() -> None:
+    server = ScriptedServer(logprobs=YES)
+    server.faults.extend([(400, {}), (400, {})])
+
+    async def call_twice(engine: OpenAIEngine) -> list[Any]:
+        return [await call(engine), await call(engine)]
+
+    error, answer = with_servers([server], call_twice)
+    assert type(error) is SampleError and "a fault with status 400" in str(error)
+    assert answer.logprobs is not None
+
+
+def test_seconds_in_which_a_request_waits_for_other_requests_do_not_count_as_seconds_of_its_retries() -> None:
+    options = OpenAIOptions(retry_for=0.2, concurrency=1)
+    urls = [f"http://{name}/v1" for name in "abc"]
+
+    async def send(client: Client) -> str:
+        if client.url != urls[2]:
+            raise ConnectionFailed("Connection error")
+        return client.url
+
+    async def hold_slot(client: Client) -> None:
+        await asyncio.sleep(0.5)
+
+    async def run() -> str:
+        pool = EndpointPool("small", urls, options)
+        other = asyncio.ensure_future(pool.request(pool.endpoints[1:], hold_slot))
+        await asyncio.sleep(0)
+        answer = await pool.request(pool.endpoints, send)
+        await other
+        await pool.close()
+        return answer
+
+    assert asyncio.run(run()) == urls[2]
+
+
+@pytest.mark.parametrize("header", ["soon", "inf", "nan", "-5", "Wed, 21 Oct 2015 07:28:00 GMT", ""])
+def test_a_retry_after_header_without_a_time_to_wait_is_ignored(header: str) -> None:
+    server = ScriptedServer()
+    server.faults.append((429, {"Retry-After": header}))
+    error = with_servers([server], call, retry_for=0)
+    assert isinstance(error, EndpointBusy) and error.retry_after_s == 0
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 503])
+def test_a_temporary_error_that_remains_is_a_busy_endpoint(status: int) -> None:
+    server = ScriptedServer()
+    server.faults.append((status, {"Retry-After": "7"}))
+    error = with_servers([server], call, retry_for=0)
+    assert isinstance(error, EndpointBusy) and error.retry_after_s == 7
+    assert f"a fault with status {status}" in str(error)

@@ -1,34 +1,33 @@
-"""The HTTP client of the openai engine: its environment, its images, and replies that are no answer."""
+"""The HTTP client of the openai engine: its environment, and replies that are no answer."""
 
 import asyncio
-import io
+import gc
+import warnings
 from collections import deque
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import PIL.Image
 import pytest
 from aiohttp import web
 from scripted_server import ScriptedServer
-from support.endpoints import call, prompt, with_servers
+from support.endpoints import call, engine_of, prompt, with_servers
 
-from lmms_eval_mai.engines.openai.client import Client, proxy_of
-from lmms_eval_mai.engines.openai.endpoints import EndpointPool, RequestFailed
+from lmms_eval_mai.engines.openai.chat import to_call
+from lmms_eval_mai.engines.openai.client import served_models
 from lmms_eval_mai.engines.openai.engine import OpenAIEngine
-from lmms_eval_mai.engines.openai.errors import to_mai_error
-from lmms_eval_mai.engines.openai.options import OpenAIOptions
-from lmms_eval_mai.engines.openai.png import encode_png
-from lmms_eval_mai.engines.openai.replies import served_models, to_call
+from lmms_eval_mai.engines.openai.options import proxy_of
 from lmms_eval_mai.errors import EngineCrashed, EngineStartError, SampleError
 
 
-def test_requests_use_the_proxy_and_the_account_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_use_the_proxy_of_the_environment_and_the_key_whatever_netrc_has(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     seen: list[web.Request] = []
 
     async def answer(request: web.Request) -> web.Response:
         seen.append(request)
-        return web.json_response({"data": []})
+        return web.json_response({"data": [{"id": "a"}]})
 
     async def run() -> None:
         app = web.Application()
@@ -38,16 +37,16 @@ def test_requests_use_the_proxy_and_the_account_of_the_environment(monkeypatch: 
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{runner.addresses[0][1]}")
         monkeypatch.delenv("no_proxy", raising=False)
-        monkeypatch.setenv("OPENAI_ORG_ID", "org-1")
-        client = Client("http://model.invalid/v1", "sk-1", 5)
-        assert await client.get("models", 5) == {"data": []}
-        await client.close()
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
+        (tmp_path / "netrc").write_text("default login me password mine")
+        monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+        engine = engine_of("http://model.invalid/v1")
+        await engine.start()
+        await engine.close()
         await runner.cleanup()
 
     asyncio.run(run())
-    headers = seen[0].headers
-    assert (headers["Host"], headers["Authorization"], headers["OpenAI-Organization"]) == (
-        "model.invalid", "Bearer sk-1", "org-1")  # fmt: skip
+    assert (seen[0].headers["Host"], seen[0].headers["Authorization"]) == ("model.invalid", "Bearer sk-1")
 
 
 def test_no_proxy_is_used_for_the_addresses_in_no_proxy_and_only_http_proxies_are_supported(
@@ -60,20 +59,38 @@ def test_no_proxy_is_used_for_the_addresses_in_no_proxy_and_only_http_proxies_ar
     assert proxy_of("http://a.inside.example:8000/v1") is None
     with pytest.raises(EngineStartError, match="not an HTTP proxy"):
         proxy_of("https://outside.example/v1")
-    monkeypatch.setenv("https_proxy", "proxy.example:3128")
+    monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
     assert proxy_of("https://outside.example/v1") == "http://proxy.example:3128"
 
 
-def test_a_request_after_the_engine_was_closed_is_not_retried() -> None:
-    async def run() -> None:
-        pool = EndpointPool("small", ["http://127.0.0.1:9/v1"], "", 60, 5, 1)
-        await pool.endpoints[0].client.close()
-        with pytest.raises(RequestFailed, match="the engine was closed") as failed:
-            await asyncio.wait_for(pool.request(pool.endpoints, lambda client: client.get("models", 5)), 5)
-        error = to_mai_error(prompt(), "small=http://127.0.0.1:9", "m", OpenAIOptions(), failed.value, pool)
-        assert isinstance(error, EngineCrashed) and "was closed during" in str(error)
+def test_a_proxy_that_cannot_be_used_for_the_second_endpoint_leaves_no_open_session_of_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("http_proxy", raising=False)
+    monkeypatch.setenv("https_proxy", "socks5://proxy:1080")
+    engine = engine_of("[http://127.0.0.1:9/v1,https://b.invalid/v1]")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with pytest.raises(EngineStartError, match=r"proxy for https://b.invalid/v1 that is not an HTTP proxy"):
+            asyncio.run(engine.start())
+        gc.collect()
+    assert [str(warning.message) for warning in caught if issubclass(warning.category, ResourceWarning)] == []
 
-    asyncio.run(run())
+
+def test_a_call_of_an_engine_that_is_closed_while_it_is_retried_is_not_retried_again() -> None:
+    async def close_during_retry(engine: OpenAIEngine) -> Any:
+        server.faults.append((503, {"Retry-After": "1"}))
+        calling = asyncio.ensure_future(call(engine))
+        while server.faults:
+            assert not calling.done(), calling
+            await asyncio.sleep(0.01)
+        await engine.close()
+        return await asyncio.wait_for(calling, 5)
+
+    server = ScriptedServer()
+    error = with_servers([server], close_during_retry, retry_for=60)
+    assert isinstance(error, EngineCrashed) and "was closed during t document 0, small short" in str(error)
+    assert len(server.seen) == 1
 
 
 def keepalive_seconds(port: int) -> float | None:
@@ -101,13 +118,6 @@ def test_a_connection_that_waits_for_a_reply_is_probed_so_that_a_lost_machine_is
         return seconds
 
     assert 0 < with_servers([server], lambda engine: asyncio.wait_for(wait(engine), 10)) <= 30
-
-
-@pytest.mark.parametrize("size", [(1, 1), (5, 1), (1, 4), (31, 17)])
-def test_a_png_file_has_the_pixels_of_its_image(size: tuple[int, int]) -> None:
-    image = PIL.Image.merge("RGB", [PIL.Image.effect_noise(size, 90) for _ in range(3)])
-    found = PIL.Image.open(io.BytesIO(encode_png(image)))
-    assert (found.format, found.mode, found.tobytes()) == ("PNG", "RGB", image.tobytes())
 
 
 CHOICE = {"finish_reason": "stop", "message": {"content": "[[Yes]]"}}

@@ -1,6 +1,5 @@
 """Engines that turn every chat into the same input share a renderer, and prepare an image once for both."""
 
-import asyncio
 import gc
 import json
 import shutil
@@ -13,8 +12,7 @@ import pytest
 from support.engines import Running, make_image, prompt
 
 from lmms_eval_mai.engines.vllm.configuration import configure
-from lmms_eval_mai.engines.vllm.renderer import Renderer
-from lmms_eval_mai.engines.vllm.renderer_sharing import shared_renderer
+from lmms_eval_mai.engines.vllm.renderer import Renderer, shared_renderer
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.event_loop import LoopThread
 
@@ -22,7 +20,7 @@ from lmms_eval_mai.run.event_loop import LoopThread
 def renderer(checkpoint: Path, **arguments: Any) -> Renderer:
     """Return the renderer of an engine that is not started."""
     config = parse({"mode": "large", "large": str(checkpoint), "large_engine": "vllm", "dtype": "float32", **arguments})
-    return shared_renderer(configure(config.large, None).vllm_config, 1.0)
+    return shared_renderer(configure(config.large, None).vllm_config, config.large, 1.0)
 
 
 def edited(file: str, edit: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
@@ -39,7 +37,7 @@ def test_image_is_prepared_once_for_both_models_of_a_pair(vllm: Running, tiny_pa
     assert large is vllm.engine._started.renderer
     # The engine itself keeps no images.
     assert vllm.engine._started.llm.vllm_config.model_config.multimodal_config.mm_processor_cache_gb == 0
-    image, cache = make_image("olive", (160, 96)), large._renderer._mm_processor_only_cache
+    image, cache = make_image("olive", (160, 96)), large._renderer.mm_processor_cache
     vllm.generate(prompt(0, image, "What is it?"))
     before = cache.make_stats()
     rendered = vllm.loop.run(large.render(prompt(0, image, "Is it a dog?\n").messages))
@@ -53,7 +51,7 @@ def test_clear_caches_empties_the_image_cache(vllm: Running) -> None:
     image, own = make_image("teal", (160, 96)), vllm.engine._started.renderer
     vllm.loop.run(own.render(prompt(0, image, "What is it?").messages))
     vllm.loop.run(vllm.engine.clear_caches())
-    cache = own._renderer._mm_processor_only_cache
+    cache = own._renderer.mm_processor_cache
     before = cache.make_stats()
     vllm.loop.run(own.render(prompt(0, image, "What is it?").messages))
     after = cache.make_stats()
@@ -104,48 +102,8 @@ def test_renderer_and_its_images_are_freed_with_the_last_engine_that_uses_them(
     second = weakref.ref(renderer(tiny_pair[1], max_model_len=1024))
     assert second() is first
     loop.run(first.render(prompt(0, make_image(), "What is it?").messages))
-    kept, thread = first._renderer._mm_processor_only_cache, first._renderer._mm_executor
+    kept = first._renderer.mm_processor_cache
     assert len(kept._cache) == 1
     del first
     gc.collect()
-    thread.shutdown()
     assert second() is None and len(kept._cache) == 0
-
-
-def test_same_prompt_of_both_models_is_rendered_once(vllm: Running) -> None:
-    own, text = vllm.engine._started.renderer, "Which of the two is it?"
-
-    async def render_twice() -> list[Any]:
-        messages = [prompt(0, make_image("silver", (160, 96), "silver"), text).messages for _ in range(2)]
-        return await asyncio.gather(*(own.render(one) for one in messages), own.render(prompt(0, text).messages))
-
-    gc.collect()  # an error of an earlier test may still keep its rendering
-    earlier = set(own._inputs._renderings)
-    before = own._renderer._mm_processor_only_cache.make_stats()
-    first, second, other = vllm.loop.run(render_twice())
-    after = own._renderer._mm_processor_only_cache.make_stats()
-    assert after.total - before.total == 1  # vLLM prepared one prompt with an image
-    assert first["mm_kwargs"] is second["mm_kwargs"] and first["prompt_token_ids"] == second["prompt_token_ids"]
-    assert first["prompt_token_ids"] is not second["prompt_token_ids"]  # a list that one engine changes is its own
-    assert other["prompt_token_ids"] != first["prompt_token_ids"]
-    assert len(set(own._inputs._renderings) - earlier) == 2
-    del first, second, other
-    vllm.loop.run(asyncio.sleep(0))  # until the loop has dropped the results
-    gc.collect()
-    assert set(own._inputs._renderings) <= earlier  # they take no memory any more
-
-
-def test_cancelled_caller_leaves_the_rendering_to_the_others(vllm: Running) -> None:
-    async def cancel(waiting: int, cancelled: int) -> list[Any]:
-        messages = prompt(0, make_image("gold", (160, 96)), f"What is it? {waiting} {cancelled}").messages
-        calls = [asyncio.ensure_future(vllm.engine._started.renderer.render(messages)) for _ in range(waiting)]
-        await asyncio.sleep(0)
-        for call in calls[:cancelled]:
-            call.cancel()
-        later = asyncio.ensure_future(vllm.engine._started.renderer.render(messages))
-        return await asyncio.gather(*calls, later, return_exceptions=True)
-
-    for waiting, cancelled in ((2, 1), (2, 2), (1, 1)):
-        results = vllm.loop.run(cancel(waiting, cancelled))
-        lost = [isinstance(result, asyncio.CancelledError) for result in results]
-        assert lost == [True] * cancelled + [False] * (waiting + 1 - cancelled)

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import pytest
+from support.faults import FaultyScript
 from support.samples import sample
 
 from lmms_eval_mai.contract import Call, CallKey, Message, Prompt, Sampling
@@ -391,11 +392,13 @@ def test_an_engine_that_is_closed_during_a_call_is_not_restarted_and_the_call_is
 
 
 SAMPLES = 9000
-PERMANENT = {"error_rate": 0.002, "garbage_rate": 0.02, "fault_seed": 3}
+PERMANENT = {"error_rate": 0.002, "garbage_rate": 0.02}
 """A call has the same of these faults at every attempt."""
 
 
-def run_9000(options: ScriptedOptions, call_timeout: float | None) -> tuple[dict[int, Trace], dict[int, SampleError]]:
+def run_9000(
+    call_timeout: float | None, hang_rate: float = 0.0, death_rate: float = 0.0
+) -> tuple[dict[int, Trace], dict[int, SampleError]]:
     def texts(prompt: Prompt) -> Answer:
         key = prompt.key
         exit, large = key.doc_id % 3, "Yes" if key.doc_id % 2 else "No"
@@ -404,7 +407,8 @@ def run_9000(options: ScriptedOptions, call_timeout: float | None) -> tuple[dict
         return Answer(f"[[{large if agrees else other}]]", prompt_tokens=10, output_tokens=3, seconds=0.0001)
 
     def restarting_engine(side: str) -> RestartingEngine:
-        return RestartingEngine(ScriptedEngine(side, texts, options), restarts=1000, call_timeout=call_timeout)
+        script = FaultyScript(texts, seed=3, **PERMANENT, hang_rate=hang_rate, death_rate=death_rate)
+        return RestartingEngine(ScriptedEngine(side, script), restarts=1000, call_timeout=call_timeout)
 
     traces: dict[int, Trace] = {}
     errors: dict[int, SampleError] = {}
@@ -430,8 +434,8 @@ def run_9000(options: ScriptedOptions, call_timeout: float | None) -> tuple[dict
 @pytest.mark.slow
 def test_9000_samples_on_faulty_engines_are_all_answered_or_reported_as_errors() -> None:
     """Faults at random lose no sample, give no sample a wrong error, and turn no error into an answer."""
-    expected_traces, expected_errors = run_9000(ScriptedOptions(**PERMANENT), None)
-    traces, errors = run_9000(ScriptedOptions(**PERMANENT, hang_rate=0.0005, death_rate=0.0001), 5)
+    expected_traces, expected_errors = run_9000(None)
+    traces, errors = run_9000(5, hang_rate=0.0005, death_rate=0.0001)
     assert len(traces) + len(errors) == SAMPLES and not traces.keys() & errors.keys()
     kinds = Counter(type(error).__name__ for error in errors.values())
     assert 20 < len(expected_errors) < 120 and 0 < kinds["CallTimeout"] < 60 and kinds["EngineCrashedByCall"] <= 3

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from lmms_eval_mai.engines.scripted.engine import Answer, RecordedScript, Script
 from lmms_eval_mai.errors import ArgumentError, SampleError
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.event_loop import LoopThread
+from lmms_eval_mai.run.measured_engine import MeasuredEngine
 
 
 def test_an_engine_with_one_slot_answers_one_call_after_the_other_and_reports_the_wait(loop: LoopThread) -> None:
@@ -131,6 +133,19 @@ def test_a_script_that_cannot_be_read_is_refused_and_the_line_is_named(
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
+def test_a_record_may_have_the_log_probabilities_of_its_answer(tmp_path: Path, loop: LoopThread) -> None:
+    path = tmp_path / "script.jsonl"
+    record = {"task": "contract", "doc_id": 0, "stage": "short", "text": "[[Yes]]"}
+    records = [{**record, "answer_logprob": -0.7, "min_logprob": -0.5}, {**record, "doc_id": 1}]
+    path.write_text("".join(json.dumps(one) + "\n" for one in records))
+    engine = MeasuredEngine(ScriptedEngine("small", RecordedScript(path)))
+    loop.run(engine.start())
+    with_them, without = Running(engine, loop).generate(question(0), question(1))
+    assert (with_them.answer_logprob, with_them.min_logprob) == (-0.7, -0.5)
+    assert (without.answer_logprob, without.min_logprob) == (None, None)
+    loop.run(engine.close())
+
+
 def test_a_missing_script_is_refused_and_its_path_is_named(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=r"nowhere\.jsonl cannot be read \(No such file or directory\)"):
         RecordedScript(tmp_path / "nowhere.jsonl")
@@ -142,14 +157,12 @@ def test_a_missing_script_is_refused_and_its_path_is_named(tmp_path: Path) -> No
         ({"slots": 0}, "slots=0 is invalid: expected a whole number of at least 1"),
         ({"slots": "many"}, "slots=many is invalid: expected a whole number of at least 1"),
         ({"tokens_per_s": "fast"}, "tokens_per_s=fast is invalid: expected a number of at least 0"),
-        ({"batch_profile": 8}, "batch_profile=8 is invalid: expected the path of a profile"),
         ({"time_scale": -1}, "time_scale=-1 is invalid: expected a number of at least 0"),
         ({"ttft_s": -1}, "ttft_s=-1 is invalid: expected a number of at least 0, one of 2B, 4B, 8B"),
         ({"ttft_s": "3B"}, "ttft_s=3B is invalid"),
         ({"ttft_s": {}}, r"ttft_s=\{\} is invalid"),
         ({"ttft_s": {"many": 0.1}}, "is invalid: expected"),
         ({"ttft_s": {"128": "fast", "256": 0.1}}, "is invalid: expected"),
-        ({"death_rate": 1.5}, "death_rate=1.5 is invalid: expected a number from 0 to 1"),
     ],
 )
 def test_an_invalid_option_is_refused(arguments: dict[str, object], words: str) -> None:

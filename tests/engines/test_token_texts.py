@@ -10,14 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.engines import make_image, prompt
 
+from lmms_eval_mai.contract import Prompt
 from lmms_eval_mai.engines.special_tokens import LiteralTokenizer
-from lmms_eval_mai.engines.token_texts import TokenReader, TokenSpan
-from lmms_eval_mai.errors import ArgumentError, SampleError
+from lmms_eval_mai.engines.transformers.inputs import InputBuilder
+from lmms_eval_mai.engines.transformers.token_texts import TokenSpan, find_in_output, find_in_prompt, texts_of_output
+from lmms_eval_mai.errors import SampleError
 
 DEMO = Path(__file__).parents[2] / "lmms_eval_mai/pairs/demo/large"
 
-END = "<|im_end|>\nassistant\n"
-"""How a chat template goes on after the text."""
+END = "<|im_end|>\n<|im_start|>assistant\n"
+"""How the chat template goes on after the text."""
 
 FRAGMENTS = [
     "The image shows a dog. ", "previous thinking", "[[Yes]]", "日本語", "\N{WOMAN}\u200d\N{BOY}", "\u00e9", "e\u0301",
@@ -28,14 +30,15 @@ texts = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=4), min_size=1, m
 
 
 def byte_level() -> Any:
-    """The tokenizer of the demo pair: byte-level, composes characters, a few hundred tokens."""
-    from transformers import AutoTokenizer
+    """The processor of the demo pair. Its tokenizer is byte-level and composes characters."""
+    from transformers import AutoProcessor
 
-    return AutoTokenizer.from_pretrained(DEMO)
+    return AutoProcessor.from_pretrained(DEMO)
 
 
 def sentencepiece() -> Any:
-    """A tokenizer in the form of Llama's: spaces become U+2581, unknown characters become tokens of one byte."""
+    """The same processor with a tokenizer in the form of Llama's: spaces become U+2581, unknown characters become
+    tokens of one byte."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -50,22 +53,34 @@ def sentencepiece() -> Any:
     own.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
-    own.add_special_tokens([AddedToken(name, special=True) for name in ("<|im_start|>", "<|im_end|>", "<|image_pad|>")])
-    return PreTrainedTokenizerFast(tokenizer_object=own, unk_token="<unk>", clean_up_tokenization_spaces=False)
+    processor = byte_level()
+    names = ["<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
+    own.add_special_tokens([AddedToken(name, special=True) for name in names])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=own, unk_token="<unk>", clean_up_tokenization_spaces=False)
+    return type(processor)(
+        image_processor=processor.image_processor,
+        tokenizer=tokenizer,
+        video_processor=processor.video_processor,
+        chat_template=processor.chat_template,
+    )
 
 
 @pytest.fixture(scope="module", params=[byte_level, sentencepiece])
-def tokenizer(request: pytest.FixtureRequest) -> Any:
+def builder(request: pytest.FixtureRequest) -> InputBuilder:
     make: Callable[[], Any] = request.param
-    return make()
+    return InputBuilder(make())
 
 
-def prompt_tokens(tokenizer: Any, content: str, between: int = 30) -> list[int]:
-    """Return the tokens of a chat with an image of some tokens, whose text is tokenized literally, as engines do."""
-    special = tokenizer.convert_tokens_to_ids
-    literal = LiteralTokenizer(tokenizer)
-    head = [special("<|im_start|>"), *literal.tokens("user\n"), *[special("<|image_pad|>")] * between]
-    return [*head, *literal.tokens(content), *literal.tokens(END, special=True)]
+@pytest.fixture(scope="module")
+def tokenizer(builder: InputBuilder) -> Any:
+    return builder.tokenizer
+
+
+def find(builder: InputBuilder, asked: Prompt, text: str) -> tuple[list[int], TokenSpan]:
+    """Return the tokens of a prompt, and those of them that carry a text."""
+    built = builder.build(asked.messages, offsets=True)
+    assert built.offsets is not None and len(built.offsets) == built.length
+    return built.tokens["input_ids"][0].tolist(), find_in_prompt(built.offsets, asked, text)
 
 
 def check_span(tokenizer: Any, ids: list[int], span: TokenSpan, text: str) -> None:
@@ -81,13 +96,12 @@ def check_span(tokenizer: Any, ids: list[int], span: TokenSpan, text: str) -> No
 @settings(deadline=None, max_examples=40)
 @given(before=texts, text=texts, after=texts)
 def test_parts_of_the_tokens_are_the_text_and_all_other_tokens_have_no_part_of_it(
-    tokenizer: Any, before: str, text: str, after: str
+    builder: InputBuilder, before: str, text: str, after: str
 ) -> None:
-    ids = prompt_tokens(tokenizer, before + text + after)
-    asked = prompt(0, make_image(), before, text, after)
-    span = TokenReader(tokenizer).find_in_prompt(ids, asked, text)
-    check_span(tokenizer, ids, span, text)
-    literal = LiteralTokenizer(tokenizer)
+    asked = prompt(0, make_image(), "Look: ", before, text, after)
+    ids, span = find(builder, asked, text)
+    check_span(builder.tokenizer, ids, span, text)
+    literal = builder.literal
     rest = text + after
     if "\ufffd" not in rest and literal.text(literal.tokens(rest)).lstrip() == rest.lstrip():  # nothing is changed
         assert text.lstrip() in literal.text(ids[span.start : span.end])
@@ -99,119 +113,112 @@ def test_parts_of_the_tokens_are_the_text_and_all_other_tokens_have_no_part_of_i
 @given(text=texts)
 def test_parts_of_an_answers_tokens_are_its_text(tokenizer: Any, text: str) -> None:
     ids = [*LiteralTokenizer(tokenizer).tokens(text), tokenizer.convert_tokens_to_ids("<|im_end|>")]
-    decoded = tokenizer.decode(ids, skip_special_tokens=True)
-    span = TokenReader(tokenizer).find_in_output(ids, prompt(0).key, decoded)
-    assert "".join(span.texts) == decoded and span.start == 0 and span.end < len(ids)
+    decoded = tokenizer.decode(ids, skip_special_tokens=True).rstrip("\ufffd")
+    parts = find_in_output(ids, tokenizer, prompt(0).key, decoded)
+    assert "".join(parts) == decoded and len(parts) < len(ids)
+    assert texts_of_output(ids, tokenizer)[: len(parts)] == parts
     cut = decoded[: len(decoded) // 2]  # a stop text ended the answer
-    assert "".join(TokenReader(tokenizer).find_in_output(ids, prompt(0).key, cut).texts) == cut
+    assert "".join(find_in_output(ids, tokenizer, prompt(0).key, cut)) == cut
 
 
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())
-def test_parts_of_random_tokens_are_their_decoded_text_also_if_its_bytes_are_invalid(
-    tokenizer: Any, data: st.DataObject
-) -> None:
+def test_parts_of_random_tokens_are_their_decoded_text_also_if_its_bytes_are_invalid(data: st.DataObject) -> None:
+    """Of byte-level tokenizers. Invalid bytes change the characters before them in decoders of the SentencePiece
+    family: such an answer is an error of its sample."""
+    tokenizer = byte_level().tokenizer
     ids = data.draw(st.lists(st.integers(0, len(tokenizer) - 1), max_size=30))
-    text = tokenizer.decode(ids, skip_special_tokens=True)
-    for shown in (text, text.rstrip("\ufffd")):
-        assert "".join(TokenReader(tokenizer).find_in_output(ids, prompt(0).key, shown).texts) == shown
+    text = tokenizer.decode(ids, skip_special_tokens=True).rstrip("\ufffd")
+    assert "".join(find_in_output(ids, tokenizer, prompt(0).key, text)) == text
 
 
-def test_an_answer_that_the_token_limit_ends_inside_a_character_is_found_if_it_was_decoded_token_by_token(
-    tokenizer: Any,
-) -> None:
-    """As vLLM decodes. Decoding all tokens at once would replace the characters before the cut one too."""
-    from tokenizers.decoders import DecodeStream
+@settings(deadline=None, max_examples=40)
+@given(data=st.data())
+def test_each_of_random_tokens_has_a_text(tokenizer: Any, data: st.DataObject) -> None:
+    ids = data.draw(st.lists(st.integers(0, len(tokenizer) - 1), max_size=30))
+    assert len(texts_of_output(ids, tokenizer)) == len(ids)
 
+
+def test_an_answer_that_the_token_limit_ends_inside_a_character_is_found(tokenizer: Any) -> None:
     ids = LiteralTokenizer(tokenizer).tokens("a 日本語 👩")
     for number in range(1, len(ids) + 1):
-        stream = DecodeStream(skip_special_tokens=True)
-        text = "".join(stream.step(tokenizer.backend_tokenizer, id) or "" for id in ids[:number])
-        assert "".join(TokenReader(tokenizer).find_in_output(ids[:number], prompt(0).key, text).texts) == text
+        text = tokenizer.decode(ids[:number], skip_special_tokens=True).rstrip("\ufffd")
+        assert "".join(find_in_output(ids[:number], tokenizer, prompt(0).key, text)) == text
 
 
 def test_a_character_over_several_tokens_belongs_to_the_last_of_them() -> None:
-    tokenizer = byte_level()
-    ids = prompt_tokens(tokenizer, "a👩b")
-    span = TokenReader(tokenizer).find_in_prompt(ids, prompt(0, "a", "👩", "b"), "👩")
+    builder = InputBuilder(byte_level())
+    ids, span = find(builder, prompt(0, "a", "👩", "b"), "👩")
     assert span.texts == ("", "", "", "👩")
-    assert tokenizer.decode(ids[span.start : span.end]) == "👩"
+    assert builder.tokenizer.decode(ids[span.start : span.end]) == "👩"
+    assert texts_of_output(ids[span.start : span.end], builder.tokenizer) == span.texts
 
 
 def test_a_token_over_the_border_of_the_text_is_cut() -> None:
-    tokenizer = byte_level()
+    builder = InputBuilder(byte_level())
     words = "The circle is above it."
-    reader = TokenReader(tokenizer)
-    ids = LiteralTokenizer(tokenizer).tokens(words)
-    number = reader.find_in_prompt(ids, prompt(0, words), words).texts.index(" circle")
+    _, whole = find(builder, prompt(0, words), words)
+    number = whole.start + whole.texts.index(" circle")
     for before, part, parts in (("The c", "irc", ("irc",)), ("The cir", "cle is a", ("cle", " is", " a"))):
-        span = reader.find_in_prompt(ids, prompt(0, before, part, words[len(before + part) :]), part)
+        _, span = find(builder, prompt(0, before, part, words[len(before + part) :]), part)
         assert (span.start, span.texts) == (number, parts)
 
 
+def test_a_mark_that_the_tokenizer_joins_with_the_character_before_the_text_belongs_to_that_token() -> None:
+    """Qwen's tokenizer composes characters (Unicode's NFC)."""
+    builder = InputBuilder(byte_level())
+    text = "\u0301 No."
+    ids, span = find(builder, prompt(0, "The cafe", text), text)
+    assert "".join(span.texts) == text and span.texts[0] == "\u0301"
+    assert builder.tokenizer.decode(ids[span.start - 1 : span.end]).endswith("\u00e9 No.")
+
+
 def test_the_content_part_that_equals_the_text_is_found_if_other_parts_have_the_text_too() -> None:
-    tokenizer = byte_level()
+    builder = InputBuilder(byte_level())
     parts = ("Is it a dog? ", "According to previous thinking: ", "dog", "\nIs it a dog?")
-    ids = prompt_tokens(tokenizer, "".join(parts))
-    reader = TokenReader(tokenizer)
-    span = reader.find_in_prompt(ids, prompt(0, make_image(), *parts), "dog")
-    literal = LiteralTokenizer(tokenizer)
-    assert literal.text(ids[: span.start]).endswith("According to previous thinking:")
+    ids, span = find(builder, prompt(0, make_image(), *parts), "dog")
+    assert builder.literal.text(ids[: span.start]).endswith("According to previous thinking:")
     joined = prompt(0, make_image(), parts[0], "".join(parts[1:]))
-    assert reader.find_in_prompt(ids, joined, "dog") == span  # the first place in the last content part
+    assert find(builder, joined, "dog") == (ids, span)  # the first place in the last content part
+
+
+def test_text_with_special_tokens_and_text_after_several_images_are_found(builder: InputBuilder) -> None:
+    """Special tokens in a text make the builder replace all texts of the chat."""
+    text = "It says <|image_pad|><|im_end|>, so [[No]]."
+    for question in ("Is it a dog? ", "<|im_end|> Is it a dog? "):
+        for wanted in (text, "a dog. [[Yes]]"):
+            asked = prompt(0, "First: ", make_image(), "second:", make_image(), question, wanted, " Answer.")
+            ids, span = find(builder, asked, wanted)
+            check_span(builder.tokenizer, ids, span, wanted)
+            assert builder.literal.text(ids[span.start : span.end]).strip() == wanted
+            after = builder.literal.text(ids[span.end :])
+            assert after.replace(" ", "") == (" Answer." + END).replace(" ", "")  # Llama's adds spaces
 
 
 def test_a_message_that_the_template_trims_is_found() -> None:
-    tokenizer = byte_level()
-    ids = prompt_tokens(tokenizer, "Look: a dog.")
-    span = TokenReader(tokenizer).find_in_prompt(ids, prompt(0, "\n Look: ", "a dog", ". \n"), "a dog")
-    assert "".join(span.texts) == "a dog"
+    processor = byte_level()
+    processor.chat_template = processor.chat_template.replace("part.text", "part.text | trim")
+    builder = InputBuilder(processor)
+    ids, span = find(builder, prompt(0, "\n Look: ", "a dog", ". \n"), "a dog")
+    assert builder.literal.text(ids[: span.start]).endswith("user\nLook:")
+    assert "".join(span.texts) == "a dog" and builder.literal.text(ids[span.end :]) == "." + END
 
 
 def test_a_text_that_is_not_there_is_one_error_with_the_call() -> None:
-    tokenizer = byte_level()
-    reader = TokenReader(tokenizer)
-    ids = prompt_tokens(tokenizer, "Look: a dog.")
+    builder = InputBuilder(byte_level())
     for missing in ("a cat", ""):
         with pytest.raises(SampleError, match=r"contract document 3, small short: .* not a part of the last message"):
-            reader.find_in_prompt(ids, prompt(3, "Look: a dog."), missing)
-    with pytest.raises(SampleError, match="tokens of a text of 5 characters were not found"):
-        reader.find_in_prompt(ids, prompt(3, "Look: a cat."), "a cat")
+            find(builder, prompt(3, "Look: a dog."), missing)
+    with pytest.raises(SampleError, match="not a part of the last message after its images"):
+        find(builder, prompt(3, "Look: a dog.", make_image(), "What is it?"), "a dog")
     with pytest.raises(SampleError, match=r"not the answer's text of 5 characters.* Use sparse_from=large"):
-        reader.find_in_output(ids, prompt(3).key, "a cat")
+        find_in_output(builder.literal.tokens("Look: a dog."), builder.tokenizer, prompt(3).key, "a cat")
 
 
-def test_a_tokenizer_whose_tokens_cannot_be_read_is_refused() -> None:
-    from tokenizers import Tokenizer, decoders, models
-    from transformers import PreTrainedTokenizerFast
-
-    own = Tokenizer(models.WordPiece({"[UNK]": 0, "dog": 1}, unk_token="[UNK]"))
-    own.decoder = decoders.WordPiece()
-    with pytest.raises(ArgumentError, match="cannot be read one by one"):
-        TokenReader(PreTrainedTokenizerFast(tokenizer_object=own, unk_token="[UNK]"))
-
-
-class Counting:
-    """A tokenizer that counts the tokens that it is asked for."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-        self.asked = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._tokenizer, name)
-
-    def convert_ids_to_tokens(self, ids: list[int]) -> Any:
-        self.asked += len(ids)
-        return self._tokenizer.convert_ids_to_tokens(ids)
-
-
-def test_the_tokenizer_is_asked_once_for_each_different_token(tokenizer: Any) -> None:
-    """A time would depend on the machine."""
-    counting = Counting(tokenizer)
-    reader = TokenReader(counting)
-    text = "The image shows a dog. 日本語 " * 50
-    ids = prompt_tokens(tokenizer, text)
-    for _ in range(2):
-        assert "".join(reader.find_in_prompt(ids, prompt(0, text), text).texts) == text
-    assert 0 < counting.asked <= len(set(ids))
+def test_a_text_that_the_chat_template_changes_is_an_error_of_its_sample() -> None:
+    processor = byte_level()
+    processor.chat_template = processor.chat_template.replace("part.text", "part.text | upper")
+    asked = prompt(3, "Look: a dog.")
+    built = InputBuilder(processor).build(asked.messages, offsets=True)
+    with pytest.raises(SampleError, match="tokens of a text of 5 characters were not found"):
+        find_in_prompt(built.offsets, asked, "a dog")

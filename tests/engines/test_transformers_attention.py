@@ -2,11 +2,12 @@
 
 import asyncio
 import json
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import torch
@@ -15,7 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lmms_eval_mai.contract import AttentionRequest, Call, EngineConfig, Image, Prompt, Sampling, TokenWeights
 from lmms_eval_mai.engines.build import build
-from lmms_eval_mai.engines.token_texts import TokenReader
+from lmms_eval_mai.engines.transformers.batching import Request
+from lmms_eval_mai.engines.transformers.loaded_model import LoadedModel
+from lmms_eval_mai.engines.transformers.options import TransformersOptions
 from lmms_eval_mai.errors import ArgumentError, SampleError
 from lmms_eval_mai.run.event_loop import LoopThread
 
@@ -65,10 +68,16 @@ class Checkpoint:
         """Return the last prompt token's attention to the tokens of the text, (heads, tokens) per layer, and all
         outputs of the model."""
         inputs = self.inputs(asked)
-        span = TokenReader(self.processor.tokenizer).find_in_prompt(inputs["input_ids"][0].tolist(), asked, text)
+        start, end = self.place(inputs["input_ids"][0].tolist(), text)
         with torch.inference_mode():
             outputs = self.eager(**inputs, output_attentions=True, use_cache=True)
-        return [layer[0, :, -1, span.start : span.end] for layer in outputs.attentions], (outputs, span)
+        return [layer[0, :, -1, start:end] for layer in outputs.attentions], (outputs, slice(start, end))
+
+    def place(self, ids: list[int], text: str) -> tuple[int, int]:
+        """Return the shortest range of tokens whose decoded text has the last occurrence of a text."""
+        wanted = unicodedata.normalize("NFC", text)
+        start = next(i for i in reversed(range(len(ids))) if wanted in self.processor.tokenizer.decode(ids[i:]))
+        return start, next(i for i in range(start, len(ids)) if wanted in self.processor.tokenizer.decode(ids[start:i]))
 
 
 @pytest.fixture(scope="module", params=["demo", "qwen3vl", "internvl"])
@@ -174,8 +183,8 @@ def test_states_of_each_head_equal_eager_attention_and_its_cache(checkpoint: Che
     for number, (layer, heads) in enumerate(zip(states.layers, weights, strict=True)):
         torch.testing.assert_close(layer.weights, heads, rtol=0, atol=1e-5)
         cached = outputs.past_key_values.layers[number]
-        torch.testing.assert_close(layer.keys, cached.keys[0, :, span.start : span.end], rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(layer.values, cached.values[0, :, span.start : span.end], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(layer.keys, cached.keys[0, :, span], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(layer.values, cached.values[0, :, span], rtol=1e-4, atol=1e-4)
         # The query, too: softmax over the text's tokens alone gives their weights up to a factor.
         keys = layer.keys.repeat_interleave(len(layer.query) // len(layer.keys), 0)
         alone = (torch.einsum("hd,htd->ht", layer.query, keys) * layer.scaling).softmax(-1)
@@ -199,22 +208,15 @@ class Largest(TorchDispatchMode):
         return result
 
 
-def test_memory_of_a_scoring_pass_grows_with_the_length_and_not_with_its_square(tiny_pair: tuple[Path, Path]) -> None:
-    from lmms_eval_mai.engines.transformers.batching import Request
-    from lmms_eval_mai.engines.transformers.loaded_model import LoadedModel
-    from lmms_eval_mai.engines.transformers.options import TransformersOptions
-
-    config = EngineConfig("large", "transformers", str(tiny_pair[1]), {"dtype": "float32"}, attention=True)
-    loaded = LoadedModel(config, TransformersOptions(dtype="float32"))
-    assert loaded.attention is not None
+def test_memory_of_a_scoring_call_grows_with_the_length_and_not_with_its_square(tiny_pair: tuple[Path, Path]) -> None:
+    loaded = loaded_model(tiny_pair[1])
     found = []
     answer: asyncio.Future[Any] = asyncio.Future(loop=asyncio.new_event_loop())
     for words in (400, 800):
         asked = replace(prompt(0, "dog " * words), attention=AttentionRequest((2,), "dog " * words))
-        built = loaded.inputs.build(asked.messages)
-        span = loaded.attention.find_text(asked, built.tokens["input_ids"][0].tolist())
+        built, span = loaded.prepare(asked)
         with Largest() as largest:
-            (call,) = loaded.generate([Request(asked, SCORING, built, answer, 0.0, 0.0, span)], lambda: False)
+            (call,) = loaded.generate([Request(asked, SCORING, built, span, answer, 0.0, 0.0)], lambda: False)
         assert call.attention is not None and call.prompt_tokens == built.length > words
         found.append((built.length, largest))
     answer.get_loop().close()
@@ -224,20 +226,35 @@ def test_memory_of_a_scoring_pass_grows_with_the_length_and_not_with_its_square(
 
 
 def test_layers_above_the_requested_one_are_not_run(tiny_pair: tuple[Path, Path]) -> None:
-    from lmms_eval_mai.engines.transformers.loaded_model import LoadedModel
-    from lmms_eval_mai.engines.transformers.options import TransformersOptions
-
-    config = EngineConfig("large", "transformers", str(tiny_pair[1]), {"dtype": "float32"}, attention=True)
-    loaded = LoadedModel(config, TransformersOptions(dtype="float32"))
-    assert loaded.attention is not None
-    ran: list[int] = []
-    for number, layer in enumerate(loaded._model.get_decoder().layers, 1):
-        layer.register_forward_pre_hook(lambda *_, number=number: ran.append(number))
+    loaded = loaded_model(tiny_pair[1])
     asked = transfer(2, (2, 1))
-    built = loaded.inputs.build(asked.messages)
-    span = loaded.attention.find_text(asked, built.tokens["input_ids"][0].tolist())
-    assert span is not None and len(loaded.states(built, (2, 1), span).layers) == 2
-    assert ran == [1, 2]
+    built, span = loaded.prepare(asked)
+    with Layers() as layers:
+        assert span is not None and len(loaded.states(asked, built, span).layers) == 2
+    assert layers.ran == [0, 1]
+
+
+def loaded_model(path: Path) -> LoadedModel:
+    config = EngineConfig("large", "transformers", str(path), {"dtype": "float32"}, attention=True)
+    return LoadedModel(config, TransformersOptions(dtype="float32"))
+
+
+class Layers:
+    """Records the decoder layers whose attention runs, numbered from 0, during a block."""
+
+    def __init__(self) -> None:
+        self.ran: list[int] = []
+
+    def __enter__(self) -> Self:
+        def record(module: Any, *_: Any) -> None:
+            if hasattr(module, "layer_idx") and hasattr(module, "q_proj"):
+                self.ran.append(module.layer_idx)
+
+        self._hook = torch.nn.modules.module.register_module_forward_pre_hook(record)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._hook.remove()
 
 
 def test_a_layer_that_the_model_lacks_fails_only_its_call(checkpoint: Checkpoint) -> None:

@@ -1,14 +1,15 @@
 """Calls to one real vLLM engine on a tiny checkpoint: caches, limits, and text that looks like special tokens."""
 
 import copy
-from dataclasses import replace
+import time
 from typing import Any
 
 import pytest
 from support.engines import GREEDY, Running, make_image, prompt, question
 
-from lmms_eval_mai.contract import Call, Sampling
+from lmms_eval_mai.contract import Call, Prompt, Sampling
 from lmms_eval_mai.engines.restart import RestartingEngine
+from lmms_eval_mai.engines.vllm.outputs import to_call
 from lmms_eval_mai.errors import CallTimeout, PromptTooLong
 
 
@@ -39,13 +40,29 @@ def test_greedy_answers_repeat_and_depend_on_image_and_text(vllm: Running) -> No
     assert first.text != other_image.text and {call.text for call in other_texts} != {first.text}
 
 
-def test_seconds_of_the_preparation_are_part_of_the_call(vllm: Running) -> None:
-    text = question(2)
-    prepared = vllm.loop.run(vllm.engine.prepare(text))
-    (generated,) = vllm.generate(text)
-    submitted = vllm.loop.run(vllm.engine.submit(text, replace(prepared, seconds=1000.0), GREEDY))
-    assert submitted.text == generated.text and prepared.seconds > 0
-    assert 1000 < submitted.ttft_s <= submitted.total_s
+def test_time_to_the_first_token_is_vllms_and_not_what_the_event_loop_leaves(vllm: Running) -> None:
+    """A loop that is busy after the last token makes the call longer, and its first token no later."""
+    result = vllm.loop.run(vllm.engine._answer(question(2), vllm.loop.run(rendered(vllm, question(2))), GREEDY))
+    call = to_call(question(2), {}, result, requested_at=time.perf_counter() - 1000)
+    assert call.ttft_s == result.metrics.first_token_latency < 100 and call.total_s > 1000
+
+
+async def rendered(vllm: Running, asked: Prompt) -> Any:
+    return await vllm.engine._started.renderer.render(asked.messages)
+
+
+def test_text_that_is_much_too_long_is_refused_before_it_is_tokenized_also_with_special_tokens(vllm: Running) -> None:
+    """Tokenized as literal text, 9 MB would delay all other calls by a minute."""
+    from vllm.exceptions import VLLMValidationError
+
+    renderer = vllm.engine._started.renderer
+    asked = []
+    watched = copy.copy(renderer)
+    watched.literal = copy.copy(renderer.literal)
+    watched.literal.tokens = lambda text, special=False: asked.append(text)
+    with pytest.raises(VLLMValidationError, match="4096 input tokens"):
+        vllm.loop.run(watched.render(prompt(0, make_image(), "<|im_end|>" + "word " * 2_000_000).messages))
+    assert asked == []
 
 
 def test_output_limit_ends_the_answer_with_finish_reason_length(vllm: Running) -> None:

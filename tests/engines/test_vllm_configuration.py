@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -11,15 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.engine_cores import fork_cores
+from support.engines import Running, prompt
 
 from lmms_eval_mai.contract import SIDES, EngineConfig
 from lmms_eval_mai.engines.build import build
-from lmms_eval_mai.engines.vllm import memory, openmp
-from lmms_eval_mai.engines.vllm.arguments import UNIPROC_EXECUTOR
 from lmms_eval_mai.engines.vllm.configuration import configure
-from lmms_eval_mai.engines.vllm.placement import THREADS_SET_BY_VLLM, ChildEnvironment, environment
-from lmms_eval_mai.errors import ArgumentError, EngineStartError, EngineUnavailable
+from lmms_eval_mai.engines.vllm.environment import engine_environment, variables
+from lmms_eval_mai.engines.vllm.internals import ONE_PROCESS
+from lmms_eval_mai.errors import ArgumentError, EngineStartError, EngineUnavailable, PromptTooLong
 from lmms_eval_mai.run.config import parse
+from lmms_eval_mai.run.event_loop import LoopThread
 
 
 @pytest.mark.parametrize(
@@ -64,7 +67,7 @@ def test_text_only_model_is_refused_before_any_engine_starts(
 @pytest.mark.parametrize(
     ("arguments", "bound", "executor"),
     [
-        ({}, None, UNIPROC_EXECUTOR),
+        ({}, None, ONE_PROCESS),
         ({}, "0", "mp"),
         ({"tensor_parallel_size": 2}, None, "mp"),
         ({"distributed_executor_backend": "mp"}, None, "mp"),
@@ -95,51 +98,23 @@ def test_without_vllm_the_error_names_the_command_to_run(monkeypatch: pytest.Mon
 # --- GPUs and memory --------------------------------------------------------------------------------------
 
 
-def engines_of(**arguments: dict[str, Any]) -> tuple[EngineConfig, EngineConfig]:
-    small, large = (EngineConfig(side, "vllm", f"/{side}", arguments.get(side, {})) for side in SIDES)
-    return small, large
-
-
-FIXED = {"kv_cache_memory_bytes": 1 << 30}
-
-
-@pytest.mark.parametrize(
-    ("platform", "gpus", "small", "large", "alone"),
-    [
-        ("cpu", (None, None), {}, {}, False),
-        ("cpu", (None, None), {"kv_cache_memory_bytes": None}, {}, True),  # vLLM measures
-        ("cuda", (None, None), {}, {}, True),
-        ("cuda", ((0,), (1,)), {}, {}, False),
-        ("cuda", ((0, 1), (1,)), {}, {}, True),
-        ("cuda", ((0,), None), {}, {}, True),
-        ("cuda", (None, None), FIXED, {}, True),
-        ("cuda", (None, None), FIXED, FIXED, False),
-    ],
-)
-def test_engines_start_one_after_the_other_only_if_one_measures_memory_that_they_share(
-    platform: Any, gpus: Any, small: dict[str, Any], large: dict[str, Any], alone: bool
-) -> None:
-    first, second = engines_of(small=small, large=large)
-    assert memory.starts_alone(first, second, *gpus, platform) is alone
-    assert memory.starts_alone(second, first, *reversed(gpus), platform) is alone
-
-
 @pytest.mark.parametrize(
     ("launched", "threads", "expected"),
-    [(True, "1", "6 1"), (True, "12", "12 None"), (True, None, "None None"), (False, "1", "1 None")],
+    [(True, "1", "6"), (True, "12", "12"), (True, None, "None"), (False, "1", "1")],
 )
 def test_engine_on_a_gpu_loads_its_weights_with_its_share_of_the_cores_instead_of_a_launchers_one_thread(
     monkeypatch: pytest.MonkeyPatch, launched: bool, threads: str | None, expected: str
 ) -> None:
-    """`expected`: in an engine's process, the number of threads, and whether vLLM may lower it later."""
+    """`expected`: the number of threads in an engine's process."""
     for name, value in {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}.items() if launched else ():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if threads is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", threads)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(24)))  # a machine with 24 cores
-    with ChildEnvironment(environment((0,), 2, "cuda")):
-        program = f"import os; print(os.getenv('OMP_NUM_THREADS'), os.getenv('{THREADS_SET_BY_VLLM}'))"
+    pair = [EngineConfig(side, "vllm", "x") for side in SIDES]
+    with engine_environment(variables(pair, "cuda")):
+        program = "import os; print(os.getenv('OMP_NUM_THREADS'))"
         seen = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert seen.strip() == expected
     assert os.environ.get("OMP_NUM_THREADS") == threads
@@ -159,39 +134,55 @@ def test_engine_on_a_cpu_has_intels_openmp_unless_the_user_preloads_another_one_
         monkeypatch.setenv(name, value)
     pair = parse({"small": str(tiny_pair[0]), "large": str(tiny_pair[1])})
     variables = configure(pair.small, pair.large).environment
-    with ChildEnvironment(variables):
+    with engine_environment(variables):
         program = "print(open('/proc/self/maps').read())"  # has no OpenMP library of its own
         maps = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert library in maps and ("libiomp5" in maps) is (library == "libiomp5")
     assert os.environ.get("LD_PRELOAD") == own.get("LD_PRELOAD")
 
 
-def test_an_engine_has_the_libraries_that_vllm_preloads_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    both = "/vllm/libs/libtcmalloc.so.4:/lib/libiomp5.so"
-    monkeypatch.setenv("LD_PRELOAD", both)  # vLLM adds its memory allocator while it makes its configuration
-    environment = {"LD_PRELOAD": "/lib/libiomp5.so"}
-    openmp.add_what_vllm_preloads(environment)
-    assert environment == {"LD_PRELOAD": both}
-
-
-def test_two_starts_at_the_same_time_do_not_mix_their_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_starts_at_the_same_time_have_one_environment_and_the_last_restores_the_users(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("SHARED", "user")
     monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.delenv("ADDED", raising=False)
+    changes = {"SHARED": "engine", "ADDED": "yes"}
+    first_ended, second_entered = threading.Event(), threading.Event()
     seen: list[Any] = []
-    entered = threading.Event()
 
     def second_start() -> None:
-        entered.set()
-        with ChildEnvironment({"SHARED": "second", "ONLY_SECOND": "yes"}):
-            seen.append((os.environ["SHARED"], "ONLY_FIRST" in os.environ, "LOCAL_RANK" in os.environ))
+        with engine_environment(changes):
+            second_entered.set()
+            first_ended.wait()
+            seen.append((os.environ["SHARED"], "LOCAL_RANK" in os.environ))
 
     thread = threading.Thread(target=second_start)
-    with ChildEnvironment({"SHARED": "first", "ONLY_FIRST": "yes"}) as first:
+    with engine_environment(changes):
         thread.start()
-        entered.wait()
-        seen.append((os.environ["SHARED"], "ONLY_SECOND" in os.environ, "LOCAL_RANK" in os.environ))
-        first.restore()
-        thread.join()
-    assert seen == [("first", False, False), ("second", False, False)]
-    assert (os.environ["SHARED"], os.environ["LOCAL_RANK"]) == ("user", "1")
-    assert not {"ONLY_FIRST", "ONLY_SECOND"} & set(os.environ)
+        second_entered.wait()
+    first_ended.set()
+    thread.join()
+    assert seen == [("engine", False)]  # the end of the first start changed nothing for the second
+    assert (os.environ["SHARED"], os.environ["LOCAL_RANK"]) == ("user", "1") and "ADDED" not in os.environ
+
+
+def test_context_that_vllm_chooses_is_read_back_and_part_of_the_description(
+    tiny_pair: tuple[Path, Path], loop: LoopThread, warnings: list[str]
+) -> None:
+    """A KV cache of 3 MiB holds no 4,096 tokens, the context of the model."""
+    fork_cores()
+    small = {"max_model_len": "auto", "kv_cache_memory_bytes": 3 << 20, "dtype": "float32"}
+    engine = build(parse({"mode": "small", "small": str(tiny_pair[0]), "small_engine": "vllm", **small}).small)
+    engine.validate()
+    assert "a context that vLLM chooses" in engine.describe()
+    assert '"max_model_len": "auto"' in engine.identity()["arguments"]
+    loop.run(engine.start())
+    try:
+        (context,) = re.findall(r"context (\d+) tokens, chosen by vLLM", engine.describe())
+        assert 32 <= int(context) < 4096
+        assert any(f"vLLM chose a context of {int(context):,} tokens for small=" in text for text in warnings)
+        (error,) = Running(engine, loop).generate(prompt(0, "word " * int(context)))
+        assert isinstance(error, PromptTooLong) and f"{context} tokens" in str(error)
+    finally:
+        loop.run(engine.close())

@@ -1,66 +1,54 @@
-"""The private attributes of libraries that `engines/vllm/internals.py` lists still exist."""
+"""The names of vLLM without a public way, which `engines/vllm/internals.py` lists, still exist."""
 
-import asyncio
+import importlib
 import inspect
 import multiprocessing
-import multiprocessing.spawn
-import multiprocessing.util
-import re
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support.engines import Running
+from support.engines import Running, question
 
-from lmms_eval_mai.engines.vllm import internals, logs, placement, processes
-
-
-def test_attributes_of_vllm_exist(vllm: Running) -> None:
-    llm, renderer = vllm.engine._started.llm, vllm.engine._started.renderer._renderer
-    assert hasattr(llm, "output_handler")
-    assert "timeout" in inspect.signature(llm.shutdown).parameters
-    assert callable(renderer._mm_processor_only_cache.is_cached_item) and callable(renderer._mm_executor.submit)
-    for name in ("render_messages_async", "tokenize_prompts_async", "process_for_engine_async", "get_mm_processor"):
-        assert callable(getattr(renderer, name)), name
-    assert renderer.default_chat_tok_params is not None
-    assert [child.name for child in multiprocessing.active_children()].count(processes.CORE) >= 1
+from lmms_eval_mai.engines.vllm import internals
 
 
-def test_call_to_the_workers_of_a_crashed_engine_raises_its_error(vllm: Running) -> None:
-    from vllm.v1.engine.exceptions import EngineDeadError
-
-    class Crashed:
-        """Looks like an `AsyncLLM` whose core crashes during a call: the call never ends."""
-
-        dead_error = EngineDeadError()
-        errored = False
-
-        @property
-        def engine_core(self) -> "Crashed":
-            return self
-
-        async def call_utility_all_async(self, *arguments: object) -> None:
-            self.errored = True
-            await asyncio.Event().wait()
-
-    assert (
-        isinstance(vllm.engine._started.llm.dead_error, EngineDeadError) and vllm.engine._started.llm.errored is False
-    )
-    with pytest.raises(EngineDeadError):
-        vllm.loop.run(internals.call_workers(Crashed(), "mai_attention_kept"))
+@pytest.fixture
+def llm(vllm: Running) -> Any:
+    return vllm.engine._started.llm
 
 
-def test_messages_and_names_of_vllm_exist() -> None:
-    import vllm
-
-    files = Path(vllm.__file__).parent.rglob("*.py")
-    source = re.sub(r'"\s*\n\s*f?"', "", "\n".join(file.read_text() for file in files))  # joins texts of several lines
-    source = source.replace("%s is not found in LD_PRELOAD", "libtcmalloc is not found in LD_PRELOAD")
-    names = (*logs.HARMLESS, *logs.START_FAILURES, processes.COORDINATOR, processes.CORE, placement.THREADS_SET_BY_VLLM)
-    elsewhere = ["libiomp is not found in LD_PRELOAD", "Qwen3VL video processing does not apply"]
-    assert [name for name in names if name not in source] == elsewhere
+def test_processes_of_an_engine_are_found_by_their_names_and_from_its_object(llm: Any) -> None:
+    found = internals.processes_of(llm)
+    assert [process.name for process in found] == [internals.CORES[0]]
+    assert set(found) <= set(internals.started_by_vllm()) <= set(multiprocessing.active_children())
 
 
-def test_attributes_of_multiprocessing_exist() -> None:
-    assert "_inheriting" in inspect.getsource(multiprocessing.spawn)
-    assert not internals.imports_main_script()
-    internals.flush_standard_streams()
+def test_name_of_the_coordinator_is_that_of_vllm() -> None:
+    from vllm.v1.engine import coordinator
+
+    assert f'name="{internals.CORES[1]}"' in inspect.getsource(coordinator)
+    assert "self.proc" in inspect.getsource(coordinator.DPCoordinator)
+
+
+def test_task_that_reads_answers_can_be_cancelled(vllm: Running, llm: Any) -> None:
+    vllm.generate(question(0))
+    assert callable(llm.output_handler.cancel)
+
+
+def test_executor_of_one_process_exists() -> None:
+    module, _, name = internals.ONE_PROCESS.rpartition(".")
+    assert inspect.isclass(getattr(importlib.import_module(module), name))
+
+
+def test_prometheus_logger_is_the_one_that_an_engine_uses(llm: Any) -> None:
+    kinds = [type(one).__name__ for one in llm.logger_manager.stat_loggers]
+    assert "OneAtATime" in kinds and "PrometheusStatLogger" not in kinds
+
+
+def test_placeholder_of_an_image_is_known_unless_it_is_a_special_token(llm: Any, tiny_internvl: Path) -> None:
+    from lmms_eval_mai.engines.vllm.configuration import configure
+    from lmms_eval_mai.run.config import parse
+
+    assert internals.image_placeholder(llm.model_config, ["<|image_pad|>"]) is None
+    config = parse({"mode": "small", "small": str(tiny_internvl), "small_engine": "vllm"}).small
+    assert internals.image_placeholder(configure(config, None).vllm_config.model_config, []) == "<IMG_CONTEXT>"

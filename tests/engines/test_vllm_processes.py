@@ -19,10 +19,11 @@ from support.engines import Running, question, vllm_engine
 
 from lmms_eval_mai.contract import Call, Sampling
 from lmms_eval_mai.engines.restart import RestartingEngine
-from lmms_eval_mai.engines.vllm.processes import CORE, EngineProcesses, without_interrupts
-from lmms_eval_mai.engines.vllm.watchdog import PROGRAM, Watchdog
+from lmms_eval_mai.engines.vllm.internals import CORES
+from lmms_eval_mai.engines.vllm.starting import Started, without_interrupts
 from lmms_eval_mai.errors import EngineCrashed, EngineStartError
 
+CORE = CORES[0]
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 
@@ -165,60 +166,52 @@ def hold_memory(ready: Any) -> None:
 
 def test_stop_of_an_engine_waits_for_the_end_of_a_killed_process() -> None:
     fork = multiprocessing.get_context("fork")
-    processes = EngineProcesses(core_count=1)
     received, ready = fork.Pipe()
     core = fork.Process(target=hold_memory, args=(ready,), name=CORE)
     core.start()
     received.recv()
     process = psutil.Process(core.pid)
-    processes.stop_collecting()
     mark = Path(f"/dev/shm/__KMP_REGISTERED_LIB_{core.pid}_{os.getuid()}")  # of Intel's OpenMP
     mark.touch()
-    processes.shut_down(SimpleNamespace(shutdown=lambda timeout: core.kill()))  # like vLLM, without a wait
+    killer: Any = SimpleNamespace(shutdown=lambda timeout: core.kill())  # like vLLM, without a wait
+    Started(killer, None, (core,)).stop()  # type: ignore[arg-type]  # no renderer
     assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     assert core.exitcode == -signal.SIGKILL and not mark.exists()
 
 
-WATCHED = """
-import os, subprocess, sys, time
-from lmms_eval_mai.engines.vllm.processes import CORE
-from lmms_eval_mai.engines.vllm.watchdog import WATCHDOG
-engine = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-WATCHDOG.open()
-WATCHDOG.watch([engine.pid])
-print(engine.pid, flush=True)
-time.sleep(60)
+STARTER = """
+import asyncio, multiprocessing, sys, time
+from lmms_eval_mai.engines.build import build
+from lmms_eval_mai.run.config import parse
+
+if __name__ == "__main__":
+    config = parse({"mode": "small", "small": sys.argv[1], "engine": "vllm", "data_parallel_size": 2})
+    engine = build(config.small)
+    asyncio.run(engine.start())
+    from lmms_eval_mai.engines.vllm.environment import log_folder
+    print(log_folder(), *(child.pid for child in multiprocessing.active_children()), flush=True)
+    time.sleep(600)
 """
 
 
-def test_watchdog_kills_the_watched_processes_if_their_parent_is_killed() -> None:
-    parent = subprocess.Popen([sys.executable, "-c", WATCHED], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    engine = psutil.Process(int(parent.stdout.readline()))
-    parent.kill()
-    parent.wait()
-    _, alive = psutil.wait_procs([engine], timeout=20)
-    assert alive == []
-
-
-def test_one_watchdog_serves_all_engines_and_ends_with_the_last() -> None:
-    before = frozenset(child.pid for child in children())
-    watchdog = Watchdog()
-    users_process = subprocess.Popen(SLEEP)
-    try:
-        watchdog.open()
-        watchdog.open()
-        watchdog.watch([users_process.pid])
-        (helper,) = (child for child in children(before) if child.pid != users_process.pid)
-        assert str(PROGRAM) in helper.cmdline()
-        watchdog.close()
-        assert helper.is_running()
-        watchdog.close()
-        assert not helper.is_running()
-        assert users_process.poll() is None  # a process that outlives its engine in peace is not killed
-    finally:
-        users_process.kill()
-        users_process.wait()
+@pytest.mark.slow
+def test_processes_of_an_engine_with_replicas_end_with_a_killed_starter_and_leave_no_log(
+    tiny_pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    script = tmp_path / "starter.py"
+    script.write_text(STARTER)
+    command = [sys.executable, str(script), str(tiny_pair[0])]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as starter:
+        try:
+            assert starter.stdout is not None
+            folder, *pids = starter.stdout.readline().split()
+            processes = [psutil.Process(int(pid)) for pid in pids]
+            below = [below for process in processes for below in process.children(recursive=True)]
+            assert len(processes) == 3 and list(Path(folder).iterdir())  # two cores and their coordinator
+        finally:
+            starter.kill()
+    _, alive = psutil.wait_procs([*processes, *below], timeout=15)
+    assert alive == [] and not Path(folder).exists()
 
 
 def test_process_of_an_engine_ignores_ctrl_c() -> None:
@@ -259,21 +252,24 @@ def test_script_without_main_guard_ends_at_once_with_a_message_that_names_the_gu
 
 
 ENDING = """
-import atexit, multiprocessing, sys
-from lmms_eval_mai.engines.vllm import logs
+import atexit, multiprocessing, os, sys
+from lmms_eval_mai.engines.vllm import plugin
 
 def run(fails):
-    logs.prepare_engine_process()
+    plugin.prepare_engine_process()
     atexit.register(print, "the interpreter cleans up", flush=True)
     if fails:
         raise RuntimeError("the engine fails")
 
 if __name__ == "__main__":
+    os.environ[plugin.VARIABLE] = f"{os.getpid()}:{sys.argv[1]}"
+    plugin.prepare_engine_process()  # no effect: this process is not an engine's
     for fails in (False, True):
         process = multiprocessing.get_context("spawn").Process(target=run, args=(fails,))
         process.start()
         process.join()
         print(process.exitcode, flush=True)
+    print("ended")
 """
 
 
@@ -281,8 +277,9 @@ if __name__ == "__main__":
 def test_process_of_an_engine_on_a_cpu_ends_without_the_interpreters_clean_up(tmp_path: Path) -> None:
     script = tmp_path / "ending.py"
     script.write_text(ENDING)
-    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300)
-    assert ended.stdout.split() == ["0", "1"] and "Traceback" not in ended.stderr, ended
+    command = [sys.executable, str(script), str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert ended.stdout.split() == ["0", "1", "ended"], ended
 
 
 def test_closed_engine_ends_by_itself_and_leaks_nothing(

@@ -10,7 +10,7 @@ from support.engines import Running, make_image, prompt
 
 from lmms_eval_mai.contract import CallKey
 from lmms_eval_mai.engines.build import build
-from lmms_eval_mai.engines.vllm.replicas import replica_of
+from lmms_eval_mai.engines.vllm.outputs import replica_of
 from lmms_eval_mai.run.config import parse
 
 COLOURS = ("red", "green", "blue", "navy", "teal", "olive", "purple", "maroon", "gray", "black", "white", "orange")

@@ -60,7 +60,7 @@ def test_signal_ends_the_command_with_its_exit_code_and_a_hint_how_to_resume(
 def test_too_many_errors_end_the_command_with_1_and_no_traceback(
     run_pope: Callable[..., Command], data: Path, tmp_path: Path
 ) -> None:
-    process = run_pope(tmp_path, error_rate=0.1, time_scale=0, **scripts(data, "pope_s", ROWS, seconds=1))
+    process = run_pope(tmp_path, time_scale=0, **scripts(tmp_path, "pope_s", ROWS, seconds=1, failing=(7, 30)))
     code, text = process.end()
     assert code == 1 and "Traceback" not in text
     assert f"of {ROWS} samples failed, and max_errors=0 allows 0:" in text

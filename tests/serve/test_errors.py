@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scripted_server import ScriptedServer
+from support.endpoints import served
 from support.serving import Running, chat, image_url, scripted, serving, user, written
 
 from lmms_eval_mai.paper.sample import Trace
@@ -159,6 +161,20 @@ def test_errors_of_a_call_get_a_status_and_a_sentence(tmp_path: Path) -> None:
         assert response.status_code == 422 and response.headers["x-should-retry"] == "false"
         assert response.json()["error"]["code"] == "engine_crashed_by_request"
         assert server.ask()["mai"]["exit"] == "agree_short"  # the engine was restarted
+
+
+def test_a_temporary_error_of_an_endpoint_gets_status_503_and_the_wait_that_the_endpoint_asks_for() -> None:
+    models = ScriptedServer()
+    with served(models) as url, serving(small=url, large=url, retry_for=0) as server:
+        for headers, seconds in (({"Retry-After": "6.5"}, "7"), ({}, "1")):
+            models.faults.extend([(429, headers), (429, headers)])  # one for each model
+            response = server.post(chat())
+            assert response.status_code == 503 and response.headers["Retry-After"] == seconds
+            assert "x-should-retry" not in response.headers
+            error = response.json()["error"]
+            assert error["code"] == "endpoint_busy" and "reports a temporary error" in error["message"]
+            models.faults.clear()
+        assert server.ask()["choices"][0]["message"]["content"] == "Yes"
 
 
 def test_openapi_description_has_no_reference_to_a_missing_part(api: Running) -> None:

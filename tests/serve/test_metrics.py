@@ -1,10 +1,11 @@
 """The metrics and the health of the server, and its engines' crashes."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support.serving import chat, chat_records, serving, written
+from support.serving import chat, chat_records, serving, wait_until, written
 
 pytestmark = pytest.mark.slow
 
@@ -40,14 +41,22 @@ def test_metrics_count_replies_exits_calls_tokens_and_seconds(tmp_path: Path) ->
 
 
 def test_requests_are_asked_again_after_a_crash_of_an_engine(tmp_path: Path, warnings: list[str]) -> None:
-    arguments = written(tmp_path, *chat_records(30)) | {"large_death_rate": 0.05, "engine_restarts": 100}
-    with serving(**arguments) as server:
-        for number in range(30):
-            assert server.ask()["choices"][0]["message"]["content"] == f"answer {number}"
+    small, large = chat_records(2, seconds=0.0)
+    for record in large:  # request 0 is in flight when request 1 crashes the engine
+        record |= {"seconds": 2.0} if record["doc_id"] == 0 else {"fault": "death"}
+    with (
+        serving(**written(tmp_path, small, large), time_scale=0.5, engine_restarts=10) as server,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        asked = pool.submit(server.ask)
+        wait_until(lambda: server.client.get("/health").json()["requests"] == 1)
+        status, error = server.refused(chat())
+        assert status == 422 and error["code"] == "engine_crashed_by_request"
+        assert asked.result(60)["choices"][0]["message"]["content"] == "answer 0"
         text = server.client.get("/metrics").text
         assert server.client.get("/health").status_code == 200
     assert any("restarting the large engine" in warning for warning in warnings)
-    assert value(text, "mai_replies_total", status="200") == 30
+    assert value(text, "mai_replies_total", status="200") == value(text, "mai_replies_total", status="422") == 1
 
 
 def test_health_is_503_while_an_engine_is_down(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """An openai engine on real HTTP servers on loopback, without a model."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import PIL.Image
@@ -12,6 +13,7 @@ from lmms_eval_mai.contract import CallKey, Image, Message, Prompt, Sampling
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.openai.engine import OpenAIEngine
 from lmms_eval_mai.run.config import parse
+from lmms_eval_mai.run.event_loop import LoopThread
 
 SAMPLING = Sampling(max_tokens=16)
 
@@ -57,6 +59,19 @@ def with_servers(
                 await runner.cleanup()
 
     return asyncio.run(run())
+
+
+@contextlib.contextmanager
+def served(server: ScriptedServer) -> Iterator[str]:
+    """Run a server in a thread of its own, and yield its address."""
+    loop, runner = LoopThread(), web.AppRunner(server.app(), shutdown_timeout=0.1)
+    try:
+        loop.run(runner.setup())
+        loop.run(web.TCPSite(runner, "127.0.0.1", 0).start())
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    finally:
+        loop.run(runner.cleanup())
+        loop.close()
 
 
 async def call(engine: OpenAIEngine) -> Any:

@@ -12,6 +12,7 @@ import runpy
 import signal
 import sys
 import time
+from collections.abc import Collection
 from importlib.metadata import entry_points
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -47,9 +48,9 @@ def large_pope(drawn_data: Path, folder: Path, rows: int) -> Path:
     return folder
 
 
-def scripts(folder: Path, task: str, rows: int, seconds: float) -> dict[str, str]:
-    """Scripts of both sides in which the documents leave at all three exits, with tokens that differ from call to
-    call."""
+def scripts(folder: Path, task: str, rows: int, seconds: float, failing: Collection[int] = ()) -> dict[str, str]:
+    """Scripts of both sides in which the documents leave at all three exits, with tokens that differ from call to call.
+    The first call of each `failing` document fails."""
     rng = random.Random(5)
     lines: dict[str, list[str]] = {"small": [], "large": []}
     for doc_id in range(rows):
@@ -65,7 +66,10 @@ def scripts(folder: Path, task: str, rows: int, seconds: float) -> dict[str, str
         for (side, stage), text in texts.items():
             record = {"task": task, "doc_id": doc_id, "stage": stage, "text": text}
             record |= {"prompt_tokens": rng.randint(50, 90), "output_tokens": rng.randint(1, 40)}
-            lines[side].append(json.dumps({**record, "seconds": seconds * rng.random()}))
+            record |= {"seconds": seconds * rng.random()}
+            if doc_id in failing and (side, stage) == ("small", "short"):
+                record["fault"] = "error"
+            lines[side].append(json.dumps(record))
     for side, records in lines.items():
         (folder / f"{side}.jsonl").write_text("\n".join(records))
     return {side: str(folder / f"{side}.jsonl") for side in lines}

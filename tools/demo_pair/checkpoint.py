@@ -4,6 +4,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import make_bench_pair
+from make_bench_pair import CHAT_TEMPLATE, SPECIAL
 from transformers import (
     PreTrainedTokenizerFast,
     Qwen2Tokenizer,
@@ -11,9 +13,6 @@ from transformers import (
     Qwen3VLForConditionalGeneration,
     Qwen3VLProcessor,
 )
-
-from lmms_eval_mai.engines import random_checkpoints
-from lmms_eval_mai.engines.random_checkpoints import CHAT_TEMPLATE, SPECIAL
 
 from .samples import draw_sample
 from .shapes import CELL, SIDE, random_cells
@@ -69,7 +68,7 @@ def _texts(seed: int) -> Iterator[list[str]]:
 def make_processor(tokenizer: PreTrainedTokenizerFast, size: Size) -> Qwen3VLProcessor:
     """Return a processor that keeps the size of the benchmark's images: one merged token per cell."""
     pixels = (SIDE * CELL) ** 2
-    return random_checkpoints.make_processor(tokenizer, pixels, 4 * pixels, size.patch, CELL // size.patch)
+    return make_bench_pair.make_processor(tokenizer, pixels, 4 * pixels, size.patch, CELL // size.patch)
 
 
 def make_model(size: Size, tokenizer: PreTrainedTokenizerFast) -> Qwen3VLForConditionalGeneration:

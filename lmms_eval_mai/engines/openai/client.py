@@ -4,17 +4,16 @@ It uses aiohttp, because one process must send requests to many replicas: a call
 ten times as much CPU time. It makes no retries.
 """
 
+import email.utils
 import io
 import json
-import os
+import math
 import socket
-import urllib.request
+import time
 from typing import Any
-from urllib.parse import urlsplit
 
 import aiohttp
-
-from lmms_eval_mai.errors import EngineStartError
+from loguru import logger
 
 CONNECT_TIMEOUT_S = 5.0
 KEEPALIVE_S = 4.0
@@ -23,14 +22,18 @@ a request must not be sent on a connection that the server is closing."""
 KEEPALIVE_PROBES = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 """Options of sockets on Linux. If the other machine is lost, the connection breaks after about a minute, and the
 request is sent to another endpoint. Otherwise it would wait for `request_timeout`, and would not be retried."""
-LARGE_BODY = 1 << 20
-"""Bytes. A larger body is sent in parts, so that other requests do not wait for it."""
-ACCOUNT_HEADERS = {"OpenAI-Organization": "OPENAI_ORG_ID", "OpenAI-Project": "OPENAI_PROJECT_ID"}
-"""Headers of OpenAI's API, and the environment variables that set them, as in the `openai` package."""
+PLACEHOLDER_KEY = "none"
+"""Sent if no key is set: some servers require a key, and private servers ignore it."""
+LOGPROBS_REFUSED = (400, 422)
+"""Statuses with which servers refuse `logprobs`: OpenAI's and Gemini's APIs for some models, and vLLM with
+`--max-logprobs 0`."""
 
 
 class RequestError(Exception):
-    """Raised when a request got no answer."""
+    """Raised when a request got no answer. Its text is one line of any length, without the key."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(" ".join(text.split()).rstrip("."))
 
 
 class ConnectionFailed(RequestError):
@@ -48,39 +51,66 @@ class RequestTimeout(RequestError):
 class StatusError(RequestError):
     """Raised when the reply has an error status."""
 
-    def __init__(self, status: int, reply: Any, retry_after: str = "") -> None:
-        """`reply`: JSON or text. `retry_after`: the header."""
+    def __init__(self, status: int, reply: Any, retry_after: str, key: str) -> None:
+        """`reply`: JSON or text. `retry_after`: the header. `key`: not shown; some servers repeat the key that they
+        refuse."""
         error = (reply.get("error") or reply) if isinstance(reply, dict) else reply
         self.status = status
-        self.retry_after = retry_after
+        self.retry_after_s = _seconds(retry_after)
+        """Seconds that the server asks to wait, 0 if it does not ask."""
         self.code = str(error.get("code") or "") if isinstance(error, dict) else ""
         """Error code of OpenAI's API, such as `context_length_exceeded`."""
         text = (error.get("message") or error.get("detail") or error) if isinstance(error, dict) else error
-        super().__init__(f"status {status}: {text}" if text else f"status {status}")
+        text = f"status {status}: {text}" if text else f"status {status}"
+        super().__init__(text.replace(key, "<key>") if key else text)
 
 
 class Client:
     """Requests to one endpoint. Must be made in the event loop that uses it."""
 
-    def __init__(self, url: str, key: str, timeout_s: float) -> None:
-        """`url`: the address with `/v1`. Raises `EngineStartError`."""
+    def __init__(self, url: str, key: str, timeout_s: float, proxy: str | None = None) -> None:
+        """`url`: the address with `/v1`. `key`: "" if there is none. `proxy`: the address of an HTTP proxy."""
         self.url = url
-        account = {header: os.environ[name] for header, name in ACCOUNT_HEADERS.items() if os.environ.get(name)}
+        self._key = key
+        self._gives_logprobs: bool | None = None
+        """Whether the endpoint accepts `logprobs`. None: not known yet."""
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S, socket_factory=socket_of),
             cookie_jar=aiohttp.DummyCookieJar(),  # a cookie of a load balancer would send all samples to one replica
-            headers={"Authorization": f"Bearer {key}", **account},
+            headers={"Authorization": f"Bearer {key or PLACEHOLDER_KEY}"},
             timeout=_timeout(timeout_s),
-            proxy=proxy_of(url),
+            proxy=proxy,
         )
 
-    async def get(self, path: str, timeout_s: float) -> Any:
-        """Return the reply of `GET <url>/<path>`. Raises `RequestError`."""
-        return await self._request("GET", f"{self.url}/{path}", timeout=_timeout(timeout_s))
+    async def list_models(self, timeout_s: float) -> dict[str, int | None]:
+        """Return name and context (tokens, if reported) of each served model. Raises `RequestError`."""
+        try:
+            reply = await self._request("GET", f"{self.url}/models", timeout=_timeout(timeout_s))
+        except RequestTimeout as error:  # it is retried: the server or its proxy may not be ready
+            raise ConnectionFailed(f"no answer within {timeout_s:g} s") from error
+        return served_models(reply)
 
-    async def post(self, path: str, body: dict[str, Any]) -> Any:
-        """Return the reply of `POST <url>/<path>`. Raises `RequestError`."""
-        return await self._post(f"{self.url}/{path}", body)
+    async def chat(self, body: dict[str, Any]) -> Any:
+        """Return the reply to a chat request, with log-probabilities if the endpoint gives them. Raises `RequestError`.
+
+        A request that is refused before any was answered is sent once more without `logprobs`. If the endpoint answers
+        that one, it is never asked for log-probabilities again.
+        """
+        url = f"{self.url}/chat/completions"
+        if self._gives_logprobs is False:
+            return await self._post(url, body)
+        try:
+            reply = await self._post(url, body | {"logprobs": True})
+        except StatusError as error:
+            if self._gives_logprobs or error.status not in LOGPROBS_REFUSED:
+                raise
+            reply = await self._post(url, body)
+            if self._gives_logprobs is None:  # no other request was answered meanwhile
+                self._gives_logprobs = False
+                logger.info(f"mai_cascade: {self.url} gives no log-probabilities ({error}).")
+            return reply
+        self._gives_logprobs = True
+        return reply
 
     async def post_beside(self, path: str, body: dict[str, Any]) -> Any:
         """Return the reply of a `POST` to a path beside `/v1`. Raises `RequestError`."""
@@ -90,13 +120,10 @@ class Client:
         await self._session.close()
 
     async def _post(self, url: str, body: dict[str, Any]) -> Any:
-        data = json.dumps(body).encode()
-        return await self._request(
-            "POST",
-            url,
-            data=data if len(data) < LARGE_BODY else io.BytesIO(data),
-            headers={"Content-Type": "application/json"},
-        )
+        # As a file, a large body is sent in parts, so that other requests do not wait for it.
+        data = io.BytesIO(json.dumps(body).encode())
+        headers = {"Content-Type": "application/json"}
+        return await self._request("POST", url, data=data, headers=headers)
 
     async def _request(self, method: str, url: str, **arguments: Any) -> Any:
         """Return the JSON of the reply, or its text if it is not JSON."""
@@ -112,7 +139,7 @@ class Client:
         except (aiohttp.ClientError, OSError) as error:
             raise ConnectionFailed(f"Connection error: {_cause(error)}") from error
         if response.status >= 400:
-            raise StatusError(response.status, reply, response.headers.get("Retry-After", ""))
+            raise StatusError(response.status, reply, response.headers.get("Retry-After", ""), self._key)
         return reply
 
 
@@ -125,24 +152,6 @@ def socket_of(address: Any) -> socket.socket:
         if hasattr(socket, name):
             made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     return made
-
-
-def proxy_of(url: str) -> str | None:
-    """Return the proxy that `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY` set for this address. Raises
-    `EngineStartError`."""
-    parts = urlsplit(url)
-    if urllib.request.proxy_bypass(parts.netloc):
-        return None
-    proxies = urllib.request.getproxies()
-    proxy = proxies.get(parts.scheme) or proxies.get("all") or ""
-    if proxy and "://" not in proxy:
-        proxy = f"http://{proxy}"
-    if proxy and urlsplit(proxy).scheme not in ("http", "https"):
-        raise EngineStartError(
-            f"The environment sets a proxy for {url} that is not an HTTP proxy. Set HTTP_PROXY or HTTPS_PROXY to an "
-            f"HTTP proxy, or add {parts.hostname} to NO_PROXY."
-        )
-    return proxy or None
 
 
 def _timeout(seconds: float) -> aiohttp.ClientTimeout:
@@ -159,3 +168,21 @@ def _json_or_text(body: bytes) -> Any:
         return json.loads(body)
     except ValueError:
         return body.decode(errors="replace").strip()
+
+
+def _seconds(retry_after: str) -> float:
+    """Return the header `Retry-After`, which is in seconds or a date (RFC 9110, 10.2.3), in seconds. 0: it is neither
+    or in the past."""
+    try:
+        seconds = float(retry_after)
+    except ValueError:
+        date = email.utils.parsedate_tz(retry_after)
+        seconds = 0.0 if date is None else email.utils.mktime_tz(date) - time.time()
+    return max(0.0, seconds) if math.isfinite(seconds) else 0.0
+
+
+def served_models(reply: Any) -> dict[str, int | None]:
+    """Return name and context (tokens, if reported) of each model in a list of models."""
+    models = reply.get("data") if isinstance(reply, dict) else None
+    entries = [model for model in models if isinstance(model, dict)] if isinstance(models, list) else []
+    return {str(model["id"]): model.get("max_model_len") for model in entries if "id" in model}

@@ -6,32 +6,36 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from lmms_eval_mai.contract import Call, EngineConfig, Identity, Image, Message, Prompt, Sampling, Side
+from lmms_eval_mai.contract import Call, EngineConfig, Identity, Message, Prompt, Sampling, Side
 from lmms_eval_mai.engines.checkpoints import argument_identity
-from lmms_eval_mai.engines.messages import (
-    merge_adjacent_text,
-    space_for_thinking,
-    without_thinking,
+from lmms_eval_mai.engines.messages import is_too_long, space_for_thinking, without_thinking
+from lmms_eval_mai.engines.openai.chat import chat_messages, sampling_arguments, to_call
+from lmms_eval_mai.engines.openai.client import (
+    Client,
+    ClientClosed,
+    ConnectionFailed,
+    RequestError,
+    RequestTimeout,
+    StatusError,
 )
-from lmms_eval_mai.engines.openai.client import Client, ConnectionFailed, RequestError, RequestTimeout, StatusError
-from lmms_eval_mai.engines.openai.endpoints import (
-    Endpoint,
-    EndpointPool,
-    RequestFailed,
+from lmms_eval_mai.engines.openai.endpoints import Endpoint, EndpointPool, RequestFailed, is_transient
+from lmms_eval_mai.engines.openai.options import (
+    PERFORMANCE_ARGUMENTS,
+    OpenAIOptions,
     parse_addresses,
     read_api_key,
 )
-from lmms_eval_mai.engines.openai.errors import to_mai_error, to_start_error
-from lmms_eval_mai.engines.openai.images import data_url
-from lmms_eval_mai.engines.openai.options import PERFORMANCE_ARGUMENTS, OpenAIOptions
-from lmms_eval_mai.engines.openai.replies import prompt_tokens, served_models, to_call
 from lmms_eval_mai.errors import (
     ArgumentError,
+    CallTimeout,
+    EndpointBusy,
     EngineCrashed,
     EngineStartError,
+    MaiError,
     PromptTooLong,
     SampleError,
 )
+from lmms_eval_mai.redaction import one_line
 
 R = TypeVar("R")
 
@@ -90,22 +94,18 @@ class OpenAIEngine:
 
     async def start(self) -> None:
         """Wait until every endpoint answers, and read which model it serves."""
-        options = self._options
-        pool = EndpointPool(
-            self.side, self._urls, options.api_key_env, options.retry_for, options.request_timeout, options.concurrency
-        )
+        pool = EndpointPool(self.side, self._urls, self._options)
         try:
             served = [await self._served_model(pool, endpoint) for endpoint in pool.endpoints]
+            if len({name for name, _ in served}) > 1:
+                models = ", ".join(f"{url}: {name}" for url, (name, _) in zip(self._urls, served, strict=True))
+                raise EngineStartError(
+                    f"The endpoints in {self.side}=... must serve the same model, but they serve different ones "
+                    f"({models}). Start all servers with the same model, or leave the other endpoints out."
+                )
         except BaseException:
             await pool.close()
             raise
-        if len({name for name, _ in served}) > 1:
-            await pool.close()
-            models = ", ".join(f"{url}: {name}" for url, (name, _) in zip(self._urls, served, strict=True))
-            raise EngineStartError(
-                f"The endpoints in {self.side}=... must serve the same model, but they serve different ones ({models})."
-                " Start all servers with the same model, or leave the other endpoints out."
-            )
         self._pool = pool
         self._model = served[0][0]
         self._context = min((context for _, context in served if context is not None), default=None)
@@ -122,14 +122,12 @@ class OpenAIEngine:
             await pool.close()
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
-        submitted_at = time.perf_counter()
-        answer = await self._chat(prompt, await self._messages(prompt.messages), sampling)
-        return to_call(prompt, answer, time.perf_counter() - submitted_at)
+        return await self._chat(prompt, prompt.messages, sampling)
 
     async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
         """Uses vLLM's own paths `/tokenize` and `/detokenize`, which other servers may not have."""
-        messages = await self._messages(without_thinking(prompt, thinking))
-        answer = await self._chat(prompt, messages, dataclasses.replace(sampling, max_tokens=1))
+        shorter = without_thinking(prompt, thinking)
+        answer = await self._chat(prompt, shorter, dataclasses.replace(sampling, max_tokens=1))
         if self._context is None:
             raise PromptTooLong(
                 f"{prompt.key}: the thinking does not fit, and {self._urls[0]} does not report its context length. "
@@ -137,7 +135,7 @@ class OpenAIEngine:
             )
         remedy = f"Serve {self._model} with a longer context (--max-model-len)."
         space = space_for_thinking(
-            prompt, self._model, self._context, prompt_tokens(prompt, answer), sampling.max_tokens, remedy
+            prompt, self._model, self._context, answer.prompt_tokens, sampling.max_tokens, remedy
         )
         body = {"model": self._model, "prompt": thinking, "add_special_tokens": False}
         tokens = await self._post(prompt, "tokenize", body, "tokens")
@@ -147,48 +145,16 @@ class OpenAIEngine:
     def count_tokens(self, text: str) -> int | None:
         return None  # a request to /tokenize for each answer would double the number of requests
 
-    async def _messages(self, messages: tuple[Message, ...]) -> list[dict[str, Any]]:
-        return [{"role": message.role, "content": await self._content(message)} for message in messages]
-
-    async def _content(self, message: Message) -> list[dict[str, Any]]:
-        content: list[dict[str, Any]] = []
-        for part in merge_adjacent_text(message.content):
-            if isinstance(part, Image):
-                url = await data_url(part, self._options.max_pixels)
-                content.append({"type": "image_url", "image_url": {"url": url}})
-            else:
-                content.append({"type": "text", "text": part})
-        return content
-
-    async def _chat(self, prompt: Prompt, messages: list[dict[str, Any]], sampling: Sampling) -> Any:
-        """Send a chat request and return the reply."""
-        parameters: dict[str, Any] = {
+    async def _chat(self, prompt: Prompt, messages: tuple[Message, ...], sampling: Sampling) -> Call:
+        """Return the answer to these messages."""
+        submitted_at = time.perf_counter()
+        body = {
             "model": self._model,
-            "messages": messages,
-            # vLLM refuses a number above its context length.
-            "max_tokens": min(sampling.max_tokens, self._context or sampling.max_tokens),
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
+            "messages": await chat_messages(messages, self._options.max_pixels),
+            **sampling_arguments(sampling, self._context),
         }
-        penalties = {"presence_penalty": sampling.presence_penalty, "frequency_penalty": sampling.frequency_penalty}
-        # Like the arguments in `more`: a checkpoint may have a default for these too.
-        parameters |= {name: value for name, value in penalties.items() if self._context or value}
-        if sampling.stop:
-            parameters["stop"] = list(sampling.stop)
-        more = {
-            "top_k": (sampling.top_k, 0),
-            "min_p": (sampling.min_p, 0.0),
-            "repetition_penalty": (sampling.repetition_penalty, 1.0),
-        }
-        # A server that reports its context (vLLM, SGLang) always gets these arguments, because it would use the
-        # checkpoint's defaults instead. Other servers get only values that change something, because OpenAI's own API
-        # refuses these arguments.
-        extra = {name: value for name, (value, default) in more.items() if self._context or value != default}
-        extra |= {"ignore_eos": True} if sampling.ignore_eos else {}
-        if sampling.seed is not None:
-            parameters["seed"] = sampling.seed
-        body = parameters | extra
-        return await self._request(prompt, lambda client: client.post("chat/completions", body))
+        reply = await self._request(prompt, lambda client: client.chat(body))
+        return to_call(prompt, reply, time.perf_counter() - submitted_at)
 
     async def _post(self, prompt: Prompt, path: str, body: dict[str, Any], field: str) -> Any:
         """Post to a path beside `/v1` and return one field of the reply. Raises `PromptTooLong` if the server does not
@@ -214,34 +180,89 @@ class OpenAIEngine:
         try:
             return await pool.request(pool.endpoints_for(f"{prompt.key.task} {prompt.key.doc_id}"), send)
         except RequestFailed as failure:
-            error = to_mai_error(prompt, self._config.model, self._model, self._options, failure, pool)
-            raise error from failure.error
+            raise self._call_error(prompt, failure) from failure.error
+
+    def _call_error(self, prompt: Prompt, failure: RequestFailed) -> MaiError:
+        """Return the error of a call whose request failed finally."""
+        error, address, side, options = failure.error, self._config.model, self.side, self._options
+        text, window = one_line(str(error)), f"{options.retry_for:g} s ({side}_retry_for)"
+        if isinstance(error, RequestTimeout):
+            return CallTimeout(
+                f"{prompt.key}: {address} did not answer within {side}_request_timeout={options.request_timeout:g} s. "
+                f"Raise {side}_request_timeout, or lower max_open_samples so that calls wait less."
+            )
+        if isinstance(error, ClientClosed):
+            return EngineCrashed(f"The {side} engine {address} was closed during {prompt.key}.")
+        if isinstance(error, ConnectionFailed) and failure.others_answered:
+            return SampleError(
+                f"{prompt.key}: {address} did not answer this request within {window}, but it answered other requests "
+                f"({text}). Check the document, and the server's log."
+            )
+        if not isinstance(error, StatusError):
+            return EngineCrashed(
+                f"The {side} engine {address} did not answer within {window} ({text}). Check whether its server runs."
+            )
+        if error.status in (401, 403):
+            return EngineCrashed(self._key_error_text(address, text))
+        if error.status == 404:
+            return EngineCrashed(
+                f"{address} does not serve {self._model} any more ({text}). Start the server with this model again."
+            )
+        if is_too_long(str(error)) or "context_length" in error.code:
+            return PromptTooLong(
+                f"{prompt.key}: the prompt does not fit the context of {self._model} ({text}). Serve {self._model} "
+                f"with a longer context, or make images smaller with {side}_max_pixels=N."
+            )
+        if is_transient(error):
+            # The server may ask for a longer wait (`Retry-After`) than `retry_for` allows. There is no retry then.
+            return EndpointBusy(
+                f"{prompt.key}: {address} reports a temporary error, and {side}_retry_for={options.retry_for:g} s "
+                f"allows no further retry ({text}). Check the server's log, or raise {side}_retry_for.",
+                error.retry_after_s,
+            )
+        return SampleError(
+            f"{prompt.key}: {address} refused the request ({text}). Check the document, and the server's log."
+        )
 
     async def _served_model(self, pool: EndpointPool, endpoint: Endpoint) -> tuple[str, int | None]:
         """Return name and context of the model that the endpoint serves. Raises `EngineStartError`."""
-        name, side, options = self._options.model, self.side, self._options
-        timeout = min(MODEL_LIST_TIMEOUT_S, options.request_timeout)
-
-        async def list_models(client: Client) -> Any:
-            try:
-                return await client.get("models", timeout)
-            except RequestTimeout as error:  # it is retried: the server or its proxy may not be ready
-                raise ConnectionFailed(f"no answer within {timeout:g} s") from error
-
+        name, address = self._options.model, f"{self.side}={endpoint.url}"
+        timeout_s = min(MODEL_LIST_TIMEOUT_S, self._options.request_timeout)
         try:
-            models = served_models(await pool.request([endpoint], list_models))
+            models = await pool.request([endpoint], lambda client: client.list_models(timeout_s))
         except RequestFailed as failure:
             error = failure.error
             if name is not None and isinstance(error, StatusError) and error.status == 404:
                 return name, None  # some routers do not list their models
-            raise to_start_error(side, endpoint.url, options, error, pool.error_text(error)) from error
+            raise self._start_error(address, error) from error
         if name is None and len(models) == 1:
             (name,) = models
         if name is None or name not in models:
             if not models:
-                raise EngineStartError(f"{side}={endpoint.url} serves no model. Check the server.")
+                raise EngineStartError(f"{address} serves no model. Check the server.")
             served = ", ".join(sorted(models)) + (f", and not {name}" if name else "")
-            raise EngineStartError(
-                f"{side}={endpoint.url} serves {served}. Set {side}_model to one of the served names."
-            )
+            raise EngineStartError(f"{address} serves {served}. Set {self.side}_model to one of the served names.")
         return name, models[name]
+
+    def _start_error(self, address: str, error: RequestError) -> EngineStartError:
+        """Return the error of an endpoint that did not list its models within `retry_for` seconds."""
+        text, waited_s, status = one_line(str(error)), self._options.retry_for, getattr(error, "status", None)
+        if status == 404:
+            return EngineStartError(
+                f"{address} does not list its models ({text}). Check the address, which usually ends in /v1. If it is "
+                f"right, give {self.side}_model=NAME."
+            )
+        if status in (401, 403):
+            return EngineStartError(self._key_error_text(address, text))
+        return EngineStartError(
+            f"{address} {f'did not answer for {waited_s:g} s' if waited_s else 'does not answer'} ({text}). Check the "
+            f"address, and whether the server runs. {self.side}_retry_for=SECONDS waits longer for a server that "
+            "starts."
+        )
+
+    def _key_error_text(self, address: str, text: str) -> str:
+        """Return the message for a key that the server refuses or misses."""
+        variable = self._options.api_key_env
+        if os.environ.get(variable):
+            return f"{address} refuses the key in {variable} ({text}). Set another key in {variable}."
+        return f"{address} refuses requests without a key, and {variable} is not set ({text}). Set {variable}."

@@ -1,4 +1,4 @@
-"""Scripts of the scripted engine: recorded answers, read from a file and with faults added.
+"""Scripts of the scripted engine: recorded answers, read from a file.
 
 A script file has JSON lines, one per call (docs/scripted-engine.md):
 
@@ -7,14 +7,12 @@ A script file has JSON lines, one per call (docs/scripted-engine.md):
 """
 
 import json
-import random
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal, get_args
 
-from lmms_eval_mai.contract import CallKey, Prompt, Stage
+from lmms_eval_mai.contract import Prompt, Stage
 from lmms_eval_mai.engines.checkpoints import file_digest
 from lmms_eval_mai.errors import ArgumentError, MissingAnswer
 
@@ -34,6 +32,10 @@ class Answer:
     output_tokens: int = 0
     answer_tokens: int | None = None
     """Tokens of the extracted answer."""
+    answer_logprob: float | None = None
+    """The sum of the log-probabilities of the tokens of the extracted answer. None: not known."""
+    min_logprob: float | None = None
+    """The smallest of these log-probabilities. None: not known."""
     ttft_s: float | None = None
     """Seconds to the first token. None: computed from the engine's arguments."""
     seconds: float | None = None
@@ -99,44 +101,6 @@ class RecordedScript:
         if key in self._answers:
             raise ArgumentError(f"{where} answers {key[:3]} a second time. Delete one of the two lines.")
         self._answers[key] = answer
-
-
-class FaultyScript:
-    """Adds faults to another script.
-
-    The seed and the call's name decide which calls have a fault, so the order of the calls does not matter. A call that
-    fails, or whose text is noise, has this fault at every attempt. A crash is drawn for each attempt, so a call that
-    crashed the engine may be answered when it is retried. A call that hangs ends in `CallTimeout`, and a run does not
-    retry it.
-    """
-
-    def __init__(
-        self, script: Script, seed: int, error_rate: float, garbage_rate: float, hang_rate: float, death_rate: float
-    ) -> None:
-        self._script = script
-        self._seed = seed
-        self._error_rate = error_rate
-        self._garbage_rate = garbage_rate
-        self._hang_rate = hang_rate
-        self._death_rate = death_rate
-        self._attempts: Counter[CallKey] = Counter()
-
-    def __call__(self, prompt: Prompt) -> Answer:
-        key = prompt.key
-        answer = self._script(prompt)
-        self._attempts[key] += 1
-        per_call = random.Random(f"{self._seed} {key}")
-        per_attempt = random.Random(f"{self._seed} {key} {self._attempts[key]}")
-        if per_call.random() < self._error_rate:
-            return replace(answer, fault="error")
-        if per_call.random() < self._garbage_rate:
-            noise = per_call.randbytes(per_call.randint(0, 200)).decode("latin-1")
-            answer = replace(answer, text=noise)
-        if per_attempt.random() < self._death_rate:
-            return replace(answer, fault="death")
-        if per_attempt.random() < self._hang_rate:
-            return replace(answer, fault="hang")
-        return answer
 
 
 def _lines(path: Path) -> list[str]:

@@ -1,9 +1,10 @@
 """The `transformers` engine: a model in this process, run by Hugging Face transformers.
 
-`engine.py` implements the engine contract, and `loaded_model.py` has the model that runs. `loading.py` loads models,
-`batching.py` makes batches of waiting calls, `inputs.py` turns a chat into model inputs, and `generation.py` has the
-arguments and the stopping criterion of `generate`. `assistant.py` has what speculative decoding needs. `attention.py`
-computes attention weights, and `scoring.py` gives them to the calls that ask for them.
+`engine.py` implements the engine contract. `running_model.py` has one start of it: its threads, and the calls that
+wait. `loaded_model.py` has the model that runs. `batching.py` makes batches of waiting calls, `inputs.py` turns a chat
+into model inputs, and `generation.py` has the arguments, penalties, log-probabilities and stopping criteria of
+`generate`. `assistant.py` has what speculative decoding needs. `attention.py` computes attention weights, and
+`token_texts.py` finds the tokens of a text.
 
 This package knows transformers and PyTorch. It does not know the other engines, the method or lmms-eval.
 

@@ -1,15 +1,19 @@
 """Attention of one token, without attention matrices (Eq. 12).
 
 transformers lets a program register an attention function. Ours is its `sdpa`, and it also shows the queries and keys
-of each layer to an observer. The observer computes the one row of attention that is asked for, in fp32. So memory grows
+of each layer to a reader. The reader computes the one row of attention that is asked for, in fp32. So memory grows
 with the length of the prompt and not with its square.
+
+Attention is read in a forward pass of its own, up to the highest requested layer. A call with `AttentionRequest.text`
+and a limit of one output token is a scoring call: this pass is all that it needs. For any other call, the pass follows
+the decoding.
 """
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -49,43 +53,94 @@ class AttentionStates:
     """In the order of the request."""
 
 
-class ScoringDone(Exception):
-    """Ends a forward pass after the highest layer that is asked for."""
+class AttentionReader:
+    """Reads how the last token of a prompt attends to other tokens, with one loaded model."""
+
+    def __init__(self, model: Any) -> None:
+        """Raises `ValueError` if the model does not use our attention function."""
+        decoder = model.get_decoder()
+        layers = getattr(decoder, "layers", None)
+        used = getattr(decoder.config, "_attn_implementation", None)
+        if not layers or used != ATTENTION_FUNCTION or not supports_attention(decoder):
+            raise ValueError(
+                f"{type(model).__name__} does not use transformers' attention interface with `sdpa`, and cannot give "
+                "attention weights"
+            )
+        self._model = model
+        self._layers = {module: number for number, layer in enumerate(layers, 1) for module in layer.modules()}
+        """The number of the layer, from 1, of each module of the decoder."""
+        self.depth = len(layers)
+
+    def read(self, inputs: Mapping[str, Any], layers: Sequence[int], begin: int, end: int) -> list[LayerAttention]:
+        """Return how each head of the layers attends to the tokens from `begin` up to `end`, in the order of `layers`.
+
+        `inputs`: one prompt, on the model's device. Raises `ValueError` if a layer has no attention, or changes its
+        probabilities in a way that is not computed here.
+        """
+        reading = _Reading(self._layers, set(layers), begin, end)
+        with torch.inference_mode(), _shown_to(reading), contextlib.suppress(_AllRead):
+            self._model(**inputs, use_cache=False, logits_to_keep=1)
+        if reading.open:
+            raise ValueError(f"layer {min(reading.open)} has no attention")
+        return [reading.found[layer] for layer in layers]
 
 
-@dataclass(frozen=True)
-class Shown:
-    """The tensors of one layer in one forward pass."""
-
-    query: torch.Tensor
-    """(batch, heads, tokens of this pass, size)."""
-    keys: torch.Tensor
-    """(batch, heads of keys, tokens so far, size)."""
-    values: torch.Tensor
-    mask: torch.Tensor | None
-    """(batch, 1 or heads, tokens of this pass, tokens so far), as `sdpa` takes it. None: causal."""
-    scaling: float
+class _AllRead(Exception):
+    """Raised in a forward pass after the highest layer that is asked for, to end the pass."""
 
 
-class Observer(Protocol):
-    """Sees the attention of the layers that it asks for, during a block."""
+@dataclass
+class _Reading:
+    """One forward pass of one prompt, whose attention is read."""
 
-    @property
-    def layers(self) -> Collection[int]:
-        """The layers, numbered from 1."""
-
-    def see(self, layer: int, shown: Shown) -> None:
-        """Take what is needed from one layer. Raises `ScoringDone` if the rest of the pass is not needed."""
-
-
-@dataclass(frozen=True)
-class _Observation:
-    observer: Observer
     layers: Mapping[Any, int]
     """Module -> number of its layer."""
+    open: set[int]
+    """The requested layers that the pass has not reached."""
+    begin: int
+    end: int
+
+    def __post_init__(self) -> None:
+        self.found: dict[int, LayerAttention] = {}
+
+    def see(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        mask: torch.Tensor | None,
+        scaling: float,
+    ) -> None:
+        """Read one layer. Raises `_AllRead` if it is the last one.
+
+        `query`: (1, heads, tokens, size). `keys`, `values`: (1, heads of keys, tokens, size). `mask`: (1, 1 or heads,
+        tokens, tokens), as `sdpa` takes it. None: causal.
+        """
+        of_last = probabilities(query[0, :, -1], keys[0], scaling, None if mask is None else mask[0, :, -1])
+        self.found[layer] = LayerAttention(
+            weights=of_last[:, self.begin : self.end].cpu(),
+            query=query[0, :, -1].float().cpu(),
+            keys=keys[0, :, self.begin : self.end].float().cpu(),
+            values=values[0, :, self.begin : self.end].float().cpu(),
+            scaling=scaling,
+        )
+        self.open.remove(layer)
+        if not self.open:
+            raise _AllRead
 
 
-_observation: ContextVar[_Observation | None] = ContextVar("observation", default=None)
+_reading: ContextVar[_Reading | None] = ContextVar("reading", default=None)
+
+
+@contextlib.contextmanager
+def _shown_to(reading: _Reading) -> Iterator[None]:
+    """Show the attention of the forward pass in this block, which is in this thread, to a reading."""
+    token = _reading.set(reading)
+    try:
+        yield
+    finally:
+        _reading.reset(token)
 
 
 def _attention(
@@ -97,17 +152,17 @@ def _attention(
     scaling: float | None = None,
     **more: Any,
 ) -> Any:
-    """Compute attention as transformers' `sdpa` does, and show it to the observer of the block."""
+    """Compute attention as transformers' `sdpa` does, and show it to the reading of the block."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    observation = _observation.get()
-    layer = None if observation is None else observation.layers.get(module)
-    if observation is not None and layer is not None and layer in observation.observer.layers:
+    reading = _reading.get()
+    layer = None if reading is None else reading.layers.get(module)
+    if reading is not None and layer in reading.open:
         changed = [name for name in UNSUPPORTED if more.get(name) is not None]
         if changed:
             raise ValueError(f"layer {layer} has {', '.join(changed)}, and its attention weights are not known then")
         factor = query.shape[-1] ** -0.5 if scaling is None else scaling
-        observation.observer.see(layer, Shown(query, key, value, attention_mask, factor))
+        reading.see(layer, query, key, value, attention_mask, factor)
     return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **more)
 
 
@@ -119,31 +174,6 @@ def register() -> str:
     AttentionInterface.register(ATTENTION_FUNCTION, _attention)
     AttentionMaskInterface.register(ATTENTION_FUNCTION, sdpa_mask)
     return ATTENTION_FUNCTION
-
-
-def decoder_layers(model: Any) -> Mapping[Any, int]:
-    """Return the numbers of the decoder's layers, from 1, by the modules that are part of them. Raises `ValueError` if
-    the model does not use our attention function."""
-    decoder = model.get_decoder()
-    layers = getattr(decoder, "layers", None)
-    used = getattr(decoder.config, "_attn_implementation", None)
-    if not layers or used != ATTENTION_FUNCTION or not supports_attention(decoder):
-        raise ValueError(
-            f"{type(model).__name__} does not use transformers' attention interface with `sdpa`, and cannot give "
-            "attention weights"
-        )
-    return {module: number for number, layer in enumerate(layers, 1) for module in layer.modules()}
-
-
-@contextlib.contextmanager
-def observed(observer: Observer, layers: Mapping[Any, int]) -> Iterator[None]:
-    """Show the observer the attention of all forward passes of this thread during the block. `layers`: as
-    `decoder_layers` returns them."""
-    token = _observation.set(_Observation(observer, layers))
-    try:
-        yield
-    finally:
-        _observation.reset(token)
 
 
 def probabilities(
@@ -161,67 +191,3 @@ def probabilities(
     elif mask is not None:
         scores = scores + mask
     return scores.softmax(-1)
-
-
-class PromptObserver:
-    """Computes the attention of the last prompt token to a text of the prompt."""
-
-    def __init__(self, layers: Sequence[int], spans: Mapping[int, tuple[int, int]], stops: bool, states: bool = False):
-        """`spans`: row of the batch -> first position of the text and position after it, padding included. `stops`:
-        whether layers above the highest one are not run. `states`: whether `LayerAttention` is kept."""
-        self.layers = frozenset(layers)
-        self.weights: dict[tuple[int, int], torch.Tensor] = {}
-        """Layer and row of the batch -> mean over heads of the probability of each token."""
-        self.states: dict[int, LayerAttention] = {}
-        """Layer -> states of row 0."""
-        self._spans, self._stops, self._keeps_states = spans, stops, states
-        self._open = set(layers)
-
-    def see(self, layer: int, shown: Shown) -> None:
-        if layer not in self._open:  # a decoding step after the prompt
-            return
-        self._open.remove(layer)
-        for row, (begin, end) in self._spans.items():
-            mask = None if shown.mask is None else shown.mask[row, :, -1]
-            weights = probabilities(shown.query[row, :, -1], shown.keys[row], shown.scaling, mask)[:, begin:end]
-            self.weights[layer, row] = weights.mean(0).cpu()
-            if self._keeps_states:
-                self.states[layer] = LayerAttention(
-                    weights=weights.cpu(),
-                    query=shown.query[row, :, -1].float().cpu(),
-                    keys=shown.keys[row, :, begin:end].float().cpu(),
-                    values=shown.values[row, :, begin:end].float().cpu(),
-                    scaling=shown.scaling,
-                )
-        if self._stops and not self._open:
-            raise ScoringDone
-
-
-class OutputObserver:
-    """Keeps what the attention of the last decoding step needs. It is computed when the length of each answer is
-    known, because shorter answers of a batch end earlier."""
-
-    def __init__(self, layers: Collection[int]) -> None:
-        self.layers = frozenset(layers)
-        self._queries: dict[int, list[torch.Tensor]] = {layer: [] for layer in layers}
-        """Layer -> for each pass, the query of the last token in each row."""
-        self._keys: dict[int, tuple[torch.Tensor, float]] = {}
-        """Layer -> keys of the last pass, and the scaling."""
-
-    def see(self, layer: int, shown: Shown) -> None:
-        self._queries[layer].append(shown.query[:, :, -1].clone())
-        self._keys[layer] = shown.keys, shown.scaling
-
-    def weights(self, layer: int, row: int, padding: int, prompt_tokens: int, output_tokens: int) -> list[float]:
-        """Return the mean over heads of the probability of each output token except the last one, which was never fed.
-
-        The query is the token before the last one, in the pass that gave the last one. `padding`: tokens before the
-        prompt. Raises `ValueError` if the layer does not keep the keys of all tokens.
-        """
-        queries, (all_keys, scaling) = self._queries[layer], self._keys[layer]
-        begin = padding + prompt_tokens
-        if all_keys.shape[2] != begin + len(queries) - 1:
-            raise ValueError(f"layer {layer} does not keep the keys of all tokens; choose another sparse_layer")
-        keys = all_keys[row, :, padding : begin + output_tokens - 1]
-        weights: list[float] = probabilities(queries[output_tokens - 1][row], keys, scaling).mean(0).tolist()
-        return weights[prompt_tokens:]

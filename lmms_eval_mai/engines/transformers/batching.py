@@ -1,13 +1,16 @@
-"""Waiting calls, and the batches that are made of them."""
+"""Waiting calls, the batches that are made of them, and the answers that a batch gives."""
 
 import asyncio
 import bisect
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lmms_eval_mai.contract import Call, Prompt, Sampling
-from lmms_eval_mai.engines.token_texts import TokenSpan
+from lmms_eval_mai.contract import Call, Prompt, Sampling, TokenLogprobs
+from lmms_eval_mai.engines.transformers.token_texts import TokenSpan, texts_of_output
+
+if TYPE_CHECKING:
+    from lmms_eval_mai.engines.transformers.inputs import ModelInput
 
 
 @dataclasses.dataclass(eq=False)
@@ -16,18 +19,16 @@ class Request:
 
     prompt: Prompt
     sampling: Sampling
-    input: Any
-    """`inputs.ModelInput`."""
+    input: "ModelInput"
+    span: TokenSpan | None
+    """The tokens of the text to which the call asks for attention. None: it asks for none, or for its own output."""
     answer: "asyncio.Future[Call]"
     submitted_at: float
     prepared_at: float
-    span: TokenSpan | None = None
-    """The tokens of the text to which the call asks for attention."""
 
-
-def is_scoring_call(prompt: Prompt, sampling: Sampling) -> bool:
-    """Return whether a call needs a forward pass only, and no decoding."""
-    return prompt.attention is not None and prompt.attention.text is not None and sampling.max_tokens == 1
+    def is_scoring_call(self) -> bool:
+        """Return whether the call needs a forward pass only, and no decoding."""
+        return self.span is not None and self.sampling.max_tokens == 1
 
 
 def next_batch(waiting: Sequence[Request], limit: int) -> list[Request]:
@@ -36,11 +37,11 @@ def next_batch(waiting: Sequence[Request], limit: int) -> list[Request]:
         return []
     first = waiting[0]
     # A seed must draw the tokens of one call only. A scoring call is one forward pass without padding.
-    if first.sampling.seed is not None or is_scoring_call(first.prompt, first.sampling):
+    if first.sampling.seed is not None or first.is_scoring_call():
         return [first]
     key = first.input.batch_key()
     matching = [r for r in waiting if r.sampling == first.sampling and r.input.batch_key() == key]
-    return [r for r in matching if not is_scoring_call(r.prompt, r.sampling)][:limit]
+    return [request for request in matching if not request.is_scoring_call()][:limit]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,15 +53,27 @@ class BatchTimes:
     ended_at: float
 
 
-def to_call(request: Request, row: list[int], tokenizer: Any, eos_token_ids: set[int], times: BatchTimes) -> Call:
-    """Return the call of one row of a batch. The row ends with its first end-of-sequence token; padding follows."""
-    end = next((position for position, token in enumerate(row) if token in eos_token_ids), None)
-    tokens = row if end is None else row[: end + 1]
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """The generated tokens of one row of a batch, with the padding after them."""
+
+    tokens: list[int]
+    logprobs: list[float] | None
+    """The log-probability of each token. None: not known."""
+
+
+def to_call(request: Request, row: Row, tokenizer: Any, eos_token_ids: set[int], times: BatchTimes) -> Call:
+    """Return the call of one row. The row ends with its first end-of-sequence token; padding follows."""
+    end = next((position for position, token in enumerate(row.tokens) if token in eos_token_ids), None)
+    tokens = row.tokens if end is None else row.tokens[: end + 1]
     text = tokenizer.decode(tokens, skip_special_tokens=True)
     stopped = end is not None
     if any(stop in text for stop in request.sampling.stop):
         stopped = True
         tokens, text = _until_stop(tokens, tokenizer, request.sampling.stop)
+    logprobs = None
+    if row.logprobs is not None:
+        logprobs = TokenLogprobs(texts_of_output(tokens, tokenizer), tuple(row.logprobs[: len(tokens)]))
     return Call(
         key=request.prompt.key,
         text=text if stopped else text.rstrip("\ufffd"),  # the limit may cut a character in two
@@ -72,6 +85,7 @@ def to_call(request: Request, row: list[int], tokenizer: Any, eos_token_ids: set
         ttft_s=times.first_token_at - request.submitted_at,
         total_s=times.ended_at - request.submitted_at,
         image_tokens=request.input.image_tokens,
+        logprobs=logprobs,
     )
 
 

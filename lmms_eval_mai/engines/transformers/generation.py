@@ -1,4 +1,4 @@
-"""Arguments, penalties and stopping of Hugging Face's `generate`."""
+"""Arguments, penalties, log-probabilities and stopping of Hugging Face's `generate`."""
 
 import logging
 import time
@@ -76,10 +76,51 @@ class OutputPenalties:
         return scores - self._frequency * counts - self._presence * (counts > 0)
 
 
-def penalties(sampling: Sampling, prompt_length: int) -> list[OutputPenalties]:
-    """Return the logits processors that the sampling needs."""
-    needed = sampling.presence_penalty or sampling.frequency_penalty
-    return [OutputPenalties(sampling, prompt_length)] if needed else []
+class LogprobRecorder:
+    """A logits processor of transformers, which changes nothing. It must be the first one, so that it sees the logits
+    before temperature and penalties, as vLLM's `raw_logprobs`.
+
+    It keeps the log-probabilities of one step, until it sees in the next step which token was chosen. All logits of a
+    long answer (4,096 tokens of a vocabulary of 151,000) would need 2.5 GB for each row.
+    """
+
+    def __init__(self) -> None:
+        self._chosen: list[Any] = []
+        """For each step but the last one, the log-probability of the token of each row."""
+        self._last: Any = None
+        """Log-probabilities of the last step: (rows, vocabulary)."""
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        if self._last is not None:
+            self._chosen.append(self._of_last(input_ids[:, -1:]))
+        self._last = scores.float().log_softmax(-1)
+        return scores
+
+    def rows(self, output: Any) -> list[list[float]]:
+        """Return the log-probability of each token of each row. `output`: all generated tokens, (rows, tokens). On a
+        GPU, transformers may have computed more steps than it returns."""
+        import torch
+
+        steps = output.shape[1]
+        chosen = self._chosen if len(self._chosen) >= steps else [*self._chosen, self._of_last(output[:, -1:])]
+        found: list[list[float]] = torch.cat(chosen[:steps], dim=1).tolist()
+        return found
+
+    def _of_last(self, tokens: Any) -> Any:
+        return self._last.gather(1, tokens.to(self._last.device))
+
+
+def penalties(sampling: Sampling, prompt_length: int) -> list[Any]:
+    """Return the logits processors that the sampling needs. transformers would put its own repetition penalty before
+    all other processors."""
+    from transformers import RepetitionPenaltyLogitsProcessor
+
+    found: list[Any] = []
+    if sampling.repetition_penalty != 1.0:
+        found.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
+    if sampling.presence_penalty or sampling.frequency_penalty:
+        found.append(OutputPenalties(sampling, prompt_length))
+    return found
 
 
 def stop_at_texts(sampling: Sampling, tokenizer: Any, prompt_length: int) -> list[StopAtTexts]:
@@ -104,7 +145,8 @@ def reset_generation_config(model: Any) -> set[int]:
 
 
 def generation_config(sampling: Sampling, max_new_tokens: int, pad_token_id: int, eos_token_ids: set[int]) -> Any:
-    """Return a `GenerationConfig` with the sampling arguments, the token limit and the end-of-sequence tokens."""
+    """Return a `GenerationConfig` with the sampling arguments, the token limit and the end-of-sequence tokens. Without
+    penalties, which are logits processors here."""
     from transformers import GenerationConfig
 
     decoding: dict[str, Any] = {"do_sample": False}
@@ -113,7 +155,6 @@ def generation_config(sampling: Sampling, max_new_tokens: int, pad_token_id: int
         decoding |= {"top_k": sampling.top_k, "min_p": sampling.min_p or None}  # top_k=0: all tokens
     return GenerationConfig(
         max_new_tokens=max_new_tokens,
-        repetition_penalty=sampling.repetition_penalty,
         eos_token_id=sorted(eos_token_ids) or None,
         pad_token_id=pad_token_id,
         **decoding,

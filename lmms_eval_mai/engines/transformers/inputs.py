@@ -7,7 +7,8 @@ literal text.
 """
 
 import copy
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ import torch
 from lmms_eval_mai.contract import Image, Message
 from lmms_eval_mai.engines.messages import merge_adjacent_text
 from lmms_eval_mai.engines.special_tokens import LiteralTokenizer
+from lmms_eval_mai.engines.transformers.token_texts import Offsets, last_text
 
 PLACEHOLDER = "<|lmms-eval-mai-hidden|>"
 
@@ -29,6 +31,9 @@ class ModelInput:
     """Name -> tensor whose first dimension counts image patches or images."""
     image_tokens: int | None = None
     """Tokens that stand for images. None: the processor does not name its image token."""
+    offsets: Offsets | None = None
+    """The characters of each token, counted from the beginning of the chat's last text. None: not asked for, or the
+    chat template changed this text."""
 
     @property
     def length(self) -> int:
@@ -38,6 +43,13 @@ class ModelInput:
     def batch_key(self) -> tuple[Any, ...]:
         """Return a key that is equal for prompts that fit into one batch."""
         return (*sorted(self.tokens), *sorted((name, tuple(t.shape[1:])) for name, t in self.others.items()))
+
+    def with_output(self, ids: Sequence[int]) -> "ModelInput":
+        """Return this prompt with generated tokens after it. The other tensors repeat the value of the last token."""
+        pad = torch.nn.functional.pad
+        tokens = {name: pad(t, (0, len(ids)), value=int(t[0, -1])) for name, t in self.tokens.items()}
+        tokens["input_ids"][0, self.length :] = torch.tensor(ids)
+        return replace(self, tokens=tokens, offsets=None)
 
 
 class InputBuilder:
@@ -51,9 +63,9 @@ class InputBuilder:
         self.tokenizer.add_special_tokens(extra, replace_extra_special_tokens=False)
         self._placeholder_id = self.tokenizer.convert_tokens_to_ids(PLACEHOLDER)
 
-    def build(self, chat: tuple[Message, ...]) -> ModelInput:
-        """Return the model input of a chat. Raises errors of the processor, for example for an image that it cannot
-        prepare."""
+    def build(self, chat: tuple[Message, ...], offsets: bool = False) -> ModelInput:
+        """Return the model input of a chat. `offsets`: whether it must have the offsets of its tokens. Raises errors of
+        the processor, for example for an image that it cannot prepare."""
         texts = [part for message in chat for part in message.content if isinstance(part, str)]
         hide = any(map(self.literal.looks_special, texts))
         hidden: list[str] = []
@@ -71,12 +83,20 @@ class InputBuilder:
                 content.append({"type": "text", "text": PLACEHOLDER if hide else part})
             messages.append({"role": message.role, "content": content})
         text = self._processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        inputs = self._processor(text=[text], images=images or None, return_tensors="pt", add_special_tokens=False)
+        more = {"return_offsets_mapping": True} if offsets else {}
+        inputs = self._processor(
+            text=[text], images=images or None, return_tensors="pt", add_special_tokens=False, **more
+        )
+        in_shown = inputs.pop("offset_mapping")[0].tolist() if offsets else None
         tokens = {name: t for name, t in inputs.items() if t.shape == inputs["input_ids"].shape}
         others = {name: t for name, t in inputs.items() if name not in tokens}
-        return ModelInput(
-            self._restore_text(tokens, hidden) if hide else tokens, others, self._image_tokens(tokens["input_ids"])
-        )
+        ids = tokens["input_ids"]
+        image_tokens = self._image_tokens(ids)
+        if hide:
+            restored = self._restored_offsets(ids, hidden) if offsets else None
+            return ModelInput(self._restore_text(tokens, hidden), others, image_tokens, restored)
+        counted = None if in_shown is None else _from_last_text(in_shown, text, last_text(chat[-1]))
+        return ModelInput(tokens, others, image_tokens, counted)
 
     def image_settings(self) -> dict[str, Any]:
         """Return the settings of the image processor. Two checkpoints with equal settings prepare images equally."""
@@ -103,6 +123,29 @@ class InputBuilder:
                 else:
                     values += text if name == "input_ids" else [value] * len(text)
         return {name: torch.tensor([values], dtype=tokens[name].dtype) for name, values in restored.items()}
+
+    def _restored_offsets(self, ids: torch.Tensor, hidden: list[str]) -> Offsets:
+        """Return the offsets of a prompt whose placeholders are replaced by the tokens of their texts."""
+        *before, last = hidden
+        others = sum(len(self.literal.tokens(text)) for text in before)
+        placeholders = (ids[0] == self._placeholder_id).nonzero().flatten().tolist()
+        earlier = placeholders[-1] - len(before) + others
+        later = ids.shape[1] - placeholders[-1] - 1
+        return [(-1, 0)] * earlier + self.literal.offsets(last) + [(len(last), len(last))] * later
+
+
+def _from_last_text(offsets: list[tuple[int, int]], shown: str, text: str) -> Offsets | None:
+    """Return offsets that are counted from the beginning of a chat's last text. None: the text is not there.
+
+    `offsets`: as the tokenizer gives them. Its text has more characters than `shown`, the text of the chat template,
+    because the processor repeats the image token. So the place of the last text is counted from the end.
+    """
+    kept = text if text in shown else text.strip()  # some templates trim a message
+    place = shown.rfind(kept)
+    if place < 0:
+        return None
+    begin = offsets[-1][1] - len(shown) + place - text.index(kept)
+    return [(start - begin, end - begin) for start, end in offsets]
 
 
 def batch_of(prompts: list[ModelInput], pad_token_id: int) -> dict[str, torch.Tensor]:

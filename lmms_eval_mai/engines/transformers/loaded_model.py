@@ -3,24 +3,26 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
-from transformers import AutoProcessor
+from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from lmms_eval_mai.contract import Call, EngineConfig
+from lmms_eval_mai.contract import Call, EngineConfig, Prompt, Sampling, TokenWeights
 from lmms_eval_mai.engines.logs import quiet_transformers
-from lmms_eval_mai.engines.token_texts import TokenSpan
+from lmms_eval_mai.engines.messages import space_for_thinking, without_thinking
 from lmms_eval_mai.engines.transformers.assistant import (
     AssistantImages,
     DraftCounts,
     assisted_call,
     set_draft_length,
 )
-from lmms_eval_mai.engines.transformers.attention import AttentionStates
-from lmms_eval_mai.engines.transformers.batching import BatchTimes, Request, is_scoring_call, to_call
+from lmms_eval_mai.engines.transformers.attention import AttentionReader, AttentionStates, register
+from lmms_eval_mai.engines.transformers.batching import BatchTimes, Request, Row, to_call
 from lmms_eval_mai.engines.transformers.generation import (
+    LogprobRecorder,
     StopWhenCancelled,
     generation_config,
     hide_assisted_decoding_warnings,
@@ -29,9 +31,9 @@ from lmms_eval_mai.engines.transformers.generation import (
     stop_at_texts,
 )
 from lmms_eval_mai.engines.transformers.inputs import InputBuilder, ModelInput, batch_of
-from lmms_eval_mai.engines.transformers.loading import load_model
-from lmms_eval_mai.engines.transformers.options import TransformersOptions
-from lmms_eval_mai.engines.transformers.scoring import AttentionReader, BatchAttention
+from lmms_eval_mai.engines.transformers.options import TransformersOptions, device_of
+from lmms_eval_mai.engines.transformers.token_texts import TokenSpan, find_in_output, find_in_prompt
+from lmms_eval_mai.errors import ArgumentError, PromptTooLong, SampleError
 
 
 class LoadedModel:
@@ -40,25 +42,63 @@ class LoadedModel:
     def __init__(self, config: EngineConfig, options: TransformersOptions) -> None:
         """Load everything. Raises transformers' errors, and `ValueError` or `ArgumentError` if the model cannot give
         attention weights and `config.attention` needs them."""
+        self._config = config
         path = os.path.expanduser(config.model)
         source = {"revision": options.revision, "trust_remote_code": options.trust_remote_code}
         self.inputs = InputBuilder(AutoProcessor.from_pretrained(path, **source))
+        self._tokenizer = self.inputs.tokenizer
+        self._is_fast = bool(getattr(self._tokenizer, "is_fast", False))
+        """Whether the tokens of a text can be read one by one."""
+        if config.attention and not self._is_fast:
+            raise ArgumentError(
+                f"The tokens of {type(self._tokenizer).__name__} cannot be read one by one, so its model cannot give "
+                "attention. Use a model with a fast tokenizer of Hugging Face, or transfer=full."
+            )
         self.assistant: Any = None
         self._assistant_images: AssistantImages | None = None
-        self.attention: AttentionReader | None = None
         with quiet_transformers():
-            self._model = load_model(path, options, config.attention, **source)
+            self._model = _load(path, options, config.attention, **source)
             if options.assistant_model is not None:
                 hide_assisted_decoding_warnings()
-                self.assistant = load_model(options.assistant_model, options)
+                self.assistant = _load(options.assistant_model, options)
                 set_draft_length(self.assistant, options.num_assistant_tokens)
                 self._assistant_images = AssistantImages(options.assistant_model, self.inputs)
-        if config.attention:
-            self.attention = AttentionReader(self._model, self.inputs.tokenizer)
+        self._attention = AttentionReader(self._model) if config.attention else None
         self._eos_token_ids = reset_generation_config(self._model)
         limit = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
-        self.context = int(options.max_model_len or limit or 1 << 30)
+        self._context = int(options.max_model_len or limit or 1 << 30)
         """Tokens of prompt and answer."""
+
+    def prepare(self, prompt: Prompt) -> tuple[ModelInput, TokenSpan | None]:
+        """Return the model input of a prompt, and the tokens of the text to which it asks for attention. None: it asks
+        for none, or for attention to its own output. Raises a `SampleError`, or errors of the processor."""
+        asked = prompt.attention
+        text = None if asked is None else asked.text
+        found = self.inputs.build(prompt.messages, offsets=text is not None and self._is_fast)
+        if found.length >= self._context:
+            raise PromptTooLong(
+                f"{prompt.key}: the prompt has {found.length} tokens, and the context of {self._config.model} has "
+                f"{self._context}. Raise {self._config.side}_max_model_len if the model can take more."
+            )
+        if asked is None:
+            return found, None
+        if self._attention is None:
+            raise SampleError(f"{prompt.key}: the {self._config.side} engine was not started with attention weights.")
+        wrong = [layer for layer in asked.layers if not 1 <= layer <= self._attention.depth]
+        if wrong or not asked.layers:
+            raise SampleError(
+                f"{prompt.key}: attention was asked for in layers {asked.layers}, and the model has layers 1 to "
+                f"{self._attention.depth}."
+            )
+        return found, None if text is None else find_in_prompt(found.offsets, prompt, text)
+
+    def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
+        """Return the last part of the thinking that fits the context, and the number of dropped tokens. Raises
+        `PromptTooLong`, or errors of the processor."""
+        rest = self.inputs.build(without_thinking(prompt, thinking)).length
+        remedy = f"Raise {self._config.side}_max_model_len."
+        space = space_for_thinking(prompt, self._config.model, self._context, rest, sampling.max_tokens, remedy)
+        return self.inputs.literal.end(thinking, space)
 
     def generate(self, batch: list[Request], is_stopped: Callable[[], bool]) -> list[Call]:
         """Return one call per request. `is_stopped`: whether the engine was closed.
@@ -67,41 +107,79 @@ class LoadedModel:
         The rows of longer prompts are cut afterwards, to the space after their own prompt.
         """
         began_at = time.perf_counter()
+        if batch[0].is_scoring_call():
+            return [self._score(batch[0], began_at)]
         inputs = self._on_device([request.input for request in batch])
-        if self.attention is not None and is_scoring_call(batch[0].prompt, batch[0].sampling):
-            return [self.attention.score(inputs, batch[0], began_at)]
-        tokenizer, sampling = self.inputs.tokenizer, batch[0].sampling
-        longest_answer = self.context - min(request.input.length for request in batch)
+        sampling = batch[0].sampling
+        longest_answer = self._context - min(request.input.length for request in batch)
         eos_token_ids = set() if sampling.ignore_eos else self._eos_token_ids
         stopper = StopWhenCancelled([request.answer for request in batch], is_stopped)
         prompt_length = inputs["input_ids"].shape[1]
+        # An assistant's drafts are checked many at a time, so there is no step for each token.
+        recorder = LogprobRecorder() if self.assistant is None and self._is_fast else None
         if sampling.seed is not None:
             torch.manual_seed(sampling.seed)
-        with torch.inference_mode(), self._drafts(batch, prompt_length) as counts, self._watch(batch) as attention:
+        with torch.inference_mode(), self._drafts(batch, prompt_length) as counts:
             output = self._model.generate(
                 **inputs,
                 generation_config=generation_config(
                     sampling, min(sampling.max_tokens, longest_answer), self._pad_id(), eos_token_ids
                 ),
-                logits_processor=penalties(sampling, prompt_length),
-                stopping_criteria=[stopper, *stop_at_texts(sampling, tokenizer, prompt_length)],
+                logits_processor=[*([] if recorder is None else [recorder]), *penalties(sampling, prompt_length)],
+                stopping_criteria=[stopper, *stop_at_texts(sampling, self._tokenizer, prompt_length)],
                 assistant_model=self.assistant,
-            )
+            )[:, prompt_length:]
+            logprobs = [None] * len(batch) if recorder is None else recorder.rows(output)
         ended_at = time.perf_counter()
         times = BatchTimes(began_at, stopper.first_token_at or ended_at, ended_at)
-        rows = output[:, prompt_length:].tolist()
-        calls = [
-            to_call(request, row[: self.context - request.input.length], tokenizer, eos_token_ids, times)
-            for request, row in zip(batch, rows, strict=True)
-        ]
-        if attention is not None:
-            calls = [attention.added_to(call, number, rows[number]) for number, call in enumerate(calls)]
+        rows = output.tolist()
+        calls = []
+        for request, tokens, values in zip(batch, rows, logprobs, strict=True):
+            own = Row(tokens[: self._context - request.input.length], values)
+            call = to_call(request, own, self._tokenizer, eos_token_ids, times)
+            calls.append(call if request.prompt.attention is None else self._with_attention(request, call, tokens))
         return calls if counts is None else [counts.added_to(calls[0], len(rows[0]))]
 
-    def states(self, prompt: ModelInput, layers: Sequence[int], span: TokenSpan) -> AttentionStates:
-        """Return how each head of the layers reads a text of the prompt. The model must give attention weights."""
-        assert self.attention is not None
-        return self.attention.states(self._on_device([prompt]), layers, span)
+    def states(self, prompt: Prompt, model_input: ModelInput, span: TokenSpan | None) -> AttentionStates:
+        """Return how each head of the layers that a prompt asks for reads the text of the prompt. Raises a
+        `SampleError`."""
+        if self._attention is None or prompt.attention is None or span is None:
+            raise SampleError(f"{prompt.key}: states are known only for a text of the prompt, and none was named.")
+        inputs = self._on_device([model_input])
+        layers = self._attention.read(inputs, prompt.attention.layers, span.start, span.end)
+        return AttentionStates(span.texts, tuple(layers))
+
+    def _score(self, request: Request, began_at: float) -> Call:
+        """Return a scoring call. It has no output token and no text."""
+        call = Call(
+            key=request.prompt.key,
+            text="",
+            finish_reason="length",
+            prompt_tokens=request.input.length,
+            cached_tokens=0,
+            output_tokens=0,
+            queued_s=began_at - request.prepared_at,
+            ttft_s=None,
+            total_s=0.0,
+            image_tokens=request.input.image_tokens,
+        )
+        return self._with_attention(request, call, [])
+
+    def _with_attention(self, request: Request, call: Call, output: list[int]) -> Call:
+        """Return a call with the attention weights that it asks for, and with the time that they took. `output`: at
+        least all tokens of the call."""
+        assert request.prompt.attention is not None and self._attention is not None
+        if request.span is not None:
+            texts, prompt, begin = request.span.texts, request.input, request.span.start
+        else:
+            tokens = output[: call.output_tokens]
+            texts = find_in_output(tokens, self._tokenizer, call.key, call.text)
+            prompt, begin = request.input.with_output(tokens[:-1]), request.input.length
+        end = min(begin + len(texts), prompt.length)
+        layers = self._attention.read(self._on_device([prompt]), request.prompt.attention.layers, begin, end)
+        # The last token of an answer is never fed to the model. It has text if the limit ended the answer.
+        rows = tuple((*layer.weights.mean(0).tolist(), 0.0)[: len(texts)] for layer in layers)
+        return replace(call, attention=TokenWeights(texts, rows), total_s=time.perf_counter() - request.submitted_at)
 
     def _drafts(
         self, batch: list[Request], prompt_length: int
@@ -111,9 +189,6 @@ class LoadedModel:
         images = self._assistant_images.of(batch[0].prompt.messages, batch[0].input)
         return assisted_call(self._model, self.assistant, prompt_length, images)
 
-    def _watch(self, batch: list[Request]) -> contextlib.AbstractContextManager[BatchAttention | None]:
-        return contextlib.nullcontext() if self.attention is None else self.attention.during(batch)
-
     def _on_device(self, prompts: list[ModelInput]) -> dict[str, Any]:
         return {
             name: tensor.to(self._model.device, self._model.dtype if tensor.is_floating_point() else tensor.dtype)
@@ -121,5 +196,17 @@ class LoadedModel:
         }
 
     def _pad_id(self) -> int:
-        tokenizer = self.inputs.tokenizer
-        return int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id)
+        own = self._tokenizer.pad_token_id
+        return int(own if own is not None else self._tokenizer.eos_token_id)
+
+
+def _load(path: str, options: TransformersOptions, attention: bool = False, **source: Any) -> Any:
+    """Return the model of a checkpoint, ready for inference. Raises transformers' errors. `attention`: whether the
+    model must give attention weights."""
+    return AutoModelForImageTextToText.from_pretrained(
+        os.path.expanduser(path),
+        dtype=options.dtype,
+        attn_implementation=register() if attention else options.attn_implementation,
+        device_map=device_of(options),
+        **source,
+    ).eval()

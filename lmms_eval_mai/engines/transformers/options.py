@@ -161,3 +161,12 @@ class TransformersOptions:
         supported = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING or hasattr(config, "auto_map")
         if not supported and not hasattr(config, "vision_config"):
             raise text_only_error(side, model, config.architectures)
+
+
+def device_of(options: TransformersOptions) -> str:
+    """Return the device of the models: the user's, else a GPU if there is one."""
+    import torch
+
+    if options.device:
+        return options.device
+    return f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"

@@ -113,10 +113,7 @@ def _shares(configs: tuple[EngineConfig, ...], platform: Platform) -> Mapping[Si
 
     if platform == "cpu":
         for config in configs:
-            if (given := config.arguments.get("devices")) is not None:
-                raise ArgumentError(
-                    f"{config.side}_devices={given} names GPUs, but vLLM runs on the CPU here. Leave it out."
-                )
+            gpu_memory.given_devices(config, 0, Launcher())
         return {}
     count: int = current_platform.device_count()
     if not count:

@@ -135,7 +135,7 @@ def places(configs: Sequence[EngineConfig], gpu_count: int, launcher: Launcher) 
     engine's. A rank of a launcher uses one GPU for both. Raises `ArgumentError`."""
     found: dict[Side, tuple[int, ...]] = {}
     for config in configs:
-        devices = _given_devices(config, gpu_count, launcher)
+        devices = given_devices(config, gpu_count, launcher)
         if devices is None and launcher.rank is not None:
             devices = (_gpu_of_rank(gpu_count, launcher),)
         if devices is not None:
@@ -161,8 +161,9 @@ def places(configs: Sequence[EngineConfig], gpu_count: int, launcher: Launcher) 
     return found
 
 
-def _given_devices(config: EngineConfig, gpu_count: int, launcher: Launcher) -> tuple[int, ...] | None:
-    """Return the GPUs that the user names (`small_devices=0` or `large_devices=[1,2]`), None if the user names none."""
+def given_devices(config: EngineConfig, gpu_count: int, launcher: Launcher) -> tuple[int, ...] | None:
+    """Return the GPUs that the user names (`small_devices=0` or `large_devices=[1,2]`), None if the user names none.
+    Raises `ArgumentError`."""
     side, given = config.side, config.arguments.get("devices")
     if given is None:
         return None

@@ -133,7 +133,7 @@ PREPARATION_FILES = (
     *("preprocessor_config.json", "video_preprocessor_config.json"),
 )
 """The files of a checkpoint that decide how text and images are prepared."""
-ENGINE_ARGUMENTS = ("tokenizer", "tokenizer_mode", "chat_template", "trust_remote_code", "hf_overrides")
+ENGINE_ARGUMENTS = ("tokenizer", "tokenizer_mode", "trust_remote_code", "hf_overrides", "model_impl")
 
 
 def shared_renderer(vllm_config: Any, config: EngineConfig, image_cache_gib: float) -> Renderer:

@@ -85,7 +85,7 @@ class Start:
         configuration, began_at = self._configuration, time.time()
         try:
             with (
-                _without_interrupts(),
+                without_interrupts(),
                 quiet_transformers(),
                 environment.engine_environment(configuration.environment),
             ):
@@ -153,7 +153,7 @@ def _is_alive(process: psutil.Process) -> bool:
 
 
 @contextlib.contextmanager
-def _without_interrupts() -> Iterator[None]:
+def without_interrupts() -> Iterator[None]:
     """Block Ctrl-C for processes that start inside the block.
 
     A terminal sends Ctrl-C to all processes at once. This process stops the engines, and an engine that is still

