@@ -14,7 +14,7 @@ from lmms_eval_mai.paper.sample import Sample
 from lmms_eval_mai.paper.sample_run import Pair
 
 
-class PlannedEngine(EngineWrapper[Engine]):
+class PlannedEngine(EngineWrapper):
     """Decodes the planned number of tokens and returns the planned text."""
 
     def __init__(self, engine: Engine, plan: Plan) -> None:

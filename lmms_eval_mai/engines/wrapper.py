@@ -1,16 +1,12 @@
 """The base class of engines that wrap another engine."""
 
-from typing import Generic, TypeVar
-
 from lmms_eval_mai.contract import Call, Engine, Identity, Prompt, Sampling
 
-E = TypeVar("E", bound=Engine)
 
-
-class EngineWrapper(Generic[E]):
+class EngineWrapper:
     """Passes every call on to the wrapped engine. A subclass overrides the methods that it changes."""
 
-    def __init__(self, engine: E) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     @property

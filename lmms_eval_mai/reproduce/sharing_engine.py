@@ -9,7 +9,7 @@ from lmms_eval_mai.run import fingerprint
 from lmms_eval_mai.run.journal.journaled_engine import prompt_digest
 
 
-class SharingEngine(EngineWrapper[Engine]):
+class SharingEngine(EngineWrapper):
     """An engine that makes no greedy call which another run has made.
 
     Two documents of one run with the same prompt have two calls, as in a single lmms-eval command. So the times of a

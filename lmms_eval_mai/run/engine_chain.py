@@ -1,18 +1,14 @@
 """Builds the engines of a run, each inside its wrappers."""
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping
-from typing import cast
 
 from loguru import logger
 
 from lmms_eval_mai.contract import SIDES, Engine, EngineConfig
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.cancellation import gather_or_cancel
-from lmms_eval_mai.engines.per_loop import PerLoop
-from lmms_eval_mai.engines.restart import RestartingEngine
-from lmms_eval_mai.engines.time_sharing import SleepableEngine, TimeSharedEngine, TimeSharing
+from lmms_eval_mai.engines.restart import RestartingEngine, StartLock
 from lmms_eval_mai.paper.sample_run import Pair
 from lmms_eval_mai.run import sparse_layer
 from lmms_eval_mai.run.config import Config
@@ -35,16 +31,15 @@ def build_engines(
 
     This function alone decides the order of an engine's wrappers. From the outside to the inside:
 
-    1. The journal. A journaled call returns at once, even while the engine restarts or sleeps. A new call is written
-       once, however often it was retried.
+    1. The journal. A journaled call returns at once, even while the engine restarts. A new call is written once,
+       however often it was retried.
     2. The calls of other runs, if there is `share`. It is inside the journal, because a journaled call of this run
        keeps its times.
     3. The time at which a call started, and the log-probability of its answer.
     4. Restart and `call_timeout`.
-    5. Time sharing. It is inside restart, because a restart needs the GPU: it must wait until the other engine sleeps.
-    6. The engine itself.
+    5. The engine itself.
     """
-    starting, time_sharing = PerLoop(asyncio.Lock), TimeSharing() if config.sleep else None
+    starting = StartLock()
     engines: dict[str, Engine] = {}
     for engine_config in config.engines():
         engine = build(engine_config, config.other(engine_config))
@@ -52,8 +47,6 @@ def build_engines(
         # This process cannot restart a server; the openai engine waits for it.
         restarts = None if engine_config.engine == "openai" else config.engine_restarts
         lock = starting if engine.starts_alone() else None
-        if time_sharing is not None:
-            engine = TimeSharedEngine(cast(SleepableEngine, engine), time_sharing)
         engine = MeasuredEngine(
             RestartingEngine(engine, restarts, config.call_timeout, lock, idle_check_s=idle_check_s)
         )

@@ -4,12 +4,12 @@ sure the model was of its answer."""
 import time
 from dataclasses import replace
 
-from lmms_eval_mai.contract import Call, Engine, Prompt, Sampling
+from lmms_eval_mai.contract import Call, Prompt, Sampling
 from lmms_eval_mai.engines.wrapper import EngineWrapper
 from lmms_eval_mai.paper.agreement import answer_span
 
 
-class MeasuredEngine(EngineWrapper[Engine]):
+class MeasuredEngine(EngineWrapper):
     """An engine whose calls have `started_at`, and `answer_logprob` and `min_logprob` if the engine reports the
     log-probabilities of tokens."""
 

@@ -25,7 +25,7 @@ Observer = Callable[[CallEvent], None]
 """Gets the events of a request in the thread of the session's event loop."""
 
 
-class ObservedEngine(EngineWrapper[Engine]):
+class ObservedEngine(EngineWrapper):
     """An engine that tells an observer about its calls."""
 
     def __init__(self, engine: Engine, observe: Observer) -> None:

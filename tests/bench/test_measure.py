@@ -182,7 +182,7 @@ def test_a_measurement_that_is_stopped_keeps_the_runs_that_were_finished_and_sto
     assert {"close large", "close small"} <= set(log)
 
 
-class Kept(EngineWrapper[Any]):
+class Kept(EngineWrapper):
     """A running engine of the test session under another side. It is not stopped."""
 
     def __init__(self, engine: Any, side: str) -> None:

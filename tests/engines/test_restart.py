@@ -10,7 +10,6 @@ from support.faults import FaultyScript
 from support.samples import sample
 
 from lmms_eval_mai.contract import Call, CallKey, Message, Prompt, Sampling
-from lmms_eval_mai.engines.cancellation import wait_for
 from lmms_eval_mai.engines.restart import RestartingEngine
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.errors import (
@@ -179,27 +178,36 @@ def test_a_call_that_hangs_fails_at_its_timeout_and_frees_its_slot() -> None:
     assert answered.text == "answer 2"
 
 
-def test_wait_for_loses_no_cancellation_at_the_moment_the_call_ends() -> None:
+def test_a_call_with_a_timeout_loses_no_cancellation_at_the_moment_it_ends() -> None:
     """`asyncio.wait_for` loses some before Python 3.12."""
 
-    async def call(ticks: int) -> None:
-        for _ in range(ticks):
+    async def turns_of_the_loop(count: int) -> None:
+        for _ in range(count):
             await asyncio.sleep(0)
 
-    async def run(ticks: int, moment: int) -> bool:
-        inner = asyncio.ensure_future(call(ticks))
-        waiting = asyncio.ensure_future(wait_for(30, inner))
-        await call(moment)
-        if waiting.done():
+    class EndsAfter(ScriptedEngine):
+        turns = 0
+
+        async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
+            await turns_of_the_loop(self.turns)
+            return await super().generate(prompt, sampling)
+
+    async def run(turns: int, moment: int) -> bool:
+        inner = EndsAfter("small", lambda prompt: Answer("x"))
+        inner.turns = turns
+        engine = RestartingEngine(inner, restarts=0, call_timeout=30)
+        await engine.start()
+        asking = asyncio.ensure_future(engine.generate(prompt(0), SAMPLING))
+        await turns_of_the_loop(moment)
+        if asking.done():
             return False
-        waiting.cancel()
+        asking.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert inner.done()
+            await asking
         return True
 
-    early = [asyncio.run(run(ticks, moment)) for ticks in range(5) for moment in range(1, 8)]
-    assert set(early) == {True, False}
+    was_cancelled = [asyncio.run(run(turns, moment)) for turns in range(5) for moment in range(1, 12)]
+    assert set(was_cancelled) == {True, False}
 
 
 def test_other_calls_run_after_an_interrupted_call_is_cancelled() -> None:
@@ -215,6 +223,172 @@ def test_other_calls_run_after_an_interrupted_call_is_cancelled() -> None:
         return (await engine.generate(prompt(9), SAMPLING)).text
 
     assert asyncio.run(asyncio.wait_for(run(), 20)) == "answer 9"
+
+
+class CrashesInRounds(Script):
+    """`calls` calls begin at once. The last of them to begin crashes the engine, and so do the retries, `crashes` times
+    in all: each crash interrupts all calls."""
+
+    def __init__(self, calls: int, crashes: int) -> None:
+        last_of_round = {calls * number for number in range(1, crashes + 1)}
+        super().__init__(lambda number, attempt: "death" if self.attempts.total() in last_of_round else None, 0.001)
+        self.order: list[int] = []
+        """The numbers of the calls in the order of their attempts."""
+
+    def __call__(self, prompt: Prompt) -> Answer:
+        self.order.append(prompt.key.doc_id)
+        return super().__call__(prompt)
+
+
+class Counting(ScriptedEngine):
+    """Counts its starts and the calls that run."""
+
+    def __init__(self, script: Script) -> None:
+        super().__init__("small", script)
+        self.starts = self.running = self.most_running = 0
+
+    async def start(self) -> None:
+        self.starts += 1
+        self.most_running = 0
+        await super().start()
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        try:
+            return await super().generate(prompt, sampling)
+        finally:
+            self.running -= 1
+
+
+@pytest.mark.parametrize(("crashes", "most_running"), [(1, 200), (2, 1)])
+def test_interrupted_calls_are_retried_all_together_and_after_a_second_crash_one_at_a_time(
+    crashes: int, most_running: int
+) -> None:
+    async def run() -> int:
+        inner = Counting(CrashesInRounds(200, crashes))
+        engine = RestartingEngine(inner, restarts=1)
+        await engine.start()
+        calls = await asyncio.gather(*(engine.generate(prompt(number), SAMPLING) for number in range(200)))
+        assert [call.key.doc_id for call in calls] == list(range(200)) and inner.starts == 1 + crashes
+        return inner.most_running
+
+    assert asyncio.run(run()) == most_running
+
+
+@pytest.mark.parametrize("crashes", [1, 2])
+def test_interrupted_calls_run_before_new_calls(crashes: int) -> None:
+    async def run() -> list[int]:
+        script = CrashesInRounds(5, crashes)
+        engine = RestartingEngine(ScriptedEngine("small", script), restarts=1)
+        await engine.start()
+        calls = [asyncio.ensure_future(engine.generate(prompt(number), SAMPLING)) for number in range(5)]
+        while script.attempts.total() < 5:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        calls += [asyncio.ensure_future(engine.generate(prompt(number), SAMPLING)) for number in range(5, 8)]
+        await asyncio.gather(*calls)
+        return script.order
+
+    order = asyncio.run(run())
+    assert set(order[:-3]) == set(range(5)) and set(order[-3:]) == {5, 6, 7}
+
+
+def test_a_call_that_crashes_twice_together_with_other_calls_is_not_taken_for_the_cause() -> None:
+    assert all(isinstance(call, Call) for call in generate_all(CrashesInRounds(2, crashes=2), range(2)))
+
+
+def test_an_interrupted_call_that_is_cancelled_while_it_waits_for_its_turn_lets_the_others_run() -> None:
+    async def run() -> list[str]:
+        script = CrashesInRounds(4, crashes=2)
+        engine = RestartingEngine(ScriptedEngine("small", script), restarts=1)
+        await engine.start()
+        calls = [asyncio.ensure_future(engine.generate(prompt(number), SAMPLING)) for number in range(4)]
+        while script.attempts.total() < 9:  # noqa: ASYNC110 - the first attempt that runs alone
+            await asyncio.sleep(0)
+        waiting = next(call for number, call in enumerate(calls) if script.attempts[number] == 2)
+        waiting.cancel()
+        new = asyncio.ensure_future(engine.generate(prompt(9), SAMPLING))
+        return [call.text for call in await asyncio.gather(*(call for call in calls if call is not waiting), new)]
+
+    assert len(asyncio.run(asyncio.wait_for(run(), 20))) == 4
+
+
+class FailsCallsWhenClosed(Counting):
+    """Fails the calls in flight when it is closed, as vLLM does."""
+
+    def __init__(self, script: Script) -> None:
+        super().__init__(script)
+        self._in_flight: set[asyncio.Task[Call]] = set()
+
+    async def close(self) -> None:
+        for task in self._in_flight:
+            task.cancel()
+        await super().close()
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
+        task = asyncio.ensure_future(super().generate(prompt, sampling))
+        self._in_flight.add(task)
+        await asyncio.wait({task})
+        self._in_flight.discard(task)
+        if task.cancelled():
+            raise EngineCrashed("The engine was closed during the call.")
+        return task.result()
+
+
+class SlowToRestart(FailsCallsWhenClosed):
+    """Takes some turns of the event loop to stop and to start."""
+
+    async def start(self) -> None:
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await super().start()
+
+    async def close(self) -> None:
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await super().close()
+
+
+@pytest.mark.parametrize("turns", range(12))
+def test_calls_that_wait_for_a_restart_raise_engine_crashed_when_the_engine_is_closed(turns: int) -> None:
+    """`turns`: turns of the event loop between the crash and the end, so that the restart is at each of its steps."""
+
+    async def run() -> None:
+        script = Script(lambda number, attempt: None if number == 3 else "death" if attempt == 1 else "hang")
+        engine = RestartingEngine(SlowToRestart(script), restarts=2)
+        await engine.start()
+        calls = (engine.generate(prompt(number), SAMPLING) for number in range(3))
+        asking = asyncio.gather(*calls, return_exceptions=True)
+        while engine.is_up():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await engine.close()
+        assert [type(error) for error in await asking] == [EngineCrashed] * 3
+        assert not engine.is_up()
+        await engine.start()
+        assert engine.is_up() and (await engine.generate(prompt(3), SAMPLING)).text == "answer 3"
+
+    asyncio.run(asyncio.wait_for(run(), 10))
+
+
+@pytest.mark.parametrize("crashes", [0, 1])
+def test_an_engine_that_is_closed_during_a_call_is_not_restarted_and_the_call_is_not_blamed(crashes: int) -> None:
+    """`crashes`: crashes of the call before. It runs alone, so after one more crash it would be the cause."""
+
+    async def run() -> tuple[Any, int]:
+        inner = FailsCallsWhenClosed(Script(lambda number, attempt: "death" if attempt <= crashes else "hang"))
+        engine = RestartingEngine(inner, restarts=2)
+        await engine.start()
+        asking = asyncio.gather(engine.generate(prompt(0), SAMPLING), return_exceptions=True)
+        while inner.starts <= crashes or not inner.running:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await engine.close()
+        (error,) = await asking
+        return error, inner.starts
+
+    error, starts = asyncio.run(asyncio.wait_for(run(), 20))
+    assert type(error) is EngineCrashed and starts == 1 + crashes
 
 
 SAMPLES = 9000

@@ -115,7 +115,7 @@ def test_the_texts_differ_between_documents_and_prompts(theirs: dict[str, Any]) 
     assert len(set(texts)) > 0.9 * len(texts)
 
 
-class Renderer(EngineWrapper[Any]):
+class Renderer(EngineWrapper):
     """An engine that only renders prompts, with those of a running engine, and records their tokens."""
 
     def __init__(self, engine: Any) -> None:

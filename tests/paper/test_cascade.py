@@ -7,7 +7,7 @@ import pytest
 from support.documents import MMMU_OPEN
 from support.samples import OWN_INSTRUCTION, Recorder, sample, scripted_pair
 
-from lmms_eval_mai.contract import Call, Engine, Image, Prompt, Sampling
+from lmms_eval_mai.contract import Call, Image, Prompt, Sampling
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
 from lmms_eval_mai.engines.wrapper import EngineWrapper
 from lmms_eval_mai.errors import MissingAnswer, PromptTooLong
@@ -189,7 +189,7 @@ def test_both_models_give_their_short_answers_at_the_same_time() -> None:
     async def run() -> Trace:
         met = asyncio.Barrier(2)
 
-        class Meeting(EngineWrapper[Engine]):
+        class Meeting(EngineWrapper):
             async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
                 await asyncio.wait_for(met.wait(), 10)
                 return await super().generate(prompt, sampling)

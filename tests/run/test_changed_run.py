@@ -8,7 +8,6 @@ from support.logs import logged
 from support.reproduce import scripts
 from support.samples import sample
 
-from lmms_eval_mai.contract import Engine
 from lmms_eval_mai.engines.wrapper import EngineWrapper
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.session import Session
@@ -16,7 +15,7 @@ from lmms_eval_mai.run.session import Session
 cleared: Counter[str] = Counter()
 
 
-class Counting(EngineWrapper[Engine]):
+class Counting(EngineWrapper):
     """Counts how often the caches of an engine are cleared."""
 
     async def clear_caches(self) -> None:

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from lmms_eval_mai.contract import Engine
-from lmms_eval_mai.engines.per_loop import PerLoop
-from lmms_eval_mai.engines.restart import RestartingEngine
+from lmms_eval_mai.engines.restart import RestartingEngine, StartLock
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.errors import EngineStartError, JournalError
 from lmms_eval_mai.run.config import Config, parse
@@ -68,7 +67,7 @@ def test_engines_start_at_the_same_time_unless_they_share_a_lock(
 ) -> None:
     async def start() -> list[str]:
         found: list[str] = []
-        may_start, starting = asyncio.Event(), PerLoop(asyncio.Lock) if lock else None
+        may_start, starting = asyncio.Event(), StartLock() if lock else None
         engines: dict[str, Engine] = {
             side: RestartingEngine(SlowEngine(side, found, may_start), 0, starting=starting)
             for side in ("small", "large")
@@ -87,7 +86,7 @@ def test_engines_that_share_a_lock_start_again_on_another_event_loop(config: Con
     steps: list[str] = []
     may_start = asyncio.Event()
     may_start.set()
-    starting = PerLoop(asyncio.Lock)
+    starting = StartLock()
     engines: dict[str, Engine] = {
         side: RestartingEngine(StartsLater(side, steps, may_start), 0, starting=starting) for side in ("small", "large")
     }

@@ -9,7 +9,7 @@ from lmms_eval_mai.engines.wrapper import EngineWrapper
 from lmms_eval_mai.run.journal.journal import Journal
 
 
-class JournaledEngine(EngineWrapper[Engine]):
+class JournaledEngine(EngineWrapper):
     """An engine whose calls are journaled while a journal is open."""
 
     def __init__(self, engine: Engine, journal: Callable[[], Journal | None]) -> None:
