@@ -9,6 +9,7 @@ import contextlib
 import functools
 import logging
 import os
+import re
 import shutil
 import tempfile
 import threading
@@ -17,6 +18,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
+
+from loguru import logger
 
 from lmms_eval_mai.contract import EngineConfig
 from lmms_eval_mai.engines.logs import is_debug
@@ -29,6 +32,9 @@ INSTALL = (
     'Install it in a clone of lmms-eval-mai: `pip install -e ".[vllm]"` on a machine with a GPU, or without a GPU '
     '`pip install -e ".[cpu]" --extra-index-url https://download.pytorch.org/whl/cpu`.'
 )
+
+TRIED = (30, 33)
+"""The oldest and the newest minor release of vLLM 0 that this package was tried or read with (docs/versions.md)."""
 
 LAUNCHER_VARIABLES = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
@@ -65,6 +71,7 @@ def detect_platform() -> Platform:
         from vllm.platforms import current_platform
     except ImportError as error:
         raise EngineUnavailable(f"engine=vllm needs vLLM, and its import fails ({error}). {INSTALL}") from error
+    _check_release()
     if current_platform.is_cpu():
         if quiet:
             os.environ[LOG_LEVEL] = "ERROR"
@@ -77,6 +84,19 @@ def detect_platform() -> Platform:
         'in a clone of lmms-eval-mai: `pip uninstall -y vllm && pip install -e ".[cpu]" --extra-index-url '
         "https://download.pytorch.org/whl/cpu`."
     )
+
+
+@functools.cache  # warn once
+def _check_release() -> None:
+    """Warn about a release of vLLM with which this package was not tried."""
+    import vllm
+
+    major, minor = (*re.findall(r"\d+", vllm.__version__), "0", "0")[:2]
+    if not (major == "0" and TRIED[0] <= int(minor) <= TRIED[1]):
+        logger.warning(
+            f"mai_cascade: vLLM {vllm.__version__} was not tried with this package. It was tried with 0.{TRIED[0]} to "
+            f"0.{TRIED[1]} (docs/versions.md)."
+        )
 
 
 def shows_log() -> bool:
@@ -127,7 +147,8 @@ def variables(configs: Sequence[EngineConfig], platform: Platform) -> dict[str, 
     """Return the variables that the processes of these engines need, which are all engines of this process."""
     found = {plugin.VARIABLE: f"{os.getpid()}:{log_folder()}"}
     if not shows_log():
-        found |= {"PYTHONWARNINGS": "ignore::FutureWarning", "TRANSFORMERS_VERBOSITY": "error"}
+        quiet = {"PYTHONWARNINGS": "ignore::FutureWarning", "TRANSFORMERS_VERBOSITY": "error"}
+        found |= {name: os.environ.get(name, value) for name, value in quiet.items()}
     launcher = Launcher.from_environment()
     cores = len(os.sched_getaffinity(0)) // launcher.ranks
     threads = str(max(1, cores // sum(map(worker_count, configs))))

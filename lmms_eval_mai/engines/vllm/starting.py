@@ -17,7 +17,6 @@ from typing import Any
 import psutil
 
 from lmms_eval_mai.contract import EngineConfig
-from lmms_eval_mai.engines.logs import quiet_transformers
 from lmms_eval_mai.engines.vllm import environment, internals, plugin
 from lmms_eval_mai.engines.vllm.configuration import Configuration
 from lmms_eval_mai.engines.vllm.errors import MISSING_GUARD, start_error
@@ -84,11 +83,7 @@ class Start:
 
         configuration, began_at = self._configuration, time.time()
         try:
-            with (
-                without_interrupts(),
-                quiet_transformers(),
-                environment.engine_environment(configuration.environment),
-            ):
+            with without_interrupts(), environment.engine_environment(configuration.environment):
                 # With statistics on, every output has the times at which it was queued and scheduled, and of its first
                 # and last token.
                 llm = AsyncLLM.from_vllm_config(
