@@ -22,7 +22,7 @@ from typing import Literal
 from loguru import logger
 
 from lmms_eval_mai.contract import EngineConfig
-from lmms_eval_mai.engines.logs import is_debug
+from lmms_eval_mai.engines.logs import is_debug, quiet_transformers
 from lmms_eval_mai.engines.vllm import plugin
 from lmms_eval_mai.errors import EngineUnavailable
 
@@ -56,6 +56,8 @@ _users = 0
 """Starts of engines for which `os.environ` is changed now."""
 _saved: dict[str, str | None] = {}
 """The user's own values of the variables that are changed now."""
+_hidden = contextlib.ExitStack()
+"""Hides the messages of transformers meanwhile."""
 
 
 def detect_platform() -> Platform:
@@ -195,12 +197,15 @@ def _intel_openmp() -> dict[str, str]:
 @contextlib.contextmanager
 def engine_environment(changes: Mapping[str, str]) -> Iterator[None]:
     """Set these variables inside the block, for the processes that start in it, and remove the launcher's variables.
+    Messages of transformers are hidden.
 
     `os.environ` belongs to the whole process. So all engines that start at the same time must have the same changes;
     the last one restores the user's values.
     """
     global _users
     with _lock:
+        if not _users:
+            _hidden.enter_context(quiet_transformers())
         _users += 1
         # vLLM adds to the preloaded libraries while it makes its configuration.
         for name in (*changes, *LAUNCHER_VARIABLES, PRELOADED):
@@ -220,6 +225,7 @@ def engine_environment(changes: Mapping[str, str]) -> Iterator[None]:
                     else:
                         os.environ[name] = value
                 _saved.clear()
+                _hidden.close()
 
 
 @functools.cache

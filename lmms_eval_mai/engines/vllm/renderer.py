@@ -25,7 +25,6 @@ from typing import Any
 
 from lmms_eval_mai.contract import EngineConfig, Image, Message
 from lmms_eval_mai.engines.checkpoints import local_folder
-from lmms_eval_mai.engines.logs import quiet_transformers
 from lmms_eval_mai.engines.messages import merge_adjacent_text
 from lmms_eval_mai.engines.special_tokens import LiteralTokenizer, special_tokens
 from lmms_eval_mai.engines.vllm.internals import image_placeholder
@@ -142,7 +141,7 @@ def shared_renderer(vllm_config: Any, config: EngineConfig, image_cache_gib: flo
     tokenizer and processor. `image_cache_gib`: size of the cache of prepared images."""
     from vllm.renderers import renderer_from_config
 
-    with _lock, quiet_transformers():
+    with _lock:
         key = _preparation(vllm_config.model_config, config)
         found = _renderers.get(key)
         if found is None:

@@ -91,14 +91,14 @@ class Start:
                     disable_log_stats=False,
                     stat_loggers=[internals.one_prometheus_logger_at_a_time()],
                 )
-            processes = tuple(internals.processes_of(llm))
-            _of_running_engines.update(process.pid for process in _with_children(processes))
-            try:
-                renderer = shared_renderer(llm.vllm_config, self._config, configuration.image_cache_gib)
-                return Started(llm, renderer, processes)
-            except Exception:
-                Started(llm, None, processes).stop()  # type: ignore[arg-type]  # it has no renderer
-                raise
+                processes = tuple(internals.processes_of(llm))
+                _of_running_engines.update(process.pid for process in _with_children(processes))
+                try:
+                    renderer = shared_renderer(llm.vllm_config, self._config, configuration.image_cache_gib)
+                    return Started(llm, renderer, processes)
+                except Exception:
+                    Started(llm, None, processes).stop()  # type: ignore[arg-type]  # it has no renderer
+                    raise
         except Exception as error:
             text = start_log(self._config.model, began_at)
             cause = ERROR_LINE.findall(text)
