@@ -40,8 +40,8 @@ class EngineStartError(MaiError):
 class EngineCrashed(MaiError):
     """Raised for a call whose engine does not run any more.
 
-    The engine crashed, was closed or was not started, or it failed to sleep or to wake. Or its endpoint does not
-    answer, refuses the key, or does not serve the model any more.
+    The engine crashed, was closed or was not started. Or its endpoint does not answer, refuses the key, or does not
+    serve the model any more.
     """
 
 

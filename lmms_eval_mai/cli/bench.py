@@ -23,8 +23,6 @@ SET_HERE = {
     "pair": "--pair names the pair",
     "mode": "--rows chooses the methods",
     "transfer": "all rows transfer the whole thinking",
-    "sleep": "both engines of a row answer at the same time",
-    "sleep_mode": "both engines of a row answer at the same time",
 }
 """Model arguments that the command sets itself, and why."""
 

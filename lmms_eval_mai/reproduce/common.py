@@ -16,7 +16,7 @@ from lmms_eval_mai.reproduce.plan import Models
 from lmms_eval_mai.run import fingerprint
 
 VERSIONS = ("lmms-eval-mai", "lmms-eval")
-OF_RUN = {"max_open_samples", "max_errors", "call_timeout", "engine_restarts", "sleep", "sleep_mode"}
+OF_RUN = {"max_open_samples", "max_errors", "call_timeout", "engine_restarts"}
 PERFORMANCE = OF_RUN | OF_OPENAI | OF_TRANSFORMERS | OF_VLLM
 
 

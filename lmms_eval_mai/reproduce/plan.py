@@ -13,8 +13,6 @@ from lmms_eval_mai.reproduce.methods import Method
 from lmms_eval_mai.reproduce.subjects import Subject
 from lmms_eval_mai.run.config import Config, parse
 
-FOR_TWO = ("transfer", "sleep", "sleep_mode")
-"""Arguments that a mode with one model refuses, beside those that begin with `sparse_`."""
 SET_HERE = {
     "mode": "the runs have all modes",
     "journal": "the command keeps all finished calls in --output_path",
@@ -38,7 +36,8 @@ class Models:
         """Return the model arguments of a run."""
         given = self.arguments
         if mode in ("small", "large"):
-            given = {name: value for name, value in given.items() if not (name in FOR_TWO or name[:7] == "sparse_")}
+            # A mode with one model refuses the arguments of the transfer.
+            given = {name: value for name, value in given.items() if name != "transfer" and name[:7] != "sparse_"}
         return {**given, "mode": mode}
 
 

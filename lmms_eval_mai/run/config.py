@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lmms_eval_mai.contract import SIDES, EngineConfig, Side
-from lmms_eval_mai.engines.arguments import reject_unknown_arguments
+from lmms_eval_mai.engines.arguments import refuse_removed_arguments, reject_unknown_arguments
 from lmms_eval_mai.engines.build import ENGINES, argument_names
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.agreement import AgreementRules
@@ -21,7 +21,7 @@ from lmms_eval_mai.paper.prompts import Variant
 from lmms_eval_mai.paper.sparse import Boundary, Order
 from lmms_eval_mai.run import presets
 from lmms_eval_mai.run.decoding_arguments import check_preset
-from lmms_eval_mai.run.readers import ALIASES, OWN_NAMES, READERS, RULES, choice, parse_literal
+from lmms_eval_mai.run.readers import OWN_NAMES, READERS, RULES, choice, parse_literal
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,6 @@ class Config:
     `official`: the settings that the authors of the models publish, `official_decoding` of the pair."""
     official_decoding: Mapping[str, Any] | None = None
     """The decoding arguments of `decoding=official`, from the pair's YAML file. They replace those of the task."""
-    sleep: bool = False
-    """For a GPU that cannot hold both models: the two vLLM engines take turns on it, and the engine that waits sleeps.
-    `sleep_mode` is another name for it. Not tested on a GPU yet."""
     on_overflow: str = "truncate"
     """What to do if a prompt with thinking (Stage 2 or transfer) does not fit the model's context: `truncate` keeps the
     end of the thinking, or its heaviest tokens with `sparse_order=weight`; `error` fails the sample. On an endpoint,
@@ -129,7 +126,8 @@ def refuse_lmms_evals_own(model_args: Mapping[str, Any]) -> None:
 def parse(arguments: Mapping[str, Any]) -> Config:
     """Read model arguments as lmms-eval passes them. Raises `ArgumentError`."""
     preset = presets.load(arguments["pair"]) if arguments.get("pair") is not None else {}
-    given = {**preset, **{ALIASES.get(name, name): value for name, value in arguments.items() if name != "pair"}}
+    given = {**preset, **{name: value for name, value in arguments.items() if name != "pair"}}
+    refuse_removed_arguments(given)
     if not any(side in given for side in SIDES):  # the models of the default pair
         given.setdefault("official_decoding", presets.load(presets.DEFAULT).get("official_decoding"))
     values = {name: read(name, given[name]) for name, read in READERS.items() if name in given}
@@ -140,7 +138,6 @@ def parse(arguments: Mapping[str, Any]) -> Config:
     source = values.get("sparse_from", "large") if values.get("transfer") == "sparse" else None
     small, large = (dataclasses.replace(engine, attention=engine.side == source) for engine in engines)
     config = Config(small=small, large=large, rules=AgreementRules(**rule_arguments), **run_arguments)
-    _check_sleep(config)
     _check_sparse(config, arguments)
     check_preset(config.decoding, config.official_decoding)
     for engine in config.engines():
@@ -151,13 +148,6 @@ def parse(arguments: Mapping[str, Any]) -> Config:
         if engine.arguments and (known := argument_names(engine.engine)) is not None:
             reject_unknown_arguments(engine.side, engine.arguments, known, engine.engine, suggestions=OWN_NAMES)
     return config
-
-
-def _check_sleep(config: Config) -> None:
-    kinds = [engine.engine for engine in config.engines()]
-    if config.sleep and kinds != ["vllm", "vllm"]:
-        used = "one engine" if len(kinds) == 1 else " and ".join(kinds)
-        raise ArgumentError(f"sleep=true needs two vLLM engines, and mode={config.mode} uses {used}. Leave sleep out.")
 
 
 def _check_sparse(config: Config, given: Mapping[str, Any]) -> None:

@@ -113,7 +113,6 @@ READERS: dict[str, Reader] = {
     "max_new_tokens": _optional(positive_int),
     "decoding": choice(("greedy", "official")),
     "official_decoding": _mapping,
-    "sleep": choice((True, False)),
     "on_overflow": choice(("truncate", "error")),
     "transfer_answer": choice(("cut", "keep")),
     "transfer": choice(("full", "sparse")),
@@ -134,8 +133,5 @@ READERS: dict[str, Reader] = {
 }
 """Every argument of `Config` and `AgreementRules` except the engines."""
 
-ALIASES = {"sleep_mode": "sleep"}
-"""Other names of arguments. `sleep_mode` is vLLM's word."""
-
 RULES = [field.name for field in dataclasses.fields(AgreementRules)]
-OWN_NAMES = [*READERS, *ALIASES, *SIDES, "engine", "pair"]
+OWN_NAMES = [*READERS, *SIDES, "engine", "pair"]

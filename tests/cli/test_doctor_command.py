@@ -67,9 +67,9 @@ def test_options_that_are_wrong_or_not_checked_are_named(arguments: list[str], m
     ("arguments", "words"),
     [
         (["--model", "mai_casc"], "--gpus plans only mai_cascade, and --model is mai_casc. Did you mean mai_cascade?"),
-        (["--model_arg", "sleep=true", "--model", "vllm"], "--gpus plans only mai_cascade, and --model is vllm."),
-        (["--model_arg", "sleep=true"], "--model_arg is not read with --gpus. Write --model_args."),
-        (["--model-args", "sleep=true"], "--model-args is not an option of lmms-eval. Did you mean --model_args"),
+        (["--model_arg", "mode=small", "--model", "vllm"], "--gpus plans only mai_cascade, and --model is vllm."),
+        (["--model_arg", "mode=small"], "--model_arg is not read with --gpus. Write --model_args."),
+        (["--model-args", "mode=small"], "--model-args is not an option of lmms-eval. Did you mean --model_args"),
     ],
 )
 def test_commands_whose_plan_would_mislead_are_refused(arguments: list[str], words: str) -> None:

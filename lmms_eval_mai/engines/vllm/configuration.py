@@ -10,7 +10,6 @@ from loguru import logger
 
 from lmms_eval_mai.contract import SIDES, EngineConfig, Side
 from lmms_eval_mai.engines.checkpoints import check_checkpoint, check_weights, text_only_error
-from lmms_eval_mai.engines.logs import quiet_transformers
 from lmms_eval_mai.engines.vllm import environment, gpu_memory, internals, machine_checks
 from lmms_eval_mai.engines.vllm.environment import Launcher, Platform, worker_count
 from lmms_eval_mai.engines.vllm.errors import invalid_argument, start_error
@@ -66,8 +65,7 @@ def configure(config: EngineConfig, other: EngineConfig | None) -> Configuration
     """
     platform = environment.detect_platform()
     try:
-        with quiet_transformers():
-            return _configure(config, other, platform)
+        return _configure(config, other, platform)
     except MaiError:
         raise
     except Exception as error:

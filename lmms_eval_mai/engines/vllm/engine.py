@@ -14,8 +14,8 @@ from typing import Any
 from loguru import logger
 
 from lmms_eval_mai.contract import Call, EngineConfig, Identity, Message, Prompt, Sampling, Side
-from lmms_eval_mai.engines.cancellation import wait_for
 from lmms_eval_mai.engines.checkpoints import argument_identity, checkpoint_identity
+from lmms_eval_mai.engines.main_script import refuse_script_from_stdin
 from lmms_eval_mai.engines.messages import space_for_thinking, without_thinking
 from lmms_eval_mai.engines.special_tokens import LiteralTokenizer
 from lmms_eval_mai.engines.vllm import internals
@@ -65,6 +65,7 @@ class VllmEngine:
         """Build the engine's configuration in this process, where wrong arguments and missing checkpoints show
         early."""
         exit_if_script_runs_again()
+        refuse_script_from_stdin()
         if self._config.attention:
             raise ArgumentError(NO_ATTENTION.format(side=self.side))
         self._configuration = configure(self._config, self._other)
@@ -118,7 +119,8 @@ class VllmEngine:
 
     async def _within_start_limit(self, reply: Awaitable[Any]) -> None:
         try:
-            await wait_for(REPLY_LIMIT_S, reply)
+            async with asyncio.timeout(REPLY_LIMIT_S):
+                await reply
         except Exception as error:  # vLLM's EngineDeadError, if the core crashed
             await self.close()
             reason = f"did not reply within {REPLY_LIMIT_S} s" if isinstance(error, TimeoutError) else "crashed"
@@ -148,16 +150,17 @@ class VllmEngine:
         in flight; raises `MaiError` if one is."""
         started = self._running()
         try:
-            for _ in range(50):  # the engine releases a finished or cancelled call one step later
-                if await wait_for(REPLY_LIMIT_S, started.llm.reset_prefix_cache()):
-                    break
-                await asyncio.sleep(0.1)
-            else:
-                raise MaiError(
-                    f"The prefix cache of the {self.side} engine cannot be cleared, because a call is still running. "
-                    "Wait until the call ends."
-                )
-            await wait_for(REPLY_LIMIT_S, started.llm.reset_encoder_cache())
+            async with asyncio.timeout(REPLY_LIMIT_S):
+                for _ in range(50):  # the engine releases a finished or cancelled call one step later
+                    if await started.llm.reset_prefix_cache():
+                        break
+                    await asyncio.sleep(0.1)
+                else:
+                    raise MaiError(
+                        f"The prefix cache of the {self.side} engine cannot be cleared, because a call is still "
+                        "running. Wait until the call ends."
+                    )
+                await started.llm.reset_encoder_cache()
         except MaiError:
             raise
         except Exception as error:
