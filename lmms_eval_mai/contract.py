@@ -33,8 +33,6 @@ class EngineConfig:
     addresses. scripted: path of a script."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the engine itself."""
-    max_calls: int | None = None
-    """The run never has more calls open on this engine. None: `Engine.open_samples` decides."""
     attention: bool = False
     """Whether the run asks this engine for attention weights (`Prompt.attention`)."""
 
@@ -222,10 +220,6 @@ class Engine(Protocol):
     def starts_alone(self) -> bool:
         """Return True if this engine must not start at the same time as another engine that returns True. Call
         `validate` first."""
-
-    def open_samples(self) -> int | None:
-        """Return how many samples should be open at the same time, so that the engine does not wait for work. None: it
-        has no opinion. Call `validate` first."""
 
     def layers(self) -> int | None:
         """Return the number of the model's decoder layers. None: the engine cannot give attention weights. Call

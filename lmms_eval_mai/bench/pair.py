@@ -24,7 +24,9 @@ async def run_mode(mode: str, engines: Sequence[Engine], documents: Documents, l
     async def run(sample: Sample) -> Trace:
         return await MODES[mode](sample, pair)
 
-    await run_all(documents.count, documents.open, run, traces.__setitem__, open_samples(level, engines))
+    await run_all(
+        documents.count, documents.open, run, traces.__setitem__, MAX_OPEN_SAMPLES if level == "max" else level
+    )
     if mode == "cascade" and documents.plan is not None:
         wrong = [number for number, trace in traces.items() if trace.exit != documents.plan.exits[number]]
         if wrong:
@@ -69,14 +71,6 @@ async def run_staged(engines: Sequence[Engine], documents: Documents) -> list[Ca
     for stage in ("think", "transfer"):
         calls += await answer(engines, later[stage])
     return calls
-
-
-def open_samples(level: Level, engines: Sequence[Engine]) -> int:
-    """Return how many samples are open at once: as many as the level, or as in a run on these engines."""
-    if level != "max":
-        return level
-    wanted = [count for engine in engines if (count := engine.open_samples()) is not None]
-    return max(wanted, default=MAX_OPEN_SAMPLES)
 
 
 async def run_all(

@@ -5,13 +5,13 @@ from collections.abc import Iterable
 
 from lmms_eval_mai.bench.lengths import Plan
 from lmms_eval_mai.contract import SIDES, Call, Engine, Prompt, Sampling
-from lmms_eval_mai.engines.cancellation import gather_or_cancel
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.engines.wrapper import EngineWrapper
 from lmms_eval_mai.errors import MaiError
 from lmms_eval_mai.paper.cascade import cascade
 from lmms_eval_mai.paper.sample import Sample
 from lmms_eval_mai.paper.sample_run import Pair
+from lmms_eval_mai.run.cancellation import gather_or_cancel
 
 
 class PlannedEngine(EngineWrapper):

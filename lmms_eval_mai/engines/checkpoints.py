@@ -39,9 +39,11 @@ def text_only_error(argument: str, model: str, architectures: Sequence[str] | No
 def checkpoint_identity(model: str, revision: str | None) -> str:
     """Return the hash of a folder's files. For a name on the Hugging Face hub, return the commit in the local cache,
     else `revision`; "unknown" before the first download."""
-    folder = Path(model).expanduser()
-    if not folder.is_dir():
-        return _commit(model, revision)
+    folder = local_folder(model, revision)
+    if folder is None:
+        return revision or "unknown"
+    if folder != Path(model).expanduser():
+        return folder.name  # the cache names a snapshot after its commit
     files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     lines = [f"{path.name} {file_digest(path)}" for path in files if path.suffix not in (".md", ".log")]
     return hashlib.blake2b("\n".join(lines).encode(), digest_size=8).hexdigest()
@@ -141,10 +143,3 @@ def _is_loaded(name: str) -> bool:
     """Return whether an engine loads this file. `consolidated...` are the same weights a second time, in Mistral's
     format. Files in folders belong to other formats too."""
     return name.endswith(".safetensors") and "/" not in name and not name.startswith("consolidated")
-
-
-def _commit(model: str, revision: str | None) -> str:
-    from huggingface_hub import try_to_load_from_cache
-
-    found = try_to_load_from_cache(model, "config.json", revision=revision)
-    return Path(found).parent.name if isinstance(found, str) else revision or "unknown"

@@ -8,8 +8,13 @@ from lmms_eval_mai.contract import Image
 
 
 def to_image(pixels: PIL.Image.Image) -> Image:
-    """Decode an image and convert it to RGB. Raises an `OSError` or another error of Pillow if it is broken."""
-    rgb = pixels if pixels.mode == "RGB" else pixels.convert("RGB")
+    """Decode an image and convert it to RGB. Raises an `OSError` or another error of Pillow if it is broken.
+
+    What a file has beside its pixels is dropped: Pillow keeps the texts of a PNG in `info`, where a compressed text of
+    1 kB may need 1 MiB. The given image is not changed.
+    """
+    rgb = pixels.convert("RGB")  # a copy, also of an RGB image
+    rgb.info = {}
     digest = hashlib.blake2b(f"{rgb.width}x{rgb.height}".encode(), digest_size=16)
     digest.update(rgb.tobytes())
     return Image(rgb, digest.hexdigest())

@@ -25,9 +25,6 @@ class EngineWrapper:
     def starts_alone(self) -> bool:
         return self._engine.starts_alone()
 
-    def open_samples(self) -> int | None:
-        return self._engine.open_samples()
-
     def layers(self) -> int | None:
         return self._engine.layers()
 

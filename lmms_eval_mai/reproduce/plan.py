@@ -154,7 +154,7 @@ def _alone_key(models: Models, method: Method, subject: Subject) -> tuple[Any, .
         return None
     side: Side = "small" if method.mode == "small" else "large"
     config = models.config
-    engine = replace(config.small if side == "small" else config.large, side="small", max_calls=None, attention=False)
+    engine = replace(config.small if side == "small" else config.large, side="small", attention=False)
     arguments = repr(sorted(engine.arguments.items(), key=lambda item: item[0]))
     decoding = repr((config.decoding, config.official_decoding, config.max_new_tokens))
     return engine.engine, engine.model, arguments, decoding, method.suffix, subject.name

@@ -40,8 +40,7 @@ class Config:
     """The small model's thinking prompt in `_s` tasks and in other lmms-eval tasks: `R` or `E`. `_e` and `_r` tasks use
     their own prompt."""
     max_open_samples: int | None = None
-    """Number of samples processed at the same time. Their images are in memory. Default: as many as keep the engines
-    busy by the memory plan of the GPUs (128 to 512), and 256 without a plan."""
+    """Number of samples processed at the same time. Their images are in memory. Default: 256."""
     max_new_tokens: int | None = None
     """Limits the output tokens of every call. Without it, the limit is 4,096, and the task's own limit for the short
     answers in other lmms-eval tasks."""
@@ -137,10 +136,7 @@ def parse(arguments: Mapping[str, Any]) -> Config:
     engine_arguments = {name: value for name, value in given.items() if name not in READERS}
     engines = _engine_configs(engine_arguments, arguments, set(preset))
     source = values.get("sparse_from", "large") if values.get("transfer") == "sparse" else None
-    small, large = (
-        dataclasses.replace(engine, max_calls=values.get("max_open_samples"), attention=engine.side == source)
-        for engine in engines
-    )
+    small, large = (dataclasses.replace(engine, attention=engine.side == source) for engine in engines)
     config = Config(small=small, large=large, rules=AgreementRules(**rule_arguments), **run_arguments)
     _check_sparse(config, arguments)
     check_preset(config.decoding, config.official_decoding)

@@ -7,10 +7,10 @@ from loguru import logger
 
 from lmms_eval_mai.contract import SIDES, Engine, EngineConfig
 from lmms_eval_mai.engines.build import build
-from lmms_eval_mai.engines.cancellation import gather_or_cancel
 from lmms_eval_mai.engines.restart import RestartingEngine, StartLock
 from lmms_eval_mai.paper.sample_run import Pair
 from lmms_eval_mai.run import sparse_layer
+from lmms_eval_mai.run.cancellation import gather_or_cancel
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.journal.journal import Journal
 from lmms_eval_mai.run.journal.journaled_engine import JournaledEngine

@@ -30,7 +30,7 @@ from lmms_eval_mai.run.progress import Outcome, Progress, progress_bar
 from lmms_eval_mai.run.scheduler import gc_frozen, run_samples
 
 MAX_OPEN_SAMPLES = 256
-"""Number of open samples if no engine has a plan of its memory."""
+"""Number of open samples if the user gives none."""
 
 
 class Session:
@@ -165,10 +165,8 @@ class Session:
 
     def max_open_samples(self) -> int:
         """Return how many samples are open at the same time."""
-        if self.config.max_open_samples is not None:
-            return self.config.max_open_samples
-        wanted = [count for engine in self._engines.values() if (count := engine.open_samples()) is not None]
-        return max(wanted, default=MAX_OPEN_SAMPLES)
+        given = self.config.max_open_samples
+        return MAX_OPEN_SAMPLES if given is None else given
 
     def check_caller(self, waits: bool) -> None:
         """Refuse callers for whom a call would never end (`LoopThread.check_caller`). Raises `MaiError`."""

@@ -79,7 +79,12 @@ def test_dry_run_prints_the_prompt_of_every_call_and_loads_no_model(
 def test_dry_run_of_sparse_transfer_prints_the_scoring_prompt_and_tells_that_the_thinking_would_be_shorter(
     capsys: Any, arguments: str, path: list[str]
 ) -> None:
-    own = ["--question", "Which colour?", "--model_args", f"{NO_MODELS},engine=transformers,transfer=sparse,{arguments}"]
+    own = [
+        "--question",
+        "Which colour?",
+        "--model_args",
+        f"{NO_MODELS},engine=transformers,transfer=sparse,{arguments}",
+    ]
     code, text, _ = run_command(capsys, "ask", *own, "--dry-run")
     assert code == 0 and calls(text) == path
     prompt = "incomplete): <thinking of the small model>\n\n\n\n Please answer the question yourself"
@@ -140,7 +145,7 @@ def test_own_question_is_asked_with_its_images_and_options(write_script: Any, tm
         ),
         (
             ["--question", "Why?", "--model_args", "transfer=sparse,sparse_from=small"],
-            "engine=vllm cannot give them. Set small_engine=transformers",
+            "small_engine=vllm cannot give them: use small_engine=transformers",
         ),
         (
             ["--question", "Why?", "--model_args", "transfer=sparse,large_engine=openai,large=http://localhost:1/v1"],

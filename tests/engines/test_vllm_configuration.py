@@ -17,6 +17,7 @@ from support.engines import Running, prompt
 
 from lmms_eval_mai.contract import SIDES, EngineConfig
 from lmms_eval_mai.engines.build import build
+from lmms_eval_mai.engines.vllm import environment
 from lmms_eval_mai.engines.vllm.configuration import configure
 from lmms_eval_mai.engines.vllm.environment import engine_environment, variables
 from lmms_eval_mai.engines.vllm.internals import ONE_PROCESS
@@ -139,6 +140,20 @@ def test_engine_on_a_cpu_has_intels_openmp_unless_the_user_preloads_another_one_
         maps = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert library in maps and ("libiomp5" in maps) is (library == "libiomp5")
     assert os.environ.get("LD_PRELOAD") == own.get("LD_PRELOAD")
+
+
+@pytest.mark.parametrize(
+    ("version", "warns"), [("0.30.0", False), ("0.33.1rc2", False), ("0.29.4", True), ("0.34.0", True), ("1.0", True)]
+)
+def test_release_of_vllm_that_was_not_tried_is_a_warning_and_no_refusal(
+    monkeypatch: pytest.MonkeyPatch, warnings: list[str], version: str, warns: bool
+) -> None:
+    monkeypatch.setattr("vllm.__version__", version)
+    environment._check_release.cache_clear()
+    assert environment.detect_platform() == "cpu"
+    environment._check_release.cache_clear()
+    expected = f"vLLM {version} was not tried with this package. It was tried with 0.30 to 0.33"
+    assert any(expected in text for text in warnings) is warns
 
 
 def test_two_starts_at_the_same_time_have_one_environment_and_the_last_restores_the_users(

@@ -73,7 +73,7 @@ class Server:
 
 def _serve(line: list[str], log: Path) -> None:
     lead_a_session(log)
-    os.environ.update({"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"})
+    os.environ.update({"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1"})
     serve_own_cores()
     sys.argv = ["vllm.entrypoints.openai.api_server", *line]
     runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__")

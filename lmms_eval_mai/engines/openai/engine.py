@@ -86,9 +86,6 @@ class OpenAIEngine:
             "arguments": argument_identity(self._config.arguments, PERFORMANCE_ARGUMENTS),
         }
 
-    def open_samples(self) -> int | None:
-        return None
-
     def layers(self) -> int | None:
         return None  # the protocol has no attention weights
 

@@ -79,9 +79,6 @@ class ScriptedEngine:
         name = getattr(script, "name", None) or getattr(script, "__qualname__", type(script).__name__)
         return {"engine": "scripted", "script": str(name)}
 
-    def open_samples(self) -> int | None:
-        return None
-
     def layers(self) -> int | None:
         return None  # a script has no attention weights
 

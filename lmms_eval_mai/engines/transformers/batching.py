@@ -53,27 +53,26 @@ class BatchTimes:
     ended_at: float
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """The generated tokens of one row of a batch, with the padding after them."""
-
-    tokens: list[int]
-    logprobs: list[float] | None
-    """The log-probability of each token. None: not known."""
-
-
-def to_call(request: Request, row: Row, tokenizer: Any, eos_token_ids: set[int], times: BatchTimes) -> Call:
-    """Return the call of one row. The row ends with its first end-of-sequence token; padding follows."""
-    end = next((position for position, token in enumerate(row.tokens) if token in eos_token_ids), None)
-    tokens = row.tokens if end is None else row.tokens[: end + 1]
+def to_call(
+    request: Request,
+    row: list[int],
+    logprobs: list[float] | None,
+    tokenizer: Any,
+    eos_token_ids: set[int],
+    times: BatchTimes,
+) -> Call:
+    """Return the call of one row of a batch. The row ends with its first end-of-sequence token; padding follows.
+    `logprobs`: the log-probability of each token of the row. None: not known."""
+    end = next((position for position, token in enumerate(row) if token in eos_token_ids), None)
+    tokens = row if end is None else row[: end + 1]
     text = tokenizer.decode(tokens, skip_special_tokens=True)
     stopped = end is not None
     if any(stop in text for stop in request.sampling.stop):
         stopped = True
         tokens, text = _until_stop(tokens, tokenizer, request.sampling.stop)
-    logprobs = None
-    if row.logprobs is not None:
-        logprobs = TokenLogprobs(texts_of_output(tokens, tokenizer), tuple(row.logprobs[: len(tokens)]))
+    reported = None
+    if logprobs is not None:
+        reported = TokenLogprobs(texts_of_output(tokens, tokenizer), tuple(logprobs[: len(tokens)]))
     return Call(
         key=request.prompt.key,
         text=text if stopped else text.rstrip("\ufffd"),  # the limit may cut a character in two
@@ -85,7 +84,7 @@ def to_call(request: Request, row: Row, tokenizer: Any, eos_token_ids: set[int],
         ttft_s=times.first_token_at - request.submitted_at,
         total_s=times.ended_at - request.submitted_at,
         image_tokens=request.input.image_tokens,
-        logprobs=logprobs,
+        logprobs=reported,
     )
 
 

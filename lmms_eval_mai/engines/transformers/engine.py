@@ -67,9 +67,6 @@ class TransformersEngine:
             "arguments": argument_identity(self._config.arguments, PERFORMANCE_ARGUMENTS),
         }
 
-    def open_samples(self) -> int | None:
-        return None
-
     def layers(self) -> int | None:
         if self._options.attention_obstacle(self.side, self._config.model) is not None:
             return None

@@ -20,7 +20,7 @@ from lmms_eval_mai.engines.transformers.assistant import (
     set_draft_length,
 )
 from lmms_eval_mai.engines.transformers.attention import AttentionReader, AttentionStates, register
-from lmms_eval_mai.engines.transformers.batching import BatchTimes, Request, Row, to_call
+from lmms_eval_mai.engines.transformers.batching import BatchTimes, Request, to_call
 from lmms_eval_mai.engines.transformers.generation import (
     LogprobRecorder,
     StopWhenCancelled,
@@ -135,8 +135,8 @@ class LoadedModel:
         rows = output.tolist()
         calls = []
         for request, tokens, values in zip(batch, rows, logprobs, strict=True):
-            own = Row(tokens[: self._context - request.input.length], values)
-            call = to_call(request, own, self._tokenizer, eos_token_ids, times)
+            own = tokens[: self._context - request.input.length]
+            call = to_call(request, own, values, self._tokenizer, eos_token_ids, times)
             calls.append(call if request.prompt.attention is None else self._with_attention(request, call, tokens))
         return calls if counts is None else [counts.added_to(calls[0], len(rows[0]))]
 

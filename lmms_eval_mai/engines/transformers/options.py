@@ -130,17 +130,10 @@ class TransformersOptions:
     def _check_vocabulary(self, side: str, model: str, assistant: str) -> None:
         """Refuse an assistant with another number of tokens, because transformers refuses each call with it. Raises
         `ArgumentError`."""
-        from transformers import AutoConfig
-
-        source = {"revision": self.revision, "trust_remote_code": self.trust_remote_code}
-        try:
-            configs = [
-                AutoConfig.from_pretrained(os.path.expanduser(model), **source),
-                AutoConfig.from_pretrained(os.path.expanduser(assistant)),
-            ]
-            size, drafted = (config.get_text_config().vocab_size for config in configs)
-        except Exception:
-            return  # the start of the engine fails for the same reason, and reports it
+        configs = self._config_of(model), TransformersOptions()._config_of(assistant)
+        if None in configs:
+            return
+        size, drafted = (getattr(config.get_text_config(), "vocab_size", None) for config in configs)
         if size != drafted:
             raise ArgumentError(
                 f"{side}_assistant_model={assistant} has a vocabulary of {drafted} tokens, and {side}={model} one of "

@@ -137,6 +137,7 @@ class RunningModel:
             return result.result()
         finally:
             result.cancel()  # also if the call was cancelled
+            del result  # an error that is kept would keep this frame, and with it a model that was just loaded
 
     async def _answer_batches(self, loaded: "LoadedModel") -> None:
         while True:

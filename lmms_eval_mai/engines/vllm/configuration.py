@@ -10,7 +10,6 @@ from loguru import logger
 
 from lmms_eval_mai.contract import SIDES, EngineConfig, Side
 from lmms_eval_mai.engines.checkpoints import check_checkpoint, check_weights, text_only_error
-from lmms_eval_mai.engines.logs import quiet_transformers
 from lmms_eval_mai.engines.vllm import environment, gpu_memory, internals, machine_checks
 from lmms_eval_mai.engines.vllm.environment import Launcher, Platform, worker_count
 from lmms_eval_mai.engines.vllm.errors import invalid_argument, start_error
@@ -66,8 +65,7 @@ def configure(config: EngineConfig, other: EngineConfig | None) -> Configuration
     """
     platform = environment.detect_platform()
     try:
-        with quiet_transformers():
-            return _configure(config, other, platform)
+        return _configure(config, other, platform)
     except MaiError:
         raise
     except Exception as error:
@@ -83,7 +81,8 @@ def _configure(config: EngineConfig, other: EngineConfig | None, platform: Platf
     check_checkpoint(config.side, config.model)
     if config.arguments.get("load_format") != "dummy":
         check_weights(config.side, config.model, config.arguments.get("revision"))
-    machine_checks.check(configs, {side: one.gpus for side, one in shares.items()})
+    machine_checks.check_gpus({side: one.gpus for side, one in shares.items()})
+    machine_checks.check_shared_memory(worker_count(config))
     variables = environment.variables(configs, platform)
     with environment.engine_environment(variables):
         engine_args = _engine_args(config, share)

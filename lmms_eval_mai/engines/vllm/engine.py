@@ -14,8 +14,8 @@ from typing import Any
 from loguru import logger
 
 from lmms_eval_mai.contract import Call, EngineConfig, Identity, Message, Prompt, Sampling, Side
-from lmms_eval_mai.engines.cancellation import wait_for
 from lmms_eval_mai.engines.checkpoints import argument_identity, checkpoint_identity
+from lmms_eval_mai.engines.main_script import refuse_script_from_stdin
 from lmms_eval_mai.engines.messages import space_for_thinking, without_thinking
 from lmms_eval_mai.engines.special_tokens import LiteralTokenizer
 from lmms_eval_mai.engines.vllm import internals
@@ -23,16 +23,12 @@ from lmms_eval_mai.engines.vllm.configuration import PERFORMANCE_ARGUMENTS, Conf
 from lmms_eval_mai.engines.vllm.errors import sample_error
 from lmms_eval_mai.engines.vllm.outputs import replica_count, replica_of, sampling_params, to_call
 from lmms_eval_mai.engines.vllm.starting import Start, Started, exit_if_script_runs_again
-from lmms_eval_mai.errors import ArgumentError, EngineCrashed, EngineStartError, MaiError, SampleError
+from lmms_eval_mai.errors import EngineCrashed, EngineStartError, MaiError, SampleError
 
 REPLY_LIMIT_S = 60
 """Seconds that an engine may take to reply to anything but a call. A core that crashes before its reply sends none."""
 USABLE_FINISH_REASONS = ("stop", "length", "repetition")
 """Finish reasons of answers that are used. vLLM also has `abort` and `error`, after which an answer is not complete."""
-NO_ATTENTION = (
-    "transfer=sparse needs the attention weights of the {side} model, and engine=vllm cannot give them. Set "
-    "{side}_engine=transformers, or transfer=full."
-)
 
 
 class VllmEngine:
@@ -65,8 +61,7 @@ class VllmEngine:
         """Build the engine's configuration in this process, where wrong arguments and missing checkpoints show
         early."""
         exit_if_script_runs_again()
-        if self._config.attention:
-            raise ArgumentError(NO_ATTENTION.format(side=self.side))
+        refuse_script_from_stdin()
         self._configuration = configure(self._config, self._other)
         self._description = self._configuration.description
         self._starts_alone = self._configuration.starts_alone
@@ -77,9 +72,6 @@ class VllmEngine:
 
     def starts_alone(self) -> bool:
         return self._starts_alone
-
-    def open_samples(self) -> int | None:
-        return None
 
     def layers(self) -> int | None:
         return None  # vLLM gives no attention weights
@@ -121,7 +113,8 @@ class VllmEngine:
 
     async def _within_start_limit(self, reply: Awaitable[Any]) -> None:
         try:
-            await wait_for(REPLY_LIMIT_S, reply)
+            async with asyncio.timeout(REPLY_LIMIT_S):
+                await reply
         except Exception as error:  # vLLM's EngineDeadError, if the core crashed
             await self.close()
             reason = f"did not reply within {REPLY_LIMIT_S} s" if isinstance(error, TimeoutError) else "crashed"
@@ -151,16 +144,17 @@ class VllmEngine:
         in flight; raises `MaiError` if one is."""
         started = self._running()
         try:
-            for _ in range(50):  # the engine releases a finished or cancelled call one step later
-                if await wait_for(REPLY_LIMIT_S, started.llm.reset_prefix_cache()):
-                    break
-                await asyncio.sleep(0.1)
-            else:
-                raise MaiError(
-                    f"The prefix cache of the {self.side} engine cannot be cleared, because a call is still running. "
-                    "Wait until the call ends."
-                )
-            await wait_for(REPLY_LIMIT_S, started.llm.reset_encoder_cache())
+            async with asyncio.timeout(REPLY_LIMIT_S):
+                for _ in range(50):  # the engine releases a finished or cancelled call one step later
+                    if await started.llm.reset_prefix_cache():
+                        break
+                    await asyncio.sleep(0.1)
+                else:
+                    raise MaiError(
+                        f"The prefix cache of the {self.side} engine cannot be cleared, because a call is still "
+                        "running. Wait until the call ends."
+                    )
+                await started.llm.reset_encoder_cache()
         except MaiError:
             raise
         except Exception as error:

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import logging
 import os
+import re
 import shutil
 import tempfile
 import threading
@@ -18,8 +19,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
+from loguru import logger
+
 from lmms_eval_mai.contract import EngineConfig
-from lmms_eval_mai.engines.logs import is_debug
+from lmms_eval_mai.engines.logs import is_debug, quiet_transformers
 from lmms_eval_mai.engines.vllm import plugin
 from lmms_eval_mai.errors import EngineUnavailable
 
@@ -29,6 +32,9 @@ INSTALL = (
     'Install it in a clone of lmms-eval-mai: `pip install -e ".[vllm]"` on a machine with a GPU, or without a GPU '
     '`pip install -e ".[cpu]" --extra-index-url https://download.pytorch.org/whl/cpu`.'
 )
+
+TRIED = (30, 33)
+"""The oldest and the newest minor release of vLLM 0 that this package was tried or read with (docs/versions.md)."""
 
 LAUNCHER_VARIABLES = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
@@ -50,6 +56,8 @@ _users = 0
 """Starts of engines for which `os.environ` is changed now."""
 _saved: dict[str, str | None] = {}
 """The user's own values of the variables that are changed now."""
+_hidden = contextlib.ExitStack()
+"""Hides the messages of transformers meanwhile."""
 
 
 def detect_platform() -> Platform:
@@ -65,6 +73,7 @@ def detect_platform() -> Platform:
         from vllm.platforms import current_platform
     except ImportError as error:
         raise EngineUnavailable(f"engine=vllm needs vLLM, and its import fails ({error}). {INSTALL}") from error
+    _check_release()
     if current_platform.is_cpu():
         if quiet:
             os.environ[LOG_LEVEL] = "ERROR"
@@ -77,6 +86,19 @@ def detect_platform() -> Platform:
         'in a clone of lmms-eval-mai: `pip uninstall -y vllm && pip install -e ".[cpu]" --extra-index-url '
         "https://download.pytorch.org/whl/cpu`."
     )
+
+
+@functools.cache  # warn once
+def _check_release() -> None:
+    """Warn about a release of vLLM with which this package was not tried."""
+    import vllm
+
+    major, minor = (*re.findall(r"\d+", vllm.__version__), "0", "0")[:2]
+    if not (major == "0" and TRIED[0] <= int(minor) <= TRIED[1]):
+        logger.warning(
+            f"mai_cascade: vLLM {vllm.__version__} was not tried with this package. It was tried with 0.{TRIED[0]} to "
+            f"0.{TRIED[1]} (docs/versions.md)."
+        )
 
 
 def shows_log() -> bool:
@@ -127,7 +149,8 @@ def variables(configs: Sequence[EngineConfig], platform: Platform) -> dict[str, 
     """Return the variables that the processes of these engines need, which are all engines of this process."""
     found = {plugin.VARIABLE: f"{os.getpid()}:{log_folder()}"}
     if not shows_log():
-        found |= {"PYTHONWARNINGS": "ignore::FutureWarning", "TRANSFORMERS_VERBOSITY": "error"}
+        quiet = {"PYTHONWARNINGS": "ignore::FutureWarning", "TRANSFORMERS_VERBOSITY": "error"}
+        found |= {name: os.environ.get(name, value) for name, value in quiet.items()}
     launcher = Launcher.from_environment()
     cores = len(os.sched_getaffinity(0)) // launcher.ranks
     threads = str(max(1, cores // sum(map(worker_count, configs))))
@@ -141,6 +164,9 @@ def variables(configs: Sequence[EngineConfig], platform: Platform) -> dict[str, 
         return found
     if "TORCH_CPP_LOG_LEVEL" not in os.environ:
         found["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # torch warns about the NUMA binding that vLLM chooses
+    if not any(config.arguments.get("enforce_eager") is False for config in configs):
+        # vLLM would still compile a function that ranks log-probabilities, in five seconds and with a C++ compiler.
+        found["TORCHDYNAMO_DISABLE"] = "1"
     if BOUND_THREADS not in os.environ:
         # This process prepares the prompts and needs cores too, and a bound thread would wait for it. vLLM's default
         # binds the threads of both engines to the same cores. A binding that the user gives is kept.
@@ -171,12 +197,15 @@ def _intel_openmp() -> dict[str, str]:
 @contextlib.contextmanager
 def engine_environment(changes: Mapping[str, str]) -> Iterator[None]:
     """Set these variables inside the block, for the processes that start in it, and remove the launcher's variables.
+    Messages of transformers are hidden.
 
     `os.environ` belongs to the whole process. So all engines that start at the same time must have the same changes;
     the last one restores the user's values.
     """
     global _users
     with _lock:
+        if not _users:
+            _hidden.enter_context(quiet_transformers())
         _users += 1
         # vLLM adds to the preloaded libraries while it makes its configuration.
         for name in (*changes, *LAUNCHER_VARIABLES, PRELOADED):
@@ -196,6 +225,7 @@ def engine_environment(changes: Mapping[str, str]) -> Iterator[None]:
                     else:
                         os.environ[name] = value
                 _saved.clear()
+                _hidden.close()
 
 
 @functools.cache

@@ -16,7 +16,6 @@ from typing import Any, Literal
 from loguru import logger
 
 from lmms_eval_mai.contract import EngineConfig, Side
-from lmms_eval_mai.engines.arguments import positive_int
 from lmms_eval_mai.engines.checkpoints import local_folder, weight_bytes
 from lmms_eval_mai.engines.vllm.environment import Launcher, worker_count
 from lmms_eval_mai.errors import ArgumentError
@@ -185,8 +184,6 @@ def given_devices(config: EngineConfig, gpu_count: int, launcher: Launcher) -> t
             f"{side}_devices={given} names a GPU that does not exist: this process can use {gpu_count} "
             f"GPU{'s' * (gpu_count != 1)}. Give numbers from 0 to {gpu_count - 1}."
         )
-    if len(set(numbers)) < len(numbers):
-        raise ArgumentError(f"{side}_devices={given} names a GPU twice. Give each number once.")
     return numbers
 
 
@@ -211,7 +208,7 @@ def shares(configs: Sequence[EngineConfig], gpu_bytes: Sequence[int], launcher: 
     """Return what each engine gets. `gpu_bytes`: memory of each GPU of this machine. Raises `ArgumentError`."""
     gpus = places(configs, len(gpu_bytes), launcher)
     together = len(configs) == 2 and bool(set(gpus["small"]) & set(gpus["large"]))
-    given = {config.side: _given_share(config.arguments) for config in configs}
+    given = {config.side: _number(config.arguments, "gpu_memory_utilization") or None for config in configs}
     models = {config.side: memory_of(config) for config in configs}
     found: dict[Side, Share] = {}
     for config in configs:
@@ -253,41 +250,25 @@ def _share(
     given = config.arguments
     if model is None:
         return Share(gpus, utilization)
-    parallel = _whole(given, "tensor_parallel_size") or 1
-    divided = parallel * (_whole(given, "pipeline_parallel_size") or 1)
+    divided = int(_number(given, "tensor_parallel_size") or 1) * int(_number(given, "pipeline_parallel_size") or 1)
     weights = model.weight_bytes // divided
-    cache = _whole(given, "kv_cache_memory_bytes") or int(
-        (USABLE if utilization is None else utilization) * total - weights - RESERVE_BYTES
-    )
+    rest = (USABLE if utilization is None else utilization) * total - weights - RESERVE_BYTES
+    cache = int(_number(given, "kv_cache_memory_bytes") or rest)
     tokens = max(0, cache) * divided // model.kv_bytes_per_token
     own = given.get("max_model_len")
-    automatic = own in (AUTOMATIC, "auto")
-    wanted = min(model.max_context, MAX_CONTEXT) if own is None or automatic else positive_int("max_model_len", own)
+    fixed = 0 if own in (AUTOMATIC, "auto") else int(_number(given, "max_model_len"))
+    wanted = fixed or min(model.max_context, MAX_CONTEXT)
     verdict: Verdict = "fits" if tokens >= wanted else "tight" if tokens >= LEAST_CONTEXT else "does not fit"
-    if own is not None and not automatic and tokens < wanted:
+    if fixed and tokens < wanted:  # vLLM refuses it
         verdict = "does not fit"
     context = None if own is not None else wanted if verdict == "fits" else AUTOMATIC
     return Share(gpus, utilization, weights, cache, tokens, context, verdict)
 
 
-def _whole(given: Mapping[str, Any], name: str) -> int | None:
-    """Return an argument as a whole number of at least 1. None: it is not given, or 0. Raises `ArgumentError`."""
+def _number(given: Mapping[str, Any], name: str) -> float:
+    """Return an argument as a number, 0 if it is not given or is no number: vLLM then refuses it."""
     value = given.get(name)
-    if isinstance(value, str) and value.isdecimal():
-        value = int(value)
-    return positive_int(name, value) if value else None
-
-
-def _given_share(given: Mapping[str, Any]) -> float | None:
-    """Return the user's share of a GPU's memory. None: it is not given. Raises `ArgumentError`."""
-    value = given.get("gpu_memory_utilization")
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
-        raise ArgumentError(
-            f"gpu_memory_utilization={value} is invalid: expected a number above 0 and at most 1, such as 0.4."
-        )
-    return float(value)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else 0
 
 
 def ways_out(configs: Sequence[EngineConfig]) -> str:

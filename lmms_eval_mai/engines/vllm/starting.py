@@ -17,7 +17,6 @@ from typing import Any
 import psutil
 
 from lmms_eval_mai.contract import EngineConfig
-from lmms_eval_mai.engines.logs import quiet_transformers
 from lmms_eval_mai.engines.vllm import environment, internals, plugin
 from lmms_eval_mai.engines.vllm.configuration import Configuration
 from lmms_eval_mai.engines.vllm.errors import MISSING_GUARD, start_error
@@ -84,11 +83,7 @@ class Start:
 
         configuration, began_at = self._configuration, time.time()
         try:
-            with (
-                without_interrupts(),
-                quiet_transformers(),
-                environment.engine_environment(configuration.environment),
-            ):
+            with without_interrupts(), environment.engine_environment(configuration.environment):
                 # With statistics on, every output has the times at which it was queued and scheduled, and of its first
                 # and last token.
                 llm = AsyncLLM.from_vllm_config(
@@ -96,14 +91,14 @@ class Start:
                     disable_log_stats=False,
                     stat_loggers=[internals.one_prometheus_logger_at_a_time()],
                 )
-            processes = tuple(internals.processes_of(llm))
-            _of_running_engines.update(process.pid for process in _with_children(processes))
-            try:
-                renderer = shared_renderer(llm.vllm_config, self._config, configuration.image_cache_gib)
-                return Started(llm, renderer, processes)
-            except Exception:
-                Started(llm, None, processes).stop()  # type: ignore[arg-type]  # it has no renderer
-                raise
+                processes = tuple(internals.processes_of(llm))
+                _of_running_engines.update(process.pid for process in _with_children(processes))
+                try:
+                    renderer = shared_renderer(llm.vllm_config, self._config, configuration.image_cache_gib)
+                    return Started(llm, renderer, processes)
+                except Exception:
+                    Started(llm, None, processes).stop()  # type: ignore[arg-type]  # it has no renderer
+                    raise
         except Exception as error:
             text = start_log(self._config.model, began_at)
             cause = ERROR_LINE.findall(text)

@@ -1,20 +1,10 @@
-"""Waiting for calls with asyncio, so that no cancellation is lost and no task is left behind."""
+"""Running coroutines at the same time, so that no task is left behind."""
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
 R = TypeVar("R")
-
-
-async def wait_for(seconds: float, awaitable: Awaitable[R]) -> R:
-    """Return the result of `awaitable`. After `seconds`, cancel it, wait for its end and raise `TimeoutError`.
-
-    `asyncio.wait_for` does the same, but before Python 3.12 it loses its own cancellation if that arrives at the moment
-    the coroutine ends (CPython issue #86296).
-    """
-    async with asyncio.timeout(seconds):
-        return await awaitable
 
 
 async def gather_or_cancel(coroutines: Iterable[Coroutine[Any, Any, R]]) -> list[R]:
