@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from lmms_eval_mai.contract import Call, EngineConfig, Prompt, Sampling, TokenWeights
-from lmms_eval_mai.engines.build import check_attention_arguments
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
+from lmms_eval_mai.engines.transformers.options import TransformersOptions
+from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.run.sparse_layer import GIVES_ATTENTION
 
 LAYERS = 10_000
@@ -20,11 +21,13 @@ class DryEngine(ScriptedEngine):
         weights that it must give."""
         super().__init__(config.side, script)
         self._kind = config.engine
-        if config.attention:
-            check_attention_arguments(config)
+        if config.attention and config.engine == GIVES_ATTENTION:
+            obstacle = TransformersOptions(**config.arguments).argument_obstacle(config.side)
+            if obstacle is not None:
+                raise ArgumentError(obstacle)
 
     def layers(self) -> int | None:
-        return LAYERS if self._kind in GIVES_ATTENTION else None
+        return LAYERS if self._kind == GIVES_ATTENTION else None
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
         call = await super().generate(prompt, sampling)

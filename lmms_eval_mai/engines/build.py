@@ -5,9 +5,6 @@ import importlib
 from typing import Any
 
 from lmms_eval_mai.contract import Engine, EngineConfig
-from lmms_eval_mai.engines.transformers.options import TransformersOptions
-from lmms_eval_mai.engines.vllm.engine import NO_ATTENTION
-from lmms_eval_mai.errors import ArgumentError
 
 ENGINES: dict[str, str] = {
     "vllm": "lmms_eval_mai.engines.vllm.engine:VllmEngine",
@@ -34,17 +31,6 @@ def build(config: EngineConfig, other: EngineConfig | None = None) -> Engine:
         other = None
     engine: Engine = _load(ENGINES[config.engine]).from_config(config, other)
     return engine
-
-
-def check_attention_arguments(config: EngineConfig) -> None:
-    """Refuse arguments with which an engine cannot give attention weights, as far as this is known without its
-    checkpoint. Raises `ArgumentError`."""
-    if config.engine == "vllm":
-        raise ArgumentError(NO_ATTENTION.format(side=config.side))
-    elif config.engine == "transformers":
-        obstacle = TransformersOptions(**config.arguments).argument_obstacle(config.side)
-        if obstacle is not None:
-            raise ArgumentError(obstacle)
 
 
 def argument_names(kind: str) -> frozenset[str] | None:

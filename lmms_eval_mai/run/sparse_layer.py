@@ -5,8 +5,8 @@ from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.sparse import Sparse, layer_number
 from lmms_eval_mai.run.config import Config
 
-GIVES_ATTENTION = ("vllm", "transformers")
-"""The kinds of engines that can give attention weights."""
+GIVES_ATTENTION = "transformers"
+"""The kind of engine that can give attention weights."""
 
 
 def resolve(config: Config, engine: Engine) -> Sparse:
@@ -17,8 +17,7 @@ def resolve(config: Config, engine: Engine) -> Sparse:
         (kind,) = [one.engine for one in config.engines() if one.side == side]
         raise ArgumentError(
             f"transfer=sparse needs attention weights of the {side} model, and {side}_engine={kind} cannot give them: "
-            f"use {side}_engine={' or '.join(GIVES_ATTENTION)} with a checkpoint, {_other_source(config)}or leave "
-            "transfer out."
+            f"use {side}_engine={GIVES_ATTENTION} with a checkpoint, {_other_source(config)}or leave transfer out."
         )
     layer = layer_number(config.sparse_layer, depth)
     if layer > depth:
@@ -31,5 +30,5 @@ def resolve(config: Config, engine: Engine) -> Sparse:
 
 def _other_source(config: Config) -> str:
     """Return the advice to use the attention of the other model, if its engine can give it."""
-    others = [one for one in config.engines() if one.side != config.sparse_from and one.engine in GIVES_ATTENTION]
+    others = [one for one in config.engines() if one.side != config.sparse_from and one.engine == GIVES_ATTENTION]
     return "".join(f"give sparse_from={one.side}, " for one in others)

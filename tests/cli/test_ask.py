@@ -145,7 +145,7 @@ def test_own_question_is_asked_with_its_images_and_options(write_script: Any, tm
         ),
         (
             ["--question", "Why?", "--model_args", "transfer=sparse,sparse_from=small"],
-            "engine=vllm cannot give them. Set small_engine=transformers",
+            "small_engine=vllm cannot give them: use small_engine=transformers",
         ),
         (
             ["--question", "Why?", "--model_args", "transfer=sparse,large_engine=openai,large=http://localhost:1/v1"],

@@ -4,43 +4,32 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from lmms_eval_mai.contract import EngineConfig, Side
 from lmms_eval_mai.engines.vllm import machine_checks
 from lmms_eval_mai.engines.vllm.configuration import configure
-from lmms_eval_mai.engines.vllm.machine_checks import problems
-from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.errors import ArgumentError, EngineUnavailable
 from lmms_eval_mai.run.config import parse
 
-GIB = 1 << 30
+
+def test_too_little_shared_memory_for_several_workers_is_refused_or_a_warning(warnings: list[str]) -> None:
+    with pytest.raises(EngineUnavailable, match=r"64 MiB, and the 2 workers .* --shm-size=8g"):
+        machine_checks.check_shared_memory(2, 64 << 20)
+    machine_checks.check_shared_memory(4, 512 << 20)
+    (text,) = warnings
+    assert "512 MiB, and the 4 workers" in text
 
 
-def pair(**arguments: Any) -> list[EngineConfig]:
-    return [EngineConfig("small", "vllm", "tiny/2B", arguments), EngineConfig("large", "vllm", "tiny/8B", arguments)]
+def test_one_worker_or_enough_shared_memory_is_fine(warnings: list[str]) -> None:
+    machine_checks.check_shared_memory(1, 0)
+    machine_checks.check_shared_memory(2, 2 << 30)
+    machine_checks.check_shared_memory(1)
+    assert warnings == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "shared_memory", "refusal", "words"),
-    [
-        ({"tensor_parallel_size": 2}, 64 << 20, True, "64 MiB, and the 2 workers"),
-        ({"tensor_parallel_size": 2}, 512 << 20, False, "--shm-size=8g"),
-        ({"pipeline_parallel_size": 2.0}, 0, True, "the 2 workers"),
-    ],
-)
-def test_too_little_shared_memory_for_several_workers_is_a_problem(
-    arguments: dict[str, Any], shared_memory: int, refusal: bool, words: str
-) -> None:
-    (problem,) = problems(pair(**arguments), {}, shared_memory)
-    assert problem.refusal is refusal and words in problem.text
-
-
-@pytest.mark.parametrize(("arguments", "shared_memory"), [({}, 0), ({"tensor_parallel_size": 2}, 2 * GIB)])
-def test_one_worker_or_enough_shared_memory_is_no_problem(arguments: dict[str, Any], shared_memory: int) -> None:
-    gpus: dict[Side, tuple[int, ...]] = {"small": (0,), "large": (0,)}  # this machine has no GPU whose mode is read
-    assert list(problems(pair(**arguments), gpus, shared_memory)) == []
+def test_gpus_whose_compute_mode_cannot_be_read_are_accepted() -> None:
+    machine_checks.check_gpus({"small": (0,), "large": (0,)})  # this machine has no GPU
 
 
 def test_compute_mode_of_a_gpu_that_cannot_be_read_is_the_default() -> None:

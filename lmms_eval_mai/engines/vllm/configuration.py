@@ -81,7 +81,8 @@ def _configure(config: EngineConfig, other: EngineConfig | None, platform: Platf
     check_checkpoint(config.side, config.model)
     if config.arguments.get("load_format") != "dummy":
         check_weights(config.side, config.model, config.arguments.get("revision"))
-    machine_checks.check(configs, {side: one.gpus for side, one in shares.items()})
+    machine_checks.check_gpus({side: one.gpus for side, one in shares.items()})
+    machine_checks.check_shared_memory(worker_count(config))
     variables = environment.variables(configs, platform)
     with environment.engine_environment(variables):
         engine_args = _engine_args(config, share)

@@ -23,16 +23,12 @@ from lmms_eval_mai.engines.vllm.configuration import PERFORMANCE_ARGUMENTS, Conf
 from lmms_eval_mai.engines.vllm.errors import sample_error
 from lmms_eval_mai.engines.vllm.outputs import replica_count, replica_of, sampling_params, to_call
 from lmms_eval_mai.engines.vllm.starting import Start, Started, exit_if_script_runs_again
-from lmms_eval_mai.errors import ArgumentError, EngineCrashed, EngineStartError, MaiError, SampleError
+from lmms_eval_mai.errors import EngineCrashed, EngineStartError, MaiError, SampleError
 
 REPLY_LIMIT_S = 60
 """Seconds that an engine may take to reply to anything but a call. A core that crashes before its reply sends none."""
 USABLE_FINISH_REASONS = ("stop", "length", "repetition")
 """Finish reasons of answers that are used. vLLM also has `abort` and `error`, after which an answer is not complete."""
-NO_ATTENTION = (
-    "transfer=sparse needs the attention weights of the {side} model, and engine=vllm cannot give them. Set "
-    "{side}_engine=transformers, or transfer=full."
-)
 
 
 class VllmEngine:
@@ -66,8 +62,6 @@ class VllmEngine:
         early."""
         exit_if_script_runs_again()
         refuse_script_from_stdin()
-        if self._config.attention:
-            raise ArgumentError(NO_ATTENTION.format(side=self.side))
         self._configuration = configure(self._config, self._other)
         self._description = self._configuration.description
         self._starts_alone = self._configuration.starts_alone

@@ -1,17 +1,14 @@
 """Checks a machine before an engine starts, for what would end the start or the run minutes later: GPUs that accept one
 process or none, and too little shared memory."""
 
-import functools
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import psutil
 from loguru import logger
 
-from lmms_eval_mai.contract import EngineConfig, Side
-from lmms_eval_mai.engines.vllm.environment import worker_count
+from lmms_eval_mai.contract import Side
 from lmms_eval_mai.errors import EngineUnavailable
 
 MIB = 1 << 20
@@ -26,48 +23,39 @@ MPS_HINT = (
 )
 
 
-@dataclass(frozen=True)
-class Problem:
-    """What is wrong with this machine, and what to do."""
-
-    refusal: bool
-    """Whether the engines would fail. If not, they may fail."""
-    text: str
-
-
-def check(configs: Sequence[EngineConfig], gpus: Mapping[Side, tuple[int, ...]]) -> None:
-    """Refuse engines that would fail on this machine, and warn about what may fail. `gpus`: the GPUs of each engine by
-    side; empty on a CPU. Raises `EngineUnavailable`."""
-    for problem in problems(configs, gpus, _shared_memory_bytes()):
-        if problem.refusal:
-            raise EngineUnavailable(problem.text)
-        _warn_once(problem.text)
-
-
-def problems(
-    configs: Sequence[EngineConfig], gpus: Mapping[Side, tuple[int, ...]], shared_memory_bytes: int
-) -> Iterator[Problem]:
-    """Yield what is wrong with this machine for these engines."""
+def check_gpus(gpus: Mapping[Side, tuple[int, ...]]) -> None:
+    """Refuse GPUs that do not accept the engines' processes. `gpus`: those of each engine. Raises
+    `EngineUnavailable`."""
     for gpu in sorted({gpu for numbers in gpus.values() for gpu in numbers}):
-        users = [side for side, numbers in gpus.items() if gpu in numbers]
         mode = compute_mode(gpu)
         if mode == "PROHIBITED":
-            text = f"GPU {gpu} does not accept programs: its compute mode is PROHIBITED. Change it with "
-            yield Problem(True, f"{text}`sudo nvidia-smi -i {gpu} -c DEFAULT`, or use another GPU.")
-        elif mode == "EXCLUSIVE_PROCESS" and len(users) > 1 and not mps_runs():
-            yield Problem(
-                True,
+            raise EngineUnavailable(
+                f"GPU {gpu} does not accept programs: its compute mode is PROHIBITED. Change it with `sudo nvidia-smi "
+                f"-i {gpu} -c DEFAULT`, or use another GPU."
+            )
+        shared = all(gpu in numbers for numbers in gpus.values()) and len(gpus) > 1
+        if mode == "EXCLUSIVE_PROCESS" and shared and not mps_runs():
+            raise EngineUnavailable(
                 f"Both models would use GPU {gpu}, which accepts only one process at a time: its compute mode is "
                 "EXCLUSIVE_PROCESS. Start NVIDIA's MPS (`nvidia-cuda-mps-control -d`), give each model its own GPU "
-                "(small_devices=0,large_devices=1), or ask for GPUs in the compute mode DEFAULT.",
+                "(small_devices=0,large_devices=1), or ask for GPUs in the compute mode DEFAULT."
             )
-    workers = max(map(worker_count, configs), default=1)
-    if workers > 1 and shared_memory_bytes < LITTLE_SHARED_MEMORY:
-        yield Problem(
-            shared_memory_bytes < TOO_LITTLE_SHARED_MEMORY,
-            f"/dev/shm has {shared_memory_bytes // MIB} MiB, and the {workers} workers of an engine exchange data "
-            "through it: they need 1 GiB. Start the container with `--shm-size=8g` or `--ipc=host`.",
-        )
+
+
+def check_shared_memory(workers: int, free_bytes: int | None = None) -> None:
+    """Refuse too little shared memory for an engine with several workers, or warn about it. `free_bytes`: None for
+    those of this machine. Raises `EngineUnavailable`."""
+    if free_bytes is None:
+        free_bytes = shutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else 0
+    if workers <= 1 or free_bytes >= LITTLE_SHARED_MEMORY:
+        return
+    text = (
+        f"/dev/shm has {free_bytes // MIB} MiB, and the {workers} workers of an engine exchange data through it: they "
+        "need 1 GiB. Start the container with `--shm-size=8g` or `--ipc=host`."
+    )
+    if free_bytes < TOO_LITTLE_SHARED_MEMORY:
+        raise EngineUnavailable(text)
+    logger.warning(f"mai_cascade: {text}")
 
 
 def compute_mode(gpu: int) -> str:
@@ -99,15 +87,3 @@ def mps_runs() -> bool:
         return False
     names = (process.info["name"] or "" for process in psutil.process_iter(["name"]))
     return os.path.ismount(folder) or any(name.startswith("nvidia-cuda-mps") for name in names)
-
-
-@functools.cache  # both engines, and every restart, are checked
-def _warn_once(text: str) -> None:
-    logger.warning(f"mai_cascade: {text}")
-
-
-def _shared_memory_bytes() -> int:
-    try:
-        return shutil.disk_usage("/dev/shm").free
-    except OSError:
-        return 0
