@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Check the packages, the devices and the tasks. Add an lmms-eval command, with all its arguments, "
         "to check its options, models, tasks and data sets too, and to see which engines it would start on which "
         "devices. Nothing is started, and no data set is downloaded. This takes up to half a minute. The exit code is "
-        "1 if there is a problem. With --gpus, only the memory plan of the command on such GPUs is shown. This needs "
+        "1 if there is a problem. With --gpus, only how the models share such GPUs is shown. This needs "
         "no GPU, and for the models of the named pairs no download.",
     )
     doctor.add_argument("--model", help="the model; with --model and without --model_args, the defaults are checked")
@@ -92,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="GPUS",
         help="show how the models of the command (default: the default pair) would share the memory of other GPUs: "
         "a name (L4, 8xH100), a size (2x48GiB), the memory that nvidia-smi shows (23034MiB), or different GPUs "
-        "(L4+L40S). The exit code is 1 if the models do not fit, or if they cannot be planned",
+        "(L4+L40S). The exit code is 1 if the models do not fit, or if the size of one is unknown",
     )
     ask.add_arguments(
         commands.add_parser(

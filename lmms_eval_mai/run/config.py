@@ -58,8 +58,8 @@ class Config:
     one of its response, `keep` transfers the whole response."""
     transfer: Literal["full", "sparse"] = "full"
     """What the large model gets of the small model's thinking: `full`, all of it (Eq. 9), or `sparse`, only its key
-    tokens (Eq. 12 and 13), which attention selects. `sparse` needs `vllm` or `transformers` for the model whose
-    attention is used. The arguments `sparse_...` need `sparse`."""
+    tokens (Eq. 12 and 13), which attention selects. `sparse` needs `engine=transformers` for the model
+    whose attention is used. The arguments `sparse_...` need `sparse`."""
     sparse_delta: float = 0.8
     """The kept tokens carry this share of the attention to all tokens of the thinking. 1 keeps the whole thinking."""
     sparse_layer: int | float = 12
