@@ -62,7 +62,7 @@ KNOWN_MODELS = {
     "Qwen/Qwen3-VL-8B-Instruct": ModelMemory(17_534_247_392, _kv_bytes(36, 8, 128), 262_144),
     "OpenGVLab/InternVL3_5-1B-HF": ModelMemory(2_121_648_128, _kv_bytes(28, 8, 128), 40_960),
     "OpenGVLab/InternVL3_5-2B-HF": ModelMemory(4_696_547_328, _kv_bytes(28, 8, 128), 40_960),
-    "OpenGVLab/InternVL3_5-4B-HF": ModelMemory(9_462_607_872, _kv_bytes(36, 8, 128), 40_960),
+    "OpenGVLab/InternVL3_5-4B-HF": ModelMemory(9_464_830_976, _kv_bytes(36, 8, 128), 40_960),
     "OpenGVLab/InternVL3_5-8B-HF": ModelMemory(17_056_489_472, _kv_bytes(36, 8, 128), 40_960),
     "OpenGVLab/InternVL3_5-14B-HF": ModelMemory(30_238_900_224, _kv_bytes(40, 8, 128), 40_960),
 }
