@@ -47,9 +47,11 @@ def reject_unknown_arguments(
         hint = did_you_mean(name, [*suggestions, *known])
         if name in ("model", "pretrained", "model_version"):
             hint = " Give the two models as small=NAME and large=NAME."
+        if not hint:
+            of_engine = ", ".join(sorted(known)) if len(known) < 50 else f"those of {engine} itself"  # vLLM has 200
+            hint = f" The arguments of mai_cascade: {', '.join(suggestions)}. Of the {engine} engine: {of_engine}."
         raise ArgumentError(
-            f"Unknown model argument {name!r}: neither mai_cascade nor the {engine} engine ({side}) has it."
-            f"{hint or _argument_lists(suggestions, known, engine)}"
+            f"Unknown model argument {name!r}: neither mai_cascade nor the {engine} engine ({side}) has it.{hint}"
         )
 
 
@@ -59,10 +61,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {' or '.join(near)}?" if near else ""
 
 
-def _argument_lists(own: Collection[str], known: Collection[str], engine: str) -> str:
-    """Return the names of all arguments, for the end of a message. vLLM's 200 names are left out."""
-    of_engine = ", ".join(sorted(known)) if len(known) < 50 else f"those of {engine} itself"
-    return f" The arguments of mai_cascade: {', '.join(own)}. Of the {engine} engine: {of_engine}."
+def number(name: str, value: Any, least: float = 0) -> None:
+    """Refuse a value that is not a number of at least `least`. Raises `ArgumentError`."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
+        raise ArgumentError(f"{name}={value} is invalid: expected a number of at least {least:g}.")
 
 
 def positive_int(name: str, value: Any) -> int:

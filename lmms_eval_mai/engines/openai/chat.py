@@ -142,8 +142,8 @@ def token_logprobs(reported: Any, text: str) -> TokenLogprobs | None:
             decoder = codecs.getincrementaldecoder("utf-8")("replace")
             texts = [decoder.decode(bytes(data)) for _, data, _ in tokens]
         else:
-            texts = [str(token) for token, _, _ in tokens]
-    except (AttributeError, KeyError, TypeError, ValueError):
+            texts = [token for token, _, _ in tokens]
+    except (KeyError, TypeError):
         return None
     if not tokens:
         return None

@@ -4,7 +4,7 @@ All calls of a sample use the same endpoint, because its prefix cache holds the 
 endpoint does not answer, the next one is used. An endpoint that restarts within `retry_for` seconds loses no call.
 """
 
-import itertools
+import math
 import random
 import time
 import zlib
@@ -15,25 +15,14 @@ from typing import TypeVar
 
 from loguru import logger
 
-from lmms_eval_mai.engines.openai.client import Client, ConnectionFailed, RequestError, RequestTimeout, StatusError
+from lmms_eval_mai.engines.openai.client import Client, ConnectionFailed, RequestError, RequestTimeout
 from lmms_eval_mai.engines.openai.options import OpenAIOptions, proxy_of, read_api_key
-from lmms_eval_mai.redaction import one_line
 
 R = TypeVar("R")
 
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.5, 16.0
 COOLDOWN_S = 10.0
 """Seconds during which an endpoint that could not be reached is tried last."""
-
-
-class RequestFailed(Exception):
-    """Raised when a request failed, and retries did not help or were not tried."""
-
-    def __init__(self, error: RequestError, others_answered: bool) -> None:
-        """`error`: the last error. `others_answered`: other requests were answered while this one was retried."""
-        super().__init__(str(error))
-        self.error = error
-        self.others_answered = others_answered
 
 
 @dataclass(eq=False)
@@ -82,16 +71,14 @@ class EndpointPool:
 
         When all endpoints have failed, wait and begin again; the waiting times grow. Give up `retry_for` seconds after
         the first failure, without the seconds in which the request waited for a slot: there it waits for other
-        requests, not for a server. Raises `RequestFailed`.
+        other requests, not for a server. Raises the last `RequestError`.
         """
-        first_failure_at = None
-        in_queue_s = 0.0
-        for attempt in itertools.count(1):
-            endpoint = order[(attempt - 1) % len(order)]
+        attempt, first_failure_at, deadline = 0, math.inf, math.inf
+        while True:
+            endpoint = order[attempt % len(order)]
             queued_at = time.monotonic()
             async with endpoint.slots:
-                if first_failure_at is not None:
-                    in_queue_s += time.monotonic() - queued_at
+                deadline += time.monotonic() - queued_at
                 try:
                     answer = await send(endpoint.client)
                 except RequestError as raised:
@@ -101,38 +88,29 @@ class EndpointPool:
                     endpoint.failed_at, endpoint.has_warned = float("-inf"), False
                     return answer
             now = time.monotonic()
-            first_failure_at = now if first_failure_at is None else first_failure_at
+            if attempt == 0:
+                first_failure_at, deadline = now, now + self._retry_for
             if isinstance(error, RequestTimeout | ConnectionFailed):
                 endpoint.failed_at = now
-            rounds, position = divmod(attempt, len(order))
-            pause_s = _pause_s(error, rounds) if position == 0 else 0.0
-            if not is_transient(error) or now + pause_s > first_failure_at + in_queue_s + self._retry_for:
-                # An answer in the first second after the first failure does not count: the server may have sent it
-                # before the failure.
-                raise RequestFailed(error, self._last_answer_at > first_failure_at + 1) from error
-            self._warn_once(endpoint, error)
+            attempt += 1
+            pause_s = 0.0 if attempt % len(order) else _pause_s(error, attempt // len(order))
+            if not error.is_transient or now + pause_s > deadline:
+                if isinstance(error, ConnectionFailed):
+                    # An answer in the first second after the first failure does not count: the server may have sent
+                    # it before the failure.
+                    error.others_answered = self._last_answer_at > first_failure_at + 1
+                raise error
+            if not endpoint.has_warned:
+                endpoint.has_warned = True
+                problem = "reports a temporary error" if error.status else "does not answer"
+                logger.warning(
+                    f"mai_cascade: {endpoint.url} ({self._side}) {problem} ({error}). Its requests are retried for up "
+                    f"to {self._retry_for:g} s ({self._side}_retry_for)."
+                )
             await sleep(pause_s)
-        raise AssertionError("unreachable")
-
-    def _warn_once(self, endpoint: Endpoint, error: RequestError) -> None:
-        """Warn about an endpoint's first failure since its last answer."""
-        if not endpoint.has_warned:
-            endpoint.has_warned = True
-            problem = "reports a temporary error" if isinstance(error, StatusError) else "does not answer"
-            logger.warning(
-                f"mai_cascade: {endpoint.url} ({self._side}) {problem} ({one_line(str(error))}). Its requests are "
-                f"retried for up to {self._retry_for:g} s ({self._side}_retry_for)."
-            )
-
-
-def is_transient(error: RequestError) -> bool:
-    """Whether a retry may help."""
-    if isinstance(error, StatusError):
-        return error.status in (408, 409, 425, 429) or error.status >= 500
-    return isinstance(error, ConnectionFailed)
 
 
 def _pause_s(error: RequestError, rounds: int) -> float:
     """Return the seconds until the next round: exponential with jitter, or longer if the server asks for it."""
     backoff_s = min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2 ** min(rounds - 1, 10)) * random.uniform(0.5, 1.0)
-    return max(backoff_s, error.retry_after_s if isinstance(error, StatusError) else 0.0)
+    return max(backoff_s, error.retry_after_s)

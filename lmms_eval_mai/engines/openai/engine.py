@@ -10,15 +10,8 @@ from lmms_eval_mai.contract import Call, EngineConfig, Identity, Message, Prompt
 from lmms_eval_mai.engines.checkpoints import argument_identity
 from lmms_eval_mai.engines.messages import is_too_long, space_for_thinking, without_thinking
 from lmms_eval_mai.engines.openai.chat import chat_messages, sampling_arguments, to_call
-from lmms_eval_mai.engines.openai.client import (
-    Client,
-    ClientClosed,
-    ConnectionFailed,
-    RequestError,
-    RequestTimeout,
-    StatusError,
-)
-from lmms_eval_mai.engines.openai.endpoints import Endpoint, EndpointPool, RequestFailed, is_transient
+from lmms_eval_mai.engines.openai.client import Client, ConnectionFailed, RequestError, RequestTimeout, StatusError
+from lmms_eval_mai.engines.openai.endpoints import Endpoint, EndpointPool
 from lmms_eval_mai.engines.openai.options import (
     PERFORMANCE_ARGUMENTS,
     OpenAIOptions,
@@ -35,7 +28,6 @@ from lmms_eval_mai.errors import (
     PromptTooLong,
     SampleError,
 )
-from lmms_eval_mai.redaction import one_line
 
 R = TypeVar("R")
 
@@ -126,10 +118,7 @@ class OpenAIEngine:
         shorter = without_thinking(prompt, thinking)
         answer = await self._chat(prompt, shorter, dataclasses.replace(sampling, max_tokens=1))
         if self._context is None:
-            raise PromptTooLong(
-                f"{prompt.key}: the thinking does not fit, and {self._urls[0]} does not report its context length. "
-                f"Serve {self._model} with a longer context, or make the thinking shorter with a lower max_new_tokens."
-            )
+            raise self._cannot_truncate(prompt, "does not report its context length")
         remedy = f"Serve {self._model} with a longer context (--max-model-len)."
         space = space_for_thinking(
             prompt, self._model, self._context, answer.prompt_tokens, sampling.max_tokens, remedy
@@ -159,15 +148,17 @@ class OpenAIEngine:
         try:
             reply = await self._request(prompt, lambda client: client.post_beside(path, body))
             return reply[field]
-        except (EngineCrashed, SampleError, KeyError, TypeError) as error:
-            cause = error.__cause__
-            path_is_missing = not isinstance(cause, RequestError) or getattr(cause, "status", 0) in (404, 405)
-            if not path_is_missing:
+        except (MaiError, KeyError, TypeError) as error:
+            if isinstance(error, MaiError) and getattr(error.__cause__, "status", 0) not in (404, 405):
                 raise
-            raise PromptTooLong(
-                f"{prompt.key}: the thinking does not fit, and {self._config.model} has no /{path} to truncate it. "
-                f"Serve {self._model} with a longer context, or make the thinking shorter with a lower max_new_tokens."
-            ) from error
+            raise self._cannot_truncate(prompt, f"has no /{path} to truncate it") from error
+
+    def _cannot_truncate(self, prompt: Prompt, problem: str) -> PromptTooLong:
+        """Return the error for thinking that does not fit, on a server that cannot truncate it."""
+        return PromptTooLong(
+            f"{prompt.key}: the thinking does not fit, and {self._config.model} {problem}. Serve {self._model} with a "
+            "longer context, or make the thinking shorter with a lower max_new_tokens."
+        )
 
     async def _request(self, prompt: Prompt, send: Callable[[Client], Awaitable[R]]) -> R:
         """Send a request to the endpoint of its sample."""
@@ -176,49 +167,50 @@ class OpenAIEngine:
             raise EngineCrashed(f"The {self.side} engine is not running.")
         try:
             return await pool.request(pool.endpoints_for(f"{prompt.key.task} {prompt.key.doc_id}"), send)
-        except RequestFailed as failure:
-            raise self._call_error(prompt, failure) from failure.error
+        except RequestError as error:
+            if self._pool is not pool:
+                message = f"The {self.side} engine {self._config.model} was closed during {prompt.key}."
+                raise EngineCrashed(message) from error
+            raise self._call_error(prompt, error) from error
 
-    def _call_error(self, prompt: Prompt, failure: RequestFailed) -> MaiError:
+    def _call_error(self, prompt: Prompt, error: RequestError) -> MaiError:
         """Return the error of a call whose request failed finally."""
-        error, address, side, options = failure.error, self._config.model, self.side, self._options
-        text, window = one_line(str(error)), f"{options.retry_for:g} s ({side}_retry_for)"
+        address, side, options = self._config.model, self.side, self._options
         if isinstance(error, RequestTimeout):
             return CallTimeout(
                 f"{prompt.key}: {address} did not answer within {side}_request_timeout={options.request_timeout:g} s. "
                 f"Raise {side}_request_timeout, or lower max_open_samples so that calls wait less."
             )
-        if isinstance(error, ClientClosed):
-            return EngineCrashed(f"The {side} engine {address} was closed during {prompt.key}.")
-        if isinstance(error, ConnectionFailed) and failure.others_answered:
-            return SampleError(
-                f"{prompt.key}: {address} did not answer this request within {window}, but it answered other requests "
-                f"({text}). Check the document, and the server's log."
-            )
-        if not isinstance(error, StatusError):
+        if isinstance(error, ConnectionFailed):
+            window = f"{options.retry_for:g} s ({side}_retry_for)"
+            if error.others_answered:
+                return SampleError(
+                    f"{prompt.key}: {address} did not answer this request within {window}, but it answered other "
+                    f"requests ({error}). Check the document, and the server's log."
+                )
             return EngineCrashed(
-                f"The {side} engine {address} did not answer within {window} ({text}). Check whether its server runs."
+                f"The {side} engine {address} did not answer within {window} ({error}). Check whether its server runs."
             )
         if error.status in (401, 403):
-            return EngineCrashed(self._key_error_text(address, text))
+            return EngineCrashed(self._key_error_text(address, error))
         if error.status == 404:
             return EngineCrashed(
-                f"{address} does not serve {self._model} any more ({text}). Start the server with this model again."
+                f"{address} does not serve {self._model} any more ({error}). Start the server with this model again."
             )
-        if is_too_long(str(error)) or "context_length" in error.code:
+        if is_too_long(str(error)) or (isinstance(error, StatusError) and "context_length" in error.code):
             return PromptTooLong(
-                f"{prompt.key}: the prompt does not fit the context of {self._model} ({text}). Serve {self._model} "
+                f"{prompt.key}: the prompt does not fit the context of {self._model} ({error}). Serve {self._model} "
                 f"with a longer context, or make images smaller with {side}_max_pixels=N."
             )
-        if is_transient(error):
+        if error.is_transient:
             # The server may ask for a longer wait (`Retry-After`) than `retry_for` allows. There is no retry then.
             return EndpointBusy(
                 f"{prompt.key}: {address} reports a temporary error, and {side}_retry_for={options.retry_for:g} s "
-                f"allows no further retry ({text}). Check the server's log, or raise {side}_retry_for.",
+                f"allows no further retry ({error}). Check the server's log, or raise {side}_retry_for.",
                 error.retry_after_s,
             )
         return SampleError(
-            f"{prompt.key}: {address} refused the request ({text}). Check the document, and the server's log."
+            f"{prompt.key}: {address} refused the request ({error}). Check the document, and the server's log."
         )
 
     async def _served_model(self, pool: EndpointPool, endpoint: Endpoint) -> tuple[str, int | None]:
@@ -227,9 +219,8 @@ class OpenAIEngine:
         timeout_s = min(MODEL_LIST_TIMEOUT_S, self._options.request_timeout)
         try:
             models = await pool.request([endpoint], lambda client: client.list_models(timeout_s))
-        except RequestFailed as failure:
-            error = failure.error
-            if name is not None and isinstance(error, StatusError) and error.status == 404:
+        except RequestError as error:
+            if name is not None and error.status == 404:
                 return name, None  # some routers do not list their models
             raise self._start_error(address, error) from error
         if name is None and len(models) == 1:
@@ -243,23 +234,26 @@ class OpenAIEngine:
 
     def _start_error(self, address: str, error: RequestError) -> EngineStartError:
         """Return the error of an endpoint that did not list its models within `retry_for` seconds."""
-        text, waited_s, status = one_line(str(error)), self._options.retry_for, getattr(error, "status", None)
-        if status == 404:
+        if error.status == 404:
             return EngineStartError(
-                f"{address} does not list its models ({text}). Check the address, which usually ends in /v1. If it is "
-                f"right, give {self.side}_model=NAME."
+                f"{address} does not list its models ({error}). Check the address, which usually ends in /v1. If it "
+                f"is right, give {self.side}_model=NAME."
             )
-        if status in (401, 403):
-            return EngineStartError(self._key_error_text(address, text))
+        if error.status in (401, 403):
+            return EngineStartError(self._key_error_text(address, error))
+        waited_s = self._options.retry_for
         return EngineStartError(
-            f"{address} {f'did not answer for {waited_s:g} s' if waited_s else 'does not answer'} ({text}). Check the "
+            f"{address} {f'did not answer for {waited_s:g} s' if waited_s else 'does not answer'} ({error}). Check the "
             f"address, and whether the server runs. {self.side}_retry_for=SECONDS waits longer for a server that "
             "starts."
         )
 
-    def _key_error_text(self, address: str, text: str) -> str:
+    def _key_error_text(self, address: str, error: RequestError) -> str:
         """Return the message for a key that the server refuses or misses."""
         variable = self._options.api_key_env
-        if os.environ.get(variable):
-            return f"{address} refuses the key in {variable} ({text}). Set another key in {variable}."
-        return f"{address} refuses requests without a key, and {variable} is not set ({text}). Set {variable}."
+        key = (
+            f"the key in {variable}"
+            if os.environ.get(variable)
+            else f"requests without a key, and {variable} is not set"
+        )
+        return f"{address} refuses {key} ({error}). Set {variable} to a valid key."

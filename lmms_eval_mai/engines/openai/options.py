@@ -5,7 +5,7 @@ import os
 import urllib.request
 from urllib.parse import SplitResult, urlsplit
 
-from lmms_eval_mai.engines.arguments import positive_int
+from lmms_eval_mai.engines.arguments import number, positive_int
 from lmms_eval_mai.errors import ArgumentError, EngineStartError
 
 PERFORMANCE_ARGUMENTS = {"api_key_env", "retry_for", "request_timeout", "concurrency"}
@@ -31,10 +31,8 @@ class OpenAIOptions:
     """Larger images are made smaller before they are sent."""
 
     def __post_init__(self) -> None:
-        for name, least in (("retry_for", 0), ("request_timeout", 0.001)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
-                raise ArgumentError(f"{name}={value} is invalid: expected a number of at least {least:g}.")
+        number("retry_for", self.retry_for)
+        number("request_timeout", self.request_timeout, least=0.001)
         for name in ("concurrency", "max_pixels"):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, positive_int(name, value))

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lmms_eval_mai.contract import Call, CallKey, EngineConfig, Identity, Prompt, Sampling
-from lmms_eval_mai.engines.arguments import positive_int
+from lmms_eval_mai.engines.arguments import number, positive_int
 from lmms_eval_mai.engines.messages import replace_lone_surrogates
-from lmms_eval_mai.engines.scripted.latency import Ttft, TtftArgument
+from lmms_eval_mai.engines.scripted.latency import TtftArgument, interpolate, ttft_table
 from lmms_eval_mai.engines.scripted.script import Answer, RecordedScript, Script
-from lmms_eval_mai.errors import ArgumentError, EngineCrashed, PromptTooLong, SampleError
+from lmms_eval_mai.errors import EngineCrashed, PromptTooLong, SampleError
 
 __all__ = ["Answer", "RecordedScript", "Script", "ScriptedEngine", "ScriptedOptions"]
 
@@ -39,11 +39,9 @@ class ScriptedOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "slots", positive_int("slots", self.slots))
-        Ttft.of(self.ttft_s)
-        for name in ("time_scale", "tokens_per_s"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-                raise ArgumentError(f"{name}={value} is invalid: expected a number of at least 0.")
+        ttft_table(self.ttft_s)
+        number("time_scale", self.time_scale)
+        number("tokens_per_s", self.tokens_per_s)
 
 
 class ScriptedEngine:
@@ -53,11 +51,11 @@ class ScriptedEngine:
         self.side = side
         self._script = script
         self._options = options
-        self._ttft = Ttft.of(options.ttft_s)
+        self._ttft = ttft_table(options.ttft_s)
         self._slots: asyncio.Semaphore | None = None
         """None: the engine is not running."""
-        self._crash: asyncio.Future[str] | None = None
-        """Its result is the message of a crash since the last start."""
+        self._end: asyncio.Future[str] | None = None
+        """Its result is why the engine stopped. A new one at each start."""
 
     @classmethod
     def from_config(cls, config: EngineConfig, other: EngineConfig | None) -> "ScriptedEngine":
@@ -84,7 +82,7 @@ class ScriptedEngine:
 
     async def start(self) -> None:
         self._slots = asyncio.Semaphore(self._options.slots)
-        self._crash = asyncio.get_running_loop().create_future()
+        self._end = asyncio.get_running_loop().create_future()
 
     def is_up(self) -> bool:
         return self._slots is not None
@@ -93,10 +91,12 @@ class ScriptedEngine:
         """Do nothing: there are no caches."""
 
     async def close(self) -> None:
-        self._slots = None
+        self._stop(f"The scripted {self.side} engine was closed.")
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
-        slots = self._running_slots()
+        slots, end = self._slots, self._end
+        if slots is None or end is None:
+            raise EngineCrashed(f"The scripted {self.side} engine is not running.")
         clock = asyncio.get_running_loop()
         submitted_at = clock.time()
         answer = self._script(prompt)
@@ -106,14 +106,17 @@ class ScriptedEngine:
                 "script)."
             )
         ttft_s, total_s = self._seconds(prompt.key, answer)
+        scale = self._options.time_scale
         async with slots:
             queued_s = clock.time() - submitted_at
-            if self._running_slots() is not slots:
-                raise EngineCrashed(f"The scripted {self.side} engine crashed before {prompt.key}.")
-            if answer.fault == "death":
-                self._simulate_crash(prompt.key)
-            await self._sleep(None if answer.fault == "hang" else total_s * self._options.time_scale)
-        scale = self._options.time_scale
+            if answer.fault == "death" and not end.done():
+                self._stop(
+                    f"The scripted {self.side} engine simulates a crash in {prompt.key} (fault=death in its script)."
+                )
+            if not end.done():
+                await asyncio.wait({end}, timeout=None if answer.fault == "hang" else total_s * scale)
+            if end.done():
+                raise EngineCrashed(end.result())
         waited_s = queued_s / scale if scale > 0 else 0.0
         return Call(
             key=prompt.key,
@@ -137,41 +140,23 @@ class ScriptedEngine:
     def count_tokens(self, text: str) -> int | None:
         return None  # a record may have the number (`answer_tokens`)
 
-    def _running_slots(self) -> asyncio.Semaphore:
-        """Return the slots. Raises `EngineCrashed` if the engine is not running."""
-        if self._slots is None:
-            raise EngineCrashed(f"The scripted {self.side} engine is not running.")
-        return self._slots
-
-    async def _sleep(self, seconds: float | None) -> None:
-        """Sleep like `asyncio.sleep`, without end if `seconds` is None. A crash ends the sleep with `EngineCrashed`."""
-        if seconds == 0:
-            await asyncio.sleep(0)
-            return
-        assert self._crash is not None
-        crashes, _ = await asyncio.wait({self._crash}, timeout=seconds)
-        for crash in crashes:
-            raise EngineCrashed(crash.result())
-
-    def _simulate_crash(self, key: CallKey) -> None:
+    def _stop(self, reason: str) -> None:
         """Fail all calls in flight. The engine must be started again."""
-        message = f"The scripted {self.side} engine simulates a crash in {key} (fault=death in its script)."
         self._slots = None
-        if self._crash is not None:
-            self._crash.set_result(message)
-        raise EngineCrashed(message)
+        if self._end is not None and not self._end.done():
+            self._end.set_result(reason)
 
     def _seconds(self, key: CallKey, answer: Answer) -> tuple[float, float]:
         """Return the seconds to the first token and in total, as recorded or computed by Eq. 27. Raises `SampleError`
         if the record lacks the context length."""
         options, ttft_s = self._options, answer.ttft_s
         if ttft_s is None:
-            if not (self._ttft.is_constant or answer.prompt_tokens):
+            if len(self._ttft) > 1 and not answer.prompt_tokens:
                 raise SampleError(
                     f"{key}: {self.side}_ttft_s depends on the length of the prompt, and the record of this call has "
                     "no prompt_tokens. Add it to the record, or give ttft_s as one number."
                 )
-            ttft_s = self._ttft.seconds(answer.prompt_tokens)
+            ttft_s = interpolate(self._ttft, answer.prompt_tokens)
         if answer.seconds is not None:
             return min(ttft_s, answer.seconds), answer.seconds
         return ttft_s, ttft_s + (answer.output_tokens / options.tokens_per_s if options.tokens_per_s else 0.0)

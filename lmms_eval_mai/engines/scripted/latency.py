@@ -2,7 +2,8 @@
 context length" (Appendix B.2)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import numpy as np
 
 from lmms_eval_mai.errors import ArgumentError
 
@@ -20,54 +21,33 @@ TtftArgument = float | str | Mapping[int | str, float]
 """A number of seconds, a size of Table 3, or a table of tokens -> seconds."""
 
 
-@dataclass(frozen=True)
-class Ttft:
-    """Seconds to the first token by the length of the prompt."""
-
-    points: tuple[tuple[int, float], ...]
-    """Pairs of tokens and seconds, by tokens. A constant has one point."""
-
-    @classmethod
-    def of(cls, argument: TtftArgument) -> "Ttft":
-        """Raises `ArgumentError`."""
-        if isinstance(argument, str) and argument in TABLE_3_MS:
-            return cls(tuple((n, ms / 1000) for n, ms in zip(TABLE_3_TOKENS, TABLE_3_MS[argument], strict=True)))
-        table = argument if isinstance(argument, Mapping) else {1: argument}
-        points = sorted(
-            {_tokens(tokens): float(seconds) for tokens, seconds in table.items() if _is_seconds(seconds)}.items()
+def ttft_table(argument: TtftArgument) -> dict[int, float]:
+    """Return seconds by the tokens of the prompt, in increasing order of tokens. One number is a table with one entry.
+    Raises `ArgumentError`."""
+    if isinstance(argument, str) and argument in TABLE_3_MS:
+        return {tokens: ms / 1000 for tokens, ms in zip(TABLE_3_TOKENS, TABLE_3_MS[argument], strict=True)}
+    given = argument if isinstance(argument, Mapping) else {1: argument}
+    try:
+        table = {int(tokens): float(seconds) for tokens, seconds in given.items()}  # the keys of JSON are texts
+    except (TypeError, ValueError):
+        table = {}
+    if not table or min(table) < 1 or not all(seconds >= 0 for seconds in table.values()):
+        raise ArgumentError(
+            f"ttft_s={argument} is invalid: expected a number of at least 0, one of {', '.join(TABLE_3_MS)} (Table 3), "
+            'or a table of seconds by prompt tokens such as {"128": 0.03, "1536": 0.12}.'
         )
-        if not points or len(points) < len(table) or points[0][0] < 1:
-            raise ArgumentError(
-                f"ttft_s={argument} is invalid: expected a number of at least 0, one of {', '.join(TABLE_3_MS)} (Table "
-                '3), or a table of seconds by prompt tokens such as {"128": 0.03, "1536": 0.12}.'
-            )
-        return cls(tuple(points))
-
-    @property
-    def is_constant(self) -> bool:
-        """Return whether the length of the prompt makes no difference."""
-        return len(self.points) == 1
-
-    def seconds(self, prompt_tokens: int) -> float:
-        """Return the seconds for a prompt of this length, image tokens included.
-
-        The value between two points is interpolated. The value beyond the last point continues the line of the last two
-        points. A prompt that is shorter than the first point takes the time of that point.
-        """
-        if self.is_constant or prompt_tokens <= self.points[0][0]:
-            return self.points[0][1]
-        last = len(self.points) - 1
-        end = next((index for index, (tokens, _) in enumerate(self.points) if tokens >= prompt_tokens), last)
-        (tokens, seconds), (end_tokens, end_seconds) = self.points[end - 1 : end + 1]
-        slope = (end_seconds - seconds) / (end_tokens - tokens)
-        return max(0.0, seconds + slope * (prompt_tokens - tokens))
+    return dict(sorted(table.items()))
 
 
-def _tokens(value: object) -> int:
-    """Return a key of a table as a number, 0 if it is invalid. The keys of JSON are texts."""
-    text = str(value)
-    return int(text) if text.isdecimal() else 0
+def interpolate(table: Mapping[int, float], prompt_tokens: int) -> float:
+    """Return the seconds for a prompt of this length, image tokens included.
 
-
-def _is_seconds(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+    The value between two points is interpolated. The value beyond the last point continues the line of the last two
+    points. A prompt that is shorter than the first point takes the time of that point.
+    """
+    tokens, seconds = list(table), list(table.values())
+    beyond = prompt_tokens - tokens[-1]
+    if beyond <= 0 or len(tokens) == 1:
+        return float(np.interp(prompt_tokens, tokens, seconds))
+    slope = (seconds[-1] - seconds[-2]) / (tokens[-1] - tokens[-2])
+    return max(0.0, seconds[-1] + slope * beyond)

@@ -58,9 +58,16 @@ class RecordedScript:
     def __init__(self, path: Path) -> None:
         """Raises `ArgumentError` if the file or one of its lines cannot be read."""
         self._path = path
-        self.name = f"{path.name} {file_digest(path)}" if path.is_file() else path.name
+        try:
+            text = path.read_text(encoding="utf-8")
+            self.name = f"{path.name} {file_digest(path)}"
+        except (OSError, UnicodeDecodeError) as error:
+            raise ArgumentError(
+                f"The script {path} cannot be read ({getattr(error, 'strerror', None) or error}). "
+                "Give the path of a JSON-lines file: small=PATH, large=PATH."
+            ) from None
         self._answers: dict[tuple[str, int, str, int | None], Answer] = {}
-        for number, line in enumerate(_lines(path), start=1):
+        for number, line in enumerate(text.split("\n"), start=1):
             if line.strip():
                 self._add(number, line)
 
@@ -80,9 +87,9 @@ class RecordedScript:
         try:
             record = json.loads(line)
             key = (record.pop("task"), record.pop("doc_id"), record.pop("stage"), record.pop("repeat", None))
-            unknown = sorted(set(record) - set(Answer.__dataclass_fields__))
-            if unknown:
-                raise TypeError(f"unknown field {unknown[0]!r}")
+            for name in record:
+                if name not in Answer.__dataclass_fields__:
+                    raise TypeError(f"unknown field {name!r}")
             if key[2] not in get_args(Stage):
                 raise ArgumentError(
                     f"{where}: stage {key[2]!r} is unknown: choose one of {', '.join(get_args(Stage))}."
@@ -101,13 +108,3 @@ class RecordedScript:
         if key in self._answers:
             raise ArgumentError(f"{where} answers {key[:3]} a second time. Delete one of the two lines.")
         self._answers[key] = answer
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ArgumentError(
-            f"The script {path} cannot be read ({getattr(error, 'strerror', None) or error}). "
-            "Give the path of a JSON-lines file: small=PATH, large=PATH."
-        ) from None
