@@ -42,9 +42,7 @@ def check_attention_arguments(config: EngineConfig) -> None:
     if config.engine == "vllm":
         raise ArgumentError(NO_ATTENTION.format(side=config.side))
     elif config.engine == "transformers":
-        obstacle = TransformersOptions(**config.arguments).argument_obstacle(config.side)
-        if obstacle is not None:
-            raise ArgumentError(obstacle)
+        TransformersOptions(**config.arguments).check_attention(config.side)
 
 
 def argument_names(kind: str) -> frozenset[str] | None:
