@@ -123,11 +123,6 @@ def penalties(sampling: Sampling, prompt_length: int) -> list[Any]:
     return found
 
 
-def stop_at_texts(sampling: Sampling, tokenizer: Any, prompt_length: int) -> list[StopAtTexts]:
-    """Return the stopping criteria that the sampling needs."""
-    return [StopAtTexts(tokenizer, prompt_length, sampling.stop)] if sampling.stop else []
-
-
 def reset_generation_config(model: Any) -> set[int]:
     """Clear the checkpoint's generation defaults and return its end-of-sequence token ids.
 
@@ -164,8 +159,6 @@ def generation_config(sampling: Sampling, max_new_tokens: int, pad_token_id: int
 def hide_assisted_decoding_warnings() -> None:
     """Hide the warnings that transformers' assisted decoding causes itself, unless the user asked for debug output."""
     if not is_debug():
-        logging.getLogger("transformers.generation.utils").addFilter(_may_be_printed)
-
-
-def _may_be_printed(record: logging.LogRecord) -> bool:
-    return not record.getMessage().startswith(ASSISTED_DECODING_WARNINGS)
+        logging.getLogger("transformers.generation.utils").addFilter(
+            lambda record: not record.getMessage().startswith(ASSISTED_DECODING_WARNINGS)
+        )
