@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from lmms_eval_mai.contract import Sampling
@@ -16,18 +16,16 @@ class StopWhenCancelled:
     """A stopping criterion of transformers. It ends the rows of cancelled calls, and records the time of the first
     token."""
 
-    def __init__(self, answers: Sequence[Any], is_stopped: Callable[[], bool]) -> None:
-        """`answers`: one future per row. `is_stopped`: whether the engine was closed."""
+    def __init__(self, answers: Sequence[Any]) -> None:
+        """`answers`: one future per row. It is done if the call was cancelled or the engine was closed."""
         self._answers = answers
-        self._is_stopped = is_stopped
         self.first_token_at: float | None = None
 
     def __call__(self, input_ids: Any, scores: Any, **more: Any) -> Any:
         import torch
 
         self.first_token_at = self.first_token_at or time.perf_counter()
-        stopped = self._is_stopped()
-        return torch.tensor([stopped or answer.done() for answer in self._answers], device=input_ids.device)
+        return torch.tensor([answer.done() for answer in self._answers], device=input_ids.device)
 
 
 class StopAtTexts:
@@ -44,7 +42,7 @@ class StopAtTexts:
         self._texts = texts
         # A token has at least one byte, so a stop text lies within this number of tokens. A few more are read, because
         # the first characters of a part may differ from those in the whole answer.
-        self._window = max((len(text.encode()) for text in texts), default=0) + 8
+        self._window = max(len(text.encode()) for text in texts) + 8
 
     def __call__(self, input_ids: Any, scores: Any, **more: Any) -> Any:
         import torch
@@ -52,12 +50,9 @@ class StopAtTexts:
         start = max(self._prompt_length, self._checked - self._window)
         self._checked = input_ids.shape[1]
         ends = self._tokenizer.batch_decode(input_ids[:, start:], skip_special_tokens=True)
-        return torch.tensor([self._is_found(end) for end in ends], device=input_ids.device)
-
-    def _is_found(self, end: str) -> bool:
-        if end.endswith("\ufffd"):  # half of a character: like vLLM, wait for the rest
-            return False
-        return any(text in end for text in self._texts)
+        # At half of a character (U+FFFD), wait for the rest, like vLLM.
+        found = [not end.endswith("\ufffd") and any(text in end for text in self._texts) for end in ends]
+        return torch.tensor(found, device=input_ids.device)
 
 
 class OutputPenalties:

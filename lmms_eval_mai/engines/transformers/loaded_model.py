@@ -3,7 +3,6 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -92,8 +91,8 @@ class LoadedModel:
         space = space_for_thinking(prompt, self._config.model, self._context, rest, sampling.max_tokens, remedy)
         return self.inputs.literal.end(thinking, space)
 
-    def generate(self, batch: list[Request], is_stopped: Callable[[], bool]) -> list[Call]:
-        """Return one call per request. `is_stopped`: whether the engine was closed.
+    def generate(self, batch: list[Request]) -> list[Call]:
+        """Return one call per request.
 
         `generate` has one token limit for the whole batch: the space that the context leaves after the shortest prompt.
         The rows of longer prompts are cut afterwards, to the space after their own prompt.
@@ -106,7 +105,7 @@ class LoadedModel:
         sampling = batch[0].sampling
         longest_answer = self._context - min(request.input.length for request in batch)
         eos_token_ids = set() if sampling.ignore_eos else self._eos_token_ids
-        stopper = StopWhenCancelled([request.answer for request in batch], is_stopped)
+        stopper = StopWhenCancelled([request.answer for request in batch])
         prompt_length = inputs["input_ids"].shape[1]
         # An assistant's drafts are checked many at a time, so there is no step for each token.
         recorder = LogprobRecorder() if self.assistant is None and self._is_fast else None

@@ -155,7 +155,7 @@ class RunningModel:
         """Return a call or an error per request, in the model's thread. If a batch fails, most often because memory is
         short, its requests run one by one."""
         try:
-            return list(loaded.generate(batch, self._closed.done))
+            return list(loaded.generate(batch))
         except Exception as error:
             text = error_text(error)  # the error itself would keep the batch's tensors in memory
         if len(batch) > 1:
