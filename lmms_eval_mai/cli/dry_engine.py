@@ -6,7 +6,6 @@ from dataclasses import replace
 from lmms_eval_mai.contract import Call, EngineConfig, Prompt, Sampling, TokenWeights
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
 from lmms_eval_mai.engines.transformers.options import TransformersOptions
-from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.run.sparse_layer import GIVES_ATTENTION
 
 LAYERS = 10_000
@@ -22,9 +21,7 @@ class DryEngine(ScriptedEngine):
         super().__init__(config.side, script)
         self._kind = config.engine
         if config.attention and config.engine == GIVES_ATTENTION:
-            obstacle = TransformersOptions(**config.arguments).argument_obstacle(config.side)
-            if obstacle is not None:
-                raise ArgumentError(obstacle)
+            TransformersOptions(**config.arguments).check_attention(config.side)
 
     def layers(self) -> int | None:
         return LAYERS if self._kind == GIVES_ATTENTION else None

@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 from loguru import logger
 
+from lmms_eval_mai.engines.messages import is_too_long
 from lmms_eval_mai.redaction import error_text, one_line
 
 CONNECT_TIMEOUT_S = 5.0
@@ -59,9 +60,10 @@ class StatusError(RequestError):
         self.retry_after_s = float(retry_after) if retry_after.replace(".", "", 1).isdecimal() else 0.0
         self.is_transient = status in (408, 409, 425, 429) or status >= 500
         error = (reply.get("error") or reply) if isinstance(reply, dict) else reply
-        self.code = str(error.get("code") or "") if isinstance(error, dict) else ""
-        """Error code of OpenAI's API, such as `context_length_exceeded`."""
+        code = str(error.get("code") or "") if isinstance(error, dict) else ""
         text = (error.get("message") or error.get("detail") or error) if isinstance(error, dict) else error
+        self.is_too_long = is_too_long(str(text)) or "context_length" in code
+        """Whether the server says that the prompt does not fit its context."""
         text = f"status {status}: {text}" if text else f"status {status}"
         super().__init__(one_line(text.replace(key, "<key>") if key else text).rstrip("."))
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from lmms_eval_mai.contract import Call, EngineConfig, Identity, Message, Prompt, Sampling, Side
 from lmms_eval_mai.engines.checkpoints import argument_identity
-from lmms_eval_mai.engines.messages import is_too_long, space_for_thinking, without_thinking
+from lmms_eval_mai.engines.messages import space_for_thinking, without_thinking
 from lmms_eval_mai.engines.openai.chat import chat_messages, sampling_arguments, to_call
 from lmms_eval_mai.engines.openai.client import Client, ConnectionFailed, RequestError, RequestTimeout, StatusError
 from lmms_eval_mai.engines.openai.endpoints import Endpoint, EndpointPool
@@ -197,7 +197,7 @@ class OpenAIEngine:
             return EngineCrashed(
                 f"{address} does not serve {self._model} any more ({error}). Start the server with this model again."
             )
-        if is_too_long(str(error)) or (isinstance(error, StatusError) and "context_length" in error.code):
+        if isinstance(error, StatusError) and error.is_too_long:
             return PromptTooLong(
                 f"{prompt.key}: the prompt does not fit the context of {self._model} ({error}). Serve {self._model} "
                 f"with a longer context, or make images smaller with {side}_max_pixels=N."

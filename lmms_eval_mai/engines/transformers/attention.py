@@ -10,7 +10,7 @@ the decoding.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -54,22 +54,26 @@ class AttentionStates:
 
 
 class AttentionReader:
-    """Reads how the last token of a prompt attends to other tokens, with one loaded model."""
+    """Reads how the last token of a prompt attends to other tokens, with one loaded model. Must be used by one thread
+    at a time."""
 
     def __init__(self, model: Any) -> None:
         """Raises `ValueError` if the model does not use our attention function."""
         decoder = model.get_decoder()
-        layers = getattr(decoder, "layers", None)
-        used = getattr(decoder.config, "_attn_implementation", None)
-        if not layers or used != ATTENTION_FUNCTION or not supports_attention(decoder):
+        if decoder.config._attn_implementation != ATTENTION_FUNCTION or not supports_attention(decoder):
             raise ValueError(
                 f"{type(model).__name__} does not use transformers' attention interface with `sdpa`, and cannot give "
                 "attention weights"
             )
         self._model = model
-        self._layers = {module: number for number, layer in enumerate(layers, 1) for module in layer.modules()}
+        self._layers = {module: number for number, layer in enumerate(decoder.layers, 1) for module in layer.modules()}
         """The number of the layer, from 1, of each module of the decoder."""
-        self.depth = len(layers)
+        self._depth = len(decoder.layers)
+        self._missing: set[int] = set()
+        """The requested layers that the forward pass has not reached."""
+        self._found: dict[int, LayerAttention] = {}
+        self._text = slice(0)
+        """The positions of the tokens whose attention is read."""
 
     def read(self, inputs: Mapping[str, Any], layers: Sequence[int], begin: int, end: int) -> list[LayerAttention]:
         """Return how each head of the layers attends to the tokens from `begin` up to `end`, in the order of `layers`.
@@ -77,70 +81,58 @@ class AttentionReader:
         `inputs`: one prompt, on the model's device. Raises `ValueError` if a layer has no attention, or changes its
         probabilities in a way that is not computed here.
         """
-        reading = _Reading(self._layers, set(layers), begin, end)
-        with torch.inference_mode(), _shown_to(reading), contextlib.suppress(_AllRead):
-            self._model(**inputs, use_cache=False, logits_to_keep=1)
-        if reading.open:
-            raise ValueError(f"layer {min(reading.open)} has no attention")
-        return [reading.found[layer] for layer in layers]
+        self._missing, self._found, self._text = set(layers), {}, slice(begin, end)
+        token = _reader.set(self)
+        try:
+            with torch.inference_mode(), contextlib.suppress(_AllRead):
+                self._model(**inputs, use_cache=False, logits_to_keep=1)
+        finally:
+            _reader.reset(token)
+        if self._missing:
+            raise ValueError(f"layer {min(self._missing)} has no attention: the model has layers 1 to {self._depth}")
+        return [self._found[layer] for layer in layers]
+
+    def see(
+        self,
+        module: Any,
+        query: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        mask: torch.Tensor | None,
+        scaling: float | None,
+        more: Mapping[str, Any],
+    ) -> None:
+        """Read one layer, if it is asked for. Raises `_AllRead` if it is the last one.
+
+        `query`: (1, heads, tokens, size). `keys`, `values`: (1, heads of keys, tokens, size). `mask`: (1, 1 or heads,
+        tokens, tokens), as `sdpa` takes it. None: causal. `more`: further arguments of the attention function.
+        """
+        layer = self._layers.get(module)
+        if layer not in self._missing:
+            return
+        changed = [name for name in UNSUPPORTED if more.get(name) is not None]
+        if changed:
+            raise ValueError(f"layer {layer} has {', '.join(changed)}, and its attention weights are not known then")
+        factor = query.shape[-1] ** -0.5 if scaling is None else scaling
+        of_last = probabilities(query[0, :, -1], keys[0], factor, None if mask is None else mask[0, :, -1])
+        self._found[layer] = LayerAttention(
+            weights=of_last[:, self._text].cpu(),
+            query=query[0, :, -1].float().cpu(),
+            keys=keys[0, :, self._text].float().cpu(),
+            values=values[0, :, self._text].float().cpu(),
+            scaling=factor,
+        )
+        self._missing.remove(layer)
+        if not self._missing:
+            raise _AllRead
 
 
 class _AllRead(Exception):
     """Raised in a forward pass after the highest layer that is asked for, to end the pass."""
 
 
-@dataclass
-class _Reading:
-    """One forward pass of one prompt, whose attention is read."""
-
-    layers: Mapping[Any, int]
-    """Module -> number of its layer."""
-    open: set[int]
-    """The requested layers that the pass has not reached."""
-    begin: int
-    end: int
-
-    def __post_init__(self) -> None:
-        self.found: dict[int, LayerAttention] = {}
-
-    def see(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        mask: torch.Tensor | None,
-        scaling: float,
-    ) -> None:
-        """Read one layer. Raises `_AllRead` if it is the last one.
-
-        `query`: (1, heads, tokens, size). `keys`, `values`: (1, heads of keys, tokens, size). `mask`: (1, 1 or heads,
-        tokens, tokens), as `sdpa` takes it. None: causal.
-        """
-        of_last = probabilities(query[0, :, -1], keys[0], scaling, None if mask is None else mask[0, :, -1])
-        self.found[layer] = LayerAttention(
-            weights=of_last[:, self.begin : self.end].cpu(),
-            query=query[0, :, -1].float().cpu(),
-            keys=keys[0, :, self.begin : self.end].float().cpu(),
-            values=values[0, :, self.begin : self.end].float().cpu(),
-            scaling=scaling,
-        )
-        self.open.remove(layer)
-        if not self.open:
-            raise _AllRead
-
-
-_reading: ContextVar[_Reading | None] = ContextVar("reading", default=None)
-
-
-@contextlib.contextmanager
-def _shown_to(reading: _Reading) -> Iterator[None]:
-    """Show the attention of the forward pass in this block, which is in this thread, to a reading."""
-    token = _reading.set(reading)
-    try:
-        yield
-    finally:
-        _reading.reset(token)
+_reader: ContextVar[AttentionReader | None] = ContextVar("reader", default=None)
+"""The reader of the forward pass that runs in this thread."""
 
 
 def _attention(
@@ -152,17 +144,11 @@ def _attention(
     scaling: float | None = None,
     **more: Any,
 ) -> Any:
-    """Compute attention as transformers' `sdpa` does, and show it to the reading of the block."""
+    """Compute attention as transformers' `sdpa` does, and show it to the reader."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    reading = _reading.get()
-    layer = None if reading is None else reading.layers.get(module)
-    if reading is not None and layer in reading.open:
-        changed = [name for name in UNSUPPORTED if more.get(name) is not None]
-        if changed:
-            raise ValueError(f"layer {layer} has {', '.join(changed)}, and its attention weights are not known then")
-        factor = query.shape[-1] ** -0.5 if scaling is None else scaling
-        reading.see(layer, query, key, value, attention_mask, factor)
+    if (reader := _reader.get()) is not None:
+        reader.see(module, query, key, value, attention_mask, scaling, more)
     return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **more)
 
 

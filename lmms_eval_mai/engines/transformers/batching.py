@@ -33,8 +33,6 @@ class Request:
 
 def next_batch(waiting: Sequence[Request], limit: int) -> list[Request]:
     """Return the first request, and other requests that can share its batch, at most `limit` in total."""
-    if not waiting:
-        return []
     first = waiting[0]
     # A seed must draw the tokens of one call only. A scoring call is one forward pass without padding.
     if first.sampling.seed is not None or first.is_scoring_call():
@@ -44,25 +42,19 @@ def next_batch(waiting: Sequence[Request], limit: int) -> list[Request]:
     return [request for request in matching if not request.is_scoring_call()][:limit]
 
 
-@dataclasses.dataclass(frozen=True)
-class BatchTimes:
-    """Times of one batch, on the clock of `time.perf_counter`."""
-
-    began_at: float
-    first_token_at: float
-    ended_at: float
-
-
 def to_call(
     request: Request,
     row: list[int],
     logprobs: list[float] | None,
     tokenizer: Any,
     eos_token_ids: set[int],
-    times: BatchTimes,
+    began_at: float,
+    first_token_at: float | None,
+    ended_at: float,
 ) -> Call:
     """Return the call of one row of a batch. The row ends with its first end-of-sequence token; padding follows.
-    `logprobs`: the log-probability of each token of the row. None: not known."""
+    `logprobs`: the log-probability of each token of the row. None: not known. The three times are those of the batch,
+    on the clock of `time.perf_counter`."""
     end = next((position for position, token in enumerate(row) if token in eos_token_ids), None)
     tokens = row if end is None else row[: end + 1]
     text = tokenizer.decode(tokens, skip_special_tokens=True)
@@ -80,9 +72,9 @@ def to_call(
         prompt_tokens=request.input.length,
         cached_tokens=0,
         output_tokens=len(tokens),
-        queued_s=times.began_at - request.prepared_at,
-        ttft_s=times.first_token_at - request.submitted_at,
-        total_s=times.ended_at - request.submitted_at,
+        queued_s=began_at - request.prepared_at,
+        ttft_s=None if first_token_at is None else first_token_at - request.submitted_at,
+        total_s=ended_at - request.submitted_at,
         image_tokens=request.input.image_tokens,
         logprobs=reported,
     )

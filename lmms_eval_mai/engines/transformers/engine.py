@@ -11,7 +11,7 @@ from lmms_eval_mai.engines.checkpoints import argument_identity, checkpoint_iden
 from lmms_eval_mai.engines.special_tokens import LiteralTokenizer
 from lmms_eval_mai.engines.transformers.options import PERFORMANCE_ARGUMENTS, TransformersOptions, device_of
 from lmms_eval_mai.engines.transformers.running_model import RunningModel
-from lmms_eval_mai.errors import ArgumentError, EngineCrashed, EngineUnavailable
+from lmms_eval_mai.errors import ArgumentError, EngineCrashed
 
 if TYPE_CHECKING:
     from lmms_eval_mai.engines.transformers.attention import AttentionStates
@@ -35,18 +35,7 @@ class TransformersEngine:
         return cls(config)
 
     def validate(self) -> None:
-        try:
-            import torch  # noqa: F401
-            import transformers  # noqa: F401
-        except ImportError as error:
-            raise EngineUnavailable(
-                f"engine=transformers needs torch and transformers, and their import fails ({error}). Run "
-                "`lmms-eval-mai doctor`."
-            ) from error
-        self._options.check(self.side, self._config.model)
-        obstacle = self._options.attention_obstacle(self.side, self._config.model) if self._config.attention else None
-        if obstacle is not None:
-            raise ArgumentError(obstacle)
+        self._options.check(self.side, self._config.model, self._config.attention)
 
     def describe(self) -> str:
         calls = f"up to {self._options.batch_size} calls per batch"
@@ -68,9 +57,12 @@ class TransformersEngine:
         }
 
     def layers(self) -> int | None:
-        if self._options.attention_obstacle(self.side, self._config.model) is not None:
+        try:
+            config = self._options.check(self.side, self._config.model, attention=True)
+        except ArgumentError:
             return None
-        return self._options.decoder_layers(self._config.model)
+        depth: int | None = getattr(config.get_text_config(decoder=True), "num_hidden_layers", None)
+        return depth
 
     async def start(self) -> None:
         running = self._running = RunningModel(self._config, self._options)

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from lmms_eval_mai.contract import Sampling
@@ -16,18 +16,16 @@ class StopWhenCancelled:
     """A stopping criterion of transformers. It ends the rows of cancelled calls, and records the time of the first
     token."""
 
-    def __init__(self, answers: Sequence[Any], is_stopped: Callable[[], bool]) -> None:
-        """`answers`: one future per row. `is_stopped`: whether the engine was closed."""
+    def __init__(self, answers: Sequence[Any]) -> None:
+        """`answers`: one future per row. It is done if the call was cancelled or the engine was closed."""
         self._answers = answers
-        self._is_stopped = is_stopped
         self.first_token_at: float | None = None
 
     def __call__(self, input_ids: Any, scores: Any, **more: Any) -> Any:
         import torch
 
         self.first_token_at = self.first_token_at or time.perf_counter()
-        stopped = self._is_stopped()
-        return torch.tensor([stopped or answer.done() for answer in self._answers], device=input_ids.device)
+        return torch.tensor([answer.done() for answer in self._answers], device=input_ids.device)
 
 
 class StopAtTexts:
@@ -44,7 +42,7 @@ class StopAtTexts:
         self._texts = texts
         # A token has at least one byte, so a stop text lies within this number of tokens. A few more are read, because
         # the first characters of a part may differ from those in the whole answer.
-        self._window = max((len(text.encode()) for text in texts), default=0) + 8
+        self._window = max(len(text.encode()) for text in texts) + 8
 
     def __call__(self, input_ids: Any, scores: Any, **more: Any) -> Any:
         import torch
@@ -52,12 +50,9 @@ class StopAtTexts:
         start = max(self._prompt_length, self._checked - self._window)
         self._checked = input_ids.shape[1]
         ends = self._tokenizer.batch_decode(input_ids[:, start:], skip_special_tokens=True)
-        return torch.tensor([self._is_found(end) for end in ends], device=input_ids.device)
-
-    def _is_found(self, end: str) -> bool:
-        if end.endswith("\ufffd"):  # half of a character: like vLLM, wait for the rest
-            return False
-        return any(text in end for text in self._texts)
+        # At half of a character (U+FFFD), wait for the rest, like vLLM.
+        found = [not end.endswith("\ufffd") and any(text in end for text in self._texts) for end in ends]
+        return torch.tensor(found, device=input_ids.device)
 
 
 class OutputPenalties:
@@ -123,11 +118,6 @@ def penalties(sampling: Sampling, prompt_length: int) -> list[Any]:
     return found
 
 
-def stop_at_texts(sampling: Sampling, tokenizer: Any, prompt_length: int) -> list[StopAtTexts]:
-    """Return the stopping criteria that the sampling needs."""
-    return [StopAtTexts(tokenizer, prompt_length, sampling.stop)] if sampling.stop else []
-
-
 def reset_generation_config(model: Any) -> set[int]:
     """Clear the checkpoint's generation defaults and return its end-of-sequence token ids.
 
@@ -164,8 +154,6 @@ def generation_config(sampling: Sampling, max_new_tokens: int, pad_token_id: int
 def hide_assisted_decoding_warnings() -> None:
     """Hide the warnings that transformers' assisted decoding causes itself, unless the user asked for debug output."""
     if not is_debug():
-        logging.getLogger("transformers.generation.utils").addFilter(_may_be_printed)
-
-
-def _may_be_printed(record: logging.LogRecord) -> bool:
-    return not record.getMessage().startswith(ASSISTED_DECODING_WARNINGS)
+        logging.getLogger("transformers.generation.utils").addFilter(
+            lambda record: not record.getMessage().startswith(ASSISTED_DECODING_WARNINGS)
+        )

@@ -7,7 +7,8 @@ literal text.
 """
 
 import copy
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -91,47 +92,32 @@ class InputBuilder:
         tokens = {name: t for name, t in inputs.items() if t.shape == inputs["input_ids"].shape}
         others = {name: t for name, t in inputs.items() if name not in tokens}
         ids = tokens["input_ids"]
-        image_tokens = self._image_tokens(ids)
+        image_token_id = getattr(self._processor, "image_token_id", None)
+        image_tokens = None if image_token_id is None else int((ids == image_token_id).sum())
         if hide:
-            restored = self._restored_offsets(ids, hidden) if offsets else None
-            return ModelInput(self._restore_text(tokens, hidden), others, image_tokens, restored)
+            tokens, restored = self._restore_text(tokens, hidden, offsets)
+            return ModelInput(tokens, others, image_tokens, restored)
         counted = None if in_shown is None else _from_last_text(in_shown, text, last_text(chat[-1]))
         return ModelInput(tokens, others, image_tokens, counted)
 
-    def image_settings(self) -> dict[str, Any]:
-        """Return the settings of the image processor. Two checkpoints with equal settings prepare images equally."""
-        settings: dict[str, Any] = self._processor.image_processor.to_dict()
-        return settings
-
-    def _image_tokens(self, ids: torch.Tensor) -> int | None:
-        """Return the number of image tokens of a prompt in which hidden texts are still placeholders."""
-        image_token_id = getattr(self._processor, "image_token_id", None)
-        return None if image_token_id is None else int((ids == image_token_id).sum())
-
-    def _restore_text(self, tokens: dict[str, torch.Tensor], hidden: list[str]) -> dict[str, torch.Tensor]:
+    def _restore_text(
+        self, tokens: dict[str, torch.Tensor], hidden: list[str], offsets: bool
+    ) -> tuple[dict[str, torch.Tensor], Offsets | None]:
         """Replace each placeholder by the tokens of its text. Other tensors, the attention mask for example, repeat the
-        placeholder's value for every token of the text."""
-        ids = tokens["input_ids"][0].tolist()
-        texts = iter([self.literal.tokens(text) for text in hidden])
-        restored: dict[str, list[int]] = {name: [] for name in tokens}
-        for position, token in enumerate(ids):
-            text = next(texts) if token == self._placeholder_id else None
-            for name, values in restored.items():
-                value = int(tokens[name][0, position])
-                if text is None:
-                    values.append(value)
-                else:
-                    values += text if name == "input_ids" else [value] * len(text)
-        return {name: torch.tensor([values], dtype=tokens[name].dtype) for name, values in restored.items()}
-
-    def _restored_offsets(self, ids: torch.Tensor, hidden: list[str]) -> Offsets:
-        """Return the offsets of a prompt whose placeholders are replaced by the tokens of their texts."""
-        *before, last = hidden
-        others = sum(len(self.literal.tokens(text)) for text in before)
-        placeholders = (ids[0] == self._placeholder_id).nonzero().flatten().tolist()
-        earlier = placeholders[-1] - len(before) + others
-        later = ids.shape[1] - placeholders[-1] - 1
-        return [(-1, 0)] * earlier + self.literal.offsets(last) + [(len(last), len(last))] * later
+        placeholder's value for every token of the text. Also return the offsets, if they are asked for."""
+        is_hidden = tokens["input_ids"][0] == self._placeholder_id
+        texts = [self.literal.tokens(text) for text in hidden]
+        counts = torch.ones_like(tokens["input_ids"][0])
+        counts[is_hidden] = torch.tensor([len(text) for text in texts])
+        restored = {name: tensor.repeat_interleave(counts, dim=1) for name, tensor in tokens.items()}
+        ids = restored["input_ids"]
+        ids[ids == self._placeholder_id] = torch.tensor(list(itertools.chain(*texts)), dtype=ids.dtype)
+        if not offsets:
+            return restored, None
+        last = int(is_hidden.nonzero()[-1])
+        earlier, later = int(counts[:last].sum()), len(counts) - last - 1
+        end = len(hidden[-1])
+        return restored, [(-1, 0)] * earlier + self.literal.offsets(hidden[-1]) + [(end, end)] * later
 
 
 def _from_last_text(offsets: list[tuple[int, int]], shown: str, text: str) -> Offsets | None:
@@ -157,3 +143,11 @@ def batch_of(prompts: list[ModelInput], pad_token_id: int) -> dict[str, torch.Te
         rows = [torch.nn.functional.pad(p.tokens[name], (longest - p.length, 0), value=padding) for p in prompts]
         batch[name] = torch.cat(rows)
     return batch
+
+
+def on_device(tensors: Mapping[str, torch.Tensor], model: Any) -> dict[str, torch.Tensor]:
+    """Return tensors on a model's device. Those of floating-point numbers get the model's type."""
+    return {
+        name: tensor.to(model.device, model.dtype if tensor.is_floating_point() else tensor.dtype)
+        for name, tensor in tensors.items()
+    }

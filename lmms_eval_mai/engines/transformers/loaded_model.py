@@ -3,7 +3,6 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,24 +12,19 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 from lmms_eval_mai.contract import Call, EngineConfig, Prompt, Sampling, TokenWeights
 from lmms_eval_mai.engines.logs import quiet_transformers
 from lmms_eval_mai.engines.messages import space_for_thinking, without_thinking
-from lmms_eval_mai.engines.transformers.assistant import (
-    AssistantImages,
-    DraftCounts,
-    assisted_call,
-    set_draft_length,
-)
+from lmms_eval_mai.engines.transformers.assistant import assisted_call, with_draft_counts
 from lmms_eval_mai.engines.transformers.attention import AttentionReader, AttentionStates, register
-from lmms_eval_mai.engines.transformers.batching import BatchTimes, Request, to_call
+from lmms_eval_mai.engines.transformers.batching import Request, to_call
 from lmms_eval_mai.engines.transformers.generation import (
     LogprobRecorder,
+    StopAtTexts,
     StopWhenCancelled,
     generation_config,
     hide_assisted_decoding_warnings,
     penalties,
     reset_generation_config,
-    stop_at_texts,
 )
-from lmms_eval_mai.engines.transformers.inputs import InputBuilder, ModelInput, batch_of
+from lmms_eval_mai.engines.transformers.inputs import InputBuilder, ModelInput, batch_of, on_device
 from lmms_eval_mai.engines.transformers.options import TransformersOptions, device_of
 from lmms_eval_mai.engines.transformers.token_texts import TokenSpan, find_in_output, find_in_prompt
 from lmms_eval_mai.errors import ArgumentError, PromptTooLong, SampleError
@@ -45,7 +39,8 @@ class LoadedModel:
         self._config = config
         path = os.path.expanduser(config.model)
         source = {"revision": options.revision, "trust_remote_code": options.trust_remote_code}
-        self.inputs = InputBuilder(AutoProcessor.from_pretrained(path, **source))
+        processor = AutoProcessor.from_pretrained(path, **source)
+        self.inputs = InputBuilder(processor)
         self._tokenizer = self.inputs.tokenizer
         self._is_fast = bool(getattr(self._tokenizer, "is_fast", False))
         """Whether the tokens of a text can be read one by one."""
@@ -55,14 +50,19 @@ class LoadedModel:
                 "attention. Use a model with a fast tokenizer of Hugging Face, or transfer=full."
             )
         self.assistant: Any = None
-        self._assistant_images: AssistantImages | None = None
+        self._assistant_inputs: InputBuilder | None = None
+        """None: the assistant prepares images as the model does, as most do within one family."""
         with quiet_transformers():
             self._model = _load(path, options, config.attention, **source)
             if options.assistant_model is not None:
                 hide_assisted_decoding_warnings()
                 self.assistant = _load(options.assistant_model, options)
-                set_draft_length(self.assistant, options.num_assistant_tokens)
-                self._assistant_images = AssistantImages(options.assistant_model, self.inputs)
+                # The checkpoint's own end token would end the drafts of a call with `ignore_eos`.
+                reset_generation_config(self.assistant)
+                self.assistant.generation_config.num_assistant_tokens = options.num_assistant_tokens
+                own = AutoProcessor.from_pretrained(os.path.expanduser(options.assistant_model))
+                if own.image_processor.to_dict() != processor.image_processor.to_dict():
+                    self._assistant_inputs = InputBuilder(own)
         self._attention = AttentionReader(self._model) if config.attention else None
         self._eos_token_ids = reset_generation_config(self._model)
         limit = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
@@ -72,23 +72,14 @@ class LoadedModel:
     def prepare(self, prompt: Prompt) -> tuple[ModelInput, TokenSpan | None]:
         """Return the model input of a prompt, and the tokens of the text to which it asks for attention. None: it asks
         for none, or for attention to its own output. Raises a `SampleError`, or errors of the processor."""
-        asked = prompt.attention
-        text = None if asked is None else asked.text
-        found = self.inputs.build(prompt.messages, offsets=text is not None and self._is_fast)
+        text = None if prompt.attention is None else prompt.attention.text
+        if prompt.attention is not None and self._attention is None:
+            raise SampleError(f"{prompt.key}: the {self._config.side} engine was not started with attention weights.")
+        found = self.inputs.build(prompt.messages, offsets=text is not None)
         if found.length >= self._context:
             raise PromptTooLong(
                 f"{prompt.key}: the prompt has {found.length} tokens, and the context of {self._config.model} has "
                 f"{self._context}. Raise {self._config.side}_max_model_len if the model can take more."
-            )
-        if asked is None:
-            return found, None
-        if self._attention is None:
-            raise SampleError(f"{prompt.key}: the {self._config.side} engine was not started with attention weights.")
-        wrong = [layer for layer in asked.layers if not 1 <= layer <= self._attention.depth]
-        if wrong or not asked.layers:
-            raise SampleError(
-                f"{prompt.key}: attention was asked for in layers {asked.layers}, and the model has layers 1 to "
-                f"{self._attention.depth}."
             )
         return found, None if text is None else find_in_prompt(found.offsets, prompt, text)
 
@@ -100,70 +91,61 @@ class LoadedModel:
         space = space_for_thinking(prompt, self._config.model, self._context, rest, sampling.max_tokens, remedy)
         return self.inputs.literal.end(thinking, space)
 
-    def generate(self, batch: list[Request], is_stopped: Callable[[], bool]) -> list[Call]:
-        """Return one call per request. `is_stopped`: whether the engine was closed.
+    def generate(self, batch: list[Request]) -> list[Call]:
+        """Return one call per request.
 
         `generate` has one token limit for the whole batch: the space that the context leaves after the shortest prompt.
         The rows of longer prompts are cut afterwards, to the space after their own prompt.
         """
         began_at = time.perf_counter()
-        if batch[0].is_scoring_call():
-            return [self._score(batch[0], began_at)]
+        if batch[0].is_scoring_call():  # it has no output token and no text
+            call = to_call(batch[0], [], None, self._tokenizer, set(), began_at, None, began_at)
+            return [self._with_attention(batch[0], call, [])]
         inputs = self._on_device([request.input for request in batch])
         sampling = batch[0].sampling
         longest_answer = self._context - min(request.input.length for request in batch)
         eos_token_ids = set() if sampling.ignore_eos else self._eos_token_ids
-        stopper = StopWhenCancelled([request.answer for request in batch], is_stopped)
+        stopper = StopWhenCancelled([request.answer for request in batch])
         prompt_length = inputs["input_ids"].shape[1]
         # An assistant's drafts are checked many at a time, so there is no step for each token.
         recorder = LogprobRecorder() if self.assistant is None and self._is_fast else None
+        processors = [recorder] if recorder is not None else []
+        stop_texts = [StopAtTexts(self._tokenizer, prompt_length, sampling.stop)] if sampling.stop else []
+        drafts: contextlib.AbstractContextManager[list[int] | None] = contextlib.nullcontext()
+        if self.assistant is not None:
+            images = batch[0].input.others
+            if images and self._assistant_inputs is not None:
+                images = self._assistant_inputs.build(batch[0].prompt.messages).others
+            drafts = assisted_call(self._model, self.assistant, images)
         if sampling.seed is not None:
             torch.manual_seed(sampling.seed)
-        with torch.inference_mode(), self._drafts(batch, prompt_length) as counts:
+        with torch.inference_mode(), drafts as passes:
             output = self._model.generate(
                 **inputs,
                 generation_config=generation_config(
                     sampling, min(sampling.max_tokens, longest_answer), self._pad_id(), eos_token_ids
                 ),
-                logits_processor=[*([] if recorder is None else [recorder]), *penalties(sampling, prompt_length)],
-                stopping_criteria=[stopper, *stop_at_texts(sampling, self._tokenizer, prompt_length)],
+                logits_processor=[*processors, *penalties(sampling, prompt_length)],
+                stopping_criteria=[stopper, *stop_texts],
                 assistant_model=self.assistant,
             )[:, prompt_length:]
             logprobs = [None] * len(batch) if recorder is None else recorder.rows(output)
-        ended_at = time.perf_counter()
-        times = BatchTimes(began_at, stopper.first_token_at or ended_at, ended_at)
-        rows = output.tolist()
+        first_token_at, ended_at = stopper.first_token_at, time.perf_counter()
         calls = []
-        for request, tokens, values in zip(batch, rows, logprobs, strict=True):
-            own = tokens[: self._context - request.input.length]
-            call = to_call(request, own, values, self._tokenizer, eos_token_ids, times)
-            calls.append(call if request.prompt.attention is None else self._with_attention(request, call, tokens))
-        return calls if counts is None else [counts.added_to(calls[0], len(rows[0]))]
+        for request, row, values in zip(batch, output.tolist(), logprobs, strict=True):
+            own = row[: self._context - request.input.length]
+            call = to_call(request, own, values, self._tokenizer, eos_token_ids, began_at, first_token_at, ended_at)
+            if passes is not None:
+                call = with_draft_counts(call, passes, prompt_length, len(row))
+            calls.append(call if request.prompt.attention is None else self._with_attention(request, call, row))
+        return calls
 
     def states(self, prompt: Prompt, model_input: ModelInput, span: TokenSpan | None) -> AttentionStates:
-        """Return how each head of the layers that a prompt asks for reads the text of the prompt. Raises a
-        `SampleError`."""
-        if self._attention is None or prompt.attention is None or span is None:
-            raise SampleError(f"{prompt.key}: states are known only for a text of the prompt, and none was named.")
+        """Return how each head of the layers that a prompt asks for reads the text of the prompt."""
+        assert self._attention is not None and prompt.attention is not None and span is not None
         inputs = self._on_device([model_input])
         layers = self._attention.read(inputs, prompt.attention.layers, span.start, span.end)
         return AttentionStates(span.texts, tuple(layers))
-
-    def _score(self, request: Request, began_at: float) -> Call:
-        """Return a scoring call. It has no output token and no text."""
-        call = Call(
-            key=request.prompt.key,
-            text="",
-            finish_reason="length",
-            prompt_tokens=request.input.length,
-            cached_tokens=0,
-            output_tokens=0,
-            queued_s=began_at - request.prepared_at,
-            ttft_s=None,
-            total_s=0.0,
-            image_tokens=request.input.image_tokens,
-        )
-        return self._with_attention(request, call, [])
 
     def _with_attention(self, request: Request, call: Call, output: list[int]) -> Call:
         """Return a call with the attention weights that it asks for, and with the time that they took. `output`: at
@@ -181,19 +163,8 @@ class LoadedModel:
         rows = tuple((*layer.weights.mean(0).tolist(), 0.0)[: len(texts)] for layer in layers)
         return replace(call, attention=TokenWeights(texts, rows), total_s=time.perf_counter() - request.submitted_at)
 
-    def _drafts(
-        self, batch: list[Request], prompt_length: int
-    ) -> contextlib.AbstractContextManager[DraftCounts | None]:
-        if self._assistant_images is None:
-            return contextlib.nullcontext()
-        images = self._assistant_images.of(batch[0].prompt.messages, batch[0].input)
-        return assisted_call(self._model, self.assistant, prompt_length, images)
-
     def _on_device(self, prompts: list[ModelInput]) -> dict[str, Any]:
-        return {
-            name: tensor.to(self._model.device, self._model.dtype if tensor.is_floating_point() else tensor.dtype)
-            for name, tensor in batch_of(prompts, self._pad_id()).items()
-        }
+        return on_device(batch_of(prompts, self._pad_id()), self._model)
 
     def _pad_id(self) -> int:
         own = self._tokenizer.pad_token_id

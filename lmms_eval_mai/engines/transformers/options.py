@@ -6,7 +6,8 @@ from typing import Any
 
 from lmms_eval_mai.engines.arguments import positive_int
 from lmms_eval_mai.engines.checkpoints import check_checkpoint, text_only_error
-from lmms_eval_mai.errors import ArgumentError, EngineUnavailable
+from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.redaction import error_text
 
 PERFORMANCE_ARGUMENTS = {"batch_size", "device"}
 """Arguments that cannot change an answer: a resumed run may have other values."""
@@ -55,105 +56,67 @@ class TransformersOptions:
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, positive_int(name, value))
 
-    def check(self, side: str, model: str) -> None:
-        """Refuse checkpoints, types and devices that cannot work, and models without vision. Raises `ArgumentError` or
-        `EngineUnavailable`."""
+    def check(self, side: str, model: str, attention: bool = False) -> Any:
+        """Return the checkpoint's configuration. Refuse arguments and checkpoints that cannot work, models without
+        vision, and, with `attention`, models that cannot give attention weights, as far as one knows before the model
+        is loaded. Raises `ArgumentError`."""
         import torch
 
-        check_checkpoint(side, model)
+        if attention:
+            self.check_attention(side)
+        if self.dtype != "auto" and not isinstance(getattr(torch, self.dtype, None), torch.dtype):
+            raise ArgumentError(
+                f"{side}_dtype={self.dtype} is not a type of PyTorch: expected float32, bfloat16, ... or auto."
+            )
+        if str(self.device).startswith("cuda") and not torch.cuda.is_available():
+            raise ArgumentError(f"{side}_device={self.device} needs a GPU, and PyTorch finds none. Leave it out.")
+        config = _configuration(side, model, revision=self.revision, trust_remote_code=self.trust_remote_code)
         if self.assistant_model is not None:
-            check_checkpoint(f"{side}_assistant_model", self.assistant_model)
-            self._check_vocabulary(side, model, self.assistant_model)
+            assistant = _configuration(f"{side}_assistant_model", self.assistant_model)
+            size, drafted = (getattr(one.get_text_config(), "vocab_size", None) for one in (config, assistant))
+            if size != drafted:  # transformers refuses each call
+                raise ArgumentError(
+                    f"{side}_assistant_model={self.assistant_model} has a vocabulary of {drafted} tokens, and "
+                    f"{side}={model} one of {size}. Choose an assistant with the same tokenizer, most often a smaller "
+                    "model of the same family."
+                )
         elif self.num_assistant_tokens is not None:
             raise ArgumentError(
                 f"{side}_num_assistant_tokens={self.num_assistant_tokens} needs {side}_assistant_model, the checkpoint "
                 "that drafts the tokens. Set it, or leave num_assistant_tokens out."
             )
-        if self.dtype != "auto" and not isinstance(getattr(torch, self.dtype, None), torch.dtype):
-            raise ArgumentError(
-                f"{side}_dtype={self.dtype} is not a type of PyTorch: expected float32, bfloat16, ... or auto."
-            )
-        device = str(self.device or "")
-        if device.startswith("cuda") and not torch.cuda.is_available():
-            raise EngineUnavailable(
-                f"{side}_device={device} needs a GPU, and PyTorch finds none. Leave {side}_device out."
-            )
-        self._check_reads_images(side, model)
-
-    def argument_obstacle(self, side: str) -> str | None:
-        """Return the reason why an engine with these arguments cannot give attention weights, as a sentence. None: the
-        arguments allow it."""
-        if self.assistant_model is not None:
-            return (
-                f"{side}_assistant_model={self.assistant_model} and attention weights cannot be used together. Leave "
-                f"{side}_assistant_model out, or use transfer=full."
-            )
-        if self.attn_implementation not in (None, "sdpa"):
-            return (
-                f"{side}_attn_implementation={self.attn_implementation} gives no attention weights. Leave it out, or "
-                "use transfer=full."
-            )
-        return None
-
-    def attention_obstacle(self, side: str, model: str) -> str | None:
-        """Return the reason why the engine cannot give attention weights, as a sentence. None: it can, as far as one
-        knows before the model is loaded."""
-        if (obstacle := self.argument_obstacle(side)) is not None:
-            return obstacle
-        from transformers import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING as CLASSES
-
-        config = self._config_of(model)
-        model_class: Any = CLASSES.get(type(config), None)
-        if model_class is None or supports_attention(model_class):
-            return None
-        return (
-            f"{side}={model} cannot give attention weights: {model_class.__name__} does not use transformers' "
-            "attention interface with `sdpa`. Choose another model, or use transfer=full."
-        )
-
-    def decoder_layers(self, model: str) -> int | None:
-        """Return the number of a checkpoint's decoder layers. None: its configuration cannot be read."""
-        config = self._config_of(model)
-        return None if config is None else getattr(config.get_text_config(decoder=True), "num_hidden_layers", None)
-
-    def _config_of(self, model: str) -> Any:
-        """Return a checkpoint's configuration. None: it cannot be read. The start of the engine fails for the same
-        reason, and reports it."""
-        from transformers import AutoConfig
-
-        source = {"revision": self.revision, "trust_remote_code": self.trust_remote_code}
-        try:
-            return AutoConfig.from_pretrained(os.path.expanduser(model), **source)
-        except Exception:
-            return None
-
-    def _check_vocabulary(self, side: str, model: str, assistant: str) -> None:
-        """Refuse an assistant with another number of tokens, because transformers refuses each call with it. Raises
-        `ArgumentError`."""
-        configs = self._config_of(model), TransformersOptions()._config_of(assistant)
-        if None in configs:
-            return
-        size, drafted = (getattr(config.get_text_config(), "vocab_size", None) for config in configs)
-        if size != drafted:
-            raise ArgumentError(
-                f"{side}_assistant_model={assistant} has a vocabulary of {drafted} tokens, and {side}={model} one of "
-                f"{size}. Choose an assistant with the same tokenizer, most often a smaller model of the same family."
-            )
-
-    def _check_reads_images(self, side: str, model: str) -> None:
-        """Refuse a model without vision. Raises `ArgumentError`.
-
-        transformers lists the models with vision. It does not list a checkpoint with its own code (`auto_map`), nor
-        every checkpoint with a vision configuration; both are accepted.
-        """
         from transformers import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
-        config = self._config_of(model)
-        if config is None:
-            return
-        supported = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING or hasattr(config, "auto_map")
-        if not supported and not hasattr(config, "vision_config"):
+        # transformers lists the models with vision. It does not list a checkpoint with its own code (`auto_map`), nor
+        # every checkpoint with a vision configuration; both are accepted.
+        model_class: Any = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING.get(type(config), None)
+        if model_class is None and not hasattr(config, "auto_map") and not hasattr(config, "vision_config"):
             raise text_only_error(side, model, config.architectures)
+        if attention and model_class is not None and not supports_attention(model_class):
+            raise ArgumentError(
+                f"{side}={model} cannot give attention weights: {model_class.__name__} does not use transformers' "
+                "attention interface with `sdpa`. Choose another model, or use transfer=full."
+            )
+        return config
+
+    def check_attention(self, side: str) -> None:
+        """Refuse arguments with which an engine cannot give attention weights. Raises `ArgumentError`."""
+        for name, possible in (("assistant_model", (None,)), ("attn_implementation", (None, "sdpa"))):
+            if (value := getattr(self, name)) not in possible:
+                raise ArgumentError(
+                    f"{side}_{name}={value} gives no attention weights. Leave it out, or use transfer=full."
+                )
+
+
+def _configuration(argument: str, model: str, **source: Any) -> Any:
+    """Return a checkpoint's configuration. Raises `ArgumentError`."""
+    from transformers import AutoConfig
+
+    check_checkpoint(argument, model)
+    try:
+        return AutoConfig.from_pretrained(os.path.expanduser(model), **source)
+    except Exception as error:
+        raise ArgumentError(f"{argument}={model}: its configuration cannot be read. {error_text(error)}") from error
 
 
 def device_of(options: TransformersOptions) -> str:

@@ -36,8 +36,7 @@ class RunningModel:
         self._loaded: LoadedModel | None = None
         self._batch_loop: asyncio.Task[None] | None = None
         self._waiting: list[Request] = []
-        self._batch: list[Request] = []
-        """The batch that the model answers now."""
+        """The calls without an answer, also those of the batch that the model answers now."""
         self._arrived = asyncio.Event()
         """Set when a call waits."""
 
@@ -48,9 +47,9 @@ class RunningModel:
     async def load(self) -> "LoadedModel":
         """Load processor and models. Raises `EngineStartError`, also if the model is closed during its start."""
         try:
-            loaded = await self._in_thread(self._model_thread, self._load)
-        except EngineCrashed:
-            raise EngineStartError(f"The {self._config.side} engine was closed during its start.") from None
+            loaded = await self._in_thread(self._model_thread, "its start", self._load)
+        except EngineCrashed as error:
+            raise EngineStartError(str(error)) from None
         except Exception as error:
             raise EngineStartError(
                 f"transformers cannot load {self._config.side}={self._config.model}: {error_text(error).rstrip('.')}. "
@@ -64,17 +63,16 @@ class RunningModel:
     async def close(self) -> None:
         """Fail all calls. A running batch ends at its next token. A model that loads cannot be stopped, but it is
         dropped when it is loaded."""
-        if not self._closed.done():
-            self._closed.set_result(None)
+        self._closed.set_result(None)
         if self._batch_loop is not None:
             self._batch_loop.cancel()
             await asyncio.gather(self._batch_loop, return_exceptions=True)
         for thread in (self._model_thread, self._input_thread):
             thread.shutdown(wait=False, cancel_futures=True)
-        for request in (*self._waiting, *self._batch):
+        for request in self._waiting:
             if not request.answer.done():
-                request.answer.set_exception(self._closed_error(request.prompt))
-        self._waiting, self._batch = [], []
+                request.answer.set_exception(self._closed_error(request.prompt.key))
+        self._waiting = []
         self._loaded = None
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
@@ -97,10 +95,7 @@ class RunningModel:
         """Return how each head reads the text of a prompt. Raises a `SampleError` or `EngineCrashed`."""
         loaded = self._running(prompt)
         model_input, span = await self._prepared(prompt, loaded.prepare)
-        try:
-            return await self._in_thread(self._model_thread, loaded.states, prompt, model_input, span)
-        except EngineCrashed:
-            raise self._closed_error(prompt) from None
+        return await self._in_thread(self._model_thread, prompt.key, loaded.states, prompt, model_input, span)
 
     def _load(self) -> "LoadedModel":
         from lmms_eval_mai.engines.transformers.loaded_model import LoadedModel
@@ -109,15 +104,13 @@ class RunningModel:
 
     def _running(self, prompt: Prompt) -> "LoadedModel":
         if self._loaded is None:
-            raise self._closed_error(prompt)
+            raise self._closed_error(prompt.key)
         return self._loaded
 
     async def _prepared(self, prompt: Prompt, prepare: Callable[..., R], *more: Any) -> R:
         """Return what a function makes of a prompt in the input thread. `more`: its further arguments."""
         try:
-            return await self._in_thread(self._input_thread, prepare, prompt, *more)
-        except EngineCrashed:
-            raise self._closed_error(prompt) from None
+            return await self._in_thread(self._input_thread, prompt.key, prepare, prompt, *more)
         except MaiError:
             raise
         except Exception as error:
@@ -126,14 +119,16 @@ class RunningModel:
                 "Check the document's image."
             ) from error
 
-    async def _in_thread(self, thread: ThreadPoolExecutor, function: Callable[..., R], *arguments: Any) -> R:
-        """Return the result of a function that one of the threads runs. Raises `EngineCrashed` if the model is closed
-        first."""
+    async def _in_thread(
+        self, thread: ThreadPoolExecutor, what: object, function: Callable[..., R], *arguments: Any
+    ) -> R:
+        """Return the result of a function that one of the threads runs. `what`: what it is a part of. Raises
+        `EngineCrashed` if the model is closed first."""
         result = asyncio.get_running_loop().run_in_executor(thread, function, *arguments)
         try:
             await asyncio.wait([result, self._closed], return_when=asyncio.FIRST_COMPLETED)
             if self._closed.done():
-                raise EngineCrashed(f"The {self._config.side} engine was closed.")
+                raise self._closed_error(what)
             return result.result()
         finally:
             result.cancel()  # also if the call was cancelled
@@ -141,16 +136,14 @@ class RunningModel:
 
     async def _answer_batches(self, loaded: "LoadedModel") -> None:
         while True:
-            await self._arrived.wait()
             self._waiting = [request for request in self._waiting if not request.answer.done()]
+            if not self._waiting:
+                self._arrived.clear()
+                await self._arrived.wait()
+                continue
             # An assistant model drafts for one call at a time.
             batch = next_batch(self._waiting, 1 if loaded.assistant is not None else self._options.batch_size)
-            if not batch:
-                self._arrived.clear()
-                continue
-            self._waiting = [request for request in self._waiting if request not in batch]
-            self._batch = batch
-            calls = await self._in_thread(self._model_thread, self._generate_or_split, loaded, batch)
+            calls = await self._in_thread(self._model_thread, "a batch", self._generate_or_split, loaded, batch)
             for request, call in zip(batch, calls, strict=True):
                 if not request.answer.done():
                     if isinstance(call, Exception):
@@ -162,11 +155,9 @@ class RunningModel:
         """Return a call or an error per request, in the model's thread. If a batch fails, most often because memory is
         short, its requests run one by one."""
         try:
-            return list(loaded.generate(batch, self._closed.done))
+            return list(loaded.generate(batch))
         except Exception as error:
             text = error_text(error)  # the error itself would keep the batch's tensors in memory
-        if self._closed.done():
-            return [self._closed_error(request.prompt) for request in batch]
         if len(batch) > 1:
             import torch
 
@@ -179,5 +170,5 @@ class RunningModel:
             )
         ]
 
-    def _closed_error(self, prompt: Prompt) -> EngineCrashed:
-        return EngineCrashed(f"The {self._config.side} engine was closed during {prompt.key}.")
+    def _closed_error(self, what: object) -> EngineCrashed:
+        return EngineCrashed(f"The {self._config.side} engine was closed during {what}.")

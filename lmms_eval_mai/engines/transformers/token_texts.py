@@ -36,8 +36,12 @@ class TokenSpan:
 
 def last_text(message: Message) -> str:
     """Return the texts after the last image of a message, joined."""
+    return "".join(_last_texts(message))
+
+
+def _last_texts(message: Message) -> list[str]:
     texts = itertools.takewhile(lambda part: not isinstance(part, Image), reversed(message.content))
-    return "".join(reversed([str(text) for text in texts]))
+    return [str(text) for text in texts][::-1]
 
 
 def find_in_prompt(offsets: Offsets | None, prompt: Prompt, text: str) -> TokenSpan:
@@ -109,11 +113,11 @@ def find_in_output(ids: Sequence[int], tokenizer: Any, key: CallKey, text: str) 
 
 def _position(message: Message, text: str) -> int | None:
     """Return where the text begins in `last_text(message)`. None: it is empty, or it is not there."""
-    whole = last_text(message)
+    parts = _last_texts(message)
+    whole = "".join(parts)
     if not text or text not in whole:
         return None
-    parts = list(itertools.takewhile(lambda part: isinstance(part, str), reversed(message.content)))[::-1]
     equal = [number for number, part in enumerate(parts) if part == text]
-    containing = [number for number, part in enumerate(parts) if text in str(part)]
+    containing = [number for number, part in enumerate(parts) if text in part]
     number = (equal or containing or [0])[-1]
-    return whole.index(text, sum(len(str(part)) for part in parts[:number]))
+    return whole.index(text, len("".join(parts[:number])))
