@@ -7,6 +7,7 @@ models. Their answers never agree, so all calls of the mode are made.
 import argparse
 import asyncio
 import dataclasses
+import math
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -151,7 +152,10 @@ def _calls(trace: "Trace", sample: "Sample", dry_run: bool) -> Iterator[str]:
         if not dry_run:
             yield f"[{call.key.side} model]\n{call.text}"
             tokens = f"{call.prompt_tokens} prompt tokens ({call.cached_tokens} cached), {call.output_tokens} output"
-            yield f"{tokens} tokens, {call.total_s:.2f} s, finish reason {call.finish_reason}"
+            sure = ""
+            if call.answer_logprob is not None:
+                sure = f", probability of the answer {math.exp(call.answer_logprob):.3f}"
+            yield f"{tokens} tokens, {call.total_s:.2f} s, finish reason {call.finish_reason}{sure}"
         yield ""
     if dry_run:
         yield "Dry run: no model was loaded. If two answers agree, the calls after them are not made."

@@ -106,9 +106,17 @@ def test_own_question_is_asked_with_its_images_and_options(write_script: Any, tm
     code, _, error = run_command(capsys, "ask", *own, *one_model)
     found = numbers.search(error)
     assert code == 1 and found is not None, error
-    write_script("large", [{"task": "ask", "doc_id": int(found[1]), "stage": "short", "text": "I see [[B]]"}])
+    record = {
+        "task": "ask",
+        "doc_id": int(found[1]),
+        "stage": "short",
+        "text": "I see [[B]]",
+        "answer_logprob": -0.10536,
+    }
+    write_script("large", [record])
     code, text, _ = run_command(capsys, "ask", *own, *one_model)
     assert code == 0
+    assert "finish reason stop, probability of the answer 0.900\n" in text
     assert "[large model]\nI see [[B]]\n" in text and text.endswith("exit: large\nanswer: B\n")
 
 
