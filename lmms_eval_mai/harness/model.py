@@ -166,7 +166,7 @@ class MaiCascade(lmms):
             totals = of_all_ranks(self._session.totals, self.world_size)
             self._session.totals = RunTotals()
             if totals.meter.tasks:
-                self.figures, self._figures_written = figures(totals, self.config), False
+                self.figures, self._figures_written = figures(totals, self.config, self._session.settings()), False
                 usage.log_throughput(totals, self.config)
                 if self.rank == 0:
                     print_last(running_command(), table(totals, self.config))

@@ -1,6 +1,7 @@
 """The figures of a run as plain data, ready for JSON: the same sums as in the final table, for each stage too."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, get_args
 
 from lmms_eval_mai.contract import Side, Stage
@@ -15,8 +16,8 @@ FORMAT = 1
 """Increase this number if a field is renamed, removed or counted in another way."""
 
 
-def figures(totals: RunTotals, config: Config) -> dict[str, Any]:
-    """Return the figures of a run. docs/output.md describes the fields."""
+def figures(totals: RunTotals, config: Config, settings: Mapping[str, str]) -> dict[str, Any]:
+    """Return the figures of a run. docs/output.md describes the fields. `settings`: of each engine, by side."""
     tasks = {name: _task(task, config) for name, task in sorted(totals.meter.tasks.items())}
     return {
         "format": FORMAT,
@@ -24,7 +25,14 @@ def figures(totals: RunTotals, config: Config) -> dict[str, Any]:
         "lmms_eval_version": version("lmms-eval"),
         "mode": config.mode,
         **({name: getattr(config, name) for name in SPARSE} if config.transfer == "sparse" else {}),
-        "engines": {one.side: {"engine": one.engine, "model": without_password(one.model)} for one in config.engines()},
+        "engines": {
+            one.side: {
+                "engine": one.engine,
+                "model": without_password(one.model),
+                "settings": without_password(settings.get(one.side, "")),
+            }
+            for one in config.engines()
+        },
         "ranks": totals.ranks,
         "wall_s": _seconds(totals.wall_s),
         "earlier_s": _seconds(totals.earlier_s),

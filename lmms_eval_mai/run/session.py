@@ -163,6 +163,10 @@ class Session:
                 raise EngineCrashed("The engines are not running. Start them first.")
             return self._loop.submit(self._open_and_run(open_sample, self._slots))
 
+    def settings(self) -> dict[str, str]:
+        """Return where each engine runs and with which settings, by side: with what vLLM chose, after its start."""
+        return {side: engine.describe() for side, engine in self._engines.items()}
+
     def max_open_samples(self) -> int:
         """Return how many samples are open at the same time."""
         given = self.config.max_open_samples

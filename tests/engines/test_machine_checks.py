@@ -14,7 +14,7 @@ from lmms_eval_mai.run.config import parse
 
 
 def test_too_little_shared_memory_for_several_workers_is_refused_or_a_warning(warnings: list[str]) -> None:
-    with pytest.raises(EngineUnavailable, match=r"64 MiB, and the 2 workers .* --shm-size=8g"):
+    with pytest.raises(EngineUnavailable, match=r"64 MiB, and the 2 workers [\s\S]*--shm-size=8g"):
         machine_checks.check_shared_memory(2, 64 << 20)
     machine_checks.check_shared_memory(4, 512 << 20)
     (text,) = warnings

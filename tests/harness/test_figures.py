@@ -108,7 +108,11 @@ def test_figures_of_the_model_object_are_sums_over_the_traces_of_all_tasks_and_r
     assert figures["tasks"]["pope_s"]["samples"] == 3 * 11 and figures["tasks"]["pope_r_s2"]["samples"] == 3 * 12
     assert figures["tasks"]["pope_s"]["unreadable"] == 3
     assert figures["not_answered"] == figures["tasks"]["pope_s"]["not_answered"] == 3
-    assert figures["engines"]["small"] == {"engine": "scripted", "model": scripts["small"]}
+    assert figures["engines"]["small"] == {
+        "engine": "scripted",
+        "model": scripts["small"],
+        "settings": "replays recorded answers, 256 at a time",
+    }
     assert f"Wall time {figures['wall_s']:.1f} s: pope_r_s2 " in capsys.readouterr().out
 
     # What lmms-eval calls an average is one, and its sums are those of the figures.

@@ -95,7 +95,7 @@ def sums(calls: Collection[Call]) -> dict[str, float | None]:
 @given(st.lists(outcomes(), max_size=12), st.integers(1, 3))
 def test_every_figure_is_the_sum_over_the_traces_of_all_ranks(some: list[Outcome], ranks: int) -> None:
     totals = RunTotals.of_ranks([totals_of(some[rank::ranks]) for rank in range(ranks)])
-    found = figures(totals, replace(config(), transfer="sparse"))
+    found = figures(totals, replace(config(), transfer="sparse"), {})
     assert found["ranks"] == ranks
     errors = Counter(type(outcome).__name__ for _, outcome in some if isinstance(outcome, SampleError))
     assert (found["not_answered"], found["errors"]) == (errors.total(), dict(errors))
@@ -129,9 +129,9 @@ def test_every_figure_is_the_sum_over_the_traces_of_all_ranks(some: list[Outcome
 def test_figures_name_the_arguments_of_sparse_transfer_and_those_of_full_transfer_have_none() -> None:
     sparse = replace(config(), transfer="sparse", sparse_layer=0.33)
     totals = totals_of([("pope_s", MissingAnswer("no answer."))])
-    found = figures(totals, sparse)
+    found = figures(totals, sparse, {})
     assert (found["transfer"], found["sparse_layer"], found["sparse_from"]) == ("sparse", 0.33, "large")
-    full = figures(totals, config())
+    full = figures(totals, config(), {})
     assert (
         not any("sparse" in name or name == "transfer" for name in full) and "selections" not in full["tasks"]["pope_s"]
     )
@@ -170,6 +170,10 @@ def test_failures_of_all_ranks_are_grouped_by_cause() -> None:
 def test_password_in_an_address_is_not_in_the_figures_and_not_in_the_table() -> None:
     address = "http://me:secret@host:8000/v1"
     run = parse({"small": address, "large": "http://host:8001/v1"})
-    found, text = figures(RunTotals(), run), table(RunTotals(), run)
-    assert found["engines"]["small"] == {"engine": "openai", "model": "http://<redacted>@host:8000/v1"}
+    found, text = figures(RunTotals(), run, {}), table(RunTotals(), run)
+    assert found["engines"]["small"] == {
+        "engine": "openai",
+        "model": "http://<redacted>@host:8000/v1",
+        "settings": "",
+    }
     assert "http://<redacted>@host:8000/v1" in text and "secret" not in text
