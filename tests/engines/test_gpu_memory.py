@@ -127,6 +127,7 @@ def test_arguments_that_no_gpu_can_have_are_refused(arguments: dict[str, Any], w
         (2, {"tensor_parallel_size": 2}, [(0, 1), (0, 1)]),
         (4, {"large_data_parallel_size": 3}, [(0,), (1, 2, 3)]),
         (2, {"large_devices": 0}, [(1,), (0,)]),
+        (2, {"large_device_ids": [0]}, [(1,), (0,)]),
         (2, {"small_devices": "0;1", "large_devices": "0+1"}, [(0, 1), (0, 1)]),
     ],
 )

@@ -123,8 +123,8 @@ class Renderer(EngineWrapper):
         self.prompts: list[list[int]] = []
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
-        prepared = await self._engine.prepare(prompt)
-        self.prompts.append(list(prepared.engine_input["prompt_token_ids"]))
+        engine_input = await self._engine._running().renderer.render(prompt.messages)  # type: ignore[attr-defined]
+        self.prompts.append(list(engine_input["prompt_token_ids"]))
         return Call(prompt.key, "", "stop", 0, 0, 0, None, None, 0)
 
 

@@ -102,7 +102,7 @@ def test_accepted_drafts_are_reported_without_target_calls_if_the_engine_does_no
     found.meter.add(Trace("large", call := replace(call, proposed_tokens=20, accepted_tokens=5), (call,), ()))
     header = cells(table(found, config("large")), 0)
     assert "large drafted tokens accepted" in header and "large target calls" not in header
-    of_engine = figures(found, config("large"))["tasks"]["pope_r"]["large"]
+    of_engine = figures(found, config("large"), {})["tasks"]["pope_r"]["large"]
     assert (of_engine["proposed_tokens"], of_engine["accepted_tokens"]) == (20, 5) and "target_calls" not in of_engine
 
 

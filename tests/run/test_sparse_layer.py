@@ -51,5 +51,5 @@ def test_engine_that_cannot_give_attention_is_refused_before_an_engine_starts(tm
             Session(config)
         assert str(error.value) == (
             f"transfer=sparse needs attention weights of the {source} model, and {source}_engine=scripted cannot give "
-            f"them: use {source}_engine=vllm or transformers with a checkpoint, or leave transfer out."
+            f"them: use {source}_engine=transformers with a checkpoint, or leave transfer out."
         )

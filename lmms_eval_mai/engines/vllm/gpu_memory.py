@@ -161,9 +161,10 @@ def places(configs: Sequence[EngineConfig], gpu_count: int, launcher: Launcher) 
 
 
 def given_devices(config: EngineConfig, gpu_count: int, launcher: Launcher) -> tuple[int, ...] | None:
-    """Return the GPUs that the user names (`small_devices=0` or `large_devices=[1,2]`), None if the user names none.
+    """Return the GPUs that the user names (`small_devices=0` or `large_devices=[1,2]`; `device_ids` is vLLM's own name
+    for it), None if the user names none.
     Raises `ArgumentError`."""
-    side, given = config.side, config.arguments.get("devices")
+    side, given = config.side, config.arguments.get("devices", config.arguments.get("device_ids"))
     if given is None:
         return None
     if launcher.ranks > 1:
