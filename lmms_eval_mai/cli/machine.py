@@ -22,7 +22,7 @@ def visible_gpus() -> list[Gpu]:
     if not current_platform.is_cuda_alike():
         return []
     return [
-        Gpu(current_platform.get_device_name(number), int(current_platform.get_device_total_memory(number)))
+        Gpu(current_platform.get_device_name(number), machine_checks.memory_bytes(number))
         for number in range(current_platform.device_count())
     ]
 

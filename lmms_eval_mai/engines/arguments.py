@@ -10,7 +10,7 @@ _SLEEP = (
     "two models do not take turns on one GPU any more. Use quantization=fp8, with which both models need about half of "
     "the memory, or a smaller pair. `lmms-eval-mai doctor` shows what fits."
 )
-_FAULTS = "faults are written into the script now: give a record fault=error, fault=hang or fault=death."
+_FAULTS = "the scripted engine reads faults from its script now: give a record fault=error, fault=hang or fault=death."
 
 REMOVED: dict[str, str] = {
     "sleep": _SLEEP,

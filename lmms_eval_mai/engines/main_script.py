@@ -15,7 +15,7 @@ def refuse_script_from_stdin() -> None:
     `EngineUnavailable`."""
     if getattr(sys.modules.get("__main__"), "__file__", None) == FROM_STDIN:
         raise EngineUnavailable(
-            "Python reads this script from standard input, and vLLM starts its engines as new processes, which must "
-            "run the script again from a file: save it as a file that starts the engines under "
+            "vLLM starts its engines as new processes, which run the script again. Python reads this script from "
+            "standard input, so they cannot. Save it as a file that starts the engines under "
             '`if __name__ == "__main__":`, and run this file.'
         )

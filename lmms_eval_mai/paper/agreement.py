@@ -82,7 +82,10 @@ def answer_span(text: str) -> tuple[int, int] | None:
     seen = _without_reasoning(text)
     bracketed = _BRACKETS.findall(seen)
     answer = (bracketed[-1] if bracketed else seen).strip()
-    places = [found.span(1) for found in _BRACKETS.finditer(text)] if bracketed else [(0, len(text))]
+    places = [(0, len(text))]
+    if bracketed:
+        matches = _BRACKETS.finditer(text)
+        places = [found.span(1) for found in matches if _CONTROL.sub("", found[1]).strip() == answer]
     for start, end in reversed(places):
         if answer and (found := text.rfind(answer, start, end)) >= 0:
             return found, found + len(answer)

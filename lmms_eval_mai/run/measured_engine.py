@@ -27,7 +27,9 @@ def with_answer_logprob(call: Call) -> Call:
     """
     if call.logprobs is None:
         return call
-    span = answer_span("".join(call.logprobs.texts))
+    # Engines differ in what they show of the tokens after the answer: the end token, and a stop text.
+    shown = "".join(call.logprobs.texts)
+    span = answer_span(call.text if shown.startswith(call.text) else shown)
     values = []
     if span is not None:
         start, end, position = *span, 0

@@ -84,6 +84,14 @@ def test_with_two_gpus_each_model_has_its_own_and_vllms_own_share() -> None:
     assert found["small"].verdict == "fits" and found["small"].context == MAX_CONTEXT
 
 
+def test_model_that_is_divided_over_two_gpus_leaves_more_of_the_shared_one_to_the_other() -> None:
+    found = shared(22.5, "2B", "8B", gpus=2, large_tensor_parallel_size=2)
+    assert (found["small"].gpus, found["large"].gpus) == ((0,), (0, 1))
+    assert found["large"].weight_bytes == KNOWN_MODELS[QWEN.format("8B")].weight_bytes // 2
+    assert sum(share.utilization or 0 for share in found.values()) == pytest.approx(USABLE, abs=2e-4)
+    assert {share.verdict for share in found.values()} == {"tight"}
+
+
 def test_fp8_takes_less_memory_and_makes_room_on_a_smaller_gpu() -> None:
     assert shared(24)["large"].verdict == "does not fit"
     assert shared(24, quantization="fp8")["large"].verdict == "tight"
@@ -106,7 +114,10 @@ def test_users_own_arguments_come_first() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"small_gpu_memory_utilization": 0.95}, "gpu_memory_utilization=0.95 of one engine leaves no GPU memory"),
+        (
+            {"small_gpu_memory_utilization": 0.95},
+            "small_gpu_memory_utilization=0.95 leaves no GPU memory to the large engine",
+        ),
         ({"large_tensor_parallel_size": 4}, "The large engine needs 4 GPUs, and this process can use 1"),
         ({"small_devices": 3}, "small_devices=3 names a GPU that does not exist: this process can use 1 GPU."),
         ({"small_devices": "first"}, r"small_devices=first is not a list of GPU numbers: write small_devices=\[0,1\]"),
@@ -141,11 +152,12 @@ def test_each_engine_has_gpus_of_its_own_if_there_are_enough(
 def test_rank_of_a_launcher_uses_the_gpu_with_its_number_for_both_models() -> None:
     assert places(pair(), 4, Launcher(ranks=4, rank=2)) == {"small": (2,), "large": (2,)}
     assert places(pair(), 1, Launcher(ranks=4, rank=2, one_gpu_each=True)) == {"small": (0,), "large": (0,)}
+    assert places(pair(), 2, Launcher(ranks=1, rank=0)) == {"small": (0,), "large": (1,)}  # the only rank
     with pytest.raises(ArgumentError, match="4 ranks run on this machine, but this rank can use only 2 GPUs"):
         places(pair(), 2, Launcher(ranks=4, rank=2))
     with pytest.raises(ArgumentError, match="would give the same GPUs to all 4 ranks"):
         places(pair(devices=0), 4, Launcher(ranks=4, rank=2))
-    with pytest.raises(ArgumentError, match="The large engine needs 2 GPUs, but large_devices each rank has 1"):
+    with pytest.raises(ArgumentError, match="The large engine needs 2 GPUs, but each rank has 1"):
         places(pair(large_tensor_parallel_size=2), 4, Launcher(ranks=4, rank=2))
 
 

@@ -29,8 +29,10 @@ def answer_of(options: list[str], stdin: str, folder: Path) -> str:
 @pytest.mark.parametrize("options", [["-"], [], ["-u", "-", "argument"]])
 def test_a_script_from_standard_input_is_refused_with_what_to_do(options: list[str], tmp_path: Path) -> None:
     answer = answer_of(options, CHECK, tmp_path)
-    assert answer.startswith("refused: Python reads this script from standard input")
-    assert 'save it as a file that starts the engines under `if __name__ == "__main__":`' in answer
+    assert answer.startswith(
+        "refused: vLLM starts its engines as new processes, which run the script again. Python reads"
+    )
+    assert 'Save it as a file that starts the engines under `if __name__ == "__main__":`' in answer
 
 
 @pytest.mark.parametrize(

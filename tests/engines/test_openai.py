@@ -14,7 +14,7 @@ from support.endpoints import SAMPLING, call, noise_image, prompt, with_servers
 
 from lmms_eval_mai.contract import Call, Image, Sampling, TokenLogprobs
 from lmms_eval_mai.engines.openai.chat import data_url
-from lmms_eval_mai.engines.openai.client import Client, ConnectionFailed
+from lmms_eval_mai.engines.openai.client import Client, ConnectionFailed, StatusError
 from lmms_eval_mai.engines.openai.endpoints import EndpointPool
 from lmms_eval_mai.engines.openai.engine import OpenAIEngine
 from lmms_eval_mai.engines.openai.options import OpenAIOptions
@@ -307,6 +307,39 @@ def test_an_endpoint_that_refuses_log_probabilities_is_asked_for_them_once() -> 
     answers = with_servers([server], call_thrice)
     assert [(answer.text, answer.logprobs) for answer in answers] == [("[[Yes]]", None)] * 3
     assert [body.get("logprobs") for body in server.seen] == [True, None, None, None]
+
+
+def test_calls_at_once_lose_no_answer_if_the_endpoint_refuses_log_probabilities() -> None:
+    """The refusal of one call may arrive after the answer to another one that was asked again without."""
+
+    async def call_at_once(engine: OpenAIEngine) -> list[Any]:
+        return await asyncio.gather(*(engine.generate(prompt(number), SAMPLING) for number in range(20)))
+
+    server = ScriptedServer(logprobs="refuse", seconds=0.01)
+    answers = with_servers([server], call_at_once, concurrency=20)
+    assert [answer.text for answer in answers] == ["[[Yes]]"] * 20
+
+
+def test_late_refusal_of_log_probabilities_is_not_an_error() -> None:
+    async def late() -> Any:
+        client = Client("http://127.0.0.1:9/v1", "", 5.0)
+        asked = asyncio.Event()
+
+        async def post(url: str, body: dict[str, Any]) -> Any:
+            if body.get("logprobs") and body["n"] == 2:
+                await asked.wait()
+            if body.get("logprobs"):
+                raise StatusError(400, "logprobs are not supported", "", "")
+            asked.set()
+            return body["n"]
+
+        client._post = post  # type: ignore[method-assign]
+        try:
+            return await asyncio.gather(client.chat({"n": 2}), client.chat({"n": 1}))
+        finally:
+            await client.close()
+
+    assert asyncio.run(late()) == [2, 1]
 
 
 def test_each_endpoint_of_a_model_is_asked_for_log_probabilities() -> None:

@@ -56,7 +56,7 @@ def test_log_probability_of_an_answer_is_that_of_its_own_tokens_also_if_the_thin
         ([("[[", -1.0), ("", -2.0), ("\u00e9", -3.0), ("]]", -4.0)], -5.0),  # a character in two tokens
         ([("[[", -1.0), ("]]", -2.0)], None),
         ([("<think>[[a]]</think>", -1.0), ("[[", -2.0), ("a", -3.0), ("]]", -4.0)], -3.0),
-        ([("[[b]]", -1.0), ("<think>[[a]]</think>", -2.0)], -1.0),  # the last brackets are in reasoning tags
+        ([("[[4]]", -1.0), ("<think>[[14]]</think>", -2.0)], -1.0),  # the last brackets are in reasoning tags
     ],
 )
 def test_log_probability_of_an_answer_counts_each_token_that_has_a_part_of_it(
@@ -64,6 +64,12 @@ def test_log_probability_of_an_answer_counts_each_token_that_has_a_part_of_it(
 ) -> None:
     text = "".join(text for text, _ in tokens)
     assert measured(text, *tokens).answer_logprob == expected
+
+
+def test_end_token_and_stop_text_that_an_engine_shows_are_no_part_of_an_answer_without_brackets() -> None:
+    call = measured("Yes", ("Y", -1.0), ("es", -2.0), ("<|im_end|>", -9.0))
+    assert call.answer_logprob == -3.0
+    assert measured("Yes it", ("Yes", -1.0), (" it", -2.0), (" STOP", -9.0)).answer_logprob == -3.0
 
 
 def test_trace_and_journal_keep_the_two_figures_and_not_those_of_all_tokens() -> None:

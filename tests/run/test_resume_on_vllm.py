@@ -1,5 +1,6 @@
 """A run of the demo pair on two vLLM engines that fails three times: SIGKILL, a killed engine core, Ctrl-C."""
 
+import contextlib
 import json
 import os
 import random
@@ -75,5 +76,9 @@ def _engines(process: BaseProcess, journal: Path, more_than: int = 0) -> list[ps
     while len(lines_of(journal)) <= max(1, more_than):
         assert process.is_alive() and time.monotonic() < deadline, "no call within five minutes"
         time.sleep(0.01)
-    below = psutil.Process(process.pid).children(recursive=True)
-    return [p for p in below if "resource_tracker" not in " ".join(p.cmdline())]
+    found = []
+    for below in psutil.Process(process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            if "resource_tracker" not in " ".join(below.cmdline()):
+                found.append(below)
+    return found

@@ -103,7 +103,8 @@ class Client:
         try:
             reply = await self._post(url, body | {"logprobs": True} if asks else body)
         except StatusError as error:
-            if self._gives_logprobs is not None or error.status not in LOGPROBS_REFUSED:
+            refused = error.status in LOGPROBS_REFUSED or (error.status == 403 and "logprob" in str(error).lower())
+            if not asks or self._gives_logprobs or not refused:
                 raise
             reply, asks = await self._post(url, body), False
             logger.debug(f"mai_cascade: {self.url} gives no log-probabilities ({error}).")

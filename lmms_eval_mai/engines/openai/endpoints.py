@@ -71,7 +71,7 @@ class EndpointPool:
 
         When all endpoints have failed, wait and begin again; the waiting times grow. Give up `retry_for` seconds after
         the first failure, without the seconds in which the request waited for a slot: there it waits for other
-        other requests, not for a server. Raises the last `RequestError`.
+        requests, not for a server. Raises the last `RequestError`.
         """
         attempt, first_failure_at, deadline = 0, math.inf, math.inf
         while True:

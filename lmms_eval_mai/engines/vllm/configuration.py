@@ -119,13 +119,13 @@ def _shares(configs: tuple[EngineConfig, ...], platform: Platform) -> Mapping[Si
         raise ArgumentError(
             "engine=vllm is built for GPUs, and this process can see none: check CUDA_VISIBLE_DEVICES and `nvidia-smi`."
         )
-    totals = [int(current_platform.get_device_total_memory(number)) for number in range(count)]
+    totals = [machine_checks.memory_bytes(number) for number in range(count)]
     shares = gpu_memory.shares(configs, totals, Launcher.from_environment())
     for config in configs:
         if shares[config.side].verdict == "does not fit":
             _warn_once(
-                f"By an estimate, {config.side}={config.model} does not fit with a context of "
-                f"{gpu_memory.LEAST_CONTEXT:,} tokens. If it does not start: {gpu_memory.ways_out(configs)}"
+                f"By an estimate, {config.side}={config.model} does not fit. If it does not start: "
+                f"{gpu_memory.ways_out(configs)}"
             )
     return shares
 
@@ -159,7 +159,7 @@ def _engine_args(config: EngineConfig, share: Share | None) -> Any:
     if arguments.get("max_model_len") == "auto":
         arguments["max_model_len"] = gpu_memory.AUTOMATIC  # vLLM reads "auto" only on its own command line
     if share is not None:
-        arguments.setdefault("device_ids", list(share.gpus))
+        arguments["device_ids"] = list(share.gpus)
         if share.utilization is not None:
             arguments.setdefault("gpu_memory_utilization", share.utilization)
         if share.context is not None:

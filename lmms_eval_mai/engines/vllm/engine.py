@@ -92,9 +92,11 @@ class VllmEngine:
         if self._configuration is None:
             await asyncio.to_thread(self.validate)
         assert self._configuration is not None
-        self._start = Start(self._config, self._configuration)
-        self._started = await self._start.finish()
-        self._start = None
+        start = self._start = Start(self._config, self._configuration)
+        started = await start.finish()
+        if self._start is not start:
+            raise EngineStartError(f"The {self.side} engine was closed during its start.")
+        self._start, self._started = None, started
         llm = self._started.llm
         self._literal = self._started.renderer.literal
         self._context = llm.vllm_config.model_config.max_model_len

@@ -36,6 +36,9 @@ INSTALL = (
 TRIED = (30, 33)
 """The oldest and the newest minor release of vLLM 0 that this package was tried or read with (docs/versions.md)."""
 
+PLUGIN = "lmms_eval_mai"
+"""The name of the entry point of `plugin.py`."""
+
 LAUNCHER_VARIABLES = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
     *("MASTER_ADDR", "MASTER_PORT"),
@@ -90,7 +93,7 @@ def detect_platform() -> Platform:
 
 @functools.cache  # warn once
 def _check_release() -> None:
-    """Warn about a release of vLLM with which this package was not tried."""
+    """Warn about a release of vLLM with which this package was not tried, and about a missing plugin."""
     import vllm
 
     major, minor = (*re.findall(r"\d+", vllm.__version__), "0", "0")[:2]
@@ -98,6 +101,11 @@ def _check_release() -> None:
         logger.warning(
             f"mai_cascade: vLLM {vllm.__version__} was not tried with this package. It was tried with 0.{TRIED[0]} to "
             f"0.{TRIED[1]} (docs/versions.md)."
+        )
+    if PLUGIN not in metadata.entry_points(group="vllm.general_plugins").names:
+        logger.warning(
+            "mai_cascade: vLLM does not know this package's plugin, so engines would go on if this process is killed. "
+            "Install the package again (in a clone: `pip install -e .`)."
         )
 
 
@@ -129,11 +137,17 @@ class Launcher:
 
     @classmethod
     def from_environment(cls) -> "Launcher":
-        rank = os.environ.get("LOCAL_RANK")
+        rank = _users_own("LOCAL_RANK")
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         one_visible = (bool(visible) and "," not in visible) or "SLURM_GPUS_PER_TASK" in os.environ
         one_gpu_each = one_visible and "TORCHELASTIC_RUN_ID" not in os.environ
-        return cls(int(os.environ.get("LOCAL_WORLD_SIZE", 1)), None if rank is None else int(rank), one_gpu_each)
+        return cls(int(_users_own("LOCAL_WORLD_SIZE") or 1), None if rank is None else int(rank), one_gpu_each)
+
+
+def _users_own(name: str) -> str | None:
+    """Return the user's value of a variable, also while the environment is changed for another engine."""
+    with _lock:
+        return _saved.get(name, os.environ.get(name))
 
 
 def worker_count(config: EngineConfig) -> int:
@@ -150,7 +164,9 @@ def variables(configs: Sequence[EngineConfig], platform: Platform) -> dict[str, 
     found = {plugin.VARIABLE: f"{os.getpid()}:{log_folder()}"}
     if not shows_log():
         quiet = {"PYTHONWARNINGS": "ignore::FutureWarning", "TRANSFORMERS_VERBOSITY": "error"}
-        found |= {name: os.environ.get(name, value) for name, value in quiet.items()}
+        found |= {name: _users_own(name) or value for name, value in quiet.items()}
+    if allowed := _users_own("VLLM_PLUGINS"):  # a list of the plugins that vLLM may load
+        found["VLLM_PLUGINS"] = f"{allowed},{PLUGIN}"
     launcher = Launcher.from_environment()
     cores = len(os.sched_getaffinity(0)) // launcher.ranks
     threads = str(max(1, cores // sum(map(worker_count, configs))))
@@ -159,15 +175,15 @@ def variables(configs: Sequence[EngineConfig], platform: Platform) -> dict[str, 
         found["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
         # CUDA's own numbers begin with the fastest GPU. vLLM's are those of `nvidia-smi`.
         found["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-        if launcher.rank is not None and os.environ.get("OMP_NUM_THREADS") == "1":
+        if launcher.rank is not None and _users_own("OMP_NUM_THREADS") == "1":
             found["OMP_NUM_THREADS"] = threads  # torchrun's 1 makes the weights load slowly
         return found
-    if "TORCH_CPP_LOG_LEVEL" not in os.environ:
-        found["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # torch warns about the NUMA binding that vLLM chooses
+    # torch warns about the NUMA binding that vLLM chooses.
+    found["TORCH_CPP_LOG_LEVEL"] = _users_own("TORCH_CPP_LOG_LEVEL") or "ERROR"
     if not any(config.arguments.get("enforce_eager") is False for config in configs):
         # vLLM would still compile a function that ranks log-probabilities, in five seconds and with a C++ compiler.
         found["TORCHDYNAMO_DISABLE"] = "1"
-    if BOUND_THREADS not in os.environ:
+    if _users_own(BOUND_THREADS) is None:
         # This process prepares the prompts and needs cores too, and a bound thread would wait for it. vLLM's default
         # binds the threads of both engines to the same cores. A binding that the user gives is kept.
         found |= {BOUND_THREADS: "nobind", "OMP_NUM_THREADS": threads, **_intel_openmp()}
@@ -181,7 +197,7 @@ def _intel_openmp() -> dict[str, str]:
     The threads of vLLM's default, GCC's library, keep their cores for milliseconds after each computation, while this
     process needs a core to prepare images (docs/benchmarks.md, "lmms-eval's own vLLM model").
     """
-    preloaded = os.environ.get(PRELOADED, "")
+    preloaded = _users_own(PRELOADED) or ""
     try:
         files = metadata.files("intel-openmp") or []
     except metadata.PackageNotFoundError:
@@ -191,7 +207,7 @@ def _intel_openmp() -> dict[str, str]:
         return {}
     paths = ":".join([*filter(None, [preloaded]), found[0]])
     # Milliseconds. With Intel's default of 200, images and decoding took 2 to 4% longer.
-    return {PRELOADED: paths, "KMP_BLOCKTIME": os.environ.get("KMP_BLOCKTIME", "1")}
+    return {PRELOADED: paths, "KMP_BLOCKTIME": _users_own("KMP_BLOCKTIME") or "1"}
 
 
 @contextlib.contextmanager

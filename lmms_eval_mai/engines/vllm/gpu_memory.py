@@ -135,13 +135,14 @@ def places(configs: Sequence[EngineConfig], gpu_count: int, launcher: Launcher) 
     found: dict[Side, tuple[int, ...]] = {}
     for config in configs:
         devices = given_devices(config, gpu_count, launcher)
-        if devices is None and launcher.rank is not None:
+        of_rank = devices is None and launcher.rank is not None and launcher.ranks > 1
+        if of_rank:
             devices = (_gpu_of_rank(gpu_count, launcher),)
         if devices is not None:
             if worker_count(config) > len(devices):
-                has = f"names {len(devices)}" if launcher.rank is None else "each rank has 1"
+                has = "each rank has 1" if of_rank else f"{config.side}_devices names {len(devices)}"
                 raise ArgumentError(
-                    f"The {config.side} engine needs {worker_count(config)} GPUs, but {config.side}_devices {has}. "
+                    f"The {config.side} engine needs {worker_count(config)} GPUs, but {has}. "
                     "Lower tensor_parallel_size, pipeline_parallel_size or data_parallel_size."
                 )
             found[config.side] = devices
@@ -162,8 +163,7 @@ def places(configs: Sequence[EngineConfig], gpu_count: int, launcher: Launcher) 
 
 def given_devices(config: EngineConfig, gpu_count: int, launcher: Launcher) -> tuple[int, ...] | None:
     """Return the GPUs that the user names (`small_devices=0` or `large_devices=[1,2]`; `device_ids` is vLLM's own name
-    for it), None if the user names none.
-    Raises `ArgumentError`."""
+    for it), None if the user names none. Raises `ArgumentError`."""
     side, given = config.side, config.arguments.get("devices", config.arguments.get("device_ids"))
     if given is None:
         return None
@@ -210,7 +210,7 @@ def shares(configs: Sequence[EngineConfig], gpu_bytes: Sequence[int], launcher: 
     gpus = places(configs, len(gpu_bytes), launcher)
     together = len(configs) == 2 and bool(set(gpus["small"]) & set(gpus["large"]))
     given = {config.side: _number(config.arguments, "gpu_memory_utilization") or None for config in configs}
-    models = {config.side: memory_of(config) for config in configs}
+    models = {config.side: _on_one_gpu(config) for config in configs}
     found: dict[Side, Share] = {}
     for config in configs:
         side = config.side
@@ -219,6 +219,11 @@ def shares(configs: Sequence[EngineConfig], gpu_bytes: Sequence[int], launcher: 
         other = others[0].side if others else None
         utilization = given[side]
         if utilization is None and other is not None:
+            if (given[other] or 0) >= USABLE:
+                raise ArgumentError(
+                    f"{other}_gpu_memory_utilization={given[other]:g} leaves no GPU memory to the {side} engine. Lower "
+                    "it."
+                )
             utilization = _share_of_rest(given[other], models[side], models[other], total)
         found[side] = _share(config, gpus[side], models[side], utilization, total)
     return found
@@ -231,10 +236,6 @@ def _share_of_rest(given: float | None, own: ModelMemory | None, other: ModelMem
     vLLM then says what is missing.
     """
     if given is not None:
-        if given >= USABLE:
-            raise ArgumentError(
-                f"gpu_memory_utilization={given:g} of one engine leaves no GPU memory to the other one. Lower it."
-            )
         return round(USABLE - given, 4)
     if own is None or other is None:
         return USABLE / 2
@@ -251,11 +252,9 @@ def _share(
     given = config.arguments
     if model is None:
         return Share(gpus, utilization)
-    divided = int(_number(given, "tensor_parallel_size") or 1) * int(_number(given, "pipeline_parallel_size") or 1)
-    weights = model.weight_bytes // divided
-    rest = (USABLE if utilization is None else utilization) * total - weights - RESERVE_BYTES
+    rest = (USABLE if utilization is None else utilization) * total - model.weight_bytes - RESERVE_BYTES
     cache = int(_number(given, "kv_cache_memory_bytes") or rest)
-    tokens = max(0, cache) * divided // model.kv_bytes_per_token
+    tokens = max(0, cache) // model.kv_bytes_per_token
     own = given.get("max_model_len")
     fixed = 0 if own in (AUTOMATIC, "auto") else int(_number(given, "max_model_len"))
     wanted = fixed or min(model.max_context, MAX_CONTEXT)
@@ -263,7 +262,16 @@ def _share(
     if fixed and tokens < wanted:  # vLLM refuses it
         verdict = "does not fit"
     context = None if own is not None else wanted if verdict == "fits" else AUTOMATIC
-    return Share(gpus, utilization, weights, cache, tokens, context, verdict)
+    return Share(gpus, utilization, model.weight_bytes, cache, tokens, context, verdict)
+
+
+def _on_one_gpu(config: EngineConfig) -> ModelMemory | None:
+    """Return the memory that a model takes on each of the GPUs over which it is divided. None: unknown."""
+    model, given = memory_of(config), config.arguments
+    parts = int(_number(given, "tensor_parallel_size") or 1) * int(_number(given, "pipeline_parallel_size") or 1)
+    if model is None:
+        return None
+    return ModelMemory(model.weight_bytes // parts, max(1, model.kv_bytes_per_token // parts), model.max_context)
 
 
 def _number(given: Mapping[str, Any], name: str) -> float:
@@ -274,6 +282,8 @@ def _number(given: Mapping[str, Any], name: str) -> float:
 
 def ways_out(configs: Sequence[EngineConfig]) -> str:
     """Return what to do if the models do not fit, as sentences."""
+    if given := [f"{config.side}_max_model_len" for config in configs if "max_model_len" in config.arguments]:
+        return f"Lower {' and '.join(given)}, or leave it out: vLLM then chooses the longest context that fits."
     smaller = "hoose a pair of smaller models (`lmms-eval-mai pairs`)."
     if any(config.arguments.get("quantization") for config in configs):
         return f"C{smaller}"

@@ -4,6 +4,7 @@ process or none, and too little shared memory."""
 import os
 import shutil
 from collections.abc import Mapping
+from typing import Any
 
 import psutil
 from loguru import logger
@@ -60,23 +61,44 @@ def check_shared_memory(workers: int, free_bytes: int | None = None) -> None:
 
 def compute_mode(gpu: int) -> str:
     """Return the compute mode of a GPU with this number among the visible ones, as `nvidia-smi` names it. `DEFAULT` if
-    it cannot be read."""
+    it cannot be read, as for AMD's GPUs."""
     try:
         import vllm.third_party.pynvml as nvml
-        from vllm.platforms import current_platform
 
         nvml.nvmlInit()
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        name = visible.split(",")[gpu] if visible else str(gpu)
-        number = current_platform.device_control_id_to_physical_device_id(name)
-        mode = nvml.nvmlDeviceGetComputeMode(nvml.nvmlDeviceGetHandleByIndex(int(number)))
-    except Exception as error:  # AMD's GPUs, MIG slices
+        mode = nvml.nvmlDeviceGetComputeMode(_handle(nvml, gpu))
+    except Exception as error:
         logger.debug(f"The compute mode of GPU {gpu} cannot be read ({error!r})")
         return "DEFAULT"
-    return {
-        nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: "EXCLUSIVE_PROCESS",
-        nvml.NVML_COMPUTEMODE_PROHIBITED: "PROHIBITED",
-    }.get(mode, "DEFAULT")
+    modes = {
+        "EXCLUSIVE_PROCESS": nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS,
+        "PROHIBITED": nvml.NVML_COMPUTEMODE_PROHIBITED,
+    }
+    return next((name for name, value in modes.items() if value == mode), "DEFAULT")
+
+
+def memory_bytes(gpu: int) -> int:
+    """Return the memory of a GPU with this number among the visible ones: of a slice of a GPU (MIG), not of the whole
+    GPU, which vLLM's platform would return."""
+    from vllm.platforms import current_platform
+
+    if _visible_name(gpu).startswith("MIG-"):
+        import vllm.third_party.pynvml as nvml
+
+        nvml.nvmlInit()
+        return int(nvml.nvmlDeviceGetMemoryInfo(_handle(nvml, gpu)).total)
+    return int(current_platform.get_device_total_memory(gpu))
+
+
+def _handle(nvml: Any, gpu: int) -> Any:
+    name = _visible_name(gpu)
+    return nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else nvml.nvmlDeviceGetHandleByUUID(name)
+
+
+def _visible_name(gpu: int) -> str:
+    """Return the number or the UUID by which `CUDA_VISIBLE_DEVICES` names a GPU."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return visible.split(",")[gpu].strip() if visible else str(gpu)
 
 
 def mps_runs() -> bool:

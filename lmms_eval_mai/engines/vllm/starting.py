@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
@@ -40,16 +40,16 @@ class Started:
     llm: Any
     """The `AsyncLLM`."""
     renderer: Renderer
-    processes: tuple[BaseProcess, ...]
+    processes: frozenset[psutil.Process]
+    """Its cores and their workers. A core that has crashed does not name its workers any more."""
 
     def stop(self) -> None:
         """Stop the engine. Blocks until its processes have ended."""
-        found = _with_children(self.processes)
         try:
             self.llm.shutdown(timeout=STOP_LIMIT_S)
         finally:
-            _wait_for_end(found)
-            _of_running_engines.difference_update(process.pid for process in found)
+            _wait_for_end(self.processes)
+            _of_running_engines.difference_update(process.pid for process in self.processes)
 
 
 class Start:
@@ -91,8 +91,8 @@ class Start:
                     disable_log_stats=False,
                     stat_loggers=[internals.one_prometheus_logger_at_a_time()],
                 )
-                processes = tuple(internals.processes_of(llm))
-                _of_running_engines.update(process.pid for process in _with_children(processes))
+                processes = frozenset(_with_children(internals.processes_of(llm)))
+                _of_running_engines.update(process.pid for process in processes)
                 try:
                     renderer = shared_renderer(llm.vllm_config, self._config, configuration.image_cache_gib)
                     return Started(llm, renderer, processes)
@@ -101,9 +101,9 @@ class Start:
                     raise
         except Exception as error:
             text = start_log(self._config.model, began_at)
-            cause = ERROR_LINE.findall(text)
+            causes = ERROR_LINE.findall(text)
             tail = "\n".join(text.splitlines()[-TAIL_LINES:])
-            raise start_error(self._config, error, cause[-1] if cause else None, tail) from error
+            raise start_error(self._config, error, causes[-1] if causes else None, tail) from error
 
 
 def _with_children(processes: Iterable[BaseProcess]) -> set[psutil.Process]:
@@ -125,7 +125,7 @@ def _kill(processes: Iterable[psutil.Process], spare: Iterable[int] = ()) -> set
     return killed
 
 
-def _wait_for_end(processes: set[psutil.Process]) -> None:
+def _wait_for_end(processes: Collection[psutil.Process]) -> None:
     """Wait until these processes have ended, and kill those that do not end.
 
     vLLM does not wait for the end of a process that it kills, and workers of a core that crashed end a little later.
@@ -163,20 +163,22 @@ def without_interrupts() -> Iterator[None]:
 
 
 def start_log(model: str, since: float) -> str:
-    """Return the log of a failed start: of the core that has this model, and of its workers. Empty if there is none.
+    """Return the log of a failed start: of the workers of the core that has this model, and of this core. Empty if
+    there is none.
 
     `since`: when the start began, in seconds since 1970. The logs of engines that run do not count.
     """
     files = [file for file in environment.log_folder().glob("*.log") if file.stat().st_mtime >= since]
     texts = {file.stem.split("-")[1]: file.read_text(errors="replace") for file in sorted(files)}
     cores = [pid for pid, text in texts.items() if int(pid) not in _of_running_engines and _names(text, model)]
-    workers = [file.stem.split("-")[1] for file in files if file.stem.split("-")[0] in cores]
-    return "".join(texts[pid] for pid in [*cores, *workers])
+    workers = sorted(file.stem.split("-")[1] for file in files if file.stem.split("-")[0] in cores)
+    return "".join(texts[pid] for pid in [*workers, *cores])
 
 
 def _names(text: str, model: str) -> bool:
-    """Return whether a core's log is about this model, or about a script that has no guard."""
-    return model in text or MISSING_GUARD in text
+    """Return whether a core's log is about this model, or about a script that has no guard. vLLM's first line in it is
+    "Initializing a V1 LLM engine (...) with config: model='...', speculative_config=...'."""
+    return f"model={model!r}" in text or MISSING_GUARD in text
 
 
 def exit_if_script_runs_again() -> None:
