@@ -175,7 +175,7 @@ def test_stop_of_an_engine_waits_for_the_end_of_a_killed_process() -> None:
     mark = Path(f"/dev/shm/__KMP_REGISTERED_LIB_{core.pid}_{os.getuid()}")  # of Intel's OpenMP
     mark.touch()
     killer: Any = SimpleNamespace(shutdown=lambda timeout: core.kill())  # like vLLM, without a wait
-    Started(killer, None, (core,)).stop()  # type: ignore[arg-type]  # no renderer
+    Started(killer, None, frozenset({process})).stop()  # type: ignore[arg-type]  # no renderer
     assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     assert core.exitcode == -signal.SIGKILL and not mark.exists()
 
