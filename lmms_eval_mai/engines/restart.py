@@ -83,6 +83,8 @@ class _Turns:
     def leave(self, call: object, finished: bool) -> None:
         """Record that the call does not run any more. `finished`: it is not retried."""
         self._running.discard(call)
+        if not self._crashes:  # no call waits
+            return
         if finished:
             self._crashes.pop(call, None)
         self._changed.set()  # the waiting calls look again whether they may run

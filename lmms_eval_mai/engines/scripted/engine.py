@@ -113,8 +113,11 @@ class ScriptedEngine:
                 self._stop(
                     f"The scripted {self.side} engine simulates a crash in {prompt.key} (fault=death in its script)."
                 )
-            if not end.done():
-                await asyncio.wait({end}, timeout=None if answer.fault == "hang" else total_s * scale)
+            seconds = None if answer.fault == "hang" else total_s * scale
+            if seconds == 0:
+                await asyncio.sleep(0)
+            elif not end.done():
+                await asyncio.wait({end}, timeout=seconds)
             if end.done():
                 raise EngineCrashed(end.result())
         waited_s = queued_s / scale if scale > 0 else 0.0

@@ -45,9 +45,11 @@ def interpolate(table: Mapping[int, float], prompt_tokens: int) -> float:
     The value between two points is interpolated. The value beyond the last point continues the line of the last two
     points. A prompt that is shorter than the first point takes the time of that point.
     """
+    if len(table) == 1:
+        return next(iter(table.values()))
     tokens, seconds = list(table), list(table.values())
     beyond = prompt_tokens - tokens[-1]
-    if beyond <= 0 or len(tokens) == 1:
+    if beyond <= 0:
         return float(np.interp(prompt_tokens, tokens, seconds))
     slope = (seconds[-1] - seconds[-2]) / (tokens[-1] - tokens[-2])
     return max(0.0, seconds[-1] + slope * beyond)
