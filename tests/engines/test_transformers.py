@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 import torch
-from support.engines import Running, make_image, prompt
+from support.engines import Running, make_image, processor_inputs, prompt
 from transformers import AutoModelForImageTextToText, AutoProcessor, PreTrainedModel
 
-from lmms_eval_mai.contract import AttentionRequest, Call, EngineConfig, Image, Prompt, Sampling, Side
+from lmms_eval_mai.contract import AttentionRequest, Call, EngineConfig, Prompt, Sampling, Side
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.errors import EngineCrashed, EngineStartError
 from lmms_eval_mai.run.event_loop import LoopThread
@@ -53,14 +53,7 @@ class Direct:
     def generate(self, asked: Prompt, **decoding: Any) -> tuple[list[str], list[float]]:
         """Return the texts of the tokens of an answer, and their log-probabilities in one forward pass over the prompt
         and the answer (teacher forcing)."""
-        content = [
-            {"type": "image"} if isinstance(part, Image) else {"type": "text", "text": part}
-            for part in asked.messages[0].content
-        ]
-        images = [part.pixels for part in asked.messages[0].content if isinstance(part, Image)]
-        chat = [{"role": "user", "content": content}]
-        text = self._processor.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
-        inputs = self._processor(text=[text], images=images, return_tensors="pt", add_special_tokens=False)
+        inputs = processor_inputs(self._processor, asked)
         given = inputs["input_ids"].shape[1]
         with torch.inference_mode():
             ids = self._model.generate(**inputs, max_new_tokens=20, **decoding)

@@ -11,10 +11,10 @@ from typing import Any, Self
 
 import pytest
 import torch
-from support.engines import Running, make_image, prompt
+from support.engines import Running, make_image, processor_inputs, prompt
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lmms_eval_mai.contract import AttentionRequest, Call, EngineConfig, Image, Prompt, Sampling, TokenWeights
+from lmms_eval_mai.contract import AttentionRequest, Call, EngineConfig, Prompt, Sampling, TokenWeights
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.transformers.batching import Request
 from lmms_eval_mai.engines.transformers.loaded_model import LoadedModel
@@ -53,21 +53,10 @@ class Checkpoint:
 
         return AutoProcessor.from_pretrained(self.path)
 
-    def inputs(self, asked: Prompt) -> Any:
-        """Return what the checkpoint's own processor makes of a prompt."""
-        content = [
-            {"type": "image"} if isinstance(part, Image) else {"type": "text", "text": part}
-            for part in asked.messages[0].content
-        ]
-        images = [part.pixels for part in asked.messages[0].content if isinstance(part, Image)]
-        chat = [{"role": "user", "content": content}]
-        text = self.processor.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
-        return self.processor(text=[text], images=images or None, return_tensors="pt", add_special_tokens=False)
-
     def expected(self, asked: Prompt, text: str) -> tuple[list[torch.Tensor], Any]:
         """Return the last prompt token's attention to the tokens of the text, (heads, tokens) per layer, and all
         outputs of the model."""
-        inputs = self.inputs(asked)
+        inputs = processor_inputs(self.processor, asked)
         start, end = self.place(inputs["input_ids"][0].tolist(), text)
         with torch.inference_mode():
             outputs = self.eager(**inputs, output_attentions=True, use_cache=True)
@@ -123,7 +112,7 @@ def test_weights_of_a_text_equal_eager_attention_in_all_layers(checkpoint: Check
         assert_equal(call.attention, checkpoint.expected(asked, text or "")[0])
         # Nothing was decoded, and the prefill is counted.
         assert (call.text, call.output_tokens) == ("", 0)
-        assert call.prompt_tokens == checkpoint.inputs(asked)["input_ids"].shape[1]
+        assert call.prompt_tokens == processor_inputs(checkpoint.processor, asked)["input_ids"].shape[1]
 
 
 def test_weights_of_a_text_do_not_depend_on_the_answer_and_the_other_calls_of_a_batch(checkpoint: Checkpoint) -> None:
@@ -151,7 +140,7 @@ def test_weights_of_the_output_are_those_of_the_last_decoding_step(checkpoint: C
     together = checkpoint.running.generate(*prompts, sampling=sampling)
     for asked, call in zip(prompts, together, strict=True):
         assert isinstance(call, Call), call
-        inputs = checkpoint.inputs(asked)
+        inputs = processor_inputs(checkpoint.processor, asked)
         with torch.inference_mode():
             given = inputs["input_ids"].shape[1]
             ids = checkpoint.eager.generate(**inputs, max_new_tokens=20, do_sample=False)

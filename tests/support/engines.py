@@ -62,3 +62,15 @@ def vllm_engine(tiny_pair: tuple[Path, Path], side: str = "small") -> Engine:
     config = parse({"small": str(tiny_pair[0]), "large": str(tiny_pair[1]), "dtype": "float32"})
     own = config.small if side == "small" else config.large
     return build(own, config.other(own))
+
+
+def processor_inputs(processor: Any, asked: Prompt) -> Any:
+    """Return what a checkpoint's own processor makes of a prompt."""
+    content = [
+        {"type": "image"} if isinstance(part, Image) else {"type": "text", "text": part}
+        for part in asked.messages[0].content
+    ]
+    images = [part.pixels for part in asked.messages[0].content if isinstance(part, Image)]
+    chat = [{"role": "user", "content": content}]
+    text = processor.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+    return processor(text=[text], images=images or None, return_tensors="pt", add_special_tokens=False)

@@ -198,9 +198,7 @@ def _cpu_kv_cache_bytes(model_config: Any, max_model_len: int) -> int:
     memory of a NUMA node."""
     heads, size = model_config.get_total_num_kv_heads(), model_config.get_head_size()
     layers = model_config.hf_text_config.num_hidden_layers
-    keys_and_values, bytes_per_number = 2, 2
-    bytes_per_token: int = keys_and_values * layers * heads * size * bytes_per_number
-    return max(64 << 20, 4 * bytes_per_token * max_model_len)
+    return max(64 << 20, 4 * gpu_memory.kv_bytes(layers, heads, size) * max_model_len)
 
 
 def _description(engine_args: Any, dtype: str, share: Share | None) -> str:

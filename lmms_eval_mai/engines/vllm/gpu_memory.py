@@ -51,20 +51,21 @@ class ModelMemory:
     """Tokens."""
 
 
-def _kv_bytes(layers: int, kv_heads: int, head_size: int) -> int:
+def kv_bytes(layers: int, kv_heads: int, head_size: int) -> int:
+    """Return the bytes of a token in a KV cache of 16 bits."""
     keys_and_values, bytes_per_number = 2, 2
     return keys_and_values * layers * kv_heads * head_size * bytes_per_number
 
 
 KNOWN_MODELS = {
-    "Qwen/Qwen3-VL-2B-Instruct": ModelMemory(4_255_064_064, _kv_bytes(28, 8, 128), 262_144),
-    "Qwen/Qwen3-VL-4B-Instruct": ModelMemory(8_875_631_616, _kv_bytes(36, 8, 128), 262_144),
-    "Qwen/Qwen3-VL-8B-Instruct": ModelMemory(17_534_247_392, _kv_bytes(36, 8, 128), 262_144),
-    "OpenGVLab/InternVL3_5-1B-HF": ModelMemory(2_121_648_128, _kv_bytes(28, 8, 128), 40_960),
-    "OpenGVLab/InternVL3_5-2B-HF": ModelMemory(4_696_547_328, _kv_bytes(28, 8, 128), 40_960),
-    "OpenGVLab/InternVL3_5-4B-HF": ModelMemory(9_464_830_976, _kv_bytes(36, 8, 128), 40_960),
-    "OpenGVLab/InternVL3_5-8B-HF": ModelMemory(17_056_489_472, _kv_bytes(36, 8, 128), 40_960),
-    "OpenGVLab/InternVL3_5-14B-HF": ModelMemory(30_238_900_224, _kv_bytes(40, 8, 128), 40_960),
+    "Qwen/Qwen3-VL-2B-Instruct": ModelMemory(4_255_064_064, kv_bytes(28, 8, 128), 262_144),
+    "Qwen/Qwen3-VL-4B-Instruct": ModelMemory(8_875_631_616, kv_bytes(36, 8, 128), 262_144),
+    "Qwen/Qwen3-VL-8B-Instruct": ModelMemory(17_534_247_392, kv_bytes(36, 8, 128), 262_144),
+    "OpenGVLab/InternVL3_5-1B-HF": ModelMemory(2_121_648_128, kv_bytes(28, 8, 128), 40_960),
+    "OpenGVLab/InternVL3_5-2B-HF": ModelMemory(4_696_547_328, kv_bytes(28, 8, 128), 40_960),
+    "OpenGVLab/InternVL3_5-4B-HF": ModelMemory(9_464_830_976, kv_bytes(36, 8, 128), 40_960),
+    "OpenGVLab/InternVL3_5-8B-HF": ModelMemory(17_056_489_472, kv_bytes(36, 8, 128), 40_960),
+    "OpenGVLab/InternVL3_5-14B-HF": ModelMemory(30_238_900_224, kv_bytes(40, 8, 128), 40_960),
 }
 """The models of the named pairs, so that `doctor --gpus` knows them without their files. The bytes of the weights were
 counted from the model classes of transformers."""
@@ -119,7 +120,7 @@ def _checkpoint_memory(model: str, revision: str | None) -> ModelMemory | None:
         dtype = fields.get("dtype") or fields.get("torch_dtype") or text.get("dtype") or text.get("torch_dtype")
         if dtype in BYTES_OF_DTYPES and not fields.get("quantization_config"):
             size = size // 2  # vLLM loads weights of 32 bits with 16 bits
-        per_token = _kv_bytes(text["num_hidden_layers"], kv_heads, head_size)
+        per_token = kv_bytes(text["num_hidden_layers"], kv_heads, head_size)
         return ModelMemory(size, per_token, int(text["max_position_embeddings"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         logger.debug(f"The configuration of {model} does not tell its memory ({error!r})")
