@@ -70,6 +70,12 @@ class Trace:
     selection: Selection | None = None
     """The tokens of the thinking that were transferred (Eq. 12). None: nothing was selected, because the whole thinking
     was transferred or none."""
+    parsed: str | None = None
+    """The final answer as the benchmark's scorer reads it. None: the scorer cannot read it, or is not known."""
+    images: tuple[str, ...] = ()
+    """The hashes of the images' pixels. Documents with a common image are not independent of each other."""
+    category: str | None = None
+    """The kind of the question that the data set names."""
 
     @property
     def text(self) -> str:

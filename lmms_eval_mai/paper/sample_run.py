@@ -13,6 +13,7 @@ from lmms_eval_mai.contract import (
     Call,
     CallKey,
     Engine,
+    Image,
     Message,
     Prompt,
     Sampling,
@@ -21,7 +22,7 @@ from lmms_eval_mai.contract import (
     TokenWeights,
 )
 from lmms_eval_mai.errors import PromptTooLong, SampleError
-from lmms_eval_mai.paper.agreement import AgreementRules, Verification, extract_answer, read_answer, verify
+from lmms_eval_mai.paper.agreement import AgreementRules, Doc, Verification, extract_answer, read_answer, verify
 from lmms_eval_mai.paper.prompts import Variant
 from lmms_eval_mai.paper.sample import Exit, LoggedPrompt, Sample, Trace, logged_prompt
 from lmms_eval_mai.paper.sparse import Selection, Sparse, select
@@ -148,13 +149,31 @@ class SampleRun:
         stages = get_args(Stage)
         calls = sorted(self.calls, key=lambda call: (stages.index(call.key.stage), call.key.side == "large"))
         prompts = tuple(self.prompts[call.key] for call in calls) if self.pair.log_prompts else ()
-        readable = self._is_readable(answer.text)
-        return Trace(exit, answer, tuple(calls), tuple(self.verifications), readable, prompts, self.selection)
+        sample = self.sample
+        is_own_task = sample.variant is not None
+        parsed = read_answer(sample.benchmark, sample.doc, answer.text) if is_own_task else None
+        return Trace(
+            exit,
+            answer,
+            tuple(calls),
+            tuple(self.verifications),
+            readable=parsed is not None if is_own_task else bool(extract_answer(answer.text)),
+            prompts=prompts,
+            selection=self.selection,
+            parsed=parsed,
+            images=tuple(
+                part.uuid for message in sample.question for part in message.content if isinstance(part, Image)
+            ),
+            category=category_of(sample.doc),
+        )
 
-    def _is_readable(self, text: str) -> bool:
-        if self.sample.variant is None:
-            return bool(extract_answer(text))
-        return read_answer(self.sample.benchmark, self.sample.doc, text) is not None
+
+def category_of(doc: Doc) -> str | None:
+    """Return the kind of a question: POPE, MMBench and shapes have `category`, InfoVQA has `answer_type`."""
+    found = doc.get("category") or doc.get("answer_type")
+    if isinstance(found, list | tuple):
+        found = ", ".join(map(str, found))
+    return found if isinstance(found, str) and found else None
 
 
 def decoding_of(sample: Sample, stage: Stage) -> Sampling:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from lmms_eval_mai.contract import Side, Stage
+from lmms_eval_mai.engines.parameters import parameters
 from lmms_eval_mai.paper.sample import EXITS
 from lmms_eval_mai.redaction import without_password
 from lmms_eval_mai.run.config import Config
@@ -30,6 +31,7 @@ def figures(totals: RunTotals, config: Config, settings: Mapping[str, str]) -> d
                 "engine": one.engine,
                 "model": without_password(one.model),
                 "settings": without_password(settings.get(one.side, "")),
+                **({"parameters": counted} if (counted := parameters(one)) is not None else {}),
             }
             for one in config.engines()
         },
