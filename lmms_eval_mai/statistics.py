@@ -1,10 +1,15 @@
 """Intervals and paired tests. All intervals are 95% intervals over documents.
 
 Two methods on the same documents are compared pair by pair, never by two intervals: `paired_test` counts the documents
-on which one of them is better, `paired_share_difference` has the interval of such counts, and `bootstrap` resamples
-documents together with the answers of both methods.
+on which one of them is better, `paired_share_difference` has the interval of such counts, `bootstrap` resamples
+documents together with the answers of both methods, and `swap_test` exchanges the answers of both methods.
+
+Documents about one image are not independent of each other. `bootstrap` and `swap_test` resample and exchange whole
+clusters of such documents. Their scores are sums over documents: a statistic is a function of these sums, for example
+`ratio` of (score, 1) for a mean, and `f1` of (true positives, false positives, false negatives).
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,8 +24,6 @@ LEVEL = 0.95
 Z = float(stats.norm.ppf((1 + LEVEL) / 2))
 RESAMPLES = 9999
 SEED = 20260410
-_BATCH = 500
-"""Resamples that are in memory at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,39 +149,121 @@ def holm(p: Sequence[float]) -> list[float]:
     return found
 
 
-# --- the bootstrap ---
+# --- resampling ---
 
-Statistic = Callable[[npt.NDArray[Any], Array], Array]
-"""A statistic of resampled documents: see `bootstrap`."""
+Statistic = Callable[[Array], Array]
+"""A function of sums: gets an array of the shape (..., parts) and returns one of the shape (...)."""
 
 
-def bootstrap(rows: npt.NDArray[Any], statistic: Statistic) -> Interval:
+def ratio(sums: Array) -> Array:
+    """Return the mean of documents from the sums of (score, 1)."""
+    found: Array = sums[..., 0] / sums[..., 1]
+    return found
+
+
+def f1(sums: Array) -> Array:
+    """Return F1 from the sums of (true positives, false positives, false negatives). 0 if all are 0."""
+    total = 2 * sums[..., 0] + sums[..., 1] + sums[..., 2]
+    found: Array = np.divide(2 * sums[..., 0], total, out=np.zeros_like(total), where=total > 0)
+    return found
+
+
+def difference(statistic: Statistic) -> Statistic:
+    """Return the statistic of the parts of two methods side by side: the first method's minus the second one's."""
+
+    def found(sums: Array) -> Array:
+        first, second = np.split(sums, 2, axis=-1)
+        return statistic(first) - statistic(second)
+
+    return found
+
+
+def bootstrap(parts: Array, statistic: Statistic, clusters: Sequence[int] | Array | None = None) -> Interval:
     """Return a statistic of documents with its percentile bootstrap interval.
 
-    `rows` has one row for each document. `statistic(distinct, weights)` gets the distinct rows and, for each resample,
-    the number of documents with each of them (shape: resamples x distinct rows); it returns one number for each
-    resample. Documents with equal rows are interchangeable, so a multinomial draw of their numbers is a resample of the
-    documents, and 9,000 answers to yes-no questions need no 9,000 draws.
+    `parts`: one row of numbers for each document. `clusters`: the cluster of each document; whole clusters are drawn.
+    None: all documents are independent of each other.
     """
-    distinct, counts = np.unique(rows, axis=0, return_counts=True)
-    value = float(statistic(distinct, counts[None, :].astype(float))[0])
-    if len(rows) < 2:
-        return Interval(value, math.nan, math.nan, math.nan, len(rows))
+    sums = _cluster_sums(parts, clusters)
+    value = float(statistic(sums.sum(axis=0)))
+    if len(sums) < 2:
+        return Interval(value, math.nan, math.nan, math.nan, len(parts))
+    resampled = statistic(_resampled(sums))
+    low, high = np.quantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(value, float(low), float(high), float(resampled.std(ddof=1)), len(parts))
+
+
+def swap_test(
+    first: Array, second: Array, statistic: Statistic, clusters: Sequence[int] | Array | None = None
+) -> float:
+    """Return the two-sided p value of a difference between two methods on the same documents.
+
+    If neither method were better, the answers of both could be exchanged in any cluster. p is the share of all
+    exchanges whose difference is at least as large. It is exact for means of whole numbers, where it is McNemar's exact
+    test if each document is a cluster; else it is estimated with 9,999 random exchanges.
+
+    `first`, `second`: one row of numbers for each document.
+    """
+    a, b = _cluster_sums(first, clusters), _cluster_sums(second, clusters)
+    if np.array_equal(a, b):
+        return 1.0
+    if statistic is ratio and np.array_equal(a[:, 1], b[:, 1]):
+        steps = a[:, 0] - b[:, 0]
+        if np.array_equal(steps, np.round(steps)):
+            return _exact_sign_flips(np.abs(np.round(steps)).astype(int), abs(int(round(steps.sum()))))
+    pairs, counts = np.unique(np.hstack([a, b]), axis=0, return_counts=True)
+    a, b = np.split(pairs, 2, axis=1)
     random = np.random.default_rng(SEED)
-    found = [
-        statistic(distinct, _draw(random, counts, min(_BATCH, RESAMPLES - start)))
-        for start in range(0, RESAMPLES, _BATCH)
-    ]
-    resamples = np.concatenate(found)
-    low, high = np.quantile(resamples, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(value, float(low), float(high), float(resamples.std(ddof=1)), len(rows))
+    swapped = random.binomial(counts, 0.5, size=(RESAMPLES, len(counts)))
+    moved = swapped @ (b - a)
+    total_a, total_b = counts @ a, counts @ b
+    seen = float(statistic(total_a) - statistic(total_b))
+    found = statistic(total_a + moved) - statistic(total_b - moved)
+    return float((1 + (np.abs(found) >= abs(seen) - 1e-12).sum()) / (1 + RESAMPLES))
 
 
-def _draw(random: np.random.Generator, counts: npt.NDArray[Any], resamples: int) -> Array:
-    number = int(counts.sum())
-    return random.multinomial(number, counts / number, size=resamples).astype(float)
+def _exact_sign_flips(steps: npt.NDArray[Any], seen: int) -> float:
+    """Return the probability that the steps with random signs add up to `seen` or more, or to `-seen` or less."""
+    chances: Array = np.ones(1)  # of the sums from -reach to reach
+    for step, number in zip(*np.unique(steps[steps > 0], return_counts=True), strict=True):
+        signs = np.zeros(2 * number * step + 1)
+        signs[:: 2 * step] = stats.binom.pmf(np.arange(number + 1), number, 0.5)
+        chances = np.convolve(chances, signs)
+    reach = len(chances) // 2
+    tail = chances[reach + seen :].sum()
+    return float(min(1.0, 2 * tail if seen else 1.0))
 
 
-def column_mean(column: int) -> Statistic:
-    """Return the statistic that is the mean of one column."""
-    return lambda rows, weights: np.asarray(weights @ rows[:, column] / weights.sum(axis=1))
+def _cluster_sums(parts: Array, clusters: Sequence[int] | Array | None) -> Array:
+    parts = np.asarray(parts, dtype=np.float64)
+    if clusters is None:
+        return parts
+    _, place = np.unique(np.asarray(clusters), return_inverse=True)
+    sums = np.zeros((int(place.max()) + 1, parts.shape[1]))
+    np.add.at(sums, place, parts)
+    return sums
+
+
+def _resampled(sums: Array) -> Array:
+    """Return the sums of each resample. Shape: resamples x parts.
+
+    Equal rows are interchangeable: a multinomial draw of their numbers is a resample, and 9,000 answers to yes-no
+    questions need no 9,000 draws.
+    """
+    distinct, counts = np.unique(sums, axis=0, return_counts=True)
+    number = len(sums)
+    if len(distinct) < 100:
+        found: Array = np.random.default_rng(SEED).multinomial(number, counts / number, size=RESAMPLES) @ distinct
+        return found
+    return (_draws(number) @ sums.astype(np.float32)).astype(np.float64)
+
+
+@functools.lru_cache(1)
+def _draws(number: int) -> npt.NDArray[np.float32]:
+    """Return how often each of `number` rows is in each resample. Shape: resamples x rows. All statistics of one
+    benchmark need the same draws, which take a second for 2,801 documents."""
+    random = np.random.default_rng(SEED)
+    found = np.empty((RESAMPLES, number), dtype=np.float32)
+    for line in found:
+        line[:] = np.bincount(random.integers(0, number, number), minlength=number)
+    return found

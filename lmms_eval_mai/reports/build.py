@@ -1,110 +1,148 @@
 """Builds a report: reads the folders, makes every table that the runs allow, and tells what is missing."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from lmms_eval_mai.reports import figures, reading
+import pandas as pd
+
+from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.reports import (
+    cascade_tables,
+    figures,
+    method_tables,
+    pair_tables,
+    rules,
+    single_tables,
+)
 from lmms_eval_mai.reports.evidence import Evidence
-from lmms_eval_mai.reports.more_tables import exits, kinds, methods, readable, routers, rules
 from lmms_eval_mai.reports.paper_numbers import benchmark_name, documents, family
-from lmms_eval_mai.reports.paper_tables import alone, decoding, latency, pairs, sparse
+from lmms_eval_mai.reports.read import Run, read
 from lmms_eval_mai.reports.report import Estimate, Report, RunSummary, Table
 
-TABLES: tuple[tuple[Callable[[Evidence], Iterator[Table]], str], ...] = (
-    (alone.token_tables, "Tables 5 and 13 need runs of mai_cascade with --log_samples."),
-    (alone.score_tables, "Tables 6, 7 and 14 need runs with mode=small or mode=large."),
-    (pairs.transfer_table, "Table 8 needs a run with mode=transfer."),
-    (sparse.sparse_table, ""),
-    (pairs.cascade_table, "Table 10 needs a run with mode=cascade."),
-    (latency.estimated_times, ""),
-    (decoding.decoding_table, ""),
+Make = Callable[[Evidence], Iterator[Table]]
+TABLES: tuple[tuple[Make, str], ...] = (
+    (single_tables.token_tables, "Tables 5 and 13 need runs of mai_cascade with --log_samples."),
+    (single_tables.score_tables, "Tables 6, 7 and 14 need runs with mode=small or mode=large."),
+    (pair_tables.transfer_table, "Table 8 needs a run with mode=transfer."),
+    (pair_tables.sparse_table, ""),
+    (pair_tables.cascade_table, "Table 10 needs a run with mode=cascade."),
+    (pair_tables.two_stage_table, ""),
+    (method_tables.method_table, ""),
     (
-        pairs.two_stage_table,
-        "Table 15 needs two cascades of a pair: one of a task with _s or _r, one with _r_s2.",
-    ),
-    (methods.method_table, ""),
-    (
-        methods.comparison_table,
+        method_tables.comparison_table,
         "MAI cannot be compared: no cascade has documents in common with another method.",
     ),
-    (exits.accuracy_by_exit, "Accuracy by exit needs a cascade with --log_samples."),
-    (exits.agreement, "The precision of agreement needs a cascade with --log_samples."),
-    (exits.harm_and_rescue, "Harm and rescue need a cascade with --log_samples."),
-    (routers.router_table, "The random router needs Full RT (mode=transfer), or the large model with R, beside MAI."),
+    (method_tables.repeats_table, ""),
+    (cascade_tables.exit_table, "Accuracy by exit needs a cascade with --log_samples."),
+    (cascade_tables.agreement_table, "The precision of agreement needs a cascade with --log_samples."),
+    (cascade_tables.harm_table, "Harm and rescue need a cascade with --log_samples."),
+    (
+        method_tables.router_table,
+        "The random router needs Full RT (mode=transfer), or the large model with R, beside MAI.",
+    ),
     (rules.rules_table, ""),
-    (kinds.kinds_table, "The kinds of questions need a cascade with --log_samples."),
-    (readable.unreadable_table, "The share of unreadable answers needs runs of mai_cascade with --log_samples."),
+    (cascade_tables.kinds_table, "The kinds of questions need a cascade with --log_samples."),
 )
-"""Each table, and the sentence if the runs do not allow it. Empty: the table is only for some benchmarks."""
-
+"""Each table, and the sentence if the runs do not allow it. Empty: the table is only for some benchmarks or runs."""
 OF_CASCADES = (
-    pairs.cascade_table,
-    pairs.two_stage_table,
-    methods.comparison_table,
-    exits.accuracy_by_exit,
-    exits.agreement,
-    exits.harm_and_rescue,
-    routers.router_table,
-    kinds.kinds_table,
+    pair_tables.cascade_table,
+    method_tables.comparison_table,
+    cascade_tables.exit_table,
+    cascade_tables.agreement_table,
+    cascade_tables.harm_table,
+    method_tables.router_table,
+    cascade_tables.kinds_table,
 )
 NO_RUN = "There is no run of lmms-eval, so there are only the tables of `lmms-eval-mai attention`."
 NO_CASCADE = (
-    "There is no run with mode=cascade. Tables 10 and 15, the exits, and the comparison of MAI with other methods need "
-    "one, with --log_samples."
+    "There is no run with mode=cascade. Table 10, the exits, and the comparison of MAI with other methods need one, "
+    "with --log_samples."
 )
 """The sentence for all tables in `OF_CASCADES`, if there is no cascade."""
 
 
+def evidence(
+    folders: Sequence[Path], seconds: Callable[[Run], pd.Series | None] | None = None
+) -> tuple[Evidence, list[Table]]:
+    """Return the runs in the folders, and the tables of `lmms-eval-mai attention` there.
+
+    `seconds`: returns the time of each document of a run by profiles of its models. Raises `ArgumentError` if a folder
+    does not exist, or if there is nothing in them.
+    """
+    tables, gaps, used = _attention(folders)
+    found = read(folders, may_be_empty=used)
+    if not found.runs and not tables:
+        raise ArgumentError(
+            f"{', '.join(map(str, folders))}: there is no run of lmms-eval. Run lmms-eval with --output_path and "
+            f"--log_samples, and give that path. {' '.join([*gaps, *found.gaps])}"
+        )
+    runs = Evidence(found.runs, seconds)
+    runs.gaps[:0] = [*gaps, *found.gaps]
+    return runs, tables
+
+
 def report(folders: Sequence[Path]) -> Report:
     """Return the report of all runs in the folders. Raises `ArgumentError` if there is no run."""
-    found = reading.read(folders)
-    return of_evidence(Evidence(found.runs), found.gaps, found.tables)
+    return of_evidence(*evidence(folders))
 
 
-def of_evidence(evidence: Evidence, gaps: Sequence[str] = (), of_attention: Sequence[Table] = ()) -> Report:
-    """Return the report of the runs in `evidence`, which `page/` needs too. `of_attention`: the tables of
-    `lmms-eval-mai attention`."""
-    if not evidence.runs:
-        return Report((), tuple(of_attention), (), (), (*gaps, NO_RUN))
+def of_evidence(runs: Evidence, of_attention: Sequence[Table] = (), more: Sequence[Make] = ()) -> Report:
+    """Return the report of the runs, which `page/` needs too. `of_attention`: the tables of `lmms-eval-mai attention`.
+    `more`: makes other tables of the runs."""
+    if not runs.runs:
+        return Report((), tuple(of_attention), (), (), (*runs.gaps, NO_RUN))
     tables: list[Table] = []
     missing = []
-    is_without_cascade = not any(evidence.of("cascade"))
-    for make, needs in TABLES:
-        made = list(make(evidence))
+    is_without_cascade = not any(runs.of("cascade"))
+    for make, needs in (*TABLES, *((make, "") for make in more)):
+        made = [_with_resampling(runs, one) for one in make(runs)]
         tables += made
         if not made and needs:
             missing.append(NO_CASCADE if is_without_cascade and make in OF_CASCADES else needs)
-    drawn = tuple(figures.figures(evidence))
-    claimed = tuple(_claims(evidence))
-    sentences = dict.fromkeys([*gaps, *evidence.gaps, *_other_numbers(evidence), *_other_pairs(evidence), *missing])
-    return Report(claimed, (*tables, *of_attention), drawn, summaries(evidence), tuple(sentences))
+    claimed = tuple(_claims(runs))
+    sentences = dict.fromkeys([*runs.gaps, *_other_numbers(runs), *_other_pairs(runs), *missing])
+    drawn = tuple(figures.figures(runs))
+    return Report(claimed, (*tables, *of_attention), drawn, summaries(runs), tuple(sentences))
 
 
-def summaries(evidence: Evidence) -> tuple[RunSummary, ...]:
+def _with_resampling(runs: Evidence, table: Table) -> Table:
+    """Add what the intervals and p of a table resample."""
+    named = {str(row[0]) for row in table.rows}
+    notes = [
+        note
+        for benchmark in runs.benchmarks()
+        if benchmark_name(benchmark) in named and (note := runs.resampling(benchmark)) is not None
+    ]
+    has_intervals = any(isinstance(cell, Estimate) and cell.low is not None for row in table.rows for cell in row)
+    has_tests = any(column.kind == "p" for column in table.columns)
+    return replace(table, notes=(*table.notes, *notes)) if has_intervals or has_tests else table
+
+
+def summaries(runs: Evidence) -> tuple[RunSummary, ...]:
     """Return one line for each run, used or not."""
-    used = [run for run in evidence.runs.values() if not run.derived]
+    used = [one for run in runs.runs.values() if not run.derived for one in (run, *run.others)]
     return tuple(
         RunSummary(
             file=str(run.file),
             task=run.task,
             benchmark=run.benchmark,
-            method=evidence.name(run.method),
+            method=runs.name(run.method),
             model=" + ".join(filter(None, (run.method.model, run.method.small))),
-            documents=len(run.documents) or run.number,
+            documents=run.documents,
             wall_s=run.wall_s,
-            used=run not in evidence.unused,
+            used=run not in runs.unused,
         )
-        for run in [*used, *evidence.unused]
+        for run in [*used, *runs.unused]
     )
 
 
-def _other_numbers(evidence: Evidence) -> Iterator[str]:
+def _other_numbers(runs: Evidence) -> Iterator[str]:
     """Yield a sentence for each benchmark on which runs of the paper's models have other numbers of documents."""
-    for benchmark in evidence.benchmarks():
+    for benchmark in runs.benchmarks():
         expected = documents(benchmark)
-        runs = [run for (of, method), run in evidence.runs.items() if of == benchmark and family(method.model)]
-        numbers = {len(run.documents) or run.number for run in runs}
-        if expected is not None and runs and numbers != {expected}:
+        numbers = {run.documents for run in runs.of_benchmark(benchmark) if family(run.method.model)}
+        if expected is not None and numbers and numbers != {expected}:
             shown = ", ".join(map(str, sorted(numbers)))
             yield (
                 f"{benchmark_name(benchmark)}: the paper has {expected} documents and these runs {shown}, so the "
@@ -112,42 +150,31 @@ def _other_numbers(evidence: Evidence) -> Iterator[str]:
             )
 
 
-def _other_pairs(evidence: Evidence) -> Iterator[str]:
+def _other_pairs(runs: Evidence) -> Iterator[str]:
     """Yield a sentence for each benchmark that has cascades, and runs of models that are in none of them."""
-    for benchmark in evidence.benchmarks():
-        cascades = list(evidence.of("cascade", benchmark))
-        others = [run for mode in ("alone", "transfer") for run in evidence.of(mode, benchmark)]
-        apart = [run for run in others if not any(methods.is_comparable(one, run) for one in cascades)]
+    for benchmark in runs.benchmarks():
+        cascades = list(runs.of("cascade", benchmark))
+        others = [run for mode in ("alone", "transfer") for run in runs.of(mode, benchmark)]
+        apart = [run for run in others if not any(method_tables.is_comparable(one, run) for one in cascades)]
         if cascades and apart:
-            shown = ", ".join(evidence.name(run.method) for run in apart)
+            shown = ", ".join(runs.name(run.method) for run in apart)
             yield (
                 f"{benchmark_name(benchmark)}: no cascade has the models of {shown}, so MAI is not compared with them."
             )
 
 
-def _claims(evidence: Evidence) -> Iterator[str]:
-    """Yield one sentence for each cascade."""
-    for run in evidence.of("cascade"):
-        score, spent = evidence.score(run), methods.cost(run)
-        if score is None or spent is None:
-            continue
-        text = (
-            f"{benchmark_name(run.benchmark)}: {evidence.name(run.method)} scores {_shown(score)} with "
-            f"{spent.tokens:.1f} output tokens per question (n = {score.n})"
-        )
-        others = (exits.large_short(evidence, run), evidence.get(run.benchmark, run.method.full_rt()))
-        for other in others:
-            comparison = evidence.compare(run, other)
-            if other is not None and comparison is not None:
-                other_cost = methods.cost(other)
-                tokens = f" ({other_cost.tokens:.1f} tokens)" if other_cost else ""
-                text += f"; the difference from {evidence.name(other.method)}{tokens} is "
-                text += f"{_shown(comparison.difference, signed=True)} points"
-        yield f"{text}."
+def _claims(runs: Evidence) -> Iterator[str]:
+    return iter(())
 
 
-def _shown(estimate: Estimate, signed: bool = False) -> str:
-    sign = "+" if signed else ""
-    if estimate.low is None or estimate.high is None:
-        return f"{estimate.value:{sign}.1f}"
-    return f"{estimate.value:{sign}.1f} (95% interval {estimate.low:{sign}.1f} to {estimate.high:{sign}.1f})"
+def _attention(folders):
+    from lmms_eval_mai.reports import attention_files
+    from lmms_eval_mai.reports.paper_tables.attention import attention_tables
+
+    tables = []
+    used = []
+    for f in folders:
+        for o in attention_files.folders(f):
+            used.append(f)
+            tables += attention_tables(attention_files.read(o))
+    return tables, [], used

@@ -1,45 +1,61 @@
-"""The runs by benchmark and method, their scores, and comparisons of two runs on the documents that both have."""
+"""The runs by benchmark and method, their scores and costs, and comparisons of two runs on the documents of both."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
+import pandas as pd
+
 from lmms_eval_mai.contract import SIDES, Side
-from lmms_eval_mai.paper.prompts import Variant
-from lmms_eval_mai.reports import paper_numbers
-from lmms_eval_mai.reports.estimates import Comparison, compare, main_metric, run_score, with_paper
-from lmms_eval_mai.reports.paper_numbers import PaperNumber
-from lmms_eval_mai.reports.records import THINK_E, Document, Method, Run
+from lmms_eval_mai.reports import metrics, paper_numbers
+from lmms_eval_mai.reports.methods import THINK_E, Method
+from lmms_eval_mai.reports.metrics import Clusters, Comparison
+from lmms_eval_mai.reports.paper_numbers import PaperNumber, benchmark_name
+from lmms_eval_mai.reports.read import Run
 from lmms_eval_mai.reports.report import Estimate
 from lmms_eval_mai.reports.scoring import score_of
+
+COSTS = {"tokens": "output tokens", "compute": "compute, TFLOP", "seconds": "profile seconds"}
+"""Kind of cost -> its name. Output tokens of both models are added one to one, so a token of the small model counts as
+much as one of the large model. Compute and seconds take the size of the models and the prompts into account."""
+SHARED_IMAGES = ("pope", "chartqa", "infovqa_val", "mmbench_en_dev")
+"""Benchmarks whose documents share images."""
 
 
 class Evidence:
     """All runs of a report."""
 
-    def __init__(self, runs: Sequence[Run]) -> None:
+    def __init__(self, runs: Sequence[Run], seconds: Callable[[Run], pd.Series | None] | None = None) -> None:
+        """`seconds`: returns the time of each document of a run by profiles of its models."""
         self.gaps: list[str] = []
         self.unused: list[Run] = []
         self.runs: dict[tuple[str, Method], Run] = {}
+        self._seconds = seconds
         for run in runs:
             self._add(run)
         for run in list(self.runs.values()):
             for derived in short_answers(run):
                 self._add(derived)
+        self._clusters = {name: _clusters(list(self.of_benchmark(name))) for name in self.benchmarks()}
         self._scores: dict[int, Estimate | None] = {}
+        self._costs: dict[tuple[int, str], pd.Series | None] = {}
         self._comparisons: dict[tuple[int, int], Comparison | None] = {}
         self._different: set[tuple[int, int]] = set()
         self._check_totals()
         self._check_limits()
 
     def _add(self, run: Run) -> None:
-        """Keep the run with the most documents of each method. `_rank` decides between runs with equally many."""
+        """Keep one run of each method. Runs on the same documents are its repeats; else that with the most documents
+        is kept, and `_rank` decides between runs with equally many."""
         key = run.benchmark, run.method
         other = self.runs.get(key)
         if other is None:
             self.runs[key] = run
             return
         used, unused = sorted((other, run), key=_rank, reverse=True)
+        if _are_repeats(used, unused):
+            self.runs[key] = _repeated(used, unused)
+            return
         self.runs[key] = used
         if unused.derived:
             return
@@ -47,15 +63,16 @@ class Evidence:
         same = "has the short answers of" if used.derived else "is a run of"
         self.gaps.append(
             f"{unused.file}: {unused.task} is not used, because {used.file} {same} the same method "
-            f"({self.name(run.method)}) on {len(used.documents) or used.number} documents."
+            f"({self.name(run.method)}) on {used.documents} documents."
         )
 
     def _check_totals(self) -> None:
         """Compare the score of the documents with the total in the results file."""
         for run in self.runs.values():
-            total = main_metric(run)
+            total = metrics.main_metric(run)
             found = self.score(run)
-            if total is None or found is None or run.derived or not run.documents or found.low is None:
+            is_one = not run.derived and len(run.samples) == run.documents
+            if total is None or found is None or not is_one or found.low is None:
                 continue
             if abs(found.value - total[0]) > 0.006:
                 self.gaps.append(
@@ -74,9 +91,7 @@ class Evidence:
             others = sum(run.benchmark == benchmark for run in made) - len(runs)
             named = f"all {len(runs)} runs" if not others and len(runs) > 1 else self._named(runs)
             have = "have" if len(runs) > 1 else "has"
-            self.gaps.append(
-                f"{paper_numbers.benchmark_name(benchmark)}: {named} {have} {number} of {original} documents (--limit)."
-            )
+            self.gaps.append(f"{benchmark_name(benchmark)}: {named} {have} {number} of {original} documents (--limit).")
 
     def _named(self, runs: Sequence[Run]) -> str:
         """Return the names of at most three runs, and the number of all others."""
@@ -103,6 +118,31 @@ class Evidence:
             for _, run in sorted(found, key=lambda one: (order(one[0].model), one[0].model, str(one[0]))):
                 yield run
 
+    def of_benchmark(self, benchmark: str) -> Iterator[Run]:
+        """Yield all runs on a benchmark."""
+        return (run for (of, _), run in self.runs.items() if of == benchmark)
+
+    def short(self, run: Run, side: Side) -> Run | None:
+        """Return the run of one model of a pair with S, or with the own prompt of another task."""
+        return self.get(run.benchmark, run.method.short(side))
+
+    def full_rt(self, run: Run) -> Run | None:
+        """Return Full RT of the pair of a cascade with the same thinking."""
+        return self.get(run.benchmark, run.method.full_rt())
+
+    def large_r(self, run: Run) -> Run | None:
+        """Return the large model of a cascade with the prompt of the thinking, in one stage or else in two."""
+        method = run.method
+        one_stage, two_stage = (method.alone("large", method.variant, stages) for stages in (False, True))
+        return self.get(run.benchmark, one_stage) or self.get(run.benchmark, two_stage)
+
+    def traced(self) -> Iterator[Run]:
+        """Yield the cascades whose documents have a trace and a score."""
+        for run in self.of("cascade"):
+            samples = run.samples
+            if len(samples) and samples.agree.notna().all() and samples.score.notna().all():
+                yield run
+
     # --- names ---
 
     def label(self, model: str) -> str:
@@ -126,52 +166,165 @@ class Evidence:
         pair = f"{self.label(method.model)} + {self.label(method.small)}-{method.prompt}{own}"
         return f"{'MAI' if method.mode == 'cascade' else 'Full RT'} {pair}{options}"
 
-    # --- scores and comparisons ---
+    # --- scores, costs and comparisons ---
+
+    def clusters(self, run: Run) -> Clusters | None:
+        """Return the cluster of each document of a benchmark. None: no two documents share an image."""
+        return self._clusters[run.benchmark]
+
+    def resampling(self, benchmark: str) -> str | None:
+        """Return a sentence that tells what intervals and p of a benchmark resample. None: single documents, and no
+        reason to doubt that they are independent of each other."""
+        clusters, name = self._clusters.get(benchmark), benchmark_name(benchmark)
+        if clusters is not None:
+            return (
+                f"{name}: {len(clusters):,} documents in {clusters.nunique():,} clusters that share an image or a "
+                "question. Intervals and p resample whole clusters."
+            )
+        if benchmark in SHARED_IMAGES:
+            return (
+                f"{name}: documents of this benchmark share images, and these runs do not tell which. Intervals and p "
+                "resample single documents, so they are too narrow. Runs of this version have the hashes."
+            )
+        return None
 
     def score(self, run: Run | None, paper: PaperNumber | None = None) -> Estimate | None:
         """Return the score of a run in percent, with the benchmark's metric. None: no run, or no score."""
         if run is None:
             return None
         if id(run) not in self._scores:
-            self._scores[id(run)] = run_score(run)
-        return with_paper(self._scores[id(run)], paper)
+            self._scores[id(run)] = metrics.run_score(run, self.clusters(run))
+        return metrics.with_paper(self._scores[id(run)], paper)
 
-    def common(self, first: Run, second: Run) -> tuple[list[Document], list[Document]]:
-        """Return the documents that both runs have a score for, in the same order. A sentence is added to the gaps if
-        the runs have other documents too."""
-        seconds = {document.doc_id: document for document in second.documents if document.score is not None}
-        pairs = [
-            (document, seconds[document.doc_id])
-            for document in first.documents
-            if document.score is not None
-            and document.doc_id in seconds
-            and seconds[document.doc_id].target == document.target
-        ]
-        different = {len(pairs)} != {len(first.documents), len(second.documents)}
+    def cost(self, run: Run, kind: str) -> pd.Series | None:
+        """Return the cost of each document (`COSTS`), the mean over its answers. None: it is not known."""
+        key = id(run), kind
+        if key not in self._costs:
+            self._costs[key] = self._cost(run, kind)
+        return self._costs[key]
+
+    def _cost(self, run: Run, kind: str) -> pd.Series | None:
+        if kind == "compute":
+            return metrics.compute(run)
+        if kind == "seconds":
+            return self._seconds(run) if self._seconds is not None and len(run.calls) else None
+        tokens = run.samples.output_tokens
+        return None if tokens.empty or tokens.isna().any() else tokens.groupby(level=0).mean()
+
+    def common(self, *runs: Run) -> list[pd.DataFrame]:
+        """Return the samples of the documents that all runs have a score for, in the same order. A sentence is added to
+        the gaps if one of two runs has other documents too."""
+        if all(_has_equal_documents(runs[0].samples, run.samples) for run in runs):
+            return [run.samples for run in runs]
+        keys = [_documents(run.samples[run.samples.score.notna()]) for run in runs]
+        wanted = {doc_id for doc_id, _ in set.intersection(*keys)}
+        first, second = runs[0], runs[-1]
         key = id(first), id(second)
-        if first.documents and second.documents and different and key not in self._different:
+        numbers = [run.samples.index.nunique() for run in runs]
+        if all(numbers) and {len(wanted)} != set(numbers) and len(runs) == 2 and key not in self._different:
             self._different |= {key, key[::-1]}
             self.gaps.append(
-                f"{self.name(first.method)} and {self.name(second.method)} on "
-                f"{paper_numbers.benchmark_name(first.benchmark)} have {len(first.documents)} and "
-                f"{len(second.documents)} documents; they are compared on the {len(pairs)} that both have."
+                f"{self.name(first.method)} and {self.name(second.method)} on {benchmark_name(first.benchmark)} have "
+                f"{numbers[0]} and {numbers[1]} documents; they are compared on the {len(wanted)} that both have."
             )
-        return [a for a, _ in pairs], [b for _, b in pairs]
+        return [run.samples[run.samples.index.isin(wanted)] for run in runs]
+
+    def large_short_scores(self, run: Run) -> pd.Series:
+        """Return the scores of the large model's short answers inside a cascade, in the order of its samples.
+
+        On a benchmark whose scorer is not known, they are those of the large model's own run; nan where there is
+        none."""
+        found = short_scores(run, "large")
+        other = self.short(run, "large")
+        if other is not None and found.isna().any():
+            scores = other.samples.score.groupby(level=0).mean()
+            found = found.fillna(pd.Series(scores.reindex(found.index).to_numpy(), index=found.index))
+        return found
 
     def compare(self, first: Run | None, second: Run | None) -> Comparison | None:
         """Compare two runs on their common documents. None: no common documents."""
         if first is None or second is None:
             return None
         key = id(first), id(second)
+        if key not in self._comparisons and key[::-1] in self._comparisons:
+            found = self._comparisons[key[::-1]]
+            self._comparisons[key] = None if found is None else found.reversed()
         if key not in self._comparisons:
             a, b = self.common(first, second)
-            self._comparisons[key] = compare(a, b, first.benchmark)
+            self._comparisons[key] = metrics.compare(a, b, first.benchmark, self.clusters(first))
         return self._comparisons[key]
 
 
 def _rank(run: Run) -> tuple[int, bool, bool, int, str]:
     """Return what decides between two runs of one method: the larger one is used."""
-    return len(run.documents), run.ours, not run.derived, run.number, run.file.name
+    return run.samples.index.nunique(), run.ours, not run.derived, run.number, run.file.name
+
+
+def _documents(samples: pd.DataFrame) -> set[tuple[int, str]]:
+    return set(zip(samples.index, samples.target, strict=True))
+
+
+def _has_equal_documents(first: pd.DataFrame, second: pd.DataFrame) -> bool:
+    """Return whether two tables are about the same documents in the same order, and all have a score."""
+    return (
+        first.index.equals(second.index)
+        and bool((first.target == second.target).all())
+        and not (first.score.isna().any() or second.score.isna().any())
+    )
+
+
+def _are_repeats(first: Run, second: Run) -> bool:
+    """Return whether two runs of a method are about the same documents and have the same fields."""
+    if first.derived or second.derived or not len(first.samples) or first.engine != second.engine:
+        return False
+    if first.speculation != second.speculation or first.calls.empty != second.calls.empty:
+        return False
+    return _documents(first.samples) == _documents(second.samples)
+
+
+def _repeated(used: Run, other: Run) -> Run:
+    """Return a run with the answers of both."""
+    first = int(used.samples.repeat.max()) + 1
+    tables = [
+        pd.concat([mine, theirs.assign(repeat=theirs.repeat + first)])
+        for mine, theirs in ((used.samples, other.samples), (used.calls, other.calls))
+    ]
+    walls = [run.wall_s for run in (used, *used.others, other)]
+    known = [wall_s for wall_s in walls if wall_s is not None]
+    return replace(
+        used,
+        samples=tables[0].sort_index(kind="stable"),
+        calls=tables[1],
+        wall_s=sum(known) / len(known) if len(known) == len(walls) else None,
+        others=(*used.others, other),
+    )
+
+
+def _clusters(runs: Sequence[Run]) -> Clusters | None:
+    """Return the cluster of each document of one benchmark: documents that are joined by common images, or by being
+    rotations of one question. None: each document is a cluster."""
+    links: dict[int, set[object]] = {}
+    for run in runs:
+        samples = run.samples[~run.samples.index.duplicated()]
+        for doc_id, images, group in zip(samples.index, samples.images, samples.group, strict=True):
+            joined = links.setdefault(doc_id, set())
+            joined.update(images or ())
+            if group == group:  # not nan
+                joined.add(group)
+    parent: dict[object, object] = {}
+
+    def root(node: object) -> object:
+        while (above := parent.setdefault(node, node)) != node:
+            parent[node] = parent[above]
+            node = above
+        return node
+
+    for doc_id, joined in links.items():
+        for link in joined:
+            parent[root(("document", doc_id))] = root(("link", link))
+    numbers: dict[object, int] = {}
+    found = pd.Series({doc_id: numbers.setdefault(root(("document", doc_id)), len(numbers)) for doc_id in links})
+    return found if len(numbers) < len(links) else None
 
 
 def order(model: str) -> float:
@@ -182,39 +335,43 @@ def order(model: str) -> float:
 
 def short_answers(run: Run) -> Iterator[Run]:
     """Yield the runs that are inside a cascade: both models with the Simple prompt. Their answers are scored here."""
-    method = run.method
-    if method.mode != "cascade" or not run.documents or any(len(one.verifications) == 0 for one in run.documents):
+    samples = run.samples
+    if run.method.mode != "cascade" or not len(samples) or samples.agree.isna().any():
         return
-    variant: Variant | None = "S" if method.variant else None
     for side in SIDES:
-        documents = tuple(_short_answer(run.benchmark, document, side) for document in run.documents)
-        if all(document.score is not None for document in documents):
+        calls = run.calls[(run.calls.side == side) & run.calls.stage.isin(("short", "task"))]
+        tokens = calls.groupby(["doc_id", "repeat"]).output_tokens.sum()
+        parsed, scores = samples[side], short_scores(run, side)
+        if scores.notna().all():
+            derived = samples.assign(
+                score=scores,
+                predicted=parsed.where(parsed.notna(), "other").where(samples.predicted.notna(), None),
+                exit=side,
+                readable=parsed.notna(),
+                output_tokens=tokens.reindex(pd.MultiIndex.from_arrays([samples.index, samples.repeat])).to_numpy(),
+                **dict.fromkeys(("small", "large", "agree", "thought", "agree_think")),
+            )
             yield replace(
                 run,
-                method=method.alone(side, variant),
-                documents=documents,
+                method=run.method.short(side),
+                samples=derived,
+                calls=calls,
                 metrics={},
                 wall_s=None,
                 speculation=None,
                 derived=True,
+                others=(),
             )
 
 
-def _short_answer(benchmark: str, document: Document, side: Side) -> Document:
-    verification = document.verifications[0]
-    parsed = verification.small if side == "small" else verification.large
-    score = score_of(benchmark, parsed, document.target)
-    if document.exit in ("agree_short", "agree_think") and side == "large":
-        score = document.score  # the large model's short answer is the final answer
-    labels = None if document.labels is None else (parsed or "other", document.labels[1])
-    calls = tuple(call for call in document.calls if (call.side, call.stage) in ((side, "short"), (side, "task")))
-    return replace(
-        document,
-        score=score,
-        labels=labels,
-        exit=side,
-        readable=parsed is not None,
-        verifications=(),
-        calls=calls,
-        output_tokens=sum(call.output_tokens for call in calls),
-    )
+def short_scores(run: Run, side: Side) -> pd.Series:
+    """Return the scores of the short answers of one model inside a cascade, in the order of its samples; nan if the
+    benchmark's scorer is not known."""
+    samples = run.samples
+    found = [
+        score_of(run.benchmark, answer, target) for answer, target in zip(samples[side], samples.target, strict=True)
+    ]
+    scores = pd.Series(found, index=samples.index, dtype=float)
+    if side == "large":  # where the models agree, its short answer is the final answer
+        return scores.where(~samples.exit.isin(("agree_short", "agree_think")), samples.score)
+    return scores

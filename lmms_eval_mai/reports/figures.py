@@ -6,17 +6,21 @@ from typing import Any
 
 import numpy as np
 
-from lmms_eval_mai.paper.sample import EXITS
-from lmms_eval_mai.reports.evidence import Evidence
-from lmms_eval_mai.reports.more_tables.exits import is_right, traced
-from lmms_eval_mai.reports.more_tables.methods import MODES, cost
-from lmms_eval_mai.reports.more_tables.rules import curves, rule_name
+from lmms_eval_mai.reports.cascade_tables import RIGHT
+from lmms_eval_mai.reports.evidence import COSTS, Evidence
+from lmms_eval_mai.reports.method_tables import is_comparable, totals
+from lmms_eval_mai.reports.methods import MODES
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
-from lmms_eval_mai.reports.records import Run
+from lmms_eval_mai.reports.read import Run
 from lmms_eval_mai.reports.report import Figure
+from lmms_eval_mai.reports.rules import curves
 
 BINS = [0, *(2**power for power in range(0, 16))]
 """Limits of the bins of output tokens."""
+AXES = {f"{kind}": f"{name} for one document" for kind, name in COSTS.items()} | {
+    "wall_s": "wall seconds for one document",
+    "score": "score, %",
+}
 
 
 def figures(evidence: Evidence) -> Iterator[Figure]:
@@ -24,23 +28,22 @@ def figures(evidence: Evidence) -> Iterator[Figure]:
     for benchmark in evidence.benchmarks():
         runs = [run for mode in MODES for run in evidence.of(mode, benchmark)]
         name = benchmark_name(benchmark)
-        points = tuple(point for run in runs if (point := _point(evidence, run)) is not None)
+        points = tuple(point for run in runs if (point := _point(evidence, run, runs)) is not None)
         if points:
-            axes = {"tokens": "output tokens for one document", "wall_s": "wall seconds for one document"}
-            axes |= {"score": "score, %"}
+            axes = {field: axis for field, axis in AXES.items() if any(one[field] is not None for one in points)}
             yield Figure(f"points-{benchmark}", f"Score over cost, {name}", "points", benchmark, axes, points)
         bins = tuple(one for run in runs if not run.derived for one in _bins(evidence, run))
         if bins:
             axes = {"low": "output tokens of both models", "documents": "documents"}
             yield Figure(f"tokens-{benchmark}", f"Output tokens, {name}", "histogram", benchmark, axes, bins)
-    for number, run in enumerate(traced(evidence)):
+    for number, run in enumerate(evidence.traced()):
         title = f"Flow of documents, {benchmark_name(run.benchmark)}, {evidence.name(run.method)}"
         axes = {"documents": "documents", "right": "documents with a right answer"}
         yield Figure(f"flow-{number}", title, "flow", run.benchmark, axes, tuple(_flow(run)))
     for number, (run, outcomes) in enumerate(curves(evidence)):
         data = tuple(
             {
-                "rule": rule_name(run.benchmark, one.rules),
+                "rule": one.name,
                 "of_the_run": one.is_run,
                 "tokens": one.tokens,
                 "score": one.score.value,
@@ -55,9 +58,9 @@ def figures(evidence: Evidence) -> Iterator[Figure]:
         yield Figure(f"rules-{number}", title, "curve", run.benchmark, axes, data)
 
 
-def _point(evidence: Evidence, run: Run) -> dict[str, Any] | None:
-    found, score = cost(run), evidence.score(run)
-    if found is None or score is None:
+def _point(evidence: Evidence, run: Run, runs: list[Run]) -> dict[str, Any] | None:
+    found, score = totals(evidence, run), evidence.score(run)
+    if found.tokens is None or score is None:
         return None
     return {
         "method": evidence.name(run.method),
@@ -70,13 +73,33 @@ def _point(evidence: Evidence, run: Run) -> dict[str, Any] | None:
         "small_tokens": found.small_tokens,
         "large_tokens": found.large_tokens,
         "tokens": found.tokens,
-        "wall_s": run.wall_s / len(run.documents) if run.wall_s else None,
+        "compute": found.compute,
+        "seconds": found.seconds,
+        "wall_s": found.wall_s,
+        "dominated": {kind: _dominated(evidence, run, kind, runs) for kind in COSTS},
     }
 
 
+def _dominated(evidence: Evidence, run: Run, kind: str, runs: list[Run]) -> str | None:
+    """Return a method that costs at most as much and is better for sure: the interval of the paired difference is above
+    0. Only cascades are compared with other methods. None: there is no such method."""
+    cost = evidence.cost(run, kind)
+    for other in runs:
+        paid = evidence.cost(other, kind)
+        if other is run or cost is None or paid is None or paid.mean() > cost.mean():
+            continue
+        if not any(
+            one.method.mode == "cascade" and is_comparable(one, two) for one, two in ((run, other), (other, run))
+        ):
+            continue  # the tables compare only cascades with other methods
+        comparison = evidence.compare(other, run)
+        if comparison is not None and comparison.difference.low is not None and comparison.difference.low > 0:
+            return evidence.name(other.method)
+    return None
+
+
 def _bins(evidence: Evidence, run: Run) -> Iterator[dict[str, Any]]:
-    tokens = [document.output_tokens for document in run.documents if document.output_tokens is not None]
-    counts, limits = np.histogram(tokens, bins=[*BINS, np.inf])
+    counts, limits = np.histogram(run.samples.output_tokens.dropna(), bins=[*BINS, np.inf])
     for count, low, high in zip(counts, limits, limits[1:], strict=False):
         if count:
             end = None if np.isinf(high) else int(high)
@@ -85,14 +108,13 @@ def _bins(evidence: Evidence, run: Run) -> Iterator[dict[str, Any]]:
 
 def _flow(run: Run) -> Iterator[dict[str, Any]]:
     """Yield the bands: from all documents to the exits, and through "disagree" to the later ones."""
-    by_exit = {exit: [one for one in run.documents if one.exit == exit] for exit in EXITS["cascade"]}
-    later = [document for exit in ("agree_think", "transfer") for document in by_exit[exit]]
+    exits = run.samples.exit
     bands = [
-        ("documents", "agree_short", by_exit["agree_short"]),
-        ("documents", "disagree", later),
-        ("disagree", "agree_think", by_exit["agree_think"]),
-        ("disagree", "transfer", by_exit["transfer"]),
+        ("documents", "agree_short", exits == "agree_short"),
+        ("documents", "disagree", exits.isin(("agree_think", "transfer"))),
+        ("disagree", "agree_think", exits == "agree_think"),
+        ("disagree", "transfer", exits == "transfer"),
     ]
-    for source, target, documents in bands:
-        right = sum(is_right(document.score) for document in documents)
-        yield {"source": source, "target": target, "documents": len(documents), "right": right}
+    for source, target, chosen in bands:
+        right = int((run.samples.score[chosen] >= RIGHT).sum())
+        yield {"source": source, "target": target, "documents": int(chosen.sum()), "right": right}

@@ -4,7 +4,9 @@ import csv
 import dataclasses
 import io
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 from typing import Any
 
 from pytablewriter import MarkdownTableWriter
@@ -12,10 +14,11 @@ from pytablewriter.style import Style
 
 from lmms_eval_mai.reports.report import Cell, Column, Estimate, Report, Table
 
-CSV_COLUMNS = ("table", "row", "column", "value", "low", "high", "standard_error", "n", "paper", "difference",
-               "difference_in_errors", "source")  # fmt: skip
-LATEX = str.maketrans({char: f"\\{char}" for char in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}",
-                                                                   "^": r"\textasciicircum{}"})  # fmt: skip
+CSV_COLUMNS = ("table", "row", "column", "value", "low", "high", "standard_error", "n", "paper", "difference", "source")
+NAMED = {"\\": "backslash", "~": "asciitilde", "^": "asciicircum", "<": "less", ">": "greater", "|": "bar"}
+LATEX = str.maketrans(
+    {char: f"\\{char}" for char in "&%$#_{}"} | {char: rf"\text{name}{{}}" for char, name in NAMED.items()}
+)
 
 
 def markdown(report: Report) -> str:
@@ -44,9 +47,11 @@ def tidy_csv(report: Report) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
     for table in report.tables:
+        names = {column.title for column in takewhile(lambda one: one.kind == "text", table.columns)}
         for row in table.rows:
             for column, cell in zip(table.columns, row, strict=True):
-                if column.kind != "text" and cell is not None:
+                is_name = column.title in names
+                if not is_name and cell is not None:
                     writer.writerow([table.key, table.label(row), column.title, *_csv_cell(cell)])
     return text.getvalue()
 
@@ -57,12 +62,9 @@ def as_json(report: Report) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a report, or a part of it, as lists and dictionaries. An `Estimate` has its differences too."""
+    """Return a report, or a part of it, as lists and dictionaries. An `Estimate` has its difference from the paper."""
     if isinstance(value, Estimate):
-        return dataclasses.asdict(value) | {
-            "difference": value.difference,
-            "difference_in_errors": value.difference_in_errors,
-        }
+        return dataclasses.asdict(value) | {"difference": value.difference}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, tuple | list):
@@ -82,7 +84,7 @@ FORMATS: dict[str, Callable[[Report], str]] = {
 def against_paper(table: Table) -> Table | None:
     """Return the differences of a table from the paper's. None if the paper has none of its numbers."""
     rows = [
-        (row, column, one.n, one.value, one.paper, one.difference, one.standard_error, one.difference_in_errors)
+        (row, column.title, one.n, one.value, one.paper, one.difference, _must_differ(column, one))
         for row, column, one in table.compared()
     ]
     if not rows:
@@ -94,14 +96,21 @@ def against_paper(table: Table) -> Table | None:
         Column("here", digits=2),
         Column("paper", digits=2),
         Column("difference", digits=2),
-        Column("standard error", digits=2),
-        Column("in standard errors", digits=1),
+        Column("documents that differ", "count"),
     )
     notes = (
-        "Difference: here minus the paper's number. The standard error is that of the number here; the paper's number "
-        "comes from the same documents and has no interval, so the last column is a scale and not a test.",
+        "Difference: here minus the paper's number. Both are about the same documents if n is that of the paper, so "
+        "there is no sampling error between them. Documents that differ: at least so many have another score or exit "
+        "than in the paper; for F1 (POPE) about so many.",
     )
     return Table(f"{table.key}-paper", f"{table.title}: difference from the paper", columns, tuple(rows), notes)
+
+
+def _must_differ(column: Column, estimate: Estimate) -> int | None:
+    """Return how many documents must differ for a difference in percent. None: the number is not in percent."""
+    if column.kind != "percent" or estimate.difference is None:
+        return None
+    return math.ceil(abs(estimate.difference) / 100 * estimate.n - 1e-6)
 
 
 def runs_table(report: Report) -> Table:
@@ -175,7 +184,7 @@ def p_value(p: float) -> str:
 def _csv_cell(cell: Cell) -> list[Any]:
     if isinstance(cell, Estimate):
         values = (cell.value, cell.low, cell.high, cell.standard_error, cell.n, cell.paper, cell.difference)
-        return [*values, cell.difference_in_errors, cell.source]
+        return [*values, cell.source]
     return [cell, *[None] * (len(CSV_COLUMNS) - 4)]
 
 

@@ -1,5 +1,7 @@
-"""The paper's numbers: `paper_numbers.yaml`, and where to find one of them."""
+"""The paper's numbers: `paper_numbers.csv` has the cells of Tables 5 to 11 and 13 to 15, and `paper_numbers.yaml` the
+models, the benchmarks, and the tables of times and tokens."""
 
+import csv
 import functools
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +9,10 @@ from typing import Any
 
 import yaml
 
-FILE = Path(__file__).with_name("paper_numbers.yaml")
+FILE, CELLS = (Path(__file__).with_name(f"paper_numbers.{kind}") for kind in ("yaml", "csv"))
+ONE_STAGE = ("mmmu_val",)
+"""Benchmarks on which E and R of Tables 7 and 14, and 4B-R and 8B-R of Table 8, have one stage. On the others they have
+two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,68 +53,25 @@ def documents(benchmark: str) -> int | None:
     return found
 
 
-def cell(number: int, row: str, benchmark: str, column: str) -> PaperNumber | None:
-    """Return a cell of Table 5, 6, 7, 13 or 14, whose rows are models and whose columns are prompts. None: the paper
-    does not have it."""
-    found = table(number)
-    values = found["rows"].get(row, {}).get(benchmark)
-    if values is None or column not in found["columns"]:
+def number(table_number: int, row: str, benchmark: str, column: str) -> PaperNumber | None:
+    """Return a number of Tables 5 to 11 and 13 to 15. None: the paper does not have it.
+
+    `row` and `column` are those of the file: a model and a prompt in Tables 5, 6, 7, 13 and 14; a pair, and `score` or
+    `gain`, in Table 8; a layer, and `tokens` or `f1`, in Table 9; no row, and an exit or a method, in Table 10; a
+    method and no column in Table 11; 2B-R or 2B-R(S2), and an exit or MAI, in Table 15.
+    """
+    value = _cells().get((table_number, row, benchmark, column))
+    if value is None:
         return None
-    source = f"{found['source']}, {row}, {benchmark_name(benchmark)}, {column}"
-    return PaperNumber(values[found["columns"].index(column)], source)
+    named = (table(table_number)["source"], row, benchmark_name(benchmark), column)
+    return PaperNumber(value, ", ".join(filter(None, named)))
 
 
-def transfer(row: str, benchmark: str) -> PaperNumber | None:
-    """Return a score of Table 8. `row`: for example `8B-S` or `8B + 2B-R`."""
-    found = table(8)
-    if row not in found["rows"] or benchmark not in found["columns"]:
-        return None
-    value = found["rows"][row]["score"][found["columns"].index(benchmark)]
-    return PaperNumber(value, f"{found['source']}, {row}, {benchmark_name(benchmark)}")
-
-
-def transfer_gain(row: str, benchmark: str) -> PaperNumber | None:
-    """Return a printed change of Table 8 relative to the large model's S, in percent. `row`: for example
-    `8B + 2B-R`."""
-    found = table(8)
-    gains = found["rows"].get(row, {}).get("gain")
-    if gains is None or benchmark not in found["columns"]:
-        return None
-    return PaperNumber(gains[found["columns"].index(benchmark)], f"{found['source']}, {row}, change")
-
-
-def sparse(layer: str, column: str) -> PaperNumber | None:
-    """Return a cell of Table 9. `layer`: L4 to L24, or Full. `column`: tokens or f1."""
-    found = table(9)
-    if layer not in found["columns"]:
-        return None
-    return PaperNumber(found[column][found["columns"].index(layer)], f"{found['source']}, {layer}, {column}")
-
-
-def cascade(benchmark: str, column: str) -> PaperNumber | None:
-    """Return a cell of Table 10: the share of an exit in percent, or the score of a method."""
-    found = table(10)
-    row = found["rows"].get(benchmark)
-    if row is None or column not in found["columns"]:
-        return None
-    value = [*row["shares"], *row["scores"]][found["columns"].index(column)]
-    return PaperNumber(value, f"{found['source']}, {benchmark_name(benchmark)}, {column}")
-
-
-def sequential_time(row: str, benchmark: str) -> PaperNumber | None:
-    """Return a cell of Table 11. `row`: Full RT or MAI (seconds), or speedup."""
-    found = table(11)
-    if benchmark not in found["columns"]:
-        return None
-    value = found["rows"][row][found["columns"].index(benchmark)]
-    return PaperNumber(value, f"{found['source']}, {row}, {benchmark_name(benchmark)}")
-
-
-def two_stage(benchmark: str, row: str, column: str) -> PaperNumber | None:
-    """Return a cell of Table 15. `row`: 2B-R or 2B-R(S2). `column`: agree_think or transfer (a share), or MAI."""
-    found = table(15)
-    values = found["rows"].get(benchmark, {}).get(row)
-    if values is None:
-        return None
-    value = [*values["shares"], values["score"]][found["columns"].index(column)]
-    return PaperNumber(value, f"{found['source']}, {benchmark_name(benchmark)}, {row}, {column}")
+@functools.cache
+def _cells() -> dict[tuple[int, str, str, str], float]:
+    """Return the file of single cells: table, row, benchmark, column -> value."""
+    with CELLS.open(newline="", encoding="utf-8") as file:
+        return {
+            (int(line["table"]), line["row"], line["benchmark"], line["column"]): float(line["value"])
+            for line in csv.DictReader(file)
+        }

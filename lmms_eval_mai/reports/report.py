@@ -1,9 +1,9 @@
 """A report as plain data. The text formats and the page show the same `Report`."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +26,11 @@ class Estimate:
         """The value minus the paper's."""
         return None if self.paper is None else self.value - self.paper
 
-    @property
-    def difference_in_errors(self) -> float | None:
-        """The difference in standard errors of the value. None if the error is 0 or not known."""
-        return self.difference / self.standard_error if self.difference is not None and self.standard_error else None
-
 
 Cell = Estimate | float | int | str | None
-Kind = Literal["text", "count", "number", "p"]
-"""text: a name. count: a whole number. number: an `Estimate` or a float. p: a p-value."""
+Kind = Literal["text", "count", "number", "percent", "p"]
+"""text: a name. count: a whole number. number: an `Estimate` or a float. percent: the same, a score or a share of
+documents in percent. p: a p-value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +41,6 @@ class Column:
     kind: Kind = "number"
     digits: int = 1
     """Decimal places of the printed numbers."""
-
-
-OF_RUN = (Column("benchmark", "text"), Column("method", "text"), Column("n", "count"))
-"""The first columns of a table whose rows are runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +60,35 @@ class Table:
         named = takewhile(lambda one: one[0].kind == "text", zip(self.columns, row, strict=True))
         return ", ".join(str(cell) for _, cell in named if cell is not None)
 
-    def compared(self) -> Iterator[tuple[str, str, Estimate]]:
-        """Return each number that the paper has too, with the names of its row and its column."""
+    def compared(self) -> Iterator[tuple[str, Column, Estimate]]:
+        """Return each number that the paper has too, with the name of its row and its column."""
         for row in self.rows:
             for column, cell in zip(self.columns, row, strict=True):
                 if isinstance(cell, Estimate) and cell.paper is not None:
-                    yield self.label(row), column.title, cell
+                    yield self.label(row), column, cell
+
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True, slots=True)
+class Of(Generic[Row]):
+    """One column of a table with the function that gives its cell from a row, so that both stand together."""
+
+    title: str
+    kind: Kind
+    digits: int
+    cell: Callable[[Row], Cell]
+
+
+def table(
+    key: str, title: str, columns: Sequence[Of[Row]], rows: Iterable[Row], notes: Sequence[str] = ()
+) -> Iterator[Table]:
+    """Yield the table of the rows, or nothing if there are no rows."""
+    cells = tuple(tuple(column.cell(row) for column in columns) for row in rows)
+    if cells:
+        headings = tuple(Column(one.title, one.kind, one.digits) for one in columns)
+        yield Table(key, title, headings, cells, tuple(notes))
 
 
 @dataclass(frozen=True, slots=True)

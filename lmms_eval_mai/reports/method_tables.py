@@ -1,0 +1,342 @@
+"""All methods on one benchmark: score and cost, MAI against each of them, and against routers of the same cost."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from lmms_eval_mai import statistics
+from lmms_eval_mai.reports import metrics
+from lmms_eval_mai.reports.evidence import COSTS, Evidence
+from lmms_eval_mai.reports.methods import MODES
+from lmms_eval_mai.reports.metrics import Comparison
+from lmms_eval_mai.reports.paper_numbers import benchmark_name
+from lmms_eval_mai.reports.read import Run
+from lmms_eval_mai.reports.report import Estimate, Of, Table, table
+from lmms_eval_mai.statistics import Array
+
+
+@dataclass(frozen=True)
+class Totals:
+    """The averages of a method for one document."""
+
+    run: Run
+    tokens: float | None
+    """Output tokens of both models. None: the samples have no token counts."""
+    small_tokens: float | None = None
+    """None: the samples have no traces."""
+    large_tokens: float | None = None
+    call_s: float | None = None
+    """None: also if a call is shared."""
+    compute: float | None = None
+    seconds: float | None = None
+
+    @property
+    def right(self) -> float:
+        """The sum of the scores of one answer to each document."""
+        return float(self.run.samples.score.groupby(level=0).mean().sum())
+
+    @property
+    def wall_s(self) -> float | None:
+        """The wall time of the task, divided by its documents."""
+        return self.run.wall_s / self.run.documents if self.run.wall_s and len(self.run.samples) else None
+
+
+def totals(evidence: Evidence, run: Run) -> Totals:
+    """Return the averages of a run."""
+    costs = {kind: None if (found := evidence.cost(run, kind)) is None else float(found.mean()) for kind in COSTS}
+    calls, answers = run.calls, len(run.samples)
+    traced = len(calls) > 0 and len(calls.groupby(["doc_id", "repeat"])) == answers
+    if costs["tokens"] is None or not traced:
+        return Totals(run, costs["tokens"])
+    sides = calls.groupby("side").output_tokens.sum()
+    return Totals(
+        run,
+        costs["tokens"],
+        float(sides.get("small", 0) / answers),
+        float(sides.get("large", 0) / answers),
+        None if calls.seconds.isna().any() else float(calls.seconds.sum() / answers),
+        costs["compute"],
+        costs["seconds"],
+    )
+
+
+def method_table(evidence: Evidence) -> Iterator[Table]:
+    """Yield score and cost of every method."""
+    rows = [
+        totals(evidence, run)
+        for benchmark in evidence.benchmarks()
+        for mode in MODES
+        for run in evidence.of(mode, benchmark)
+    ]
+    known = {COSTS["compute"]: [row.compute for row in rows], COSTS["seconds"]: [row.seconds for row in rows]}
+    unknown = [title for title, found in known.items() if not any(found)]
+    columns: list[Of[Totals]] = [
+        Of("benchmark", "text", 0, lambda row: benchmark_name(row.run.benchmark)),
+        Of("method", "text", 0, lambda row: evidence.name(row.run.method) + " (inside a cascade)" * row.run.derived),
+        Of("n", "count", 0, lambda row: row.run.documents),
+        Of("score", "percent", 1, lambda row: evidence.score(row.run)),
+        Of("small output tokens", "number", 1, lambda row: row.small_tokens),
+        Of("large output tokens", "number", 1, lambda row: row.large_tokens),
+        Of("output tokens", "number", 1, lambda row: row.tokens),
+        Of("right per 1,000 output tokens", "number", 2, _right_per_1000),
+        Of(COSTS["compute"], "number", 3, lambda row: row.compute),
+        Of(COSTS["seconds"], "number", 3, lambda row: row.seconds),
+        Of("call seconds", "number", 3, lambda row: row.call_s),
+        Of("wall seconds", "number", 3, lambda row: row.wall_s),
+        Of("right per wall second", "number", 2, lambda row: row.right / row.run.wall_s if row.wall_s else None),
+        Of("unreadable, %", "percent", 2, lambda row: _unreadable(evidence, row.run)),
+        Of("cut off, %", "percent", 2, lambda row: _cut_off(evidence, row.run)),
+    ]
+    return table(
+        "methods",
+        "Score and cost of every method",
+        [one for one in columns if one.title not in unknown],
+        rows,
+        (
+            "Tokens, compute and seconds are averages for one document. Output tokens of both models are added one to "
+            "one, although a token of the large model costs more; compute and profile seconds take this into account.",
+            "Compute: 2 operations for each token and each parameter that works on it, with the prefill of prompts "
+            "that are not cached and with the vision tower, from the configuration of the checkpoints. Attention "
+            "between tokens is not counted. Profile seconds: one call after another, by profiles of the models "
+            "(--profile).",
+            "Call seconds include the wait in the engine's queue, and calls overlap. Wall seconds are the measured "
+            "time of the task, divided by its documents; tasks of one command share its time. Compare seconds only on "
+            "the same machine and the same engine. A run has no seconds if it shares calls with other runs.",
+            "Right: the sum of the scores. An unreadable answer is wrong, except that lmms-eval's MMMU scorer guesses "
+            "an option. Cut off: a limit ended a call of the document.",
+        ),
+    )
+
+
+def _right_per_1000(row: Totals) -> float | None:
+    return 1000 * row.right / (row.tokens * row.run.documents) if row.tokens else None
+
+
+def _unreadable(evidence: Evidence, run: Run) -> Estimate | None:
+    known = run.samples.readable[run.samples.readable.notna()]
+    return metrics.share(~known.astype(bool), evidence.clusters(run))
+
+
+def _cut_off(evidence: Evidence, run: Run) -> Estimate | None:
+    found = run.calls.groupby("doc_id").cut_off.any()
+    return metrics.share(found, evidence.clusters(run))
+
+
+# --- MAI against the others ---
+
+
+@dataclass(frozen=True)
+class Against:
+    """A cascade against another method."""
+
+    run: Run
+    other: Run
+    comparison: Comparison
+    adjusted: float
+
+
+def comparisons(evidence: Evidence) -> Iterator[Against]:
+    """Yield the comparison of each cascade with every other method of its models. The p values of one cascade are
+    adjusted for their number (Holm)."""
+    done: set[int] = set()
+    for run in evidence.of("cascade"):
+        done.add(id(run))  # two cascades are compared once
+        others = [other for mode in MODES for other in evidence.of(mode, run.benchmark)]
+        compared = [
+            (other, found)
+            for other in others
+            if id(other) not in done
+            and is_comparable(run, other)
+            and (found := evidence.compare(run, other)) is not None
+        ]
+        adjusted = statistics.holm([found.p for _, found in compared])
+        yield from (Against(run, other, found, p) for (other, found), p in zip(compared, adjusted, strict=True))
+
+
+def comparison_table(evidence: Evidence) -> Iterator[Table]:
+    """Yield MAI against every other method on the same documents."""
+    columns: list[Of[Against]] = [
+        Of("benchmark", "text", 0, lambda row: benchmark_name(row.run.benchmark)),
+        Of("cascade", "text", 0, lambda row: evidence.name(row.run.method)),
+        Of("against", "text", 0, lambda row: evidence.name(row.other.method)),
+        Of("n", "count", 0, lambda row: row.comparison.n),
+        Of("MAI", "percent", 1, lambda row: row.comparison.first),
+        Of("other", "percent", 1, lambda row: row.comparison.second),
+        Of("difference, points", "percent", 2, lambda row: row.comparison.difference),
+        Of("only MAI right", "count", 0, lambda row: row.comparison.only_first),
+        Of("only other right", "count", 0, lambda row: row.comparison.only_second),
+        Of("p", "p", 0, lambda row: row.comparison.p),
+        Of("p, adjusted", "p", 0, lambda row: row.adjusted),
+    ]
+    return table(
+        "mai-against-others",
+        "MAI against every other method, on the same documents",
+        columns,
+        comparisons(evidence),
+        (
+            "The difference is paired, on the same documents. p is of this difference, on POPE that of F1: the share "
+            "of exchanges of both methods' answers with a difference at least as large. Where each document counts by "
+            "itself and is right or wrong, it is McNemar's exact test. The adjusted p (Holm) takes the number of "
+            "methods into account with which the cascade is compared.",
+        ),
+    )
+
+
+def is_comparable(run: Run, other: Run) -> bool:
+    """Return whether another run has models of this cascade only, or is not one of `mai_cascade`."""
+    return not other.ours or {other.method.model, other.method.small} <= {run.method.model, run.method.small, ""}
+
+
+# --- repeated runs ---
+
+
+def repeats_table(evidence: Evidence) -> Iterator[Table]:
+    """Yield the scores of each repeat of a method: of several runs, or of `-n`."""
+    runs = [run for mode in MODES for run in evidence.of(mode) if run.samples.repeat.max() > 0 and not run.derived]
+    columns: list[Of[Run]] = [
+        Of("benchmark", "text", 0, lambda run: benchmark_name(run.benchmark)),
+        Of("method", "text", 0, lambda run: evidence.name(run.method)),
+        Of("n", "count", 0, lambda run: run.documents),
+        Of("answers per document", "count", 0, lambda run: len(_scores(evidence, run))),
+        Of("score", "percent", 2, evidence.score),
+        Of("lowest", "percent", 2, lambda run: min(_scores(evidence, run))),
+        Of("highest", "percent", 2, lambda run: max(_scores(evidence, run))),
+        Of(
+            "standard deviation between repeats",
+            "percent",
+            2,
+            lambda run: float(np.std(_scores(evidence, run), ddof=1)),
+        ),
+        Of("documents with different scores, %", "percent", 1, lambda run: _unstable(evidence, run)),
+    ]
+    return table(
+        "repeats",
+        "Methods with several answers to each document",
+        columns,
+        runs,
+        (
+            "All tables use the mean over the answers to a document. Its interval contains the variance between the "
+            "answers, because documents are resampled with their answers.",
+        ),
+    )
+
+
+def _scores(evidence: Evidence, run: Run) -> list[float]:
+    """Return the score of each repeat."""
+    found = (
+        metrics.score(samples, run.benchmark, evidence.clusters(run)) for _, samples in run.samples.groupby("repeat")
+    )
+    return [one.value for one in found if one is not None]
+
+
+def _unstable(evidence: Evidence, run: Run) -> Estimate | None:
+    return metrics.share(run.samples.score.groupby(level=0).nunique() > 1, evidence.clusters(run))
+
+
+# --- routers ---
+
+
+@dataclass(frozen=True)
+class Router:
+    """A cascade against a router that chooses between two methods at random, and against the oracle."""
+
+    run: Run
+    cheap: Run
+    expensive: Run
+    kind: str
+    n: int
+    cost: float
+    share: float | None
+    """How often the random router takes the expensive method, 0 to 1. None: no router has the cost of MAI."""
+    mai: float
+    random: float | None
+    difference: Estimate | None
+    oracle: float
+    oracle_cost: float
+
+
+def router_table(evidence: Evidence) -> Iterator[Table]:
+    """Yield MAI against a router that chooses at random, for each kind of cost, and against the oracle."""
+    columns: list[Of[Router]] = [
+        Of("benchmark", "text", 0, lambda row: benchmark_name(row.run.benchmark)),
+        Of("method", "text", 0, lambda row: evidence.name(row.run.method)),
+        Of("cheap", "text", 0, lambda row: evidence.name(row.cheap.method)),
+        Of("expensive", "text", 0, lambda row: evidence.name(row.expensive.method)),
+        Of("of the same", "text", 0, lambda row: COSTS[row.kind]),
+        Of("n", "count", 0, lambda row: row.n),
+        Of("cost", "number", 3, lambda row: row.cost),
+        Of("random: expensive, %", "number", 1, lambda row: None if row.share is None else 100 * row.share),
+        Of("MAI", "percent", 1, lambda row: row.mai),
+        Of("random", "percent", 1, lambda row: row.random),
+        Of("MAI - random, points", "percent", 2, lambda row: row.difference),
+        Of("oracle", "percent", 1, lambda row: row.oracle),
+        Of("oracle cost", "number", 3, lambda row: row.oracle_cost),
+    ]
+    return table(
+        "routers",
+        "MAI against a random router of the same cost, and against the oracle",
+        columns,
+        [row for run in evidence.traced() for row in _routers(evidence, run)],
+        (
+            "Mean scores in percent, on POPE and MMBench too. The random router takes the expensive method for a "
+            "random share of the documents, so that it has the cost of MAI. The oracle knows the scores: it takes the "
+            "expensive method only for documents on which that has a better score. If MAI costs less than the cheap "
+            "method or more than the expensive one, there is no random router of its cost.",
+            "Output tokens of both models are added one to one, so a comparison by tokens favours a method that "
+            "decodes with the large model. The intervals contain the uncertainty of scores and costs.",
+        ),
+    )
+
+
+def _routers(evidence: Evidence, run: Run) -> Iterator[Router]:
+    cheap = evidence.short(run, "large")
+    for expensive in (evidence.full_rt(run), evidence.large_r(run)):
+        if cheap is not None and expensive is not None and cheap is not expensive:
+            for kind in COSTS:
+                if (row := _router(evidence, (run, cheap, expensive), kind)) is not None:
+                    yield row
+
+
+def _router(evidence: Evidence, runs: tuple[Run, Run, Run], kind: str) -> Router | None:
+    samples = evidence.common(*runs)
+    costs = [evidence.cost(run, kind) for run in runs]
+    if samples[0].empty or any(cost is None for cost in costs):
+        return None
+    scores = [one.score.groupby(level=0).mean() for one in samples]
+    documents = scores[0].index
+    paid = [cost.loc[documents] for cost in costs if cost is not None]
+    parts = np.column_stack([*scores, *paid, np.ones(len(documents))])
+    share = float(_share(parts.sum(axis=0)))
+    random: float | None = None
+    difference: Estimate | None = None
+    if 0 <= share <= 1:
+        random = 100 * float((1 - share) * scores[1].mean() + share * scores[2].mean())
+        difference = metrics.bootstrapped(parts, _gain, documents, evidence.clusters(runs[0]))
+    return Router(
+        *runs,
+        kind,
+        len(documents),
+        float(paid[0].mean()),
+        share if 0 <= share <= 1 else None,
+        100 * float(scores[0].mean()),
+        random,
+        difference,
+        100 * float(pd.concat(scores[1:], axis=1).max(axis=1).mean()),
+        float(paid[2].where(scores[2] > scores[1], paid[1]).mean()),
+    )
+
+
+def _share(sums: Array) -> Array:
+    """Return how often a random router takes the expensive method, from the sums of three scores and three costs."""
+    _, _, _, mai, low, high, _ = np.moveaxis(sums, -1, 0)
+    return np.divide(mai - low, high - low, out=np.full_like(mai, -1.0), where=high != low)
+
+
+def _gain(sums: Array) -> Array:
+    """Return the mean score of MAI minus that of the random router of the same cost."""
+    share = _share(sums)
+    mai, low, high, _, _, _, number = np.moveaxis(sums, -1, 0)
+    found: Array = (mai - (1 - share) * low - share * high) / number
+    return found

@@ -1,0 +1,153 @@
+"""The way in which a run answers: `Method`, from the arguments in a results file and from the figures of the run.
+
+The figures name mode and models. If they are missing, the arguments do.
+"""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lmms_eval_mai.contract import Side
+from lmms_eval_mai.paper.prompts import Variant
+from lmms_eval_mai.paper.sample import EXITS
+from lmms_eval_mai.run import presets
+
+DECODING = {"decoding": "greedy", "max_new_tokens": "", "gen_kwargs": ""}
+"""Arguments that change every call, with their defaults."""
+TRANSFER = {
+    "think": "R",
+    "transfer_answer": "cut",
+    "transfer": "full",
+    "sparse_delta": "0.8",
+    "sparse_layer": "12",
+    "sparse_from": "large",
+    "sparse_order": "original",
+    "sparse_boundary": "least",
+}
+"""Arguments that change the thinking or the transfer, with their defaults."""
+AGREEMENT = {"anls_threshold": "0.9", "chartqa_match": "exact"}
+"""Arguments that change the verification (`AgreementRules`), with their defaults."""
+DEFAULTS = DECODING | TRANSFER | AGREEMENT
+THINK_E = "think=E"
+"""The option of a cascade or Full RT on another lmms-eval task that thinks with the Explain prompt."""
+MODES = ("alone", "transfer", "cascade")
+
+
+@dataclass(frozen=True, order=True)
+class Method:
+    """A way to answer. Two runs of one method on one benchmark should give the same result."""
+
+    mode: str
+    """`alone`: one model. `transfer`: Full RT. `cascade`: MAI."""
+    model: str
+    """The model that gives the final answer: the large one of a pair."""
+    small: str = ""
+    """The small model of a pair. Empty if the mode is `alone`."""
+    variant: Variant | None = "S"
+    """The prompt; in `transfer` and `cascade`, that of the small model's thinking. None: another task's own prompt."""
+    two_stage: bool = False
+    options: tuple[str, ...] = ()
+    """Arguments that change the method and that are not at their default, such as `anls_threshold=0.5`."""
+
+    @property
+    def prompt(self) -> str:
+        """The paper's name of the prompt: S, E, R, E(S2) or R(S2); in Full RT and MAI, that of the thinking."""
+        if self.variant is not None:
+            return self.variant + ("(S2)" if self.two_stage else "")
+        if self.mode == "alone":
+            return "own prompt"
+        return "E" if THINK_E in self.options else "R"
+
+    def alone(self, side: Side, variant: Variant | None, two_stage: bool = False) -> "Method":
+        """Return the method of one model of this pair."""
+        model = self.small if side == "small" else self.model
+        return Method("alone", model, "", variant, two_stage, self._options(DECODING))
+
+    def short(self, side: Side) -> "Method":
+        """Return the method of the short answers of this cascade: S, or the own prompt of another task."""
+        return self.alone(side, "S" if self.variant else None)
+
+    def full_rt(self) -> "Method":
+        """Return Full RT of the same pair with the same thinking, which has one stage (Table 8)."""
+        return replace(self, mode="transfer", two_stage=False, options=self._options(DECODING | TRANSFER))
+
+    def _options(self, names: Collection[str]) -> tuple[str, ...]:
+        return tuple(option for option in self.options if option.partition("=")[0] in names)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The model and its arguments as the command had them."""
+
+    model: str
+    """lmms-eval's name of the model class."""
+    name: str
+    """The evaluated model, for people."""
+    arguments: dict[str, str]
+
+    def rules(self) -> dict[str, Any]:
+        """Return the arguments of `AgreementRules`."""
+        found: dict[str, Any] = {name: self.arguments[name] for name in AGREEMENT if name in self.arguments}
+        try:
+            return {name: float(value) if name == "anls_threshold" else value for name, value in found.items()}
+        except ValueError:
+            return {}
+
+    def options(self, names: Collection[str] = tuple(DEFAULTS)) -> tuple[str, ...]:
+        """Return the arguments that change the method and are not at their default."""
+        given = sorted((name, self.arguments[name]) for name in names if name in self.arguments)
+        return tuple(f"{name}={value}" for name, value in given if value != DEFAULTS[name])
+
+
+def given(results: dict[str, Any]) -> Given:
+    """Return the model and the arguments that a results file names."""
+    config = results.get("config") or {}
+    text = config.get("model_args") or ""
+    # Arguments that are a list or a mapping are not needed here, so a comma always ends a value.
+    arguments = dict(re.findall(r"(?:^|,)\s*(\w+)=([^,]*)", text if isinstance(text, str) else ""))
+    gen_kwargs = config.get("gen_kwargs") or ""
+    if not isinstance(gen_kwargs, str):
+        gen_kwargs = " ".join(f"{name}={value}" for name, value in sorted(gen_kwargs.items()))
+    arguments["gen_kwargs"] = gen_kwargs
+    model = str(config.get("model") or results.get("model_source") or "model")
+    named = [arguments.get(name) for name in ("pretrained", "model_version", "model", "model_id", "path")]
+    return Given(model, next((name for name in named if name), model), arguments)
+
+
+def method(of: Given, figures: dict[str, Any], variant: Variant | None, two_stage: bool) -> Method:
+    """Return the method of a run of `mai_cascade`. `variant` and `two_stage`: the prompt of the task. Raises ValueError
+    if the mode is unknown."""
+    mode = figures.get("mode") or of.arguments.get("mode") or "cascade"
+    if not isinstance(mode, str) or mode not in EXITS:
+        raise ValueError(f"unknown mode {mode}")
+    engines = figures.get("engines") or {}
+    small, large = (
+        identity(str((engines.get(side) or {}).get("model") or _argument(of, side))) for side in ("small", "large")
+    )
+    if mode in ("small", "large"):
+        return Method("alone", small if mode == "small" else large, "", variant, two_stage, of.options(DECODING))
+    if variant == "S":
+        think: Variant = "E" if of.arguments.get("think") == "E" else "R"
+        variant = think
+    options = of.options(DECODING | TRANSFER if mode == "transfer" else DEFAULTS)
+    if variant is not None:  # it names the thinking prompt
+        options = tuple(option for option in options if not option.startswith("think="))
+    return Method(mode, large, small, variant, two_stage, options)
+
+
+def identity(model: str) -> str:
+    """Return the name of a model as runs have it. The checkpoints of a pair's own folder have the same name on every
+    machine."""
+    return re.sub(r"^(\./|.*/lmms_eval_mai/pairs/)", "", model)
+
+
+def _argument(of: Given, side: str) -> str:
+    """Return a model from the arguments. `pair=NAME` names both."""
+    if side in of.arguments:
+        return of.arguments[side]
+    pair = of.arguments.get("pair", presets.DEFAULT)
+    if pair in presets.names():
+        return presets.models(pair)[("small", "large").index(side)]
+    return f"{Path(pair).stem} {side}"

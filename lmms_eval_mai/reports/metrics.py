@@ -1,0 +1,266 @@
+"""Scores, differences and costs of samples, with their intervals. Documents that share an image form a cluster."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from lmms_eval_mai import statistics
+from lmms_eval_mai.reports.paper_numbers import PaperNumber
+from lmms_eval_mai.reports.read import Run
+from lmms_eval_mai.reports.report import Estimate
+from lmms_eval_mai.statistics import Array, Interval, Statistic
+
+MAIN_METRIC = {
+    "pope": ("pope_f1_score", 100),
+    "mmmu_val": ("mmmu_acc", 100),
+    "mmbench_en_dev": ("gpt_eval_score", 1),  # lmms-eval's is a percentage
+    "chartqa": ("relaxed_overall", 100),
+    "infovqa_val": ("anls", 100),
+    "realworldqa": ("exact_match", 100),
+    "shapes": ("exact_match", 100),
+}
+"""Benchmark -> the paper's metric, and the factor that makes it a percentage."""
+NOT_A_SHARE = ("pope_f1_score", "anls", "gpt_eval_score")
+"""Metrics whose interval does not follow from the number of documents. MMBench's is a share of questions, and the
+results file has the number of rotations."""
+TERA = 1e12
+
+Clusters = pd.Series
+"""Document -> the number of its cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two methods on the same documents."""
+
+    n: int
+    first: float
+    """Score of the first method in percent."""
+    second: float
+    difference: Estimate
+    """First minus second, in points."""
+    only_first: int | None
+    """Documents that only the first method has right. None: scores are not just right or wrong."""
+    only_second: int | None
+    p: float
+    """Of the difference: `statistics.swap_test`."""
+
+    def reversed(self) -> "Comparison":
+        """Return the comparison of the second method with the first."""
+        found = self.difference
+        low, high = (None if end is None else -end for end in (found.high, found.low))
+        difference = replace(found, value=-found.value, low=low, high=high)
+        return Comparison(self.n, self.second, self.first, difference, self.only_second, self.only_first, self.p)
+
+
+def main_metric(run: Run) -> tuple[float, bool] | None:
+    """Return lmms-eval's total score of a run in percent, and whether it is a share of documents."""
+    name, factor = MAIN_METRIC.get(run.benchmark, ("", 100))
+    if name in run.metrics:
+        return run.metrics[name] * factor, name not in NOT_A_SHARE
+    for name in ("exact_match", "acc", "accuracy"):
+        if 0 <= run.metrics.get(name, -1) <= 1:
+            return 100 * run.metrics[name], True
+    return None
+
+
+def run_score(run: Run, clusters: Clusters | None) -> Estimate | None:
+    """Return the score of a run in percent: that of its documents, else lmms-eval's total. None: it has neither."""
+    if len(run.samples) and run.samples.score.notna().all():
+        return score(run.samples, run.benchmark, clusters)
+    total = main_metric(run)
+    if total is None:
+        return None
+    value, is_share = total
+    if is_share and run.number:
+        found = statistics.share(round(value / 100 * run.number), run.number)
+        return replace(percent(found), value=value)
+    return Estimate(value, run.number)
+
+
+def score(samples: pd.DataFrame, benchmark: str, clusters: Clusters | None) -> Estimate | None:
+    """Return the score of documents in percent: F1 on POPE, else the mean score. None if there are no documents."""
+    parts, statistic = _parts(samples, benchmark)
+    return None if parts.empty else percent(_interval(parts, statistic, clusters))
+
+
+def accuracy(samples: pd.DataFrame, clusters: Clusters | None) -> Estimate | None:
+    """Return the mean score of documents in percent, on POPE and MMBench too. None if there are no documents."""
+    return share(samples.score.fillna(0.0), clusters)
+
+
+def share(found: pd.Series, clusters: Clusters | None, paper: PaperNumber | None = None) -> Estimate | None:
+    """Return the share of true values in percent. `found`: one value for each answer. None if there are none."""
+    if found.empty:
+        return None
+    values = _per_document(found.astype(float))
+    parts = pd.DataFrame({"score": values, "number": 1.0})
+    return with_paper(percent(_interval(parts, statistics.ratio, clusters)), paper)
+
+
+def mean(values: pd.Series, clusters: Clusters | None = None, paper: PaperNumber | None = None) -> Estimate | None:
+    """Return the mean over documents of a number of each answer. None if a number is missing, or all."""
+    if values.empty or values.isna().any():
+        return None
+    of_document = _per_document(values.astype(float))
+    places = _places(of_document.index, clusters)
+    if places is None:
+        return with_paper(estimate(statistics.mean(of_document.to_numpy())), paper)
+    parts = np.column_stack([of_document, np.ones(len(of_document))])
+    return with_paper(estimate(statistics.bootstrap(parts, statistics.ratio, places)), paper)
+
+
+def compare(first: pd.DataFrame, second: pd.DataFrame, benchmark: str, clusters: Clusters | None) -> Comparison | None:
+    """Compare two methods on the same documents. None if there are none."""
+    first, second = _same_form(first, second)
+    (a, statistic), (b, _) = _parts(first, benchmark), _parts(second, benchmark)
+    if a.empty:
+        return None
+    places = _places(a.index, clusters)
+    x, y = a.to_numpy(), b.loc[a.index].to_numpy()
+    one, other = float(statistic(x.sum(axis=0))), float(statistic(y.sum(axis=0)))
+    p = statistics.swap_test(x, y, statistic, places)
+    better, worse = _counts(_units(first), _units(second))
+    if statistic is statistics.ratio and better is not None and worse is not None and places is None:
+        found = statistics.paired_share_difference(better, worse, len(x))
+    elif np.array_equal(x, y):  # no resample differs, but more documents might
+        found = statistics.paired_share_difference(0, 0, _number(places, len(x)))
+    else:
+        found = statistics.bootstrap(np.hstack([x, y]), statistics.difference(statistic), places)
+    return Comparison(len(x), 100 * one, 100 * other, percent(replace(found, n=len(x))), better, worse, p)
+
+
+def plain(samples: pd.DataFrame) -> pd.DataFrame:
+    """Return samples without labels and rotations: each answer counts by itself."""
+    return samples[["score"]].assign(group=math.nan, is_main=True, predicted=None, gold=None)
+
+
+def bootstrapped(parts: Array, statistic: Statistic, documents: pd.Index, clusters: Clusters | None) -> Estimate:
+    """Return a statistic of documents in percent, with a bootstrap interval. `parts`: one row for each document."""
+    return percent(statistics.bootstrap(parts, statistic, _places(documents, clusters)))
+
+
+def _units(samples: pd.DataFrame) -> Any:
+    """Return the score of each document, the mean over its answers. MMBench: of each question, whose score is that of
+    its worst rotation; questions without their original order are left out, as lmms-eval does."""
+    if not samples.group.notna().all():
+        return _per_document(samples.score.fillna(0.0))
+    repeat = samples.get("repeat", pd.Series(0, index=samples.index))
+    worst = samples.score.fillna(0.0).groupby([samples.group, repeat]).min().groupby(level=0).mean()
+    main = samples[samples.is_main & ~samples.index.duplicated()]
+    return pd.Series(worst.loc[main.group].to_numpy(), index=main.index)
+
+
+def _per_document(values: Any) -> Any:
+    """Return the mean over the answers to each document."""
+    return values if values.index.is_unique else values.groupby(level=0).mean()
+
+
+def _parts(samples: pd.DataFrame, benchmark: str) -> tuple[pd.DataFrame, Statistic]:
+    """Return the numbers of each document that a score adds up, and the score as a function of their sums."""
+    if benchmark == "pope" and len(samples) and samples.gold.notna().all():
+        yes, no = samples.predicted == "yes", samples.predicted == "no"
+        right = samples.gold == "yes"
+        # An answer that is neither yes nor no is in neither the precision nor the recall, as lmms-eval computes F1.
+        parts = pd.DataFrame({"right": yes & right, "wrong": yes & ~right, "missed": no & right}).astype(float)
+        return _per_document(parts), statistics.f1
+    units = _units(samples)
+    return pd.DataFrame({"score": units, "number": 1.0}), statistics.ratio
+
+
+def _same_form(first: pd.DataFrame, second: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the samples of two runs without labels or rotations, if one of the runs lacks them."""
+    for column, empty in (("gold", None), ("group", math.nan)):
+        if not (first[column].notna().all() and second[column].notna().all()):
+            first, second = first.assign(**{column: empty}), second.assign(**{column: empty})
+    return first, second
+
+
+def _counts(first: pd.Series, second: pd.Series) -> tuple[int | None, int | None]:
+    """Return on how many documents each of two methods is better. None if scores are not just right or wrong."""
+    a, b = first.to_numpy(), second.loc[first.index].to_numpy()
+    if not (statistics.is_right_or_wrong(a) and statistics.is_right_or_wrong(b)):
+        return None, None
+    return int((a > b).sum()), int((a < b).sum())
+
+
+def _interval(parts: pd.DataFrame, statistic: Statistic, clusters: Clusters | None) -> Interval:
+    places = _places(parts.index, clusters)
+    values = parts.to_numpy()
+    if statistic is statistics.ratio and statistics.is_right_or_wrong(values[:, 0]):
+        if places is None:
+            return statistics.share(int(values[:, 0].sum()), len(values))
+        if len(np.unique(values[:, 0])) == 1:  # no resample differs, but more clusters might
+            number = _number(places, len(values))
+            return replace(statistics.share(int(values[0, 0]) * number, number), n=len(values))
+    return statistics.bootstrap(values, statistic, places)
+
+
+def _places(documents: pd.Index, clusters: Clusters | None) -> npt.NDArray[Any] | None:
+    """Return the cluster of each document. None if each document is a cluster."""
+    if clusters is None:
+        return None
+    places = clusters.loc[documents].to_numpy()
+    return None if len(np.unique(places)) == len(places) else places
+
+
+def _number(places: Array | None, documents: int) -> int:
+    return documents if places is None else len(np.unique(places))
+
+
+def estimate(interval: Interval, factor: float = 1) -> Estimate:
+    """Return an interval as an estimate, times a factor."""
+    found = (interval.low, interval.high, interval.standard_error)
+    low, high, error = (None if math.isnan(one) else factor * one for one in found)
+    return Estimate(factor * interval.value, interval.n, low, high, error)
+
+
+def percent(interval: Interval) -> Estimate:
+    """Return an estimate in percent from an interval of a share or of a score."""
+    return estimate(interval, 100)
+
+
+def with_paper(estimate: Estimate | None, paper: PaperNumber | None) -> Estimate | None:
+    """Add the paper's number to an estimate."""
+    if estimate is None or paper is None:
+        return estimate
+    return replace(estimate, paper=paper.value, source=paper.source)
+
+
+# --- costs ---
+
+
+def per_document(calls: pd.DataFrame, values: pd.Series, samples: pd.DataFrame) -> pd.Series:
+    """Return the sum over the calls of each document, the mean over its answers."""
+    sums = values.groupby([calls.doc_id, calls.repeat]).sum(min_count=1, skipna=False)
+    wanted = pd.MultiIndex.from_arrays([samples.index, samples.repeat])
+    return sums.reindex(wanted, fill_value=0).groupby(level=0).mean()
+
+
+def compute(run: Run) -> pd.Series | None:
+    """Return the floating-point operations of each document in units of 1e12. None: they are not known.
+
+    Each token costs two operations for each parameter that works on it (Kaplan et al. 2020, arXiv 2001.08361). Prompt
+    tokens from the prefix cache cost nothing. The vision tower works on the patches of images that are not cached;
+    images come first in every prompt. Attention between tokens is not counted.
+    """
+    calls = run.calls
+    if calls.empty or not set(calls.side) <= run.parameters.keys():
+        return None
+    of_side = {name: calls.side.map({side: one[name] for side, one in run.parameters.items()}) for name in PARTS}
+    computed = calls.prompt_tokens - calls.cached_tokens
+    images = (calls.image_tokens - calls.cached_tokens).clip(lower=0)
+    operations = 2 * (
+        of_side["text"] * (computed + calls.output_tokens)
+        + of_side["output"] * calls.output_tokens
+        + of_side["vision"] * of_side["patches"] * images
+    )
+    found = per_document(calls, operations / TERA, run.samples)
+    return None if found.isna().any() else found
+
+
+PARTS = ("text", "output", "vision", "patches")

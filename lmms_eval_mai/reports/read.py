@@ -1,0 +1,537 @@
+"""Reads lmms-eval's output folders into three tables: runs, samples and calls.
+
+A folder has `<time>_results.json`, `<time>_samples_<task>.jsonl` and `<time>_mai_cascade.json`. A results file gives
+one `Run` for each of its tasks, with a table of its samples and a table of its calls. The texts of calls are not kept;
+`records` reads them again. What is missing or broken becomes a sentence, and the rest is used.
+"""
+
+import json
+import math
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from lmms_eval_mai.contract import SIDES
+from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.paper.agreement import AgreementRules, read_answer
+from lmms_eval_mai.paper.benchmarks import BENCHMARKS
+from lmms_eval_mai.paper.prompts import VARIANTS
+from lmms_eval_mai.reports import methods
+from lmms_eval_mai.reports.methods import Method
+from lmms_eval_mai.reports.scoring import form_of, score_of
+
+Line = dict[str, Any]
+KNOWN_VERSIONS = ("0.7.", "unknown")
+"""Versions of lmms-eval whose fields are known here. The figures name them; lmms-eval's own files do not."""
+RESULTS, FIGURES = "_results.json", "_mai_cascade.json"
+BUILT_IN = {name: name for name in BENCHMARKS if name != "shapes"} | {"mmbench_en_dev_static": "mmbench_en_dev"}
+"""lmms-eval's own tasks of the paper's benchmarks."""
+CIRCULAR = 1_000_000
+"""MMBench: the index of a rotated question is that of the question plus a multiple of this number."""
+SCORES = ("score", "exact_match", "relaxed_overall", "anls", "acc", "accuracy")
+"""Fields of a line that hold a score of 0 to 1, the best first."""
+RULES_CAN_CHANGE = ("chartqa", "infovqa_val")
+"""Benchmarks whose rule of agreement has a parameter. Their parsers do not read the document."""
+BROKEN = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
+
+SAMPLES = {
+    "repeat": "Number of the answer of this document, from 0",
+    "target": "The gold answer as lmms-eval logs it",
+    "score": "0 to 1; nan if there is none",
+    "predicted": "POPE: the predicted label (yes, no or other); None for others",
+    "gold": "POPE: the gold label",
+    "group": "MMBench: the question that the document is a rotation of; nan for others",
+    "is_main": "MMBench: whether this is the question in its original order",
+    "kind": "The kind of the question",
+    "images": "The hashes of its images; None if they are not logged",
+    "output_tokens": "Of both models; nan if there are no token counts",
+    "exit": "None without a trace",
+    "readable": "Whether the scorer can read the final answer; None if it is not known",
+    "small": "The parsed answers of the first verification: the small model's short answer,",
+    "large": "the large model's,",
+    "agree": "and whether they agree; None without a verification",
+    "thought": "The small model's answer after its thinking: that of the second verification, or of Full RT",
+    "agree_think": "Whether the thought answer agrees with the large model's short answer; None without one",
+    "layer": "Sparse transfer: the layer whose attention selected the tokens; nan if nothing was selected",
+    "kept_tokens": "Sparse transfer: the tokens of the thinking that were kept,",
+    "scored_tokens": "of these",
+}
+"""Columns of a table of samples. Its index is the document."""
+CALLS = {
+    "doc_id": "The document",
+    "repeat": "Number of the answer of this document, from 0",
+    "side": "small or large",
+    "stage": "The stage of the cascade (contract.Stage)",
+    "prompt_tokens": "With image tokens and cached tokens",
+    "cached_tokens": "From the engine's prefix cache",
+    "image_tokens": "nan if they are not known",
+    "output_tokens": "All generated tokens",
+    "answer_tokens": "Of the extracted answer; nan if they are not known",
+    "seconds": "nan if the call is shared: another run made it",
+    "started_at": "Unix time; nan if it is not known",
+    "cut_off": "Whether a limit cut the answer off",
+    "shared": "Whether another run made the call",
+}
+"""Columns of a table of calls."""
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One task of one lmms-eval command."""
+
+    file: Path
+    """The results file."""
+    samples_file: Path | None
+    task: str
+    benchmark: str
+    """The benchmark of our tasks; the name of the task for others."""
+    method: Method
+    ours: bool
+    """Whether `mai_cascade` made the run, so that it has a trace."""
+    metrics: dict[str, float]
+    """lmms-eval's metrics of the task."""
+    number: int
+    """Documents that lmms-eval evaluated."""
+    original: int
+    """Documents of the data set."""
+    samples: pd.DataFrame
+    """One row for each answer, sorted by document (`SAMPLES`)."""
+    calls: pd.DataFrame
+    """One row for each call (`CALLS`)."""
+    rules: AgreementRules = field(default_factory=AgreementRules)
+    wall_s: float | None = None
+    """Time of answering. None: not known for this task, or calls of the task are shared."""
+    engine: str = ""
+    """The kind of engine: vllm, openai, transformers or scripted. Empty: not known."""
+    parameters: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Side -> the parameters that work on each token (`engines.parameters`)."""
+    speculation: tuple[int, int] | None = None
+    """Proposed and accepted tokens of an assistant model."""
+    not_answered: int = 0
+    derived: bool = False
+    """Whether these are the short answers inside a cascade instead of a run of their own."""
+    others: tuple["Run", ...] = ()
+    """Other runs of the same method on the same documents, whose answers are in `samples` too."""
+
+    @property
+    def documents(self) -> int:
+        """The number of documents."""
+        return self.samples.index.nunique() if len(self.samples) else self.number
+
+
+@dataclass
+class Found:
+    """The runs in some folders, and a sentence for each gap."""
+
+    runs: list[Run] = field(default_factory=list)
+    gaps: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One answer with its texts."""
+
+    row: Line
+    """The row of the table of samples, and `doc_id`."""
+    question: str
+    """The prompt of the task, as lmms-eval logs it: question, options and instruction."""
+    answer: str
+    """The scored text."""
+    calls: tuple[Line, ...]
+    """The calls as rows of the table of calls, and their `text`."""
+
+
+def read(folders: Sequence[Path], may_be_empty: Collection[Path] = ()) -> Found:
+    """Read all runs in the folders and in their subfolders. A folder may also be a results file.
+
+    `may_be_empty`: folders that have something else.
+
+    Raises `ArgumentError` if a folder does not exist.
+    """
+    found = Found()
+    done: set[Path] = set()
+    for folder in folders:
+        if not folder.exists():
+            raise ArgumentError(f"{folder} does not exist. Give the --output_path of lmms-eval commands.")
+        before = len(found.runs)
+        files = {file.resolve(): file for file in _results_files(folder)}
+        new = {path: file for path, file in files.items() if path not in done}  # a subfolder may be given too
+        for file in new.values():
+            _read_results(file, found)
+        done |= files.keys()
+        if len(found.runs) == before and (new or not files) and folder not in may_be_empty:
+            found.gaps.append(f"{folder} has no run that can be used: it has no results file of lmms-eval 0.7.")
+        found.gaps += _orphans(folder)
+    return found
+
+
+def records(run: Run) -> Iterator[Record]:
+    """Read the first answer to each document of a run again, with its texts, one at a time. Nothing if the run has no
+    samples file."""
+    if run.samples_file is not None:
+        for answers in Reader(run).lines():
+            yield answers[0]
+
+
+def _results_files(folder: Path) -> list[Path]:
+    if folder.is_file():
+        return [folder]
+    # lmms-eval's MMBench writes submissions/mmbench_en_dev_static_results.json.
+    files = [file for file in folder.rglob("*results.json") if file.parent.name != "submissions"]
+    return sorted(files)
+
+
+def _orphans(folder: Path) -> Iterator[str]:
+    """Return a sentence for each samples file without a results file: its run broke off while it wrote."""
+    for file in sorted(folder.rglob("*_samples_*.jsonl")) if folder.is_dir() else ():
+        time = file.name.partition("_samples_")[0]
+        if not (file.parent / f"{time}{RESULTS}").is_file():
+            yield f"{file} is not used: it has no results file beside it, so its run broke off while it wrote."
+
+
+def _read_results(file: Path, found: Found) -> None:
+    """Add the runs of one results file, and the sentences about it."""
+    try:
+        results = json.loads(file.read_text(encoding="utf-8"))
+        tasks = results["results"]
+        known = {name: metrics for name, metrics in tasks.items() if isinstance(metrics, dict)}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        found.gaps.append(f"{file} is not used: it is not a results file of lmms-eval 0.7, or it is broken.")
+        return
+    if "configs" not in results or "n-samples" not in results:
+        found.gaps.append(
+            f"{file} is of another version of lmms-eval: only the fields that this version knows are used."
+        )
+    figures = _figures(file, found)
+    version = figures.get("lmms_eval_version")
+    if isinstance(version, str) and not version.startswith(KNOWN_VERSIONS):
+        found.gaps.append(
+            f"{file} is of lmms-eval {version}: its fields may mean something else than those of lmms-eval 0.7."
+        )
+    groups = results.get("group_subtasks")
+    for task, metrics in known.items():
+        if not (isinstance(groups, dict) and groups.get(task)):
+            _read_task(file, task, metrics, results, figures, found)
+
+
+def _figures(file: Path, found: Found) -> Line:
+    """Return the figures of `mai_cascade` beside a results file. Empty if there are none."""
+    path = file.with_name(file.name.removesuffix(RESULTS) + FIGURES)
+    if not path.is_file():
+        return {}
+    try:
+        figures = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(figures, dict) and figures.get("format") == 1:
+            return figures
+        found.gaps.append(f"{path} is not used: its format is not known to this version of lmms-eval-mai.")
+    except (OSError, ValueError):
+        found.gaps.append(f"{path} is not used: it is broken.")
+    return {}
+
+
+def _read_task(file: Path, task: str, metrics: Line, results: Line, figures: Line, found: Found) -> None:
+    """Add the run of one task, with its samples and calls."""
+    try:
+        run = _run(file, task, metrics, results, figures)
+    except BROKEN:  # another version has other fields
+        found.gaps.append(f"{file}: {task} is not used, because a field of the results or of the figures is broken.")
+        return
+    if run.samples_file is None:
+        found.gaps.append(
+            f"{file}: {task} has no samples file, so only its total score is used. Run lmms-eval with --log_samples."
+        )
+        found.runs.append(run)
+        return
+    reader = Reader(run)
+    rows: dict[int, tuple[list[Line], list[Line]]] = {}
+    repeated = 0
+    for answers in reader.lines(with_texts=False):
+        doc_id = answers[0].row["doc_id"]
+        repeated += doc_id in rows
+        rows[doc_id] = [one.row for one in answers], [call for one in answers for call in one.calls]
+    found.gaps += reader.gaps(len(rows), repeated)
+    in_order = [rows[doc_id] for doc_id in sorted(rows)]
+    samples = _table([row for found, _ in in_order for row in found], {"doc_id": "", **SAMPLES}).set_index("doc_id")
+    calls = _table([call for _, found in in_order for call in found], CALLS)
+    found.runs.append(replace(run, samples=samples, calls=calls, number=run.number or len(rows)))
+
+
+def _table(rows: Sequence[Line] = (), columns: Sequence[str] | dict[str, str] = SAMPLES) -> pd.DataFrame:
+    table = {name: pd.Series([row[name] for row in rows], dtype=TYPES.get(name, object)) for name in columns}
+    return pd.DataFrame(table)
+
+
+TYPES: dict[str, Any] = (
+    dict.fromkeys(("score", "group", "output_tokens", "layer", "kept_tokens", "scored_tokens"), float)
+    | dict.fromkeys(("image_tokens", "answer_tokens", "seconds", "started_at"), float)
+    | dict.fromkeys(("doc_id", "repeat", "prompt_tokens", "cached_tokens"), int)
+    | dict.fromkeys(("is_main", "cut_off", "shared"), bool)
+)
+"""Column -> its type; all others hold objects. Numbers that may be unknown are floats, so that nan can stand for it."""
+
+
+def _run(file: Path, task: str, metrics: Line, results: Line, figures: Line) -> Run:
+    """Return the run of one task without its samples."""
+    config = (results.get("configs") or {}).get(task) or {}
+    metadata = config.get("metadata") or {}
+    mai = metadata.get("mai") if isinstance(metadata, dict) else None  # other tasks have a list
+    benchmark = (mai or {}).get("benchmark") or BUILT_IN.get(task, task)
+    variant, two_stage = VARIANTS.get((mai or {}).get("variant") or "", (None, False))
+    counts = (results.get("n-samples") or {}).get(task) or {}
+    path = file.with_name(f"{file.name.removesuffix(RESULTS)}_samples_{task}.jsonl")
+    given = methods.given(results)
+    ours = bool(figures) or given.model == "mai_cascade"
+    other = Method("alone", given.name, "", variant, two_stage, given.options())
+    of_task = (figures.get("tasks") or {}).get(task) or {}
+    engines = figures.get("engines") or {}
+    return Run(
+        file=file,
+        samples_file=path if path.is_file() else None,
+        task=task,
+        benchmark=str(benchmark),
+        method=methods.method(given, figures, variant, two_stage) if ours else other,
+        ours=ours,
+        metrics=_numbers(metrics),
+        number=int(counts.get("effective") or 0),
+        original=int(counts.get("original") or 0),
+        samples=_table().rename_axis("doc_id"),
+        calls=_table(columns=CALLS),
+        rules=AgreementRules(**given.rules()),
+        wall_s=_wall_s(of_task, results),
+        engine=", ".join(dict.fromkeys(one["engine"] for one in engines.values())),
+        parameters={side: one["parameters"] for side, one in engines.items() if one.get("parameters")},
+        speculation=_speculation(of_task),
+        not_answered=int(of_task.get("not_answered") or 0),
+    )
+
+
+def _wall_s(of_task: Line, results: Line) -> float | None:
+    """Return the time of answering: that of the task, or lmms-eval's if the command had a single task. None if calls of
+    the task are shared."""
+    if any(of_task.get(side, {}).get("shared_calls") for side in SIDES):
+        return None
+    wall_s = of_task.get("wall_s")
+    if not wall_s and len(results["results"]) == 1:
+        wall_s = (results.get("throughput") or {}).get("total_elapsed_time")
+    return float(wall_s) if wall_s and math.isfinite(wall_s) else None
+
+
+def _numbers(metrics: Line) -> dict[str, float]:
+    """Return the metrics of a task: `pope_f1_score,none` becomes `pope_f1_score`."""
+    found: dict[str, float] = {}
+    for name, value in metrics.items():
+        if isinstance(value, int | float) and math.isfinite(value) and "stderr" not in name:
+            found.setdefault(name.partition(",")[0], float(value))
+    return found
+
+
+def _speculation(of_task: Line) -> tuple[int, int] | None:
+    sides = [of_task[side] for side in ("small", "large") if "proposed_tokens" in of_task.get(side, {})]
+    if not sides or any(side["proposed_tokens"] is None for side in sides):
+        return None
+    return sum(side["proposed_tokens"] for side in sides), sum(side["accepted_tokens"] for side in sides)
+
+
+class Reader:
+    """Reads the samples file of a run, and counts what is wrong with it."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.broken = self.unscored = self.untraced = self.unscored_repeats = 0
+
+    def lines(self, with_texts: bool = True) -> Iterator[list[Record]]:
+        """Yield the answers of one line after another: one, or one for each repeat (`-n`). Lines that are not JSON are
+        skipped."""
+        assert self.run.samples_file is not None
+        with self.run.samples_file.open(encoding="utf-8", newline="\n") as lines:
+            for text in lines:
+                if not text.strip():
+                    continue
+                try:
+                    found = self._answers(json.loads(text), with_texts)
+                except BROKEN:
+                    self.broken += 1
+                    continue
+                self.unscored += math.isnan(found[0].row["score"])
+                self.untraced += found[0].row["exit"] is None
+                yield found
+
+    def gaps(self, number: int, repeated: int) -> Iterator[str]:
+        """Return a sentence for each thing that is wrong with the file. Arguments: the number of its documents, and of
+        its lines for a document that it has already."""
+        file, run = self.run.samples_file, self.run
+        if self.broken:
+            yield f"{file}: {_count(self.broken, 'line')} cannot be read. Did the run break off?"
+        if repeated:
+            yield f"{file}: {_count(repeated, 'line')} for a document that has one already; the last one is used."
+        missing = run.number - number
+        if missing > 0 and run.not_answered >= missing:
+            yield f"{file}: {missing} of {run.number} documents have no line, because they failed."
+        elif missing > 0:
+            yield f"{file}: {missing} of {run.number} documents have no line. Did the run break off?"
+        if self.unscored:
+            yield f"{file}: {_count(self.unscored, 'document')} without a score from 0 to 1; the total score is used."
+        if run.ours and self.untraced:
+            yield (
+                f"{file}: {_count(self.untraced, 'document')} without a trace, because lmms-eval's response cache "
+                "answered. There are no exits, tokens and seconds for them."
+            )
+        if self.unscored_repeats:
+            yield (
+                f"{file}: each document was answered several times (-n), and {self.unscored_repeats} answers are left "
+                "out, because their scores are not known. The report uses the others."
+            )
+
+    def _answers(self, line: Line, with_texts: bool) -> list[Record]:
+        counts = line.get("token_counts") or [None]
+        first: Line = counts[0] if isinstance(counts, list) and counts[0] else {}
+        traces = [first, *(first.get("repeats") or ())]
+        found = [self._record(line, trace, repeat, with_texts) for repeat, trace in enumerate(traces)]
+        scored = [one for one in found[1:] if not math.isnan(one.row["score"])]
+        self.unscored_repeats += len(found) - 1 - len(scored)
+        return [found[0], *scored]
+
+    def _record(self, line: Line, trace: Line, repeat: int, with_texts: bool) -> Record:
+        row = self._row(line, trace, repeat)
+        calls = trace.get("calls") or ()
+        found = tuple(
+            _call(call, row["doc_id"], repeat) | ({"text": call["text"]} if with_texts else {}) for call in calls
+        )
+        return Record(row, str(line.get("input") or ""), str(line.get("filtered_resps") or ""), found)
+
+    def _row(self, line: Line, trace: Line, repeat: int) -> Line:
+        target = str(line["target"])
+        labels = line.get("pope_f1_score")
+        rotation = line.get("gpt_eval_score")
+        index = int(rotation["index"]) if isinstance(rotation, dict) and "index" in rotation else None
+        if repeat:  # lmms-eval logs the score of the first answer
+            is_known = "parsed" in trace or trace.get("readable") is False
+            found = score_of(self.run.benchmark, trace.get("parsed"), target) if is_known else None
+            predicted = trace.get("parsed")
+        else:
+            found = _score(self.run.benchmark, line)
+            predicted = labels["prediction"] if isinstance(labels, dict) else None
+        compared = trace.get("answers") or ()
+        first, second = [*compared, None, None][:2]
+        selection = trace.get("selection") or {}
+        return {
+            "doc_id": int(line["doc_id"]),
+            "repeat": repeat,
+            "target": sys.intern(target),
+            "score": math.nan if found is None else found,
+            "predicted": _label(predicted) if isinstance(labels, dict) else None,
+            "gold": _label(labels["ground_truth"]) if isinstance(labels, dict) else None,
+            "group": math.nan if index is None else index % CIRCULAR,
+            "is_main": index is None or index < CIRCULAR,
+            "kind": sys.intern(_kind(line, trace, target)),
+            "images": tuple(map(sys.intern, trace["images"])) if trace.get("images") else None,
+            "output_tokens": _whole(trace.get("output_tokens")),
+            "exit": _name(trace.get("exit")),
+            "readable": trace.get("readable"),
+            "small": _interned(first["small"]) if first else None,
+            "large": _interned(first["large"]) if first else None,
+            "agree": bool(first["agree"]) if first else None,
+            "thought": _interned(second["small"]) if second else self._thought(trace),
+            "agree_think": bool(second["agree"]) if second else None,
+            "layer": _whole(selection.get("layer")),
+            "kept_tokens": _whole(selection.get("kept_tokens")),
+            "scored_tokens": _whole(selection.get("scored_tokens")),
+        }
+
+    def _thought(self, trace: Line) -> str | None:
+        """Return the small model's answer after its thinking in Full RT, which does not compare it."""
+        if self.run.benchmark not in RULES_CAN_CHANGE or trace.get("answers"):
+            return None
+        calls = trace.get("calls") or ()
+        thoughts = [call["text"] for call in calls if (call["side"], call["stage"]) == ("small", "think")]
+        return read_answer(BENCHMARKS[self.run.benchmark], {}, thoughts[0]) if thoughts else None
+
+
+def _call(call: Line, doc_id: int, repeat: int) -> Line:
+    shared = bool(call.get("shared"))
+    return {
+        "doc_id": doc_id,
+        "repeat": repeat,
+        "side": sys.intern(call["side"]),
+        "stage": sys.intern(call["stage"]),
+        "prompt_tokens": int(call["prompt_tokens"]),
+        "cached_tokens": int(call.get("cached_tokens") or 0),
+        "image_tokens": _whole(call.get("image_tokens")),
+        "output_tokens": int(call["output_tokens"]),
+        "answer_tokens": _whole(call.get("answer_tokens")),
+        "seconds": math.nan if shared else _finite(call["total_s"]),
+        "started_at": math.nan if call.get("started_at") is None else _finite(call["started_at"]),
+        "cut_off": call["finish_reason"] == "length",
+        "shared": shared,
+    }
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number} {name}{'' if number == 1 else 's'}"
+
+
+def _label(text: str | None) -> str:
+    return text if text in ("yes", "no") else "other"
+
+
+def _name(text: Any) -> str | None:
+    if text is not None and not isinstance(text, str):
+        raise TypeError(text)
+    return text
+
+
+def _whole(number: Any) -> float:
+    return math.nan if number is None else int(number)
+
+
+def _finite(number: Any) -> float:
+    """Return a number. Raises ValueError if it is nan or infinite, TypeError if it is not a number."""
+    if not math.isfinite(number):
+        raise ValueError(number)
+    return float(number)
+
+
+def _interned(text: str | None) -> str | None:
+    return None if text is None else sys.intern(text)
+
+
+def _score(benchmark: str, line: Line) -> float | None:
+    """Return the score of a line, 0 to 1. None if it has none."""
+    for name in SCORES:
+        value = line.get(name)
+        if isinstance(value, int | float) and 0 <= value <= 1:
+            return float(value)
+    for value in line.values():
+        if isinstance(value, dict) and isinstance(value.get("score"), int | float) and 0 <= value["score"] <= 1:
+            return float(value["score"])  # POPE's own task
+    if isinstance(row := line.get("gpt_eval_score"), dict) and "prediction" in row:
+        parsed = BENCHMARKS["mmbench_en_dev"].parse(str(row["prediction"]), row)
+        return score_of("mmbench_en_dev", parsed, str(row["answer"]))
+    if isinstance(row := line.get("mmmu_acc"), dict) and row.get("question_type") == "multiple-choice":
+        return float(row["parsed_pred"][0] == row["answer"])
+    if isinstance(row, dict):
+        from lmms_eval.tasks.mmmu.utils import eval_open
+
+        return float(eval_open(row["answer"], row["parsed_pred"][0]))
+    return None
+
+
+def _kind(line: Line, trace: Line, target: str) -> str:
+    """Return the kind of a question: that of the benchmark if the line has it, else the form of the gold answer."""
+    if "relaxed_human_split" in line:
+        return "human"
+    if "relaxed_augmented_split" in line:
+        return "augmented"
+    if isinstance(row := line.get("mmmu_acc"), dict):
+        return str(row.get("subdomain", ""))
+    if isinstance(row := line.get("gpt_eval_score"), dict):
+        return str(row.get("category", ""))
+    if isinstance(found := trace.get("category"), str):
+        return found
+    if "pope_accuracy" in line:
+        return f"gold: {target.lower()}"
+    return form_of(target)
