@@ -15,8 +15,7 @@ from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.agreement import AgreementRules
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS
 from lmms_eval_mai.paper.prompts import VARIANTS
-from lmms_eval_mai.reports import attention_files, command
-from lmms_eval_mai.reports.paper_tables.attention import attention_tables
+from lmms_eval_mai.reports import attention_tables, command
 from lmms_eval_mai.reports.records import Document, Method, Run, SampleRecord
 from lmms_eval_mai.reports.report import Table
 from lmms_eval_mai.reports.samples import Reader
@@ -53,7 +52,7 @@ def read(folders: Sequence[Path]) -> Found:
         new = {path: file for path, file in files.items() if path not in done}  # a subfolder may be given too
         for file in new.values():
             _read_results(file, found)
-        outputs = {output.resolve(): output for output in attention_files.folders(folder)}
+        outputs = {output.resolve(): output for output in attention_tables.folders(folder)}
         for output in (output for path, output in outputs.items() if path not in done):
             _read_attention(output, found)
         done |= files.keys() | outputs.keys()
@@ -85,9 +84,9 @@ def _results_files(folder: Path) -> list[Path]:
 def _read_attention(folder: Path, found: Found) -> None:
     """Add the tables of one task of `lmms-eval-mai attention`."""
     try:
-        tables = list(attention_tables(attention_files.read(folder)))
-    except (OSError, ValueError, LookupError, TypeError):
-        found.gaps.append(f"{folder} is not used: a file of `lmms-eval-mai attention` in it is broken.")
+        tables = attention_tables.tables(folder)
+    except ValueError as error:
+        found.gaps.append(str(error))
         return
     for table in tables:
         keys = [table.key, *(f"{table.key}-{number}" for number in range(2, len(found.tables) + 2))]
