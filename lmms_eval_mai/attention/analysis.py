@@ -1,6 +1,6 @@
 """Runs the analysis: the calls of all documents on the engines of a run, then the heads of the large model.
 
-Everything is on the disk before it is used: the calls in a journal, and the figures of each document in a file. The
+Everything is on the disk before it is used: the calls in a journal, and what was read of each document in a file. The
 same command after an interruption, or with another part of the analysis, repeats none of them.
 """
 
@@ -12,11 +12,8 @@ from typing import Any, Protocol
 
 from loguru import logger
 
-from lmms_eval_mai.attention import report
+from lmms_eval_mai.attention import drawing, figures, heads, results, table9
 from lmms_eval_mai.attention.calls import AnalysisCalls, LoggedThinking
-from lmms_eval_mai.attention.documents import DocumentFigures, FiguresFolder, digest, measure
-from lmms_eval_mai.attention.heads import HeadReader
-from lmms_eval_mai.attention.table9 import Method, Scored
 from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.errors import ArgumentError, SampleError
 from lmms_eval_mai.paper import prompts
@@ -36,16 +33,10 @@ class Parts:
     figures: bool = False
     """Figures 3, 4 and 5 and Table 16."""
     table9: bool = False
-    corollary: bool = False
     layers: tuple[int, ...] | None = None
     """The layers of Table 9. None: all."""
     seed: int = 0
     """Seed of the random tokens."""
-
-    @property
-    def heads(self) -> bool:
-        """Return whether a part needs the states of single heads."""
-        return self.figures or self.corollary
 
     def sides(self, config: Config, logged: LoggedThinking | None) -> set[Side]:
         """Return the models whose calls are needed."""
@@ -66,7 +57,7 @@ class Documents(Protocol):
     def open(self, number: int, config: Config) -> Sample:
         """Return the sample of a document. Raises a `SampleError`."""
 
-    def score(self, method: Method, texts: Mapping[int, str]) -> Scored:
+    def score(self, method: str, texts: Mapping[int, str]) -> table9.Scored:
         """Score the answers of one method. `texts`: number of the document -> answer. Raises `ArgumentError`."""
 
 
@@ -78,31 +69,34 @@ def run(
     `config` must have mode=transfer and transfer=sparse. `logged`: the thinking of an earlier run, which must have all
     documents of the tasks. Raises a `MaiError`.
     """
-    reader = HeadReader(config.large) if parts.heads else None
+    reader = heads.HeadReader(config.large) if parts.figures else None
     calls = _make_calls(config, parts, tasks, logged)
     for task in tasks:
         own = folder / task.name
-        own.mkdir(parents=True, exist_ok=True)
-        (own / "settings.json").write_text(json.dumps(_settings(config, parts, task, logged), indent=2) + "\n")
+        results.start(own, _settings(config, parts, task, logged))
         if parts.table9:
-            found = {number: one for (name, number), one in calls.answers.items() if name == task.name}
-            yield f"{task.name}: {report.write_table9(own, dict(sorted(found.items())), calls.layers, task.score)}"
+            answers = {number: found for (name, number), found in sorted(calls.answers.items()) if name == task.name}
+            rows, answered = table9.rows(answers, task.score)
+            results.write(own, {"table9": rows, "table9_documents": answered})
+            drawing.draw_table9(own, rows)
+            yield f"{task.name}: {table9.text(rows)}"
     if reader is None:
         return
-    with reader:
+    with reader.running():
         for task in tasks:
-            figures = _read_heads(reader, config, task, calls, folder / task.name / "documents")
-            if parts.figures:
-                yield f"{task.name}: {report.write_figures(folder / task.name, figures, config.sparse_delta)}"
-            if parts.corollary:
-                yield f"{task.name}: {report.write_corollary(folder / task.name, figures)}"
+            own = folder / task.name
+            readings = _read_heads(reader, config, task, calls, own / "documents")
+            tables = figures.tables(readings, config.sparse_delta)
+            results.write(own, tables)
+            drawing.draw_figures(own, tables, config.sparse_delta)
+            yield f"{task.name}: {figures.text(tables['figure3'], config.sparse_delta)}"
 
 
 def _make_calls(
     config: Config, parts: Parts, tasks: Sequence[Documents], logged: LoggedThinking | None
 ) -> AnalysisCalls:
     """Make the calls of all documents. The engines are stopped then, so that their memory is free for the next step."""
-    calls = AnalysisCalls(own_thinking=parts.heads, seed=parts.seed, logged=logged)
+    calls = AnalysisCalls(own_thinking=parts.figures, seed=parts.seed, logged=logged)
     session = Session(config, calls, parts.sides(config, logged))
     if parts.table9:
         calls.layers = _layers(parts.layers, session.pair, config)
@@ -133,24 +127,25 @@ def _layers(wanted: tuple[int, ...] | None, pair: Pair, config: Config) -> tuple
 
 
 def _read_heads(
-    reader: HeadReader, config: Config, task: Documents, calls: AnalysisCalls, folder: Path
-) -> dict[int, DocumentFigures]:
-    """Return the figures of all documents with thinking of both models. Documents that fail are left out with a
-    warning, as many as `max_errors` allows. Raises a `SampleError` if more fail."""
-    stored, found, failed = FiguresFolder(folder), {}, 0
+    reader: heads.HeadReader, config: Config, task: Documents, calls: AnalysisCalls, folder: Path
+) -> dict[int, dict[Side, figures.Reading]]:
+    """Return how the thinking of both models is read, for all documents that have both. Documents that fail are left
+    out with a warning, as many as `max_errors` allows. Raises a `SampleError` if more fail."""
+    found, failed, delta = {}, 0, config.sparse_delta
     thinkings = {number: one for (name, number), one in calls.thinkings.items() if name == task.name}
     todo = [number for number in sorted(thinkings) if all(thinkings[number].get(side) for side in SIDES)]
     allowed = config.max_errors if config.max_errors >= 1 else config.max_errors * len(todo)
-    origin = [fingerprint.version("lmms-eval-mai"), reader.identity(), prompts.digest(), config.sparse_delta]
+    origin = [fingerprint.version("lmms-eval-mai"), reader.identity(), prompts.digest(), delta]
     with progress_bar(len(todo), shown=True) as bar:
         for number in todo:
-            name = digest(origin, thinkings[number])
-            figures = stored.load(number, name)
+            path, of_document = folder / f"{number}.parquet", json.dumps([*origin, thinkings[number]], sort_keys=True)
+            readings = heads.load(path, of_document)
             try:
-                if figures is None:
-                    figures = _measure(reader, task.open(number, config), thinkings[number], config.sparse_delta)
-                    stored.save(number, name, figures)
-                found[number] = figures
+                if readings is None:
+                    sample = task.open(number, config)
+                    readings = {side: reader.read(sample, thinkings[number][side], delta) for side in SIDES}
+                    heads.save(path, of_document, number, readings)
+                found[number] = readings
             except SampleError as error:
                 failed += 1
                 if failed > allowed:
@@ -162,13 +157,9 @@ def _read_heads(
     return found
 
 
-def _measure(reader: HeadReader, sample: Sample, thinkings: Mapping[Side, str], delta: float) -> DocumentFigures:
-    read = {side: reader.read(sample, thinkings[side]) for side in SIDES}
-    return measure({side: one[0] for side, one in read.items()}, {side: one[1] for side, one in read.items()}, delta)
-
-
 def _settings(config: Config, parts: Parts, task: Documents, logged: LoggedThinking | None) -> dict[str, Any]:
     """Return what the figures were measured with."""
+    names = ("sparse_from", "sparse_order", "sparse_boundary", "transfer_answer")
     return {
         "version": fingerprint.version("lmms-eval-mai"),
         "task": task.name,
@@ -176,9 +167,5 @@ def _settings(config: Config, parts: Parts, task: Documents, logged: LoggedThink
         "run": logged.source if logged is not None else None,
         "engines": {one.side: {"engine": one.engine, "model": without_password(one.model)} for one in config.engines()},
         "delta": config.sparse_delta,
-        "sparse_from": config.sparse_from,
-        "sparse_order": config.sparse_order,
-        "sparse_boundary": config.sparse_boundary,
-        "transfer_answer": config.transfer_answer,
         "seed": parts.seed,
-    }
+    } | {name: getattr(config, name) for name in names}

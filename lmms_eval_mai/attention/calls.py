@@ -4,14 +4,14 @@ They are calls of the run's engines, so they are journaled and metered like all 
 all layers.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lmms_eval_mai.attention.controls import last_tokens, random_tokens, text_of
-from lmms_eval_mai.attention.table9 import FULL, SIMPLE, Answer, Method
+from lmms_eval_mai.attention.table9 import Answer
 from lmms_eval_mai.contract import AttentionRequest, Call, CallKey, Side, TokenWeights
 from lmms_eval_mai.paper import prompts
-from lmms_eval_mai.paper.agreement import parts_without_answer
+from lmms_eval_mai.paper.agreement import parts_without_answer, without_answer
 from lmms_eval_mai.paper.sample import Sample, Trace
 from lmms_eval_mai.paper.sample_run import Pair, SampleRun
 from lmms_eval_mai.paper.sparse import Sparse, cut_to, select
@@ -48,22 +48,21 @@ class AnalysisCalls:
     """The thinking of an earlier run. None: both models think now."""
     thinkings: dict[DocKey, Mapping[Side, str]] = field(default_factory=dict)
     """The transferred part of the thinking of each model."""
-    answers: dict[DocKey, Mapping[Method, Answer]] = field(default_factory=dict)
-    """The answers for Table 9."""
+    answers: dict[DocKey, list[Answer]] = field(default_factory=dict)
+    """The answers for Table 9, one for each method and layer."""
 
     async def __call__(self, sample: Sample, pair: Pair) -> Trace:
         """Make the calls of one document. Raises the errors of the engines."""
         run = SampleRun(sample, pair)
-        document = (sample.task, sample.doc_id)
         from_small = pair.sparse is not None and pair.sparse.source == "small"
         own_output = AttentionRequest(self.layers) if self.layers and from_small else None
         small = await self._think(run, "small", own_output)  # Eq. 7
-        thinkings: dict[Side, str] = {"small": reference_of(small, pair)}
+        thinkings: dict[Side, str] = {"small": _reference(small, pair)}
         answer = small
         if self.own_thinking:
             answer = await self._think(run, "large")  # Eq. 10
-            thinkings["large"] = reference_of(answer, pair)
-        self.thinkings[document] = thinkings
+            thinkings["large"] = _reference(answer, pair)
+        self.thinkings[sample.task, sample.doc_id] = thinkings
         if self.layers:
             answer = await self._answer_all(run, small, thinkings["small"])
         return run.finish("transfer", answer)
@@ -85,11 +84,10 @@ class AnalysisCalls:
         short = await run.call("large", "short", simple)  # Eq. 5
         scored, scoring_tokens = await self._score(run, sparse, thinking, reference)
         transfers = _Transfers(run)
-        full = await transfers.call(reference)  # Eq. 9
-        found = {
-            SIMPLE: Answer(short.text, 0, 0, short.prompt_tokens, short.prompt_tokens),
-            FULL: transfers.answer(full, reference, len(scored.tokens)),
-        }
+        found = [
+            Answer("simple", None, short.text, 0, 0, short.prompt_tokens, short.prompt_tokens),
+            await transfers.answer("full", None, reference, len(scored.tokens)),  # Eq. 9
+        ]
         for layer, weights in zip(self.layers, scored.weights, strict=True):
             kept = select(scored.tokens, weights, sparse)  # Eq. 12
             count, tokens = kept.kept_tokens, scored.tokens
@@ -100,11 +98,10 @@ class AnalysisCalls:
                 "last": text_of(tokens, last_tokens(len(tokens), count)),
             }
             for name, text in texts.items():
-                call = await transfers.call(text)  # Eq. 13
                 scoring = scoring_tokens if name == "sparse" else 0
-                found[Method(name, layer)] = transfers.answer(call, text, count, scoring)
+                found.append(await transfers.answer(name, layer, text, count, scoring))  # Eq. 13
         self.answers[sample.task, sample.doc_id] = found
-        return full
+        return transfers.calls[reference]
 
     async def _score(self, run: SampleRun, sparse: Sparse, thinking: Call, reference: str) -> tuple[TokenWeights, int]:
         """Return the weights of the thinking's tokens, one row per layer, and the prompt tokens of the scoring call."""
@@ -112,7 +109,9 @@ class AnalysisCalls:
             return TokenWeights((), tuple(() for _ in self.layers)), 0
         if sparse.source == "small":
             assert thinking.attention is not None
-            return cut_to(thinking.attention, _kept_parts(thinking, run.pair)), 0
+            whole = [(0, len(thinking.text))]
+            parts = whole if reference == thinking.text else parts_without_answer(thinking.text)
+            return cut_to(thinking.attention, parts), 0
         before, after = prompts.transfer_parts(run.sample.benchmark.name, run.sample.kind)
         request = AttentionRequest(self.layers, reference)
         call = await run.call("large", "score", before, reference, after, thinking=reference, attention=request)
@@ -125,25 +124,18 @@ class _Transfers:
     """Answers with a thinking in the prompt. Layers often keep the same tokens: the same text is sent once."""
 
     run: SampleRun
-    found: dict[str, Call] = field(default_factory=dict)
+    calls: dict[str, Call] = field(default_factory=dict)
 
-    async def call(self, reference: str) -> Call:
-        if reference not in self.found:
-            sample = self.run.sample
-            text = prompts.transfer(sample.benchmark.name, reference, sample.kind)
-            self.found[reference] = await self.run.call("large", "transfer", text, thinking=reference)
-        return self.found[reference]
-
-    def answer(self, call: Call, reference: str, kept_tokens: int, scoring_tokens: int = 0) -> Answer:
-        """Return the answer of a call. `scoring_tokens`: prompt tokens of the scoring call that it needs."""
+    async def answer(self, method: str, layer: int | None, reference: str, kept: int, scoring: int = 0) -> Answer:
+        """Return the answer of a method. `scoring`: prompt tokens of the scoring call that it needs."""
+        if reference not in self.calls:
+            text = prompts.transfer(self.run.sample.benchmark.name, reference, self.run.sample.kind)
+            self.calls[reference] = await self.run.call("large", "transfer", text, thinking=reference)
+        call = self.calls[reference]
         counted = self.run.pair.large.count_tokens(reference)
-        return Answer(call.text, kept_tokens, counted, call.prompt_tokens, call.prompt_tokens + scoring_tokens)
+        return Answer(method, layer, call.text, kept, counted, call.prompt_tokens, call.prompt_tokens + scoring)
 
 
-def reference_of(thinking: Call, pair: Pair) -> str:
+def _reference(thinking: Call, pair: Pair) -> str:
     """Return the part of a thinking that is transferred."""
-    return "".join(thinking.text[start:end] for start, end in _kept_parts(thinking, pair))
-
-
-def _kept_parts(thinking: Call, pair: Pair) -> Iterable[tuple[int, int]]:
-    return [(0, len(thinking.text))] if pair.transfer_answer == "keep" else parts_without_answer(thinking.text)
+    return thinking.text if pair.transfer_answer == "keep" else without_answer(thinking.text)

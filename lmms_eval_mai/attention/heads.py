@@ -1,15 +1,21 @@
 """Reads single heads of the large model with the transformers engine, whichever engine wrote the thinking.
 
-The other engines return the mean over heads only.
+The other engines return the mean over heads only. What was read is kept on the disk, so that a command that is run
+again reads no document twice.
 """
 
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from lmms_eval_mai.attention.documents import LayerStates
-from lmms_eval_mai.contract import AttentionRequest, CallKey, EngineConfig, Identity, Prompt
+from lmms_eval_mai.attention.figures import Reading, reading
+from lmms_eval_mai.attention.results import replace
+from lmms_eval_mai.contract import SIDES, AttentionRequest, CallKey, EngineConfig, Identity, Prompt, Side
 from lmms_eval_mai.engines.transformers.engine import TransformersEngine
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper import prompts
@@ -17,23 +23,22 @@ from lmms_eval_mai.paper.sample import Sample
 from lmms_eval_mai.paper.sample_run import with_stage_text
 from lmms_eval_mai.run.event_loop import LoopThread
 
-if TYPE_CHECKING:
-    from lmms_eval_mai.engines.transformers.attention import LayerAttention
-
 SHARED_ARGUMENTS = ("dtype", "revision", "trust_remote_code", "max_model_len")
 """Arguments of vLLM that the transformers engine has too."""
+ARRAYS = ("weights", "total_weight", "token_share")
+"""The fields of a `Reading` that are arrays."""
 
 
 class HeadReader:
-    """The large model in transformers, as a context manager."""
+    """The large model in transformers."""
 
     def __init__(self, config: EngineConfig) -> None:
         """`config`: the large engine of the run. Raises `ArgumentError` if it has no checkpoint, or if an argument
         cannot work."""
         if config.engine not in ("vllm", "transformers"):
             raise ArgumentError(
-                f"The figures and the corollary need single heads of the large model, and large_engine={config.engine} "
-                "has no checkpoint. Choose vllm or transformers, or only --table9."
+                f"The figures need single heads of the large model, and large_engine={config.engine} has no "
+                "checkpoint. Choose vllm or transformers, or only --table9."
             )
         arguments = config.arguments
         if config.engine == "vllm":
@@ -45,53 +50,52 @@ class HeadReader:
         self._loop: LoopThread | None = None
 
     def identity(self) -> Identity:
-        """Return everything that can change a state."""
+        """Return everything that can change a weight."""
         return self._engine.identity()
 
-    def __enter__(self) -> Self:
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Load the model for a `with` block."""
         self._loop = LoopThread()
         try:
             self._loop.run(self._engine.start())
-        except BaseException:
-            self._close()
-            raise
-        return self
+            yield
+        finally:
+            try:
+                self._loop.run(self._engine.close())
+            finally:
+                self._loop.close()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._close()
-
-    def read(self, sample: Sample, thinking: str) -> tuple[tuple[str, ...], list[LayerStates]]:
-        """Return the tokens of a thinking, and the states of each layer when the large model reads it in the Reason
-        Transfer prompt. Raises a `SampleError`, or `EngineCrashed` outside of the block."""
+    def read(self, sample: Sample, thinking: str, delta: float) -> Reading:
+        """Return how the large model reads a thinking in the Reason Transfer prompt. Raises a `SampleError`.
+        Must be called in a block of `running`."""
         assert self._loop is not None
         before, after = prompts.transfer_parts(sample.benchmark.name, sample.kind)
         messages = with_stage_text(sample, before, thinking, after)
         key = CallKey(sample.task, sample.doc_id, sample.repeat, "large", "score")
         prompt = Prompt(messages, key, AttentionRequest(self._layers, thinking))
         states = self._loop.run(self._engine.attention_states(prompt))
-        return states.tokens, [layer_states(layer) for layer in states.layers]
-
-    def _close(self) -> None:
-        loop, self._loop = self._loop, None
-        if loop is not None:
-            try:
-                loop.run(self._engine.close())
-            finally:
-                loop.close()
+        return reading(states.tokens, np.stack([np.asarray(layer.weights) for layer in states.layers]), delta)
 
 
-def layer_states(layer: "LayerAttention") -> LayerStates:
-    """Return the states of all heads of a layer. Heads that share keys and values get the same ones."""
-    query, keys, values = (np.asarray(one, dtype=np.float64) for one in (layer.query, layer.keys, layer.values))
-    heads_of_each = len(query) // len(keys)
-    keys, values = (np.repeat(one, heads_of_each, axis=0) for one in (keys, values))
-    scores: Any = np.einsum("hd,htd->ht", query, keys) * layer.scaling
-    powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return LayerStates(
-        weights=np.asarray(layer.weights, dtype=np.float64),
-        own_weights=powers / powers.sum(axis=-1, keepdims=True),
-        values=values,
-        keys=keys,
-    )
+def load(path: Path, origin: str) -> dict[Side, Reading] | None:
+    """Return how a document was read. None: it was not, or from something else. `origin`: all that the weights depend
+    on, as text."""
+    try:
+        rows = {row["thinking"]: row for row in pq.read_table(path).to_pylist()}
+        if any(rows[side]["origin"] != origin for side in SIDES):
+            return None
+        return {side: Reading(rows[side]["tokens"], *(np.array(rows[side][name]) for name in ARRAYS)) for side in SIDES}
+    except (OSError, ValueError, LookupError):  # no file, or a broken one
+        return None
+
+
+def save(path: Path, origin: str, doc_id: int, readings: Mapping[Side, Reading]) -> None:
+    """Write how a document was read: one row per thinking."""
+    rows: list[dict[str, Any]] = [
+        {"doc_id": doc_id, "thinking": side, "origin": origin, "tokens": list(found.tokens)}
+        | {name: getattr(found, name).tolist() for name in ARRAYS}
+        for side, found in readings.items()
+    ]
+    path.parent.mkdir(exist_ok=True)
+    replace(path, pa.Table.from_pylist(rows))

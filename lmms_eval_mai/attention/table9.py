@@ -4,34 +4,30 @@ The controls transfer as many tokens as sparse transfer, chosen without attentio
 tokens. If they are as good as sparse transfer, the attention does not matter.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
+
+import pandas as pd
 
 from lmms_eval_mai import statistics
-from lmms_eval_mai.statistics import Interval, PairedTest
+from lmms_eval_mai.attention.results import Record, fields, means
 
 CONTROLS = ("random", "last")
+METHODS = ("simple", "full", "sparse", *CONTROLS)
 COUNTS = ("kept_tokens", "transferred_tokens", "prompt_tokens", "prefilled_tokens")
-
-
-class Method(NamedTuple):
-    """One way to answer: a column of Table 9, or a control."""
-
-    name: str
-    """`simple` (8B-S: no thinking), `full`, `sparse`, `random` or `last`."""
-    layer: int | None = None
-    """The layer that decides the number of tokens, and in `sparse` the tokens."""
-
-
-SIMPLE, FULL = Method("simple"), Method("full")
+COMPARED = (("full", "simple"), *((name, "full") for name in ("sparse", *CONTROLS)), *(("sparse", c) for c in CONTROLS))
+"""The methods that are compared on the same documents, those with layers layer by layer."""
 
 
 @dataclass(frozen=True)
 class Answer:
     """The answer to one document by one method, and its cost at the large model."""
 
+    method: str
+    """`simple` (8B-S: no thinking), `full`, `sparse`, `random` or `last`."""
+    layer: int | None
+    """The layer that decides the number of tokens, and in `sparse` the tokens."""
     text: str
     kept_tokens: int
     """Tokens of the thinking that were kept: #T of Table 9."""
@@ -52,98 +48,44 @@ class Scored(NamedTuple):
     """The task's own metrics over all documents."""
 
 
-Scorer = Callable[[Method, Mapping[int, str]], Scored]
+Scorer = Callable[[str, Mapping[int, str]], Scored]
 """Scores the answers of one method, by the number of the document."""
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """A paired test against another method, with the p value corrected for the number of layers."""
+def rows(answers: Mapping[int, Sequence[Answer]], score: Scorer) -> tuple[list[Record], list[Record]]:
+    """Return the rows of the table, one for each method and layer, and one row for each answer with its score.
 
-    other: Method
-    test: PairedTest
-    corrected_p: float
-
-
-@dataclass(frozen=True)
-class Row:
-    """One method in Table 9."""
-
-    method: Method
-    score: Interval
-    metrics: Mapping[str, float]
-    tokens: Mapping[str, Interval]
-    """A name in `COUNTS` -> its mean over documents."""
-    comparisons: tuple[Comparison, ...]
-    scores: tuple[float, ...]
-    """The score of each document."""
-
-    def record(self) -> dict[str, Any]:
-        """Return the row as the fields of a CSV file."""
-        found: dict[str, Any] = {"method": self.method.name, "layer": self.method.layer}
-        found["documents"] = self.score.n
-        found |= _fields("score", self.score)
-        found |= dict(self.metrics)
-        for name, interval in self.tokens.items():
-            found |= _fields(name, interval)
-        for one in self.comparisons:
-            prefix = f"against_{one.other.name}"
-            found |= {f"{prefix}_better": one.test.better, f"{prefix}_worse": one.test.worse}
-            found |= {f"{prefix}_p": one.test.p, f"{prefix}_p_holm": one.corrected_p}
-        return found
-
-
-def methods(layers: Sequence[int]) -> list[Method]:
-    """Return all methods of the table."""
-    by_layer = [Method(name, layer) for name in ("sparse", *CONTROLS) for layer in layers]
-    return [SIMPLE, FULL, *by_layer]
-
-
-def rows(answers: Mapping[int, Mapping[Method, Answer]], layers: Sequence[int], score: Scorer) -> list[Row]:
-    """Return the rows of the table. `answers`: those of each document, by its number; at least one."""
-    scored = {
-        method: score(method, {number: one[method].text for number, one in answers.items()})
-        for method in methods(layers)
-    }
-    comparisons = _comparisons({method: one.scores for method, one in scored.items()}, layers)
-
-    def mean(method: Method, field: str) -> Interval:
-        counts = [getattr(one[method], field) for one in answers.values()]
-        return statistics.mean([math.nan if count is None else count for count in counts])
-
-    return [
-        Row(
-            method,
-            statistics.mean_score(one.scores),
-            one.metrics,
-            {name: mean(method, name) for name in COUNTS},
-            tuple(comparisons.get(method, ())),
-            tuple(one.scores),
-        )
-        for method, one in scored.items()
-    ]
-
-
-def _comparisons(scores: Mapping[Method, Sequence[float]], layers: Sequence[int]) -> dict[Method, list[Comparison]]:
-    """Compare sparse transfer with full transfer and with the controls of the same layer, the controls with full
-    transfer, and full transfer with no thinking."""
-    pairs: dict[Method, list[Comparison]] = {}
-
-    def compare(first: list[Method], others: list[Method]) -> None:
-        tests = [statistics.paired_test(scores[one], scores[other]) for one, other in zip(first, others, strict=True)]
+    `answers`: those of each document, by its number; at least one document, and the same methods for all.
+    """
+    lines: dict[tuple[str, int | None], list[Record]] = {}
+    for number, found in answers.items():
+        for answer in sorted(found, key=lambda one: METHODS.index(one.method)):
+            lines.setdefault((answer.method, answer.layer), []).append({"doc_id": number, **asdict(answer)})
+    table: dict[tuple[str, int | None], Record] = {}
+    scores = {}
+    for (method, layer), of_method in lines.items():
+        scored = score(method, {line["doc_id"]: line["text"] for line in of_method})
+        scores[method, layer] = scored.scores
+        for line, value in zip(of_method, scored.scores, strict=True):
+            line["score"] = value
+        row = {**scored.metrics, "method": method, "layer": layer, "documents": len(of_method)}
+        row |= fields("score", statistics.mean_score(scored.scores))
+        row |= means({name: [line[name] for line in of_method] for name in COUNTS})
+        table[method, layer] = row
+    for method, other in COMPARED:
+        layers = [(layer, layer if other in CONTROLS else None) for name, layer in lines if name == method]
+        tests = [statistics.paired_test(scores[method, layer], scores[other, of_other]) for layer, of_other in layers]
         corrected = statistics.holm([test.p for test in tests])
-        for one, other, test, p in zip(first, others, tests, corrected, strict=True):
-            pairs.setdefault(one, []).append(Comparison(other, test, p))
-
-    sparse = [Method("sparse", layer) for layer in layers]
-    compare([FULL], [SIMPLE])
-    compare(sparse, [FULL for _ in layers])
-    for control in CONTROLS:
-        controls = [Method(control, layer) for layer in layers]
-        compare(sparse, controls)
-        compare(controls, [FULL for _ in layers])
-    return pairs
+        for (layer, _), test, p in zip(layers, tests, corrected, strict=True):
+            counted = {"better": test.better, "worse": test.worse, "p": test.p, "p_holm": p}
+            table[method, layer] |= {f"against_{other}_{name}": value for name, value in counted.items()}
+    return list(table.values()), [line for of_method in lines.values() for line in of_method]
 
 
-def _fields(name: str, interval: Interval) -> dict[str, float]:
-    return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
+def text(table: Sequence[Record]) -> str:
+    """Return the rows of the table for the terminal."""
+    columns = ["method", "layer", "score", "score_low", "score_high", "kept_tokens", "prefilled_tokens"]
+    p = {f"against_{name}_p_holm": f"p against {name}" for name in ("full", *CONTROLS)}
+    frame = pd.DataFrame([row | {"layer": row["layer"] or ""} for row in table], columns=[*columns, *p])
+    shown = frame.rename(columns=p).to_string(index=False, float_format="{:.3f}".format, na_rep="")
+    return f"Table 9, {table[0]['documents']:,} documents\n{shown}"

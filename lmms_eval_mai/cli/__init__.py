@@ -110,9 +110,9 @@ def _parser() -> argparse.ArgumentParser:
             allow_abbrev=False,
             help="analyse which tokens of a thinking the large model reads",
             description="Measure how the large model's attention is distributed over the thinking of both models "
-            "(Figures 3 to 5 and Table 16 of the paper), compare sparse transfer by layer with full transfer and with "
-            "two controls (Table 9), and check Corollary 1. Figures are written as SVG and PNG, numbers as CSV. The "
-            "same command after an interruption continues. The exit code is 1 after an error.",
+            "(Figures 3 to 5 and Table 16 of the paper), and compare sparse transfer by layer with full transfer and "
+            "with two controls (Table 9). Figures are written as SVG and PNG, numbers as Parquet. The same command "
+            "after an interruption continues. The exit code is 1 after an error.",
         )
     )
     reproduce.add_arguments(

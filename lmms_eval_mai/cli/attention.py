@@ -30,7 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output_path", required=True, type=Path, metavar="FOLDER", help="the folder of the results")
     parser.add_argument("--figures", action="store_true", help="Figures 3, 4 and 5 and Table 16 (the default)")
     parser.add_argument("--table9", action="store_true", help="Table 9 by layer, with two controls")
-    parser.add_argument("--corollary", action="store_true", help="both sides of Eq. 11, per layer and head")
     parser.add_argument("--layers", metavar="LAYERS", help="the layers of Table 9, e.g. 4,8,12 (default: all)")
     parser.add_argument("--seed", type=int, default=0, help="the seed of the random tokens in Table 9 (default: 0)")
     parser.add_argument("--include_path", help="a folder with more tasks, as in lmms-eval")
@@ -81,8 +80,7 @@ def _run(given: argparse.Namespace) -> Iterator[str]:
     tasks, logged = _tasks(given, gen_kwargs, finished)
     for task in tasks:
         task.check(config)
-    figures = given.figures or not (given.table9 or given.corollary)
-    parts = Parts(figures, given.table9, given.corollary, layers, given.seed)
+    parts = Parts(given.figures or not given.table9, given.table9, layers, given.seed)
     yield from run(config, parts, tasks, given.output_path, logged)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from loguru import logger
 
-from lmms_eval_mai.attention.table9 import SIMPLE, Method, Scored
+from lmms_eval_mai.attention.table9 import Scored
 from lmms_eval_mai.cli.document import load_task
 from lmms_eval_mai.cli.findings import error_text
 from lmms_eval_mai.errors import ArgumentError
@@ -71,12 +71,12 @@ class TaskDocuments:
 
         return open_sample(self._requests[number], 0, {self.name: self._task.dataset}, config)
 
-    def score(self, method: Method, texts: Mapping[int, str]) -> Scored:
+    def score(self, method: str, texts: Mapping[int, str]) -> Scored:
         """Score the answers of one method with the task's own scorer. `texts`: number of the document -> answer."""
         requests = [self._requests[number] for number in texts]
         for request, text in zip(requests, texts.values(), strict=True):
             # As in `harness.results.result`: the filters of other lmms-eval tasks cannot read [[...]].
-            request.resps = [text if self._own_task or method == SIMPLE else extract_answer(text)]
+            request.resps = [text if self._own_task or method == "simple" else extract_answer(text)]
             request.filtered_resps = {}
         self._task._instances = requests
         self._task.apply_filters()

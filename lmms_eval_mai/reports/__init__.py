@@ -4,7 +4,7 @@
 figures and gaps as plain data. `formats.py` writes it as Markdown, CSV, LaTeX or JSON.
 
     reading.py         output folders -> runs (`records.py`), one line of a samples file at a time
-    attention_files.py the tables in output folders of `lmms-eval-mai attention`
+    attention_tables.py  Tables 9 and 16, from the output folders of `lmms-eval-mai attention`
     scoring.py         the score of an answer that lmms-eval has not scored: a short answer inside a cascade
     evidence.py        the runs by benchmark and method, and what two runs have in common
     estimates.py       the score of a run with its interval, and the comparison of two runs

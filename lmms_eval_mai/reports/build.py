@@ -8,6 +8,7 @@ import pandas as pd
 
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.reports import (
+    attention_tables,
     cascade_tables,
     figures,
     method_tables,
@@ -70,7 +71,7 @@ def evidence(
     `seconds`: returns the time of each document of a run by profiles of its models. Raises `ArgumentError` if a folder
     does not exist, or if there is nothing in them.
     """
-    tables, gaps, used = _attention(folders)
+    tables, gaps, used = attention_tables.read(folders)
     found = read(folders, may_be_empty=used)
     if not found.runs and not tables:
         raise ArgumentError(
@@ -165,16 +166,3 @@ def _other_pairs(runs: Evidence) -> Iterator[str]:
 
 def _claims(runs: Evidence) -> Iterator[str]:
     return iter(())
-
-
-def _attention(folders):
-    from lmms_eval_mai.reports import attention_files
-    from lmms_eval_mai.reports.paper_tables.attention import attention_tables
-
-    tables = []
-    used = []
-    for f in folders:
-        for o in attention_files.folders(f):
-            used.append(f)
-            tables += attention_tables(attention_files.read(o))
-    return tables, [], used

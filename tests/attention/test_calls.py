@@ -9,7 +9,7 @@ from support.samples import Recorder, sample
 
 from lmms_eval_mai.attention.analysis import Parts
 from lmms_eval_mai.attention.calls import AnalysisCalls, LoggedThinking
-from lmms_eval_mai.attention.table9 import FULL, SIMPLE, Answer, Method
+from lmms_eval_mai.attention.table9 import Answer
 from lmms_eval_mai.contract import Side
 from lmms_eval_mai.paper.sample import Sample, Trace
 from lmms_eval_mai.run.config import parse
@@ -45,10 +45,11 @@ def transferred(recorder: Recorder) -> list[str]:
     return [text.removeprefix("According to previous thinking: ").partition("\n Answer")[0] for text in texts]
 
 
-def answers(calls: AnalysisCalls) -> dict[Method, Answer]:
+def answers(calls: AnalysisCalls) -> dict[tuple[str, int | None], Answer]:
+    """Return the answers of the document, by method and layer."""
     ((document, found),) = calls.answers.items()
     assert document == ("pope_x", 0)
-    return dict(found)
+    return {(answer.method, answer.layer): answer for answer in found}
 
 
 def test_thinking_is_scored_once_for_all_layers_and_answered_once_per_text() -> None:
@@ -68,22 +69,22 @@ def test_controls_transfer_as_many_tokens_as_the_layer_keeps() -> None:
     _, _, large = run(calls)
     found = answers(calls)
     # Layer 3: 4 + 6 of 10.6. All tokens weigh the same in layer 1: 7 of 8 tokens carry at least 80%.
-    assert {name: found[Method(name, LAYER)].kept_tokens for name in ("sparse", "random", "last")} == dict.fromkeys(
+    assert {name: found[name, LAYER].kept_tokens for name in ("sparse", "random", "last")} == dict.fromkeys(
         ("sparse", "random", "last"), 2
     )
-    assert found[Method("last", 1)].kept_tokens == 7 and found[FULL].kept_tokens == 8
+    assert found["last", 1].kept_tokens == 7 and found["full", None].kept_tokens == 8
     texts = transferred(large)
     assert {" red dog", " the left.", "I see one red dog on the"} <= set(texts)
-    assert all(found[Method(name, LAYER)].transferred_tokens == 2 for name in ("sparse", "random", "last"))
-    assert found[SIMPLE] == Answer("[[No]]", 0, 0, 10, 10)
+    assert all(found[name, LAYER].transferred_tokens == 2 for name in ("sparse", "random", "last"))
+    assert found["simple", None] == Answer("simple", None, "[[No]]", 0, 0, 10, 10)
 
 
 def test_only_sparse_transfer_pays_for_the_scoring_call() -> None:
     calls = AnalysisCalls(LAYERS)
     run(calls)
     prefilled = {method: one.prefilled_tokens - one.prompt_tokens for method, one in answers(calls).items()}
-    assert {method for method, tokens in prefilled.items() if tokens} == {Method("sparse", n) for n in LAYERS}
-    assert prefilled[Method("sparse", 1)] == 10
+    assert {method for method, tokens in prefilled.items() if tokens} == {("sparse", n) for n in LAYERS}
+    assert prefilled["sparse", 1] == 10
 
 
 def test_weights_of_the_small_model_need_no_scoring_call_and_leave_out_the_answer() -> None:
@@ -91,8 +92,8 @@ def test_weights_of_the_small_model_need_no_scoring_call_and_leave_out_the_answe
     _, _, large = run(calls, source="small")
     assert "score" not in stages(large)
     found = answers(calls)
-    assert found[FULL].kept_tokens == 8
-    assert found[Method("sparse", LAYER)].prefilled_tokens == found[Method("sparse", LAYER)].prompt_tokens
+    assert found["full", None].kept_tokens == 8
+    assert found["sparse", LAYER].prefilled_tokens == found["sparse", LAYER].prompt_tokens
     assert " red dog" in transferred(large)
 
 

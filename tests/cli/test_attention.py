@@ -1,15 +1,15 @@
 """`lmms-eval-mai attention`: its arguments, and the scores of its answers."""
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
+from support.attention import is_image
 from support.own_command import run_command
 from support.pope_scripts import gold_of
 
-from lmms_eval_mai.attention.table9 import FULL, SIMPLE
 from lmms_eval_mai.cli.attention import model_arguments
 from lmms_eval_mai.cli.task_documents import TaskDocuments
 from lmms_eval_mai.errors import ArgumentError
@@ -24,27 +24,22 @@ DEMO = ["--pair", "demo", "--tasks", "shapes_r", "--limit", str(DOCUMENTS)]
 DEMO += ["--model_args", "engine=transformers,dtype=float32"]
 
 
-def read(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
 def test_answers_are_scored_by_the_scorer_and_the_metrics_of_the_task(in_drawn_data: Path) -> None:
     documents = TaskDocuments("pope_r", 6, {}, None)
     assert documents.numbers == list(range(6))
     gold = gold_of("POPE", "test")[:6]
     texts = {number: f"So it is [[{answer.title()}]]" for number, answer in enumerate(gold)}
-    found = documents.score(FULL, texts)
+    found = documents.score("full", texts)
     assert found.scores == [1.0] * 6 and found.metrics["pope_accuracy"] == 1
-    wrong = documents.score(FULL, {0: texts[0], 4: "[[perhaps]]"})
+    wrong = documents.score("full", {0: texts[0], 4: "[[perhaps]]"})
     assert wrong.scores == [1.0, 0.0] and wrong.metrics["pope_accuracy"] == 0.5
 
 
 def test_answers_of_another_task_are_read_from_their_brackets_except_short_ones(in_drawn_data: Path) -> None:
     documents = TaskDocuments("pope", 1, {}, None)
     (gold,) = gold_of("POPE", "test")[:1]
-    assert documents.score(FULL, {0: f"I look. [[{gold}]]"}).scores == [1.0]
-    assert documents.score(SIMPLE, {0: gold}).scores == [1.0]
+    assert documents.score("full", {0: f"I look. [[{gold}]]"}).scores == [1.0]
+    assert documents.score("simple", {0: gold}).scores == [1.0]
 
 
 def test_run_is_a_sparse_transfer_with_a_journal_in_the_folder_of_the_results() -> None:
@@ -86,34 +81,30 @@ def test_command_writes_all_figures_and_tables_and_repeats_nothing_when_it_runs_
 ) -> None:
     model = json.loads((presets.FOLDER / "demo" / "large" / "config.json").read_text())
     layers = model["text_config"]["num_hidden_layers"]
-    parts = ["--figures", "--table9", "--corollary", "--output_path", str(tmp_path)]
+    parts = ["--figures", "--table9", "--output_path", str(tmp_path)]
     code, first, error = run_command(capsys, "attention", *DEMO, *parts)
     assert code == 0, error
     folder = tmp_path / "shapes_r"
-    images = {
-        f"{name}{kind}"
-        for name in ("figure3", "figure4", "figure5", "table9", "corollary")
-        for kind in (".svg", ".png")
+    images = [f"{name}{kind}" for name in ("figure3", "figure4", "figure5", "table9") for kind in (".svg", ".png")]
+    assert all(is_image(folder / name) for name in images)
+    rows = pd.read_parquet(folder / "attention.parquet")
+    assert set(rows["table"]) == {
+        *("table9", "table9_documents", "figure3", "figures4_5", "table16", "table16_document"),
     }
-    numbers = {f"{name}.csv" for name in ("figure3", "figure4", "figure5", "table9", "table9_documents", "table16")}
-    assert images | numbers | {"corollary.csv", "table16_document_0.csv"} <= {path.name for path in folder.iterdir()}
 
-    full, *by_layer = read(folder / "table9.csv")[1:]
-    assert full["method"] == "full" and len(by_layer) == 3 * layers
-    sparse = by_layer[:layers]
-    assert all(0 < float(row["kept_tokens"]) < float(full["kept_tokens"]) for row in sparse)
-    assert all(float(row["prompt_tokens"]) < float(full["prompt_tokens"]) for row in sparse)
-    assert all(float(row["prefilled_tokens"]) > float(full["prefilled_tokens"]) for row in sparse)
-    assert [row["kept_tokens"] for row in by_layer[layers : 2 * layers]] == [row["kept_tokens"] for row in sparse]
+    table9 = rows[rows["table"] == "table9"]
+    full = table9[table9["method"] == "full"].iloc[0]
+    sparse, random = (table9[table9["method"] == name].set_index("layer") for name in ("sparse", "random"))
+    assert len(table9) == 2 + 3 * layers and len(sparse) == layers
+    assert sparse["kept_tokens"].between(0, full["kept_tokens"], inclusive="neither").all()
+    assert (sparse["prompt_tokens"] < full["prompt_tokens"]).all()
+    assert (sparse["prefilled_tokens"] > full["prefilled_tokens"]).all()
+    assert (random["kept_tokens"] == sparse["kept_tokens"]).all()
 
     # The mean over heads that the engine scored, and the single heads, are the same attention.
-    table16 = {row["layer"]: row for row in read(folder / "table16.csv") if row["thinking"] == "small"}
-    assert [float(table16[row["layer"]]["kept_tokens"]) for row in sparse] == pytest.approx(
-        [float(row["kept_tokens"]) for row in sparse], rel=1e-4
-    )
-    totals = [float(row["total_weight"]) for row in read(folder / "figure4.csv")]
-    assert all(0 < total < 1 for total in totals)
-    assert all(row["violated"] == row["violated_with_shares"] == "0" for row in read(folder / "corollary.csv"))
+    table16 = rows[(rows["table"] == "table16") & (rows["thinking"] == "small") & (rows["rank"] == 1)]
+    assert table16["kept_tokens"].tolist() == pytest.approx(sparse["kept_tokens"].tolist())
+    assert rows[rows["table"] == "figures4_5"]["total_weight"].between(0, 1, inclusive="neither").all()
 
     tables = report([tmp_path]).tables
     assert [table.key for table in tables] == ["table-9-attention-shapes_r", "table-16-shapes_r"]
@@ -123,9 +114,8 @@ def test_command_writes_all_figures_and_tables_and_repeats_nothing_when_it_runs_
     lines = [line for line in journal.read_text().splitlines() if '"call"' in line]
     written = {path: path.stat().st_mtime_ns for path in (folder / "documents").iterdir()}
     assert len(written) == DOCUMENTS
-    code, second, error = run_command(
-        capsys, "attention", *DEMO, "--table9", "--corollary", "--output_path", str(tmp_path)
-    )
+    code, second, error = run_command(capsys, "attention", *DEMO, "--output_path", str(tmp_path))
     assert code == 0 and all(line in first for line in second.splitlines()), error
     assert [line for line in journal.read_text().splitlines() if '"call"' in line] == lines
     assert {path: path.stat().st_mtime_ns for path in (folder / "documents").iterdir()} == written
+    assert len(pd.read_parquet(folder / "attention.parquet")) == len(rows)

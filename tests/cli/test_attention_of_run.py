@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from datasets import load_dataset
 from support.own_command import run_command
@@ -116,8 +116,8 @@ def test_large_model_reads_the_logged_thinking_and_the_small_model_does_not_star
     assert settings["run"] == "20261122_101500_results.json" and settings["documents"] == 2
     found = {}
     for path in (output / "shapes_r" / "documents").iterdir():
-        with np.load(path) as file:
-            found[int(path.stem)] = "".join(json.loads(str(file["small tokens"])))
+        (row,) = (row for row in pq.read_table(path).to_pylist() if row["thinking"] == "small")
+        found[row["doc_id"]] = "".join(row["tokens"])
     assert found == {number: without_answer(text) for number, text in THINKING.items()}
 
 

@@ -2,35 +2,51 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
+import pytest
 from support.folders import POPE
 
+from lmms_eval_mai.attention import results
+from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.reports.build import NO_RUN, report
 from lmms_eval_mai.reports.reading import read
 from lmms_eval_mai.reports.report import Estimate
 
-TABLE_9 = """\
-method,layer,documents,score,score_low,score_high,kept_tokens,kept_tokens_low,kept_tokens_high,prefilled_tokens,\
-prefilled_tokens_low,prefilled_tokens_high,against_full_p_holm,against_random_p_holm,against_last_p_holm
-full,,40,0.9,0.8,0.95,50,45,55,120,110,130,,,
-sparse,12,40,0.85,0.7,0.9,20,18,22,230,220,240,0.5,0.01,1
-"""
-TABLE_16 = """\
-thinking,layer,documents,kept_tokens,kept_tokens_low,kept_tokens_high,token_share,token_share_low,token_share_high,rank,\
-token,weight_share
-small,1,40,20,18,22,0.4,0.35,0.45,1," ",0.25
-small,1,40,20,18,22,0.4,0.35,0.45,2,"
-",0.125
-small,2,40,5,,,0.1,,,1,the,0.5
-"""
+
+def estimate(name: str, value: float, low: float | None, high: float | None) -> dict[str, Any]:
+    return {name: value, f"{name}_low": low, f"{name}_high": high}
+
+
+TABLE_9 = [
+    {
+        **{"method": "full", "layer": None, "documents": 40, **estimate("score", 0.9, 0.8, 0.95)},
+        **estimate("kept_tokens", 50, 45, 55),
+        **estimate("prefilled_tokens", 120, 110, 130),
+        **{f"against_{other}_p_holm": None for other in ("full", "random", "last")},
+    },
+    {
+        **{"method": "sparse", "layer": 12, "documents": 40, **estimate("score", 0.85, 0.7, 0.9)},
+        **estimate("kept_tokens", 20, 18, 22),
+        **estimate("prefilled_tokens", 230, 220, 240),
+        **{"against_full_p_holm": 0.5, "against_random_p_holm": 0.01, "against_last_p_holm": 1.0},
+    },
+]
+SMALL = {"thinking": "small", "documents": 40}
+LAYER_1 = {**SMALL, "layer": 1, **estimate("kept_tokens", 20, 18, 22), **estimate("token_share", 0.4, 0.35, 0.45)}
+LAYER_2 = {**SMALL, "layer": 2, **estimate("kept_tokens", 5, None, None), **estimate("token_share", 0.1, None, None)}
+TABLE_16 = [
+    {**LAYER_1, "rank": 1, "token": " ", "weight_share": 0.25},
+    {**LAYER_1, "rank": 2, "token": "\n", "weight_share": 0.125},
+    {**LAYER_2, "rank": 1, "token": "the", "weight_share": 0.5},
+]
 
 
 def write(folder: Path, large: str = "big") -> Path:
     folder.mkdir(parents=True)
     engines = {side: {"engine": "vllm", "model": model} for side, model in (("small", "tiny"), ("large", large))}
     (folder / "settings.json").write_text(json.dumps({"task": "shapes_r", "engines": engines, "delta": 0.8}))
-    (folder / "table9.csv").write_text(TABLE_9)
-    (folder / "table16.csv").write_text(TABLE_16)
+    results.write(folder, {"table9": TABLE_9, "table16": TABLE_16, "figure3": [LAYER_1]})
     return folder
 
 
@@ -65,7 +81,21 @@ def test_report_without_a_run_has_the_tables_of_attention_only(tmp_path: Path) -
 def test_broken_output_of_attention_is_a_gap(tmp_path: Path) -> None:
     POPE.write(tmp_path / "run", "cascade")
     folder = write(tmp_path / "attention")
-    (folder / "table16.csv").write_text(TABLE_16.replace("0.25", "much"))
+    sentence = f"{folder} is not used: a file of `lmms-eval-mai attention` in it is broken."
+    (folder / "settings.json").write_text("{}")
+    assert read([tmp_path]).gaps == [sentence]
+    (folder / "attention.parquet").write_bytes(b"PAR1")
     found = read([tmp_path])
-    assert len(found.runs) == 1
-    assert found.gaps == [f"{folder} is not used: a file of `lmms-eval-mai attention` in it is broken."]
+    assert len(found.runs) == 1 and found.gaps == [sentence]
+
+
+def test_output_of_an_older_version_is_a_gap(tmp_path: Path) -> None:
+    POPE.write(tmp_path / "run", "cascade")
+    folder = write(tmp_path / "attention")
+    (folder / "table9.csv").write_text("method,layer")
+    assert read([tmp_path]).gaps == []  # the command was run again
+    (folder / "attention.parquet").unlink()
+    sentence = f"{folder} is not used: an older version of `lmms-eval-mai attention` wrote it. Run the command again."
+    assert read([tmp_path]).gaps == [sentence]
+    with pytest.raises(ArgumentError, match="an older version"):
+        read([folder])

@@ -1,8 +1,9 @@
-"""A scripted engine that gives attention weights."""
+"""A scripted engine that gives attention weights, and checks of the files of the analysis."""
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from lmms_eval_mai.contract import Call, Prompt, Sampling, TokenWeights
@@ -54,3 +55,9 @@ async def attentive_pair(small: Any, large: Any, heavy: Mapping[str, float], **c
     for engine in engines:
         await engine.start()
     return Pair(*engines, **{"sparse": Sparse(**{"layer": LAYER, **sparse}), **choices})
+
+
+def is_image(path: Path) -> bool:
+    """Return whether a file is what its name says: a PNG, or an SVG."""
+    head = path.read_bytes()[:200]
+    return head.startswith(b"\x89PNG") if path.suffix == ".png" else b"<?xml" in head
