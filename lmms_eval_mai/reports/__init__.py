@@ -3,17 +3,21 @@
 `build.report(folders)` reads lmms-eval's output folders, and those of `attention`. It returns a `Report`: tables,
 figures and gaps as plain data. `formats.py` writes it as Markdown, CSV, LaTeX or JSON.
 
-    reading.py         output folders -> runs (`records.py`), one line of a samples file at a time
-    attention_tables.py  Tables 9 and 16, from the output folders of `lmms-eval-mai attention`
+    read.py            output folders -> runs, each with a table of its samples and a table of its calls
+    methods.py         the way in which a run answers
     scoring.py         the score of an answer that lmms-eval has not scored: a short answer inside a cascade
+    metrics.py         scores, differences and costs with their intervals
     evidence.py        the runs by benchmark and method, and what two runs have in common
-    estimates.py       the score of a run with its interval, and the comparison of two runs
-    paper_numbers.py   the paper's numbers (`paper_numbers.yaml`)
-    paper_tables/      Tables 5 to 16 of the paper
-    more_tables/       what the paper lacks
+    paper_numbers.py   the paper's numbers (`paper_numbers.csv`, `paper_numbers.yaml`)
+    single_tables.py   Tables 5, 6, 7, 13 and 14
+    pair_tables.py     Tables 8, 9, 10 and 15
+    attention_tables.py   Tables 9 and 16 of `lmms-eval-mai attention`
+    method_tables.py   score and cost, comparisons, repeats and routers
+    cascade_tables.py  exits, agreement, harm and rescue, kinds of questions
+    rules.py           the cascade with other rules of agreement
     report.py          `Report`, `Table`, `Figure`, `Estimate`
     page/              the same as an HTML page, with figures and all samples
 
-`lmms_eval_mai/statistics.py` has the intervals and the paired tests. To add a table, write a function that gets the
-`Evidence` and returns tables, and list it in `build.py`.
+A table is a list of columns, each with its heading, its kind, its digits, and the function that gives a cell from a
+row. To add a table, write a function that gets the `Evidence` and yields tables, and list it in `build.py`.
 """
