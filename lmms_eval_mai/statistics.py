@@ -226,9 +226,9 @@ def _exact_sign_flips(steps: npt.NDArray[Any], seen: int) -> float:
     """Return the probability that the steps with random signs add up to `seen` or more, or to `-seen` or less."""
     chances: Array = np.ones(1)  # of the sums from -reach to reach
     for step, number in zip(*np.unique(steps[steps > 0], return_counts=True), strict=True):
-        signs = np.zeros(2 * number * step + 1)
+        signs: Array = np.zeros(2 * number * step + 1)
         signs[:: 2 * step] = stats.binom.pmf(np.arange(number + 1), number, 0.5)
-        chances = np.convolve(chances, signs)
+        chances = np.convolve(chances, signs).astype(np.float64)
     reach = len(chances) // 2
     tail = chances[reach + seen :].sum()
     return float(min(1.0, 2 * tail if seen else 1.0))

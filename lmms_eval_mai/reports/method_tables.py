@@ -85,7 +85,7 @@ def method_table(evidence: Evidence) -> Iterator[Table]:
         Of(COSTS["seconds"], "number", 3, lambda row: row.seconds),
         Of("call seconds", "number", 3, lambda row: row.call_s),
         Of("wall seconds", "number", 3, lambda row: row.wall_s),
-        Of("right per wall second", "number", 2, lambda row: row.right / row.run.wall_s if row.wall_s else None),
+        Of("right per wall second", "number", 2, _right_per_second),
         Of("unreadable, %", "percent", 2, lambda row: _unreadable(evidence, row.run)),
         Of("cut off, %", "percent", 2, lambda row: _cut_off(evidence, row.run)),
     ]
@@ -112,6 +112,10 @@ def method_table(evidence: Evidence) -> Iterator[Table]:
 
 def _right_per_1000(row: Totals) -> float | None:
     return 1000 * row.right / (row.tokens * row.run.documents) if row.tokens else None
+
+
+def _right_per_second(row: Totals) -> float | None:
+    return row.right / (row.wall_s * row.run.documents) if row.wall_s else None
 
 
 def _unreadable(evidence: Evidence, run: Run) -> Estimate | None:
@@ -331,7 +335,8 @@ def _router(evidence: Evidence, runs: tuple[Run, Run, Run], kind: str) -> Router
 def _share(sums: Array) -> Array:
     """Return how often a random router takes the expensive method, from the sums of three scores and three costs."""
     _, _, _, mai, low, high, _ = np.moveaxis(sums, -1, 0)
-    return np.divide(mai - low, high - low, out=np.full_like(mai, -1.0), where=high != low)
+    found: Array = np.divide(mai - low, high - low, out=np.full_like(mai, -1.0), where=high != low)
+    return found
 
 
 def _gain(sums: Array) -> Array:

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,7 @@ NOT_A_SHARE = ("pope_f1_score", "anls", "gpt_eval_score")
 results file has the number of rotations."""
 TERA = 1e12
 
-Clusters = pd.Series
+Clusters: TypeAlias = pd.Series
 """Document -> the number of its cluster."""
 
 

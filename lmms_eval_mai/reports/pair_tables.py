@@ -63,6 +63,10 @@ def transfer_table(evidence: Evidence) -> Iterator[Table]:
     def comparison(run: Run) -> metrics.Comparison | None:
         return evidence.compare(run, evidence.short(run, "large"))
 
+    def difference(run: Run) -> Estimate | None:
+        found = comparison(run)
+        return None if found is None else found.difference
+
     def relative(run: Run) -> Estimate | None:
         """Return the difference relative to the second score in percent, as Table 8 prints it."""
         found = comparison(run)
@@ -77,7 +81,7 @@ def transfer_table(evidence: Evidence) -> Iterator[Table]:
         Of("large S", "percent", 1, lambda run: evidence.score(evidence.short(run, "large"), paper(run, "large-S"))),
         Of("large R(S2)", "percent", 1, large_r),
         Of("Full RT", "percent", 1, lambda run: evidence.score(run, paper(run, "large + small-R"))),
-        Of("Full RT - large S, points", "percent", 1, lambda run: (one := comparison(run)) and one.difference),
+        Of("Full RT - large S, points", "percent", 1, difference),
         Of("relative, %", "number", 1, relative),
         Of("p", "p", 0, lambda run: None if (one := comparison(run)) is None else one.p),
     ]

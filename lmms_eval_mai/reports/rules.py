@@ -7,6 +7,7 @@ engine whose answers do not depend on the batch.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import pandas as pd
 
@@ -59,7 +60,7 @@ def rules_table(evidence: Evidence) -> Iterator[Table]:
         Of("method", "text", 0, lambda row: evidence.name(row.run.method)),
         Of("rule", "text", 0, lambda row: row.name),
         Of("of the run", "text", 0, lambda row: "yes" if row.is_run else None),
-        *(Of(exit, "count", 0, lambda row, exit=exit: row.exits[exit]) for exit in EXITS["cascade"]),
+        *(Of(exit, "count", 0, partial(_documents, exit)) for exit in EXITS["cascade"]),
         Of("score", "percent", 2, lambda row: row.score),
         Of("output tokens", "number", 1, lambda row: row.tokens),
     ]
@@ -75,6 +76,10 @@ def rules_table(evidence: Evidence) -> Iterator[Table]:
             "bfloat16).",
         ),
     )
+
+
+def _documents(exit: str, row: Outcome) -> int:
+    return row.exits[exit]
 
 
 def curves(evidence: Evidence) -> Iterator[tuple[Run, list[Outcome]]]:
@@ -113,7 +118,9 @@ def recompute(evidence: Evidence, run: Run, rules: AgreementRules, full_rt: Run 
     tokens = (
         _tokens(run, ("short",), samples.index) + thought_tokens.where(~short, 0) + transfer_tokens.where(transfer, 0)
     )
-    exits = dict(zip(EXITS["cascade"], (int(one.sum()) for one in (short, think, transfer)), strict=True))
+    exits: dict[str, int] = dict(
+        zip(EXITS["cascade"], (int(one.sum()) for one in (short, think, transfer)), strict=True)
+    )
     score = metrics.accuracy(pd.DataFrame({"score": final}), evidence.clusters(run))
     assert score is not None
     return Outcome(run, rules, exits, score, float(tokens.mean()))

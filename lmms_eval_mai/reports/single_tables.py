@@ -20,6 +20,8 @@ TOKEN_TABLES = {"Qwen3-VL": 5, "InternVL3.5": 13}
 
 Row = tuple[str, str, tuple[str, ...]]
 """Benchmark, model and options of a row."""
+Tokens = dict[Row, dict[Variant | None, tuple[Estimate | None, Estimate | None]]]
+"""Row -> prompt -> all output tokens, and those of the answer."""
 
 
 def token_tables(evidence: Evidence) -> Iterator[Table]:
@@ -31,22 +33,11 @@ def token_tables(evidence: Evidence) -> Iterator[Table]:
     for family, placed in _families(evidence, rows):
         number = TOKEN_TABLES.get(family)
         found = {row: {one: _tokens(evidence, row, one, number) for one in variants} for row in placed}
-        columns: list[Of[Row]] = [
-            *_named(evidence, lambda row, found=found: [cell for pair in found[row].values() for cell in pair]),
-            *(
-                Of(variant or "own prompt", "number", 1, lambda row, v=variant, found=found: found[row][v][0])
-                for variant in variants
-            ),
-            *(
-                Of(
-                    f"{variant or 'own prompt'}, answer only",
-                    "number",
-                    1,
-                    lambda row, v=variant, found=found: found[row][v][1],
-                )
-                for variant in variants
-            ),
-        ]
+        columns = _named(evidence, partial(_flat, found))
+        for part, suffix in enumerate(("", ", answer only")):
+            columns += [
+                Of(f"{one or 'own prompt'}{suffix}", "number", 1, partial(_cell, found, one, part)) for one in variants
+            ]
         yield from table(
             f"table-{number}" if number else "tokens",
             f"Table {number}: average number of generated tokens, {family}"
@@ -74,10 +65,9 @@ def score_tables(evidence: Evidence) -> Iterator[Table]:
     for (number, family), rows in tables.items():
         prompts: list[tuple[Variant | None, bool]] = [*PROMPTS, *([(None, False)] if own else [])]
         scores = {row: [_score(evidence, row, *prompt, number) for prompt in prompts] for row in rows}
-        columns: list[Of[Row]] = _named(evidence, lambda row, scores=scores: scores[row])
+        columns = _named(evidence, scores.__getitem__)
         for place, prompt in enumerate(prompts):
-            title = Method("alone", "", "", *prompt).prompt
-            columns.append(Of(title, "percent", 1, lambda row, p=place, scores=scores: scores[row][p]))
+            columns.append(Of(Method("alone", "", "", *prompt).prompt, "percent", 1, partial(_score_of, scores, place)))
         yield from table(
             f"table-{number}" if number else "scores",
             f"Table {number}: performance, {family}" if number else "Performance of one model (as Table 7)",
@@ -85,6 +75,18 @@ def score_tables(evidence: Evidence) -> Iterator[Table]:
             rows,
             (*_metric_notes({row[0] for row in rows}), *_derived_note(evidence)),
         )
+
+
+def _flat(found: Tokens, row: Row) -> list[Estimate | None]:
+    return [cell for pair in found[row].values() for cell in pair]
+
+
+def _cell(found: Tokens, variant: Variant | None, part: int, row: Row) -> Estimate | None:
+    return found[row][variant][part]
+
+
+def _score_of(scores: dict[Row, list[Estimate | None]], place: int, row: Row) -> Estimate | None:
+    return scores[row][place]
 
 
 def paper_score(evidence: Evidence, benchmark: str, method: Method, number: int) -> PaperNumber | None:
