@@ -9,7 +9,7 @@ WORK := .checkpoints
 PY := .venv/bin/python
 PYTEST := $(PY) -m pytest -n 2
 COG := .venv/bin/cog -P -U -I tools/docs
-GENERATED := README.md $(wildcard docs/*.md docs/cascade-*.svg)
+GENERATED := README.md $(wildcard docs/*.md)
 export HF_HUB_OFFLINE = 1
 unexport PYTHONDONTWRITEBYTECODE  # pytest keeps the rewritten assertions of all tests: 3 s less in each worker
 
@@ -23,7 +23,7 @@ lint: env
 	@.venv/bin/lint-imports > .venv/lint-imports.log || { cat .venv/lint-imports.log; exit 1; }
 	$(COG) --check --diff --verbosity=1 --check-fail-msg="Run: make docs" $(GENERATED)
 
-# Write the parts of the documentation that are generated from the code and from measured data.
+# Write the parts of the documentation that are generated from the code.
 docs: env
 	$(COG) -r --verbosity=1 $(GENERATED)
 
@@ -47,8 +47,7 @@ demo demo-full: env
 	$(call shapes,mai,cascade)
 	@echo "Full RT on the same documents, for comparison; its output is in out/demo/full_rt.log ..."
 	@$(call shapes,full_rt,transfer) > out/demo/full_rt.log 2>&1 || { cat out/demo/full_rt.log; exit 1; }
-	@$(PY) tools/demo_table.py out/demo/mai out/demo/full_rt
-	@$(PY) -m lmms_eval_mai report out/demo/mai out/demo/full_rt --html out/demo/report.html --images
+	@$(PY) -m lmms_eval_mai report out/demo/mai out/demo/full_rt --format markdown --html out/demo/report.html --images
 
 shapes = .venv/bin/lmms-eval --model mai_cascade --model_args pair=demo,mode=$(2) --tasks shapes_s \
 	--output_path out/demo/$(1) --log_samples $(LIMIT)

@@ -14,25 +14,27 @@ does not look at objects from before the run. The target is at most 0.3 ms per e
 """
 
 import argparse
+import contextlib
 import functools
 import gc
+import io
 import json
+import random
 import statistics
 import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common import GarbageClock, print_json, print_table, quiet
+from common import print_json, print_table
 from lmms_eval.api.instance import Instance
 from lmms_eval.models.model_utils.usage_metrics import reset_usage_metrics
 from loguru import logger
 from PIL import Image
 
-from lmms_eval_mai.bench.lengths import planned_exits
 from lmms_eval_mai.harness.model import MaiCascade
 from lmms_eval_mai.harness.tasks import doc_to_messages
 from lmms_eval_mai.paper.sample import Exit
@@ -40,6 +42,9 @@ from lmms_eval_mai.paper.sample import Exit
 TASK, SPLIT = "pope_s", "test"
 PROMPT = {"benchmark": "pope", "variant": "s"}
 DECODING = {"max_new_tokens": 4096, "temperature": 0, "top_p": 1.0, "num_beams": 1, "do_sample": False, "until": []}
+
+EXITS: dict[Exit, float] = {"agree_short": 0.72, "agree_think": 0.078, "transfer": 0.202}
+"""Shares of ChartQA in Table 10."""
 
 # Stage -> text. The large model always answers Yes. A sample finishes when the small model also answers Yes.
 THINKING = "The picture shows one plain colour and nothing else in it. " * 16
@@ -54,35 +59,34 @@ LARGE: dict[Exit, dict[str, str]] = {
     "transfer": {"short": "[[Yes]]", "transfer": "Yes"},
 }
 
-FORMATS = ("{:,}", "{:,}", "{:.3f}", "{:.3f}", "{:.0f}", "{:.0f}", "{:.0f}", "{:.2f}", "{:.2f}")
-SECONDS = ("wall_s", "cpu_s", "gc_s")
-
 
 @dataclass(frozen=True)
 class Run:
-    """One `generate_until` over `samples` requests."""
+    """One `generate_until` over some requests."""
 
-    samples: int
     calls: int
     wall_s: float
     cpu_s: float
-    gc_s: float
+    garbage_s: float
 
 
-@dataclass(frozen=True)
-class Row:
-    """The medians of all runs of one size."""
+class GarbageClock:
+    """Measures the seconds that Python spends in garbage collection inside a `with` block."""
 
-    samples: int
-    calls: int
-    wall_s: float
-    ms_per_sample: float
-    us_per_call: float
-    cpu_us_per_call: float
-    gc_us_per_call: float
-    ratio: float
-    """`us_per_call` divided by that of the smallest size. 1 means that the cost is linear in the size."""
-    ratio_without_gc: float
+    def __enter__(self) -> "GarbageClock":
+        self.seconds = self._began = 0.0
+        gc.callbacks.append(self._tick)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        gc.callbacks.remove(self._tick)
+
+    def _tick(self, phase: str, info: dict[str, int]) -> None:
+        now = time.perf_counter()
+        if phase == "start":
+            self._began = now
+        else:
+            self.seconds += now - self._began
 
 
 def write_script(path: Path, exits: list[Exit], texts: dict[Exit, dict[str, str]]) -> None:
@@ -112,18 +116,20 @@ def request(doc_id: int) -> Instance:
     )
 
 
-def run(samples: int, folder: Path, **model_args: Any) -> Run:
-    """Make one run. By default engines answer at once and there is no journal; `model_args` can change this."""
-    exits = planned_exits("chartqa", samples)
+def run(samples: int, folder: Path) -> Run:
+    """Make one run with engines that answer at once and without a journal."""
+    exits = [exit for exit, share in EXITS.items() for _ in range(round(share * samples))]
+    random.Random(0).shuffle(exits)
     write_script(folder / "small.jsonl", exits, SMALL)
     write_script(folder / "large.jsonl", exits, LARGE)
     scripts = {side: str(folder / f"{side}.jsonl") for side in ("small", "large")}
-    model = MaiCascade(engine="scripted", **scripts, **{"time_scale": 0, "journal": "off", **model_args})
-    model.task_dict = {TASK: {SPLIT: documents(samples)}}
-    requests = [request(doc_id) for doc_id in range(samples)]
+    model = MaiCascade(engine="scripted", **scripts, time_scale=0, journal="off")
+    model.task_dict = {TASK: {SPLIT: documents(len(exits))}}
+    requests = [request(doc_id) for doc_id in range(len(exits))]
     reset_usage_metrics()  # as lmms-eval's evaluator does at the start of a run
     gc.collect()
-    with quiet():
+    # The progress bar and the model's table are made, and their time counts.
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
         with GarbageClock() as garbage:
             wall, cpu = time.perf_counter(), time.process_time()
             results = model.generate_until(requests)
@@ -133,21 +139,14 @@ def run(samples: int, folder: Path, **model_args: Any) -> Run:
     traces = [result.token_counts.trace for result in results]
     if Counter(trace.exit for trace in traces) != Counter(exits):
         raise RuntimeError(f"The exits are not as planned: {Counter(trace.exit for trace in traces)}.")
-    return Run(samples, sum(len(trace.calls) for trace in traces), wall_s, cpu_s, garbage.seconds)
+    return Run(sum(len(trace.calls) for trace in traces), wall_s, cpu_s, garbage.seconds)
 
 
-def rows(runs: list[Run], sizes: list[int]) -> list[Row]:
-    """Return one row per size."""
-    found: list[Row] = []
-    for size in sizes:
-        same = [run for run in runs if run.samples == size]
-        calls = same[0].calls
-        wall_s, cpu_s, gc_s = (statistics.median(getattr(one, name) for one in same) for name in SECONDS)
-        us, cpu_us, gc_us = (seconds / calls * 1e6 for seconds in (wall_s, cpu_s, gc_s))
-        smallest = found[0] if found else None
-        ratio = us / smallest.us_per_call if smallest else 1.0
-        without_gc = (us - gc_us) / (smallest.us_per_call - smallest.gc_us_per_call) if smallest else 1.0
-        found.append(Row(size, calls, wall_s, wall_s / size * 1e3, us, cpu_us, gc_us, ratio, without_gc))
+def per_call(runs: list[Run]) -> dict[str, float]:
+    """Return the medians of runs of one size, in microseconds per call."""
+    found = {"calls": runs[0].calls}
+    for name in ("wall", "cpu", "garbage"):
+        found[f"{name}_us"] = statistics.median(getattr(run, f"{name}_s") for run in runs) / runs[0].calls * 1e6
     return found
 
 
@@ -159,34 +158,22 @@ def main() -> None:
     # With loguru's default level, DEBUG, lmms-eval logs one line per call. Its command sets INFO.
     logger.remove()
     logger.add(sys.stderr, level="WARNING")
-    sizes = sorted(set(arguments.sizes))
+    runs: dict[int, list[Run]] = {size: [] for size in sorted(arguments.sizes)}
     with tempfile.TemporaryDirectory() as folder:
         run(200, Path(folder))  # imports and first-time costs
-        runs = [run(size, Path(folder)) for _ in range(arguments.repeats) for size in sizes]
-    medians = rows(runs, sizes)
+        for size in list(runs) * arguments.repeats:
+            runs[size].append(run(size, Path(folder)))
+    found = {size: per_call(of_size) for size, of_size in runs.items()}
+    smallest = next(iter(found.values()))["wall_us"]
     print_table(
         f"Cost of the orchestration with engines that answer at once, medians of {arguments.repeats} runs",
+        ["samples", "calls", "wall us/call", "CPU us/call", "of it garbage us/call", "wall, relative to the first"],
         [
-            "Samples",
-            "Calls",
-            "Wall s",
-            "ms/sample",
-            "us/call",
-            "CPU us/call",
-            "GC us/call",
-            "Ratio",
-            "Ratio without GC",
+            [f"{size:,}", *(f"{value:,.0f}" for value in row.values()), f"{row['wall_us'] / smallest:.2f}"]
+            for size, row in found.items()
         ],
-        [[form.format(value) for form, value in zip(FORMATS, astuple(row), strict=True)] for row in medians],
     )
-    print_json(
-        "overhead",
-        {
-            "repeats": arguments.repeats,
-            "sizes": [asdict(row) for row in medians],
-            "runs_wall_s": {str(size): [r.wall_s for r in runs if r.samples == size] for size in sizes},
-        },
-    )
+    print_json("overhead", {"repeats": arguments.repeats, "sizes": found})
 
 
 if __name__ == "__main__":

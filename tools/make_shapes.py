@@ -1,8 +1,11 @@
-"""Draw the 3,000 test documents of the `shapes` benchmark: task_configs/shapes/test.parquet.
+"""Draw the documents of the `shapes` benchmark, and its development set.
 
-    python tools/make_shapes.py task_configs/shapes/test.parquet
+    python tools/make_shapes.py dev            # 1,000 documents of the development set, as the tasks shapes_dev_...
+    lmms-eval --include_path dev --tasks shapes_dev_s --model mai_cascade --model_args small=DIR/small,large=DIR/large
 
-The file is part of the project and must not change. Run this tool only to change the benchmark itself.
+The development set has its own seed, so the difficulty of the benchmark, the training and thresholds may be chosen by
+it. `--test` draws the 3,000 test documents instead: task_configs/shapes/test.parquet. That file is part of the project
+and must not change.
 """
 
 import argparse
@@ -19,10 +22,11 @@ from demo_pair.thinking import solve
 
 from lmms_eval_mai.harness.shapes import LETTERS
 
-DOCUMENTS = 3000
-SEED = "shapes test 3"
+TASKS = Path(__file__).resolve().parents[1] / "task_configs" / "shapes"
+DOCUMENTS, SEED = 3000, "shapes test 3"
 """No seed of the training is this text, so the test images are not among the training images. The seeds with the
 numbers 1 and 2 drew the tests of earlier versions of the benchmark."""
+DEVELOPMENT_DOCUMENTS, DEVELOPMENT_SEED = 1000, "shapes development"
 
 
 def make_rows(number: int, seed: str) -> list[dict[str, Any]]:
@@ -57,11 +61,32 @@ def _png(image: PIL.Image.Image) -> bytes:
     return file.getvalue()
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path)
-    file = parser.parse_args().file
+def write(folder: Path, number: int, seed: str) -> None:
+    """Write the file of the documents."""
     texts = ("question", *LETTERS, "answer", "category")
     features = Features({"id": Value("int32"), **{name: Value("string") for name in texts}, "image": Image()})
-    Dataset.from_list(make_rows(DOCUMENTS, SEED), features=features).to_parquet(file)
-    print(f"{file}: {DOCUMENTS} documents, {file.stat().st_size / 2**20:.2f} MiB")
+    file = folder / "test.parquet"
+    Dataset.from_list(make_rows(number, seed), features=features).to_parquet(file)
+    print(f"{file}: {number} documents, {file.stat().st_size / 2**20:.2f} MiB")
+
+
+def write_development(folder: Path, number: int = DEVELOPMENT_DOCUMENTS) -> None:
+    """Write the development set and its tasks, which are those of `shapes` with other names."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for task in TASKS.glob("*yaml"):
+        text = task.read_text(encoding="utf-8").replace("task: shapes_", "task: shapes_dev_")
+        text = text.replace("test: test.parquet", f"test: {folder.resolve() / 'test.parquet'}")
+        (folder / task.name).write_text(text, encoding="utf-8")
+    write(folder, number, DEVELOPMENT_SEED)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--documents", type=int, default=DEVELOPMENT_DOCUMENTS)
+    parser.add_argument("--test", action="store_true", help="draw the test documents")
+    given = parser.parse_args()
+    if given.test:
+        write(given.folder, DOCUMENTS, SEED)
+    else:
+        write_development(given.folder, given.documents)

@@ -1,22 +1,17 @@
-"""Make tiny random checkpoints of the InternVL3.5 family, offline, in seconds: DIR/hf and, with the same weights,
-DIR/original.
+"""Tiny random checkpoints of the InternVL3.5 family, for the tests of the code around the models.
 
-`hf` has the form of the `-HF` checkpoints: `InternVLForConditionalGeneration` with a Qwen3 text model, tokenizer,
-processor and chat template. vLLM and transformers load it by path. `original` has the form of the other checkpoints,
-`InternVLChatModel`, which only vLLM supports. The weights are random, so the answers are deterministic nonsense: the
-checkpoints are for tests of the code around the models.
-
-    python tools/make_tiny_internvl.py .checkpoints/tiny-internvl
+`make_checkpoint` writes the form of the `-HF` checkpoints: `InternVLForConditionalGeneration` with a Qwen3 text model.
+`make_original` writes the same weights in the form of the other checkpoints, `InternVLChatModel`, which only vLLM
+supports. The weights are random, so the answers are deterministic nonsense.
 """
 
-import argparse
 import json
 import re
 from pathlib import Path
 
 import torch
-from make_bench_pair import SPECIAL, save
-from make_tiny_pair import draw_larger_weights, make_tokenizer
+from checkpoints import SPECIAL, draw_larger_weights, end_on, load_tokenizer, make_tokenizer, save
+from make_tiny_pair import CORPUS, text_sizes
 from safetensors.torch import load_file, save_file
 from transformers import (
     GotOcr2ImageProcessor,
@@ -74,19 +69,13 @@ def make_internvl_tokenizer(folder: Path) -> Qwen2Tokenizer:
     It has one token for `>` and a line break, as Qwen has. So the end of `<image>` in the original template is not a
     separate token.
     """
-    make_tokenizer(folder)
+    make_tokenizer(folder, CORPUS, 512, 4096)
     vocabulary = json.loads((folder / "vocab.json").read_text())
     vocabulary[">Ċ"] = len(vocabulary)
     (folder / "vocab.json").write_text(json.dumps(vocabulary))
     with (folder / "merges.txt").open("a") as merges:
         merges.write("\n> Ċ")
-    tokenizer = Qwen2Tokenizer.from_pretrained(
-        folder, eos_token="<|im_end|>", pad_token="<|endoftext|>", unk_token="<|endoftext|>"
-    )
-    tokenizer.add_special_tokens({"additional_special_tokens": [*SPECIAL, *NAMED.values()]})
-    tokenizer.chat_template = CHAT_TEMPLATE
-    tokenizer.model_max_length = 4096
-    tokenizer.save_pretrained(folder)
+    load_tokenizer(folder, [*SPECIAL, *NAMED.values()], CHAT_TEMPLATE, 4096).save_pretrained(folder)
     return Qwen2Tokenizer.from_pretrained(folder, model_specific_special_tokens=NAMED)
 
 
@@ -110,20 +99,15 @@ def make_processor(tokenizer: Qwen2Tokenizer) -> InternVLProcessor:
     )
 
 
-def make_checkpoint(folder: Path, *, hidden: int = 96, layers: int = 3, seed: int = 2) -> Path:
+def make_checkpoint(folder: Path) -> Path:
     """Write one checkpoint of less than a million parameters into `folder`. Returns `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
     tokenizer = make_internvl_tokenizer(folder)
     end, pad = (tokenizer.convert_tokens_to_ids(token) for token in ("<|im_end|>", "<|endoftext|>"))
     config = InternVLConfig(
         text_config={
             "model_type": "qwen3",
             "vocab_size": len(tokenizer),
-            "hidden_size": hidden,
-            "intermediate_size": 2 * hidden,
-            "num_hidden_layers": layers,
-            "num_attention_heads": hidden // 32,
-            "num_key_value_heads": 1,
+            **text_sizes(hidden=96, layers=3),
             "head_dim": 32,
             "max_position_embeddings": 4096,
             "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
@@ -145,10 +129,10 @@ def make_checkpoint(folder: Path, *, hidden: int = 96, layers: int = 3, seed: in
         image_seq_length=(TILE // 28) ** 2,
         tie_word_embeddings=False,
     )
-    torch.manual_seed(seed)
+    torch.manual_seed(2)
     model = InternVLForConditionalGeneration(config).eval()
     draw_larger_weights(model)
-    model.generation_config.update(eos_token_id=[end, pad], pad_token_id=pad, do_sample=False)
+    end_on(model, end, pad)
     save(folder, model, make_processor(tokenizer))
     return folder
 
@@ -199,11 +183,3 @@ def _original_weights(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tenso
             name = re.sub(theirs, original, name)
         found[name] = weight.contiguous()
     return found
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    folder = parser.parse_args().folder
-    hf = make_checkpoint(folder / "hf")
-    print(hf, make_original(folder / "original", hf), sep="\n")

@@ -19,13 +19,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from checkpoints import save
 from demo_pair.batches import Batch, Batches
 from demo_pair.checkpoint import SIZES, make_model, make_processor, make_tokenizer
 from demo_pair.decoding import respond
 from demo_pair.losses import CELL_WEIGHT, OPTION_WEIGHT, PLACE_WEIGHT, Auxiliary, cell_loss, losses
 from demo_pair.network import Network
 from demo_pair.samples import Thought, draw_thought, reasoning_prompt
-from make_bench_pair import save
 from torch import nn
 
 

@@ -67,6 +67,20 @@ def test_the_first_documents_of_the_test_split_equal_the_output_of_its_tool(docs
     assert [[row[name] for name in columns] for row in drawn] == [[doc[name] for name in columns] for doc in docs]
 
 
+def test_the_development_set_has_tasks_of_its_own_and_other_documents(
+    docs: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    from lmms_eval.tasks import TaskManager, get_task_dict
+    from make_shapes import write_development
+
+    write_development(tmp_path, 8)
+    manager = TaskManager(include_path=str(tmp_path), include_defaults=False)
+    tasks = get_task_dict([name.replace("shapes", "shapes_dev") for name in NAMES], manager, task_type="chat")
+    drawn = list(tasks["shapes_dev_s"].test_docs())
+    assert len(tasks) == 5 and len(drawn) == 8
+    assert not {doc["image"].tobytes() for doc in drawn} & {doc["image"].tobytes() for doc in docs}
+
+
 def test_the_example_in_the_documentation_is_document_1(docs: list[dict[str, Any]]) -> None:
     example = Image.open(Path(__file__).parents[2] / "docs" / "shapes.png")
     assert example.convert("RGB").tobytes() == docs[1]["image"].convert("RGB").tobytes()

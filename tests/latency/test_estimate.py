@@ -1,24 +1,20 @@
 """Estimates of time from the traces of runs, with the paper's profiles and with others."""
 
 import dataclasses
-import importlib.util
 import json
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from support.folders import POPE, TOKENS, World
 from support.profiles import TINY
 from support.tables import paper, row_of, value
 
-from lmms_eval_mai.bench.lengths import make_plan
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.profiles.profile import BatchPoint, Profile, Seconds
 from lmms_eval_mai.profiles.times import ProfileTimes
-from lmms_eval_mai.reports import build, paper_numbers, paper_profiles
+from lmms_eval_mai.reports import build, paper_profiles
 from lmms_eval_mai.reports.call_times import Profiles
 from lmms_eval_mai.reports.estimate import estimate
-from lmms_eval_mai.reports.report import Report
 
 PAPER = Profiles(paper_profiles.profiles())
 TIMES = {one.name: ProfileTimes(one) for one in paper_profiles.profiles()}
@@ -189,53 +185,3 @@ def test_runs_without_traces_are_refused(tmp_path: Path) -> None:
         ArgumentError, match=r"no run has the calls of its documents. Run mai_cascade with --log_samples"
     ):
         estimate([tmp_path], PAPER)
-
-
-@pytest.fixture(scope="module")
-def forced(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """The estimate of Full RT with the output tokens of Table 5 on all documents of the paper."""
-    folder = tmp_path_factory.mktemp("forced")
-    benchmark = _benchmark("forced_lengths")
-    benchmark.write_all(folder, list(paper_numbers.load()["benchmarks"]), ["transfer"])
-    return estimate([folder], Profiles(paper_profiles.profiles(), {"small": "2B", "large": "8B"}))
-
-
-@pytest.mark.slow
-def test_the_lengths_of_a_bench_have_its_documents_and_longer_thinking_where_the_models_disagree(
-    tmp_path: Path,
-) -> None:
-    _benchmark("forced_lengths").write_all(tmp_path, ["chartqa"], ["cascade"], of_bench=50)
-    (file,) = tmp_path.glob("**/*_samples_*")
-    traces = [json.loads(line)["token_counts"][0] for line in file.read_text().splitlines()]
-    plan = make_plan("chartqa", 50)
-    assert [trace["exit"] for trace in traces] == list(plan.exits)
-    for number, trace in enumerate(traces):
-        tokens = {(call["side"], call["stage"]): call["output_tokens"] for call in trace["calls"]}
-        assert tokens == {key: plan.steps[number, *key].tokens for key in plan.cascade_stages(number)}
-
-
-def _benchmark(name: str) -> ModuleType:
-    path = Path(__file__).parents[2] / "benchmarks" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.mark.slow
-def test_full_rt_of_table_11_follows_from_table_5_on_four_benchmarks(forced: Report) -> None:
-    rows = {row[0]: row for row in forced.table("table-11").rows if str(row[1]).startswith("Full RT")}
-    off = {name: round(float(str(row[6])), 1) for name, row in rows.items()}
-    assert {name for name, percent in off.items() if abs(percent) <= 1} == {"POPE", "MMBench", "ChartQA", "InfoVQA"}
-    assert off["MMMU"] == pytest.approx(-30.7, abs=0.5) and off["RealWorldQA"] == pytest.approx(452, abs=5)
-
-
-@pytest.mark.slow
-def test_the_other_two_benchmarks_need_thinking_of_another_length(forced: Report) -> None:
-    notes = forced.table("table-11").notes
-    (mmmu,) = [note for note in notes if " on MMMU: the paper prints 43,924 s." in note]
-    assert "needs 2,945 output tokens for each thinking on all documents" in mmmu and "Table 5 has 2,019.1" in mmmu
-    assert any(" on RealWorldQA: the paper prints 561 s. " in note and "needs 39 output" in note for note in notes)
-    (close,) = [note for note in notes if note.startswith("Within 1% of the paper: ")]
-    assert close.count("Full RT") == 4

@@ -1,6 +1,7 @@
-"""The pages of the documentation: their links, their width, and the files and tests that they name. `make lint` checks
-the generated parts."""
+"""The pages of the documentation: their links, their width, and the files, tests and messages that they name. `make
+lint` checks the generated parts."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -57,3 +58,17 @@ def test_tests_named_in_the_reliability_page_exist() -> None:
     assert len(named) > 25
     for file, name in named:
         assert f"def {name}(" in (ROOT / file).read_text(), f"{file}::{name}"
+
+
+def test_messages_in_the_troubleshooting_page_exist_in_the_code() -> None:
+    texts = []
+    for path in (ROOT / "lmms_eval_mai").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                texts.append("".join(str(part.value) for part in node.values if isinstance(part, ast.Constant)))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(node.value)
+    quoted = re.findall(r"^### `(.+)`$", (ROOT / "docs" / "troubleshooting.md").read_text("utf-8"), re.MULTILINE)
+    assert len(quoted) > 20
+    for message in quoted:
+        assert re.search(r"[^\0]*".join(map(re.escape, message.split("..."))), "\0".join(texts)), message

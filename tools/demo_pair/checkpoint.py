@@ -4,15 +4,9 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import make_bench_pair
-from make_bench_pair import CHAT_TEMPLATE, SPECIAL
-from transformers import (
-    PreTrainedTokenizerFast,
-    Qwen2Tokenizer,
-    Qwen3VLConfig,
-    Qwen3VLForConditionalGeneration,
-    Qwen3VLProcessor,
-)
+import checkpoints
+from checkpoints import CHAT_TEMPLATE, SPECIAL
+from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer, Qwen3VLForConditionalGeneration, Qwen3VLProcessor
 
 from .samples import draw_sample
 from .shapes import CELL, SIDE, random_cells
@@ -68,53 +62,28 @@ def _texts(seed: int) -> Iterator[list[str]]:
 def make_processor(tokenizer: PreTrainedTokenizerFast, size: Size) -> Qwen3VLProcessor:
     """Return a processor that keeps the size of the benchmark's images: one merged token per cell."""
     pixels = (SIDE * CELL) ** 2
-    return make_bench_pair.make_processor(tokenizer, pixels, 4 * pixels, size.patch, CELL // size.patch)
+    return checkpoints.make_processor(tokenizer, pixels, 4 * pixels, size.patch, CELL // size.patch)
 
 
 def make_model(size: Size, tokenizer: PreTrainedTokenizerFast) -> Qwen3VLForConditionalGeneration:
     """Return a model with new random weights in fp32. Seed torch before the call."""
-    ids = {token: tokenizer.convert_tokens_to_ids(token) for token in SPECIAL}
-    config = Qwen3VLConfig(
-        text_config={
-            "vocab_size": len(tokenizer),
-            "hidden_size": size.hidden,
-            "intermediate_size": size.intermediate,
-            "num_hidden_layers": size.layers,
-            "num_attention_heads": size.heads,
-            "num_key_value_heads": size.heads,
-            "head_dim": 32,
-            "max_position_embeddings": CONTEXT,
-            "rope_parameters": {
-                "rope_type": "default",
-                "rope_theta": 10_000.0,
-                "mrope_section": [6, 5, 5],
-                "mrope_interleaved": True,
-            },
-            "eos_token_id": ids["<|im_end|>"],
-            "pad_token_id": ids["<|endoftext|>"],
-            "bos_token_id": None,
-        },
-        vision_config={
-            "depth": size.vision_layers,
-            "hidden_size": size.vision_hidden,
-            "intermediate_size": 2 * size.vision_hidden,
-            "num_heads": size.vision_hidden // 16,
-            "patch_size": size.patch,
-            "temporal_patch_size": 2,
-            "spatial_merge_size": CELL // size.patch,
-            "out_hidden_size": size.hidden,
-            "num_position_embeddings": (SIDE * CELL // size.patch) ** 2,
-            "deepstack_visual_indexes": [0],
-        },
-        image_token_id=ids["<|image_pad|>"],
-        video_token_id=ids["<|video_pad|>"],
-        vision_start_token_id=ids["<|vision_start|>"],
-        vision_end_token_id=ids["<|vision_end|>"],
-        tie_word_embeddings=False,
-    )
-    model = Qwen3VLForConditionalGeneration(config)
+    text = {
+        "hidden_size": size.hidden,
+        "intermediate_size": size.intermediate,
+        "num_hidden_layers": size.layers,
+        "num_attention_heads": size.heads,
+        "num_key_value_heads": size.heads,
+    }
+    vision = {
+        "depth": size.vision_layers,
+        "hidden_size": size.vision_hidden,
+        "intermediate_size": 2 * size.vision_hidden,
+        "num_heads": size.vision_hidden // 16,
+        "patch_size": size.patch,
+        "spatial_merge_size": CELL // size.patch,
+        "num_position_embeddings": (SIDE * CELL // size.patch) ** 2,
+        "deepstack_visual_indexes": [0],
+    }
+    model = checkpoints.make_model(tokenizer, text, vision)
     model.set_attn_implementation("eager")
-    model.generation_config.update(
-        eos_token_id=[ids["<|im_end|>"], ids["<|endoftext|>"]], pad_token_id=ids["<|endoftext|>"], do_sample=False
-    )
     return model
