@@ -37,8 +37,8 @@ def commands(runs: Sequence[Run], options: Options, folder: OutputFolder) -> str
 
 
 def chosen_tables(folder: Path, chosen: Collection[int]) -> str:
-    """Return the chosen tables of the report on a folder. Its sentences about other tables are left out. Raises
-    `ArgumentError` if the folder has no run."""
+    """Return the chosen tables of the report on a folder. Its sentences about missing runs are left out, because they
+    are about other tables. Raises `ArgumentError` if the folder has no run."""
     found = build.report([folder])
     keys = {key for number in chosen for key in REPORT_KEYS[number]}
     return markdown(replace(found, tables=tuple(table for table in found.tables if table.key in keys), gaps=()))
