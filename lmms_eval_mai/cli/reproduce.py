@@ -3,17 +3,11 @@
 import argparse
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lmms_eval_mai.cli.ask import log_to_terminal
 from lmms_eval_mai.cli.exit_code import exit_code_of
 from lmms_eval_mai.cli.report import add_page_arguments, check_page_arguments, write_page
 from lmms_eval_mai.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from lmms_eval_mai.reports.call_times import Profiles
-    from lmms_eval_mai.reproduce.lengths import Lengths
-    from lmms_eval_mai.reproduce.plan import Run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,19 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gen_kwargs", default="", help="decoding arguments (format as in lmms-eval)")
     parser.add_argument("--include_path", help="a folder with more tasks, as in lmms-eval")
     parser.add_argument(
-        "--dry-run", action="store_true", help="print the plan and the equivalent lmms-eval commands, and run nothing"
-    )
-    parser.add_argument(
-        "--profile",
-        nargs="+",
-        metavar="PROFILE",
-        help="estimate the seconds of the plan with these profiles: files of lmms-eval-mai profile, or paper",
-    )
-    parser.add_argument(
-        "--lengths",
-        type=Path,
-        metavar="FOLDER",
-        help="with --profile: take the lengths of the calls from an earlier --output_path of this command",
+        "--dry-run", action="store_true", help="print the runs and the equivalent lmms-eval commands, and run nothing"
     )
     add_page_arguments(parser)
 
@@ -54,45 +36,42 @@ def main(given: argparse.Namespace) -> int:
 
 
 def _reproduce(given: argparse.Namespace) -> None:
-    """Print the plan, make the runs and print the tables. Raises a `MaiError`."""
+    """Make the runs, and print the tables. Raises a `MaiError`."""
     from lmms_eval_mai.cli.command_line import values_of
-    from lmms_eval_mai.reproduce import plan, printing, tables
-    from lmms_eval_mai.reproduce.common import Common
-    from lmms_eval_mai.reproduce.estimate import TimeEstimate
-    from lmms_eval_mai.reproduce.folder import OutputFolder
-    from lmms_eval_mai.reproduce.options import Options
+    from lmms_eval_mai.reproduce import methods, plan, printing
+    from lmms_eval_mai.reproduce.folder import OutputFolder, common_arguments
     from lmms_eval_mai.run.config import refuse_lmms_evals_own
     from lmms_eval_mai.run.decoding import check_conflict
 
-    chosen = tables.read(given.tables)
+    chosen = methods.read_tables(given.tables)
     benchmarks, others, pairs = (_names(text) for text in (given.benchmarks, given.tasks, given.pairs))
     _check(given, [*benchmarks, *others])
     model_args, gen_kwargs = (values_of(f"--{name}", getattr(given, name)) for name in ("model_args", "gen_kwargs"))
     refuse_lmms_evals_own(model_args)
     models = plan.read_models(pairs, model_args)
-    for one in models:
-        check_conflict(gen_kwargs, one.config)
+    for pair in models:
+        check_conflict(gen_kwargs, pair.config)
+    options = plan.Options(given.gen_kwargs, given.limit, given.include_path)
     folder = OutputFolder(given.output_path)
-    common = Common.of(models, model_args, gen_kwargs, given.limit, given.include_path)
+    common = common_arguments(models, model_args, gen_kwargs, options)
     folder.check(common)
-    profiles = _profiles(given)
 
-    from lmms_eval_mai.reproduce.run_all import run_all  # these import lmms-eval, which takes seconds
-    from lmms_eval_mai.reproduce.tasks import Tasks
+    from lmms_eval_mai.reproduce import tasks  # these import lmms-eval, which takes seconds
+    from lmms_eval_mai.reproduce.run_all import run_all
 
-    tasks = Tasks(benchmarks, others, given.include_path)
-    subjects = tasks.subjects([one.config for one in models], gen_kwargs, given.limit)
+    manager = tasks.task_manager(benchmarks, others, given.include_path)
+    given_to_all = (manager, [pair.config for pair in models], gen_kwargs, given.limit)
+    subjects = [tasks.subject(name, True, *given_to_all) for name in benchmarks]
+    subjects += [tasks.subject(name, False, *given_to_all) for name in others]
     runs = plan.runs(models, subjects, chosen)
-    options = Options(given.gen_kwargs, given.limit, given.include_path)
-    estimate = TimeEstimate(profiles, _lengths(given, runs)) if profiles is not None else None
-    print(printing.plan(runs, folder, estimate), flush=True)
+    print(printing.plan(runs, folder), flush=True)
     if given.dry_run:
         print(f"\nThe equivalent commands:\n\n{printing.commands(runs, options, folder)}")
         return
     folder.create(common)
-    run_all(runs, tasks.manager, options, folder)
+    run_all(runs, manager, options, folder)
     print(f"\n{printing.chosen_tables(given.output_path, chosen)}")
-    print(f"All tables: lmms-eval-mai report {given.output_path}")
+    print(f"{printing.shared_calls(runs, folder)}\nAll tables and remarks: lmms-eval-mai report {given.output_path}")
     if given.html is not None:
         _write_page(given)
 
@@ -107,33 +86,12 @@ def _write_page(given: argparse.Namespace) -> None:
     write_page(given.html, build.of_evidence(evidence, read.gaps, read.tables), evidence, given.images)
 
 
-def _profiles(given: argparse.Namespace) -> "Profiles | None":
-    """Return the profiles of `--profile`; None without them. Raises `ArgumentError`."""
-    from lmms_eval_mai.cli.estimate import read_profiles
-    from lmms_eval_mai.reports.call_times import Profiles
-
-    return None if given.profile is None else Profiles(read_profiles(given.profile))
-
-
-def _lengths(given: argparse.Namespace, runs: "list[Run]") -> "Lengths":
-    """Return the lengths of the calls that are known before the runs. Raises `ArgumentError`."""
-    from lmms_eval_mai.reproduce import lengths
-    from lmms_eval_mai.reproduce.folder import CALLS
-
-    if given.lengths is not None:
-        return lengths.read(given.lengths, runs)
-    made_here = (given.output_path / CALLS).is_file()
-    return lengths.read(given.output_path, runs) if made_here else lengths.Lengths()
-
-
 def _check(given: argparse.Namespace, names: list[str]) -> None:
     """Refuse arguments that cannot work. Raises `ArgumentError`."""
     if not names:
         raise ArgumentError("Give --benchmarks NAMES or --tasks TASKS.")
     if given.limit is not None and given.limit < 1:
         raise ArgumentError(f"--limit {given.limit} is invalid: expected at least 1.")
-    if given.lengths is not None and given.profile is None:
-        raise ArgumentError(f"--lengths {given.lengths} has no effect without --profile: give --profile too.")
     check_page_arguments(given)
     if (ranks := int(os.environ.get("WORLD_SIZE") or 1)) > 1:
         raise ArgumentError(

@@ -22,8 +22,7 @@ from lmms_eval_mai.harness.figures_file import FIGURES, RESULTS, write_waiting
 from lmms_eval_mai.harness.model import MaiCascade
 from lmms_eval_mai.plugin import MODEL_ID
 from lmms_eval_mai.redaction import one_line
-from lmms_eval_mai.reproduce.options import Options
-from lmms_eval_mai.reproduce.plan import Run
+from lmms_eval_mai.reproduce.plan import Options, Run
 from lmms_eval_mai.run.session import Session
 
 

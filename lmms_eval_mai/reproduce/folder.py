@@ -7,17 +7,47 @@ in one step. So a folder in its place is a finished run, wherever the command wa
 import json
 import os
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from lmms_eval_mai.contract import SIDES
+from lmms_eval_mai.engines.openai.options import PERFORMANCE_ARGUMENTS as OF_OPENAI
+from lmms_eval_mai.engines.transformers.options import PERFORMANCE_ARGUMENTS as OF_TRANSFORMERS
+from lmms_eval_mai.engines.vllm.configuration import PERFORMANCE_ARGUMENTS as OF_VLLM
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.reproduce.common import Common
-from lmms_eval_mai.reproduce.plan import Run
+from lmms_eval_mai.harness.figures_file import FIGURES
+from lmms_eval_mai.redaction import redacted, without_password
+from lmms_eval_mai.reproduce.plan import Models, Options, Run
+from lmms_eval_mai.run import fingerprint
 from lmms_eval_mai.run.journal.files import sync_folder
 
-ARGUMENTS = "reproduce.json"
-CALLS = "calls.jsonl"
-"""The file of the shared calls."""
+VERSIONS = ("lmms-eval-mai", "lmms-eval")
+OF_RUN = {"max_open_samples", "max_errors", "call_timeout", "engine_restarts"}
+PERFORMANCE = OF_RUN | OF_OPENAI | OF_TRANSFORMERS | OF_VLLM
+"""Arguments that change only the speed, the memory or the treatment of errors. They may change when the command
+continues."""
+PAIR = "pair "
+"""Begins the name under which the models of a pair are kept. Pairs may be added later."""
+
+
+def common_arguments(
+    models: Sequence[Models], model_args: Mapping[str, Any], gen_kwargs: Mapping[str, Any], options: Options
+) -> dict[str, str]:
+    """Return what all runs of a command have in common, by name: everything that can change an answer, without
+    secrets."""
+    changing = {
+        name: value
+        for name, value in model_args.items()
+        if name.removeprefix("small_").removeprefix("large_") not in PERFORMANCE
+    }
+    found: dict[str, Any] = {f"version of {name}": fingerprint.version(name) for name in VERSIONS}
+    found |= {f"--model_args {name}": value for name, value in redacted(changing).items()}
+    found |= {f"--gen_kwargs {name}": value for name, value in gen_kwargs.items()}
+    found |= {"--limit": options.limit, "--include_path": options.include_path}
+    found |= {f"{PAIR}{pair.name}": f"{pair.config.small.model} and {pair.config.large.model}" for pair in models}
+    return {name: without_password(str(value)) for name, value in found.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -34,63 +64,57 @@ class OutputFolder:
     @property
     def calls(self) -> Path:
         """Return the file of the shared calls."""
-        return self.path / CALLS
+        return self.path / "calls.jsonl"
 
     def place(self, run: Run) -> Path:
         """Return the folder of a finished run: the `--output_path` of the equivalent lmms-eval command."""
         return self.path / run.name
 
-    def unfinished(self, run: Run) -> Path:
-        """Return the folder into which a run writes."""
-        return self.path / "unfinished" / run.name
-
     def is_finished(self, run: Run) -> bool:
         return self.place(run).is_dir()
 
-    def check(self, common: Common) -> None:
+    def count_calls(self, run: Run) -> tuple[int, int]:
+        """Return the number of calls of a finished run, and how many of them other runs made."""
+        (file,) = self.place(run).rglob(f"*{FIGURES}")
+        task = json.loads(file.read_text(encoding="utf-8"))["tasks"][run.task]
+        usage = [task[side] for side in SIDES if side in task]
+        return sum(side["calls"] for side in usage), sum(side.get("shared_calls", 0) for side in usage)
+
+    def check(self, common: Mapping[str, str]) -> None:
         """Refuse a folder whose runs have other arguments. Raises `ArgumentError`."""
         if self.path.exists() and not self.path.is_dir():
             raise ArgumentError(f"--output_path {self.path} is not a folder.")
-        file = self.path / ARGUMENTS
-        if not file.is_file():
+        if not self._arguments.is_file():
             if self.path.is_dir() and any(self.path.iterdir()):
                 raise ArgumentError(
                     f"--output_path {self.path} has files of another command. Give a folder of its own to "
                     "`lmms-eval-mai reproduce`."
                 )
             return
-        if differ := common.differences(self._earlier()):
+        earlier = self._earlier()
+        other_pairs = {name for name in earlier.keys() ^ common.keys() if name.startswith(PAIR)}
+        before, now = ({name: one[name] for name in one.keys() - other_pairs} for one in (earlier, common))
+        if differ := fingerprint.differences(before, now):
             raise ArgumentError(
                 f"The runs in --output_path {self.path} have other arguments: {'; '.join(differ)}. Give another "
                 "--output_path, or the earlier arguments."
             )
 
-    def create(self, common: Common) -> None:
+    def create(self, common: Mapping[str, str]) -> None:
         """Create the folder and write the arguments. The pairs of earlier commands stay. Raises `ArgumentError` if it
         cannot be written."""
-        file = self.path / ARGUMENTS
-        models = dict(self._earlier().models) if file.is_file() else {}
-        record = {"arguments": dict(common.arguments), "models": models | dict(common.models)}
+        earlier = self._earlier() if self._arguments.is_file() else {}
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            part = file.with_suffix(".part")
-            part.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-            os.replace(part, file)
+            part = self._arguments.with_suffix(".part")
+            part.write_text(json.dumps({"arguments": {**earlier, **common}}, indent=1) + "\n", encoding="utf-8")
+            os.replace(part, self._arguments)
         except OSError as error:
             raise ArgumentError(f"--output_path {self.path} cannot be written ({error.strerror}).") from None
 
-    def _earlier(self) -> Common:
-        """Return the arguments of the earlier commands. Raises `ArgumentError`."""
-        file = self.path / ARGUMENTS
-        try:
-            record = json.loads(file.read_text(encoding="utf-8"))
-            return Common(dict(record["arguments"]), dict(record["models"]))
-        except (OSError, ValueError, TypeError, KeyError):
-            raise ArgumentError(f"{file} cannot be read. Give another --output_path.") from None
-
     def begin(self, run: Run) -> Path:
         """Return the empty folder into which a run writes."""
-        folder = self.unfinished(run)
+        folder = self._unfinished(run)
         shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
         folder.mkdir(parents=True)
         return folder
@@ -99,10 +123,24 @@ class OutputFolder:
         """Move the folder of a run to its place."""
         place = self.place(run)
         place.parent.mkdir(parents=True, exist_ok=True)
-        os.rename(self.unfinished(run), place)
+        os.rename(self._unfinished(run), place)
         sync_folder(place.parent)
 
     def clean_up(self) -> None:
         """Remove what only unfinished runs need. The shared calls stay, for runs that are added later."""
         for folder in (self.journal, self.path / "unfinished"):
             shutil.rmtree(folder, ignore_errors=True)
+
+    @property
+    def _arguments(self) -> Path:
+        return self.path / "reproduce.json"
+
+    def _unfinished(self, run: Run) -> Path:
+        return self.path / "unfinished" / run.name
+
+    def _earlier(self) -> dict[str, str]:
+        """Return the arguments of the earlier commands. Raises `ArgumentError`."""
+        try:
+            return dict(json.loads(self._arguments.read_text(encoding="utf-8"))["arguments"])
+        except (OSError, ValueError, TypeError, KeyError):
+            raise ArgumentError(f"{self._arguments} cannot be read. Give another --output_path.") from None

@@ -1,8 +1,10 @@
-"""The methods of the paper as modes of `mai_cascade` and variants of a benchmark's task."""
+"""The methods of the paper as modes of `mai_cascade` and variants of a benchmark's task, and those of each table."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from lmms_eval_mai.contract import SIDES
+from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.prompts import VARIANTS
 
 OWN = ""
@@ -18,20 +20,15 @@ class Method:
     """The suffix of the task's name: a key of `VARIANTS`, or `OWN`."""
 
     @property
-    def prompt(self) -> str:
-        """Return the paper's name of the prompt: S, E, R, E(S2) or R(S2)."""
-        if self.suffix == OWN:
-            return "own prompt"
-        variant, two_stage = VARIANTS[self.suffix]
-        return variant + "(S2)" * two_stage
-
-    @property
     def title(self) -> str:
-        """Return the name for people."""
-        if self.mode in SIDES:
-            return f"{self.mode}, {self.prompt}"
-        name = {"transfer": "Full RT", "cascade": "MAI"}[self.mode]
-        return f"{name}, {self.prompt}" if self.suffix.endswith("s2") else name
+        """Return the name for people, such as "small, R(S2)" or "Full RT"."""
+        if self.mode not in SIDES:
+            name = {"transfer": "Full RT", "cascade": "MAI"}[self.mode]
+            return f"{name}, R(S2)" if self.suffix == "r_s2" else name
+        if self.suffix == OWN:
+            return f"{self.mode}, own prompt"
+        variant, two_stage = VARIANTS[self.suffix]
+        return f"{self.mode}, {variant}{'(S2)' * two_stage}"
 
 
 METHODS = (
@@ -40,3 +37,69 @@ METHODS = (
     Method("cascade", "r_s2"),
 )
 """All methods, in the order of their runs: single models first, so that their calls are made in runs of their own."""
+
+TABLES = (5, 6, 7, 8, 10, 15)
+SAME = {13: 5, 14: 7}
+"""Tables for InternVL3.5 -> those for Qwen3-VL with the same methods."""
+ELSEWHERE = {
+    9: "`lmms-eval-mai attention --table9` makes it",
+    11: "`lmms-eval-mai report` estimates it from the runs of Table 10",
+    12: "it needs timed runs, and this command shares calls",
+    16: "`lmms-eval-mai attention` makes it",
+}
+"""Tables of the paper that this command does not make, and why."""
+ONE_STAGE = ("mmmu_val",)
+"""Benchmarks on which Tables 7, 8 and 14 have one stage."""
+
+
+def read_tables(text: str | None) -> tuple[int, ...]:
+    """Return the tables of `--tables 5,6`; None: all. Raises `ArgumentError`."""
+    if text is None:
+        return TABLES
+    found = []
+    for part in text.split(","):
+        number = int(part) if part.strip().isdecimal() else 0
+        number = SAME.get(number, number)
+        if number in ELSEWHERE:
+            raise ArgumentError(f"--tables {text}: Table {number} is not made here: {ELSEWHERE[number]}.")
+        if number not in TABLES:
+            known = ", ".join(map(str, sorted([*TABLES, *SAME])))
+            raise ArgumentError(f"--tables {text} is invalid: expected numbers from {known}, such as 8,10.")
+        found.append(number)
+    return tuple(dict.fromkeys(found))
+
+
+def methods_of(tables: Collection[int], benchmark: str | None) -> list[Method]:
+    """Return the methods that these tables need, in the order of their runs. `benchmark`: a benchmark of our tasks;
+    None: another lmms-eval task."""
+    needed = {method for number in tables for method in _needed(number, benchmark)}
+    return [method for method in METHODS if method in needed]
+
+
+def _needed(number: int, benchmark: str | None) -> set[Method]:
+    if benchmark is None:
+        alone = {Method(side, OWN) for side in SIDES}
+        full_rt, cascade = Method("transfer", OWN), Method("cascade", OWN)
+        return {8: {*alone, full_rt}, 10: {*alone, full_rt, cascade}, 15: {cascade}}.get(number, alone)
+    small, large = SIDES
+    full_rt, cascade = Method("transfer", "s"), Method("cascade", "s")
+    thought = "r" if benchmark in ONE_STAGE else "r_s2"
+    if number == 8:
+        return {full_rt, Method(small, "r"), Method(large, "s"), Method(large, thought)}
+    if number == 10:
+        return {full_rt, cascade, Method(small, "s"), Method(small, "r"), Method(large, "s")}
+    if number == 15:
+        return {cascade, Method("cascade", "r_s2")}
+    return {Method(side, suffix) for side in SIDES for suffix in _prompts(number, benchmark)}
+
+
+def _prompts(number: int, benchmark: str) -> tuple[str, ...]:
+    """Return the prompts of the tables about one model: Table 6 is about POPE, and Table 7 about the paper's other
+    benchmarks. A benchmark that is not in the paper has those of both."""
+    if number == 6:
+        return ("s", "e", "e_s2", "r", "r_s2") if benchmark in ("pope", "shapes") else ()
+    if number == 7:
+        if benchmark == "pope":
+            return ()
+        return ("s", "e", "r") if benchmark in ONE_STAGE else ("s", "e_s2", "r_s2")
+    return ("s", "e", "r")

@@ -1,16 +1,15 @@
-"""The runs that the chosen tables need, in their order, and their calls."""
+"""The runs that the chosen tables need, in their order, and the lmms-eval command that is equivalent to a run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lmms_eval_mai.contract import Side
+from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.reproduce import tables
-from lmms_eval_mai.reproduce.calls import Calls, PlannedCall, calls_of
-from lmms_eval_mai.reproduce.methods import Method
-from lmms_eval_mai.reproduce.subjects import Subject
+from lmms_eval_mai.plugin import MODEL_ID
+from lmms_eval_mai.redaction import redacted
+from lmms_eval_mai.reproduce.methods import Method, methods_of
 from lmms_eval_mai.run.config import Config, parse
 
 SET_HERE = {
@@ -19,6 +18,17 @@ SET_HERE = {
     "keep": "the engines always stay up between the runs",
 }
 """Model arguments that the command sets itself, and why."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A benchmark of our tasks, or another lmms-eval task. `tasks.py` loads it."""
+
+    name: str
+    benchmark: str | None
+    """None: another lmms-eval task."""
+    documents: int
+    """Documents that a run answers."""
 
 
 @dataclass(frozen=True)
@@ -35,24 +45,9 @@ class Models:
     def of_mode(self, mode: str) -> dict[str, Any]:
         """Return the model arguments of a run."""
         given = self.arguments
-        if mode in ("small", "large"):
-            # A mode with one model refuses the arguments of the transfer.
+        if mode in SIDES:  # a mode with one model refuses the arguments of the transfer
             given = {name: value for name, value in given.items() if name != "transfer" and name[:7] != "sparse_"}
         return {**given, "mode": mode}
-
-
-@dataclass(frozen=True)
-class Count:
-    """A number of calls, from `least` to `most`: some calls depend on answers."""
-
-    least: int = 0
-    most: int = 0
-
-    def __add__(self, other: "Count") -> "Count":
-        return Count(self.least + other.least, self.most + other.most)
-
-    def __str__(self) -> str:
-        return f"{self.least:,}" if self.least == self.most else f"{self.least:,} to {self.most:,}"
 
 
 @dataclass(frozen=True)
@@ -62,24 +57,10 @@ class Run:
     models: Models
     method: Method
     subject: Subject
-    calls: Calls
-    """Calls for one document that the single lmms-eval command makes."""
-    new: Calls
-    """Calls for one document that no earlier run of the plan makes."""
-
-    @property
-    def needed(self) -> Count:
-        """Return the number of calls that the single lmms-eval command makes."""
-        return self._count(self.calls)
-
-    @property
-    def made(self) -> Count:
-        """Return the number of calls that no earlier run of the plan makes."""
-        return self._count(self.new)
 
     @property
     def task(self) -> str:
-        return self.subject.task(self.method.suffix)
+        return "_".join(filter(None, (self.subject.name, self.method.suffix)))
 
     @property
     def name(self) -> str:
@@ -90,9 +71,24 @@ class Run:
         """Return the model arguments."""
         return self.models.of_mode(self.method.mode)
 
-    def _count(self, calls: Calls) -> Count:
-        certain, possible = len(calls.certain), len(calls.possible)
-        return Count(self.subject.documents * certain, self.subject.documents * (certain + possible))
+
+@dataclass(frozen=True)
+class Options:
+    """The options of lmms-eval that all runs have, as the user gave them."""
+
+    gen_kwargs: str = ""
+    limit: int | None = None
+    include_path: str | None = None
+
+    def command(self, run: Run, output: Path, shown: bool = False) -> list[str]:
+        """Return the arguments of the equivalent lmms-eval command. `shown`: without secrets, for people."""
+        given = redacted(run.arguments()) if shown else run.arguments()
+        model_args = ",".join(f"{name}={value}" for name, value in given.items())
+        arguments = ["--model", MODEL_ID, "--model_args", model_args, "--tasks", run.task]
+        for name in ("gen_kwargs", "limit", "include_path"):
+            if value := getattr(self, name):
+                arguments += [f"--{name}", str(value)]
+        return [*arguments, "--output_path", str(output), "--log_samples"]
 
 
 def read_models(pairs: Sequence[str], given: Mapping[str, Any]) -> list[Models]:
@@ -117,18 +113,18 @@ def read_models(pairs: Sequence[str], given: Mapping[str, Any]) -> list[Models]:
 
 
 def runs(models: Sequence[Models], subjects: Sequence[Subject], chosen: Sequence[int]) -> list[Run]:
-    """Return the runs that the tables `chosen` need. Raises `ArgumentError` if there are none."""
+    """Return the runs that the tables `chosen` need. A model of two pairs runs alone once. Raises `ArgumentError` if
+    there are no runs."""
     found: list[Run] = []
-    alone: set[tuple[Any, ...]] = set()
-    known: set[tuple[str, PlannedCall]] = set()
-    for one in models:
+    alone: list[tuple[Any, ...]] = []
+    for pair in models:
         for subject in subjects:
-            for method in tables.methods(chosen, subject.benchmark):
-                key = _alone_key(one, method, subject)
-                if key is None or key not in alone:
-                    found.append(_run(one, method, subject, known))
-                if key is not None:
-                    alone.add(key)
+            for method in methods_of(chosen, subject.benchmark):
+                if method.mode in SIDES:
+                    if (key := _alone_key(pair.config, method, subject)) in alone:
+                        continue
+                    alone.append(key)
+                found.append(Run(pair, method, subject))
     if not found:
         shown = ", ".join(map(str, chosen))
         names = ", ".join(subject.name for subject in subjects)
@@ -136,25 +132,7 @@ def runs(models: Sequence[Models], subjects: Sequence[Subject], chosen: Sequence
     return found
 
 
-def _run(models: Models, method: Method, subject: Subject, known: set[tuple[str, PlannedCall]]) -> Run:
-    """Return a run, and add its calls to the known ones."""
-    calls = calls_of(method, models.config)
-    shared = set() if subject.samples else {call for name, call in known if name == subject.name}
-    new = Calls(
-        tuple(call for call in calls.certain if call not in shared),
-        tuple(call for call in calls.possible if call not in shared),
-    )
-    known |= {(subject.name, call) for call in (*calls.certain, *calls.possible)}
-    return Run(models, method, subject, calls, new)
-
-
-def _alone_key(models: Models, method: Method, subject: Subject) -> tuple[Any, ...] | None:
-    """Return what a run of one model depends on, so that a model of two pairs runs once. None: a run of both models."""
-    if method.mode not in ("small", "large"):
-        return None
-    side: Side = "small" if method.mode == "small" else "large"
-    config = models.config
-    engine = replace(config.small if side == "small" else config.large, side="small", attention=False)
-    arguments = repr(sorted(engine.arguments.items(), key=lambda item: item[0]))
-    decoding = repr((config.decoding, config.official_decoding, config.max_new_tokens))
-    return engine.engine, engine.model, arguments, decoding, method.suffix, subject.name
+def _alone_key(config: Config, method: Method, subject: Subject) -> tuple[Any, ...]:
+    """Return what the answers of one model alone depend on."""
+    engine = replace(config.small if method.mode == "small" else config.large, side="small", attention=False)
+    return engine, config.decoding, config.official_decoding, config.max_new_tokens, method.suffix, subject.name

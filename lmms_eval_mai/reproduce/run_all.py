@@ -7,13 +7,11 @@ from typing import Any
 
 from loguru import logger
 
-from lmms_eval_mai.contract import Side
+from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.reproduce.evaluation import evaluate
 from lmms_eval_mai.reproduce.folder import OutputFolder
-from lmms_eval_mai.reproduce.options import Options
-from lmms_eval_mai.reproduce.plan import Models, Run
-from lmms_eval_mai.reproduce.shared_calls import SharedCalls
-from lmms_eval_mai.reproduce.sharing_engine import SharingEngine
+from lmms_eval_mai.reproduce.plan import Models, Options, Run
+from lmms_eval_mai.reproduce.sharing import SharedCalls, SharingEngine
 from lmms_eval_mai.run.config import Config, parse
 from lmms_eval_mai.run.session import Session
 
@@ -38,7 +36,8 @@ def _run_models(runs: Sequence[Run], tasks: Any, options: Options, folder: Outpu
     models = runs[0].models
     session = Session(_config(models, "cascade", folder), share=lambda engine: SharingEngine(engine, calls))
     try:
-        session.start_engines(_sides(runs))
+        modes = {run.method.mode for run in runs}
+        session.start_engines([side for side in SIDES if modes - {*SIDES} or side in modes])
         for number, run in enumerate(runs, start=1):
             logger.info(f"Run {number} of {len(runs)} of {models.name}: {run.method.title} on {run.task}.")
             session.change_run(_config(models, run.method.mode, folder))
@@ -54,9 +53,3 @@ def _run_models(runs: Sequence[Run], tasks: Any, options: Options, folder: Outpu
 def _config(models: Models, mode: str, folder: OutputFolder) -> Config:
     """Return the configuration of a run. Its journal is in the output folder."""
     return dataclasses.replace(parse(models.of_mode(mode)), journal=str(folder.journal))
-
-
-def _sides(runs: Sequence[Run]) -> list[Side]:
-    """Return the engines that these runs call."""
-    sides: set[Side] = {engine.side for run in runs for engine in parse(run.arguments()).engines()}
-    return sorted(sides, reverse=True)

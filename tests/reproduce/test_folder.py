@@ -8,22 +8,23 @@ import pytest
 
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.reproduce import printing
-from lmms_eval_mai.reproduce.common import Common
-from lmms_eval_mai.reproduce.folder import OutputFolder
-from lmms_eval_mai.reproduce.plan import Run, read_models, runs
-from lmms_eval_mai.reproduce.subjects import Subject
+from lmms_eval_mai.reproduce.folder import OutputFolder, common_arguments
+from lmms_eval_mai.reproduce.plan import Options, Run, Subject, read_models, runs
 
 MODEL_ARGS = {"engine": "scripted", "small": "a.jsonl", "large": "b.jsonl"}
 
 
-def common(pairs: tuple[str, ...] = (), **change: Any) -> Common:
+def common(pairs: tuple[str, ...] = (), **change: Any) -> dict[str, str]:
     given: dict[str, Any] = {"model_args": {"max_new_tokens": 64}, "gen_kwargs": {}, "limit": 40, "include_path": None}
-    return Common.of(read_models(pairs, {} if pairs else MODEL_ARGS), **(given | change))
+    given |= change
+    models = read_models(pairs, {} if pairs else MODEL_ARGS)
+    options = Options(limit=given["limit"], include_path=given["include_path"])
+    return common_arguments(models, given["model_args"], given["gen_kwargs"], options)
 
 
 @pytest.fixture
 def run() -> Run:
-    return runs(read_models([], MODEL_ARGS), [Subject("shapes", "shapes", 4, samples=False)], [10])[0]
+    return runs(read_models([], MODEL_ARGS), [Subject("shapes", "shapes", 4)], [10])[0]
 
 
 def test_folder_of_the_same_arguments_is_used_again(tmp_path: Path) -> None:
@@ -64,7 +65,8 @@ def test_folder_of_arguments_that_change_no_answer_and_of_more_pairs_is_used_aga
     folder.check(more)
     folder.create(more)
     folder.check(first)
-    assert json.loads((tmp_path / "reproduce.json").read_text())["models"].keys() == {"qwen3vl-2b-4b", "qwen3vl-2b-8b"}
+    kept = json.loads((tmp_path / "reproduce.json").read_text())["arguments"]
+    assert {"pair qwen3vl-2b-4b", "pair qwen3vl-2b-8b"} < kept.keys()
 
 
 def test_pair_of_the_same_name_with_other_models_is_refused(tmp_path: Path) -> None:
@@ -125,13 +127,16 @@ def test_run_is_finished_only_when_its_folder_is_in_its_place(tmp_path: Path, ru
     assert not part.exists()
 
 
-def test_plan_tells_how_many_calls_are_left(tmp_path: Path) -> None:
-    found = runs(read_models([], MODEL_ARGS), [Subject("shapes", "shapes", 10, samples=False)], [10])
+def test_list_of_runs_names_those_that_are_finished(tmp_path: Path) -> None:
+    found = runs(read_models([], MODEL_ARGS), [Subject("shapes", "shapes", 1234)], [10])
     folder = OutputFolder(tmp_path)
-    assert "are finished" not in printing.plan(found, folder)
-    for one in found[:3]:
-        folder.begin(one)
-        folder.finish(one)
-    text = printing.plan(found, folder)
-    assert text.count("|finished") == 3
-    assert "3 runs are finished. The others make at most 10 calls." in text  # Full RT answers; MAI shares all its calls
+    for finished in found[:3]:
+        folder.begin(finished)
+        folder.finish(finished)
+    assert printing.plan(found, folder).splitlines() == [
+        "models/small/shapes_s     small, S, 1,234 documents, finished",
+        "models/small/shapes_r     small, R, 1,234 documents, finished",
+        "models/large/shapes_s     large, S, 1,234 documents, finished",
+        "models/transfer/shapes_s  Full RT, 1,234 documents",
+        "models/cascade/shapes_s   MAI, 1,234 documents",
+    ]

@@ -1,32 +1,29 @@
-"""Which runs the tables need, in which order, and how many calls they make."""
+"""Which runs the tables need, in which order, and the lmms-eval command of each run."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lmms_eval_mai.cli.command_line import values_of
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.reproduce import tables
-from lmms_eval_mai.reproduce.plan import Count, Run, read_models, runs
-from lmms_eval_mai.reproduce.subjects import Subject
+from lmms_eval_mai.reproduce.methods import TABLES, Method, methods_of, read_tables
+from lmms_eval_mai.reproduce.plan import Options, Run, Subject, read_models, runs
 
 SCRIPTED = {"engine": "scripted", "small": "a.jsonl", "large": "b.jsonl"}
-SHAPES = Subject("shapes", "shapes", 1000, samples=False)
-ALL = tuple(tables.TABLES)
+SHAPES = Subject("shapes", "shapes", 1000)
 
 
 def plan(
-    subjects: Sequence[Subject] = (SHAPES,), chosen: Sequence[int] = ALL, pairs: Sequence[str] = (), **arguments: Any
+    subjects: Sequence[Subject] = (SHAPES,), chosen: Sequence[int] = TABLES, pairs: Sequence[str] = (), **arguments: Any
 ) -> list[Run]:
     return runs(read_models(pairs, arguments if pairs else {**SCRIPTED, **arguments}), subjects, chosen)
 
 
 def names(found: Sequence[Run]) -> list[str]:
     return [run.name.split("/", 1)[1] for run in found]
-
-
-def total(found: Sequence[Run], name: str) -> Count:
-    return sum((getattr(run, name) for run in found), Count())
 
 
 def test_all_tables_need_both_models_with_five_prompts_and_full_rt_and_two_cascades() -> None:
@@ -38,25 +35,6 @@ def test_all_tables_need_both_models_with_five_prompts_and_full_rt_and_two_casca
         "cascade/shapes_s",
         "cascade/shapes_r_s2",
     ]
-
-
-def test_plan_makes_each_call_once_and_shares_all_others() -> None:
-    found = plan()
-    # 7 calls of each model alone, 2 of Full RT, 2 to 4 of MAI and 2 to 5 of MAI with two stages.
-    assert total(found, "needed") == Count(20_000, 25_000)
-    # 5 calls of each model alone; Full RT shares the thinking; MAI shares all its calls.
-    assert total(found, "made") == Count(11_000, 11_000)
-    assert [run.made for run in found[-3:]] == [Count(1000, 1000), Count(), Count()]
-
-
-def test_calls_that_depend_on_answers_are_counted_once_as_possible() -> None:
-    (one, two) = plan(chosen=(15,))
-    assert (one.made, two.made) == (Count(2000, 4000), Count(0, 1000))  # the second one shares all but its Stage 2
-
-
-def test_sampled_answers_are_not_shared() -> None:
-    found = plan([Subject("shapes", "shapes", 10, samples=True)])
-    assert total(found, "made") == total(found, "needed")
 
 
 @pytest.mark.parametrize(
@@ -71,7 +49,7 @@ def test_sampled_answers_are_not_shared() -> None:
     ],
 )
 def test_tables_of_single_models_need_the_prompts_of_the_paper(benchmark: str, number: int, expected: str) -> None:
-    found = tables.methods([number], benchmark)
+    found = methods_of([number], benchmark)
     for side in ("small", "large"):
         assert [method.suffix for method in found if method.mode == side] == expected.split()
     assert {method.mode for method in found} <= {"small", "large"}
@@ -79,14 +57,13 @@ def test_tables_of_single_models_need_the_prompts_of_the_paper(benchmark: str, n
 
 def test_table_8_needs_one_stage_of_the_large_model_on_mmmu_and_two_elsewhere() -> None:
     for benchmark, suffix in (("mmmu_val", "r"), ("pope", "r_s2")):
-        found = tables.methods([8], benchmark)
+        found = methods_of([8], benchmark)
         assert {method.suffix for method in found if method.mode == "large"} == {"s", suffix}
 
 
-def test_another_task_has_its_own_prompt_and_its_thinking_in_full_rt_and_mai() -> None:
-    found = plan([Subject("ai2d", None, 100, samples=False)])
+def test_another_task_has_its_own_prompt_alone_and_full_rt_and_mai() -> None:
+    found = plan([Subject("ai2d", None, 100)])
     assert names(found) == ["small/ai2d", "large/ai2d", "transfer/ai2d", "cascade/ai2d"]
-    assert total(found, "made") == Count(400, 400)  # MAI shares the calls of all three
 
 
 def test_model_of_two_pairs_runs_alone_once() -> None:
@@ -99,8 +76,6 @@ def test_model_of_two_pairs_runs_alone_once() -> None:
         "qwen3vl-2b-4b/large/shapes_s",
         "qwen3vl-2b-8b/large/shapes_s",
     ]
-    # The thinking of the 2B model serves both pairs.
-    assert [run.made.most for run in found if run.method.mode == "transfer"] == [1000, 1000]
 
 
 def test_runs_of_one_model_have_no_arguments_of_sparse_transfer() -> None:
@@ -138,14 +113,48 @@ def test_model_arguments_that_cannot_work_are_refused(
 )
 def test_tables_that_are_not_made_are_refused(text: str, message: str) -> None:
     with pytest.raises(ArgumentError) as error:
-        tables.read(text)
+        read_tables(text)
     assert message in str(error.value)
 
 
 def test_tables_of_the_other_family_are_those_of_the_first_one() -> None:
-    assert tables.read("13,14,10") == (5, 7, 10) and tables.read(None) == ALL
+    assert read_tables("13,14,10") == (5, 7, 10) and read_tables(None) == TABLES
 
 
 def test_tables_without_a_run_on_the_benchmarks_are_refused() -> None:
     with pytest.raises(ArgumentError, match="Table 6 has no runs on chartqa"):
-        plan([Subject("chartqa", "chartqa", 1, samples=False)], chosen=(6,))
+        plan([Subject("chartqa", "chartqa", 1)], chosen=(6,))
+
+
+def test_command_has_the_options_of_all_runs_and_those_of_its_run() -> None:
+    run = plan(chosen=(10,), pairs=["demo"], think="E")[-1]
+    options = Options(gen_kwargs="max_new_tokens=9", limit=40, include_path="more")
+    assert options.command(run, Path("out/demo/cascade/shapes_s")) == [
+        *("--model", "mai_cascade", "--model_args", "pair=demo,think=E,mode=cascade", "--tasks", "shapes_s"),
+        *("--gen_kwargs", "max_new_tokens=9", "--limit", "40", "--include_path", "more"),
+        *("--output_path", "out/demo/cascade/shapes_s", "--log_samples"),
+    ]
+    assert "--limit" not in Options().command(run, Path("out"))
+
+
+def test_command_that_is_shown_has_no_secrets() -> None:
+    (models,) = read_models(["demo"], {})
+    run = Run(replace(models, arguments={"pair": "demo", "hf_token": "hf-1"}), Method("cascade", "s"), SHAPES)
+    assert "hf-1" in " ".join(Options().command(run, Path("out")))
+    assert "hf-1" not in " ".join(Options().command(run, Path("out"), shown=True))
+
+
+@pytest.mark.slow  # imports lmms-eval
+@pytest.mark.parametrize(
+    "text",
+    [
+        "max_model_len=8192,enforce_eager=true,gpu_memory_utilization=0.85",
+        'limit_mm_per_prompt={"image":8},dtype=float32',
+        "small_max_num_seqs=4,chartqa_match=relaxed,call_timeout=2.5",
+    ],
+)
+def test_model_arguments_have_the_same_values_after_they_were_written(text: str) -> None:
+    values = values_of("--model_args", f"pair=demo,{text}")
+    run = plan(chosen=(10,), pairs=["demo"], **{name: value for name, value in values.items() if name != "pair"})[-1]
+    command = Options().command(run, Path("out"))
+    assert values_of("--model_args", command[3]) == {**values, "mode": "cascade"}

@@ -12,8 +12,7 @@ from support.samples import sample
 from lmms_eval_mai.contract import Call, CallKey, Prompt, Sampling
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.errors import JournalError
-from lmms_eval_mai.reproduce.shared_calls import SharedCalls
-from lmms_eval_mai.reproduce.sharing_engine import SharingEngine
+from lmms_eval_mai.reproduce.sharing import SharedCalls, SharingEngine
 from lmms_eval_mai.run.measured_engine import MeasuredEngine
 
 GREEDY = Sampling(max_tokens=4)
@@ -50,6 +49,11 @@ def in_file(path: Path, use: Callable[[SharedCalls, Any, Script], Any], name: st
         calls.close()
 
 
+def kept(calls: SharedCalls) -> int:
+    """The number of calls in the file."""
+    return len(calls.path.read_text().splitlines())
+
+
 def test_call_of_another_run_is_found_with_its_tokens_and_without_its_times(tmp_path: Path) -> None:
     async def two_runs(calls: SharedCalls, engine: Any, script: Script) -> tuple[Call, Call, int]:
         calls.run = "small/pope_r"
@@ -81,7 +85,7 @@ def test_sampled_calls_are_never_shared(tmp_path: Path) -> None:
         for name in ("a", "b"):
             calls.run = name
             assert not (await engine.generate(prompt(), Sampling(max_tokens=4, temperature=0.7, seed=1))).shared
-        return script.calls, len(calls)
+        return script.calls, kept(calls)
 
     assert in_file(tmp_path / "calls.jsonl", run) == (2, 0)
 
@@ -90,7 +94,7 @@ def test_two_documents_of_one_run_with_the_same_prompt_have_two_calls(tmp_path: 
     async def run(calls: SharedCalls, engine: Any, script: Script) -> tuple[list[bool], int, int]:
         calls.run = "a"
         found = [await engine.generate(prompt(doc_id), GREEDY) for doc_id in range(2)]
-        return [call.shared for call in found], script.calls, len(calls)
+        return [call.shared for call in found], script.calls, kept(calls)
 
     assert in_file(tmp_path / "calls.jsonl", run) == ([False, False], 2, 1)
 
@@ -117,9 +121,9 @@ def test_calls_of_an_earlier_process_are_found_and_a_run_keeps_the_times_of_its_
 
 def test_call_of_another_model_is_not_found(tmp_path: Path) -> None:
     async def run(calls: SharedCalls, engine: Any, script: Script) -> tuple[int, int]:
-        calls.run = f"run {len(calls)}"
+        calls.run = f"run {kept(calls)}"
         await engine.generate(prompt(), GREEDY)
-        return script.calls, len(calls)
+        return script.calls, kept(calls)
 
     path = tmp_path / "calls.jsonl"
     assert [in_file(path, run, name=name) for name in ("one", "other")] == [(1, 1), (1, 2)]
@@ -130,10 +134,10 @@ def test_torn_last_line_is_dropped_and_its_call_is_made_again(tmp_path: Path, cu
     path = tmp_path / "calls.jsonl"
 
     async def run(calls: SharedCalls, engine: Any, script: Script) -> tuple[int, int]:
-        calls.run = "b" if len(calls) else "a"
+        calls.run = "b" if kept(calls) else "a"
         for image in range(2):
             await engine.generate(prompt(image=image), GREEDY)
-        return script.calls, len(calls)
+        return script.calls, kept(calls)
 
     assert in_file(path, run) == (2, 2)
     path.write_bytes(path.read_bytes()[:-cut])
@@ -150,8 +154,8 @@ def test_damaged_line_is_named_and_its_call_is_made_again(tmp_path: Path, warnin
         return script.calls
 
     in_file(path, run)
-    head, line, _ = path.read_bytes().split(b"\n")
-    path.write_bytes(b"\n".join([head, line[: len(line) // 2], b""]))
+    line = path.read_bytes()
+    path.write_bytes(line[: len(line) // 2] + b"\n")
     assert in_file(path, run) == 1
     assert warnings == [f"1 lines of {path} are damaged. Their calls are made again."]
 

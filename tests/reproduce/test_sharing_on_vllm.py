@@ -5,8 +5,7 @@ from pathlib import Path
 
 from support.engines import GREEDY, Running, question
 
-from lmms_eval_mai.reproduce.shared_calls import SharedCalls
-from lmms_eval_mai.reproduce.sharing_engine import SharingEngine
+from lmms_eval_mai.reproduce.sharing import SharedCalls, SharingEngine
 
 
 def test_shared_answers_and_tokens_are_equal_to_those_of_calls_that_are_made(vllm: Running, tmp_path: Path) -> None:

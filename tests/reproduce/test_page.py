@@ -1,4 +1,4 @@
-"""The commands of docs/reproducing.md: their arguments and tasks are accepted."""
+"""The commands of docs/reproduce.md: their arguments and tasks are accepted."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 from lmms_eval_mai.cli.command_line import check_arguments, check_decoding
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reproducing.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reproduce.md").read_text()
 
 
 def code(pattern: str) -> list[str]:
