@@ -10,8 +10,8 @@ from lmms_eval_mai.cli.document import load_task
 from lmms_eval_mai.cli.findings import error_text
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.reports.evidence import Evidence
-from lmms_eval_mai.reports.page.images import Images, wanted
-from lmms_eval_mai.reports.page.sample_data import sample_runs
+from lmms_eval_mai.reports.page.images import Images
+from lmms_eval_mai.reports.page.sample_data import effects, sample_runs
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.records import Run
 
@@ -20,10 +20,12 @@ def load_images(evidence: Evidence) -> Images:
     """Return thumbnails of the documents of all runs with samples. A benchmark that lacks some has a sentence."""
     _be_quiet()
     images = Images()
-    for benchmark, numbers in wanted(evidence):
-        run = next(run for run in sample_runs(evidence) if run.benchmark == benchmark)
+    runs = sample_runs(evidence)
+    for benchmark in dict.fromkeys(run.benchmark for run in runs):
+        of_benchmark = [run for run in runs if run.benchmark == benchmark]
+        numbers = wanted(evidence, of_benchmark)
         try:
-            added = _add(images, run, numbers)
+            added = _add(images, of_benchmark[0], numbers)
         except ArgumentError as error:
             images.gaps.append(f"{benchmark_name(benchmark)} has no images: {error}")
         else:
@@ -33,6 +35,15 @@ def load_images(evidence: Evidence) -> Images:
                     "because all images must be small enough for one file."
                 )
     return images
+
+
+def wanted(evidence: Evidence, runs: Sequence[Run]) -> list[int]:
+    """Return the documents of the runs of a benchmark, those first that a reader opens first: harm and rescue, then the
+    other transfers of the cascades, then all others."""
+    cascades = [run for run in runs if run.method.mode == "cascade"]
+    changed = [doc_id for run in cascades for doc_id in sorted(effects(evidence, run))]
+    transferred = [document.doc_id for run in cascades for document in run.documents if document.exit == "transfer"]
+    return list(dict.fromkeys([*changed, *transferred, *(one.doc_id for run in runs for one in run.documents)]))
 
 
 def _be_quiet() -> None:

@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from lmms_eval_mai.reports import figures, reading
+from lmms_eval_mai.reports.claims import claims
 from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.more_tables import exits, kinds, methods, readable, routers, rules
 from lmms_eval_mai.reports.paper_numbers import benchmark_name, documents, family
 from lmms_eval_mai.reports.paper_tables import alone, decoding, latency, pairs, sparse
-from lmms_eval_mai.reports.report import Estimate, Report, RunSummary, Table
+from lmms_eval_mai.reports.report import Report, RunSummary, Table
 
 TABLES: tuple[tuple[Callable[[Evidence], Iterator[Table]], str], ...] = (
     (alone.token_tables, "Tables 5 and 13 need runs of mai_cascade with --log_samples."),
@@ -75,7 +76,7 @@ def of_evidence(evidence: Evidence, gaps: Sequence[str] = (), of_attention: Sequ
         if not made and needs:
             missing.append(NO_CASCADE if is_without_cascade and make in OF_CASCADES else needs)
     drawn = tuple(figures.figures(evidence))
-    claimed = tuple(_claims(evidence))
+    claimed = tuple(map(str, claims(evidence)))
     sentences = dict.fromkeys([*gaps, *evidence.gaps, *_other_numbers(evidence), *_other_pairs(evidence), *missing])
     return Report(claimed, (*tables, *of_attention), drawn, summaries(evidence), tuple(sentences))
 
@@ -123,31 +124,3 @@ def _other_pairs(evidence: Evidence) -> Iterator[str]:
             yield (
                 f"{benchmark_name(benchmark)}: no cascade has the models of {shown}, so MAI is not compared with them."
             )
-
-
-def _claims(evidence: Evidence) -> Iterator[str]:
-    """Yield one sentence for each cascade."""
-    for run in evidence.of("cascade"):
-        score, spent = evidence.score(run), methods.cost(run)
-        if score is None or spent is None:
-            continue
-        text = (
-            f"{benchmark_name(run.benchmark)}: {evidence.name(run.method)} scores {_shown(score)} with "
-            f"{spent.tokens:.1f} output tokens per question (n = {score.n})"
-        )
-        others = (exits.large_short(evidence, run), evidence.get(run.benchmark, run.method.full_rt()))
-        for other in others:
-            comparison = evidence.compare(run, other)
-            if other is not None and comparison is not None:
-                other_cost = methods.cost(other)
-                tokens = f" ({other_cost.tokens:.1f} tokens)" if other_cost else ""
-                text += f"; the difference from {evidence.name(other.method)}{tokens} is "
-                text += f"{_shown(comparison.difference, signed=True)} points"
-        yield f"{text}."
-
-
-def _shown(estimate: Estimate, signed: bool = False) -> str:
-    sign = "+" if signed else ""
-    if estimate.low is None or estimate.high is None:
-        return f"{estimate.value:{sign}.1f}"
-    return f"{estimate.value:{sign}.1f} (95% interval {estimate.low:{sign}.1f} to {estimate.high:{sign}.1f})"

@@ -34,9 +34,10 @@ def figures(evidence: Evidence) -> Iterator[Figure]:
             axes = {"low": "output tokens of both models", "documents": "documents"}
             yield Figure(f"tokens-{benchmark}", f"Output tokens, {name}", "histogram", benchmark, axes, bins)
     for number, run in enumerate(traced(evidence)):
-        title = f"Flow of documents, {benchmark_name(run.benchmark)}, {evidence.name(run.method)}"
+        name = evidence.name(run.method)
+        title = f"Flow of documents, {benchmark_name(run.benchmark)}, {name}"
         axes = {"documents": "documents", "right": "documents with a right answer"}
-        yield Figure(f"flow-{number}", title, "flow", run.benchmark, axes, tuple(_flow(run)))
+        yield Figure(f"flow-{number}", title, "flow", run.benchmark, axes, tuple(_flow(run)), name)
     for number, (run, outcomes) in enumerate(curves(evidence)):
         data = tuple(
             {
@@ -50,9 +51,10 @@ def figures(evidence: Evidence) -> Iterator[Figure]:
             }
             for one in outcomes
         )
-        title = f"Other rules of agreement, {benchmark_name(run.benchmark)}, {evidence.name(run.method)}"
+        name = evidence.name(run.method)
+        title = f"Other rules of agreement, {benchmark_name(run.benchmark)}, {name}"
         axes = {"tokens": "output tokens for one document", "score": "score, %"}
-        yield Figure(f"rules-{number}", title, "curve", run.benchmark, axes, data)
+        yield Figure(f"rules-{number}", title, "curve", run.benchmark, axes, data, name)
 
 
 def _point(evidence: Evidence, run: Run) -> dict[str, Any] | None:

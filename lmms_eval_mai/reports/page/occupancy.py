@@ -1,4 +1,4 @@
-"""How busy both engines were: calls in flight over the time of a run."""
+"""How busy both engines were: calls in flight over the time of a run, without the pauses of a resumed run."""
 
 from typing import Any
 
@@ -10,38 +10,67 @@ from lmms_eval_mai.reports.records import Run
 
 BINS = 200
 """Parts of the time of a run."""
+SHORTEST_PAUSE = 2.0
+"""Seconds. A command that resumes a run needs longer to start."""
 Array = npt.NDArray[np.float64]
 
 
 def occupancy(run: Run) -> dict[str, Any] | None:
     """Return the average number of calls in flight of each engine, in `BINS` parts of the time from the first start to
-    the last end, and the share of the time with at least one call. None: a call has no start time, for example because
-    another run made it.
+    the last end, and the share of the time with at least one call. Pauses are left out, and their seconds are returned.
+    None: a call has no start time, for example because another run made it.
     """
     calls = [call for document in run.documents for call in document.calls]
-    times = {
-        side: np.array(
-            [
-                (call.started_at, call.started_at + call.seconds)
-                for call in calls
-                if call.side == side and call.started_at is not None and call.seconds is not None
-            ]
-        )
-        for side in SIDES
-    }
-    known = [each for each in times.values() if len(each)]
-    if not known or sum(map(len, known)) < len(calls):
+    known = [
+        (call.side, call.started_at, call.seconds)
+        for call in calls
+        if call.started_at is not None and call.seconds is not None
+    ]
+    if not known or len(known) < len(calls):
         return None
-    first, last = min(each[:, 0].min() for each in known), max(each[:, 1].max() for each in known)
-    if last <= first:
+    starts = np.array([start for _, start, _ in known])
+    times = np.stack([starts, starts + [seconds for _, _, seconds in known]], axis=1)
+    times, paused = without_pauses(times - times.min(), run.wall_s)
+    total = float(times.max())
+    if total <= 0:
         return None
-    edges = np.linspace(0, last - first, BINS + 1)
+    edges = np.linspace(0, total, BINS + 1)
     sides = {}
-    for side, each in times.items():
-        if len(each):
-            found = in_flight(each - first, edges)
-            sides[side] = {"calls": len(each), "busy": busy(each) / (last - first), "in_flight": found}
-    return {"seconds": float(last - first), "sides": sides}
+    for side in SIDES:
+        of_side = times[[name == side for name, _, _ in known]]
+        if len(of_side):
+            found = in_flight(of_side, edges)
+            sides[side] = {"calls": len(of_side), "busy": busy(of_side) / total, "in_flight": found}
+    return {"seconds": total, "paused": paused, "sides": sides}
+
+
+def without_pauses(times: Array, wall_s: float | None) -> tuple[Array, float]:
+    """Return the times without the pauses of a resumed run, and the seconds of the pauses.
+
+    A pause is a time without any call that contradicts the wall time of answering, which does not count pauses: the
+    longest one first, while at least half of it is more than the wall time allows.
+    """
+    if wall_s is None:
+        return times, 0.0
+    found = idle(times)
+    excess = float(np.ptp(times)) - wall_s
+    pauses = []
+    for start, end in found[np.argsort(found[:, 0] - found[:, 1])]:
+        if end - start < SHORTEST_PAUSE or (end - start) / 2 > excess:
+            break
+        excess -= end - start
+        pauses.append((end, end - start))
+    ends, lengths = np.array(sorted(pauses)).reshape(-1, 2).T
+    before = np.concatenate([[0.0], np.cumsum(lengths)])
+    shifted: Array = times - before[np.searchsorted(ends, times, side="right")]
+    return shifted, float(lengths.sum())
+
+
+def idle(times: Array) -> Array:
+    """Return start and end of each time without a call in flight, between the first call and the last one."""
+    ordered = times[np.argsort(times[:, 0])]
+    ends, starts = np.maximum.accumulate(ordered[:, 1])[:-1], ordered[1:, 0]
+    return np.stack([ends, starts], axis=1)[starts > ends]
 
 
 def in_flight(times: Array, edges: Array) -> list[float]:
@@ -61,7 +90,4 @@ def in_flight(times: Array, edges: Array) -> list[float]:
 
 def busy(times: Array) -> float:
     """Return the seconds with at least one call in flight."""
-    ordered = times[np.argsort(times[:, 0])]
-    ends = np.maximum.accumulate(ordered[:, 1])
-    gaps = np.maximum(0.0, ordered[1:, 0] - ends[:-1])
-    return float(ends[-1] - ordered[0, 0] - gaps.sum())
+    return float(np.ptp(times) - np.diff(idle(times)).sum())

@@ -4,23 +4,39 @@
 chunks that a browser decompresses in a few milliseconds each. A text of several runs is in one chunk only.
 """
 
+import base64
+import gzip
 import hashlib
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from lmms_eval_mai.reports import reading
 from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.more_tables.exits import is_right, large_short
 from lmms_eval_mai.reports.more_tables.methods import MODES
-from lmms_eval_mai.reports.page.blocks import pack
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.records import Method, Run, SampleRecord
 
 CHUNK = 2_000_000
 """Characters of one block of texts."""
 EXIT_CODES = {"agree_short": "a", "agree_think": "b", "transfer": "t", "small": "s", "large": "l", None: "-"}
+ROLES = {"mai": "MAI", "full-rt": "Full RT", "large": "large", "small": "small"}
+SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "star", "circle-open", "diamond-open", "square-open")
 STAGE_CODES = {"short": "s", "think": "h", "stage2": "2", "transfer": "t", "score": "c", "task": "k"}
+
+
+def pack(value: Any) -> str:
+    """Return a value as compressed JSON in base64; the page decompresses it. JSON's escapes keep texts that are not
+    valid Unicode, such as half a character that a model wrote."""
+    return pack_bytes(json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii"))
+
+
+def pack_bytes(data: bytes) -> str:
+    """Return compressed bytes as base64. Equal data give equal texts."""
+    return base64.b64encode(gzip.compress(data, 6, mtime=0)).decode("ascii")
 
 
 class Words:
@@ -82,18 +98,18 @@ def sample_runs(evidence: Evidence) -> list[Run]:
 
 def sample_blocks(evidence: Evidence) -> Iterator[tuple[str, str]]:
     """Yield the name and the packed data of each block."""
-    words, texts = Words(), Texts()
+    words, texts, short = Words(), Texts(), looks(evidence)
     names: set[str] = set()
     runs = []
     for number, run in enumerate(sample_runs(evidence)):
         columns, calls = _columns(run, effects(evidence, run), words, texts)
         about = {
             "key": _unique(f"{benchmark_name(run.benchmark)}-{evidence.name(run.method)}", names),
-            "task": run.task,
             "benchmark": benchmark_name(run.benchmark),
+            "images": run.benchmark,
             "method": evidence.name(run.method),
+            "short": short[evidence.name(run.method)].short,
             "mode": run.method.mode,
-            "two_stage": run.method.two_stage,
         }
         runs.append(about | {"columns": columns})
         yield f"calls-{number}", pack(calls)
@@ -116,42 +132,40 @@ def effects(evidence: Evidence, run: Run) -> dict[int, str]:
     return found
 
 
-def roles(evidence: Evidence) -> dict[str, str]:
-    """Return method -> `mai`, `full_rt`, `large`, `small` or `other`: the page gives each role a colour."""
-    found: dict[str, str] = {}
-    for run in [*evidence.of("cascade"), *evidence.of("transfer")]:
-        found[evidence.name(run.method)] = "mai" if run.method.mode == "cascade" else "full_rt"
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How figures show a method."""
+
+    role: str
+    """`mai`, `full-rt`, `large`, `small` or `other`: the name of its colour."""
+    short: str
+    """A short name: the role if only one model has it, else the model; and the prompt."""
+    symbol: str
+
+
+def looks(evidence: Evidence) -> dict[str, Look]:
+    """Return the look of each method by its name. Methods of one role differ in their symbols."""
     pairs = [method for _, method in evidence.runs if method.mode != "alone"]
-    for run in evidence.of("alone"):
-        found[evidence.name(run.method)] = _role_alone(run.method, pairs)
-    return found
-
-
-def _role_alone(method: Method, pairs: list[Method]) -> str:
-    if any(method.model == pair.model for pair in pairs):
-        return "large"
-    return "small" if any(method.model == pair.small for pair in pairs) else "other"
-
-
-def short_names(evidence: Evidence) -> dict[str, str]:
-    """Return method -> a short name for labels in figures: the role if only one model has it, else the model."""
-    of_method = roles(evidence)
-    models: dict[str, set[str]] = {}
-    for _, method in evidence.runs:
-        models.setdefault(of_method[evidence.name(method)], set()).add(method.model)
-    found = {}
-    for _, method in evidence.runs:
-        role = of_method[evidence.name(method)]
-        kind = {"mai": "MAI", "full_rt": "Full RT"}.get(role, role)
-        if role == "other" or (len(models[role]) > 1 and method.mode == "alone"):
-            kind = _shortened(evidence.label(method.model))
+    large, small = {method.model for method in pairs}, {method.small for method in pairs}
+    methods = [run.method for mode in MODES for run in evidence.of(mode)]
+    roles = {method: _role(method, large, small) for method in methods}
+    found: dict[str, Look] = {}
+    for method, role in roles.items():
+        those = [other for other, its_role in roles.items() if its_role == role]
+        kind = ROLES.get(role, "")
+        if not kind or (method.mode == "alone" and len({other.model for other in those}) > 1):
+            model = evidence.label(method.model)
+            kind = model if len(model) <= 16 else f"{model[:7]}…{model[-7:]}"
         prompt = "own prompt" if method.variant is None else method.prompt
-        found[evidence.name(method)] = f"{kind} {prompt}{' …' if method.options else ''}"
+        symbol = SYMBOLS[those.index(method) % len(SYMBOLS)]
+        found[evidence.name(method)] = Look(role, f"{kind} {prompt}{' …' if method.options else ''}", symbol)
     return found
 
 
-def _shortened(name: str) -> str:
-    return name if len(name) <= 16 else f"{name[:7]}…{name[-7:]}"
+def _role(method: Method, large: Collection[str], small: Collection[str]) -> str:
+    if method.mode != "alone":
+        return "mai" if method.mode == "cascade" else "full-rt"
+    return "large" if method.model in large else "small" if method.model in small else "other"
 
 
 def _columns(run: Run, effect: dict[int, str], words: Words, texts: Texts) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -57,8 +57,7 @@ function otherMethods(sample) {
       make("td", { class: "text" }, shortened(found.answer ?? "", 60)), make("td", { class: "text" }, verdict(found)), make("td", {}, found.tokens === null ? "" : count(found.tokens)));
   });
   const heads = ["method", "exit", "answer", "", "tokens"].map((name, i) => make("th", { class: i < 4 ? "text" : "" }, name));
-  return [make("h4", {}, "The same document with the other methods"),
-    make("div", { class: "scroll" }, make("table", {}, make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...rows)))];
+  return [make("div", { class: "scroll" }, make("table", {}, make("caption", {}, "The same document with the other methods"), make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...rows)))];
 }
 
 const shortened = (text, length) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
@@ -67,8 +66,7 @@ async function imageNodes(sample) {
   images ??= valueOf("images");
   const all = await images;
   if (all === null) return [];
-  const benchmark = Object.keys(FIGURES.names).find((key) => FIGURES.names[key] === runOf(sample).benchmark);
-  const numbers = all.of[benchmark]?.[listed(sample).id] ?? [];
+  const numbers = all.of[runOf(sample).images]?.[listed(sample).id] ?? [];
   return numbers.map((number) => make("img", { src: `data:image/webp;base64,${all.data[number]}`, alt: "Image of the document, reduced" }));
 }
 

@@ -2,6 +2,7 @@
 
 const SPAN = 2 ** 24;
 const EXIT_NAMES = { a: "agree_short", b: "agree_think", t: "transfer", s: "small", l: "large", "-": "" };
+const DISAGREE = "disagree"; // the exits of a cascade after the short answers did not agree
 const store = { runs: [], words: [], calls: [], chunks: [], firsts: [], small: { words: null, chunks: [] } };
 
 async function loadIndex() {
@@ -122,15 +123,16 @@ async function searcher(searched) {
 async function filtered(filter) {
   const searched = filter.q.trim().toLowerCase();
   const contains = searched ? await searcher(searched) : null;
-  const exit = Object.keys(EXIT_NAMES).find((code) => EXIT_NAMES[code] === filter.exit);
+  const exits = filter.exit === DISAGREE ? ["b", "t"] : Object.keys(EXIT_NAMES).filter((code) => EXIT_NAMES[code] === filter.exit);
   const effect = filter.effect && filter.effect[0];
   const found = [];
   for (const [number, run] of store.runs.entries()) {
     if ((filter.task && run.benchmark !== filter.task) || (filter.method && run.method !== filter.method)) continue;
+    if (filter.exit === DISAGREE && run.mode !== "cascade") continue;
     const { columns } = run;
     const calls = contains ? await loadCalls(number) : null;
     for (let row = 0; row < columns.ids.length; row++) {
-      if (filter.exit && columns.exit[row] !== exit) continue;
+      if (filter.exit && !exits.includes(columns.exit[row])) continue;
       if (effect && columns.effect[row] !== effect) continue;
       const score = columns.score[row];
       if (filter.answer && (score === null || (score >= 0.5) !== (filter.answer === "right"))) continue;
