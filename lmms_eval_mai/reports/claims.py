@@ -43,7 +43,7 @@ def claims(evidence: Evidence) -> Iterator[Claim]:
         compared = [text for other in large if (text := against(evidence, run, other))]
         full_rt = against(evidence, run, evidence.get(run.benchmark, method.full_rt()))
         sentence = (
-            f"On {benchmark_name(run.benchmark)} (n = {score.n}), {evidence.name(method)} scores {shown(score)} with "
+            f"On {benchmark_name(run.benchmark)} (n = {score.n:,}), {evidence.name(method)} scores {shown(score)} with "
             f"{spent.tokens:.1f} output tokens of both models per question"
         )
         sentence += f": {'; '.join(compared)}." if compared else "."

@@ -1,11 +1,11 @@
 """How busy both engines were: calls in flight over the time of a run, without the pauses of a resumed run."""
 
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from lmms_eval_mai.contract import SIDES
+from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.reports.records import Run
 
 BINS = 200
@@ -15,62 +15,77 @@ SHORTEST_PAUSE = 2.0
 Array = npt.NDArray[np.float64]
 
 
-def occupancy(run: Run) -> dict[str, Any] | None:
-    """Return the average number of calls in flight of each engine, in `BINS` parts of the time from the first start to
-    the last end, and the share of the time with at least one call. Pauses are left out, and their seconds are returned.
-    None: a call has no start time, for example because another run made it.
-    """
+@dataclass(frozen=True, slots=True)
+class Use:
+    """How one engine was used."""
+
+    calls: int
+    busy: float
+    """Share of the time with at least one call in flight."""
+    in_flight: list[float]
+    """Average number of calls in flight in each of `BINS` parts of the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """The calls of a run from the first start to the last end."""
+
+    seconds: float
+    paused: float
+    """Seconds of pauses, which are left out."""
+    sides: dict[Side, Use]
+
+
+def occupancy(run: Run) -> Occupancy | None:
+    """Return how both engines were used. None: a call has no start time, for example because another run made it."""
     calls = [call for document in run.documents for call in document.calls]
-    known = [
-        (call.side, call.started_at, call.seconds)
-        for call in calls
-        if call.started_at is not None and call.seconds is not None
+    spans = [
+        (one.started_at, one.started_at + one.seconds) for one in calls if None not in (one.started_at, one.seconds)
     ]
-    if not known or len(known) < len(calls):
+    if not calls or len(spans) < len(calls):
         return None
-    starts = np.array([start for _, start, _ in known])
-    times = np.stack([starts, starts + [seconds for _, _, seconds in known]], axis=1)
-    times, paused = without_pauses(times - times.min(), run.wall_s)
-    total = float(times.max())
-    if total <= 0:
+    times, paused = without_pauses(np.array(spans) - np.min(spans), run.wall_s)
+    seconds = float(times.max())
+    if seconds <= 0:
         return None
-    edges = np.linspace(0, total, BINS + 1)
+    edges = np.linspace(0, seconds, BINS + 1)
     sides = {}
     for side in SIDES:
-        of_side = times[[name == side for name, _, _ in known]]
+        of_side = times[[call.side == side for call in calls]]
         if len(of_side):
-            found = in_flight(of_side, edges)
-            sides[side] = {"calls": len(of_side), "busy": busy(of_side) / total, "in_flight": found}
-    return {"seconds": total, "paused": paused, "sides": sides}
+            sides[side] = Use(len(of_side), busy(of_side) / seconds, in_flight(of_side, edges))
+    return Occupancy(seconds, paused, sides)
 
 
 def without_pauses(times: Array, wall_s: float | None) -> tuple[Array, float]:
-    """Return the times without the pauses of a resumed run, and the seconds of the pauses.
+    """Return start and end of the calls without the pauses of a resumed run, and the seconds of the pauses.
 
-    A pause is a time without any call that contradicts the wall time of answering, which does not count pauses: the
-    longest one first, while at least half of it is more than the wall time allows.
+    `wall_s`, the time of answering, does not count pauses. So a time without any call is a pause if the whole is longer
+    than `wall_s` by at least half of it; the longest one is looked at first.
     """
-    if wall_s is None:
-        return times, 0.0
-    found = idle(times)
-    excess = float(np.ptp(times)) - wall_s
+    idle_times = idle(times)
+    excess = 0.0 if wall_s is None else float(np.ptp(times)) - wall_s
     pauses = []
-    for start, end in found[np.argsort(found[:, 0] - found[:, 1])]:
+    for start, end in idle_times[np.argsort(idle_times[:, 0] - idle_times[:, 1])]:
         if end - start < SHORTEST_PAUSE or (end - start) / 2 > excess:
             break
         excess -= end - start
         pauses.append((end, end - start))
     ends, lengths = np.array(sorted(pauses)).reshape(-1, 2).T
     before = np.concatenate([[0.0], np.cumsum(lengths)])
-    shifted: Array = times - before[np.searchsorted(ends, times, side="right")]
-    return shifted, float(lengths.sum())
+    return times - before[np.searchsorted(ends, times, side="right")], float(lengths.sum())
 
 
 def idle(times: Array) -> Array:
     """Return start and end of each time without a call in flight, between the first call and the last one."""
     ordered = times[np.argsort(times[:, 0])]
-    ends, starts = np.maximum.accumulate(ordered[:, 1])[:-1], ordered[1:, 0]
-    return np.stack([ends, starts], axis=1)[starts > ends]
+    starts, ends = np.maximum.accumulate(ordered[:, 1])[:-1], ordered[1:, 0]
+    return np.stack([starts, ends], axis=1)[ends > starts]
+
+
+def busy(times: Array) -> float:
+    """Return the seconds with at least one call in flight."""
+    return float(np.ptp(times) - np.diff(idle(times)).sum())
 
 
 def in_flight(times: Array, edges: Array) -> list[float]:
@@ -86,8 +101,3 @@ def in_flight(times: Array, edges: Array) -> list[float]:
 
     areas = np.diff(area(times[:, 0]) - area(times[:, 1]))
     return [round(max(0.0, float(one)), 3) for one in areas / np.diff(edges)]
-
-
-def busy(times: Array) -> float:
-    """Return the seconds with at least one call in flight."""
-    return float(np.ptp(times) - np.diff(idle(times)).sum())

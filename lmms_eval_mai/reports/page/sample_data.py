@@ -9,7 +9,7 @@ import gzip
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,14 +18,13 @@ from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.more_tables.exits import is_right, large_short
 from lmms_eval_mai.reports.more_tables.methods import MODES
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
-from lmms_eval_mai.reports.records import Method, Run, SampleRecord
+from lmms_eval_mai.reports.records import Run, SampleRecord
 
 CHUNK = 2_000_000
 """Characters of one block of texts."""
-EXIT_CODES = {"agree_short": "a", "agree_think": "b", "transfer": "t", "small": "s", "large": "l", None: "-"}
-ROLES = {"mai": "MAI", "full-rt": "Full RT", "large": "large", "small": "small"}
+LISTED = ("question", "gold", "kind", "answer", "score", "tokens", "exit")
+CALLS = ("side", "stage", "end", "text", "call_tokens", "ms", "small", "large", "agree")
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "star", "circle-open", "diamond-open", "square-open")
-STAGE_CODES = {"short": "s", "think": "h", "stage2": "2", "transfer": "t", "score": "c", "task": "k"}
 
 
 def pack(value: Any) -> str:
@@ -39,23 +38,16 @@ def pack_bytes(data: bytes) -> str:
     return base64.b64encode(gzip.compress(data, 6, mtime=0)).decode("ascii")
 
 
-class Words:
-    """Short texts by number, such as questions and answers. They are kept in memory."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
+class Words(dict[str, int]):
+    """Short texts and their numbers, such as questions and answers. They are kept in memory."""
 
     def number(self, text: str | None) -> int:
         """Return the number of a text; -1 for None."""
-        return -1 if text is None else self._numbers.setdefault(text, len(self._numbers))
-
-    def all(self) -> list[str]:
-        """Return all texts in the order of their numbers."""
-        return list(self._numbers)
+        return -1 if text is None else self.setdefault(text, len(self))
 
 
 class Texts:
-    """Long texts by number. Only their digests are kept in memory; the texts are in compressed chunks."""
+    """Long texts by number. Only digests are kept in memory; the texts are in compressed chunks."""
 
     def __init__(self, chunk: int = CHUNK) -> None:
         self._numbers: dict[bytes, int] = {}
@@ -98,28 +90,30 @@ def sample_runs(evidence: Evidence) -> list[Run]:
 
 def sample_blocks(evidence: Evidence) -> Iterator[tuple[str, str]]:
     """Yield the name and the packed data of each block."""
-    words, texts, short = Words(), Texts(), looks(evidence)
-    names: set[str] = set()
+    words, texts, look = Words(), Texts(), looks(evidence)
+    keys: list[str] = []
     runs = []
     for number, run in enumerate(sample_runs(evidence)):
-        columns, calls = _columns(run, effects(evidence, run), words, texts)
-        about = {
-            "key": _unique(f"{benchmark_name(run.benchmark)}-{evidence.name(run.method)}", names),
-            "benchmark": benchmark_name(run.benchmark),
-            "images": run.benchmark,
-            "method": evidence.name(run.method),
-            "short": short[evidence.name(run.method)].short,
-            "mode": run.method.mode,
-        }
-        runs.append(about | {"columns": columns})
-        yield f"calls-{number}", pack(calls)
+        benchmark, method = benchmark_name(run.benchmark), evidence.name(run.method)
+        changed = effects(evidence, run)
+        # The last line of a document counts.
+        rows = {one.document.doc_id: _row(one, words, texts) for one in reading.samples(run)}
+        ids = sorted(rows)
+        columns = {name: [rows[doc_id][name] for doc_id in ids] for name in LISTED}
+        columns |= {"ids": ids, "effect": [changed.get(doc_id, "") for doc_id in ids]}
+        key = re.sub(r"[^A-Za-z0-9.]+", "-", f"{benchmark}-{method}").strip("-") or "run"
+        keys.append(next(one for one in (key, *(f"{key}-{n}" for n in range(2, number + 3))) if one not in keys))
+        about = {"key": keys[-1], "benchmark": benchmark, "images": run.benchmark, "method": method}
+        about |= {"short": look[method].short, "mode": run.method.mode}
+        runs.append({**about, "columns": columns})
+        yield f"calls-{number}", pack({name: [rows[doc_id][name] for doc_id in ids] for name in CALLS})
     texts.close()
     yield from ((f"texts-{number}", chunk) for number, chunk in enumerate(texts.chunks))
-    yield "index", pack({"words": words.all(), "runs": runs, "firsts": texts.firsts})
+    yield "index", pack({"words": [*words], "runs": runs, "firsts": texts.firsts})
 
 
 def effects(evidence: Evidence, run: Run) -> dict[int, str]:
-    """Return "h" (harm) or "r" (rescue) for each document that a transfer changed against the large model's short
+    """Return "harm" or "rescue" for each document that a transfer changed against the large model's short
     answer, as the table of harm and rescue counts them."""
     before = large_short(evidence, run) if run.method.mode in ("cascade", "transfer") else None
     if before is None:
@@ -128,7 +122,7 @@ def effects(evidence: Evidence, run: Run) -> dict[int, str]:
     for document, short in zip(*evidence.common(run, before), strict=True):
         now, then = is_right(document.score), is_right(short.score)
         if now != then and document.exit == "transfer":
-            found[document.doc_id] = "r" if now else "h"
+            found[document.doc_id] = "rescue" if now else "harm"
     return found
 
 
@@ -145,92 +139,44 @@ class Look:
 
 def looks(evidence: Evidence) -> dict[str, Look]:
     """Return the look of each method by its name. Methods of one role differ in their symbols."""
-    pairs = [method for _, method in evidence.runs if method.mode != "alone"]
-    large, small = {method.model for method in pairs}, {method.small for method in pairs}
     methods = [run.method for mode in MODES for run in evidence.of(mode)]
-    roles = {method: _role(method, large, small) for method in methods}
-    found: dict[str, Look] = {}
-    for method, role in roles.items():
-        those = [other for other, its_role in roles.items() if its_role == role]
-        kind = ROLES.get(role, "")
-        if not kind or (method.mode == "alone" and len({other.model for other in those}) > 1):
-            model = evidence.label(method.model)
-            kind = model if len(model) <= 16 else f"{model[:7]}…{model[-7:]}"
-        prompt = "own prompt" if method.variant is None else method.prompt
-        symbol = SYMBOLS[those.index(method) % len(SYMBOLS)]
-        found[evidence.name(method)] = Look(role, f"{kind} {prompt}{' …' if method.options else ''}", symbol)
-    return found
-
-
-def _role(method: Method, large: Collection[str], small: Collection[str]) -> str:
-    if method.mode != "alone":
-        return "mai" if method.mode == "cascade" else "full-rt"
-    return "large" if method.model in large else "small" if method.model in small else "other"
-
-
-def _columns(run: Run, effect: dict[int, str], words: Words, texts: Texts) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the columns of a run for the list, and those of its calls. The last line of a document counts."""
-    rows = {record.document.doc_id: _row(record, words, texts) for record in reading.samples(run)}
-    ids = sorted(rows)
-    listed = [rows[doc_id][0] for doc_id in ids]
-    calls = [call for doc_id in ids for call in rows[doc_id][1]]
-    verified = [one for doc_id in ids for one in rows[doc_id][2]]
-    columns: dict[str, Any] = {name: [row[number] for row in listed] for number, name in enumerate(LISTED)}
-    columns |= {
-        "ids": ids,
-        "exit": "".join(row[-1] for row in listed),
-        "effect": "".join(effect.get(doc_id, "-") for doc_id in ids),
-    }
-    detail: dict[str, Any] = {
-        "calls": [len(rows[doc_id][1]) for doc_id in ids],
-        "verifications": [len(rows[doc_id][2]) for doc_id in ids],
-        "small": [one[0] for one in verified],
-        "large": [one[1] for one in verified],
-        "agree": "".join(one[2] for one in verified),
-        "marks": "".join(call[0] for call in calls),
-    }
-    detail |= {name: [call[number + 1] for call in calls] for number, name in enumerate(CALL)}
-    return columns, detail
-
-
-LISTED = ("question", "gold", "kind", "answer", "score", "tokens")
-CALL = ("text", "tokens", "ms")
-Row = tuple[tuple[Any, ...], list[tuple[Any, ...]], list[tuple[int, int, str]]]
-
-
-def _row(record: SampleRecord, words: Words, texts: Texts) -> Row:
-    """Return one sample: its cells in the list, its calls and its verifications. The marks of a call are three
-    characters: side, stage, and `c` if the call was cut off, `s` if it is shared."""
-    document = record.document
-    listed = (
-        words.number(record.question),
-        words.number(document.target),
-        words.number(document.kind),
-        words.number(record.answer),
-        None if document.score is None else round(document.score, 3),
-        document.output_tokens,
-        EXIT_CODES.get(document.exit, "-"),
+    pairs = [method for method in methods if method.mode != "alone"]
+    sides = dict.fromkeys((pair.small for pair in pairs), "small") | dict.fromkeys(
+        (pair.model for pair in pairs), "large"
     )
-    calls = [
-        (
-            call.side[0] + STAGE_CODES.get(call.stage, "k") + ("s" if call.shared else "c" if call.cut_off else "-"),
-            texts.number(call.text),
-            call.output_tokens,
-            None if call.seconds is None else round(1000 * call.seconds, 1),
-        )
-        for call in record.calls
-    ]
-    verified = [
-        (words.number(one.small), words.number(one.large), "y" if one.agree else "n") for one in document.verifications
-    ]
-    return listed, calls, verified
-
-
-def _unique(name: str, names: set[str]) -> str:
-    """Return a name for links, with letters, digits, dots and dashes."""
-    base = re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-") or "run"
-    found, number = base, 2
-    while found in names:
-        found, number = f"{base}-{number}", number + 1
-    names.add(found)
+    of_mode = {"cascade": "mai", "transfer": "full-rt"}
+    roles = {method: of_mode.get(method.mode) or sides.get(method.model, "other") for method in methods}
+    found = {}
+    for method, role in roles.items():
+        same = [other for other in roles if roles[other] == role]
+        name = {"mai": "MAI", "full-rt": "Full RT"}.get(role, role)
+        if role == "other" or (method.mode == "alone" and len({other.model for other in same}) > 1):
+            model = evidence.label(method.model)
+            name = model if len(model) <= 16 else f"{model[:7]}…{model[-7:]}"
+        prompt = "own prompt" if method.variant is None else method.prompt
+        symbol = SYMBOLS[same.index(method) % len(SYMBOLS)]
+        found[evidence.name(method)] = Look(role, f"{name} {prompt}{' …' if method.options else ''}", symbol)
     return found
+
+
+def _row(record: SampleRecord, words: Words, texts: Texts) -> dict[str, Any]:
+    """Return what the list shows of one sample, and its calls and verifications."""
+    document, calls, verifications = record.document, record.calls, record.document.verifications
+    return {
+        "question": words.number(record.question),
+        "gold": words.number(document.target),
+        "kind": words.number(document.kind),
+        "answer": words.number(record.answer),
+        "score": None if document.score is None else round(document.score, 3),
+        "tokens": document.output_tokens,
+        "exit": document.exit or "",
+        "side": [call.side for call in calls],
+        "stage": [call.stage for call in calls],
+        "end": ["shared" if call.shared else "cut off" if call.cut_off else "" for call in calls],
+        "text": [texts.number(call.text) for call in calls],
+        "call_tokens": [call.output_tokens for call in calls],
+        "ms": [None if call.seconds is None else round(1000 * call.seconds, 1) for call in calls],
+        "small": [words.number(one.small) for one in verifications],
+        "large": [words.number(one.large) for one in verifications],
+        "agree": [int(one.agree) for one in verifications],
+    }

@@ -14,11 +14,11 @@ async function startBrowser() {
   byId("browser").hidden = false;
   const unique = (values) => [...new Set(values)];
   const tasks = unique(store.runs.map((run) => run.benchmark)), methods = unique(store.runs.map((run) => run.method));
-  const exits = Object.keys(EXIT_NAMES).filter((code) => store.runs.some((run) => run.columns.exit.includes(code))).map((code) => EXIT_NAMES[code]);
+  const exits = ["agree_short", "agree_think", "transfer", "small", "large"].filter((exit) => store.runs.some((run) => run.columns.exit.includes(exit)));
   if (store.runs.some((run) => run.mode === "cascade")) exits.push(DISAGREE);
   fill("task", tasks, tasks.length > 1);
   fill("method", methods, true);
-  fill("exit", exits.filter((name) => name), true);
+  fill("exit", exits, true);
   form().method.value = methods[0];
   byId("filters").addEventListener("submit", (event) => event.preventDefault());
   byId("filters").addEventListener("input", (event) => later(event.target.name === "q" ? 150 : 0));
@@ -184,7 +184,7 @@ async function showSamples(wanted) {
   document.body.classList.remove("reading");
   await search();
   writeHash();
-  byId("samples").scrollIntoView({ behavior: "smooth" });
+  byId("samples").scrollIntoView({ behavior: matchMedia("(prefers-reduced-motion)").matches ? "instant" : "smooth" });
 }
 
 async function copyLink(button) {

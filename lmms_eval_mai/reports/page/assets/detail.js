@@ -1,7 +1,6 @@
 // One sample with all that is known about it.
 
-const STAGE_NAMES = { s: "short answer", h: "thinking", 2: "answer after its thinking", t: "answer with the small model's thinking", c: "reading of the attention", k: "answer to the task's own prompt" };
-const SIDE_NAMES = { s: "small", l: "large" };
+const STAGE_NAMES = { short: "short answer", think: "thinking", stage2: "answer after its thinking", transfer: "answer with the small model's thinking", score: "reading of the attention", task: "answer to the task's own prompt" };
 let images = null; // the thumbnails, loaded with the first sample that is shown
 
 /** Return why a sample left the cascade where it left. */
@@ -40,10 +39,10 @@ const exitTag = (exit) => (exit ? make("span", { class: `exit ${exit}` }, exit) 
 const effectTag = (effect) => (effect ? make("span", { class: `tag ${effect === "harm" ? "wrong" : "right"}` }, effect) : null);
 
 function callCard(call, searched) {
-  const about = [`${count(call.tokens)} tokens`, call.shared ? "shared with another run, which has its time" : seconds(call.ms)];
-  if (call.cutOff) about.push("cut off by a limit");
-  return make("div", { class: `call ${SIDE_NAMES[call.side] ?? ""}` },
-    make("p", { class: "about" }, make("b", {}, `${SIDE_NAMES[call.side] ?? call.side} model: ${STAGE_NAMES[call.stage] ?? call.stage}`), ` · ${about.join(" · ")}`),
+  const about = [`${count(call.tokens)} tokens`, call.end === "shared" ? "shared with another run, which has its time" : seconds(call.ms)];
+  if (call.end === "cut off") about.push("cut off by a limit");
+  return make("div", { class: `call ${call.side}` },
+    make("p", { class: "about" }, make("b", {}, `${call.side} model: ${STAGE_NAMES[call.stage] ?? call.stage}`), ` · ${about.join(" · ")}`),
     make("pre", { class: "words" }, ...(call.text ? marked(call.text, searched) : ["(empty)"])));
 }
 

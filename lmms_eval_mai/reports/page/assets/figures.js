@@ -48,15 +48,11 @@ async function drawCard(key) {
   const { figure, numbers } = found[choice(card, found.map((chart) => chart.choice), () => drawCard(key))] ?? found[0];
   element.setAttribute("aria-label", `${card.querySelector("h3").textContent}. ${numbers.join(". ")}`);
   card.querySelector("ul").replaceChildren(...numbers.map((words) => make("li", {}, words)));
-  card.querySelector("details").hidden = !figure;
-  element.querySelector(".empty")?.remove();
-  if (!figure) {
-    if (element.data) Plotly.purge(element);
-    element.style.height = "auto";
-    element.replaceChildren(make("p", { class: "empty" }, ...numbers));
-    return;
-  }
+  card.querySelector(".empty").textContent = figure ? "" : numbers[0];
+  for (const each of [element, card.querySelector("details")]) each.hidden = !figure;
+  if (!figure) return;
   const { data, layout } = inTheme(figure);
+  if (layout.meta && element.clientWidth < 600) data[0].node.label = layout.meta; // names of the flow that fit on a phone
   element.style.height = `${layout.height}px`;
   await Plotly.react(element, data, { ...layout, template: template() }, { displayModeBar: false, responsive: true });
   element.removeAllListeners("plotly_click");
