@@ -10,20 +10,22 @@ from lmms_eval_mai.cli.document import load_task
 from lmms_eval_mai.cli.findings import error_text
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.reports.evidence import Evidence
-from lmms_eval_mai.reports.page.images import Images, wanted
-from lmms_eval_mai.reports.page.sample_data import sample_runs
+from lmms_eval_mai.reports.page.images import Images
+from lmms_eval_mai.reports.page.sample_data import effects, sample_runs
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
-from lmms_eval_mai.reports.records import Run
+from lmms_eval_mai.reports.read import Run
 
 
 def load_images(evidence: Evidence) -> Images:
     """Return thumbnails of the documents of all runs with samples. A benchmark that lacks some has a sentence."""
     _be_quiet()
     images = Images()
-    for benchmark, numbers in wanted(evidence):
-        run = next(run for run in sample_runs(evidence) if run.benchmark == benchmark)
+    runs = sample_runs(evidence)
+    for benchmark in dict.fromkeys(run.benchmark for run in runs):
+        of_benchmark = [run for run in runs if run.benchmark == benchmark]
+        numbers = wanted(evidence, of_benchmark)
         try:
-            added = _add(images, run, numbers)
+            added = _add(images, of_benchmark[0], numbers)
         except ArgumentError as error:
             images.gaps.append(f"{benchmark_name(benchmark)} has no images: {error}")
         else:
@@ -33,6 +35,15 @@ def load_images(evidence: Evidence) -> Images:
                     "because all images must be small enough for one file."
                 )
     return images
+
+
+def wanted(evidence: Evidence, runs: Sequence[Run]) -> list[int]:
+    """Return the documents of the runs of a benchmark, those first that a reader opens first: harm and rescue, then the
+    other transfers of the cascades, then all others."""
+    cascades = [run for run in runs if run.method.mode == "cascade"]
+    changed = [doc_id for run in cascades for doc_id in sorted(effects(evidence, run))]
+    transferred = [doc_id for run in cascades for doc_id in run.samples.index[run.samples.exit == "transfer"]]
+    return list(dict.fromkeys([*changed, *transferred, *(doc_id for run in runs for doc_id in run.samples.index)]))
 
 
 def _be_quiet() -> None:
@@ -59,7 +70,7 @@ def _add(images: Images, run: Run, numbers: Sequence[int]) -> int:
 def _images(run: Run, numbers: Sequence[int]) -> Iterator[tuple[int, list[Any]]]:
     """Yield the images of each document. Raises `ArgumentError` if the data set is not that of the run."""
     task = load_task(run.task, {}, _include_path(run.file))
-    targets = {document.doc_id: document.target for document in run.documents}
+    targets = run.samples.target[~run.samples.index.duplicated()]
     try:
         documents, texts = task.eval_docs, task.eval_docs_no_media
         for number in numbers:

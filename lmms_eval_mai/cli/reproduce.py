@@ -78,12 +78,10 @@ def _reproduce(given: argparse.Namespace) -> None:
 
 def _write_page(given: argparse.Namespace) -> None:
     """Write the page of all runs in the output folder. Raises `ArgumentError`."""
-    from lmms_eval_mai.reports import build, reading
-    from lmms_eval_mai.reports.evidence import Evidence
+    from lmms_eval_mai.reports import build
 
-    read = reading.read([given.output_path])
-    evidence = Evidence(read.runs)
-    write_page(given.html, build.of_evidence(evidence, read.gaps, read.tables), evidence, given.images)
+    evidence, of_attention = build.evidence([given.output_path])
+    write_page(given.html, build.of_evidence(evidence, of_attention), evidence, given.images)
 
 
 def _check(given: argparse.Namespace, names: list[str]) -> None:

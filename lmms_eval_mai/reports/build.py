@@ -16,6 +16,7 @@ from lmms_eval_mai.reports import (
     rules,
     single_tables,
 )
+from lmms_eval_mai.reports.claims import claims
 from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.paper_numbers import benchmark_name, documents, family
 from lmms_eval_mai.reports.read import Run, read
@@ -101,7 +102,7 @@ def of_evidence(runs: Evidence, of_attention: Sequence[Table] = (), more: Sequen
         tables += made
         if not made and needs:
             missing.append(NO_CASCADE if is_without_cascade and make in OF_CASCADES else needs)
-    claimed = tuple(_claims(runs))
+    claimed = tuple(map(str, claims(runs)))
     sentences = dict.fromkeys([*runs.gaps, *_other_numbers(runs), *_other_pairs(runs), *missing])
     drawn = tuple(figures.figures(runs))
     return Report(claimed, (*tables, *of_attention), drawn, summaries(runs), tuple(sentences))
@@ -162,7 +163,3 @@ def _other_pairs(runs: Evidence) -> Iterator[str]:
             yield (
                 f"{benchmark_name(benchmark)}: no cascade has the models of {shown}, so MAI is not compared with them."
             )
-
-
-def _claims(runs: Evidence) -> Iterator[str]:
-    return iter(())

@@ -37,9 +37,10 @@ def figures(evidence: Evidence) -> Iterator[Figure]:
             axes = {"low": "output tokens of both models", "documents": "documents"}
             yield Figure(f"tokens-{benchmark}", f"Output tokens, {name}", "histogram", benchmark, axes, bins)
     for number, run in enumerate(evidence.traced()):
-        title = f"Flow of documents, {benchmark_name(run.benchmark)}, {evidence.name(run.method)}"
+        name = evidence.name(run.method)
+        title = f"Flow of documents, {benchmark_name(run.benchmark)}, {name}"
         axes = {"documents": "documents", "right": "documents with a right answer"}
-        yield Figure(f"flow-{number}", title, "flow", run.benchmark, axes, tuple(_flow(run)))
+        yield Figure(f"flow-{number}", title, "flow", run.benchmark, axes, tuple(_flow(run)), name)
     for number, (run, outcomes) in enumerate(curves(evidence)):
         data = tuple(
             {
@@ -53,9 +54,10 @@ def figures(evidence: Evidence) -> Iterator[Figure]:
             }
             for one in outcomes
         )
-        title = f"Other rules of agreement, {benchmark_name(run.benchmark)}, {evidence.name(run.method)}"
+        name = evidence.name(run.method)
+        title = f"Other rules of agreement, {benchmark_name(run.benchmark)}, {name}"
         axes = {"tokens": "output tokens for one document", "score": "score, %"}
-        yield Figure(f"rules-{number}", title, "curve", run.benchmark, axes, data)
+        yield Figure(f"rules-{number}", title, "curve", run.benchmark, axes, data, name)
 
 
 def _point(evidence: Evidence, run: Run, runs: list[Run]) -> dict[str, Any] | None:

@@ -105,6 +105,8 @@ class Figure:
     """Field of the data -> the name of its axis."""
     data: tuple[dict[str, Any], ...]
     """Plain JSON objects; docs/reports.md describes the fields of each kind."""
+    method: str = ""
+    """The cascade of a flow or of a curve. Empty: the data name their methods."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,42 +4,51 @@
 chunks that a browser decompresses in a few milliseconds each. A text of several runs is in one chunk only.
 """
 
+import base64
+import gzip
 import hashlib
+import json
+import math
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from lmms_eval_mai.reports import reading
+from lmms_eval_mai.reports.cascade_tables import RIGHT
 from lmms_eval_mai.reports.evidence import Evidence
-from lmms_eval_mai.reports.more_tables.exits import is_right, large_short
-from lmms_eval_mai.reports.more_tables.methods import MODES
-from lmms_eval_mai.reports.page.blocks import pack
+from lmms_eval_mai.reports.methods import MODES
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
-from lmms_eval_mai.reports.records import Method, Run, SampleRecord
+from lmms_eval_mai.reports.read import Record, Run, records
 
 CHUNK = 2_000_000
 """Characters of one block of texts."""
-EXIT_CODES = {"agree_short": "a", "agree_think": "b", "transfer": "t", "small": "s", "large": "l", None: "-"}
+LISTED = ("question", "gold", "kind", "answer", "score", "tokens", "exit")
+CALLS = ("marks", "text", "call_tokens", "ms", "verifications")
 STAGE_CODES = {"short": "s", "think": "h", "stage2": "2", "transfer": "t", "score": "c", "task": "k"}
+SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "star", "circle-open", "diamond-open", "square-open")
 
 
-class Words:
-    """Short texts by number, such as questions and answers. They are kept in memory."""
+def pack(value: Any) -> str:
+    """Return a value as compressed JSON in base64; the page decompresses it. JSON's escapes keep texts that are not
+    valid Unicode, such as half a character that a model wrote."""
+    return pack_bytes(json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii"))
 
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
+
+def pack_bytes(data: bytes) -> str:
+    """Return compressed bytes as base64. Equal data give equal texts."""
+    return base64.b64encode(gzip.compress(data, 6, mtime=0)).decode("ascii")
+
+
+class Words(dict[str, int]):
+    """Short texts and their numbers, such as questions and answers. They are kept in memory."""
 
     def number(self, text: str | None) -> int:
         """Return the number of a text; -1 for None."""
-        return -1 if text is None else self._numbers.setdefault(text, len(self._numbers))
-
-    def all(self) -> list[str]:
-        """Return all texts in the order of their numbers."""
-        return list(self._numbers)
+        return -1 if text is None else self.setdefault(text, len(self))
 
 
 class Texts:
-    """Long texts by number. Only their digests are kept in memory; the texts are in compressed chunks."""
+    """Long texts by number. Only digests are kept in memory; the texts are in compressed chunks."""
 
     def __init__(self, chunk: int = CHUNK) -> None:
         self._numbers: dict[bytes, int] = {}
@@ -76,147 +85,107 @@ def sample_runs(evidence: Evidence) -> list[Run]:
         run
         for mode in reversed(MODES)
         for run in evidence.of(mode)
-        if not run.derived and run.samples_file is not None and run.documents
+        if not run.derived and run.samples_file is not None and len(run.samples)
     ]
 
 
 def sample_blocks(evidence: Evidence) -> Iterator[tuple[str, str]]:
     """Yield the name and the packed data of each block."""
-    words, texts = Words(), Texts()
-    names: set[str] = set()
+    words, texts, look = Words(), Texts(), looks(evidence)
+    keys: list[str] = []
     runs = []
     for number, run in enumerate(sample_runs(evidence)):
-        columns, calls = _columns(run, effects(evidence, run), words, texts)
-        about = {
-            "key": _unique(f"{benchmark_name(run.benchmark)}-{evidence.name(run.method)}", names),
-            "task": run.task,
-            "benchmark": benchmark_name(run.benchmark),
-            "method": evidence.name(run.method),
-            "mode": run.method.mode,
-            "two_stage": run.method.two_stage,
-        }
-        runs.append(about | {"columns": columns})
-        yield f"calls-{number}", pack(calls)
+        benchmark, method = benchmark_name(run.benchmark), evidence.name(run.method)
+        changed = effects(evidence, run)
+        # The last line of a document counts.
+        rows = {one.row["doc_id"]: _row(one, words, texts) for one in records(run)}
+        ids = sorted(rows)
+        columns = {name: [rows[doc_id][name] for doc_id in ids] for name in LISTED}
+        columns |= {"ids": ids, "effect": [changed.get(doc_id, "") for doc_id in ids]}
+        key = re.sub(r"[^A-Za-z0-9.]+", "-", f"{benchmark}-{method}").strip("-") or "run"
+        keys.append(next(one for one in (key, *(f"{key}-{n}" for n in range(2, number + 3))) if one not in keys))
+        about = {"key": keys[-1], "benchmark": benchmark, "images": run.benchmark, "method": method}
+        about |= {"short": look[method].short, "mode": run.method.mode}
+        runs.append({**about, "columns": columns})
+        yield f"calls-{number}", pack({name: [rows[doc_id][name] for doc_id in ids] for name in CALLS})
     texts.close()
     yield from ((f"texts-{number}", chunk) for number, chunk in enumerate(texts.chunks))
-    yield "index", pack({"words": words.all(), "runs": runs, "firsts": texts.firsts})
+    yield "index", pack({"words": [*words], "runs": runs, "firsts": texts.firsts})
 
 
 def effects(evidence: Evidence, run: Run) -> dict[int, str]:
-    """Return "h" (harm) or "r" (rescue) for each document that a transfer changed against the large model's short
+    """Return "harm" or "rescue" for each document that a transfer changed against the large model's short
     answer, as the table of harm and rescue counts them."""
-    before = large_short(evidence, run) if run.method.mode in ("cascade", "transfer") else None
-    if before is None:
+    samples, before = run.samples, None
+    if run.method.mode == "cascade":
+        before = evidence.large_short_scores(run)
+    elif run.method.mode == "transfer" and (other := evidence.short(run, "large")) is not None:
+        samples, theirs = evidence.common(run, other)
+        before = theirs.score
+    if before is None or before.isna().any():
         return {}
-    found = {}
-    for document, short in zip(*evidence.common(run, before), strict=True):
-        now, then = is_right(document.score), is_right(short.score)
-        if now != then and document.exit == "transfer":
-            found[document.doc_id] = "r" if now else "h"
-    return found
+    samples = samples.assign(before=before.groupby(level=0).mean().reindex(samples.index) >= RIGHT)
+    samples = samples[(samples.repeat == 0) & (samples.exit == "transfer")]
+    changed = samples[(samples.score >= RIGHT) != samples.before]
+    return {doc_id: "harm" if was_right else "rescue" for doc_id, was_right in changed.before.items()}
 
 
-def roles(evidence: Evidence) -> dict[str, str]:
-    """Return method -> `mai`, `full_rt`, `large`, `small` or `other`: the page gives each role a colour."""
-    found: dict[str, str] = {}
-    for run in [*evidence.of("cascade"), *evidence.of("transfer")]:
-        found[evidence.name(run.method)] = "mai" if run.method.mode == "cascade" else "full_rt"
-    pairs = [method for _, method in evidence.runs if method.mode != "alone"]
-    for run in evidence.of("alone"):
-        found[evidence.name(run.method)] = _role_alone(run.method, pairs)
-    return found
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How figures show a method."""
+
+    role: str
+    """`mai`, `full-rt`, `large`, `small` or `other`: the name of its colour."""
+    short: str
+    """A short name: the role if only one model has it, else the model; and the prompt."""
+    symbol: str
 
 
-def _role_alone(method: Method, pairs: list[Method]) -> str:
-    if any(method.model == pair.model for pair in pairs):
-        return "large"
-    return "small" if any(method.model == pair.small for pair in pairs) else "other"
-
-
-def short_names(evidence: Evidence) -> dict[str, str]:
-    """Return method -> a short name for labels in figures: the role if only one model has it, else the model."""
-    of_method = roles(evidence)
-    models: dict[str, set[str]] = {}
-    for _, method in evidence.runs:
-        models.setdefault(of_method[evidence.name(method)], set()).add(method.model)
-    found = {}
-    for _, method in evidence.runs:
-        role = of_method[evidence.name(method)]
-        kind = {"mai": "MAI", "full_rt": "Full RT"}.get(role, role)
-        if role == "other" or (len(models[role]) > 1 and method.mode == "alone"):
-            kind = _shortened(evidence.label(method.model))
-        prompt = "own prompt" if method.variant is None else method.prompt
-        found[evidence.name(method)] = f"{kind} {prompt}{' …' if method.options else ''}"
-    return found
-
-
-def _shortened(name: str) -> str:
-    return name if len(name) <= 16 else f"{name[:7]}…{name[-7:]}"
-
-
-def _columns(run: Run, effect: dict[int, str], words: Words, texts: Texts) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the columns of a run for the list, and those of its calls. The last line of a document counts."""
-    rows = {record.document.doc_id: _row(record, words, texts) for record in reading.samples(run)}
-    ids = sorted(rows)
-    listed = [rows[doc_id][0] for doc_id in ids]
-    calls = [call for doc_id in ids for call in rows[doc_id][1]]
-    verified = [one for doc_id in ids for one in rows[doc_id][2]]
-    columns: dict[str, Any] = {name: [row[number] for row in listed] for number, name in enumerate(LISTED)}
-    columns |= {
-        "ids": ids,
-        "exit": "".join(row[-1] for row in listed),
-        "effect": "".join(effect.get(doc_id, "-") for doc_id in ids),
-    }
-    detail: dict[str, Any] = {
-        "calls": [len(rows[doc_id][1]) for doc_id in ids],
-        "verifications": [len(rows[doc_id][2]) for doc_id in ids],
-        "small": [one[0] for one in verified],
-        "large": [one[1] for one in verified],
-        "agree": "".join(one[2] for one in verified),
-        "marks": "".join(call[0] for call in calls),
-    }
-    detail |= {name: [call[number + 1] for call in calls] for number, name in enumerate(CALL)}
-    return columns, detail
-
-
-LISTED = ("question", "gold", "kind", "answer", "score", "tokens")
-CALL = ("text", "tokens", "ms")
-Row = tuple[tuple[Any, ...], list[tuple[Any, ...]], list[tuple[int, int, str]]]
-
-
-def _row(record: SampleRecord, words: Words, texts: Texts) -> Row:
-    """Return one sample: its cells in the list, its calls and its verifications. The marks of a call are three
-    characters: side, stage, and `c` if the call was cut off, `s` if it is shared."""
-    document = record.document
-    listed = (
-        words.number(record.question),
-        words.number(document.target),
-        words.number(document.kind),
-        words.number(record.answer),
-        None if document.score is None else round(document.score, 3),
-        document.output_tokens,
-        EXIT_CODES.get(document.exit, "-"),
+def looks(evidence: Evidence) -> dict[str, Look]:
+    """Return the look of each method by its name. Methods of one role differ in their symbols."""
+    methods = [run.method for mode in MODES for run in evidence.of(mode)]
+    pairs = [method for method in methods if method.mode != "alone"]
+    sides = dict.fromkeys((pair.small for pair in pairs), "small") | dict.fromkeys(
+        (pair.model for pair in pairs), "large"
     )
-    calls = [
-        (
-            call.side[0] + STAGE_CODES.get(call.stage, "k") + ("s" if call.shared else "c" if call.cut_off else "-"),
-            texts.number(call.text),
-            call.output_tokens,
-            None if call.seconds is None else round(1000 * call.seconds, 1),
-        )
-        for call in record.calls
-    ]
-    verified = [
-        (words.number(one.small), words.number(one.large), "y" if one.agree else "n") for one in document.verifications
-    ]
-    return listed, calls, verified
-
-
-def _unique(name: str, names: set[str]) -> str:
-    """Return a name for links, with letters, digits, dots and dashes."""
-    base = re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-") or "run"
-    found, number = base, 2
-    while found in names:
-        found, number = f"{base}-{number}", number + 1
-    names.add(found)
+    of_mode = {"cascade": "mai", "transfer": "full-rt"}
+    roles = {method: of_mode.get(method.mode) or sides.get(method.model, "other") for method in methods}
+    found = {}
+    for method, role in roles.items():
+        same = [other for other in roles if roles[other] == role]
+        name = {"mai": "MAI", "full-rt": "Full RT"}.get(role, role)
+        if role == "other" or (method.mode == "alone" and len({other.model for other in same}) > 1):
+            model = evidence.label(method.model)
+            name = model if len(model) <= 16 else f"{model[:7]}…{model[-7:]}"
+        prompt = "own prompt" if method.variant is None else method.prompt
+        symbol = SYMBOLS[same.index(method) % len(SYMBOLS)]
+        found[evidence.name(method)] = Look(role, f"{name} {prompt}{' …' if method.options else ''}", symbol)
     return found
+
+
+def _row(record: Record, words: Words, texts: Texts) -> dict[str, Any]:
+    """Return what the list shows of one sample, and its calls and verifications. Long lists of lists cost memory, so a
+    call has three characters (side, stage, and `c` if it was cut off, `s` if it is shared), and a verification three
+    numbers (both answers, and 1 if they agree)."""
+    row, calls = record.row, record.calls
+    checks = [(row["small"], row["large"], row["agree"]), (row["thought"], row["large"], row["agree_think"])]
+    verified = [(words.number(a), words.number(b), int(agree)) for a, b, agree in checks if agree is not None]
+    return {
+        "question": words.number(record.question),
+        "gold": words.number(row["target"]),
+        "kind": words.number(row["kind"]),
+        "answer": words.number(record.answer),
+        "score": None if math.isnan(row["score"]) else round(row["score"], 3),
+        "tokens": None if math.isnan(row["output_tokens"]) else row["output_tokens"],
+        "exit": row["exit"] or "",
+        "marks": "".join(_marks(call) for call in calls),
+        "text": [texts.number(call["text"]) for call in calls],
+        "call_tokens": [call["output_tokens"] for call in calls],
+        "ms": [None if math.isnan(call["seconds"]) else round(1000 * call["seconds"], 1) for call in calls],
+        "verifications": [number for one in verified for number in one],
+    }
+
+
+def _marks(call: dict[str, Any]) -> str:
+    end = "s" if call["shared"] else "c" if call["cut_off"] else "-"
+    return f"{call['side'][0]}{STAGE_CODES.get(call['stage'], 'k')}{end}"

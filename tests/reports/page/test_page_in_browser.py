@@ -77,8 +77,8 @@ def open_page(chromium: Any, file: Path) -> Iterator[Callable[..., Page]]:
 
 @pytest.fixture(scope="module")
 def shown(open_page: Callable[..., Page]) -> Page:
-    """A page that the tests share. Each test sets all filters that it needs."""
-    return open_page()
+    """A page that the tests share. Each test sets all filters that it needs. Nothing moves after a click."""
+    return open_page(reduced_motion="reduce")
 
 
 def number(opened: Page) -> int:
@@ -114,11 +114,13 @@ def test_every_figure_is_drawn(shown: Page, evidence: Evidence) -> None:
 def test_each_band_of_the_flow_has_its_accuracy(shown: Page, evidence: Evidence) -> None:
     (run,) = evidence.of("cascade", "pope")
     by_exit = {exit: [one for one in run.documents if one.exit == exit] for exit in ("agree_short", "transfer")}
-    names = shown.locator("#chart-flow .band-name").all_text_contents()
-    assert len(names) == 4
-    for documents in by_exit.values():
+    names = shown.locator("#chart-flow .node-label").all_text_contents()
+    assert len([name for name in names if name.endswith("% right")]) == 4
+    for exit, documents in by_exit.items():
         right = sum(bool(one.score) for one in documents)
-        assert f"{100 * right / len(documents):.1f}% right" in names
+        assert any(
+            name.startswith(exit) and name.endswith(f"){100 * right / len(documents):.1f}% right") for name in names
+        )
 
 
 def test_a_click_on_a_band_shows_its_samples(shown: Page, evidence: Evidence) -> None:
@@ -128,6 +130,95 @@ def test_a_click_on_a_band_shows_its_samples(shown: Page, evidence: Evidence) ->
     until(shown, "byId('filters').elements.exit.value === 'agree_short'")
     until(shown, "location.hash.includes('exit=agree_short')")
     assert number(shown) == sum(one.exit == "agree_short" for one in run.documents)
+
+
+EXITS_OF = {
+    "documents": {"agree_short", "agree_think", "transfer"},
+    "agree_short": {"agree_short"},
+    "disagree": {"agree_think", "transfer"},
+    "agree_think": {"agree_think"},
+    "transfer": {"transfer"},
+}
+
+
+def point_on(opened: Page, elements: str, number: int) -> dict[str, float]:
+    """Return a point of the window at which an element of the flow is the topmost one."""
+    opened.evaluate("byId('card-flow').scrollIntoView()")
+    found = opened.evaluate(
+        """([elements, number]) => {
+            const element = document.querySelectorAll(`#chart-flow ${elements}`)[number];
+            const box = element.getBoundingClientRect();
+            for (let i = 1; i < 20; i++) for (let j = 1; j < 20; j++) {
+                const x = box.left + (i * box.width) / 20, y = box.top + (j * box.height) / 20;
+                if (document.elementFromPoint(x, y) === element) return { x, y };
+            }
+            return null;
+        }""",
+        [elements, number],
+    )
+    assert found is not None, (elements, number)
+    return dict(found)
+
+
+@pytest.mark.parametrize(("elements", "count"), [(".node-rect", 5), ("path.sankey-link", 4)])
+def test_a_click_on_each_node_and_each_band_lists_its_samples(
+    shown: Page, evidence: Evidence, elements: str, count: int
+) -> None:
+    (run,) = evidence.of("cascade", "pope")
+    assert shown.locator(f"#chart-flow {elements}").count() == count
+    clicked = set()
+    for number in range(count):
+        choose(shown, task="shapes", effect="harm")
+        name = shown.evaluate(
+            """([elements, number]) => {
+                const { node, link } = document.querySelectorAll(`#chart-flow ${elements}`)[number].__data__;
+                return (node ?? link.target).label.split("<br>")[0].split(" ").at(-1);
+            }""",
+            [elements, number],
+        )
+        at = point_on(shown, elements, number)
+        shown.mouse.click(at["x"], at["y"])
+        until(shown, "byId('filters').elements.effect.value === ''")
+        until(shown, f"byId('filters').elements.exit.value === '{'' if name == 'documents' else name}'")
+        wanted = {document.doc_id for document in run.documents if document.exit in EXITS_OF[name]}
+        until(shown, f"browser.found.length === {len(wanted)}")
+        listed = shown.evaluate("browser.found.map((sample) => [runOf(sample).key, listed(sample).id])")
+        assert {key for key, _ in listed} == {"POPE-MAI-8B-2B-R"} and {doc_id for _, doc_id in listed} == wanted
+        clicked.add(name)
+    assert clicked == (set(EXITS_OF) if count == 5 else set(EXITS_OF) - {"documents"})
+
+
+def test_a_click_on_a_part_of_the_exits_lists_its_samples(shown: Page, evidence: Evidence) -> None:
+    (run,) = evidence.of("cascade", "shapes")
+    shown.evaluate("byId('card-exits').scrollIntoView()")
+    box = shown.locator("#chart-exits .trace").nth(2).locator(".point path").nth(1).bounding_box()
+    shown.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    until(shown, "byId('filters').elements.exit.value === 'transfer'")
+    assert shown.evaluate("filter().task") == "shapes"
+    assert number(shown) == sum(one.exit == "transfer" for one in run.documents)
+
+
+def test_each_figure_has_its_numbers_in_its_description_and_in_a_list(shown: Page, evidence: Evidence) -> None:
+    (run,) = evidence.of("cascade", "pope")
+    score = evidence.score(run)
+    assert score is not None
+    description = shown.locator("#chart-tokens").get_attribute("aria-label")
+    assert (
+        description.startswith("Score against output tokens. ") and f"{MAI}: score {score.value:.1f} (" in description
+    )
+    for card in shown.locator("#figures figure:visible").all():
+        words = card.locator(".numbers li").all_text_contents()
+        label = card.locator(".chart").get_attribute("aria-label")
+        assert words and all(one in label for one in words)
+
+
+def test_a_browser_that_cannot_decompress_gets_a_sentence(chromium: Any, file: Path) -> None:
+    opened = chromium.new_page()
+    opened.add_init_script("delete window.DecompressionStream")
+    opened.goto(file.as_uri())
+    assert "Firefox 113" in opened.locator("#too-old").text_content() and opened.locator("#too-old").is_visible()
+    assert opened.locator("#table-methods").is_visible()
+    opened.close()
 
 
 def test_filters_leave_the_samples_that_the_report_counts(shown: Page, evidence: Evidence) -> None:

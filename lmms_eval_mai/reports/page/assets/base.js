@@ -23,8 +23,8 @@ function bytesOf(base64) {
   return bytes;
 }
 
-/** Return the text of a block of the page, or null if the page lacks it. A block is read once. */
-async function textOf(name) {
+/** Return the promise of a block's text, or null if the page lacks the block. A block is read once. */
+function textOf(name) {
   const block = byId(`block-${name}`);
   if (block === null) return null;
   const packed = new Blob([bytesOf(block.textContent)]);
@@ -43,7 +43,6 @@ const pause = () => new Promise((done) => setTimeout(done, 0));
 
 const whole = new Intl.NumberFormat("en");
 const count = (number) => whole.format(number);
-const percent = (part, all) => `${all ? ((100 * part) / all).toFixed(1) : 0}%`;
 
 function seconds(ms) {
   if (ms === null) return "no time";

@@ -14,10 +14,11 @@ async function startBrowser() {
   byId("browser").hidden = false;
   const unique = (values) => [...new Set(values)];
   const tasks = unique(store.runs.map((run) => run.benchmark)), methods = unique(store.runs.map((run) => run.method));
-  const exits = Object.entries(EXIT_NAMES).filter(([code, name]) => name && store.runs.some((run) => run.columns.exit.includes(code)));
+  const exits = ["agree_short", "agree_think", "transfer", "small", "large"].filter((exit) => store.runs.some((run) => run.columns.exit.includes(exit)));
+  if (store.runs.some((run) => run.mode === "cascade")) exits.push(DISAGREE);
   fill("task", tasks, tasks.length > 1);
   fill("method", methods, true);
-  fill("exit", exits.map(([, name]) => name), true);
+  fill("exit", exits, true);
   form().method.value = methods[0];
   byId("filters").addEventListener("submit", (event) => event.preventDefault());
   byId("filters").addEventListener("input", (event) => later(event.target.name === "q" ? 150 : 0));
@@ -77,7 +78,7 @@ function rowNode(sample, place, hasSeveralRuns) {
   if (isOpen) byId("list").setAttribute("aria-activedescendant", `row-${place}`);
   const row = make("div", { class: "row", role: "option", id: `row-${place}`, "data-place": place, "aria-selected": isOpen, "aria-setsize": browser.found.length, "aria-posinset": place + 1 },
     make("div", { class: "top" }, make("span", {}, `#${one.id}`), exitTag(one.exit), verdict(one), effectTag(one.effect),
-      hasSeveralRuns ? make("span", { class: "run" }, `${run.benchmark} ${FIGURES.short[run.method] ?? run.method}`) : null,
+      hasSeveralRuns ? make("span", { class: "run" }, `${run.benchmark} ${run.short}`) : null,
       make("span", { class: "tokens" }, one.tokens === null ? "" : `${count(one.tokens)} tokens`)),
     make("div", { class: "what" }, shortened((one.question ?? "").split("\n")[0], 120)));
   row.style.top = `${ROW * place}px`;
@@ -183,7 +184,7 @@ async function showSamples(wanted) {
   document.body.classList.remove("reading");
   await search();
   writeHash();
-  byId("samples").scrollIntoView({ behavior: "smooth" });
+  byId("samples").scrollIntoView({ behavior: matchMedia("(prefers-reduced-motion)").matches ? "instant" : "smooth" });
 }
 
 async function copyLink(button) {

@@ -1,7 +1,6 @@
 // One sample with all that is known about it.
 
 const STAGE_NAMES = { s: "short answer", h: "thinking", 2: "answer after its thinking", t: "answer with the small model's thinking", c: "reading of the attention", k: "answer to the task's own prompt" };
-const SIDE_NAMES = { s: "small", l: "large" };
 let images = null; // the thumbnails, loaded with the first sample that is shown
 
 /** Return why a sample left the cascade where it left. */
@@ -42,8 +41,8 @@ const effectTag = (effect) => (effect ? make("span", { class: `tag ${effect === 
 function callCard(call, searched) {
   const about = [`${count(call.tokens)} tokens`, call.shared ? "shared with another run, which has its time" : seconds(call.ms)];
   if (call.cutOff) about.push("cut off by a limit");
-  return make("div", { class: `call ${SIDE_NAMES[call.side] ?? ""}` },
-    make("p", { class: "about" }, make("b", {}, `${SIDE_NAMES[call.side] ?? call.side} model: ${STAGE_NAMES[call.stage] ?? call.stage}`), ` · ${about.join(" · ")}`),
+  return make("div", { class: `call ${call.side}` },
+    make("p", { class: "about" }, make("b", {}, `${call.side} model: ${STAGE_NAMES[call.stage] ?? call.stage}`), ` · ${about.join(" · ")}`),
     make("pre", { class: "words" }, ...(call.text ? marked(call.text, searched) : ["(empty)"])));
 }
 
@@ -57,8 +56,7 @@ function otherMethods(sample) {
       make("td", { class: "text" }, shortened(found.answer ?? "", 60)), make("td", { class: "text" }, verdict(found)), make("td", {}, found.tokens === null ? "" : count(found.tokens)));
   });
   const heads = ["method", "exit", "answer", "", "tokens"].map((name, i) => make("th", { class: i < 4 ? "text" : "" }, name));
-  return [make("h4", {}, "The same document with the other methods"),
-    make("div", { class: "scroll" }, make("table", {}, make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...rows)))];
+  return [make("div", { class: "scroll" }, make("table", {}, make("caption", {}, "The same document with the other methods"), make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...rows)))];
 }
 
 const shortened = (text, length) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
@@ -67,8 +65,7 @@ async function imageNodes(sample) {
   images ??= valueOf("images");
   const all = await images;
   if (all === null) return [];
-  const benchmark = Object.keys(FIGURES.names).find((key) => FIGURES.names[key] === runOf(sample).benchmark);
-  const numbers = all.of[benchmark]?.[listed(sample).id] ?? [];
+  const numbers = all.of[runOf(sample).images]?.[listed(sample).id] ?? [];
   return numbers.map((number) => make("img", { src: `data:image/webp;base64,${all.data[number]}`, alt: "Image of the document, reduced" }));
 }
 

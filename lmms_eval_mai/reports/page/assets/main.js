@@ -1,7 +1,5 @@
 // Starts the page: first the samples, then the figures.
 
-let FIGURES = null;
-
 function isDark() {
   const chosen = document.documentElement.dataset.theme;
   return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
@@ -22,7 +20,7 @@ byId("benchmark").addEventListener("change", () => redraw());
 let chosenBeforePrint = "";
 addEventListener("beforeprint", () => {
   chosenBeforePrint = document.documentElement.dataset.theme ?? "";
-  for (const one of document.querySelectorAll("details")) one.open = true;
+  for (const one of document.querySelectorAll("details:not(.numbers)")) one.open = true;
   if (isDark()) { document.documentElement.dataset.theme = "light"; redraw(); }
 });
 addEventListener("afterprint", () => {
@@ -37,11 +35,13 @@ async function redraw() {
 
 async function start() {
   nameTheme();
+  if (!window.DecompressionStream) {
+    byId("too-old").hidden = false;
+    return;
+  }
   const plotly = textOf("plotly"); // is decompressed beside the samples
   byId("choose-benchmark").hidden = byId("benchmark").options.length < 2;
-  [FIGURES] = await Promise.all([valueOf("figures"), loadIndex()]);
-  const [first] = flows();
-  if (first) byId("benchmark").value = first.benchmark; // the first of the claims
+  [charts] = await Promise.all([valueOf("charts"), loadIndex()]);
   await startBrowser();
   performance.mark("samples");
   document.body.dataset.ready = "samples";

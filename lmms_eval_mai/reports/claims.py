@@ -1,0 +1,82 @@
+"""What a report says first about each cascade: its score and its output tokens, against those of the other methods.
+
+Score and output tokens are compared on the documents that both runs have. The large model comes first, with S and with
+the thinking of the cascade, because it is what one would use instead; then Full RT, which always pays for both models.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lmms_eval_mai.reports.evidence import Evidence
+from lmms_eval_mai.reports.paper_numbers import benchmark_name
+from lmms_eval_mai.reports.read import Run
+from lmms_eval_mai.reports.report import Estimate
+
+ABOUT = "In brackets: 95% intervals."
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a reader should know first about one cascade."""
+
+    benchmark: str
+    sentence: str
+    """Its score and its output tokens, against the large model alone."""
+    more: str = ""
+    """The sentences after it: Full RT, and what the brackets mean."""
+
+    def __str__(self) -> str:
+        return f"{self.sentence} {self.more}"
+
+
+def claims(evidence: Evidence) -> Iterator[Claim]:
+    """Yield the claim of each cascade that has a score and token counts."""
+    for run in evidence.of("cascade"):
+        score, spent = evidence.score(run), evidence.cost(run, "tokens")
+        if score is None or spent is None:
+            continue
+        large = (evidence.short(run, "large"), evidence.large_r(run))
+        compared = [text for other in large if (text := against(evidence, run, other))]
+        full_rt = against(evidence, run, evidence.full_rt(run))
+        sentence = (
+            f"On {benchmark_name(run.benchmark)} (n = {score.n:,}), {evidence.name(run.method)} scores {shown(score)} with "
+            f"{spent.mean():.1f} output tokens of both models per question"
+        )
+        sentence += f": {'; '.join(compared)}." if compared else "."
+        yield Claim(run.benchmark, sentence, f"It has {full_rt}. {ABOUT}" if full_rt else ABOUT)
+
+
+def against(evidence: Evidence, run: Run, other: Run | None) -> str:
+    """Return the difference of a run from another one in points and in output tokens. Empty: they have no documents in
+    common."""
+    comparison = evidence.compare(run, other)
+    if other is None or comparison is None:
+        return ""
+    documents = evidence.common(run, other)[0].index.unique()
+    costs = [None if (cost := evidence.cost(one, "tokens")) is None else cost[documents].mean() for one in (run, other)]
+    name = evidence.name(other.method)
+    text = shown(comparison.difference, "+", " points")
+    tokens, their_tokens = costs
+    known = tokens is not None and their_tokens is not None
+    text += f" and {ratio(tokens, their_tokens)} {name}" if known else f" against {name}"
+    return text + (f" (on {len(documents)} documents)" if len(documents) < run.documents else "")
+
+
+def ratio(tokens: float, others: float) -> str:
+    """Return output tokens in comparison with those of another method, such as "86% fewer output tokens than"."""
+    if others <= 0:
+        return "more output tokens than"
+    if tokens > 2 * others:
+        return f"{tokens / others:.1f} times the output tokens of"
+    change = round(100 * (tokens / others - 1))
+    if change == 0:
+        return "as many output tokens as"
+    return f"{abs(change)}% {'more' if change > 0 else 'fewer'} output tokens than"
+
+
+def shown(estimate: Estimate, sign: str = "", unit: str = "") -> str:
+    """Return an estimate with its interval in brackets. `sign`: "+" for a difference."""
+    text = f"{estimate.value:{sign}.1f}{unit}"
+    if estimate.low is None or estimate.high is None:
+        return text
+    return f"{text} ({estimate.low:{sign}.1f} to {estimate.high:{sign}.1f})"

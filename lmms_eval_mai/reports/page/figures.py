@@ -1,0 +1,287 @@
+"""The figures of the page, built with plotly's own classes. The page only shows them, in the colours of its theme.
+
+A colour is the name of one of the page's variables, such as `var(--mai)`, or `var(--mai,0.4)` with an opacity, so that
+one figure serves light and dark. `customdata` has the filters that a click sets in the browser of samples.
+"""
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from typing import Any
+
+import plotly.graph_objects as go
+
+from lmms_eval_mai.paper.sample import EXITS
+from lmms_eval_mai.reports import figures as data
+from lmms_eval_mai.reports.evidence import Evidence
+from lmms_eval_mai.reports.formats import p_value
+from lmms_eval_mai.reports.method_tables import is_comparable
+from lmms_eval_mai.reports.methods import MODES
+from lmms_eval_mai.reports.page.occupancy import BINS, occupancy
+from lmms_eval_mai.reports.page.sample_data import Look, looks, sample_runs
+from lmms_eval_mai.reports.paper_numbers import benchmark_name
+from lmms_eval_mai.reports.read import Run
+from lmms_eval_mai.reports.report import Figure, Report
+
+COSTS = (
+    ("tokens", "tokens", "output tokens"),
+    ("compute", "compute", "TFLOP"),
+    ("seconds", "wall_s", "wall seconds"),
+    ("seconds", "seconds", "profile seconds"),
+)
+"""Card, field of the points, and unit. A figure of the seconds of profiles is in the card of seconds."""
+TICKS = [step * 10.0**power for power in range(-4, 6) for step in (1, 2, 5)]
+"""The numbers of a logarithmic axis. plotly's own leave out zeros."""
+HOVER = "%{hovertext}<extra></extra>"
+Chart = dict[str, Any]
+Looks = dict[str, Look]
+Point = dict[str, Any]
+
+
+def charts(report: Report, evidence: Evidence) -> Iterator[Chart]:
+    """Yield each figure with its card, its benchmark (empty: all), its name in the select of the card, and its numbers
+    in words. Without `figure`, the words say why there is none."""
+    found = looks(evidence)
+    flows = [figure for figure in report.figures if figure.kind == "flow"]
+    yield from map(_flow, flows)
+    if flows:
+        yield _exits(flows, found)
+    for figure in report.figures:
+        if figure.kind == "points":
+            fields = [cost for cost in COSTS if cost[1] != "seconds" or any(point["seconds"] for point in figure.data)]
+            yield from (_points(figure, *cost, found) for cost in fields)
+        elif figure.kind == "histogram":
+            yield _histogram(figure, found)
+        elif figure.kind == "curve":
+            yield _curve(figure)
+    for run in evidence.of("cascade"):
+        yield from _differences(evidence, run, found)
+    occupied = [_occupancy(run, evidence.name(run.method)) for run in sample_runs(evidence) if run.ours]
+    yield from sorted(occupied, key=lambda chart: "figure" not in chart)
+
+
+def _chart(card: str, benchmark: str, choice: str, numbers: Sequence[str], figure: go.Figure | None = None) -> Chart:
+    made = {} if figure is None else {"figure": figure.to_plotly_json()}
+    return {"card": card, "benchmark": benchmark, "choice": choice, "numbers": numbers, **made}
+
+
+def _new(height: int, left: int = 50, top: int = 8, bottom: int = 42, **layout: Any) -> go.Figure:
+    margin = {"l": left, "t": top, "r": 14, "b": bottom}
+    return go.Figure(layout={"template": "none", "height": height, "margin": margin, **layout})
+
+
+def _rows(names: Sequence[str], step: float = 1) -> dict[str, Any]:
+    """Return a layout whose y axis has names only, the first on top."""
+    axis = {"showline": False, "ticks": "", "showgrid": False, "autorange": "reversed"}
+    axis |= {"tickvals": [step * row for row in range(len(names))], "ticktext": [*map(escape, names)]}
+    return {"left": round(18 + 6.7 * max(map(len, names))), "yaxis": axis}  # plotly's own measurement is slow
+
+
+def _scored(point: Point, digits: int = 1) -> str:
+    """Return a score, or a difference of scores, with its interval."""
+    if point["low"] is None or point["high"] is None:
+        return f"{point['score']:.{digits}f}"
+    return f"{point['score']:.{digits}f} ({point['low']:.{digits}f} to {point['high']:.{digits}f})"
+
+
+def _bars(points: Sequence[Point], colour: str) -> dict[str, Any]:
+    """Return the error bars of scores. An end that is not known has no bar."""
+    up, down = ([abs((one[end] or one["score"]) - one["score"]) for one in points] for end in ("high", "low"))
+    return {"symmetric": False, "array": up, "arrayminus": down, "color": f"var(--{colour},0.55)", "width": 3}
+
+
+def _mark(x: float, y: float, look: Look, text: str, **more: Any) -> go.Scatter:
+    """Return one point of a method."""
+    marker = {"color": f"var(--{look.role})", "symbol": look.symbol, "size": 11}
+    more |= {"name": escape(look.short), "hovertext": escape(text), "hovertemplate": HOVER, "cliponaxis": False}
+    return go.Scatter(x=[x], y=[y], mode="markers", marker=marker, **more)
+
+
+def _band(band: dict[str, Any], total: int) -> str:
+    documents = band["documents"]
+    right = 100 * band["right"] / documents if documents else 0
+    return f"{band['target']}, {documents:,} ({100 * documents / total:.1f}%), {right:.1f}% right"
+
+
+def _filter(flow: Figure, exit: str = "") -> dict[str, str]:
+    return {"task": benchmark_name(flow.benchmark), "method": flow.method, "exit": exit}
+
+
+def _flow(figure: Figure) -> Chart:
+    bands = [band for band in figure.data if band["documents"]]
+    total = sum(band["documents"] for band in bands if band["source"] == "documents")
+    later = sum(band["documents"] for band in bands if band["target"] == "disagree")
+    texts = {band["target"]: _band(band, total) for band in bands}
+    names = {"documents": f"{total:,} documents"} | {name: text.replace(", ", "<br>") for name, text in texts.items()}
+    on_phone = names | {"documents": f"{total:,} documents<br>{later:,} disagree", "disagree": ""}
+    places = {name: number for number, name in enumerate(names)}
+    made = _new(330, left=14, top=14, bottom=14, meta=[on_phone[name] for name in names]).add_sankey(
+        arrangement="fixed",
+        node_label=[*names.values()],
+        node_color=[f"var(--{name})" for name in names],
+        node_customdata=[_filter(figure, name if name in texts else "") for name in names],
+        node_hoverinfo="none",
+        node_pad=50,
+        node_thickness=12,
+        node_line_width=0,
+        link_source=[places[band["source"]] for band in bands],
+        link_target=[places[band["target"]] for band in bands],
+        link_value=[band["documents"] for band in bands],
+        link_label=[names[band["target"]] for band in bands],
+        link_color=[f"var(--{band['target']},0.38)" for band in bands],
+        link_customdata=[_filter(figure, band["target"]) for band in bands],
+        link_hovertemplate="%{label}<extra></extra>",
+    )
+    return _chart("flow", figure.benchmark, figure.method, [names["documents"], *texts.values()], made)
+
+
+def _exits(flows: Sequence[Figure], looks: Looks) -> Chart:
+    rows = [f"{benchmark_name(flow.benchmark)} {looks[flow.method].short}" for flow in flows]
+    totals = [sum(band["documents"] for band in flow.data if band["source"] == "documents") for flow in flows]
+    made = _new(116 + 42 * len(rows), top=48, barmode="stack", bargap=0.35, showlegend=True, **_rows(rows))
+    made.update_xaxes(title_text="documents, %", range=[0, 100])
+    numbers: list[str] = []
+    for exit in EXITS["cascade"]:
+        bands = [next(band for band in flow.data if band["target"] == exit) for flow in flows]
+        texts = [f"{row}: {_band(band, total)}" for row, band, total in zip(rows, bands, totals, strict=True)]
+        made.add_bar(
+            name=exit,
+            orientation="h",
+            x=[100 * band["documents"] / total for band, total in zip(bands, totals, strict=True)],
+            marker={"color": f"var(--{exit})", "line": {"color": "var(--card)", "width": 1}},
+            texttemplate="%{x:.1f}%",
+            textposition="inside",
+            insidetextanchor="middle",
+            textfont_color=f"var(--on-{exit})",
+            textangle=0,
+            hovertext=[*map(escape, texts)],
+            hovertemplate=HOVER,
+            customdata=[_filter(flow, exit) for flow in flows],
+        )
+        numbers += texts
+    return _chart("exits", "", "", numbers, made)
+
+
+def _points(figure: Figure, card: str, field: str, unit: str, looks: Looks) -> Chart:
+    """Return score over cost, with the line of the methods that no other one beats in both. A pale point: a method
+    that costs at most as much is better for sure."""
+    points = [one for one in figure.data if one[field]]
+    choice = unit if card == "seconds" else ""
+    if not points:
+        return _chart(card, figure.benchmark, choice, [f"No run has {unit} of its own."])
+    made = _new(350 + 7 * len(points), bottom=70 + 7 * len(points), showlegend=True)
+    made.update_xaxes(title_text=f"{unit} for one document (logarithmic)", type="log")
+    made.update_xaxes(tickvals=TICKS, ticktext=[f"{tick:,g}" for tick in TICKS])
+    made.update_yaxes(title_text="score, %")
+    made.update_layout(legend={"y": -0.2, "yanchor": "top"})
+    best: list[Point] = []
+    for one in sorted(points, key=lambda one: (one[field], -one["score"])):
+        best += [one] if not best or one["score"] > best[-1]["score"] else []
+    line = {"color": "var(--strong)", "width": 1.5, "dash": "dot", "shape": "hv"}
+    x, y = [one[field] for one in best], [one["score"] for one in best]
+    made.add_scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip", showlegend=False)
+    texts = []
+    for one in points:
+        look, better = looks[one["method"]], one["dominated"].get(field)
+        text = f"{one['method']}: score {_scored(one)}, {one[field]:.3g} {unit} per document, n = {one['n']:,}"
+        texts.append(text + (f"; {better} is better and not dearer" if better else ""))
+        mark = _mark(one[field], one["score"], look, texts[-1], error_y=_bars([one], look.role))
+        made.add_trace(mark.update(marker_opacity=0.45 if better else 1))
+    return _chart(card, figure.benchmark, choice, texts, made)
+
+
+def _differences(evidence: Evidence, run: Run, looks: Looks) -> Iterator[Chart]:
+    """Yield the differences of a cascade from the other methods of its models."""
+    others = [other for mode in MODES for other in evidence.of(mode, run.benchmark) if other is not run]
+    compared = [(other.method, evidence.compare(run, other)) for other in others if is_comparable(run, other)]
+    found = {evidence.name(method): comparison for method, comparison in compared if comparison is not None}
+    if not found:
+        return
+    made = _new(max(190, 80 + 27 * len(found)), **_rows([looks[name].short for name in found]))
+    made.update_xaxes(title_text="points", zeroline=True, zerolinecolor="var(--quiet)", rangemode="tozero")
+    texts = []
+    for row, (name, one) in enumerate(found.items()):
+        point = {"score": one.difference.value, "low": one.difference.low, "high": one.difference.high}
+        p = "" if one.p is None else f", p {p_value(one.p)}"
+        texts.append(f"against {name}: {_scored(point, 2)} points, n = {one.n:,}{p}")
+        made.add_trace(_mark(point["score"], row, looks[name], texts[-1], error_x=_bars([point], "quiet")))
+    yield _chart("differences", run.benchmark, evidence.name(run.method), texts, made)
+
+
+def _curve(figure: Figure) -> Chart:
+    """Return score over output tokens with other rules of agreement. Rules with one outcome share a point."""
+    points: dict[tuple[float, float], Point] = {}
+    for one in sorted(figure.data, key=lambda one: float(one["tokens"])):
+        point = points.setdefault((one["tokens"], one["score"]), {**one, "rules": [], "of_the_run": False})
+        point["rules"].append(one["rule"])
+        point["of_the_run"] |= one["of_the_run"]
+    shown = [*points.values()]
+    texts = [f"{', '.join(one['rules'])}: score {_scored(one, 2)}, {one['tokens']:.1f} output tokens" for one in shown]
+    made = _new(330).add_scatter(
+        x=[one["tokens"] for one in shown],
+        y=[one["score"] for one in shown],
+        mode="lines+markers+text",
+        text=[", ".join(rule.rpartition("=")[2] for rule in one["rules"]) for one in shown],
+        textposition="top center",
+        line={"color": "var(--mai)", "width": 1.5},
+        marker={"size": 12, "symbol": ["circle-open-dot" if one["of_the_run"] else "circle" for one in shown]},
+        error_y=_bars(shown, "mai"),
+        cliponaxis=False,
+        hovertext=texts,
+        hovertemplate=HOVER,
+    )
+    made.update_xaxes(title_text="output tokens for one document")
+    made.update_yaxes(title_text="score, %")
+    return _chart("rules", figure.benchmark, figure.method, texts, made)
+
+
+def _histogram(figure: Figure, looks: Looks) -> Chart:
+    """Return the distribution of output tokens of each method, one below the other."""
+    lows = [one["low"] for one in figure.data]
+    bins = {
+        low: f"{low:,}-{2 * low - 1:,}" if low > 1 else str(low) for low in data.BINS if min(lows) <= low <= max(lows)
+    }
+    methods = list(dict.fromkeys(one["method"] for one in figure.data))
+    made = _new(
+        80 + 38 * len(methods), bargap=0.12, barmode="overlay", **_rows([looks[one].short for one in methods], 1.2)
+    )
+    made.update_xaxes(title_text="output tokens", showgrid=False, type="category")
+    numbers = []
+    for row, method in enumerate(methods):
+        counts = {one["low"]: one["documents"] for one in figure.data if one["method"] == method}
+        total = sum(counts.values())
+        texts = [f"{counts.get(low, 0):,} of {total:,} documents have {name} tokens" for low, name in bins.items()]
+        numbers.append(f"{method}: {', '.join(text for low, text in zip(bins, texts, strict=True) if low in counts)}")
+        made.add_bar(
+            x=[*bins.values()],
+            y=[-counts.get(low, 0) / total for low in bins],  # the axis is reversed
+            base=1.2 * row + 0.4,
+            marker_color=f"var(--{looks[method].role})",
+            hovertext=[f"{escape(method)}: {text}" for text in texts],
+            hovertemplate=HOVER,
+        )
+    return _chart("histogram", figure.benchmark, "", numbers, made)
+
+
+def _occupancy(run: Run, name: str) -> Chart:
+    """Return the calls in flight of both engines, the large one on top."""
+    found = occupancy(run)
+    if found is None:
+        why = "The calls of this run have no start times: an older version made the run, or other runs made its calls."
+        return _chart("occupancy", run.benchmark, name, [why])
+    numbers = [f"{found.seconds:,.0f} s" + (f", without pauses of {found.paused:,.0f} s" if found.paused else "")]
+    made = _new(350, top=42, showlegend=True, grid={"rows": len(found.sides), "columns": 1, "ygap": 0.2})
+    made.update_xaxes(title_text="seconds since the first call", range=[0, found.seconds])
+    for row, (side, one) in enumerate(sorted(found.sides.items()), 1):
+        numbers.append(f"{side} model: {one.calls:,} calls, busy {100 * one.busy:.1f}%")
+        made.add_scatter(
+            x=[round(found.seconds * part / BINS, 2) for part in range(BINS)],
+            y=one.in_flight,
+            yaxis=f"y{row}",
+            name=numbers[-1],
+            mode="lines",
+            line={"color": f"var(--{side})", "width": 1.2, "shape": "hv"},
+            fill="tozeroy",
+            fillcolor=f"var(--{side},0.3)",
+            hovertemplate=f"%{{y:.1f}} calls at %{{x:.1f}} s<extra>{side}</extra>",
+        )
+    return _chart("occupancy", run.benchmark, name, numbers, made)
