@@ -210,7 +210,7 @@ def swap_test(
     if statistic is ratio and np.array_equal(a[:, 1], b[:, 1]):
         steps = a[:, 0] - b[:, 0]
         if np.array_equal(steps, np.round(steps)):
-            return _exact_sign_flips(np.abs(np.round(steps)).astype(int), abs(int(round(steps.sum()))))
+            return _exact_sign_flips(np.abs(np.round(steps)).astype(int), round(abs(steps.sum())))
     pairs, counts = np.unique(np.hstack([a, b]), axis=0, return_counts=True)
     a, b = np.split(pairs, 2, axis=1)
     random = np.random.default_rng(SEED)

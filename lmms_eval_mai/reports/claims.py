@@ -39,8 +39,8 @@ def claims(evidence: Evidence) -> Iterator[Claim]:
         compared = [text for other in large if (text := against(evidence, run, other))]
         full_rt = against(evidence, run, evidence.full_rt(run))
         sentence = (
-            f"On {benchmark_name(run.benchmark)} (n = {score.n:,}), {evidence.name(run.method)} scores {shown(score)} with "
-            f"{spent.mean():.1f} output tokens of both models per question"
+            f"On {benchmark_name(run.benchmark)} (n = {score.n:,}), {evidence.name(run.method)} scores {shown(score)} "
+            f"with {spent.mean():.1f} output tokens of both models per question"
         )
         sentence += f": {'; '.join(compared)}." if compared else "."
         yield Claim(run.benchmark, sentence, f"It has {full_rt}. {ABOUT}" if full_rt else ABOUT)

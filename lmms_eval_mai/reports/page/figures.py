@@ -29,6 +29,8 @@ COSTS = (
     ("seconds", "seconds", "profile seconds"),
 )
 """Card, field of the points, and unit. A figure of the seconds of profiles is in the card of seconds."""
+ALWAYS = ("tokens", "wall_s")
+"""Fields whose card has a sentence if no run has them."""
 TICKS = [step * 10.0**power for power in range(-4, 6) for step in (1, 2, 5)]
 """The numbers of a logarithmic axis. plotly's own leave out zeros."""
 HOVER = "%{hovertext}<extra></extra>"
@@ -47,7 +49,7 @@ def charts(report: Report, evidence: Evidence) -> Iterator[Chart]:
         yield _exits(flows, found)
     for figure in report.figures:
         if figure.kind == "points":
-            fields = [cost for cost in COSTS if cost[1] != "seconds" or any(point["seconds"] for point in figure.data)]
+            fields = [cost for cost in COSTS if cost[1] in ALWAYS or any(point[cost[1]] for point in figure.data)]
             yield from (_points(figure, *cost, found) for cost in fields)
         elif figure.kind == "histogram":
             yield _histogram(figure, found)

@@ -6,6 +6,7 @@ import gzip
 import html
 import io
 import json
+import math
 import re
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ from support.tables import row_of
 
 from lmms_eval_mai.cli.report_images import wanted
 from lmms_eval_mai.errors import MaiError
-from lmms_eval_mai.reports import reading
+from lmms_eval_mai.reports import build
 from lmms_eval_mai.reports.build import of_evidence
 from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.page import page
@@ -28,7 +29,7 @@ from lmms_eval_mai.reports.page.figures import charts
 from lmms_eval_mai.reports.page.images import BUDGET, Images
 from lmms_eval_mai.reports.page.occupancy import busy, in_flight, occupancy
 from lmms_eval_mai.reports.page.sample_data import Texts, effects, pack, sample_blocks, sample_runs
-from lmms_eval_mai.reports.records import Run
+from lmms_eval_mai.reports.read import Run
 from lmms_eval_mai.reports.report import Estimate, Report
 
 Blocks = dict[str, Any]
@@ -38,7 +39,7 @@ Blocks = dict[str, Any]
 def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
     folder = tmp_path_factory.mktemp("runs")
     write_runs(folder, 20)
-    return Evidence(reading.read([folder]).runs)
+    return build.evidence([folder])[0]
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,7 @@ def blocks_of(evidence: Evidence) -> Blocks:
 
 def test_samples_have_question_answers_exit_score_and_every_call(tmp_path: Path) -> None:
     POPE.write(tmp_path, "cascade")
-    found = blocks_of(Evidence(reading.read([tmp_path]).runs))
+    found = blocks_of(build.evidence([tmp_path])[0])
     index, calls, texts = found["index"], found["calls-0"], found["texts-0"]
     (run,) = index["runs"]
     columns, words = run["columns"], index["words"]
@@ -78,7 +79,12 @@ def test_samples_have_question_answers_exit_score_and_every_call(tmp_path: Path)
     assert [texts[number] for number in calls["text"][3]] == ["", "no", "Thinking. [[yes]]", "yes"]
     assert calls["ms"] == [[250] * number for number in (2, 3, 4, 4)]
     yes, no = words.index("yes"), words.index("no")
-    assert calls["verifications"] == [[yes, yes, 1], [yes, no, 0, no, no, 1], [yes, no, 0, yes, no, 0][:0] or [yes, no, 0, yes, no, 0], [-1, no, 0, yes, no, 0]]
+    assert calls["verifications"] == [
+        [yes, yes, 1],
+        [yes, no, 0, no, no, 1],
+        [yes, no, 0, yes, no, 0][:0] or [yes, no, 0, yes, no, 0],
+        [-1, no, 0, yes, no, 0],
+    ]
 
 
 def test_harm_and_rescue_are_counted_as_in_the_table(report: Report, evidence: Evidence) -> None:
@@ -159,14 +165,13 @@ def test_the_numbers_of_each_figure_are_in_words(report: Report, evidence: Evide
     row = row_of(report.table("methods"), "POPE", "MAI 8B + 2B-R")
     score = row["score"]
     assert isinstance(score, Estimate)
-    shown = (
-        f"MAI 8B + 2B-R: score {score.value:.1f} ({score.low:.1f} to {score.high:.1f}), {row['all tokens']:.3g} output"
-    )
+    interval = f"({score.low:.1f} to {score.high:.1f})"
+    shown = f"MAI 8B + 2B-R: score {score.value:.1f} {interval}, {row['output tokens']:.3g} output"
     assert any(one.startswith(shown) for one in words["tokens", "pope"])
     (run,) = evidence.of("cascade", "pope")
-    by_exit = {exit: [one for one in run.documents if one.exit == exit] for exit in ("agree_short", "transfer")}
+    by_exit = {exit: run.samples[run.samples.exit == exit] for exit in ("agree_short", "transfer")}
     for exit, documents in by_exit.items():
-        right = 100 * sum(bool(one.score) for one in documents) / len(documents)
+        right = 100 * documents.score.sum() / len(documents)
         sentence = f"{exit}, {len(documents)} ({100 * len(documents) / 20:.1f}%), {right:.1f}% right"
         assert sentence in words["flow", "pope"] and f"POPE MAI R: {sentence}" in words["exits", ""]
     assert len(words["differences", "pope"]) == 3 and len(words["histogram", "pope"]) == 4
@@ -175,9 +180,8 @@ def test_the_numbers_of_each_figure_are_in_words(report: Report, evidence: Evide
 def test_runs_without_samples_make_a_page_with_their_scores(tmp_path: Path) -> None:
     file = POPE.write(tmp_path, "small", metrics={"pope_f1_score": 0.5})
     next(tmp_path.glob("*_samples_*")).unlink()
-    found = reading.read([file])
-    evidence = Evidence(found.runs)
-    written = page.html(of_evidence(evidence, found.gaps), evidence)
+    evidence, _ = build.evidence([file])
+    written = page.html(of_evidence(evidence), evidence)
     assert "No cascade with token counts is among these runs" in written and "has no samples file" in written
 
 
@@ -201,7 +205,7 @@ def test_occupancy_needs_the_start_times_of_all_calls(evidence: Evidence) -> Non
     with_times, without = list(evidence.of("cascade"))
     found = occupancy(with_times)
     assert found is not None and occupancy(without) is None
-    calls = [call for document in with_times.documents for call in document.calls]
+    calls = with_times.calls
     assert found.seconds == pytest.approx(0.25 * len(calls)) and found.paused == 0
     busy_parts = [side.busy for side in found.sides.values()]
     assert sum(busy_parts) == pytest.approx(1) and busy_parts[0] > busy_parts[1]
@@ -211,15 +215,9 @@ def test_occupancy_needs_the_start_times_of_all_calls(evidence: Evidence) -> Non
 def resumed(evidence: Evidence, pause: float, wall_s: float | None) -> Run:
     """Return a cascade on POPE that is stopped for `pause` seconds after its 40th call, where a sample may be open."""
     run = next(evidence.of("cascade"))
-    number, documents = 0, []
-    for document in run.documents:
-        calls = []
-        for call in document.calls:
-            number += 1
-            start = 1_700_000_000.0 + number + (pause if number > 40 else 0)
-            calls.append(dataclasses.replace(call, started_at=start, seconds=0.99))
-        documents.append(dataclasses.replace(document, calls=tuple(calls)))
-    return dataclasses.replace(run, documents=tuple(documents), wall_s=wall_s)
+    numbers = np.arange(1, len(run.calls) + 1)
+    starts = 1_700_000_000.0 + numbers + np.where(numbers > 40, pause, 0)
+    return dataclasses.replace(run, calls=run.calls.assign(started_at=starts, seconds=0.99), wall_s=wall_s)
 
 
 @pytest.mark.parametrize("lost", [-0.2, 0.0, 0.5, 20.0])
@@ -243,10 +241,9 @@ def test_a_time_without_calls_that_is_in_the_wall_time_is_no_pause(evidence: Evi
 
 def test_a_run_with_calls_of_other_runs_has_no_occupancy(evidence: Evidence) -> None:
     run = next(evidence.of("cascade"))
-    first, *others = run.documents
-    shared = dataclasses.replace(first.calls[0], shared=True, seconds=None, started_at=None)
-    document = dataclasses.replace(first, calls=(shared, *first.calls[1:]))
-    assert occupancy(dataclasses.replace(run, documents=(document, *others))) is None
+    calls = run.calls.copy()
+    calls.loc[calls.index[0], ["seconds", "started_at"]] = math.nan
+    assert occupancy(dataclasses.replace(run, calls=calls)) is None
 
 
 # --- images -------------------------------------------------------------------------------------------

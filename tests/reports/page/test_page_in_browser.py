@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.pages import HOSTILE, write_runs
 
-from lmms_eval_mai.reports import reading
+from lmms_eval_mai.reports import build
 from lmms_eval_mai.reports.build import of_evidence
 from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.page import page
@@ -37,7 +37,7 @@ def chromium() -> Iterator[Any]:
 def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
     folder = tmp_path_factory.mktemp("runs")
     write_runs(folder)
-    return Evidence(reading.read([folder]).runs)
+    return build.evidence([folder])[0]
 
 
 @pytest.fixture(scope="module")
@@ -107,17 +107,17 @@ def test_every_figure_is_drawn(shown: Page, evidence: Evidence) -> None:
     assert not shown.locator("#card-rules").is_visible()
     assert shown.locator("#chart-tokens .point").count() == 4
     (run,) = evidence.of("cascade", "pope")
-    calls = sum(call.side == "large" for document in run.documents for call in document.calls)
+    calls = (run.calls.side == "large").sum()
     assert f"large model: {calls} calls, busy " in shown.locator("#chart-occupancy").text_content()
 
 
 def test_each_band_of_the_flow_has_its_accuracy(shown: Page, evidence: Evidence) -> None:
     (run,) = evidence.of("cascade", "pope")
-    by_exit = {exit: [one for one in run.documents if one.exit == exit] for exit in ("agree_short", "transfer")}
+    by_exit = {exit: run.samples[run.samples.exit == exit] for exit in ("agree_short", "transfer")}
     names = shown.locator("#chart-flow .node-label").all_text_contents()
     assert len([name for name in names if name.endswith("% right")]) == 4
     for exit, documents in by_exit.items():
-        right = sum(bool(one.score) for one in documents)
+        right = documents.score.sum()
         assert any(
             name.startswith(exit) and name.endswith(f"){100 * right / len(documents):.1f}% right") for name in names
         )
@@ -129,7 +129,7 @@ def test_a_click_on_a_band_shows_its_samples(shown: Page, evidence: Evidence) ->
     shown.locator("#chart-flow path.sankey-link").first.click(position={"x": 60, "y": 20})
     until(shown, "byId('filters').elements.exit.value === 'agree_short'")
     until(shown, "location.hash.includes('exit=agree_short')")
-    assert number(shown) == sum(one.exit == "agree_short" for one in run.documents)
+    assert number(shown) == (run.samples.exit == "agree_short").sum()
 
 
 EXITS_OF = {
@@ -180,7 +180,7 @@ def test_a_click_on_each_node_and_each_band_lists_its_samples(
         shown.mouse.click(at["x"], at["y"])
         until(shown, "byId('filters').elements.effect.value === ''")
         until(shown, f"byId('filters').elements.exit.value === '{'' if name == 'documents' else name}'")
-        wanted = {document.doc_id for document in run.documents if document.exit in EXITS_OF[name]}
+        wanted = set(run.samples.index[run.samples.exit.isin(EXITS_OF[name])])
         until(shown, f"browser.found.length === {len(wanted)}")
         listed = shown.evaluate("browser.found.map((sample) => [runOf(sample).key, listed(sample).id])")
         assert {key for key, _ in listed} == {"POPE-MAI-8B-2B-R"} and {doc_id for _, doc_id in listed} == wanted
@@ -195,7 +195,7 @@ def test_a_click_on_a_part_of_the_exits_lists_its_samples(shown: Page, evidence:
     shown.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     until(shown, "byId('filters').elements.exit.value === 'transfer'")
     assert shown.evaluate("filter().task") == "shapes"
-    assert number(shown) == sum(one.exit == "transfer" for one in run.documents)
+    assert number(shown) == (run.samples.exit == "transfer").sum()
 
 
 def test_each_figure_has_its_numbers_in_its_description_and_in_a_list(shown: Page, evidence: Evidence) -> None:
@@ -224,9 +224,9 @@ def test_a_browser_that_cannot_decompress_gets_a_sentence(chromium: Any, file: P
 def test_filters_leave_the_samples_that_the_report_counts(shown: Page, evidence: Evidence) -> None:
     (run,) = evidence.of("cascade", "pope")
     choose(shown)
-    assert number(shown) == len(run.documents) == 60
+    assert number(shown) == run.documents == 60
     choose(shown, exit="transfer", answer="wrong")
-    assert number(shown) == sum(one.exit == "transfer" and not one.score for one in run.documents) > 0
+    assert number(shown) == ((run.samples.exit == "transfer") & (run.samples.score == 0)).sum() > 0
     choose(shown, task="shapes", effect="harm")
     assert number(shown) == 1
     choose(shown, task="shapes", effect="rescue")
@@ -299,7 +299,7 @@ def test_a_click_on_a_heading_sorts_a_table_in_both_directions(shown: Page) -> N
     columns = (
         "[...document.querySelector('#table-methods + .scroll table').tBodies[0].rows].map(row => row.cells[%d].%s)"
     )
-    heading = shown.locator("#table-methods + .scroll th button").get_by_text("all tokens", exact=True)
+    heading = shown.locator("#table-methods + .scroll th button").get_by_text("output tokens", exact=True)
     place = heading.evaluate("one => one.parentElement.cellIndex")
     heading.click()
     found = [float(one) for one in shown.evaluate(columns % (place, "dataset.sort")) if one]
