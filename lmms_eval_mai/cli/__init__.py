@@ -165,10 +165,10 @@ def _parser() -> argparse.ArgumentParser:
             "bench",
             allow_abbrev=False,
             help="measure the time of the methods on this machine",
-            description="Start the models of a pair and measure MAI, Full RT, each model alone, the paper's prototype, "
-            "speculative decoding and lmms-eval's own vllm model on the same documents (Table 12, and more): rows "
-            "interleaved over all repeats, medians and ratios. A row that fails gets no further runs. The "
-            "last line is JSON. The exit code is 1 after an error.",
+            description="Start the models of a pair and measure MAI, Full RT, each model alone, speculative decoding "
+            "and lmms-eval's own vllm model on the same documents (Table 12, and more): rows interleaved over all "
+            "repeats, medians, and ratios with their intervals. A row that fails gets no further runs. The last line "
+            "is JSON. The exit code is 1 after an error.",
         )
     )
     serve.add_arguments(

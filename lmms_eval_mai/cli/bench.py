@@ -2,22 +2,27 @@
 
 import argparse
 import asyncio
+import datetime
 import functools
 import json
 import os
 import statistics
 import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmms_eval_mai.cli.ask import log_to_terminal
-from lmms_eval_mai.cli.bench_documents import MEGAPIXELS, source_of
 from lmms_eval_mai.cli.exit_code import exit_code_of
 from lmms_eval_mai.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from lmms_eval_mai.bench.documents import Documents
-    from lmms_eval_mai.bench.measure import Bench, Result
-    from lmms_eval_mai.run.config import Config
+    from lmms_eval_mai.cli.task_documents import TaskDocuments
+    from lmms_eval_mai.times.bench import Measurement
+
+MEGAPIXELS = 0.26
+"""512 x 512 px: 256 tokens of Qwen3-VL, as in the paper's Tables 3 and 4."""
 
 SET_HERE = {
     "pair": "--pair names the pair",
@@ -41,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="own (default): the models end their answers. paper:BENCHMARK: output lengths and exits are forced to the "
         "paper's figures of pope, mmbench_en_dev, mmmu_val, chartqa, infovqa_val or realworldqa",
     )
-    parser.add_argument("--rows", metavar="ROW,ROW", help="default: all that the lengths allow; docs/latency.md")
+    parser.add_argument("--rows", metavar="ROW,ROW", help="default: all; docs/latency.md")
     parser.add_argument(
         "--concurrency", default="1,32,max", metavar="N,N", help="documents open at once; default: 1,32,max"
     )
@@ -69,42 +74,34 @@ def main(given: argparse.Namespace) -> int:
 
 def _run(given: argparse.Namespace) -> None:
     """Measure all rows and print them. Raises a `MaiError`."""
-    from lmms_eval_mai.bench import table
-    from lmms_eval_mai.bench.engines import Engines, engine_of
-    from lmms_eval_mai.bench.measure import Measurement
-    from lmms_eval_mai.bench.rows import ROWS
-
-    bench = _bench(given)
-    build = functools.partial(engine_of, arguments=bench.arguments, assistant_tokens=bench.assistant_tokens)
-    engines = Engines(build, one_row=_has_gpu())
-    for name in dict.fromkeys(name for row, _ in bench.cells for name in ROWS[row].engines):
-        build(name).validate()  # before the first start
-    measurement = Measurement(bench, engines, _tell)
-    try:
-        asyncio.run(measurement.run())
-    finally:  # also after Ctrl-C
-        result = measurement.result()
-        if result.runs:
-            _print(result)
-            settings = settings_of(given) | {"single": bench.single.facts(), "many": bench.many.facts()}
-            print(json.dumps(table.figures(result, settings, _machine())), flush=True)
-    if not result.runs:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # killed processes may still write into it
+        measurement = _measurement(given, Path(folder))
+        try:
+            asyncio.run(measurement.run())
+        finally:  # also after Ctrl-C
+            if measurement.runs:
+                _print(given, measurement)
+    if not measurement.runs:
         raise ArgumentError("No row could run. The reasons are above.")
 
 
-def _bench(given: argparse.Namespace) -> "Bench":
-    """Return what is measured, after all checks that need no engine. Raises a `MaiError`."""
-    from lmms_eval_mai.bench import rows
-    from lmms_eval_mai.bench.lengths import benchmark_of, make_plan
+def _measurement(given: argparse.Namespace, folder: Path) -> "Measurement":
+    """Return what is measured, after all checks that need no engine. Drawn documents are written into the folder.
+    Raises a `MaiError`."""
+    import torch
+
     from lmms_eval_mai.cli.command_line import values_of
+    from lmms_eval_mai.paper.prompts import MAX_TOKENS
     from lmms_eval_mai.run.config import parse
+    from lmms_eval_mai.times.bench import ROWS, Measurement, cells, engine_of
+    from lmms_eval_mai.times.documents import Documents
+    from lmms_eval_mai.times.lengths import benchmark_of, make_plan
 
     for name in ("samples", "single_samples", "repeats", "assistant_tokens"):
         if getattr(given, name) < 1:
             raise ArgumentError(f"--{name} {getattr(given, name)} is invalid: expected at least 1.")
     benchmark = benchmark_of(given.lengths)
-    names = rows.chosen(given.rows, benchmark is not None)
-    cells = rows.cells(names, rows.levels(given.concurrency), as_given=given.rows is not None)
+    chosen = cells(given.rows, given.concurrency)
     arguments = values_of("--model_args", given.model_args)
     for name, reason in SET_HERE.items():
         if name in arguments:
@@ -113,61 +110,81 @@ def _bench(given: argparse.Namespace) -> "Bench":
     if given.max_new_tokens is not None:
         arguments["max_new_tokens"] = given.max_new_tokens
     config = parse(arguments)
-    if "vllm-ngram" in names and "speculative_config" in config.large.arguments:
+    if "vllm-ngram" in dict(chosen) and "speculative_config" in config.large.arguments:
         raise ArgumentError(
             "The row vllm-ngram gives the large model a speculative_config of its own: leave yours out, or name the "
             "other rows with --rows."
         )
-    source = source_of(given, benchmark is not None)
-
-    def documents(count: int) -> "Documents":
-        from lmms_eval_mai.bench.documents import Documents
-
-        number = min(count, source.count())
-        return Documents(source, number, None if benchmark is None else make_plan(benchmark, number), arguments)
-
-    from lmms_eval_mai.bench.measure import Bench
-
-    many = documents(given.samples)
-    return Bench(
-        cells=tuple(cells),
-        single=documents(given.single_samples),
-        many=many,
-        arguments=arguments,
-        assistant_tokens=given.assistant_tokens,
-        max_new_tokens=_limit(given, many, config),
-        repeats=given.repeats,
+    source, include_path = _source(given, folder, forced=benchmark is not None)
+    single, many = (
+        Documents(source, number, make_plan(benchmark, number) if benchmark else None, arguments)
+        for number in (min(count, len(source.numbers)) for count in (given.single_samples, given.samples))
     )
+    limit = given.max_new_tokens or config.max_new_tokens or MAX_TOKENS
+    if given.max_new_tokens is None and many.plan is not None:  # the mean of the forced lengths of large R
+        steps = many.plan.steps.items()
+        limit = round(statistics.fmean(step.tokens for (_, *call), step in steps if call == ["large", "think"]))
+    build = functools.partial(engine_of, arguments=arguments, assistant_tokens=given.assistant_tokens)
+    for name in dict.fromkeys(name for row, _ in chosen for name in ROWS[row].engines):
+        build(name).validate()  # before the first start
+    one_row = torch.cuda.is_available()
+    return Measurement(chosen, single, many, given.repeats, limit, include_path, build, one_row, _tell)
 
 
-def _limit(given: argparse.Namespace, documents: "Documents", config: "Config") -> int:
-    """Return the limit of an answer in lmms-eval's whole process: the mean of the forced lengths, if there are any."""
-    from lmms_eval_mai.paper.prompts import MAX_TOKENS
+def _source(given: argparse.Namespace, folder: Path, forced: bool) -> "tuple[TaskDocuments, str | None]":
+    """Return the documents, and the folder with their task. Raises `ArgumentError`."""
+    megapixels = MEGAPIXELS if given.megapixels is None else given.megapixels
+    if given.task is None and given.include_path is not None:
+        raise ArgumentError("--include_path has no effect without --task: give --task too.")
+    if given.task is not None and given.megapixels is not None:
+        raise ArgumentError(
+            "--megapixels is for drawn charts, and --task has images of its own: leave one of them out."
+        )
+    if not 0 < megapixels <= 100:
+        raise ArgumentError(f"--megapixels {megapixels} is invalid: expected a number above 0 and up to 100.")
+    from lmms_eval_mai.cli.task_documents import TaskDocuments  # lmms-eval takes seconds
+    from lmms_eval_mai.run.config import parse
+    from lmms_eval_mai.times.documents import CHARTS, write_charts
 
-    if given.max_new_tokens is not None or documents.plan is None:
-        return int(given.max_new_tokens or config.max_new_tokens or MAX_TOKENS)
-    steps = documents.plan.steps.items()
-    return round(
-        statistics.fmean(step.tokens for (_, side, stage), step in steps if (side, stage) == ("large", "think"))
-    )
+    task, include_path, count = given.task, given.include_path, max(given.samples, given.single_samples)
+    if task is None:
+        write_charts(folder, count, megapixels)
+        task, include_path = CHARTS, str(folder)
+    source = TaskDocuments(task, count, {}, include_path)
+    if not forced and source.open(source.numbers[0], parse({})).variant != "R":
+        raise ArgumentError(
+            f"Task {task} has no Reasoning prompt, and the rows need it without forced lengths: give a task that ends "
+            "in _r, or --lengths paper:chartqa."
+        )
+    return source, include_path
 
 
-def _print(result: "Result") -> None:
-    from lmms_eval_mai.bench import table
+def _print(given: argparse.Namespace, measurement: "Measurement") -> None:
+    """Print the table, and everything as a line of JSON."""
+    from lmms_eval_mai.engines.transformers.options import TransformersOptions, device_of
+    from lmms_eval_mai.reports.formats import markdown, plain
+    from lmms_eval_mai.run.fingerprint import version
+    from lmms_eval_mai.times.bench_table import report
+    from lmms_eval_mai.times.measure import device_name
 
-    all_lines = table.lines(result)
-    print("\nMedians of interleaved runs. Each row is compared with its reference at the same level.")
-    if not result.complete:
-        print("The measurement was stopped, so some rows have fewer runs than others, or none.")
-    print()
-    print(table.table(all_lines))
-    print('"With starts" includes the starts of the engines, and the stops of rows that run in processes of their own.')
-    for name, ratio in table.ratios(all_lines).items():
-        print(f"{name}: {ratio:.2f}")
-    measured = {run.row for run in result.runs}
-    for name, reason in result.failed.items():
-        state = "has only the runs before its error" if name in measured else "has no runs"
-        print(f"{name} {state}: {reason}")
+    machine = {
+        "device": device_name(device_of(TransformersOptions())),
+        **{name: version(name) for name in ("lmms-eval-mai", "lmms-eval", "torch", "transformers")},
+        "load_average": round(os.getloadavg()[0], 2),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+    found = report(measurement)
+    measured = {
+        "single": measurement.single.facts(),
+        "many": measurement.many.facts(),
+        "runs": [asdict(run) for run in measurement.runs],
+        "starts": measurement.starts,
+        "tables": plain(found.tables),
+        "failed": measurement.failed,
+        "complete": measurement.complete,
+    }
+    print("\n" + markdown(found))
+    print(json.dumps({"benchmark": "bench", **settings_of(given), **measured, "machine": machine}), flush=True)
 
 
 def settings_of(given: argparse.Namespace) -> dict[str, Any]:
@@ -182,27 +199,6 @@ def settings_of(given: argparse.Namespace) -> dict[str, Any]:
         name: without_password(value) if isinstance(value, str) else value for name, value in model_args.items()
     }
     return found
-
-
-def _machine() -> dict[str, Any]:
-    import datetime
-
-    from lmms_eval_mai.engines.transformers.options import TransformersOptions, device_of
-    from lmms_eval_mai.latency.measure import device_name
-    from lmms_eval_mai.run.fingerprint import version
-
-    return {
-        "device": device_name(device_of(TransformersOptions())),
-        **{name: version(name) for name in ("lmms-eval-mai", "lmms-eval", "torch", "transformers")},
-        "load_average": round(os.getloadavg()[0], 2),
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-    }
-
-
-def _has_gpu() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
 
 
 def _tell(line: str) -> None:

@@ -8,7 +8,6 @@ from lmms_eval_mai.cli.findings import error_text
 from lmms_eval_mai.engines.arguments import did_you_mean
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.sample import Sample, Trace
-from lmms_eval_mai.plugin import task_dir
 from lmms_eval_mai.run.config import Config
 
 
@@ -82,12 +81,11 @@ def load_task(name: str, gen_kwargs: Mapping[str, Any], include_path: str | None
 
 def _load(name: str, include_path: str | None) -> Any:
     """Return the task as lmms-eval loads it for this model. Raises `ArgumentError`."""
-    from lmms_eval.tasks import TaskManager, get_task_dict
+    from lmms_eval.tasks import get_task_dict
 
-    if any(path.stem == name for path in task_dir().rglob("*.yaml")):
-        manager = TaskManager(include_path=str(task_dir()), include_defaults=False)  # a second instead of ten
-    else:
-        manager = TaskManager(include_path=include_path)
+    from lmms_eval_mai.harness.task_manager import task_manager
+
+    manager = task_manager(name, include_path)
     if name not in manager.all_tasks:
         hint = did_you_mean(name, manager.all_tasks) or " `lmms-eval --tasks list` shows all tasks."
         raise ArgumentError(f"{name} is unknown to lmms-eval.{hint}")

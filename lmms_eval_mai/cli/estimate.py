@@ -1,16 +1,11 @@
 """`lmms-eval-mai estimate`: the time of finished runs, computed from profiles (Eq. 27, Table 11)."""
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lmms_eval_mai.cli.exit_code import exit_code_of
 from lmms_eval_mai.cli.report import FORMATS, write
 from lmms_eval_mai.contract import SIDES
-
-if TYPE_CHECKING:
-    from lmms_eval_mai.profiles.profile import Profile
 
 PAPER = "paper"
 
@@ -43,19 +38,7 @@ def main(given: argparse.Namespace) -> int:
 
 def _estimate(given: argparse.Namespace) -> None:
     """Print or write the estimate. Raises a `MaiError`."""
-    from lmms_eval_mai.reports.call_times import Profiles
-    from lmms_eval_mai.reports.estimate import estimate
+    from lmms_eval_mai.times import estimate
 
     names = {side: getattr(given, side) for side in SIDES if getattr(given, side) is not None}
-    write(estimate(given.runs, Profiles(read_profiles(given.profile), names)), given.format, given.output)
-
-
-def read_profiles(names: Sequence[str]) -> "list[Profile]":
-    """Return the profiles of `--profile`: the paper's, and those of files. Raises `ArgumentError`."""
-    from lmms_eval_mai.profiles import files
-    from lmms_eval_mai.reports import paper_profiles
-
-    found: list[Profile] = []
-    for name in names:
-        found += paper_profiles.profiles() if name == PAPER else [files.read(Path(name))]
-    return found
+    write(estimate.report(given.runs, estimate.Profiles.read(given.profile, names)), given.format, given.output)

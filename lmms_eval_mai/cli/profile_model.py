@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,11 @@ from lmms_eval_mai.errors import ArgumentError
 
 if TYPE_CHECKING:
     from lmms_eval_mai.contract import EngineConfig
-    from lmms_eval_mai.latency.plan import Plan
-    from lmms_eval_mai.profiles.profile import Profile
+    from lmms_eval_mai.times.measure import Plan
+    from lmms_eval_mai.times.profile import Profile
 
 ENGINES = ("vllm", "transformers")
-"""The same as `latency.measure.ENGINES`, without its imports."""
+"""Engines that have a tokenizer and report image tokens."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,32 +45,32 @@ def main(given: argparse.Namespace) -> int:
 
 def _run(given: argparse.Namespace) -> None:
     """Measure or read profiles, and print their tables. Raises a `MaiError`."""
-    from lmms_eval_mai.profiles import files
+    from lmms_eval_mai.times import profile as files
 
     found = list(_measure(given, _plan(given)) if given.read is None else map(files.read, given.read))
-    from lmms_eval_mai.reports.profile_tables import report
+    from lmms_eval_mai.times.profile_tables import report
 
     write(report(found), given.format, given.output)
 
 
 def _plan(given: argparse.Namespace) -> "Plan":
     """Return the plan. Raises `ArgumentError`."""
-    from lmms_eval_mai.latency.plan import FULL, QUICK
+    from lmms_eval_mai.times.measure import FULL, QUICK
 
     plan = QUICK if given.quick else FULL
     if given.repeats is None:
         return plan
     if given.repeats < 1:
         raise ArgumentError(f"--repeats {given.repeats} is invalid: expected at least 1.")
-    return plan.repeated(given.repeats)
+    return replace(plan, repeats=given.repeats, slow_repeats=given.repeats)
 
 
 def _measure(given: argparse.Namespace, plan: "Plan") -> "Iterator[Profile]":
     """Yield each profile after it was written. Raises a `MaiError`."""
-    from lmms_eval_mai.profiles import files
+    from lmms_eval_mai.times import profile as files
 
     files.make_folder(given.output_path)
-    from lmms_eval_mai.latency.measure import profile  # takes seconds
+    from lmms_eval_mai.times.measure import profile  # takes seconds
 
     for config in _configs(given):
         found = profile(config, plan, {"quick": given.quick}, _tell)

@@ -1,6 +1,7 @@
 """`lmms-eval-mai report`: the paper's tables, and more, from the output folders of lmms-eval."""
 
 import argparse
+import functools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="an --output_path of lmms-eval")
     parser.add_argument("--format", choices=FORMATS, help="default: markdown; with --html, no tables are printed")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write to this file instead of the terminal")
+    parser.add_argument(
+        "--profile",
+        nargs="+",
+        metavar="PROFILE",
+        help="add the seconds of each method by these profiles: files of lmms-eval-mai profile, or paper",
+    )
     add_page_arguments(parser)
 
 
@@ -52,22 +59,16 @@ def main(given: argparse.Namespace) -> int:
 def _report(given: argparse.Namespace) -> None:
     """Print or write the report, and the page. Raises a `MaiError`."""
     from lmms_eval_mai.reports import build
+    from lmms_eval_mai.times.estimate import Profiles, report_tables, seconds_of
 
     check_page_arguments(given)
-    if given.html is not None:
-        _page(given)
-    else:
-        write(build.report(given.folders), given.format or "markdown", given.output)
-
-
-def _page(given: argparse.Namespace) -> None:
-    """Write the page, and the report if its format or its file is given. Raises a `MaiError`."""
-    from lmms_eval_mai.reports import build, reading
-    from lmms_eval_mai.reports.evidence import Evidence
-
-    read = reading.read(given.folders)
-    evidence = Evidence(read.runs)
-    found = build.of_evidence(evidence, read.gaps, read.tables)
+    profiles = Profiles.read(given.profile) if given.profile else None
+    seconds = functools.partial(seconds_of, profiles=profiles) if profiles else None
+    evidence, of_attention = build.evidence(given.folders, seconds)
+    found = build.of_evidence(evidence, of_attention, [functools.partial(report_tables, profiles=profiles)])
+    if given.html is None:
+        write(found, given.format or "markdown", given.output)
+        return
     gaps: list[str] = []
     if given.format is not None or given.output is not None:
         write(found, given.format or "markdown", given.output)

@@ -3,22 +3,18 @@
 import argparse
 import json
 import os
-import pickle
 import signal
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lmms_eval_mai.bench.drawn import TASK
-from lmms_eval_mai.bench.lengths import make_plan
 from lmms_eval_mai.cli import main
 from lmms_eval_mai.cli.bench import add_arguments, settings_of
-from lmms_eval_mai.cli.bench_documents import TaskSource
 from lmms_eval_mai.contract import SIDES
-from lmms_eval_mai.run.config import parse
+from lmms_eval_mai.times.documents import CHARTS
+from lmms_eval_mai.times.lengths import make_plan
 
 
 @pytest.mark.parametrize(
@@ -69,22 +65,12 @@ def test_settings_in_the_line_of_json_have_no_secrets() -> None:
     assert (found["pair"], found["assistant_tokens"]) == ("demo", 5)
 
 
-@pytest.mark.slow
-def test_documents_of_a_task_can_be_opened_by_another_process_and_by_threads() -> None:
-    source = pickle.loads(pickle.dumps(TaskSource("shapes_r", 8, None)))
-    config = parse({"pair": "demo"})
-    with ThreadPoolExecutor(4) as pool:
-        samples = list(pool.map(lambda position: source.open(position, config), range(8)))
-    assert [sample.doc_id for sample in samples] == list(range(8)) and source.count() == 8
-    assert {sample.variant for sample in samples} == {"R"}
-
-
 def test_ctrl_c_ends_the_command_with_the_table_of_all_finished_runs(tmp_path: Path, command: type[Any]) -> None:
     samples, arguments = 3, ["--concurrency", "1", "--repeats", "1", "--megapixels", "0.01"]
     plan = make_plan("chartqa", samples)
     for side in SIDES:
         records = [
-            {"task": TASK, "doc_id": number, "stage": "think", "text": "x", "output_tokens": step.tokens}
+            {"task": CHARTS, "doc_id": number, "stage": "think", "text": "x", "output_tokens": step.tokens}
             for number in range(samples)
             if (step := plan.steps[number, side, "think"])
         ]
@@ -104,7 +90,7 @@ def test_ctrl_c_ends_the_command_with_the_table_of_all_finished_runs(tmp_path: P
     message = errors.read_text(errors="replace")
     assert code == 130 and "stopped by Ctrl-C. A table has the finished runs, if there are any." in message, message
     figures = json.loads(text.splitlines()[-1])
-    assert figures["many"] == {"documents": 3, "image_px": [96, 96], "exits": {"agree_short": 2, "transfer": 1}}
-    assert [row["row"] for row in figures["rows"]] == ["large-r"] and "|large R|one at a time|" in text.replace(
+    assert figures["many"] == {"documents": 3, "images_px": [[96, 96]], "exits": {"agree_short": 2, "transfer": 1}}
+    assert [run["row"] for run in figures["runs"]] == ["large-r"] and "|large R|one at a time|" in text.replace(
         " |", "|"
     ).replace("| ", "|")

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from support.profiles import TINY
 
-from lmms_eval_mai.cli import main, profile_model
-from lmms_eval_mai.latency import measure
-from lmms_eval_mai.profiles.files import write
+from lmms_eval_mai.cli import main
+from lmms_eval_mai.times.profile import write
 
 
 def run(capsys: Any, *arguments: object) -> tuple[int, str, str]:
@@ -25,7 +24,6 @@ def test_profiles_of_files_are_printed_and_two_are_compared(tmp_path: Path, caps
     code, out, err = run(capsys, "--read", *files)
     assert (code, err) == (0, "")
     assert "## Table 3: time to first token" in out and "## Figure 1 (a): where the large model is faster" in out
-    assert "big / little" in out
 
 
 @pytest.mark.parametrize(
@@ -57,7 +55,3 @@ def test_a_model_or_a_pair_that_does_not_exist_is_one_sentence(
 ) -> None:
     code, _, err = run(capsys, *arguments, "--quick")
     assert code == 1 and err.splitlines()[-1].startswith(f"lmms-eval-mai: {sentence}")
-
-
-def test_the_engines_are_those_that_can_be_measured() -> None:
-    assert profile_model.ENGINES == measure.ENGINES

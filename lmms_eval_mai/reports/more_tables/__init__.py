@@ -1,1 +1,0 @@
-"""Tables that the paper lacks: what a careful reader asks about a cascade."""

@@ -1,0 +1,187 @@
+"""The measured times of one model on one device (Section 3.2) as tidy rows, and their file.
+
+A row is a cell of Tables 1 to 4, or a batch, which the paper lacks. The file `profile-MODEL-DEVICE.json` has one list
+of cells for each kind of row.
+"""
+
+import json
+import math
+import re
+import statistics
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from lmms_eval_mai.errors import ArgumentError
+
+FORMAT = 1
+"""The number of the file's format."""
+IMAGE = ("image", "image_tokens")
+SIZES = {
+    "preprocessing": IMAGE,
+    "vision": IMAGE,
+    "ttft": (*IMAGE, "text_tokens"),
+    "decoding": (*IMAGE, "text_tokens", "output_tokens"),
+    "batches": ("batch_size", *IMAGE, "text_tokens", "output_tokens"),
+}
+"""Kind of row -> its sizes. preprocessing and vision: one image (Tables 1 and 2). ttft: a whole request with one output
+token (Table 3). decoding: a whole request with a forced number of output tokens (Table 4). batches: several requests at
+once, from the first request to the end of all; two rows for each cell, the first with one output token for each
+request."""
+SECONDS = ("mean", "median", "deviation", "least", "greatest", "repeats")
+"""The summary of repeated measurements. In the paper, only the mean and the repeats are known."""
+COLUMNS = ("kind", *SIZES["batches"], *SECONDS, "seconds")
+"""`image`: width and height in pixels. `text_tokens`: all other tokens of the prompt. `seconds`: the median, or the
+mean if only the mean is known."""
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """All measurements of one model."""
+
+    name: str
+    """Short name, for tables: the last part of the model's name or path. The paper's profiles have its names."""
+    model: str
+    """Name or path of the checkpoint."""
+    device: str
+    rows: pd.DataFrame
+    """The measurements, with `COLUMNS`."""
+    engine: str = ""
+    """Kind of engine. Empty: not known, as in the paper."""
+    dtype: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """How it was measured: arguments of the engine, repeats, warm-up, date."""
+    source: str = ""
+    """The file, or the place in the paper."""
+
+    def of(self, kind: str) -> pd.DataFrame:
+        """Return the rows of one kind."""
+        return self.rows[self.rows["kind"] == kind]
+
+    def tokens_per_s(self) -> float:
+        """Return "Avg Tok/s" of Table 4: the mean of output tokens / seconds over its cells."""
+        cells = self.of("decoding")
+        return float((cells["output_tokens"] / cells["seconds"]).mean())
+
+    def batch_sizes(self) -> set[int]:
+        """Return the sizes of the measured batches."""
+        return set(self.of("batches")["batch_size"])
+
+
+def row(kind: str, seconds: Mapping[str, Any], **sizes: int) -> Row:
+    """Return one row. `seconds`: from `summary`, or at least the mean."""
+    typical = seconds["mean"] if seconds.get("median") is None else seconds["median"]
+    return {"kind": kind, "batch_size": 1, "text_tokens": 0, "output_tokens": 1, **sizes, **seconds, "seconds": typical}
+
+
+def summary(found: Sequence[float]) -> dict[str, Any]:
+    """Return mean, median and spread of repeated measurements."""
+    deviation = statistics.stdev(found) if len(found) > 1 else None
+    values = (statistics.fmean(found), statistics.median(found), deviation, min(found), max(found), len(found))
+    return dict(zip(SECONDS, values, strict=True))
+
+
+def table(rows: Iterable[Row]) -> pd.DataFrame:
+    """Return rows as a table."""
+    found = pd.DataFrame(list(rows), columns=list(COLUMNS))
+    return found.astype(dict.fromkeys((*SECONDS, "seconds"), float))
+
+
+# --- the file ---
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder for profiles before they are measured, if it does not exist. Raises `ArgumentError` if no file can
+    be written there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise ArgumentError(
+            f"No profile can be written to {folder} ({error.strerror}). Give another --output_path."
+        ) from None
+
+
+def write(profile: Profile, folder: Path) -> Path:
+    """Write the file of a profile into a folder, which is made if it does not exist. Raises `ArgumentError`."""
+    model, device = (re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-") for text in (profile.name, profile.device))
+    path = folder / f"profile-{model}-{device}.json"
+    names = ("name", "model", "device", "engine", "dtype", "versions", "settings")
+    record = {"format": FORMAT, **{name: getattr(profile, name) for name in names}}
+    record |= {kind: list(_cells(profile, kind)) for kind in SIZES}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(record, ensure_ascii=False, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ArgumentError(f"The profile {path} cannot be written ({error.strerror}).") from None
+    return path
+
+
+def read(path: Path) -> Profile:
+    """Read a profile. Raises `ArgumentError` if the file is not one."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ArgumentError(f"The profile {path} cannot be read ({error.strerror}).") from None
+    except ValueError:
+        raise ArgumentError(f"The profile {path} cannot be read, because it is not JSON.") from None
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        raise ArgumentError(
+            f"{path} is not a profile of this version. Make one with lmms-eval-mai profile --model MODEL."
+        )
+    try:
+        rows = table(one for kind in SIZES for cell in record[kind] for one in _rows(kind, cell))
+        texts = {name: record[name] for name in ("name", "model", "device", "engine", "dtype")}
+        if not all(isinstance(text, str) for text in texts.values()):
+            raise TypeError(texts)
+        found = Profile(
+            **texts,
+            versions=dict(record["versions"]),
+            settings=dict(record["settings"]),
+            source=str(path),
+            rows=rows,
+        )
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise ArgumentError(f"The profile {path} is broken ({type(error).__name__}: {error}).") from None
+    if found.of("ttft").empty or found.of("decoding").empty:
+        raise ArgumentError(f"The profile {path} has no times to the first token, or no times of decoding.")
+    return found
+
+
+def _cells(profile: Profile, kind: str) -> Iterator[dict[str, Any]]:
+    """Yield the cells of the file. A batch has both of its rows in one cell."""
+    cells: list[Row] = profile.of(kind).to_dict("records")
+    firsts = cells[::2] if kind == "batches" else [None] * len(cells)
+    for cell, first in zip(cells[1::2] if kind == "batches" else cells, firsts, strict=True):
+        sizes = {name: int(cell[name]) for name in SIZES[kind]}
+        yield {**sizes, **({"first_token": _seconds(first)} if first else {}), "seconds": _seconds(cell)}
+
+
+def _seconds(cell: Row) -> dict[str, Any]:
+    found = {name: None if math.isnan(cell[name]) else cell[name] for name in SECONDS}
+    return found | {"repeats": None if found["repeats"] is None else int(found["repeats"])}
+
+
+def _rows(kind: str, cell: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of a cell of the file. Raises `ValueError` if a size or a time cannot be: times are divided by the
+    sizes of batches and by the output tokens, so these are not 0."""
+    sizes = {name: cell[name] for name in SIZES[kind]}
+    for name, value in sizes.items():
+        if not isinstance(value, int) or value < (name in ("batch_size", "output_tokens")):
+            raise ValueError(f"{name}: {value}")
+    if kind == "batches":
+        yield _row(kind, cell["first_token"], {**sizes, "output_tokens": 1})
+    yield _row(kind, cell["seconds"], sizes)
+
+
+def _row(kind: str, seconds: Mapping[str, Any], sizes: Mapping[str, int]) -> Row:
+    found = row(kind, {name: seconds.get(name) for name in SECONDS}, **sizes)
+    if not all(0 < one < math.inf for one in (found["mean"], found["seconds"])):
+        raise ValueError(seconds)
+    return found
