@@ -1,5 +1,6 @@
 """Intervals and paired tests, against published values, against scipy, and against exact sums."""
 
+import itertools
 import math
 
 import numpy as np
@@ -10,19 +11,21 @@ from scipy import stats
 from support.arithmetic import few
 
 from lmms_eval_mai.statistics import (
+    Statistic,
     band,
     bootstrap,
-    column_mean,
+    difference,
+    f1,
     holm,
     mcnemar,
     mean,
     mean_score,
     paired_share_difference,
     paired_test,
+    ratio,
     share,
+    swap_test,
 )
-
-SCORES = st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=40)
 
 
 @pytest.mark.parametrize(
@@ -47,17 +50,11 @@ def test_means_have_students_interval() -> None:
     values = np.array([1.0, 2.0, 4.0, 9.0])
     found = mean(values)
     reference = stats.ttest_1samp(values, 0).confidence_interval()
+    assert (found.value, found.n) == (4, 4)
     assert (found.low, found.high) == pytest.approx((reference.low, reference.high))
     assert found.standard_error == pytest.approx(values.std(ddof=1) / 2)
-    same = mean(np.array([3.0, 3.0]))
+    same = mean([3.0, 3.0])
     assert (same.value, same.low, same.high) == (3.0, 3.0, 3.0)
-
-
-def test_interval_of_a_mean_is_that_of_students_t_distribution() -> None:
-    # t of 0.975 with 4 degrees of freedom is 2.776; the standard error is sqrt(2.5 / 5).
-    found = mean([1, 2, 3, 4, 5])
-    assert found.value == 3 and found.n == 5
-    assert (found.low, found.high) == pytest.approx((3 - 2.7764 * 0.70711, 3 + 2.7764 * 0.70711), abs=1e-4)
 
 
 def test_one_document_has_a_mean_and_no_interval() -> None:
@@ -88,20 +85,9 @@ def test_scores_between_0_and_1_get_the_interval_of_their_mean() -> None:
     assert mean_score([1.0, 0.0, 1.0]) == share(2, 3)
 
 
-def test_paired_test_is_the_exact_test_of_mcnemar() -> None:
-    first = [1.0] * 9 + [0.0] * 2 + [1.0] * 50
-    second = [0.0] * 9 + [1.0] * 2 + [1.0] * 50
-    found = paired_test(first, second)
-    assert (found.better, found.worse) == (9, 2)
-    # Two-sided, from the binomial distribution with 11 trials: 2 * (1 + 11 + 55) / 2048.
-    assert found.p == pytest.approx(134 / 2048)
-
-
-@few
-@given(SCORES)
-def test_equal_scores_do_not_differ(scores: list[float]) -> None:
-    found = paired_test(scores, scores)
-    assert (found.better, found.worse, found.p) == (0, 0, 1.0)
+def test_paired_test_counts_the_documents_on_which_one_method_is_better() -> None:
+    found = paired_test([1.0] * 9 + [0.0] * 2 + [1.0] * 50, [0.0] * 9 + [1.0] * 2 + [1.0] * 50)
+    assert (found.better, found.worse, found.p) == (9, 2, mcnemar(9, 2))
 
 
 def test_holm_multiplies_the_smallest_value_by_the_number_of_tests_and_keeps_the_order() -> None:
@@ -113,50 +99,6 @@ def test_holm_multiplies_the_smallest_value_by_the_number_of_tests_and_keeps_the
 def test_corrected_values_are_not_smaller_and_at_most_bonferronis(p: list[float]) -> None:
     for before, after in zip(p, holm(p), strict=True):
         assert before <= after <= min(1.0, before * len(p)) + 1e-12
-
-
-def test_bootstrap_of_a_mean_has_the_interval_of_scipys_bootstrap() -> None:
-    values = np.round(np.random.default_rng(0).beta(0.5, 0.3, size=200), 1)
-    found = bootstrap(values[:, None], column_mean(0))
-    reference = stats.bootstrap((values,), np.mean, n_resamples=4999, method="percentile", rng=1)
-    assert found.value == pytest.approx(values.mean())
-    assert found.low == pytest.approx(reference.confidence_interval.low, abs=0.004)
-    assert found.high == pytest.approx(reference.confidence_interval.high, abs=0.004)
-    assert found.standard_error == pytest.approx(reference.standard_error, rel=0.05)
-
-
-def test_paired_bootstrap_has_the_interval_of_scipys_paired_bootstrap() -> None:
-    random = np.random.default_rng(3)
-    first = (random.random(300) < 0.8).astype(float)
-    second = np.where(random.random(300) < 0.9, first, 1 - first)  # the same answer to nine of ten documents
-
-    def difference(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        return column_mean(0)(rows, weights) - column_mean(1)(rows, weights)
-
-    found = bootstrap(np.stack([first, second], axis=1), difference)
-    reference = stats.bootstrap(
-        (first, second),
-        lambda a, b, axis: np.mean(a - b, axis=axis),
-        paired=True,
-        vectorized=True,
-        n_resamples=4999,
-        method="percentile",
-        rng=2,
-    )
-    assert found.low == pytest.approx(reference.confidence_interval.low, abs=0.006)
-    assert found.high == pytest.approx(reference.confidence_interval.high, abs=0.006)
-    unpaired = math.hypot(first.std(), second.std()) / math.sqrt(300)
-    assert found.standard_error < 0.8 * unpaired
-
-
-def test_the_same_documents_give_the_same_interval_in_every_report() -> None:
-    rows = np.random.default_rng(0).random((50, 1))
-    assert bootstrap(rows, column_mean(0)) == bootstrap(rows[::-1], column_mean(0))
-
-
-def test_a_single_document_has_no_bootstrap_interval() -> None:
-    found = bootstrap(np.array([[0.4]]), column_mean(0))
-    assert found.value == 0.4 and math.isnan(found.low) and math.isnan(found.high)
 
 
 @few
@@ -173,3 +115,124 @@ def test_interval_of_a_paired_difference_is_walds_with_half_a_document_more_in_e
     assert (found.low, found.high) == pytest.approx((max(low, -1), min(high, 1)), abs=1e-6)
     assert found.value == (better - worse) / (better + worse + same)
     assert -1 <= found.low < found.high <= 1 and found.low <= found.value <= found.high
+
+
+# --- resampling ---
+
+
+def of_mean(values: np.ndarray) -> np.ndarray:
+    """Return the parts of a mean."""
+    return np.column_stack([values, np.ones(len(values))])
+
+
+def test_bootstrap_of_a_mean_has_the_interval_of_scipys_bootstrap() -> None:
+    values = np.round(np.random.default_rng(0).beta(0.5, 0.3, size=200), 1)
+    found = bootstrap(of_mean(values), ratio)
+    reference = stats.bootstrap((values,), np.mean, n_resamples=4999, method="percentile", rng=1)
+    ends = reference.confidence_interval
+    assert found.value == pytest.approx(values.mean())
+    assert (found.low, found.high) == pytest.approx((ends.low, ends.high), abs=0.004)
+    assert found.standard_error == pytest.approx(reference.standard_error, rel=0.05)
+
+
+def test_paired_bootstrap_has_the_interval_of_scipys_paired_bootstrap() -> None:
+    random = np.random.default_rng(3)
+    first = random.random(300)
+    second = np.where(random.random(300) < 0.9, first, 1 - first)  # the same score on nine of ten documents
+    found = bootstrap(np.hstack([of_mean(first), of_mean(second)]), difference(ratio))
+    reference = stats.bootstrap((first - second,), np.mean, n_resamples=4999, method="percentile", rng=2)
+    ends = reference.confidence_interval
+    assert (found.low, found.high) == pytest.approx((ends.low, ends.high), abs=0.004)
+    assert found.standard_error < 0.8 * math.hypot(first.std(), second.std()) / math.sqrt(300)  # that of unpaired means
+
+
+def yes_no_answers() -> tuple[np.ndarray, np.ndarray]:
+    """Return golds, and answers that are sometimes neither yes nor no."""
+    random = np.random.default_rng(5)
+    golds = random.choice(["yes", "no"], size=400)
+    return golds, np.where(random.random(400) < 0.7, golds, random.choice(["yes", "no", "perhaps"], size=400))
+
+
+def of_f1(golds: np.ndarray, answers: np.ndarray) -> np.ndarray:
+    yes, no, right = answers == "yes", answers == "no", golds == "yes"
+    return np.column_stack([yes & right, yes & ~right, no & right]).astype(float)
+
+
+def test_bootstrap_of_f1_has_the_interval_of_scipys_bootstrap() -> None:
+    parts = of_f1(*yes_no_answers())
+
+    def reference_f1(index: np.ndarray, axis: int) -> np.ndarray:
+        right, wrong, missed = parts.T[:, index.astype(int)].sum(axis=axis)
+        precision, recall = right / (right + wrong), right / (right + missed)
+        return 2 * precision * recall / (precision + recall)
+
+    found = bootstrap(parts, f1)
+    ends = stats.bootstrap(
+        (np.arange(400),), reference_f1, vectorized=True, n_resamples=2999, method="percentile", rng=4
+    ).confidence_interval
+    assert (found.low, found.high) == pytest.approx((ends.low, ends.high), abs=0.006)
+
+
+def test_f1_is_0_if_no_answer_is_yes() -> None:
+    found = bootstrap(np.array([[0, 0, 1], [0, 0, 1], [0, 0, 0]]), f1)
+    assert (found.value, found.low, found.high) == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("values", [np.random.default_rng(0).random(300), np.repeat([0.0, 1.0], 40)])
+def test_the_same_documents_give_the_same_interval_in_every_report(values: np.ndarray) -> None:
+    assert bootstrap(of_mean(values), ratio) == bootstrap(of_mean(values), ratio)
+
+
+def test_a_single_document_or_cluster_has_no_bootstrap_interval() -> None:
+    for found in (bootstrap(np.array([[0.4, 1]]), ratio), bootstrap(np.array([[0.4, 1]] * 3), ratio, [7, 7, 7])):
+        assert found.value == pytest.approx(0.4) and math.isnan(found.low) and math.isnan(found.high)
+
+
+def test_intervals_of_clusters_cover_the_truth_in_95_percent_where_those_of_single_documents_do_not() -> None:
+    random = np.random.default_rng(11)
+    clusters = np.repeat(np.arange(120), 5)
+    covered = np.zeros(2)
+    for _ in range(300):
+        chances = random.choice([0.25, 0.95], size=120)[clusters]  # 0.6 on average
+        scores = (random.random(len(clusters)) < chances).astype(float)
+        intervals = bootstrap(of_mean(scores), ratio, clusters), mean_score(scores)
+        covered += [found.low <= 0.6 <= found.high for found in intervals]
+    assert 0.925 <= covered[0] / 300 <= 0.975 and covered[1] / 300 < 0.85
+
+
+# --- exchanges of two methods ---
+
+
+@few
+@given(counts=st.tuples(st.integers(0, 40), st.integers(0, 40), st.integers(0, 9)).filter(any))
+def test_swap_test_of_right_and_wrong_answers_is_mcnemars_exact_test(counts: tuple[int, int, int]) -> None:
+    first, second = np.repeat([1.0, 0.0, 1.0], counts), np.repeat([0.0, 1.0, 1.0], counts)
+    assert swap_test(of_mean(first), of_mean(second), ratio) == pytest.approx(mcnemar(counts[0], counts[1]))
+
+
+def all_exchanges(first: np.ndarray, second: np.ndarray, statistic: Statistic, clusters: np.ndarray) -> float:
+    """Return the share of all exchanges of whole clusters with a difference at least as large as the given one."""
+    found = []
+    for flips in itertools.product([False, True], repeat=int(clusters.max()) + 1):
+        is_swapped = np.array(flips)[clusters][:, None]
+        a, b = np.where(is_swapped, second, first).sum(axis=0), np.where(is_swapped, first, second).sum(axis=0)
+        found.append(abs(statistic(a) - statistic(b)))
+    return float(np.mean(np.array(found) >= found[0] - 1e-12))  # the first has no exchange
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_swap_test_counts_the_exchanges_of_whole_clusters(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    clusters = np.array([0, 0, 0, 1, 1, 2, 3, 3, 4, 5, 6, 6, 7])
+    golds = random.choice(["yes", "no"], size=13)
+    first = np.where(random.random(13) < 0.9, golds, "no")
+    second = np.where(random.random(13) < 0.4, golds, "yes")
+    means = of_mean(first == golds), of_mean(second == golds)
+    assert swap_test(*means, ratio, clusters) == pytest.approx(all_exchanges(*means, ratio, clusters))
+    f1s = of_f1(golds, first), of_f1(golds, second)
+    assert swap_test(*f1s, f1, clusters) == pytest.approx(all_exchanges(*f1s, f1, clusters), abs=0.02)  # 9,999 of them
+
+
+def test_equal_answers_have_a_p_of_1() -> None:
+    parts = of_f1(*yes_no_answers())
+    assert swap_test(parts, parts, f1) == 1

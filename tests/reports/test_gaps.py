@@ -9,17 +9,17 @@ import pytest
 from support.folders import LARGE, POPE, SMALL, Answers, World, call, line, write_run
 
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.reports.build import report
+from lmms_eval_mai.reports.build import evidence, report
 from lmms_eval_mai.reports.evidence import Evidence
-from lmms_eval_mai.reports.reading import read
-from lmms_eval_mai.reports.records import Method
+from lmms_eval_mai.reports.methods import Method
+from lmms_eval_mai.reports.read import read
 
 
 def test_folders_without_a_run_are_an_error_that_tells_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=r"does not exist\. Give the --output_path of lmms-eval commands\."):
         read([tmp_path / "nothing"])
     with pytest.raises(ArgumentError, match=r"there is no run of lmms-eval\. Run lmms-eval with --output_path and"):
-        read([tmp_path])
+        report([tmp_path])
 
 
 def test_a_folder_without_runs_beside_one_with_runs_is_a_gap(tmp_path: Path) -> None:
@@ -41,14 +41,17 @@ def test_a_run_without_samples_gives_its_total_score(tmp_path: Path) -> None:
     assert score is not None and (score.value, score.n, score.low) == (pytest.approx(86.1), 4, None)
 
 
-def test_a_total_score_that_is_a_share_has_an_interval_without_samples(tmp_path: Path) -> None:
+def test_a_total_score_has_an_interval_without_samples_only_if_it_is_a_share_of_the_documents(tmp_path: Path) -> None:
     documents = [Answers("A", "A", "A", "A", "A")] * 10
     World("realworldqa", documents).write(tmp_path, "large", metrics={"exact_match": 0.7})
-    next(tmp_path.glob("*_samples_*")).unlink()
-    (run,) = read([tmp_path]).runs
-    score = Evidence([run]).score(run)
-    assert score is not None and score.low is not None and score.high is not None
-    assert score.low < 70 < score.high
+    # 70% of the questions are right. The results file has the number of their rotations.
+    World("mmbench_en_dev", documents).write(tmp_path, "large", metrics={"gpt_eval_score": 70}, time="20260102_000000")
+    for file in tmp_path.glob("*_samples_*"):
+        file.unlink()
+    shares, questions = (Evidence([run]).score(run) for run in read([tmp_path]).runs)
+    assert shares is not None and shares.low is not None and shares.high is not None
+    assert shares.low < 70 < shares.high
+    assert questions is not None and (questions.value, questions.low, questions.standard_error) == (70, None, None)
 
 
 def test_broken_and_repeated_lines_are_counted_and_the_others_are_used(tmp_path: Path) -> None:
@@ -57,7 +60,7 @@ def test_broken_and_repeated_lines_are_counted_and_the_others_are_used(tmp_path:
     text = file.read_text()
     file.write_text(text + text.split("\n")[1] + "\n" + '{"doc_id": 4, "target"')
     found = read([tmp_path])
-    assert len(found.runs[0].documents) == 4
+    assert found.runs[0].documents == 4
     assert found.gaps == [
         f"{file}: 1 line cannot be read. Did the run break off?",
         f"{file}: 1 line for a document that has one already; the last one is used.",
@@ -106,10 +109,10 @@ def test_a_run_with_another_version_of_lmms_eval_is_used_with_a_sentence(tmp_pat
 def test_runs_with_the_same_limit_share_one_short_sentence(tmp_path: Path) -> None:
     for day, mode in enumerate(("small", "large", "transfer", "cascade"), start=1):
         POPE.write(tmp_path / "all", mode, time=f"2026010{day}_000000", original=9)
-    (gap,) = [gap for gap in report([tmp_path / "all"]).gaps if "--limit" in gap]
+    (gap,) = [gap for gap in evidence([tmp_path / "all"])[0].gaps if "--limit" in gap]
     assert gap == "POPE: all 4 runs have 4 of 9 documents (--limit)."
     POPE.write(tmp_path / "all", "large", suffix="r", time="20260105_000000")
-    (gap,) = [gap for gap in report([tmp_path / "all"]).gaps if "--limit" in gap]
+    (gap,) = [gap for gap in evidence([tmp_path / "all"])[0].gaps if "--limit" in gap]
     assert gap == "POPE: 2B-S, 8B-S, Full RT 8B + 2B-R and 1 more have 4 of 9 documents (--limit)."
 
 
@@ -123,13 +126,19 @@ def test_a_results_file_that_is_no_results_file_is_a_gap(tmp_path: Path, text: s
     assert found.gaps == [f"{other} is not used: it is not a results file of lmms-eval 0.7, or it is broken."]
 
 
-def test_figures_of_an_unknown_format_are_a_gap_and_the_arguments_name_the_method(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [('{"format": 99}', "its format is not known to this version of lmms-eval-mai"), ("{", "it is broken")],
+)
+def test_figures_that_cannot_be_read_are_a_gap_and_the_arguments_name_the_method(
+    tmp_path: Path, text: str, fault: str
+) -> None:
     POPE.write(tmp_path, "cascade", model_args="pair=qwen3vl-2b-8b")
     (file,) = tmp_path.glob("*_mai_cascade.json")
-    file.write_text('{"format": 99}')
+    file.write_text(text)
     found = read([tmp_path])
     assert found.runs[0].method.model == LARGE
-    assert found.gaps == [f"{file} is not used: its format is not known to this version of lmms-eval-mai."]
+    assert found.gaps == [f"{file} is not used: {fault}."]
 
 
 @pytest.mark.parametrize("fields", [{"mode": ["x"]}, {"engines": 3}, {"tasks": {"pope_s": "x"}}])
@@ -148,7 +157,7 @@ def test_the_random_router_uses_the_documents_that_all_three_methods_have(tmp_pa
     World("pope", POPE.documents[:3]).write(tmp_path, "large", time="20260102_000000")
     World("pope", POPE.documents[:2]).write(tmp_path, "transfer", time="20260103_000000")
     (row,) = report([tmp_path]).table("routers").rows
-    assert row[4] == 2
+    assert row[4:6] == ("output tokens", 2)
 
 
 def test_a_run_without_labels_is_compared_by_accuracy(tmp_path: Path) -> None:
@@ -157,14 +166,6 @@ def test_a_run_without_labels_is_compared_by_accuracy(tmp_path: Path) -> None:
     write_run(tmp_path, "pope", lines, model="vllm", time="20260102_000000")
     (row,) = [row for row in report([tmp_path]).table("mai-against-others").rows if "own prompt" in str(row[2])]
     assert row[4:6] == (75.0, 50.0)  # right answers, not F1
-
-
-def test_broken_figures_are_a_gap(tmp_path: Path) -> None:
-    POPE.write(tmp_path, "cascade", model_args="pair=qwen3vl-2b-8b")
-    (file,) = tmp_path.glob("*_mai_cascade.json")
-    file.write_text("{")
-    found = read([tmp_path])
-    assert (len(found.runs), found.gaps) == (1, [f"{file} is not used: it is broken."])
 
 
 def test_a_folder_that_is_given_twice_or_with_its_subfolder_is_read_once(tmp_path: Path) -> None:
@@ -185,40 +186,33 @@ def test_answers_of_the_response_cache_have_no_trace(tmp_path: Path) -> None:
     assert "1 document without a trace, because lmms-eval's response cache answered." in gap
 
 
-def test_only_the_first_of_several_answers_to_a_document_is_used(tmp_path: Path) -> None:
+def test_repeats_without_a_parsed_answer_are_left_out(tmp_path: Path) -> None:
     one = line(0, "yes", "yes", 1.0, exit="large", readable=True, answers=[], calls=[call("large", "short", "yes")])
     one["token_counts"][0]["repeats"] = [one["token_counts"][0].copy()]
     write_run(tmp_path, "pope_s", [one], mode="large")
-    (gap,) = read([tmp_path]).gaps
-    assert gap.endswith("each document was answered several times (-n); the report uses the first answer.")
+    found = read([tmp_path])
+    assert len(found.runs[0].samples) == 1 and "(-n), and 1 answers are left out" in found.gaps[0]
 
 
-def test_of_two_runs_of_a_method_the_one_with_more_documents_is_used_then_the_newer_one(tmp_path: Path) -> None:
-    fewer = World("pope", POPE.documents[:2])
-    POPE.write(tmp_path, "cascade", time="20260101_000000")
-    POPE.write(tmp_path, "cascade", time="20260102_000000")
-    fewer.write(tmp_path, "cascade", time="20260103_000000")
-    evidence = Evidence(read([tmp_path]).runs)
-    (used,) = evidence.of("cascade")
-    assert used.file.name == "20260102_000000_results.json"
-    assert [run.file.name[:8] for run in evidence.unused] == ["20260101", "20260103"]
-    newer, older = (tmp_path / f"2026010{day}_000000_results.json" for day in (2, 1))
-    assert evidence.gaps[0] == (
-        f"{older}: pope_s is not used, because {newer} is a run of the same method (MAI 8B + 2B-R) on 4 documents."
-    )
-    assert len(evidence.gaps) == 2
+def test_of_two_runs_of_a_method_the_one_with_more_documents_is_used(tmp_path: Path) -> None:
+    more = POPE.write(tmp_path, "cascade", time="20260102_000000")
+    less = World("pope", POPE.documents[:2]).write(tmp_path, "cascade", time="20260103_000000")
+    runs, _ = evidence([tmp_path])
+    assert [run.file for run in runs.of("cascade")] == [more] and [run.file for run in runs.unused] == [less]
+    sentence = f"{less}: pope_s is not used, because {more} is a run of the same method (MAI 8B + 2B-R) on 4 documents."
+    assert runs.gaps == [sentence]
 
 
 def test_short_answers_of_a_cascade_are_used_if_it_has_more_documents_than_a_run_of_the_model(tmp_path: Path) -> None:
     cascade = POPE.write(tmp_path, "cascade")
     alone = World("pope", POPE.documents[:3]).write(tmp_path, "large", time="20260102_000000")
     POPE.write(tmp_path, "small", time="20260103_000000")
-    evidence = Evidence(read([tmp_path]).runs)
-    (method,) = [run.method for run in evidence.unused]
-    large, small = evidence.get("pope", method), evidence.get("pope", Method("alone", SMALL, "", "S"))
-    assert large is not None and large.derived and len(large.documents) == 4
+    runs, _ = evidence([tmp_path])
+    (method,) = [run.method for run in runs.unused]
+    large, small = runs.get("pope", method), runs.get("pope", Method("alone", SMALL, "", "S"))
+    assert large is not None and large.derived and large.documents == 4
     assert small is not None and not small.derived
-    (gap,) = evidence.gaps
+    (gap,) = runs.gaps
     assert gap.startswith(f"{alone}: pope_s is not used, because {cascade} has the short answers of the same method ")
 
 
@@ -256,14 +250,14 @@ def test_a_run_of_a_pair_without_a_cascade_is_not_compared_and_has_a_sentence(tm
 
 def test_a_score_that_contradicts_the_results_file_is_a_gap(tmp_path: Path) -> None:
     file = POPE.write(tmp_path, "large", metrics={"pope_f1_score": 0.9})
-    (gap,) = Evidence(read([tmp_path]).runs).gaps
+    (gap,) = evidence([tmp_path])[0].gaps
     assert gap.startswith(f"{file}: the samples of pope_s give a score of 66.67, and the results file has 90.00. ")
 
 
 def test_a_report_without_a_cascade_has_one_sentence_about_it(tmp_path: Path) -> None:
     POPE.write(tmp_path, "large")
     alone = [gap for gap in report([tmp_path]).gaps if "cascade" in gap or "MAI" in gap]
-    assert len(alone) == 1 and alone[0].startswith("There is no run with mode=cascade. Tables 10 and 15,")
+    assert len(alone) == 1 and alone[0].startswith("There is no run with mode=cascade. Table 10,")
 
 
 def test_each_table_that_a_cascade_alone_does_not_allow_has_a_sentence(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from support.tables import row_of, value
 
 from lmms_eval_mai.reports.build import report
 from lmms_eval_mai.reports.evidence import Evidence
-from lmms_eval_mai.reports.reading import read
+from lmms_eval_mai.reports.read import read
 from lmms_eval_mai.reports.report import Report
 
 TASK = "any_task"

@@ -3,13 +3,19 @@
 from collections.abc import Iterator
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS
+from lmms_eval_mai.paper.sample import EXITS
 from lmms_eval_mai.reports import paper_numbers
 from lmms_eval_mai.reports.paper_numbers import table
 
 BENCHMARKS_OF_PAPER = list(paper_numbers.load()["benchmarks"])
+KEY = ["table", "row", "benchmark", "column"]
+CELLS = pd.read_csv(paper_numbers.CELLS, keep_default_na=False).set_index(KEY).sort_index()
+COUNTED = ("agree_think", "transfer")
+"""The exits of Table 15."""
 CONTRADICTED = {
     ("mmbench_en_dev", "sum"),
     ("mmbench_en_dev", "share"),
@@ -29,14 +35,10 @@ def rounds_to(exact: float, printed: float, digits: int) -> bool:
     return abs(exact - printed) <= 0.5 * 10**-digits + 1e-9
 
 
-def scores(number: int, model: str, benchmark: str) -> dict[str, float]:
-    found = table(number)
-    return dict(zip(found["columns"], found["rows"][model][benchmark], strict=True))
-
-
-def of_table_10(benchmark: str) -> dict[str, float]:
-    row = table(10)["rows"][benchmark]
-    return dict(zip(table(10)["columns"], [*row["shares"], *row["scores"]], strict=True))
+def cells(number: int, row: str, benchmark: str) -> dict[str, float]:
+    """Return a row of a table on one benchmark: column -> value."""
+    found: dict[str, float] = CELLS.value.loc[number, row, benchmark].to_dict()
+    return found
 
 
 def test_benchmarks_are_those_of_the_package() -> None:
@@ -44,17 +46,18 @@ def test_benchmarks_are_those_of_the_package() -> None:
     assert sum(filter(None, map(paper_numbers.documents, BENCHMARKS_OF_PAPER))) == 9000 + 900 + 4329 + 2500 + 2801 + 765
 
 
-def test_every_table_has_a_source_and_rows_of_equal_length() -> None:
+def test_every_table_has_a_source_and_all_its_numbers_once() -> None:
     assert list(paper_numbers.load()["tables"]) == [str(number) for number in range(1, 17)]
-    for number in range(1, 17):
-        found = table(number)
-        assert found["source"].startswith(f"Table {number} ("), number
-        assert found["title"], number
-    for number in (1, 2, 3, 12):
-        assert {len(row) for row in table(number)["rows"].values()} == {len(table(number)["columns"])}, number
-    for number in (5, 6, 7, 13, 14):
-        lengths = {len(cells) for row in table(number)["rows"].values() for cells in row.values()}
-        assert lengths == {len(table(number)["columns"])}, number
+    for one in range(1, 17):
+        assert table(one)["source"].startswith(f"Table {one} ("), one
+    for one in (1, 2, 3, 12):
+        assert {len(row) for row in table(one)["rows"].values()} == {len(table(one)["columns"])}, one
+    assert CELLS.index.is_unique
+    assert CELLS.groupby("table").size().to_dict() == SIZES
+
+
+SIZES = {5: 54, 6: 15, 7: 45, 8: 66, 9: 19, 10: 66, 11: 18, 13: 90, 14: 90, 15: 66}
+"""Table -> its numbers: rows times benchmarks times columns."""
 
 
 def test_numbers_grow_with_the_image_and_with_the_tokens_in_tables_1_to_4() -> None:
@@ -78,64 +81,60 @@ def test_average_speed_of_table_4_is_the_mean_of_tokens_over_time(model: str) ->
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS_OF_PAPER)
 def test_table_10_is_recomputed_from_its_counts(benchmark: str) -> None:
-    row = table(10)["rows"][benchmark]
-    total = paper_numbers.documents(benchmark)
-    assert (sum(row["exits"]) == total) is ((benchmark, "sum") not in CONTRADICTED)
-    assert abs(sum(row["exits"]) - total) <= 1  # type: ignore[operator]
-    pairs = zip(row["exits"], row["shares"], strict=True)
-    rounded = [rounds_to(share(count, benchmark), printed, 2) for count, printed in pairs]
+    row, total = cells(10, "", benchmark), paper_numbers.documents(benchmark)
+    counts = [row[f"{exit}, documents"] for exit in EXITS["cascade"]]
+    assert (sum(counts) == total) is ((benchmark, "sum") not in CONTRADICTED)
+    assert abs(sum(counts) - total) <= 1  # type: ignore[operator]
+    rounded = [
+        rounds_to(share(count, benchmark), row[exit], 2) for exit, count in zip(EXITS["cascade"], counts, strict=True)
+    ]
     assert rounded == [(benchmark, "share") not in CONTRADICTED, True, True]
 
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS_OF_PAPER)
 def test_table_15_has_the_counts_and_scores_of_table_10(benchmark: str) -> None:
-    found, printed = table(15)["rows"][benchmark], table(10)["rows"][benchmark]
-    for row in (found["2B-R"], found["2B-R(S2)"]):
-        for count, percent in zip(row["exits"], row["shares"], strict=True):
-            assert rounds_to(share(count, benchmark), percent, 2)
-    assert sum(found["2B-R"]["exits"]) == sum(found["2B-R(S2)"]["exits"])  # agree_short has one prompt in both
-    assert (found["2B-R"]["exits"] == printed["exits"][1:]) is ((benchmark, "table 15") not in CONTRADICTED)
-    assert found["2B-R(S2)"]["score"] - found["2B-R"]["score"] == pytest.approx(found["difference"])
-    agrees = rounds_to(found["2B-R"]["score"], printed["scores"][0], 1)
-    assert agrees is ((benchmark, "MAI") not in CONTRADICTED)
+    ten, one, two = (cells(*row, benchmark) for row in ((10, ""), (15, "2B-R"), (15, "2B-R(S2)")))
+    counts = [[row[f"{exit}, documents"] for exit in COUNTED] for row in (ten, one, two)]
+    for row, found in zip((one, two), counts[1:], strict=True):
+        assert all(rounds_to(share(count, benchmark), row[exit], 2) for exit, count in zip(COUNTED, found, strict=True))
+    assert sum(counts[1]) == sum(counts[2])  # agree_short has one prompt in both
+    assert (counts[1] == counts[0]) is ((benchmark, "table 15") not in CONTRADICTED)
+    assert two["MAI"] - one["MAI"] == pytest.approx(cells(15, "", benchmark)["difference"])
+    assert rounds_to(one["MAI"], ten["MAI"], 1) is ((benchmark, "MAI") not in CONTRADICTED)
 
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS_OF_PAPER)
 def test_scores_of_table_10_are_those_of_tables_6_to_8(benchmark: str) -> None:
     number = 6 if benchmark == "pope" else 7
-    small, large, ten = scores(number, "2B", benchmark), scores(number, "8B", benchmark), of_table_10(benchmark)
+    small, large, ten = (cells(*row, benchmark) for row in ((number, "2B"), (number, "8B"), (10, "")))
     assert rounds_to(small["S"], ten["2B-S"], 1) and rounds_to(large["S"], ten["8B-S"], 1)
-    eight = {row: cells["score"][table(8)["columns"].index(benchmark)] for row, cells in table(8)["rows"].items()}
-    assert (eight["2B-R"], eight["8B-S"], eight["8B + 2B-R"]) == (ten["2B-R"], ten["8B-S"], ten["Full RT"])
+    for row, column in (("2B-R", "2B-R"), ("8B-S", "8B-S"), ("8B + 2B-R", "Full RT")):
+        assert cells(8, row, benchmark)["score"] == ten[column]
     # 2B-R of Tables 8 and 10 has one stage. Table 6 has both stages, Table 7 has one on MMMU only.
     assert (small["R"] == ten["2B-R"]) is (benchmark in ("pope", "mmmu_val"))
     for model in ("4B", "8B"):
-        column = "R(S2)" if benchmark == "pope" else "R"
-        assert rounds_to(scores(number, model, benchmark)[column], eight[f"{model}-R"], 1)
-        assert rounds_to(scores(number, model, benchmark)["S"], eight[f"{model}-S"], 1)
+        for column, prompt in (("R(S2)" if benchmark == "pope" else "R", "R"), ("S", "S")):
+            printed = cells(8, f"{model}-{prompt}", benchmark)["score"]
+            assert rounds_to(cells(number, model, benchmark)[column], printed, 1)
 
 
-def test_gains_of_table_8_are_relative_to_the_simple_prompt() -> None:
-    rows = table(8)["rows"]
-    transfers = {row: cells for row, cells in rows.items() if "gain" in cells}
-    assert list(transfers) == ["4B + 2B-R", "8B + 2B-R", "8B + 4B-R"]
-    for row, cells in transfers.items():
-        for score, base, gain in zip(cells["score"], rows[f"{row[:2]}-S"]["score"], cells["gain"], strict=True):
-            assert 100 * (score - base) / base == pytest.approx(gain, abs=0.11), (row, score, base)
+@pytest.mark.parametrize("benchmark", BENCHMARKS_OF_PAPER)
+@pytest.mark.parametrize("row", ["4B + 2B-R", "8B + 2B-R", "8B + 4B-R"])
+def test_gains_of_table_8_are_relative_to_the_simple_prompt(row: str, benchmark: str) -> None:
+    found, base = cells(8, row, benchmark), cells(8, f"{row[:2]}-S", benchmark)["score"]
+    assert 100 * (found["score"] - base) / base == pytest.approx(found["gain"], abs=0.11)
 
 
 def test_table_9_begins_and_ends_with_numbers_of_other_tables() -> None:
-    nine = table(9)
-    assert len(nine["tokens"]) == len(nine["f1"]) == len(nine["columns"])
-    assert nine["f1"][-1] == of_table_10("pope")["Full RT"]
-    assert nine["f1_8B-S"] == of_table_10("pope")["8B-S"]
-    assert nine["tokens"][-1] == scores(5, "2B", "pope")["R"]
-    assert max(nine["tokens"]) == nine["tokens"][-1]
+    full = cells(9, "Full", "pope")
+    assert full == {"tokens": cells(5, "2B", "pope")["R"], "f1": cells(10, "", "pope")["Full RT"]}
+    assert cells(9, "8B-S", "pope")["f1"] == cells(10, "", "pope")["8B-S"]
+    assert CELLS.value.loc[9, :, :, "tokens"].max() == full["tokens"]
 
 
 def test_speedups_of_tables_11_and_12_are_quotients_of_their_times() -> None:
-    eleven = table(11)["rows"]
-    for full_rt, mai, speedup in zip(eleven["Full RT"], eleven["MAI"], eleven["speedup"], strict=True):
+    for benchmark in BENCHMARKS_OF_PAPER:
+        full_rt, mai, speedup = (cells(11, row, benchmark)[""] for row in ("Full RT", "MAI", "speedup"))
         assert rounds_to(full_rt / mai, speedup, 2)
     twelve = {name: dict(zip(table(12)["columns"], row, strict=True)) for name, row in table(12)["rows"].items()}
     for name, row in twelve.items():
@@ -167,21 +166,11 @@ def test_kept_tokens_of_table_16_can_have_80_percent_of_the_weight() -> None:
 
 
 def test_lookups_name_their_place_and_return_none_for_what_the_paper_lacks() -> None:
-    found = paper_numbers.cascade("pope", "transfer")
+    found = paper_numbers.number(10, "", "pope", "transfer")
     assert found is not None and (found.value, found.source) == (4.97, "Table 10 (Section 5.4), POPE, transfer")
-    found = paper_numbers.transfer("8B + 4B-R", "realworldqa")
-    assert found is not None and found.value == 70.2
-    found = paper_numbers.two_stage("mmmu_val", "2B-R(S2)", "MAI")
-    assert found is not None and found.value == 61.0
-    found = paper_numbers.cell(13, "14B", "infovqa_val", "E")
-    assert found is not None and found.value == 52.5
-    for missing in (
-        paper_numbers.cascade("shapes", "MAI"),
-        paper_numbers.transfer("14B + 2B-R", "pope"),
-        paper_numbers.two_stage("shapes", "2B-R", "MAI"),
-        paper_numbers.cell(7, "8B", "pope", "S"),
-        paper_numbers.cell(7, "8B", "mmmu_val", "R(S2)"),
-    ):
-        assert missing is None
+    found = paper_numbers.number(13, "14B", "infovqa_val", "E")
+    assert found is not None and found.source == "Table 13 (Appendix B.1), 14B, InfoVQA, E"
+    for row in ((10, "", "shapes", "MAI"), (7, "8B", "pope", "S"), (7, "8B", "mmmu_val", "R(S2)")):
+        assert paper_numbers.number(*row) is None
     assert paper_numbers.family("Qwen/Qwen3-VL-4B-Instruct") == ("Qwen3-VL", "4B")
     assert paper_numbers.family("./demo/small") is None

@@ -1,9 +1,10 @@
-"""Output folders become runs, with their methods, documents and calls."""
+"""Output folders become runs, with their methods and tables of samples and calls."""
 
 import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from support.folders import LARGE, POPE, SMALL, World, call, line, write_run
 from support.pope_scripts import exit_of, pope_scripts
@@ -11,9 +12,15 @@ from support.pope_scripts import exit_of, pope_scripts
 from lmms_eval_mai.harness.figures_file import write_waiting
 from lmms_eval_mai.paper.agreement import AgreementRules
 from lmms_eval_mai.reports.evidence import Evidence
-from lmms_eval_mai.reports.more_tables.methods import cost
-from lmms_eval_mai.reports.reading import read, samples
-from lmms_eval_mai.reports.records import Method, Run
+from lmms_eval_mai.reports.method_tables import totals
+from lmms_eval_mai.reports.methods import Method
+from lmms_eval_mai.reports.read import CALLS, SAMPLES, Run, read, records
+
+
+def rows(table: pd.DataFrame, *columns: str) -> list[tuple[Any, ...]]:
+    """Return some columns of a table, with None in place of nan."""
+    found = table[list(columns)].astype(object)
+    return list(found.where(found.notna(), None).itertuples(index=False, name=None))
 
 
 def one_run(folder: Path) -> Run:
@@ -27,26 +34,19 @@ def test_a_cascade_is_read_with_its_exits_calls_and_models(tmp_path: Path) -> No
     assert run.method == Method("cascade", LARGE, SMALL, "R", False, ("anls_threshold=0.5",))
     assert (run.benchmark, run.task, run.number, run.wall_s, run.engine) == ("pope", "pope_s", 4, 12.5, "vllm")
     assert run.rules == AgreementRules(anls_threshold=0.5)
-    assert [one.exit for one in run.documents] == ["agree_short", "agree_think", "transfer", "transfer"]
-    assert [one.score for one in run.documents] == [1, 1, 1, 0]
-    assert [one.labels for one in run.documents] == [("yes", "yes"), ("no", "no"), ("yes", "yes"), ("yes", "no")]
-    last = run.documents[3]
-    assert [(one.side, one.stage, one.output_tokens) for one in last.calls] == [
+    assert list(run.samples) == list(SAMPLES) and list(run.calls) == list(CALLS)
+    assert rows(run.samples, "exit", "score", "predicted", "gold") == [
+        ("agree_short", 1, "yes", "yes"),
+        ("agree_think", 1, "no", "no"),
+        ("transfer", 1, "yes", "yes"),
+        ("transfer", 0, "yes", "no"),
+    ]
+    assert rows(run.samples.loc[[3]], "output_tokens", "small", "large", "thought") == [(113, None, "no", "yes")]
+    assert rows(run.calls[run.calls.doc_id == 3], "side", "stage", "output_tokens") == [
         ("small", "short", 4),
         ("large", "short", 4),
         ("small", "think", 100),
         ("large", "transfer", 5),
-    ]
-    assert (last.output_tokens, last.verifications[0].small, last.verifications[1].small) == (113, None, "yes")
-
-
-def test_calls_have_their_start_times_and_those_of_older_versions_have_none(tmp_path: Path) -> None:
-    calls = [call("small", "think", "A", started_at=1.8e9), call("large", "transfer", "[[a]]")]
-    write_run(tmp_path, "t", [line(0, "a", "a", 1.0, calls, exit="transfer")], mode="transfer")
-    (document,) = one_run(tmp_path).documents
-    assert [(one.started_at, one.seconds, one.shared) for one in document.calls] == [
-        (1.8e9, 0.25, False),
-        (None, 0.25, False),
     ]
 
 
@@ -56,11 +56,12 @@ def test_a_run_with_shared_calls_has_no_times(tmp_path: Path) -> None:
     write_run(tmp_path, "t", lines, mode="transfer", small={"calls": 1, "shared_calls": 1}, large={"calls": 1})
     run = one_run(tmp_path)
     assert run.wall_s is None
-    assert [(one.seconds, one.shared) for one in run.documents[0].calls] == [(None, True), (0.25, False)]
-    (record,) = samples(run)
-    assert [(one.seconds, one.shared) for one in record.calls] == [(None, True), (0.25, False)]
-    spent = cost(run)
-    assert spent is not None and (spent.tokens, spent.call_seconds) == (105, None)
+    expected = [(None, None, True), (0.25, 1.8e9, False)]
+    assert rows(run.calls, "seconds", "started_at", "shared") == expected
+    (record,) = records(run)
+    assert rows(pd.DataFrame(record.calls), "seconds", "started_at", "shared") == expected
+    spent = totals(Evidence([run]), run)
+    assert (spent.tokens, spent.call_s, spent.wall_s) == (105, None, None)
 
 
 @pytest.mark.parametrize(
@@ -132,18 +133,19 @@ def test_files_that_lmms_eval_itself_wrote_are_read(
     assert cascade.method == Method("cascade", scripts["large"], scripts["small"], "R")
     assert (cascade.engine, large.method.variant) == ("scripted", "S")
     assert cascade.wall_s is not None and cascade.wall_s > 0
-    assert [one.exit for one in cascade.documents] == [exit_of(doc_id) for doc_id in range(12)]
-    assert all(one.score == 1 for one in cascade.documents)
-    assert all(one.started_at for document in cascade.documents for one in document.calls)
-    assert [one.score for one in large.documents] == [exit_of(doc_id) != "transfer" for doc_id in range(12)]
+    exits = [exit_of(doc_id) for doc_id in range(12)]
+    assert list(cascade.samples.exit) == exits and (cascade.samples.score == 1).all()
+    assert cascade.calls.started_at.notna().all() and cascade.samples.images.notna().all()
+    assert list(large.samples.score) == [exit != "transfer" for exit in exits]
 
     evidence = Evidence(found.runs)
     assert evidence.gaps == []
     total = evidence.score(cascade)
     assert total is not None and total.value == 100 * cascade.metrics["pope_f1_score"]
-    texts = list(samples(cascade))
-    assert [one.document for one in texts] == list(cascade.documents)
-    assert texts[2].question.startswith("Is there a") and texts[2].calls[2].text.startswith("Thinking. [[")
+    texts = list(records(cascade))
+    read_again, columns = pd.DataFrame([one.row for one in texts]), ("doc_id", *SAMPLES)
+    assert rows(read_again, *columns) == rows(cascade.samples.reset_index(), *columns)
+    assert texts[2].question.startswith("Is there a") and texts[2].calls[2]["text"].startswith("Thinking. [[")
 
 
 def test_runs_of_other_models_have_a_score_and_no_trace(tmp_path: Path) -> None:
@@ -151,7 +153,7 @@ def test_runs_of_other_models_have_a_score_and_no_trace(tmp_path: Path) -> None:
     write_run(tmp_path, "pope", lines, model="qwen3_vl", model_args="pretrained=Qwen/Qwen3-VL-2B-Instruct,x=1")
     run = one_run(tmp_path)
     assert not run.ours and run.method == Method("alone", SMALL, "", None, False)
-    assert (run.benchmark, [one.score for one in run.documents], run.documents[0].exit) == ("pope", [0, 1], None)
+    assert (run.benchmark, rows(run.samples, "score", "exit")) == ("pope", [(0, None), (1, None)])
 
 
 MMBENCH = {"index": 3, "prediction": "B. a cat", "answer": "B", "A": "a dog", "B": "a cat", "C": "nan", "D": "nan"}
@@ -175,7 +177,7 @@ def test_scores_of_lmms_evals_own_tasks_are_read(
 ) -> None:
     write_run(tmp_path, task, [line(0, "A", "C", None, **fields)], model="vllm")
     found = read([tmp_path])
-    assert [one.score for one in found.runs[0].documents] == [score]
+    assert rows(found.runs[0].samples, "score") == [(score,)]
     assert [gap.partition(": ")[2] for gap in found.gaps] == (
         [] if score is not None else ["1 document without a score from 0 to 1; the total score is used."]
     )
@@ -187,26 +189,26 @@ def test_mmbench_has_the_question_of_each_rotation(tmp_path: Path) -> None:
 
     lines = [line(number, "A", "A", 1.0, gpt_eval_score=row(index)) for number, index in enumerate((7, 1_000_007, 8))]
     write_run(tmp_path, "mmbench_en_dev_s", lines, mode="large", mai={"benchmark": "mmbench_en_dev", "variant": "s"})
-    found = one_run(tmp_path).documents
-    assert [(one.group, one.is_main, one.kind) for one in found] == [
+    assert rows(one_run(tmp_path).samples, "group", "is_main", "kind") == [
         (7, True, "counting"),
         (7, False, "counting"),
         (8, True, "counting"),
     ]
 
 
-def test_kinds_are_those_of_the_benchmark_else_the_form_of_the_gold(tmp_path: Path) -> None:
-    fields = [
-        {"relaxed_augmented_split": 1.0},
-        {"relaxed_human_split": 1.0},
-        {"mmmu_acc": {"subdomain": "Physics"}},
-        {"pope_accuracy": {"score": 1.0}},
-        {},
-    ]
-    lines = [line(number, "Yes", "Yes", 1.0, **one) for number, one in enumerate(fields)]
+def test_kinds_are_those_of_the_benchmark_or_of_the_data_set_else_the_form_of_the_gold(tmp_path: Path) -> None:
+    category = {"category": "paths", "exit": "large"}
+    fields = {
+        "augmented": {"relaxed_augmented_split": 1.0},
+        "human": {"relaxed_human_split": 1.0},
+        "Physics": {"mmmu_acc": {"subdomain": "Physics"}},
+        "paths": {"pope_accuracy": {"score": 1.0}, **category},
+        "gold: yes": {"pope_accuracy": {"score": 1.0}},
+        "yes or no": {},
+    }
+    lines = [line(number, "Yes", "Yes", 1.0, **one) for number, one in enumerate(fields.values())]
     write_run(tmp_path, "anything", lines, model="vllm")
-    kinds = [one.kind for one in one_run(tmp_path).documents]
-    assert kinds == ["augmented", "human", "Physics", "gold: yes", "yes or no"]
+    assert list(one_run(tmp_path).samples.kind) == list(fields)
 
 
 def test_texts_of_calls_are_not_kept(tmp_path: Path) -> None:
@@ -217,5 +219,5 @@ def test_texts_of_calls_are_not_kept(tmp_path: Path) -> None:
     run = one_run(tmp_path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert len(run.documents) == 100
+    assert run.documents == 100
     assert peak < 2**21  # the file has 10 MB

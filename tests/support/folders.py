@@ -10,6 +10,8 @@ SMALL, LARGE = "Qwen/Qwen3-VL-2B-Instruct", "Qwen/Qwen3-VL-8B-Instruct"
 TOKENS = {"short": 4, "think": 100, "stage2": 3, "transfer": 5}
 """Stage -> the output tokens of each of its calls."""
 Line = dict[str, Any]
+Given = tuple[str, str, list[tuple[str, str]], list[Line]]
+"""Exit, final answer, compared answers and calls of a document."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Answers:
     transferred: str
     large_thought: str = ""
     fields: tuple[tuple[str, Any], ...] = ()
-    """More fields of the line, such as the subject of an MMMU question."""
+    """More fields of the line, such as the subject of an MMMU question, and of the trace (`TRACE`)."""
 
 
 @dataclass(frozen=True)
@@ -72,36 +74,37 @@ class World:
     def _agrees(self, a: str, b: str) -> bool:
         return bool(a and b and self.agree(a, b))
 
-    def _cascade(self, one: Answers, suffix: str) -> tuple[str, str, list[tuple[str, str]], list[Line]]:
+    def _cascade(self, one: Answers, suffix: str) -> Given:
         calls = [call("small", "short", one.small), call("large", "short", one.large)]
         compared = [(one.small, one.large)]
         if self._agrees(one.small, one.large):
             return "agree_short", one.large, compared, calls
-        calls.append(call("small", "think", f"Thinking. [[{one.thought}]]"))
-        if suffix.endswith("s2"):
-            calls.append(call("small", "stage2", one.thought))
+        calls += thinking("small", one.thought, suffix)
         compared.append((one.thought, one.large))
         if self._agrees(one.thought, one.large):
             return "agree_think", one.large, compared, calls
         return "transfer", one.transferred, compared, [*calls, call("large", "transfer", one.transferred)]
 
-    def _transfer(self, one: Answers, suffix: str) -> tuple[str, str, list[tuple[str, str]], list[Line]]:
-        think = call("small", "think", f"Thinking. [[{one.thought}]]")
-        return "transfer", one.transferred, [], [think, call("large", "transfer", one.transferred)]
+    def _transfer(self, one: Answers, suffix: str) -> Given:
+        calls = [*thinking("small", one.thought, "r"), call("large", "transfer", one.transferred)]
+        return "transfer", one.transferred, [], calls
 
-    def _small(self, one: Answers, suffix: str) -> tuple[str, str, list[tuple[str, str]], list[Line]]:
+    def _small(self, one: Answers, suffix: str) -> Given:
         return self._alone("small", one.small, one.thought, suffix)
 
-    def _large(self, one: Answers, suffix: str) -> tuple[str, str, list[tuple[str, str]], list[Line]]:
+    def _large(self, one: Answers, suffix: str) -> Given:
         return self._alone("large", one.large, one.large_thought, suffix)
 
-    def _alone(
-        self, side: str, short: str, thought: str, suffix: str
-    ) -> tuple[str, str, list[tuple[str, str]], list[Line]]:
+    def _alone(self, side: str, short: str, thought: str, suffix: str) -> Given:
         if suffix == "s":
             return side, short, [], [call(side, "short", short)]
-        calls = [call(side, "think", f"Thinking. [[{thought}]]")]
-        return side, thought, [], [*calls, *([call(side, "stage2", thought)] if suffix.endswith("s2") else [])]
+        return side, thought, [], thinking(side, thought, suffix)
+
+
+def thinking(side: str, thought: str, suffix: str) -> list[Line]:
+    """Return the calls of a model that thinks, in one stage or in two."""
+    calls = [call(side, "think", f"Thinking. [[{thought}]]")]
+    return [*calls, call(side, "stage2", thought)] if suffix.endswith("s2") else calls
 
 
 def call(side: str, stage: str, text: str, **more: Any) -> Line:
@@ -121,9 +124,13 @@ def call(side: str, stage: str, text: str, **more: Any) -> Line:
     }
 
 
+TRACE = ("exit", "readable", "answers", "parsed", "category", "images", "repeats")
+"""Fields of a trace."""
+
+
 def line(doc_id: int, target: str, answer: str, score: float | None, calls: Sequence[Line] = (), **fields: Any) -> Line:
     """Return a line of a samples file. With `exit`, it has a trace."""
-    trace = {name: fields.pop(name) for name in ("exit", "readable", "answers") if name in fields}
+    trace = {name: fields.pop(name) for name in TRACE if name in fields}
     tokens = {"input_tokens": 300, "output_tokens": sum(one["output_tokens"] for one in calls)}
     counts = {**tokens, **trace, "calls": list(calls)} if trace else None
     found = {"doc_id": doc_id, "target": target, "filtered_resps": answer, "token_counts": [counts], "doc_hash": "0"}
@@ -143,6 +150,8 @@ def write_run(
     time: str = "20260101_000000",
     mode: str | None = None,
     engines: dict[str, str] | None = None,
+    engine: str = "vllm",
+    parameters: dict[str, dict[str, int]] | None = None,
     mai: dict[str, str] | None = None,
     metrics: dict[str, float] | None = None,
     model: str = "mai_cascade",
@@ -172,7 +181,14 @@ def write_run(
         of_run = {
             "format": 1,
             "mode": mode,
-            "engines": {side: {"engine": "vllm", "model": (engines or {}).get(side, side)} for side in sides},
+            "engines": {
+                side: {
+                    "engine": engine,
+                    "model": (engines or {}).get(side, side),
+                    "parameters": (parameters or {}).get(side),
+                }
+                for side in sides
+            },
             "tasks": {task: {"samples": len(lines), "not_answered": 0, "wall_s": wall_s, **of_task}},
         }
         (folder / f"{time}_mai_cascade.json").write_text(json.dumps(of_run))
