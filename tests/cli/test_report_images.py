@@ -8,7 +8,7 @@ from support.folders import Answers, World
 
 from lmms_eval_mai.cli.report_images import load_images
 from lmms_eval_mai.plugin import task_dir
-from lmms_eval_mai.reports import reading
+from lmms_eval_mai.reports import build
 from lmms_eval_mai.reports.evidence import Evidence
 
 pytestmark = pytest.mark.slow
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 def evidence(golds: list[str], folder: Path, benchmark: str = "shapes") -> Evidence:
     World(benchmark, [Answers(gold, gold, gold, gold, gold) for gold in golds]).write(folder, "cascade")
-    return Evidence(reading.read([folder]).runs)
+    return build.evidence([folder])[0]
 
 
 @pytest.fixture(scope="module")
