@@ -56,9 +56,8 @@ def against(evidence: Evidence, run: Run, other: Run | None) -> str:
     costs = [None if (cost := evidence.cost(one, "tokens")) is None else cost[documents].mean() for one in (run, other)]
     name = evidence.name(other.method)
     text = shown(comparison.difference, "+", " points")
-    tokens, their_tokens = costs
-    known = tokens is not None and their_tokens is not None
-    text += f" and {ratio(tokens, their_tokens)} {name}" if known else f" against {name}"
+    mine, theirs = costs
+    text += f" against {name}" if mine is None or theirs is None else f" and {ratio(mine, theirs)} {name}"
     return text + (f" (on {len(documents)} documents)" if len(documents) < run.documents else "")
 
 

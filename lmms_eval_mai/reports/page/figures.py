@@ -6,6 +6,7 @@ one figure serves light and dark. `customdata` has the filters that a click sets
 
 from collections.abc import Iterator, Sequence
 from html import escape
+from itertools import groupby
 from typing import Any
 
 import plotly.graph_objects as go
@@ -14,8 +15,7 @@ from lmms_eval_mai.paper.sample import EXITS
 from lmms_eval_mai.reports import figures as data
 from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.formats import p_value
-from lmms_eval_mai.reports.method_tables import is_comparable
-from lmms_eval_mai.reports.methods import MODES
+from lmms_eval_mai.reports.method_tables import Against, comparisons
 from lmms_eval_mai.reports.page.occupancy import BINS, occupancy
 from lmms_eval_mai.reports.page.sample_data import Look, looks, sample_runs
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
@@ -55,8 +55,10 @@ def charts(report: Report, evidence: Evidence) -> Iterator[Chart]:
             yield _histogram(figure, found)
         elif figure.kind == "curve":
             yield _curve(figure)
-    for run in evidence.of("cascade"):
-        yield from _differences(evidence, run, found)
+    for _, same in groupby(comparisons(evidence), key=lambda one: id(one.run)):
+        compared = list(same)
+        run = compared[0].run
+        yield _differences(run, evidence.name(run.method), compared, evidence, found)
     occupied = [_occupancy(run, evidence.name(run.method)) for run in sample_runs(evidence) if run.ours]
     yield from sorted(occupied, key=lambda chart: "figure" not in chart)
 
@@ -191,22 +193,19 @@ def _points(figure: Figure, card: str, field: str, unit: str, looks: Looks) -> C
     return _chart(card, figure.benchmark, choice, texts, made)
 
 
-def _differences(evidence: Evidence, run: Run, looks: Looks) -> Iterator[Chart]:
-    """Yield the differences of a cascade from the other methods of its models."""
-    others = [other for mode in MODES for other in evidence.of(mode, run.benchmark) if other is not run]
-    compared = [(other.method, evidence.compare(run, other)) for other in others if is_comparable(run, other)]
-    found = {evidence.name(method): comparison for method, comparison in compared if comparison is not None}
-    if not found:
-        return
-    made = _new(max(190, 80 + 27 * len(found)), **_rows([looks[name].short for name in found]))
+def _differences(run: Run, name: str, compared: Sequence[Against], evidence: Evidence, looks: Looks) -> Chart:
+    """Return the differences of a cascade from the other methods of its models."""
+    names = [evidence.name(one.other.method) for one in compared]
+    made = _new(max(190, 80 + 27 * len(names)), **_rows([looks[other].short for other in names]))
     made.update_xaxes(title_text="points", zeroline=True, zerolinecolor="var(--quiet)", rangemode="tozero")
     texts = []
-    for row, (name, one) in enumerate(found.items()):
-        point = {"score": one.difference.value, "low": one.difference.low, "high": one.difference.high}
-        p = "" if one.p is None else f", p {p_value(one.p)}"
-        texts.append(f"against {name}: {_scored(point, 2)} points, n = {one.n:,}{p}")
-        made.add_trace(_mark(point["score"], row, looks[name], texts[-1], error_x=_bars([point], "quiet")))
-    yield _chart("differences", run.benchmark, evidence.name(run.method), texts, made)
+    for row, (other, one) in enumerate(zip(names, compared, strict=True)):
+        found = one.comparison.difference
+        point = {"score": found.value, "low": found.low, "high": found.high}
+        p = f"p {p_value(one.comparison.p)}, adjusted {p_value(one.adjusted)}"
+        texts.append(f"against {other}: {_scored(point, 2)} points, n = {one.comparison.n:,}, {p}")
+        made.add_trace(_mark(found.value, row, looks[other], texts[-1], error_x=_bars([point], "quiet")))
+    return _chart("differences", run.benchmark, name, texts, made)
 
 
 def _curve(figure: Figure) -> Chart:
