@@ -71,7 +71,7 @@ def _reproduce(given: argparse.Namespace) -> None:
     folder.create(common)
     run_all(runs, manager, options, folder)
     print(f"\n{printing.chosen_tables(given.output_path, chosen)}")
-    print(f"{printing.shared_calls(runs, folder)}\nAll tables and remarks: lmms-eval-mai report {given.output_path}")
+    print(f"{printing.shared_calls(runs, folder)}\nAll tables: lmms-eval-mai report {given.output_path}")
     if given.html is not None:
         _write_page(given)
 

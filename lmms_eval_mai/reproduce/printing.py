@@ -37,11 +37,12 @@ def commands(runs: Sequence[Run], options: Options, folder: OutputFolder) -> str
 
 
 def chosen_tables(folder: Path, chosen: Collection[int]) -> str:
-    """Return the chosen tables of the report on a folder. Its sentences about missing runs are left out, because they
-    are about other tables. Raises `ArgumentError` if the folder has no run."""
-    found = build.report([folder])
+    """Return the chosen tables of the report on a folder. Raises `ArgumentError` if the folder has no run."""
+    report = build.report([folder])
     keys = {key for number in chosen for key in REPORT_KEYS[number]}
-    return markdown(replace(found, tables=tuple(table for table in found.tables if table.key in keys), gaps=()))
+    tables = tuple(table for table in report.tables if table.key in keys)
+    about_others = {needs for _, needs in build.TABLES} | {build.NO_CASCADE}
+    return markdown(replace(report, tables=tables, gaps=tuple(gap for gap in report.gaps if gap not in about_others)))
 
 
 def shared_calls(runs: Sequence[Run], folder: OutputFolder) -> str:
