@@ -127,15 +127,9 @@ async def measure(engine: Engine, plan: Plan, tell: Tell, batches: bool = True) 
     parts = [
         ("ttft", plan.ttft, (1,), (1,), plan.repeats),
         ("decoding", plan.decoding, plan.output_tokens, (1,), plan.slow_repeats),
-        (
-            "batches",
-            plan.batches if batches else (),
-            (1, plan.batch_output_tokens),
-            plan.batch_sizes,
-            plan.slow_repeats,
-        ),
+        ("batches", plan.batches, (1, plan.batch_output_tokens), plan.batch_sizes, plan.slow_repeats),
     ]
-    for kind, wanted, output_tokens, batch_sizes, repeats in parts:
+    for kind, wanted, output_tokens, batch_sizes, repeats in parts if batches else parts[:2]:
         fitting = [size for size in wanted if await _fits(requests, size, max(output_tokens))]
         too_long |= dict.fromkeys(size for size in wanted if size not in fitting)
         if kind != "batches" and not fitting:
@@ -169,16 +163,12 @@ async def _measure(
             together_s, call = await requests.make(*cell)
             seconds[cell].append(together_s if kind == "batches" else call.total_s)
             prompts[cell] = sizes(call)
-    names = ("batch_size", "image", "output_tokens")
-    return [
-        row(
-            kind,
-            summary(seconds[cell][warm_up:]),
-            **dict(zip(names, (*cell[:2], cell[3]), strict=True)),
-            **prompts[cell],
-        )
-        for cell in cells
-    ]
+    rows = []
+    for cell in cells:
+        number, image, _, output_tokens = cell
+        found = summary(seconds[cell][warm_up:])
+        rows.append(row(kind, found, batch_size=number, image=image, output_tokens=output_tokens, **prompts[cell]))
+    return rows
 
 
 def _vision(config: EngineConfig, plan: Plan, device: str, dtype: str) -> tuple[list[Row], str]:
@@ -208,8 +198,11 @@ def _dtype_of(config: EngineConfig) -> str:
 
     given = str(config.arguments.get("dtype", "auto"))
     if given == "auto":
-        given = str(AutoConfig.from_pretrained(os.path.expanduser(config.model)).dtype or "float32")
-    return given.removeprefix("torch.")
+        try:
+            given = str(AutoConfig.from_pretrained(os.path.expanduser(config.model)).dtype)
+        except Exception:  # vLLM reads checkpoints that transformers does not know; a profile must not be lost for this
+            return "float32"
+    return given.removeprefix("torch.").replace("None", "float32")
 
 
 def device_name(device: str) -> str:

@@ -20,6 +20,8 @@ from lmms_eval_mai.errors import ArgumentError
 
 FORMAT = 1
 """The number of the file's format."""
+FACTS = ("name", "model", "device", "engine", "dtype", "versions", "settings")
+"""The fields of a profile that its file has beside the rows."""
 IMAGE = ("image", "image_tokens")
 SIZES = {
     "preprocessing": IMAGE,
@@ -112,8 +114,7 @@ def write(profile: Profile, folder: Path) -> Path:
     """Write the file of a profile into a folder, which is made if it does not exist. Raises `ArgumentError`."""
     model, device = (re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-") for text in (profile.name, profile.device))
     path = folder / f"profile-{model}-{device}.json"
-    names = ("name", "model", "device", "engine", "dtype", "versions", "settings")
-    record = {"format": FORMAT, **{name: getattr(profile, name) for name in names}}
+    record = {"format": FORMAT, **{name: getattr(profile, name) for name in FACTS}}
     record |= {kind: list(_cells(profile, kind)) for kind in SIZES}
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -137,16 +138,7 @@ def read(path: Path) -> Profile:
         )
     try:
         rows = table(one for kind in SIZES for cell in record[kind] for one in _rows(kind, cell))
-        texts = {name: record[name] for name in ("name", "model", "device", "engine", "dtype")}
-        if not all(isinstance(text, str) for text in texts.values()):
-            raise TypeError(texts)
-        found = Profile(
-            **texts,
-            versions=dict(record["versions"]),
-            settings=dict(record["settings"]),
-            source=str(path),
-            rows=rows,
-        )
+        found = Profile(**{name: record[name] for name in FACTS}, source=str(path), rows=rows)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ArgumentError(f"The profile {path} is broken ({type(error).__name__}: {error}).") from None
     if found.of("ttft").empty or found.of("decoding").empty:

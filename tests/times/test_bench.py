@@ -64,11 +64,12 @@ def bench_of(
     names: str,
     levels: str,
     build: Callable[[str], Engine],
-    plan: Callable[[int], Plan] = functools.partial(make_plan, "chartqa"),
+    plan: Callable[[int], Plan] | None = None,
     repeats: int = 2,
     one_row: bool = False,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Measurement:
+    plan = plan or functools.partial(make_plan, "chartqa")
     few, many = (Documents(charts, count, plan(count), {"mode": "cascade"}) for count in (3, 6))
     return Measurement(cells(names, levels), few, many, repeats, 32, None, build, one_row, tell)
 
