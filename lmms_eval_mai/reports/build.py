@@ -123,7 +123,7 @@ def _with_resampling(runs: Evidence, table: Table) -> Table:
 
 def summaries(runs: Evidence) -> tuple[RunSummary, ...]:
     """Return one line for each run, used or not."""
-    used = [one for run in runs.runs.values() if not run.derived for one in (run, *run.others)]
+    used = [one for run in runs.runs.values() if not run.derived for one in run.repeats or (run,)]
     return tuple(
         RunSummary(
             file=str(run.file),

@@ -31,11 +31,15 @@ class Evidence:
         self.unused: list[Run] = []
         self.runs: dict[tuple[str, Method], Run] = {}
         self._seconds = seconds
+        found: dict[tuple[str, Method], list[Run]] = {}
         for run in runs:
-            self._add(run)
+            found.setdefault((run.benchmark, run.method), []).append(run)
+        for key, same in found.items():
+            self.runs[key] = self._chosen(same)
         for run in list(self.runs.values()):
             for derived in short_answers(run):
-                self._add(derived)
+                key = derived.benchmark, derived.method
+                self.runs[key] = self._chosen([self.runs[key], derived] if key in self.runs else [derived])
         self._clusters = {name: _clusters(list(self.of_benchmark(name))) for name in self.benchmarks()}
         self._scores: dict[int, Estimate | None] = {}
         self._costs: dict[tuple[int, str], pd.Series | None] = {}
@@ -44,27 +48,20 @@ class Evidence:
         self._check_totals()
         self._check_limits()
 
-    def _add(self, run: Run) -> None:
-        """Keep one run of each method. Runs on the same documents are its repeats; else that with the most documents
-        is kept, and `_rank` decides between runs with equally many."""
-        key = run.benchmark, run.method
-        other = self.runs.get(key)
-        if other is None:
-            self.runs[key] = run
-            return
-        used, unused = sorted((other, run), key=_rank, reverse=True)
-        if _are_repeats(used, unused):
-            self.runs[key] = _repeated(used, unused)
-            return
-        self.runs[key] = used
-        if unused.derived:
-            return
-        self.unused.append(unused)
-        same = "has the short answers of" if used.derived else "is a run of"
-        self.gaps.append(
-            f"{unused.file}: {unused.task} is not used, because {used.file} {same} the same method "
-            f"({self.name(run.method)}) on {used.documents} documents."
-        )
+    def _chosen(self, runs: Sequence[Run]) -> Run:
+        """Return the run of a method that the tables use: that with the most documents, and `_rank` decides between
+        runs with equally many. Other runs on the same documents are its repeats."""
+        used = max(runs, key=_rank)
+        repeats = [run for run in runs if run is used or _are_repeats(used, run)]
+        others = [run for run in runs if run not in repeats and not run.derived]
+        for run in (one for other in others for one in other.repeats or (other,)):
+            self.unused.append(run)
+            same = "has the short answers of" if used.derived else "is a run of"
+            self.gaps.append(
+                f"{run.file}: {run.task} is not used, because {used.file} {same} the same method "
+                f"({self.name(run.method)}) on {used.documents} documents."
+            )
+        return _repeated(sorted(repeats, key=_rank, reverse=True)) if len(repeats) > 1 else used
 
     def _check_totals(self) -> None:
         """Compare the score of the documents with the total in the results file."""
@@ -282,21 +279,20 @@ def _are_repeats(first: Run, second: Run) -> bool:
     return _documents(first.samples) == _documents(second.samples)
 
 
-def _repeated(used: Run, other: Run) -> Run:
-    """Return a run with the answers of both."""
-    first = int(used.samples.repeat.max()) + 1
-    tables = [
-        pd.concat([mine, theirs.assign(repeat=theirs.repeat + first)])
-        for mine, theirs in ((used.samples, other.samples), (used.calls, other.calls))
-    ]
-    walls = [run.wall_s for run in (used, *used.others, other)]
-    known = [wall_s for wall_s in walls if wall_s is not None]
+def _repeated(runs: Sequence[Run]) -> Run:
+    """Return the first run with the answers of all of them."""
+    samples, calls, first = [], [], 0
+    for run in runs:
+        samples.append(run.samples.assign(repeat=run.samples.repeat + first))
+        calls.append(run.calls.assign(repeat=run.calls.repeat + first))
+        first = int(samples[-1].repeat.max()) + 1
+    walls = [run.wall_s for run in runs if run.wall_s is not None]
     return replace(
-        used,
-        samples=tables[0].sort_index(kind="stable"),
-        calls=tables[1],
-        wall_s=sum(known) / len(known) if len(known) == len(walls) else None,
-        others=(*used.others, other),
+        runs[0],
+        samples=pd.concat(samples).sort_index(kind="stable"),
+        calls=pd.concat(calls, ignore_index=True),
+        wall_s=sum(walls) / len(walls) if len(walls) == len(runs) else None,
+        repeats=tuple(runs),
     )
 
 
@@ -360,7 +356,7 @@ def short_answers(run: Run) -> Iterator[Run]:
                 wall_s=None,
                 speculation=None,
                 derived=True,
-                others=(),
+                repeats=(),
             )
 
 

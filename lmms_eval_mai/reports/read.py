@@ -114,8 +114,8 @@ class Run:
     not_answered: int = 0
     derived: bool = False
     """Whether these are the short answers inside a cascade instead of a run of their own."""
-    others: tuple["Run", ...] = ()
-    """Other runs of the same method on the same documents, whose answers are in `samples` too."""
+    repeats: tuple["Run", ...] = ()
+    """The runs of one method on the same documents whose answers are in `samples`. Empty: only this run."""
 
     @property
     def documents(self) -> int:

@@ -6,19 +6,10 @@ from pathlib import Path
 
 import pytest
 from support.folders import POPE
-from support.worlds import pope_world, write_all
 
 from lmms_eval_mai.reports.build import report
-from lmms_eval_mai.reports.formats import FORMATS, text
+from lmms_eval_mai.reports.formats import FORMATS, against_paper, text
 from lmms_eval_mai.reports.report import Column, Estimate, Report, Table
-
-
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """The report of all methods on the yes-no questions."""
-    folder = tmp_path_factory.mktemp("runs")
-    write_all(pope_world(40), folder)
-    return report([folder])
 
 
 def of_table(table: Table) -> Report:
@@ -44,15 +35,13 @@ def test_cells_are_shown_with_their_interval(cell: Estimate | float | str | None
 
 def test_markdown_has_claims_tables_differences_from_the_paper_runs_and_gaps(found: Report) -> None:
     shown = FORMATS["markdown"](found)
-    (claim,) = [one for one in found.claims if "2B-R scores" in one]
-    assert shown.startswith("* POPE: MAI 8B + 2B-R scores ") and claim in shown
-    assert "output tokens per question (n = 40); the difference from 8B-S (4.0 tokens) is " in claim
+    assert found.claims and shown.startswith("".join(f"* {claim}\n" for claim in found.claims))
     headings = [one for one in shown.split("\n") if one.startswith("#")]
     assert "## Table 10: multi-agent inference (MAI)" in headings
     assert "### Table 10: multi-agent inference (MAI): difference from the paper" in headings
     assert headings[-2:] == ["## Runs", "## What is missing, and doubts about the input"]
     assert shown.count("20260101_000000_results.json") == 1
-    assert "\n* POPE: the paper has 9000 documents and these runs 40, so " in shown
+    assert "\n* POPE: the paper has 9000 documents and these runs 200, so " in shown
 
 
 def test_csv_has_one_line_for_each_number_with_the_papers(found: Report) -> None:
@@ -69,19 +58,34 @@ def test_csv_has_one_line_for_each_number_with_the_papers(found: Report) -> None
     assert float(one["difference"]) == cell.value - 89.4
 
 
+def test_text_columns_after_a_number_are_in_the_csv() -> None:
+    columns = (Column("layer", "text"), Column("n", "count"), Column("tokens", "text"))
+    lines = csv.DictReader(FORMATS["csv"](of_table(Table("x", "X", columns, (("12", 3, '"the", "a"'),)))).splitlines())
+    found = [(one["row"], one["column"], one["value"]) for one in lines]
+    assert found == [("12", "n", "3"), ("12", "tokens", '"the", "a"')]
+
+
+def test_differences_from_the_paper_say_how_many_documents_must_differ() -> None:
+    rows = (("a", Estimate(89.7, 2000, paper=89.4, source="Table 10")), ("b", Estimate(50, 2000)))
+    compared = against_paper(Table("x", "X", (Column("method", "text"), Column("score", "percent")), rows))
+    assert compared is not None and compared.columns[-1].title == "documents that differ"
+    assert compared.rows == (("a", "score", 2000, 89.7, 89.4, pytest.approx(0.3), 6),)
+
+
 def test_latex_has_a_table_environment_for_each_table_and_escapes_special_characters(found: Report) -> None:
     shown = FORMATS["latex"](found)
     compared = [table for table in found.tables if list(table.compared())]
     assert shown.count(r"\begin{tabular}") == shown.count(r"\end{tabular}") == len(found.tables) + len(compared)
-    table = Table("x", "100% & more", (Column("a_b", "text"), Column("n", "count")), (("x_1 #{}~^\\", 3),), ("50%",))
+    columns = (Column("a_b", "text"), Column("n", "count"), Column("p", "p"))
+    table = Table("x", "100% & more", columns, (("x_1 #{}~^\\", 3, 0.0004),), ("50%",))
     lines = FORMATS["latex"](of_table(table)).split("\n")
     assert lines[1:7] == [
         r"\caption{100\% \& more}",
-        r"\begin{tabular}{lr}",
+        r"\begin{tabular}{lrr}",
         r"\toprule",
-        r"a\_b & n \\",
+        r"a\_b & n & p \\",
         r"\midrule",
-        r"x\_1 \#\{\}\textasciitilde{}\textasciicircum{}\textbackslash{} & 3 \\",
+        r"x\_1 \#\{\}\textasciitilde{}\textasciicircum{}\textbackslash{} & 3 & \textless{} 0.001 \\",
     ]
     assert r"\par 50\%" in lines
 
@@ -121,9 +125,9 @@ def test_points_have_score_interval_and_cost_of_each_method(found: Report) -> No
     points = {one["method"]: one for one in figure.data}
     assert len(points) == 9
     full_rt = points["Full RT 8B + 2B-R"]
-    assert (full_rt["small_tokens"], full_rt["large_tokens"], full_rt["tokens"]) == (100, 5, 105)
+    assert [full_rt[name] for name in ("small_tokens", "large_tokens", "tokens", "compute")] == [100, 5, 105, None]
     assert full_rt["low"] < full_rt["score"] < full_rt["high"]
-    assert full_rt["wall_s"] == 9 / 40
+    assert full_rt["wall_s"] == 9 / 200
 
 
 def test_histogram_counts_the_documents_by_output_tokens(tmp_path: Path) -> None:

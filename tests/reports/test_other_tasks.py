@@ -21,11 +21,12 @@ def write(folder: Path, mode: str, day: int, model_args: str = "") -> None:
     write_run(folder, TASK, lines, time=f"2026010{day}_000000", mode=mode, engines=ENGINES, model_args=model_args)
 
 
-@pytest.fixture
-def found(tmp_path: Path) -> Report:
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    folder = tmp_path_factory.mktemp("runs")
     for day, mode in enumerate(("small", "large", "transfer", "cascade"), start=1):
-        write(tmp_path, mode, day)
-    return report([tmp_path])
+        write(folder, mode, day)
+    return report([folder])
 
 
 def test_output_tokens_of_a_task_are_those_of_its_own_prompt(found: Report) -> None:

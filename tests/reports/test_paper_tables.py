@@ -9,20 +9,10 @@ from pathlib import Path
 import pytest
 from support.folders import TOKENS, Answers, World
 from support.tables import paper, row_of, value
-from support.worlds import pope_world, write_all
+from support.worlds import WORLD, exit_of, final, write_all
 
 from lmms_eval_mai.reports.build import report
 from lmms_eval_mai.reports.report import Estimate, Report
-
-WORLD = pope_world()
-
-
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """The report of all methods on the yes-no questions."""
-    folder = tmp_path_factory.mktemp("runs")
-    write_all(WORLD, folder)
-    return report([folder])
 
 
 def f1(answers: Sequence[str], golds: Sequence[str]) -> float:
@@ -30,16 +20,6 @@ def f1(answers: Sequence[str], golds: Sequence[str]) -> float:
     precision = pairs["yes", "yes"] / (pairs["yes", "yes"] + pairs["yes", "no"])
     recall = pairs["yes", "yes"] / (pairs["yes", "yes"] + pairs["no", "yes"])  # lmms-eval: no unreadable answers
     return 200 * precision * recall / (precision + recall)
-
-
-def exit_of(one: Answers) -> str:
-    if one.small and one.small == one.large:
-        return "agree_short"
-    return "agree_think" if one.thought and one.thought == one.large else "transfer"
-
-
-def final(one: Answers) -> str:
-    return one.transferred if exit_of(one) == "transfer" else one.large
 
 
 GOLDS = [one.gold for one in WORLD.documents]

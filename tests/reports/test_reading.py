@@ -52,16 +52,23 @@ def test_a_cascade_is_read_with_its_exits_calls_and_models(tmp_path: Path) -> No
 
 def test_a_run_with_shared_calls_has_no_times(tmp_path: Path) -> None:
     shared = call("small", "think", "A", shared=True, total_s=None, started_at=None)
-    lines = [line(0, "a", "a", 1.0, [shared, call("large", "transfer", "[[a]]", started_at=1.8e9)], exit="transfer")]
-    write_run(tmp_path, "t", lines, mode="transfer", small={"calls": 1, "shared_calls": 1}, large={"calls": 1})
+    calls = [shared, call("small", "stage2", "a"), call("large", "transfer", "[[a]]", started_at=1.8e9)]
+    write_run(
+        tmp_path,
+        "t",
+        [line(0, "a", "a", 1.0, calls, exit="transfer")],
+        mode="transfer",
+        small={"calls": 1, "shared_calls": 1},
+        large={"calls": 1},
+    )
     run = one_run(tmp_path)
     assert run.wall_s is None
-    expected = [(None, None, True), (0.25, 1.8e9, False)]
+    expected = [(None, None, True), (0.25, None, False), (0.25, 1.8e9, False)]  # older versions log no start
     assert rows(run.calls, "seconds", "started_at", "shared") == expected
     (record,) = records(run)
     assert rows(pd.DataFrame(record.calls), "seconds", "started_at", "shared") == expected
     spent = totals(Evidence([run]), run)
-    assert (spent.tokens, spent.call_s, spent.wall_s) == (105, None, None)
+    assert (spent.tokens, spent.call_s, spent.wall_s) == (108, None, None)
 
 
 @pytest.mark.parametrize(

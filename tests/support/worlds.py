@@ -30,3 +30,18 @@ def write_all(world: World, folder: Path) -> None:
     ]
     for number, (mode, suffix) in enumerate(runs):
         world.write(folder, mode, suffix, time=f"20260101_0000{number:02d}")
+
+
+WORLD = pope_world()
+
+
+def exit_of(one: Answers) -> str:
+    """Return the exit of the cascade."""
+    if one.small and one.small == one.large:
+        return "agree_short"
+    return "agree_think" if one.thought and one.thought == one.large else "transfer"
+
+
+def final(one: Answers) -> str:
+    """Return the final answer of the cascade."""
+    return one.transferred if exit_of(one) == "transfer" else one.large

@@ -40,7 +40,7 @@ def occupancy(run: Run) -> Occupancy | None:
     """Return how both engines were used. None: a call has no start time, for example because another run made
     it, or these are the calls of several runs."""
     calls = run.calls
-    if run.others or calls.empty or calls[["started_at", "seconds"]].isna().any(axis=None):
+    if run.repeats or calls.empty or calls[["started_at", "seconds"]].isna().any(axis=None):
         return None
     start = calls.started_at - calls.started_at.min()
     times, paused = without_pauses(np.column_stack([start, start + calls.seconds]), run.wall_s)

@@ -1,0 +1,14 @@
+"""The report of all methods on yes-no questions, which several test files look at."""
+
+import pytest
+from support.worlds import WORLD, write_all
+
+from lmms_eval_mai.reports.build import report
+from lmms_eval_mai.reports.report import Report
+
+
+@pytest.fixture(scope="session")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    folder = tmp_path_factory.mktemp("runs")
+    write_all(WORLD, folder)
+    return report([folder])
