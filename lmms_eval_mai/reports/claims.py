@@ -58,7 +58,7 @@ def against(evidence: Evidence, run: Run, other: Run | None) -> str:
     text = shown(comparison.difference, "+", " points")
     mine, theirs = costs
     text += f" against {name}" if mine is None or theirs is None else f" and {ratio(mine, theirs)} {name}"
-    return text + (f" (on {len(documents)} documents)" if len(documents) < run.documents else "")
+    return text + (f" (n = {len(documents)})" if len(documents) < run.documents else "")
 
 
 def ratio(tokens: float, others: float) -> str:

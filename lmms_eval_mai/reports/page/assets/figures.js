@@ -1,6 +1,5 @@
 // Shows the figures, which Python built, in the colours of the theme. A click on a figure shows its samples.
 
-const CARDS = ["flow", "tokens", "seconds", "differences", "histogram", "exits", "occupancy", "rules"];
 const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif';
 let charts = [];
 
@@ -40,12 +39,12 @@ function template() {
 }
 
 /** Show the chosen figure of a card with its numbers in words, or the sentence that stands in its place. */
-async function drawCard(key) {
-  const card = byId(`card-${key}`), element = byId(`chart-${key}`);
-  const found = charts.filter((chart) => chart.card === key && ["", byId("benchmark").value].includes(chart.benchmark));
+async function drawCard(card) {
+  const element = card.querySelector(".chart");
+  const found = charts.filter((chart) => card.id === `card-${chart.card}` && ["", byId("benchmark").value].includes(chart.benchmark));
   card.hidden = !found.length;
   if (!found.length) return;
-  const { figure, numbers } = found[choice(card, found.map((chart) => chart.choice), () => drawCard(key))] ?? found[0];
+  const { figure, numbers } = found[choice(card, found.map((chart) => chart.choice), () => drawCard(card))] ?? found[0];
   element.setAttribute("aria-label", `${card.querySelector("h3").textContent}. ${numbers.join(". ")}`);
   card.querySelector("ul").replaceChildren(...numbers.map((words) => make("li", {}, words)));
   card.querySelector(".empty").textContent = figure ? "" : numbers[0];
@@ -73,8 +72,8 @@ function choice(card, names, redraw) {
 
 /** Show all figures, one after another, so that the page answers in between. */
 async function drawAll() {
-  for (const key of CARDS) {
-    await drawCard(key);
+  for (const card of document.querySelectorAll(".card")) {
+    await drawCard(card);
     await pause();
   }
 }
