@@ -10,7 +10,7 @@ from lmms_eval_mai.reports.formats import against_paper, runs_table, text
 from lmms_eval_mai.reports.page.images import Images
 from lmms_eval_mai.reports.page.sample_data import pack, pack_bytes, sample_blocks
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
-from lmms_eval_mai.reports.report import Cell, Column, Estimate, Report, Table
+from lmms_eval_mai.reports.report import Cell, Column, Estimate, Report
 from lmms_eval_mai.run import fingerprint
 
 ASSETS = Path(__file__).parent / "assets"
@@ -66,7 +66,7 @@ def html(report: Report, evidence: Evidence, images: Images | None = None) -> st
     page: str = environment.get_template("page.html.jinja").render(
         claims=list(claims(evidence)),
         benchmarks=[(name, benchmark_name(name)) for name in evidence.benchmarks()],
-        tables=_ordered(report),
+        tables=sorted(report.tables, key=lambda table: (*FIRST_TABLES, table.key).index(table.key)),
         runs=runs_table(report),
         gaps=[*report.gaps, *images.gaps],
         blocks=blocks,
@@ -76,12 +76,6 @@ def html(report: Report, evidence: Evidence, images: Images | None = None) -> st
         version=fingerprint.version("lmms-eval-mai"),
     )
     return page
-
-
-def _ordered(report: Report) -> list[Table]:
-    """Return the tables, the most important first."""
-    rank = {key: number for number, key in enumerate(FIRST_TABLES)}
-    return sorted(report.tables, key=lambda table: rank.get(table.key, len(rank)))
 
 
 def cell(value: Cell, column: Column) -> tuple[str, str]:
