@@ -78,14 +78,14 @@ def run_score(run: Run, clusters: Clusters | None) -> Estimate | None:
     value, is_share = total
     if is_share and run.number:
         found = statistics.share(round(value / 100 * run.number), run.number)
-        return replace(percent(found), value=value)
+        return replace(estimate(found), value=value)
     return Estimate(value, run.number)
 
 
 def score(samples: pd.DataFrame, benchmark: str, clusters: Clusters | None) -> Estimate | None:
     """Return the score of documents in percent: F1 on POPE, else the mean score. None if there are no documents."""
     parts, statistic = _parts(samples, benchmark)
-    return None if parts.empty else percent(_interval(parts, statistic, clusters))
+    return None if parts.empty else estimate(_interval(parts, statistic, clusters))
 
 
 def accuracy(samples: pd.DataFrame, clusters: Clusters | None) -> Estimate | None:
@@ -99,19 +99,24 @@ def share(found: pd.Series, clusters: Clusters | None, paper: PaperNumber | None
         return None
     values = _per_document(found.astype(float))
     parts = pd.DataFrame({"score": values, "number": 1.0})
-    return with_paper(percent(_interval(parts, statistics.ratio, clusters)), paper)
+    return with_paper(estimate(_interval(parts, statistics.ratio, clusters)), paper)
 
 
 def mean(values: pd.Series, clusters: Clusters | None = None, paper: PaperNumber | None = None) -> Estimate | None:
     """Return the mean over documents of a number of each answer. None if a number is missing, or all."""
-    if values.empty or values.isna().any():
+    of_document = known(values.astype(float))
+    if of_document is None:
         return None
-    of_document = _per_document(values.astype(float))
     places = _places(of_document.index, clusters)
     if places is None:
-        return with_paper(estimate(statistics.mean(of_document.to_numpy())), paper)
+        return with_paper(estimate(statistics.mean(of_document.to_numpy()), 1), paper)
     parts = np.column_stack([of_document, np.ones(len(of_document))])
-    return with_paper(estimate(statistics.bootstrap(parts, statistics.ratio, places)), paper)
+    return with_paper(estimate(statistics.bootstrap(parts, statistics.ratio, places), 1), paper)
+
+
+def known(values: pd.Series) -> pd.Series | None:
+    """Return the mean over the answers to each document. None if a number is missing, or all."""
+    return None if values.empty or values.isna().any() else _per_document(values)
 
 
 def compare(first: pd.DataFrame, second: pd.DataFrame, benchmark: str, clusters: Clusters | None) -> Comparison | None:
@@ -124,14 +129,18 @@ def compare(first: pd.DataFrame, second: pd.DataFrame, benchmark: str, clusters:
     x, y = a.to_numpy(), b.loc[a.index].to_numpy()
     one, other = float(statistic(x.sum(axis=0))), float(statistic(y.sum(axis=0)))
     p = statistics.swap_test(x, y, statistic, places)
-    better, worse = _counts(_units(first), _units(second))
+    mine, theirs = _units(first), _units(second)
+    better = worse = None
+    if statistics.is_right_or_wrong(mine) and statistics.is_right_or_wrong(theirs):
+        theirs = theirs.loc[mine.index]
+        better, worse = int((mine > theirs).sum()), int((mine < theirs).sum())
     if statistic is statistics.ratio and better is not None and worse is not None and places is None:
         found = statistics.paired_share_difference(better, worse, len(x))
     elif np.array_equal(x, y):  # no resample differs, but more documents might
         found = statistics.paired_share_difference(0, 0, _number(places, len(x)))
     else:
         found = statistics.bootstrap(np.hstack([x, y]), statistics.difference(statistic), places)
-    return Comparison(len(x), 100 * one, 100 * other, percent(replace(found, n=len(x))), better, worse, p)
+    return Comparison(len(x), 100 * one, 100 * other, estimate(replace(found, n=len(x))), better, worse, p)
 
 
 def plain(samples: pd.DataFrame) -> pd.DataFrame:
@@ -141,7 +150,7 @@ def plain(samples: pd.DataFrame) -> pd.DataFrame:
 
 def bootstrapped(parts: Array, statistic: Statistic, documents: pd.Index, clusters: Clusters | None) -> Estimate:
     """Return a statistic of documents in percent, with a bootstrap interval. `parts`: one row for each document."""
-    return percent(statistics.bootstrap(parts, statistic, _places(documents, clusters)))
+    return estimate(statistics.bootstrap(parts, statistic, _places(documents, clusters)))
 
 
 def _units(samples: pd.DataFrame) -> Any:
@@ -180,14 +189,6 @@ def _same_form(first: pd.DataFrame, second: pd.DataFrame) -> tuple[pd.DataFrame,
     return first, second
 
 
-def _counts(first: pd.Series, second: pd.Series) -> tuple[int | None, int | None]:
-    """Return on how many documents each of two methods is better. None if scores are not just right or wrong."""
-    a, b = first.to_numpy(), second.loc[first.index].to_numpy()
-    if not (statistics.is_right_or_wrong(a) and statistics.is_right_or_wrong(b)):
-        return None, None
-    return int((a > b).sum()), int((a < b).sum())
-
-
 def _interval(parts: pd.DataFrame, statistic: Statistic, clusters: Clusters | None) -> Interval:
     places = _places(parts.index, clusters)
     values = parts.to_numpy()
@@ -212,16 +213,11 @@ def _number(places: Array | None, documents: int) -> int:
     return documents if places is None else len(np.unique(places))
 
 
-def estimate(interval: Interval, factor: float = 1) -> Estimate:
-    """Return an interval as an estimate, times a factor."""
+def estimate(interval: Interval, factor: float = 100) -> Estimate:
+    """Return an interval as an estimate, times a factor: in percent if it is that of a share or of a score."""
     found = (interval.low, interval.high, interval.standard_error)
     low, high, error = (None if math.isnan(one) else factor * one for one in found)
     return Estimate(factor * interval.value, interval.n, low, high, error)
-
-
-def percent(interval: Interval) -> Estimate:
-    """Return an estimate in percent from an interval of a share or of a score."""
-    return estimate(interval, 100)
 
 
 def with_paper(estimate: Estimate | None, paper: PaperNumber | None) -> Estimate | None:
@@ -251,7 +247,8 @@ def compute(run: Run) -> pd.Series | None:
     calls = run.calls
     if calls.empty or not set(calls.side) <= run.parameters.keys():
         return None
-    of_side = {name: calls.side.map({side: one[name] for side, one in run.parameters.items()}) for name in PARTS}
+    parts = ("text", "output", "vision", "patches")
+    of_side = {name: calls.side.map({side: one[name] for side, one in run.parameters.items()}) for name in parts}
     computed = calls.prompt_tokens - calls.cached_tokens
     images = (calls.image_tokens - calls.cached_tokens).clip(lower=0)
     operations = 2 * (
@@ -261,6 +258,3 @@ def compute(run: Run) -> pd.Series | None:
     )
     found = per_document(calls, operations / TERA, run.samples)
     return None if found.isna().any() else found
-
-
-PARTS = ("text", "output", "vision", "patches")
