@@ -12,7 +12,7 @@ from scipy.sparse.csgraph import connected_components
 
 from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.reports import metrics, paper_numbers
-from lmms_eval_mai.reports.methods import THINK_E, Method
+from lmms_eval_mai.reports.methods import MODES, THINK_E, Method
 from lmms_eval_mai.reports.metrics import Clusters, Comparison
 from lmms_eval_mai.reports.paper_numbers import PaperNumber, benchmark_name
 from lmms_eval_mai.reports.read import Run
@@ -52,7 +52,7 @@ class Evidence:
             for derived in short_answers(run):
                 key = derived.benchmark, derived.method
                 self.runs[key] = self._chosen([self.runs[key], derived] if key in self.runs else [derived])
-        self._clusters = {name: _clusters(list(self.of_benchmark(name))) for name in self.benchmarks()}
+        self._clusters = {name: _clusters(self.of_benchmark(name)) for name in self.benchmarks()}
         self._scores = functools.cache(lambda run: metrics.run_score(run, self.clusters(run)))
         self._costs = functools.cache(self._cost)
         self._comparisons: dict[tuple[Run, Run], Comparison | None] = {}
@@ -121,9 +121,9 @@ class Evidence:
             for _, run in sorted(found, key=lambda one: (order(one[0].model), one[0].model, str(one[0]))):
                 yield run
 
-    def of_benchmark(self, benchmark: str) -> Iterator[Run]:
-        """Yield all runs on a benchmark."""
-        return (run for (of, _), run in self.runs.items() if of == benchmark)
+    def of_benchmark(self, benchmark: str) -> list[Run]:
+        """Return all runs on a benchmark: single models, Full RT, then the cascades."""
+        return [run for mode in MODES for run in self.of(mode, benchmark)]
 
     def short(self, run: Run, side: Side) -> Run | None:
         """Return the run of one model of a pair with S, or with the own prompt of another task."""
@@ -201,6 +201,10 @@ class Evidence:
         if there are none."""
         return metrics.share(found, self.clusters(run), paper)
 
+    def accuracy(self, run: Run, samples: pd.DataFrame) -> Estimate | None:
+        """Return the mean score of samples in percent, on POPE and MMBench too. None if there are none."""
+        return self.share(run, samples.score.fillna(0.0))
+
     def cost(self, run: Run, kind: str) -> pd.Series | None:
         """Return the cost of each document (`COSTS`), the mean over its answers. None: it is not known."""
         return self._costs(run, kind)
@@ -245,7 +249,8 @@ class Evidence:
         if first is None or second is None:
             return None
         if (first, second) not in self._comparisons:
-            found = metrics.compare(*self.common(first, second), first.benchmark, self.clusters(first))
+            a, b = self.common(first, second)
+            found = metrics.compare(a, b, first.benchmark, self.clusters(first))
             self._comparisons[second, first] = None if found is None else found.reversed()
             self._comparisons[first, second] = found
         return self._comparisons[first, second]

@@ -60,12 +60,8 @@ def totals(evidence: Evidence, run: Run) -> Totals:
 
 def method_table(evidence: Evidence) -> Iterator[Table]:
     """Yield score and cost of every method."""
-    rows = [
-        totals(evidence, run)
-        for benchmark in evidence.benchmarks()
-        for mode in MODES
-        for run in evidence.of(mode, benchmark)
-    ]
+    rows = [totals(evidence, run) for name in evidence.benchmarks() for run in evidence.of_benchmark(name)]
+    share = evidence.share
     known = {COSTS["compute"]: [row.compute for row in rows], COSTS["seconds"]: [row.seconds for row in rows]}
     unknown = [title for title, found in known.items() if not any(found)]
     columns: list[Of[Totals]] = [
@@ -82,18 +78,8 @@ def method_table(evidence: Evidence) -> Iterator[Table]:
         Of("call seconds", "number", 3, lambda row: row.call_s),
         Of("wall seconds", "number", 3, lambda row: row.wall_s),
         Of("right per wall second", "number", 2, lambda row: row.right_per(row.wall_s)),
-        Of(
-            "unreadable, %",
-            "percent",
-            2,
-            lambda row: evidence.share(row.run, row.run.samples.readable.dropna().eq(False)),
-        ),
-        Of(
-            "cut off, %",
-            "percent",
-            2,
-            lambda row: evidence.share(row.run, row.run.calls.groupby("doc_id").cut_off.any()),
-        ),
+        Of("unreadable, %", "percent", 2, lambda row: share(row.run, row.run.samples.readable.dropna().eq(False))),
+        Of("cut off, %", "percent", 2, lambda row: share(row.run, row.run.calls.groupby("doc_id").cut_off.any())),
     ]
     return table(
         "methods",
@@ -135,7 +121,7 @@ def comparisons(evidence: Evidence) -> Iterator[Against]:
     done: set[Run] = set()
     for run in evidence.of("cascade"):
         done.add(run)  # two cascades are compared once
-        others = [other for mode in MODES for other in evidence.of(mode, run.benchmark) if other not in done]
+        others = [other for other in evidence.of_benchmark(run.benchmark) if other not in done]
         found = [(other, evidence.compare(run, other)) for other in others if is_comparable(run, other)]
         compared = [(other, comparison) for other, comparison in found if comparison is not None]
         adjusted = statistics.holm([comparison.p for _, comparison in compared])
@@ -183,22 +169,23 @@ def repeats_table(evidence: Evidence) -> Iterator[Table]:
     """Yield the scores of each repeat of a method: of several runs, or of `-n`."""
     runs = [run for mode in MODES for run in evidence.of(mode) if run.samples.repeat.max() > 0 and not run.derived]
 
+    def scores(run: Run) -> list[float]:
+        """Return the score of each repeat."""
+        repeats = [samples for _, samples in run.samples.groupby("repeat")]
+        found = [metrics.score(samples, run.benchmark, evidence.clusters(run)) for samples in repeats]
+        return [one.value for one in found if one is not None]
+
     def unstable(run: Run) -> Estimate | None:
         return evidence.share(run, run.samples.score.groupby(level=0).nunique() > 1)
 
     columns: list[Of[Run]] = [
         *of_run(evidence, lambda run: run),
         Of("n", "count", 0, lambda run: run.documents),
-        Of("answers per document", "count", 0, lambda run: len(_scores(evidence, run))),
+        Of("answers per document", "count", 0, lambda run: len(scores(run))),
         Of("score", "percent", 2, evidence.score),
-        Of("lowest", "percent", 2, lambda run: min(_scores(evidence, run))),
-        Of("highest", "percent", 2, lambda run: max(_scores(evidence, run))),
-        Of(
-            "standard deviation between repeats",
-            "percent",
-            2,
-            lambda run: float(np.std(_scores(evidence, run), ddof=1)),
-        ),
+        Of("lowest", "percent", 2, lambda run: min(scores(run))),
+        Of("highest", "percent", 2, lambda run: max(scores(run))),
+        Of("standard deviation between repeats", "percent", 2, lambda run: float(np.std(scores(run), ddof=1))),
         Of("documents with different scores, %", "percent", 1, unstable),
     ]
     return table(
@@ -211,13 +198,6 @@ def repeats_table(evidence: Evidence) -> Iterator[Table]:
             "answers, because documents are resampled with their answers.",
         ),
     )
-
-
-def _scores(evidence: Evidence, run: Run) -> list[float]:
-    """Return the score of each repeat."""
-    repeats = [samples for _, samples in run.samples.groupby("repeat")]
-    found = [metrics.score(samples, run.benchmark, evidence.clusters(run)) for samples in repeats]
-    return [one.value for one in found if one is not None]
 
 
 # --- routers ---
@@ -277,16 +257,20 @@ def _router(evidence: Evidence, runs: tuple[Run, Run, Run], kind: str) -> Router
     paid = [cost.loc[documents] for cost in costs if cost is not None]
     parts = np.column_stack([*scores, *paid, np.ones(len(documents))])
     share = float(_share(parts.sum(axis=0)))
-    has_router = 0 <= share <= 1
+    random = difference = None
+    if 0 <= share <= 1:
+        random = 100 * float((1 - share) * scores[1].mean() + share * scores[2].mean())
+        places = metrics.places_of(documents, evidence.clusters(runs[0]))
+        difference = metrics.estimate(statistics.bootstrap(parts, _gain, places))
     return {
         "runs": runs,
         "kind": kind,
         "n": len(documents),
         "cost": float(paid[0].mean()),
-        "share": 100 * share if has_router else None,
+        "share": 100 * share if 0 <= share <= 1 else None,
         "mai": 100 * float(scores[0].mean()),
-        "random": 100 * float((1 - share) * scores[1].mean() + share * scores[2].mean()) if has_router else None,
-        "difference": metrics.bootstrapped(parts, _gain, documents, evidence.clusters(runs[0])) if has_router else None,
+        "random": random,
+        "difference": difference,
         "oracle": 100 * float(pd.concat(scores[1:], axis=1).max(axis=1).mean()),
         "oracle_cost": float(paid[2].where(scores[2] > scores[1], paid[1]).mean()),
     }

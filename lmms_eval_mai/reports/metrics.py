@@ -12,7 +12,7 @@ from lmms_eval_mai import statistics
 from lmms_eval_mai.reports.paper_numbers import PaperNumber
 from lmms_eval_mai.reports.read import Run
 from lmms_eval_mai.reports.report import Estimate
-from lmms_eval_mai.statistics import Array, Interval, Statistic
+from lmms_eval_mai.statistics import Interval, Statistic
 
 MAIN_METRIC = {
     "pope": ("pope_f1_score", 100),
@@ -88,18 +88,11 @@ def score(samples: pd.DataFrame, benchmark: str, clusters: Clusters | None) -> E
     return None if parts.empty else estimate(_interval(parts, statistic, clusters))
 
 
-def accuracy(samples: pd.DataFrame, clusters: Clusters | None) -> Estimate | None:
-    """Return the mean score of documents in percent, on POPE and MMBench too. None if there are no documents."""
-    return share(samples.score.fillna(0.0), clusters)
-
-
 def share(found: pd.Series, clusters: Clusters | None, paper: PaperNumber | None = None) -> Estimate | None:
     """Return the share of true values in percent. `found`: one value for each answer. None if there are none."""
     if found.empty:
         return None
-    values = _per_document(found.astype(float))
-    parts = pd.DataFrame({"score": values, "number": 1.0})
-    return with_paper(estimate(_interval(parts, statistics.ratio, clusters)), paper)
+    return with_paper(score(plain(found), "", clusters), paper)
 
 
 def mean(values: pd.Series, clusters: Clusters | None = None, paper: PaperNumber | None = None) -> Estimate | None:
@@ -107,7 +100,7 @@ def mean(values: pd.Series, clusters: Clusters | None = None, paper: PaperNumber
     of_document = known(values.astype(float))
     if of_document is None:
         return None
-    places = _places(of_document.index, clusters)
+    places = places_of(of_document.index, clusters)
     if places is None:
         return with_paper(estimate(statistics.mean(of_document.to_numpy()), 1), paper)
     parts = np.column_stack([of_document, np.ones(len(of_document))])
@@ -121,11 +114,13 @@ def known(values: pd.Series) -> pd.Series | None:
 
 def compare(first: pd.DataFrame, second: pd.DataFrame, benchmark: str, clusters: Clusters | None) -> Comparison | None:
     """Compare two methods on the same documents. None if there are none."""
-    first, second = _same_form(first, second)
+    for column, empty in (("gold", None), ("group", math.nan)):  # labels or rotations that one of them lacks
+        if not (first[column].notna().all() and second[column].notna().all()):
+            first, second = first.assign(**{column: empty}), second.assign(**{column: empty})
     (a, statistic), (b, _) = _parts(first, benchmark), _parts(second, benchmark)
     if a.empty:
         return None
-    places = _places(a.index, clusters)
+    places = places_of(a.index, clusters)
     x, y = a.to_numpy(), b.loc[a.index].to_numpy()
     one, other = float(statistic(x.sum(axis=0))), float(statistic(y.sum(axis=0)))
     p = statistics.swap_test(x, y, statistic, places)
@@ -137,20 +132,15 @@ def compare(first: pd.DataFrame, second: pd.DataFrame, benchmark: str, clusters:
     if statistic is statistics.ratio and better is not None and worse is not None and places is None:
         found = statistics.paired_share_difference(better, worse, len(x))
     elif np.array_equal(x, y):  # no resample differs, but more documents might
-        found = statistics.paired_share_difference(0, 0, _number(places, len(x)))
+        found = statistics.paired_share_difference(0, 0, len(x if places is None else np.unique(places)))
     else:
         found = statistics.bootstrap(np.hstack([x, y]), statistics.difference(statistic), places)
     return Comparison(len(x), 100 * one, 100 * other, estimate(replace(found, n=len(x))), better, worse, p)
 
 
-def plain(samples: pd.DataFrame) -> pd.DataFrame:
+def plain(scores: pd.Series) -> pd.DataFrame:
     """Return samples without labels and rotations: each answer counts by itself."""
-    return samples[["score"]].assign(group=math.nan, is_main=True, predicted=None, gold=None)
-
-
-def bootstrapped(parts: Array, statistic: Statistic, documents: pd.Index, clusters: Clusters | None) -> Estimate:
-    """Return a statistic of documents in percent, with a bootstrap interval. `parts`: one row for each document."""
-    return estimate(statistics.bootstrap(parts, statistic, _places(documents, clusters)))
+    return pd.DataFrame({"score": scores.astype(float), "group": math.nan, "is_main": True, "gold": None})
 
 
 def _units(samples: pd.DataFrame) -> Any:
@@ -181,36 +171,24 @@ def _parts(samples: pd.DataFrame, benchmark: str) -> tuple[pd.DataFrame, Statist
     return pd.DataFrame({"score": units, "number": 1.0}), statistics.ratio
 
 
-def _same_form(first: pd.DataFrame, second: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the samples of two runs without labels or rotations, if one of the runs lacks them."""
-    for column, empty in (("gold", None), ("group", math.nan)):
-        if not (first[column].notna().all() and second[column].notna().all()):
-            first, second = first.assign(**{column: empty}), second.assign(**{column: empty})
-    return first, second
-
-
 def _interval(parts: pd.DataFrame, statistic: Statistic, clusters: Clusters | None) -> Interval:
-    places = _places(parts.index, clusters)
+    places = places_of(parts.index, clusters)
     values = parts.to_numpy()
     if statistic is statistics.ratio and statistics.is_right_or_wrong(values[:, 0]):
         if places is None:
             return statistics.share(int(values[:, 0].sum()), len(values))
         if len(np.unique(values[:, 0])) == 1:  # no resample differs, but more clusters might
-            number = _number(places, len(values))
+            number = len(np.unique(places))
             return replace(statistics.share(int(values[0, 0]) * number, number), n=len(values))
     return statistics.bootstrap(values, statistic, places)
 
 
-def _places(documents: pd.Index, clusters: Clusters | None) -> npt.NDArray[Any] | None:
+def places_of(documents: pd.Index, clusters: Clusters | None) -> npt.NDArray[Any] | None:
     """Return the cluster of each document. None if each document is a cluster."""
     if clusters is None:
         return None
     places = clusters.loc[documents].to_numpy()
     return None if len(np.unique(places)) == len(places) else places
-
-
-def _number(places: Array | None, documents: int) -> int:
-    return documents if places is None else len(np.unique(places))
 
 
 def estimate(interval: Interval, factor: float = 100) -> Estimate:

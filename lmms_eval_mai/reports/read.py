@@ -60,9 +60,8 @@ SAMPLES: dict[str, tuple[type, str]] = {
     "kept_tokens": (float, "Sparse transfer: the tokens of the thinking that were kept,"),
     "scored_tokens": (float, "of these"),
 }
-"""Columns of a table of samples: type and meaning. Its index is the document. A number that may be unknown is a float, so
-that nan can stand for it."""
-"""
+"""Columns of a table of samples: type and meaning. Its index is the document. A number that may be unknown is a float,
+so that nan can stand for it."""
 CALLS: dict[str, tuple[type, str]] = {
     "doc_id": (int, "The document"),
     "repeat": (int, "Number of the answer of this document, from 0"),

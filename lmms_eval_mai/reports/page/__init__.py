@@ -4,11 +4,10 @@
 compressed JSON, which the scripts of the page decompress. plotly draws the figures.
 
     page.py          the file: the template, its tables and its blocks
-    headline.py      the claim in one sentence
+    figures.py       the figures, with plotly's classes
     sample_data.py   all samples as compact columns
     occupancy.py     calls in flight over the time of a run
     images.py        thumbnails of the documents' images
-    blocks.py        compressed JSON
     assets/          template, style and scripts
 
 Text of models and data sets is hostile. The template escapes all texts, the scripts set texts only with `textContent`

@@ -10,7 +10,7 @@ from lmms_eval_mai.reports.formats import against_paper, runs_table, text
 from lmms_eval_mai.reports.page.images import Images
 from lmms_eval_mai.reports.page.sample_data import pack, pack_bytes, sample_blocks
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
-from lmms_eval_mai.reports.report import Cell, Column, Estimate, Report, Table
+from lmms_eval_mai.reports.report import Cell, Column, Estimate, Report
 from lmms_eval_mai.run import fingerprint
 
 ASSETS = Path(__file__).parent / "assets"
@@ -60,13 +60,12 @@ def html(report: Report, evidence: Evidence, images: Images | None = None) -> st
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["cell"] = cell
-    environment.filters["sort_key"] = sort_key
+    environment.filters |= {"cell": cell, "sort_key": sort_key}
     environment.globals["against_paper"] = against_paper
     page: str = environment.get_template("page.html.jinja").render(
         claims=list(claims(evidence)),
         benchmarks=[(name, benchmark_name(name)) for name in evidence.benchmarks()],
-        tables=_ordered(report),
+        tables=sorted(report.tables, key=lambda table: (*FIRST_TABLES, table.key).index(table.key)),
         runs=runs_table(report),
         gaps=[*report.gaps, *images.gaps],
         blocks=blocks,
@@ -78,18 +77,12 @@ def html(report: Report, evidence: Evidence, images: Images | None = None) -> st
     return page
 
 
-def _ordered(report: Report) -> list[Table]:
-    """Return the tables, the most important first."""
-    rank = {key: number for number, key in enumerate(FIRST_TABLES)}
-    return sorted(report.tables, key=lambda table: rank.get(table.key, len(rank)))
-
-
 def cell(value: Cell, column: Column) -> tuple[str, str]:
     """Return a cell in parts: the number, and its interval if it has one."""
-    if not isinstance(value, Estimate) or value.low is None or value.high is None:
+    if not isinstance(value, Estimate):
         return text(value, column), ""
-    number, low, high = (f"{end:.{column.digits}f}" for end in (value.value, value.low, value.high))
-    return number, f"{low} to {high}"
+    number, _, interval = value.shown(column.digits).partition(" (")
+    return number, interval.removesuffix(")")
 
 
 def sort_key(value: Cell) -> str:
