@@ -47,21 +47,14 @@ TABLES: tuple[tuple[Make, str], ...] = (
     (cascade_tables.kinds_table, "The kinds of questions need a cascade with --log_samples."),
 )
 """Each table, and the sentence if the runs do not allow it. Empty: the table is only for some benchmarks or runs."""
-OF_CASCADES = (
-    pair_tables.cascade_table,
-    method_tables.comparison_table,
-    cascade_tables.exit_table,
-    cascade_tables.agreement_table,
-    cascade_tables.harm_table,
-    method_tables.router_table,
-    cascade_tables.kinds_table,
-)
+ALONE = (single_tables.token_tables, single_tables.score_tables, pair_tables.transfer_table)
+"""The tables that need no cascade."""
 NO_RUN = "There is no run of lmms-eval, so there are only the tables of `lmms-eval-mai attention`."
 NO_CASCADE = (
     "There is no run with mode=cascade. Table 10, the exits, and the comparison of MAI with other methods need one, "
     "with --log_samples."
 )
-"""The sentence for all tables in `OF_CASCADES`, if there is no cascade."""
+"""The sentence for all other tables, if there is no cascade."""
 
 
 def evidence(
@@ -96,12 +89,12 @@ def of_evidence(runs: Evidence, of_attention: Sequence[Table] = (), more: Sequen
         return Report((), tuple(of_attention), (), (), (*runs.gaps, NO_RUN))
     tables: list[Table] = []
     missing = []
-    is_without_cascade = not any(runs.of("cascade"))
+    has_cascade = any(runs.of("cascade"))
     for make, needs in (*TABLES, *((make, "") for make in more)):
         made = [_with_resampling(runs, one) for one in make(runs)]
         tables += made
         if not made and needs:
-            missing.append(NO_CASCADE if is_without_cascade and make in OF_CASCADES else needs)
+            missing.append(needs if has_cascade or make in ALONE else NO_CASCADE)
     claimed = tuple(map(str, claims(runs)))
     sentences = dict.fromkeys([*runs.gaps, *_other_numbers(runs), *_other_pairs(runs), *missing])
     drawn = tuple(figures.figures(runs))
@@ -111,11 +104,8 @@ def of_evidence(runs: Evidence, of_attention: Sequence[Table] = (), more: Sequen
 def _with_resampling(runs: Evidence, table: Table) -> Table:
     """Add what the intervals and p of a table resample."""
     named = {str(row[0]) for row in table.rows}
-    notes = [
-        note
-        for benchmark in runs.benchmarks()
-        if benchmark_name(benchmark) in named and (note := runs.resampling(benchmark)) is not None
-    ]
+    shown = [benchmark for benchmark in runs.benchmarks() if benchmark_name(benchmark) in named]
+    notes = filter(None, map(runs.resampling, shown))
     has_intervals = any(isinstance(cell, Estimate) and cell.low is not None for row in table.rows for cell in row)
     has_tests = any(column.kind == "p" for column in table.columns)
     return replace(table, notes=(*table.notes, *notes)) if has_intervals or has_tests else table

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.read import Run
-from lmms_eval_mai.reports.report import Estimate
 
 ABOUT = "In brackets: 95% intervals."
 
@@ -39,7 +38,7 @@ def claims(evidence: Evidence) -> Iterator[Claim]:
         compared = [text for other in large if (text := against(evidence, run, other))]
         full_rt = against(evidence, run, evidence.full_rt(run))
         sentence = (
-            f"On {benchmark_name(run.benchmark)} (n = {score.n:,}), {evidence.name(run.method)} scores {shown(score)} "
+            f"On {benchmark_name(run.benchmark)} (n = {score.n:,}), {evidence.name(run.method)} scores {score.shown()} "
             f"with {spent.mean():.1f} output tokens of both models per question"
         )
         sentence += f": {'; '.join(compared)}." if compared else "."
@@ -53,11 +52,12 @@ def against(evidence: Evidence, run: Run, other: Run | None) -> str:
     if other is None or comparison is None:
         return ""
     documents = evidence.common(run, other)[0].index.unique()
-    costs = [None if (cost := evidence.cost(one, "tokens")) is None else cost[documents].mean() for one in (run, other)]
-    name = evidence.name(other.method)
-    text = shown(comparison.difference, "+", " points")
-    mine, theirs = costs
-    text += f" against {name}" if mine is None or theirs is None else f" and {ratio(mine, theirs)} {name}"
+    mine, theirs = evidence.cost(run, "tokens"), evidence.cost(other, "tokens")
+    text, name = comparison.difference.shown(1, "+", " points"), evidence.name(other.method)
+    if mine is None or theirs is None:
+        text += f" against {name}"
+    else:
+        text += f" and {ratio(mine[documents].mean(), theirs[documents].mean())} {name}"
     return text + (f" (n = {len(documents)})" if len(documents) < run.documents else "")
 
 
@@ -71,11 +71,3 @@ def ratio(tokens: float, others: float) -> str:
     if change == 0:
         return "as many output tokens as"
     return f"{abs(change)}% {'more' if change > 0 else 'fewer'} output tokens than"
-
-
-def shown(estimate: Estimate, sign: str = "", unit: str = "") -> str:
-    """Return an estimate with its interval in brackets. `sign`: "+" for a difference."""
-    text = f"{estimate.value:{sign}.1f}{unit}"
-    if estimate.low is None or estimate.high is None:
-        return text
-    return f"{text} ({estimate.low:{sign}.1f} to {estimate.high:{sign}.1f})"

@@ -1,25 +1,37 @@
 """The runs by benchmark and method, their scores and costs, and comparisons of two runs on the documents of both."""
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
+import numpy as np
 import pandas as pd
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.reports import metrics, paper_numbers
-from lmms_eval_mai.reports.methods import THINK_E, Method
+from lmms_eval_mai.reports.methods import MODES, THINK_E, Method
 from lmms_eval_mai.reports.metrics import Clusters, Comparison
 from lmms_eval_mai.reports.paper_numbers import PaperNumber, benchmark_name
 from lmms_eval_mai.reports.read import Run
-from lmms_eval_mai.reports.report import Estimate
+from lmms_eval_mai.reports.report import Estimate, Of, Row
 from lmms_eval_mai.reports.scoring import score_of
 
-COSTS = {"tokens": "output tokens", "compute": "compute, TFLOP", "seconds": "profile seconds"}
+COSTS = {"tokens": "output tokens", "compute": "compute, GFLOP", "seconds": "profile seconds"}
 """Kind of cost -> its name. Output tokens of both models are added one to one, so a token of the small model counts as
 much as one of the large model. Compute and seconds take the size of the models and the prompts into account."""
 SHARED_IMAGES = ("pope", "chartqa", "infovqa_val", "mmbench_en_dev")
 """Benchmarks whose documents share images."""
+
+
+def of_run(evidence: "Evidence", run: Callable[[Row], Run]) -> list[Of[Row]]:
+    """Return the first columns of a table. `run`: returns the run of a row."""
+    return [
+        Of("benchmark", "text", 0, lambda row: benchmark_name(run(row).benchmark)),
+        Of("method", "text", 0, lambda row: evidence.name(run(row).method)),
+    ]
 
 
 class Evidence:
@@ -40,11 +52,11 @@ class Evidence:
             for derived in short_answers(run):
                 key = derived.benchmark, derived.method
                 self.runs[key] = self._chosen([self.runs[key], derived] if key in self.runs else [derived])
-        self._clusters = {name: _clusters(list(self.of_benchmark(name))) for name in self.benchmarks()}
-        self._scores: dict[int, Estimate | None] = {}
-        self._costs: dict[tuple[int, str], pd.Series | None] = {}
-        self._comparisons: dict[tuple[int, int], Comparison | None] = {}
-        self._different: set[tuple[int, int]] = set()
+        self._clusters = {name: _clusters(self.of_benchmark(name)) for name in self.benchmarks()}
+        self._scores = functools.cache(lambda run: metrics.run_score(run, self.clusters(run)))
+        self._costs = functools.cache(self._cost)
+        self._comparisons: dict[tuple[Run, Run], Comparison | None] = {}
+        self._different: set[frozenset[Run]] = set()
         self._check_totals()
         self._check_limits()
 
@@ -66,12 +78,9 @@ class Evidence:
     def _check_totals(self) -> None:
         """Compare the score of the documents with the total in the results file."""
         for run in self.runs.values():
-            total = metrics.main_metric(run)
-            found = self.score(run)
+            total, found = metrics.main_metric(run), self.score(run)
             is_one = not run.derived and len(run.samples) == run.documents
-            if total is None or found is None or not is_one or found.low is None:
-                continue
-            if abs(found.value - total[0]) > 0.006:
+            if total and found and is_one and found.low is not None and abs(found.value - total[0]) > 0.006:
                 self.gaps.append(
                     f"{run.file}: the samples of {run.task} give a score of {found.value:.2f}, and the results file "
                     f"has {total[0]:.2f}. The tables use the samples."
@@ -86,15 +95,12 @@ class Evidence:
                 groups.setdefault((run.benchmark, run.number, run.original), []).append(run)
         for (benchmark, number, original), runs in groups.items():
             others = sum(run.benchmark == benchmark for run in made) - len(runs)
-            named = f"all {len(runs)} runs" if not others and len(runs) > 1 else self._named(runs)
+            names = [self.name(run.method) for run in runs[:3]]
+            named = ", ".join(names) + (f" and {len(runs) - 3} more" if len(runs) > 3 else "")
+            if not others and len(runs) > 1:
+                named = f"all {len(runs)} runs"
             have = "have" if len(runs) > 1 else "has"
             self.gaps.append(f"{benchmark_name(benchmark)}: {named} {have} {number} of {original} documents (--limit).")
-
-    def _named(self, runs: Sequence[Run]) -> str:
-        """Return the names of at most three runs, and the number of all others."""
-        names = [self.name(run.method) for run in runs[:3]]
-        more = len(runs) - len(names)
-        return ", ".join(names) + (f" and {more} more" if more else "")
 
     # --- finding runs ---
 
@@ -115,9 +121,9 @@ class Evidence:
             for _, run in sorted(found, key=lambda one: (order(one[0].model), one[0].model, str(one[0]))):
                 yield run
 
-    def of_benchmark(self, benchmark: str) -> Iterator[Run]:
-        """Yield all runs on a benchmark."""
-        return (run for (of, _), run in self.runs.items() if of == benchmark)
+    def of_benchmark(self, benchmark: str) -> list[Run]:
+        """Return all runs on a benchmark: single models, Full RT, then the cascades."""
+        return [run for mode in MODES for run in self.of(mode, benchmark)]
 
     def short(self, run: Run, side: Side) -> Run | None:
         """Return the run of one model of a pair with S, or with the own prompt of another task."""
@@ -129,9 +135,8 @@ class Evidence:
 
     def large_r(self, run: Run) -> Run | None:
         """Return the large model of a cascade with the prompt of the thinking, in one stage or else in two."""
-        method = run.method
-        one_stage, two_stage = (method.alone("large", method.variant, stages) for stages in (False, True))
-        return self.get(run.benchmark, one_stage) or self.get(run.benchmark, two_stage)
+        methods = (run.method.alone("large", run.method.variant, two_stage) for two_stage in (False, True))
+        return next((found for method in methods if (found := self.get(run.benchmark, method))), None)
 
     def traced(self) -> Iterator[Run]:
         """Yield the cascades whose documents have a trace and a score."""
@@ -189,37 +194,38 @@ class Evidence:
         """Return the score of a run in percent, with the benchmark's metric. None: no run, or no score."""
         if run is None:
             return None
-        if id(run) not in self._scores:
-            self._scores[id(run)] = metrics.run_score(run, self.clusters(run))
-        return metrics.with_paper(self._scores[id(run)], paper)
+        return metrics.with_paper(self._scores(run), paper)
+
+    def share(self, run: Run, found: pd.Series, paper: PaperNumber | None = None) -> Estimate | None:
+        """Return the share of true values in percent. `found`: one value for each answer of the run, or of some. None
+        if there are none."""
+        return metrics.share(found, self.clusters(run), paper)
+
+    def accuracy(self, run: Run, samples: pd.DataFrame) -> Estimate | None:
+        """Return the mean score of samples in percent, on POPE and MMBench too. None if there are none."""
+        return self.share(run, samples.score.fillna(0.0))
 
     def cost(self, run: Run, kind: str) -> pd.Series | None:
         """Return the cost of each document (`COSTS`), the mean over its answers. None: it is not known."""
-        key = id(run), kind
-        if key not in self._costs:
-            self._costs[key] = self._cost(run, kind)
-        return self._costs[key]
+        return self._costs(run, kind)
 
     def _cost(self, run: Run, kind: str) -> pd.Series | None:
         if kind == "compute":
             return metrics.compute(run)
         if kind == "seconds":
             return self._seconds(run) if self._seconds is not None and len(run.calls) else None
-        tokens = run.samples.output_tokens
-        return None if tokens.empty or tokens.isna().any() else tokens.groupby(level=0).mean()
+        return metrics.known(run.samples.output_tokens)
 
     def common(self, *runs: Run) -> list[pd.DataFrame]:
         """Return the samples of the documents that all runs have a score for, in the same order. A sentence is added to
         the gaps if one of two runs has other documents too."""
-        if all(_has_equal_documents(runs[0].samples, run.samples) for run in runs):
-            return [run.samples for run in runs]
         keys = [_documents(run.samples[run.samples.score.notna()]) for run in runs]
         wanted = {doc_id for doc_id, _ in set.intersection(*keys)}
-        first, second = runs[0], runs[-1]
-        key = id(first), id(second)
         numbers = [run.samples.index.nunique() for run in runs]
-        if all(numbers) and {len(wanted)} != set(numbers) and len(runs) == 2 and key not in self._different:
-            self._different |= {key, key[::-1]}
+        is_new = len(runs) == 2 and frozenset(runs) not in self._different
+        if is_new and all(numbers) and {len(wanted)} != set(numbers):
+            self._different.add(frozenset(runs))
+            first, second = runs
             self.gaps.append(
                 f"{self.name(first.method)} and {self.name(second.method)} on {benchmark_name(first.benchmark)} have "
                 f"{numbers[0]} and {numbers[1]} documents; they are compared on the {len(wanted)} that both have."
@@ -242,14 +248,12 @@ class Evidence:
         """Compare two runs on their common documents. None: no common documents."""
         if first is None or second is None:
             return None
-        key = id(first), id(second)
-        if key not in self._comparisons and key[::-1] in self._comparisons:
-            found = self._comparisons[key[::-1]]
-            self._comparisons[key] = None if found is None else found.reversed()
-        if key not in self._comparisons:
+        if (first, second) not in self._comparisons:
             a, b = self.common(first, second)
-            self._comparisons[key] = metrics.compare(a, b, first.benchmark, self.clusters(first))
-        return self._comparisons[key]
+            found = metrics.compare(a, b, first.benchmark, self.clusters(first))
+            self._comparisons[second, first] = None if found is None else found.reversed()
+            self._comparisons[first, second] = found
+        return self._comparisons[first, second]
 
 
 def _rank(run: Run) -> tuple[int, bool, bool, int, str]:
@@ -261,22 +265,13 @@ def _documents(samples: pd.DataFrame) -> set[tuple[int, str]]:
     return set(zip(samples.index, samples.target, strict=True))
 
 
-def _has_equal_documents(first: pd.DataFrame, second: pd.DataFrame) -> bool:
-    """Return whether two tables are about the same documents in the same order, and all have a score."""
-    return (
-        first.index.equals(second.index)
-        and bool((first.target == second.target).all())
-        and not (first.score.isna().any() or second.score.isna().any())
-    )
-
-
 def _are_repeats(first: Run, second: Run) -> bool:
     """Return whether two runs of a method are about the same documents and have the same fields."""
-    if first.derived or second.derived or not len(first.samples) or first.engine != second.engine:
-        return False
-    if first.speculation != second.speculation or first.calls.empty != second.calls.empty:
-        return False
-    return _documents(first.samples) == _documents(second.samples)
+
+    def fields(run: Run) -> object:
+        return run.engine, run.speculation, run.calls.empty, _documents(run.samples)
+
+    return not (first.derived or second.derived) and len(first.samples) > 0 and fields(first) == fields(second)
 
 
 def _repeated(runs: Sequence[Run]) -> Run:
@@ -299,28 +294,15 @@ def _repeated(runs: Sequence[Run]) -> Run:
 def _clusters(runs: Sequence[Run]) -> Clusters | None:
     """Return the cluster of each document of one benchmark: documents that are joined by common images, or by being
     rotations of one question. None: each document is a cluster."""
-    links: dict[int, set[object]] = {}
-    for run in runs:
-        samples = run.samples[~run.samples.index.duplicated()]
-        for doc_id, images, group in zip(samples.index, samples.images, samples.group, strict=True):
-            joined = links.setdefault(doc_id, set())
-            joined.update(images or ())
-            if group == group:  # not nan
-                joined.add(group)
-    parent: dict[object, object] = {}
-
-    def root(node: object) -> object:
-        while (above := parent.setdefault(node, node)) != node:
-            parent[node] = parent[above]
-            node = above
-        return node
-
-    for doc_id, joined in links.items():
-        for link in joined:
-            parent[root(("document", doc_id))] = root(("link", link))
-    numbers: dict[object, int] = {}
-    found = pd.Series({doc_id: numbers.setdefault(root(("document", doc_id)), len(numbers)) for doc_id in links})
-    return found if len(numbers) < len(links) else None
+    samples = pd.concat([run.samples[["images", "group"]] for run in runs])
+    links = pd.concat([samples.images.explode(), samples.group]).dropna()
+    documents = samples.index.unique()
+    joined, names = pd.factorize(links)
+    ends = documents.get_indexer(links.index), len(documents) + joined
+    size = len(documents) + len(names)
+    _, labels = connected_components(coo_array((np.ones(len(links)), ends), shape=(size, size)), directed=False)
+    numbers, distinct = pd.factorize(labels[: len(documents)])
+    return pd.Series(numbers, index=documents) if len(distinct) < len(documents) else None
 
 
 def order(model: str) -> float:
@@ -364,9 +346,7 @@ def short_scores(run: Run, side: Side) -> pd.Series:
     """Return the scores of the short answers of one model inside a cascade, in the order of its samples; nan if the
     benchmark's scorer is not known."""
     samples = run.samples
-    found = [
-        score_of(run.benchmark, answer, target) for answer, target in zip(samples[side], samples.target, strict=True)
-    ]
+    found = [score_of(run.benchmark, *one) for one in zip(samples[side], samples.target, strict=True)]
     scores = pd.Series(found, index=samples.index, dtype=float)
     if side == "large":  # where the models agree, its short answer is the final answer
         return scores.where(~samples.exit.isin(("agree_short", "agree_think")), samples.score)

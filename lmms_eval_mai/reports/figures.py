@@ -9,7 +9,6 @@ import numpy as np
 from lmms_eval_mai.reports.cascade_tables import RIGHT
 from lmms_eval_mai.reports.evidence import COSTS, Evidence
 from lmms_eval_mai.reports.method_tables import is_comparable, totals
-from lmms_eval_mai.reports.methods import MODES
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.read import Run
 from lmms_eval_mai.reports.report import Figure
@@ -17,7 +16,7 @@ from lmms_eval_mai.reports.rules import curves
 
 BINS = [0, *(2**power for power in range(0, 16))]
 """Limits of the bins of output tokens."""
-AXES = {f"{kind}": f"{name} for one document" for kind, name in COSTS.items()} | {
+AXES = {kind: f"{name} for one document" for kind, name in COSTS.items()} | {
     "wall_s": "wall seconds for one document",
     "score": "score, %",
 }
@@ -26,7 +25,7 @@ AXES = {f"{kind}": f"{name} for one document" for kind, name in COSTS.items()} |
 def figures(evidence: Evidence) -> Iterator[Figure]:
     """Yield all figures that the runs allow."""
     for benchmark in evidence.benchmarks():
-        runs = [run for mode in MODES for run in evidence.of(mode, benchmark)]
+        runs = evidence.of_benchmark(benchmark)
         name = benchmark_name(benchmark)
         points = tuple(point for run in runs if (point := _point(evidence, run, runs)) is not None)
         if points:
@@ -43,15 +42,8 @@ def figures(evidence: Evidence) -> Iterator[Figure]:
         yield Figure(f"flow-{number}", title, "flow", run.benchmark, axes, tuple(_flow(run)), name)
     for number, (run, outcomes) in enumerate(curves(evidence)):
         data = tuple(
-            {
-                "rule": one.name,
-                "of_the_run": one.is_run,
-                "tokens": one.tokens,
-                "score": one.score.value,
-                "low": one.score.low,
-                "high": one.score.high,
-                "exits": one.exits,
-            }
+            {"rule": one.name, "of_the_run": one.is_run, "tokens": one.tokens, "score": one.score.value}
+            | {"low": one.score.low, "high": one.score.high, "exits": one.exits}
             for one in outcomes
         )
         name = evidence.name(run.method)
@@ -69,15 +61,11 @@ def _point(evidence: Evidence, run: Run, runs: list[Run]) -> dict[str, Any] | No
         "mode": run.method.mode,
         "prompt": run.method.prompt,
         "score": score.value,
-        "low": score.low,
-        "high": score.high,
-        "n": score.n,
-        "small_tokens": found.small_tokens,
-        "large_tokens": found.large_tokens,
-        "tokens": found.tokens,
-        "compute": found.compute,
-        "seconds": found.seconds,
-        "wall_s": found.wall_s,
+        **{name: getattr(score, name) for name in ("low", "high", "n")},
+        **{
+            name: getattr(found, name)
+            for name in ("small_tokens", "large_tokens", "tokens", "compute", "seconds", "wall_s")
+        },
         "dominated": {kind: _dominated(evidence, run, kind, runs) for kind in COSTS},
     }
 
@@ -87,13 +75,11 @@ def _dominated(evidence: Evidence, run: Run, kind: str, runs: list[Run]) -> str 
     0. Only cascades are compared with other methods. None: there is no such method."""
     cost = evidence.cost(run, kind)
     for other in runs:
-        paid = evidence.cost(other, kind)
-        if other is run or cost is None or paid is None or paid.mean() > cost.mean():
+        paid, pairs = evidence.cost(other, kind), ((run, other), (other, run))
+        # The tables compare only cascades with other methods.
+        is_compared = any(one.method.mode == "cascade" and is_comparable(one, two) for one, two in pairs)
+        if other is run or not is_compared or cost is None or paid is None or paid.mean() > cost.mean():
             continue
-        if not any(
-            one.method.mode == "cascade" and is_comparable(one, two) for one, two in ((run, other), (other, run))
-        ):
-            continue  # the tables compare only cascades with other methods
         comparison = evidence.compare(other, run)
         if comparison is not None and comparison.difference.low is not None and comparison.difference.low > 0:
             return evidence.name(other.method)

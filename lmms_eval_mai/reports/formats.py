@@ -23,7 +23,7 @@ LATEX = str.maketrans(
 
 def markdown(report: Report) -> str:
     """Return the report for people: claims, tables, differences from the paper, and gaps."""
-    parts = ["\n".join(f"* {claim}" for claim in report.claims)] if report.claims else []
+    parts = [_bullets(report.claims)] if report.claims else []
     for table in report.tables:
         parts.append(f"## {table.title}\n\n{_markdown_table(table)}")
         if (compared := against_paper(table)) is not None:
@@ -47,12 +47,12 @@ def tidy_csv(report: Report) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
     for table in report.tables:
-        names = {column.title for column in takewhile(lambda one: one.kind == "text", table.columns)}
+        names = sum(1 for _ in takewhile(lambda one: one.kind == "text", table.columns))
         for row in table.rows:
-            for column, cell in zip(table.columns, row, strict=True):
-                is_name = column.title in names
-                if not is_name and cell is not None:
-                    writer.writerow([table.key, table.label(row), column.title, *_csv_cell(cell)])
+            for column, cell in zip(table.columns[names:], row[names:], strict=True):
+                if cell is not None:
+                    value, more = getattr(cell, "value", cell), [getattr(cell, name, None) for name in CSV_COLUMNS[4:]]
+                    writer.writerow([table.key, table.label(row), column.title, value, *more])
     return text.getvalue()
 
 
@@ -72,12 +72,7 @@ def plain(value: Any) -> Any:
     return {name: plain(one) for name, one in value.items()} if isinstance(value, dict) else value
 
 
-FORMATS: dict[str, Callable[[Report], str]] = {
-    "markdown": markdown,
-    "csv": tidy_csv,
-    "latex": latex,
-    "json": as_json,
-}
+FORMATS: dict[str, Callable[[Report], str]] = {"markdown": markdown, "csv": tidy_csv, "latex": latex, "json": as_json}
 """Value of `--format` -> its function."""
 
 
@@ -93,9 +88,7 @@ def against_paper(table: Table) -> Table | None:
         Column("row", "text"),
         Column("column", "text"),
         Column("n", "count"),
-        Column("here", digits=2),
-        Column("paper", digits=2),
-        Column("difference", digits=2),
+        *(Column(name, digits=2) for name in ("here", "paper", "difference")),
         Column("documents that differ", "count"),
     )
     notes = (
@@ -167,10 +160,7 @@ def text(cell: Cell, column: Column) -> str:
     if cell is None or isinstance(cell, str):
         return cell or ""
     if isinstance(cell, Estimate):
-        value = f"{cell.value:.{column.digits}f}"
-        if cell.low is None or cell.high is None:
-            return value
-        return f"{value} ({cell.low:.{column.digits}f} to {cell.high:.{column.digits}f})"
+        return cell.shown(column.digits)
     if column.kind == "p":
         return p_value(cell)
     return str(cell) if column.kind == "count" else f"{cell:.{column.digits}f}"
@@ -179,13 +169,6 @@ def text(cell: Cell, column: Column) -> str:
 def p_value(p: float) -> str:
     """Return a p-value as people read it."""
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
-
-
-def _csv_cell(cell: Cell) -> list[Any]:
-    if isinstance(cell, Estimate):
-        values = (cell.value, cell.low, cell.high, cell.standard_error, cell.n, cell.paper, cell.difference)
-        return [*values, cell.source]
-    return [cell, *[None] * (len(CSV_COLUMNS) - 4)]
 
 
 def _bullets(sentences: Sequence[str]) -> str:

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from lmms_eval_mai import statistics
+from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.reports import metrics
-from lmms_eval_mai.reports.evidence import COSTS, Evidence
+from lmms_eval_mai.reports.evidence import COSTS, Evidence, of_run
 from lmms_eval_mai.reports.methods import MODES
 from lmms_eval_mai.reports.metrics import Comparison
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
@@ -32,10 +34,10 @@ class Totals:
     compute: float | None = None
     seconds: float | None = None
 
-    @property
-    def right(self) -> float:
-        """The sum of the scores of one answer to each document."""
-        return float(self.run.samples.score.groupby(level=0).mean().sum())
+    def right_per(self, spent: float | None, unit: int = 1) -> float | None:
+        """Return the sum of the scores of one answer to each document, for each unit of a cost."""
+        right = float(self.run.samples.score.groupby(level=0).mean().sum())
+        return unit * right / (spent * self.run.documents) if spent else None
 
     @property
     def wall_s(self) -> float | None:
@@ -51,25 +53,15 @@ def totals(evidence: Evidence, run: Run) -> Totals:
     if costs["tokens"] is None or not traced:
         return Totals(run, costs["tokens"])
     sides = calls.groupby("side").output_tokens.sum()
-    return Totals(
-        run,
-        costs["tokens"],
-        float(sides.get("small", 0) / answers),
-        float(sides.get("large", 0) / answers),
-        None if calls.seconds.isna().any() else float(calls.seconds.sum() / answers),
-        costs["compute"],
-        costs["seconds"],
-    )
+    small, large = (float(sides.get(side, 0) / answers) for side in SIDES)
+    call_s = None if calls.seconds.isna().any() else float(calls.seconds.sum() / answers)
+    return Totals(run, costs["tokens"], small, large, call_s, costs["compute"], costs["seconds"])
 
 
 def method_table(evidence: Evidence) -> Iterator[Table]:
     """Yield score and cost of every method."""
-    rows = [
-        totals(evidence, run)
-        for benchmark in evidence.benchmarks()
-        for mode in MODES
-        for run in evidence.of(mode, benchmark)
-    ]
+    rows = [totals(evidence, run) for name in evidence.benchmarks() for run in evidence.of_benchmark(name)]
+    share = evidence.share
     known = {COSTS["compute"]: [row.compute for row in rows], COSTS["seconds"]: [row.seconds for row in rows]}
     unknown = [title for title, found in known.items() if not any(found)]
     columns: list[Of[Totals]] = [
@@ -80,14 +72,14 @@ def method_table(evidence: Evidence) -> Iterator[Table]:
         Of("small output tokens", "number", 1, lambda row: row.small_tokens),
         Of("large output tokens", "number", 1, lambda row: row.large_tokens),
         Of("output tokens", "number", 1, lambda row: row.tokens),
-        Of("right per 1,000 output tokens", "number", 2, _right_per_1000),
+        Of("right per 1,000 output tokens", "number", 2, lambda row: row.right_per(row.tokens, 1000)),
         Of(COSTS["compute"], "number", 3, lambda row: row.compute),
         Of(COSTS["seconds"], "number", 3, lambda row: row.seconds),
         Of("call seconds", "number", 3, lambda row: row.call_s),
         Of("wall seconds", "number", 3, lambda row: row.wall_s),
-        Of("right per wall second", "number", 2, _right_per_second),
-        Of("unreadable, %", "percent", 2, lambda row: _unreadable(evidence, row.run)),
-        Of("cut off, %", "percent", 2, lambda row: _cut_off(evidence, row.run)),
+        Of("right per wall second", "number", 2, lambda row: row.right_per(row.wall_s)),
+        Of("unreadable, %", "percent", 2, lambda row: share(row.run, row.run.samples.readable.dropna().eq(False))),
+        Of("cut off, %", "percent", 2, lambda row: share(row.run, row.run.calls.groupby("doc_id").cut_off.any())),
     ]
     return table(
         "methods",
@@ -110,24 +102,6 @@ def method_table(evidence: Evidence) -> Iterator[Table]:
     )
 
 
-def _right_per_1000(row: Totals) -> float | None:
-    return 1000 * row.right / (row.tokens * row.run.documents) if row.tokens else None
-
-
-def _right_per_second(row: Totals) -> float | None:
-    return row.right / (row.wall_s * row.run.documents) if row.wall_s else None
-
-
-def _unreadable(evidence: Evidence, run: Run) -> Estimate | None:
-    known = run.samples.readable[run.samples.readable.notna()]
-    return metrics.share(~known.astype(bool), evidence.clusters(run))
-
-
-def _cut_off(evidence: Evidence, run: Run) -> Estimate | None:
-    found = run.calls.groupby("doc_id").cut_off.any()
-    return metrics.share(found, evidence.clusters(run))
-
-
 # --- MAI against the others ---
 
 
@@ -144,19 +118,14 @@ class Against:
 def comparisons(evidence: Evidence) -> Iterator[Against]:
     """Yield the comparison of each cascade with every other method of its models. The p values of one cascade are
     adjusted for their number (Holm)."""
-    done: set[int] = set()
+    done: set[Run] = set()
     for run in evidence.of("cascade"):
-        done.add(id(run))  # two cascades are compared once
-        others = [other for mode in MODES for other in evidence.of(mode, run.benchmark)]
-        compared = [
-            (other, found)
-            for other in others
-            if id(other) not in done
-            and is_comparable(run, other)
-            and (found := evidence.compare(run, other)) is not None
-        ]
-        adjusted = statistics.holm([found.p for _, found in compared])
-        yield from (Against(run, other, found, p) for (other, found), p in zip(compared, adjusted, strict=True))
+        done.add(run)  # two cascades are compared once
+        others = [other for other in evidence.of_benchmark(run.benchmark) if other not in done]
+        found = [(other, evidence.compare(run, other)) for other in others if is_comparable(run, other)]
+        compared = [(other, comparison) for other, comparison in found if comparison is not None]
+        adjusted = statistics.holm([comparison.p for _, comparison in compared])
+        yield from (Against(run, *one, p) for one, p in zip(compared, adjusted, strict=True))
 
 
 def comparison_table(evidence: Evidence) -> Iterator[Table]:
@@ -199,21 +168,25 @@ def is_comparable(run: Run, other: Run) -> bool:
 def repeats_table(evidence: Evidence) -> Iterator[Table]:
     """Yield the scores of each repeat of a method: of several runs, or of `-n`."""
     runs = [run for mode in MODES for run in evidence.of(mode) if run.samples.repeat.max() > 0 and not run.derived]
+
+    def scores(run: Run) -> list[float]:
+        """Return the score of each repeat."""
+        repeats = [samples for _, samples in run.samples.groupby("repeat")]
+        found = [metrics.score(samples, run.benchmark, evidence.clusters(run)) for samples in repeats]
+        return [one.value for one in found if one is not None]
+
+    def unstable(run: Run) -> Estimate | None:
+        return evidence.share(run, run.samples.score.groupby(level=0).nunique() > 1)
+
     columns: list[Of[Run]] = [
-        Of("benchmark", "text", 0, lambda run: benchmark_name(run.benchmark)),
-        Of("method", "text", 0, lambda run: evidence.name(run.method)),
+        *of_run(evidence, lambda run: run),
         Of("n", "count", 0, lambda run: run.documents),
-        Of("answers per document", "count", 0, lambda run: len(_scores(evidence, run))),
+        Of("answers per document", "count", 0, lambda run: len(scores(run))),
         Of("score", "percent", 2, evidence.score),
-        Of("lowest", "percent", 2, lambda run: min(_scores(evidence, run))),
-        Of("highest", "percent", 2, lambda run: max(_scores(evidence, run))),
-        Of(
-            "standard deviation between repeats",
-            "percent",
-            2,
-            lambda run: float(np.std(_scores(evidence, run), ddof=1)),
-        ),
-        Of("documents with different scores, %", "percent", 1, lambda run: _unstable(evidence, run)),
+        Of("lowest", "percent", 2, lambda run: min(scores(run))),
+        Of("highest", "percent", 2, lambda run: max(scores(run))),
+        Of("standard deviation between repeats", "percent", 2, lambda run: float(np.std(scores(run), ddof=1))),
+        Of("documents with different scores, %", "percent", 1, unstable),
     ]
     return table(
         "repeats",
@@ -227,56 +200,28 @@ def repeats_table(evidence: Evidence) -> Iterator[Table]:
     )
 
 
-def _scores(evidence: Evidence, run: Run) -> list[float]:
-    """Return the score of each repeat."""
-    found = (
-        metrics.score(samples, run.benchmark, evidence.clusters(run)) for _, samples in run.samples.groupby("repeat")
-    )
-    return [one.value for one in found if one is not None]
-
-
-def _unstable(evidence: Evidence, run: Run) -> Estimate | None:
-    return metrics.share(run.samples.score.groupby(level=0).nunique() > 1, evidence.clusters(run))
-
-
 # --- routers ---
 
 
-@dataclass(frozen=True)
-class Router:
-    """A cascade against a router that chooses between two methods at random, and against the oracle."""
-
-    run: Run
-    cheap: Run
-    expensive: Run
-    kind: str
-    n: int
-    cost: float
-    share: float | None
-    """How often the random router takes the expensive method, 0 to 1. None: no router has the cost of MAI."""
-    mai: float
-    random: float | None
-    difference: Estimate | None
-    oracle: float
-    oracle_cost: float
+Router = dict[str, Any]
+"""A cascade against a router that chooses between two methods at random, and against the oracle."""
 
 
 def router_table(evidence: Evidence) -> Iterator[Table]:
     """Yield MAI against a router that chooses at random, for each kind of cost, and against the oracle."""
     columns: list[Of[Router]] = [
-        Of("benchmark", "text", 0, lambda row: benchmark_name(row.run.benchmark)),
-        Of("method", "text", 0, lambda row: evidence.name(row.run.method)),
-        Of("cheap", "text", 0, lambda row: evidence.name(row.cheap.method)),
-        Of("expensive", "text", 0, lambda row: evidence.name(row.expensive.method)),
-        Of("of the same", "text", 0, lambda row: COSTS[row.kind]),
-        Of("n", "count", 0, lambda row: row.n),
-        Of("cost", "number", 3, lambda row: row.cost),
-        Of("random: expensive, %", "number", 1, lambda row: None if row.share is None else 100 * row.share),
-        Of("MAI", "percent", 1, lambda row: row.mai),
-        Of("random", "percent", 1, lambda row: row.random),
-        Of("MAI - random, points", "percent", 2, lambda row: row.difference),
-        Of("oracle", "percent", 1, lambda row: row.oracle),
-        Of("oracle cost", "number", 3, lambda row: row.oracle_cost),
+        *of_run(evidence, lambda row: row["runs"][0]),
+        Of("cheap", "text", 0, lambda row: evidence.name(row["runs"][1].method)),
+        Of("expensive", "text", 0, lambda row: evidence.name(row["runs"][2].method)),
+        Of("of the same", "text", 0, lambda row: COSTS[row["kind"]]),
+        Of("n", "count", 0, lambda row: row["n"]),
+        Of("cost", "number", 3, lambda row: row["cost"]),
+        Of("random: expensive, %", "number", 1, lambda row: row["share"]),
+        Of("MAI", "percent", 1, lambda row: row["mai"]),
+        Of("random", "percent", 1, lambda row: row["random"]),
+        Of("MAI - random, points", "percent", 2, lambda row: row["difference"]),
+        Of("oracle", "percent", 1, lambda row: row["oracle"]),
+        Of("oracle cost", "number", 3, lambda row: row["oracle_cost"]),
     ]
     return table(
         "routers",
@@ -298,9 +243,8 @@ def _routers(evidence: Evidence, run: Run) -> Iterator[Router]:
     cheap = evidence.short(run, "large")
     for expensive in (evidence.full_rt(run), evidence.large_r(run)):
         if cheap is not None and expensive is not None and cheap is not expensive:
-            for kind in COSTS:
-                if (row := _router(evidence, (run, cheap, expensive), kind)) is not None:
-                    yield row
+            found = (_router(evidence, (run, cheap, expensive), kind) for kind in COSTS)
+            yield from (row for row in found if row is not None)
 
 
 def _router(evidence: Evidence, runs: tuple[Run, Run, Run], kind: str) -> Router | None:
@@ -313,23 +257,23 @@ def _router(evidence: Evidence, runs: tuple[Run, Run, Run], kind: str) -> Router
     paid = [cost.loc[documents] for cost in costs if cost is not None]
     parts = np.column_stack([*scores, *paid, np.ones(len(documents))])
     share = float(_share(parts.sum(axis=0)))
-    random: float | None = None
-    difference: Estimate | None = None
+    random = difference = None
     if 0 <= share <= 1:
         random = 100 * float((1 - share) * scores[1].mean() + share * scores[2].mean())
-        difference = metrics.bootstrapped(parts, _gain, documents, evidence.clusters(runs[0]))
-    return Router(
-        *runs,
-        kind,
-        len(documents),
-        float(paid[0].mean()),
-        share if 0 <= share <= 1 else None,
-        100 * float(scores[0].mean()),
-        random,
-        difference,
-        100 * float(pd.concat(scores[1:], axis=1).max(axis=1).mean()),
-        float(paid[2].where(scores[2] > scores[1], paid[1]).mean()),
-    )
+        places = metrics.places_of(documents, evidence.clusters(runs[0]))
+        difference = metrics.estimate(statistics.bootstrap(parts, _gain, places))
+    return {
+        "runs": runs,
+        "kind": kind,
+        "n": len(documents),
+        "cost": float(paid[0].mean()),
+        "share": 100 * share if 0 <= share <= 1 else None,
+        "mai": 100 * float(scores[0].mean()),
+        "random": random,
+        "difference": difference,
+        "oracle": 100 * float(pd.concat(scores[1:], axis=1).max(axis=1).mean()),
+        "oracle_cost": float(paid[2].where(scores[2] > scores[1], paid[1]).mean()),
+    }
 
 
 def _share(sums: Array) -> Array:

@@ -129,8 +129,7 @@ def method(of: Given, figures: dict[str, Any], variant: Variant | None, two_stag
     if mode in ("small", "large"):
         return Method("alone", small if mode == "small" else large, "", variant, two_stage, of.options(DECODING))
     if variant == "S":
-        think: Variant = "E" if of.arguments.get("think") == "E" else "R"
-        variant = think
+        variant = "E" if of.arguments.get("think") == "E" else "R"
     options = of.options(DECODING | TRANSFER if mode == "transfer" else DEFAULTS)
     if variant is not None:  # it names the thinking prompt
         options = tuple(option for option in options if not option.startswith("think="))

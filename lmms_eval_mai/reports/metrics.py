@@ -12,7 +12,7 @@ from lmms_eval_mai import statistics
 from lmms_eval_mai.reports.paper_numbers import PaperNumber
 from lmms_eval_mai.reports.read import Run
 from lmms_eval_mai.reports.report import Estimate
-from lmms_eval_mai.statistics import Array, Interval, Statistic
+from lmms_eval_mai.statistics import Interval, Statistic
 
 MAIN_METRIC = {
     "pope": ("pope_f1_score", 100),
@@ -27,7 +27,7 @@ MAIN_METRIC = {
 NOT_A_SHARE = ("pope_f1_score", "anls", "gpt_eval_score")
 """Metrics whose interval does not follow from the number of documents. MMBench's is a share of questions, and the
 results file has the number of rotations."""
-TERA = 1e12
+GIGA = 1e9
 
 Clusters: TypeAlias = pd.Series
 """Document -> the number of its cluster."""
@@ -78,70 +78,69 @@ def run_score(run: Run, clusters: Clusters | None) -> Estimate | None:
     value, is_share = total
     if is_share and run.number:
         found = statistics.share(round(value / 100 * run.number), run.number)
-        return replace(percent(found), value=value)
+        return replace(estimate(found), value=value)
     return Estimate(value, run.number)
 
 
 def score(samples: pd.DataFrame, benchmark: str, clusters: Clusters | None) -> Estimate | None:
     """Return the score of documents in percent: F1 on POPE, else the mean score. None if there are no documents."""
     parts, statistic = _parts(samples, benchmark)
-    return None if parts.empty else percent(_interval(parts, statistic, clusters))
-
-
-def accuracy(samples: pd.DataFrame, clusters: Clusters | None) -> Estimate | None:
-    """Return the mean score of documents in percent, on POPE and MMBench too. None if there are no documents."""
-    return share(samples.score.fillna(0.0), clusters)
+    return None if parts.empty else estimate(_interval(parts, statistic, clusters))
 
 
 def share(found: pd.Series, clusters: Clusters | None, paper: PaperNumber | None = None) -> Estimate | None:
     """Return the share of true values in percent. `found`: one value for each answer. None if there are none."""
     if found.empty:
         return None
-    values = _per_document(found.astype(float))
-    parts = pd.DataFrame({"score": values, "number": 1.0})
-    return with_paper(percent(_interval(parts, statistics.ratio, clusters)), paper)
+    return with_paper(score(plain(found), "", clusters), paper)
 
 
 def mean(values: pd.Series, clusters: Clusters | None = None, paper: PaperNumber | None = None) -> Estimate | None:
     """Return the mean over documents of a number of each answer. None if a number is missing, or all."""
-    if values.empty or values.isna().any():
+    of_document = known(values.astype(float))
+    if of_document is None:
         return None
-    of_document = _per_document(values.astype(float))
-    places = _places(of_document.index, clusters)
+    places = places_of(of_document.index, clusters)
     if places is None:
-        return with_paper(estimate(statistics.mean(of_document.to_numpy())), paper)
+        return with_paper(estimate(statistics.mean(of_document.to_numpy()), 1), paper)
     parts = np.column_stack([of_document, np.ones(len(of_document))])
-    return with_paper(estimate(statistics.bootstrap(parts, statistics.ratio, places)), paper)
+    return with_paper(estimate(statistics.bootstrap(parts, statistics.ratio, places), 1), paper)
+
+
+def known(values: pd.Series) -> pd.Series | None:
+    """Return the mean over the answers to each document. None if a number is missing, or all."""
+    return None if values.empty or values.isna().any() else _per_document(values)
 
 
 def compare(first: pd.DataFrame, second: pd.DataFrame, benchmark: str, clusters: Clusters | None) -> Comparison | None:
     """Compare two methods on the same documents. None if there are none."""
-    first, second = _same_form(first, second)
+    for column, empty in (("gold", None), ("group", math.nan)):  # labels or rotations that one of them lacks
+        if not (first[column].notna().all() and second[column].notna().all()):
+            first, second = first.assign(**{column: empty}), second.assign(**{column: empty})
     (a, statistic), (b, _) = _parts(first, benchmark), _parts(second, benchmark)
     if a.empty:
         return None
-    places = _places(a.index, clusters)
+    places = places_of(a.index, clusters)
     x, y = a.to_numpy(), b.loc[a.index].to_numpy()
     one, other = float(statistic(x.sum(axis=0))), float(statistic(y.sum(axis=0)))
     p = statistics.swap_test(x, y, statistic, places)
-    better, worse = _counts(_units(first), _units(second))
+    mine, theirs = _units(first), _units(second)
+    better = worse = None
+    if statistics.is_right_or_wrong(mine) and statistics.is_right_or_wrong(theirs):
+        theirs = theirs.loc[mine.index]
+        better, worse = int((mine > theirs).sum()), int((mine < theirs).sum())
     if statistic is statistics.ratio and better is not None and worse is not None and places is None:
         found = statistics.paired_share_difference(better, worse, len(x))
     elif np.array_equal(x, y):  # no resample differs, but more documents might
-        found = statistics.paired_share_difference(0, 0, _number(places, len(x)))
+        found = statistics.paired_share_difference(0, 0, len(x if places is None else np.unique(places)))
     else:
         found = statistics.bootstrap(np.hstack([x, y]), statistics.difference(statistic), places)
-    return Comparison(len(x), 100 * one, 100 * other, percent(replace(found, n=len(x))), better, worse, p)
+    return Comparison(len(x), 100 * one, 100 * other, estimate(replace(found, n=len(x))), better, worse, p)
 
 
-def plain(samples: pd.DataFrame) -> pd.DataFrame:
+def plain(scores: pd.Series) -> pd.DataFrame:
     """Return samples without labels and rotations: each answer counts by itself."""
-    return samples[["score"]].assign(group=math.nan, is_main=True, predicted=None, gold=None)
-
-
-def bootstrapped(parts: Array, statistic: Statistic, documents: pd.Index, clusters: Clusters | None) -> Estimate:
-    """Return a statistic of documents in percent, with a bootstrap interval. `parts`: one row for each document."""
-    return percent(statistics.bootstrap(parts, statistic, _places(documents, clusters)))
+    return pd.DataFrame({"score": scores.astype(float), "group": math.nan, "is_main": True, "gold": None})
 
 
 def _units(samples: pd.DataFrame) -> Any:
@@ -172,35 +171,19 @@ def _parts(samples: pd.DataFrame, benchmark: str) -> tuple[pd.DataFrame, Statist
     return pd.DataFrame({"score": units, "number": 1.0}), statistics.ratio
 
 
-def _same_form(first: pd.DataFrame, second: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the samples of two runs without labels or rotations, if one of the runs lacks them."""
-    for column, empty in (("gold", None), ("group", math.nan)):
-        if not (first[column].notna().all() and second[column].notna().all()):
-            first, second = first.assign(**{column: empty}), second.assign(**{column: empty})
-    return first, second
-
-
-def _counts(first: pd.Series, second: pd.Series) -> tuple[int | None, int | None]:
-    """Return on how many documents each of two methods is better. None if scores are not just right or wrong."""
-    a, b = first.to_numpy(), second.loc[first.index].to_numpy()
-    if not (statistics.is_right_or_wrong(a) and statistics.is_right_or_wrong(b)):
-        return None, None
-    return int((a > b).sum()), int((a < b).sum())
-
-
 def _interval(parts: pd.DataFrame, statistic: Statistic, clusters: Clusters | None) -> Interval:
-    places = _places(parts.index, clusters)
+    places = places_of(parts.index, clusters)
     values = parts.to_numpy()
     if statistic is statistics.ratio and statistics.is_right_or_wrong(values[:, 0]):
         if places is None:
             return statistics.share(int(values[:, 0].sum()), len(values))
         if len(np.unique(values[:, 0])) == 1:  # no resample differs, but more clusters might
-            number = _number(places, len(values))
+            number = len(np.unique(places))
             return replace(statistics.share(int(values[0, 0]) * number, number), n=len(values))
     return statistics.bootstrap(values, statistic, places)
 
 
-def _places(documents: pd.Index, clusters: Clusters | None) -> npt.NDArray[Any] | None:
+def places_of(documents: pd.Index, clusters: Clusters | None) -> npt.NDArray[Any] | None:
     """Return the cluster of each document. None if each document is a cluster."""
     if clusters is None:
         return None
@@ -208,20 +191,11 @@ def _places(documents: pd.Index, clusters: Clusters | None) -> npt.NDArray[Any] 
     return None if len(np.unique(places)) == len(places) else places
 
 
-def _number(places: Array | None, documents: int) -> int:
-    return documents if places is None else len(np.unique(places))
-
-
-def estimate(interval: Interval, factor: float = 1) -> Estimate:
-    """Return an interval as an estimate, times a factor."""
+def estimate(interval: Interval, factor: float = 100) -> Estimate:
+    """Return an interval as an estimate, times a factor: in percent if it is that of a share or of a score."""
     found = (interval.low, interval.high, interval.standard_error)
     low, high, error = (None if math.isnan(one) else factor * one for one in found)
     return Estimate(factor * interval.value, interval.n, low, high, error)
-
-
-def percent(interval: Interval) -> Estimate:
-    """Return an estimate in percent from an interval of a share or of a score."""
-    return estimate(interval, 100)
 
 
 def with_paper(estimate: Estimate | None, paper: PaperNumber | None) -> Estimate | None:
@@ -242,7 +216,7 @@ def per_document(calls: pd.DataFrame, values: pd.Series, samples: pd.DataFrame) 
 
 
 def compute(run: Run) -> pd.Series | None:
-    """Return the floating-point operations of each document in units of 1e12. None: they are not known.
+    """Return the floating-point operations of each document in units of 1e9. None: they are not known.
 
     Each token costs two operations for each parameter that works on it (Kaplan et al. 2020, arXiv 2001.08361). Prompt
     tokens from the prefix cache cost nothing. The vision tower works on the patches of images that are not cached;
@@ -251,7 +225,8 @@ def compute(run: Run) -> pd.Series | None:
     calls = run.calls
     if calls.empty or not set(calls.side) <= run.parameters.keys():
         return None
-    of_side = {name: calls.side.map({side: one[name] for side, one in run.parameters.items()}) for name in PARTS}
+    parts = ("text", "output", "vision", "patches")
+    of_side = {name: calls.side.map({side: one[name] for side, one in run.parameters.items()}) for name in parts}
     computed = calls.prompt_tokens - calls.cached_tokens
     images = (calls.image_tokens - calls.cached_tokens).clip(lower=0)
     operations = 2 * (
@@ -259,8 +234,5 @@ def compute(run: Run) -> pd.Series | None:
         + of_side["output"] * calls.output_tokens
         + of_side["vision"] * of_side["patches"] * images
     )
-    found = per_document(calls, operations / TERA, run.samples)
+    found = per_document(calls, operations / GIGA, run.samples)
     return None if found.isna().any() else found
-
-
-PARTS = ("text", "output", "vision", "patches")

@@ -4,30 +4,19 @@ stages (Table 15)."""
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
-import pandas as pd
-
-from lmms_eval_mai.contract import Side
-from lmms_eval_mai.paper.prompts import Variant
 from lmms_eval_mai.paper.sample import EXITS
 from lmms_eval_mai.reports import metrics
-from lmms_eval_mai.reports.evidence import Evidence
+from lmms_eval_mai.reports.evidence import Evidence, of_run
 from lmms_eval_mai.reports.methods import Method
-from lmms_eval_mai.reports.paper_numbers import ONE_STAGE, PaperNumber, benchmark_name, family, number
+from lmms_eval_mai.reports.paper_numbers import ONE_STAGE, PaperNumber, family, number
 from lmms_eval_mai.reports.read import Run
-from lmms_eval_mai.reports.report import Cell, Estimate, Of, Table, table
+from lmms_eval_mai.reports.report import Estimate, Of, Table, table
 
 SPARSE = "transfer=sparse"
+STAGES = ("R", "R(S2)")
 PAPERS_PAIR = ("Qwen3-VL", "2B"), ("Qwen3-VL", "8B")
-
-
-def _of_run(evidence: Evidence) -> list[Of[Run]]:
-    """Return the first columns of a table whose rows are runs."""
-    return [
-        Of("benchmark", "text", 0, lambda run: benchmark_name(run.benchmark)),
-        Of("method", "text", 0, lambda run: evidence.name(run.method)),
-        Of("n", "count", 0, lambda run: run.documents),
-    ]
 
 
 def is_papers(method: Method) -> bool:
@@ -63,10 +52,6 @@ def transfer_table(evidence: Evidence) -> Iterator[Table]:
     def comparison(run: Run) -> metrics.Comparison | None:
         return evidence.compare(run, evidence.short(run, "large"))
 
-    def difference(run: Run) -> Estimate | None:
-        found = comparison(run)
-        return None if found is None else found.difference
-
     def relative(run: Run) -> Estimate | None:
         """Return the difference relative to the second score in percent, as Table 8 prints it."""
         found = comparison(run)
@@ -76,14 +61,15 @@ def transfer_table(evidence: Evidence) -> Iterator[Table]:
         return metrics.with_paper(Estimate(value, found.n), paper(run, "large + small-R", "gain"))
 
     columns: list[Of[Run]] = [
-        *_of_run(evidence),
+        *of_run(evidence, lambda run: run),
+        Of("n", "count", 0, lambda run: run.documents),
         Of("small R", "percent", 1, small_r),
         Of("large S", "percent", 1, lambda run: evidence.score(evidence.short(run, "large"), paper(run, "large-S"))),
         Of("large R(S2)", "percent", 1, large_r),
         Of("Full RT", "percent", 1, lambda run: evidence.score(run, paper(run, "large + small-R"))),
-        Of("Full RT - large S, points", "percent", 1, difference),
+        Of("Full RT - large S, points", "percent", 1, lambda run: getattr(comparison(run), "difference", None)),
         Of("relative, %", "number", 1, relative),
-        Of("p", "p", 0, lambda run: None if (one := comparison(run)) is None else one.p),
+        Of("p", "p", 0, lambda run: getattr(comparison(run), "p", None)),
     ]
     return table(
         "table-8",
@@ -112,7 +98,7 @@ def sparse_table(evidence: Evidence) -> Iterator[Table]:
     for benchmark in evidence.benchmarks():
         sparse = [run for run in evidence.of("transfer", benchmark) if SPARSE in run.method.options]
         rows += sorted(sparse, key=lambda run: (_layer(run) or 0, run.method.options))
-        rows += {id(one): one for run in sparse if (one := _full(evidence, run)) is not None}.values()
+        rows += dict.fromkeys(one for run in sparse if (one := _full(evidence, run)) is not None)
 
     def paper(run: Run, column: str) -> PaperNumber | None:
         others = [one for one in run.method.options if one != SPARSE and not one.startswith("sparse_layer=")]
@@ -120,12 +106,10 @@ def sparse_table(evidence: Evidence) -> Iterator[Table]:
         return number(9, _layer_name(run), "pope", column) if is_known else None
 
     def against(other: Run | None, run: Run) -> Estimate | None:
-        found = evidence.compare(run, other)
-        return None if found is None else found.difference
+        return getattr(evidence.compare(run, other), "difference", None)
 
     columns: list[Of[Run]] = [
-        Of("benchmark", "text", 0, lambda run: benchmark_name(run.benchmark)),
-        Of("method", "text", 0, lambda run: evidence.name(run.method)),
+        *of_run(evidence, lambda run: run),
         Of("layer", "text", 0, _layer_name),
         Of("n", "count", 0, lambda run: run.documents),
         Of("kept tokens", "number", 1, lambda run: _kept(evidence, run, paper(run, "tokens"))),
@@ -189,25 +173,22 @@ def cascade_table(evidence: Evidence) -> Iterator[Table]:
             return None
         return number(10, "", run.benchmark, column)
 
-    def exits(run: Run, exit: str) -> int | None:
-        known = run.samples.exit[run.samples.exit.notna()]
+    def number_of(exit: str, run: Run) -> int | None:
+        known = run.samples.exit.dropna()
         return int((known == exit).sum()) if len(known) else None
 
     def share(exit: str, run: Run) -> Estimate | None:
-        known = run.samples.exit[run.samples.exit.notna()]
-        return metrics.share(known == exit, evidence.clusters(run), paper(run, exit, True))
-
-    def alone(run: Run, side: Side, variant: Variant | None, two_stage: bool, column: str) -> Estimate | None:
-        other = evidence.get(run.benchmark, run.method.alone(side, variant, two_stage))
-        return evidence.score(other, paper(run, column, two_stage))
+        return evidence.share(run, run.samples.exit.dropna() == exit, paper(run, exit, True))
 
     def small_r(run: Run) -> Estimate | None:
-        variant = run.method.variant
-        return alone(run, "small", variant, run.method.two_stage, "2B-R") if variant else None
+        method = run.method
+        other = evidence.get(run.benchmark, method.alone("small", method.variant, method.two_stage))
+        return evidence.score(other, paper(run, "2B-R", method.two_stage)) if method.variant else None
 
     columns: list[Of[Run]] = [
-        *_of_run(evidence),
-        *(Of(f"{exit}, documents", "count", 0, partial(exits, exit=exit)) for exit in EXITS["cascade"]),
+        *of_run(evidence, lambda run: run),
+        Of("n", "count", 0, lambda run: run.documents),
+        *(Of(f"{exit}, documents", "count", 0, partial(number_of, exit)) for exit in EXITS["cascade"]),
         *(Of(f"{exit}, %", "percent", 2, partial(share, exit)) for exit in EXITS["cascade"]),
         Of("MAI", "percent", 1, lambda run: evidence.score(run, paper(run, "MAI", True))),
         Of("small S", "percent", 1, lambda run: evidence.score(evidence.short(run, "small"), paper(run, "2B-S"))),
@@ -244,36 +225,31 @@ def two_stage_table(evidence: Evidence) -> Iterator[Table]:
         is_known = is_papers(pair[0].method) and not pair[0].method.options
         return number(15, row, pair[0].benchmark, column) if is_known else None
 
-    def samples(pair: Pair, which: int) -> pd.DataFrame:
-        return evidence.common(*pair)[which]
+    def share(which: int, exit: str, pair: Pair) -> Estimate | None:
+        found = evidence.common(*pair)[which].exit == exit
+        return evidence.share(pair[0], found, paper(pair, f"2B-{STAGES[which]}", exit))
 
-    def share(pair: Pair, which: int, exit: str) -> Estimate | None:
-        found = samples(pair, which).exit == exit
-        return metrics.share(found, evidence.clusters(pair[0]), paper(pair, ROWS[which], exit))
+    def score(which: int, pair: Pair) -> Estimate | None:
+        samples, benchmark = evidence.common(*pair)[which], pair[0].benchmark
+        found = metrics.score(samples, benchmark, evidence.clusters(pair[0]))
+        return metrics.with_paper(found, paper(pair, f"2B-{STAGES[which]}", "MAI"))
 
-    def score(pair: Pair, which: int) -> Estimate | None:
-        run = pair[which]
-        found = metrics.score(samples(pair, which), run.benchmark, evidence.clusters(run))
-        return metrics.with_paper(found, paper(pair, ROWS[which], "MAI"))
+    def compared(name: str, pair: Pair) -> Any:
+        return getattr(evidence.compare(pair[1], pair[0]), name, None)
 
-    def compared(pair: Pair) -> metrics.Comparison | None:
-        return evidence.compare(pair[1], pair[0])
-
-    def difference(pair: Pair) -> Cell:
-        found = compared(pair)
-        return None if found is None else metrics.with_paper(found.difference, paper(pair, "", "difference"))
+    def difference(pair: Pair) -> Estimate | None:
+        return metrics.with_paper(compared("difference", pair), paper(pair, "", "difference"))
 
     columns: list[Of[Pair]] = [
-        Of("benchmark", "text", 0, lambda pair: benchmark_name(pair[0].benchmark)),
-        Of("method", "text", 0, lambda pair: evidence.name(pair[0].method)),
-        Of("n", "count", 0, lambda pair: None if (one := compared(pair)) is None else one.n),
+        *of_run(evidence, lambda pair: pair[0]),
+        Of("n", "count", 0, partial(compared, "n")),
     ]
-    for which, name in enumerate(("R", "R(S2)")):
+    for which, name in enumerate(STAGES):
         for exit in ("agree_think", "transfer"):
-            columns.append(Of(f"{name}: {exit}, %", "percent", 2, partial(share, which=which, exit=exit)))
-        columns.append(Of(f"{name}: MAI", "percent", 2, partial(score, which=which)))
+            columns.append(Of(f"{name}: {exit}, %", "percent", 2, partial(share, which, exit)))
+        columns.append(Of(f"{name}: MAI", "percent", 2, partial(score, which)))
     columns.append(Of("difference, points", "percent", 2, difference))
-    columns.append(Of("p", "p", 0, lambda pair: None if (one := compared(pair)) is None else one.p))
+    columns.append(Of("p", "p", 0, partial(compared, "p")))
     return table(
         "table-15",
         "Table 15: the cascade with R and with R(S2)",
@@ -284,7 +260,3 @@ def two_stage_table(evidence: Evidence) -> Iterator[Table]:
             "difference (on POPE, that of F1). It is not adjusted for the number of rows.",
         ),
     )
-
-
-ROWS = ("2B-R", "2B-R(S2)")
-"""The rows of Table 15."""

@@ -60,18 +60,15 @@ def number(table_number: int, row: str, benchmark: str, column: str) -> PaperNum
     `gain`, in Table 8; a layer, and `tokens` or `f1`, in Table 9; no row, and an exit or a method, in Table 10; a
     method and no column in Table 11; 2B-R or 2B-R(S2), and an exit or MAI, in Table 15.
     """
-    value = _cells().get((table_number, row, benchmark, column))
+    value = _cells().get((str(table_number), row, benchmark, column))
     if value is None:
         return None
     named = (table(table_number)["source"], row, benchmark_name(benchmark), column)
-    return PaperNumber(value, ", ".join(filter(None, named)))
+    return PaperNumber(float(value), ", ".join(filter(None, named)))
 
 
 @functools.cache
-def _cells() -> dict[tuple[int, str, str, str], float]:
+def _cells() -> dict[tuple[str, ...], str]:
     """Return the file of single cells: table, row, benchmark, column -> value."""
     with CELLS.open(newline="", encoding="utf-8") as file:
-        return {
-            (int(line["table"]), line["row"], line["benchmark"], line["column"]): float(line["value"])
-            for line in csv.DictReader(file)
-        }
+        return {tuple(names): value for *names, value in csv.reader(file)}

@@ -38,43 +38,44 @@ RULES_CAN_CHANGE = ("chartqa", "infovqa_val")
 """Benchmarks whose rule of agreement has a parameter. Their parsers do not read the document."""
 BROKEN = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
 
-SAMPLES = {
-    "repeat": "Number of the answer of this document, from 0",
-    "target": "The gold answer as lmms-eval logs it",
-    "score": "0 to 1; nan if there is none",
-    "predicted": "POPE: the predicted label (yes, no or other); None for others",
-    "gold": "POPE: the gold label",
-    "group": "MMBench: the question that the document is a rotation of; nan for others",
-    "is_main": "MMBench: whether this is the question in its original order",
-    "kind": "The kind of the question",
-    "images": "The hashes of its images; None if they are not logged",
-    "output_tokens": "Of both models; nan if there are no token counts",
-    "exit": "None without a trace",
-    "readable": "Whether the scorer can read the final answer; None if it is not known",
-    "small": "The parsed answers of the first verification: the small model's short answer,",
-    "large": "the large model's,",
-    "agree": "and whether they agree; None without a verification",
-    "thought": "The small model's answer after its thinking: that of the second verification, or of Full RT",
-    "agree_think": "Whether the thought answer agrees with the large model's short answer; None without one",
-    "layer": "Sparse transfer: the layer whose attention selected the tokens; nan if nothing was selected",
-    "kept_tokens": "Sparse transfer: the tokens of the thinking that were kept,",
-    "scored_tokens": "of these",
+SAMPLES: dict[str, tuple[type, str]] = {
+    "repeat": (int, "Number of the answer of this document, from 0"),
+    "target": (object, "The gold answer as lmms-eval logs it"),
+    "score": (float, "0 to 1; nan if there is none"),
+    "predicted": (object, "POPE: the predicted label (yes, no or other); None for others"),
+    "gold": (object, "POPE: the gold label"),
+    "group": (float, "MMBench: the question that the document is a rotation of; nan for others"),
+    "is_main": (bool, "MMBench: whether this is the question in its original order"),
+    "kind": (object, "The kind of the question"),
+    "images": (object, "The hashes of its images; None if they are not logged"),
+    "output_tokens": (float, "Of both models; nan if there are no token counts"),
+    "exit": (object, "None without a trace"),
+    "readable": (object, "Whether the scorer can read the final answer; None if it is not known"),
+    "small": (object, "The parsed answers of the first verification: the small model's short answer,"),
+    "large": (object, "the large model's,"),
+    "agree": (object, "and whether they agree; None without a verification"),
+    "thought": (object, "The small model's answer after its thinking: that of the second verification, or of Full RT"),
+    "agree_think": (object, "Whether the thought answer agrees with the large model's short answer; None without one"),
+    "layer": (float, "Sparse transfer: the layer whose attention selected the tokens; nan if nothing was selected"),
+    "kept_tokens": (float, "Sparse transfer: the tokens of the thinking that were kept,"),
+    "scored_tokens": (float, "of these"),
 }
-"""Columns of a table of samples. Its index is the document."""
-CALLS = {
-    "doc_id": "The document",
-    "repeat": "Number of the answer of this document, from 0",
-    "side": "small or large",
-    "stage": "The stage of the cascade (contract.Stage)",
-    "prompt_tokens": "With image tokens and cached tokens",
-    "cached_tokens": "From the engine's prefix cache",
-    "image_tokens": "nan if they are not known",
-    "output_tokens": "All generated tokens",
-    "answer_tokens": "Of the extracted answer; nan if they are not known",
-    "seconds": "nan if the call is shared: another run made it",
-    "started_at": "Unix time; nan if it is not known",
-    "cut_off": "Whether a limit cut the answer off",
-    "shared": "Whether another run made the call",
+"""Columns of a table of samples: type and meaning. Its index is the document. A number that may be unknown is a float,
+so that nan can stand for it."""
+CALLS: dict[str, tuple[type, str]] = {
+    "doc_id": (int, "The document"),
+    "repeat": (int, "Number of the answer of this document, from 0"),
+    "side": (object, "small or large"),
+    "stage": (object, "The stage of the cascade (contract.Stage)"),
+    "prompt_tokens": (int, "With image tokens and cached tokens"),
+    "cached_tokens": (int, "From the engine's prefix cache"),
+    "image_tokens": (float, "nan if they are not known"),
+    "output_tokens": (float, "All generated tokens"),
+    "answer_tokens": (float, "Of the extracted answer; nan if they are not known"),
+    "seconds": (float, "nan if the call is shared: another run made it"),
+    "started_at": (float, "Unix time; nan if it is not known"),
+    "cut_off": (bool, "Whether a limit cut the answer off"),
+    "shared": (bool, "Whether another run made the call"),
 }
 """Columns of a table of calls."""
 
@@ -158,7 +159,9 @@ def read(folders: Sequence[Path], may_be_empty: Collection[Path] = ()) -> Found:
         if not folder.exists():
             raise ArgumentError(f"{folder} does not exist. Give the --output_path of lmms-eval commands.")
         before = len(found.runs)
-        files = {file.resolve(): file for file in _results_files(folder)}
+        # lmms-eval's MMBench writes submissions/mmbench_en_dev_static_results.json.
+        under = sorted(file for file in folder.rglob("*results.json") if file.parent.name != "submissions")
+        files = {file.resolve(): file for file in ([folder] if folder.is_file() else under)}
         new = {path: file for path, file in files.items() if path not in done}  # a subfolder may be given too
         for file in new.values():
             _read_results(file, found)
@@ -175,14 +178,6 @@ def records(run: Run) -> Iterator[Record]:
     if run.samples_file is not None:
         for answers in Reader(run).lines():
             yield answers[0]
-
-
-def _results_files(folder: Path) -> list[Path]:
-    if folder.is_file():
-        return [folder]
-    # lmms-eval's MMBench writes submissions/mmbench_en_dev_static_results.json.
-    files = [file for file in folder.rglob("*results.json") if file.parent.name != "submissions"]
-    return sorted(files)
 
 
 def _orphans(folder: Path) -> Iterator[str]:
@@ -249,29 +244,23 @@ def _read_task(file: Path, task: str, metrics: Line, results: Line, figures: Lin
     reader = Reader(run)
     rows: dict[int, tuple[list[Line], list[Line]]] = {}
     repeated = 0
-    for answers in reader.lines(with_texts=False):
+    for answers in reader.lines():
         doc_id = answers[0].row["doc_id"]
         repeated += doc_id in rows
-        rows[doc_id] = [one.row for one in answers], [call for one in answers for call in one.calls]
+        without_texts = [{**call, "text": None} for one in answers for call in one.calls]
+        rows[doc_id] = [one.row for one in answers], without_texts
     found.gaps += reader.gaps(len(rows), repeated)
     in_order = [rows[doc_id] for doc_id in sorted(rows)]
-    samples = _table([row for found, _ in in_order for row in found], {"doc_id": "", **SAMPLES}).set_index("doc_id")
-    calls = _table([call for _, found in in_order for call in found], CALLS)
+    of_samples = [row for found, _ in in_order for row in found]
+    samples = _table({"doc_id": CALLS["doc_id"], **SAMPLES}, of_samples).set_index("doc_id")
+    calls = _table(CALLS, [call for _, found in in_order for call in found])
     found.runs.append(replace(run, samples=samples, calls=calls, number=run.number or len(rows)))
 
 
-def _table(rows: Sequence[Line] = (), columns: Sequence[str] | dict[str, str] = SAMPLES) -> pd.DataFrame:
-    table = {name: pd.Series([row[name] for row in rows], dtype=TYPES.get(name, object)) for name in columns}
-    return pd.DataFrame(table)
-
-
-TYPES: dict[str, Any] = (
-    dict.fromkeys(("score", "group", "output_tokens", "layer", "kept_tokens", "scored_tokens"), float)
-    | dict.fromkeys(("image_tokens", "answer_tokens", "seconds", "started_at"), float)
-    | dict.fromkeys(("doc_id", "repeat", "prompt_tokens", "cached_tokens"), int)
-    | dict.fromkeys(("is_main", "cut_off", "shared"), bool)
-)
-"""Column -> its type; all others hold objects. Numbers that may be unknown are floats, so that nan can stand for it."""
+def _table(columns: dict[str, tuple[type, str]], rows: Sequence[Line] = ()) -> pd.DataFrame:
+    return pd.DataFrame(
+        {name: pd.Series([row[name] for row in rows], dtype=kind) for name, (kind, _) in columns.items()}
+    )
 
 
 def _run(file: Path, task: str, metrics: Line, results: Line, figures: Line) -> Run:
@@ -298,8 +287,8 @@ def _run(file: Path, task: str, metrics: Line, results: Line, figures: Line) -> 
         metrics=_numbers(metrics),
         number=int(counts.get("effective") or 0),
         original=int(counts.get("original") or 0),
-        samples=_table().rename_axis("doc_id"),
-        calls=_table(columns=CALLS),
+        samples=_table(SAMPLES).rename_axis("doc_id"),
+        calls=_table(CALLS),
         rules=AgreementRules(**given.rules()),
         wall_s=_wall_s(of_task, results),
         engine=", ".join(dict.fromkeys(one["engine"] for one in engines.values())),
@@ -330,7 +319,7 @@ def _numbers(metrics: Line) -> dict[str, float]:
 
 
 def _speculation(of_task: Line) -> tuple[int, int] | None:
-    sides = [of_task[side] for side in ("small", "large") if "proposed_tokens" in of_task.get(side, {})]
+    sides = [of_task[side] for side in SIDES if "proposed_tokens" in of_task.get(side, {})]
     if not sides or any(side["proposed_tokens"] is None for side in sides):
         return None
     return sum(side["proposed_tokens"] for side in sides), sum(side["accepted_tokens"] for side in sides)
@@ -343,7 +332,7 @@ class Reader:
         self.run = run
         self.broken = self.unscored = self.untraced = self.unscored_repeats = 0
 
-    def lines(self, with_texts: bool = True) -> Iterator[list[Record]]:
+    def lines(self) -> Iterator[list[Record]]:
         """Yield the answers of one line after another: one, or one for each repeat (`-n`). Lines that are not JSON are
         skipped."""
         assert self.run.samples_file is not None
@@ -352,7 +341,7 @@ class Reader:
                 if not text.strip():
                     continue
                 try:
-                    found = self._answers(json.loads(text), with_texts)
+                    found = self._answers(json.loads(text))
                 except BROKEN:
                     self.broken += 1
                     continue
@@ -386,22 +375,19 @@ class Reader:
                 "out, because their scores are not known. The report uses the others."
             )
 
-    def _answers(self, line: Line, with_texts: bool) -> list[Record]:
+    def _answers(self, line: Line) -> list[Record]:
         counts = line.get("token_counts") or [None]
         first: Line = counts[0] if isinstance(counts, list) and counts[0] else {}
         traces = [first, *(first.get("repeats") or ())]
-        found = [self._record(line, trace, repeat, with_texts) for repeat, trace in enumerate(traces)]
+        found = [self._record(line, trace, repeat) for repeat, trace in enumerate(traces)]
         scored = [one for one in found[1:] if not math.isnan(one.row["score"])]
         self.unscored_repeats += len(found) - 1 - len(scored)
         return [found[0], *scored]
 
-    def _record(self, line: Line, trace: Line, repeat: int, with_texts: bool) -> Record:
+    def _record(self, line: Line, trace: Line, repeat: int) -> Record:
         row = self._row(line, trace, repeat)
-        calls = trace.get("calls") or ()
-        found = tuple(
-            _call(call, row["doc_id"], repeat) | ({"text": call["text"]} if with_texts else {}) for call in calls
-        )
-        return Record(row, str(line.get("input") or ""), str(line.get("filtered_resps") or ""), found)
+        calls = tuple(_call(call, row["doc_id"], repeat) for call in trace.get("calls") or ())
+        return Record(row, str(line.get("input") or ""), str(line.get("filtered_resps") or ""), calls)
 
     def _row(self, line: Line, trace: Line, repeat: int) -> Line:
         target = str(line["target"])
@@ -430,7 +416,7 @@ class Reader:
             "kind": sys.intern(_kind(line, trace, target)),
             "images": tuple(map(sys.intern, trace["images"])) if trace.get("images") else None,
             "output_tokens": _whole(trace.get("output_tokens")),
-            "exit": _name(trace.get("exit")),
+            "exit": _interned(trace.get("exit")),
             "readable": trace.get("readable"),
             "small": _interned(first["small"]) if first else None,
             "large": _interned(first["large"]) if first else None,
@@ -452,6 +438,7 @@ class Reader:
 
 
 def _call(call: Line, doc_id: int, repeat: int) -> Line:
+    """Return a call as a row of the table of calls, and its text."""
     shared = bool(call.get("shared"))
     return {
         "doc_id": doc_id,
@@ -463,10 +450,11 @@ def _call(call: Line, doc_id: int, repeat: int) -> Line:
         "image_tokens": _whole(call.get("image_tokens")),
         "output_tokens": int(call["output_tokens"]),
         "answer_tokens": _whole(call.get("answer_tokens")),
-        "seconds": math.nan if shared else _finite(call["total_s"]),
-        "started_at": math.nan if call.get("started_at") is None else _finite(call["started_at"]),
+        "seconds": _finite(None if shared else call["total_s"]),
+        "started_at": _finite(call.get("started_at")),
         "cut_off": call["finish_reason"] == "length",
         "shared": shared,
+        "text": call["text"],
     }
 
 
@@ -478,21 +466,15 @@ def _label(text: str | None) -> str:
     return text if text in ("yes", "no") else "other"
 
 
-def _name(text: Any) -> str | None:
-    if text is not None and not isinstance(text, str):
-        raise TypeError(text)
-    return text
-
-
 def _whole(number: Any) -> float:
     return math.nan if number is None else int(number)
 
 
 def _finite(number: Any) -> float:
-    """Return a number. Raises ValueError if it is nan or infinite, TypeError if it is not a number."""
-    if not math.isfinite(number):
+    """Return a number; nan for None. Raises ValueError if it is nan or infinite, TypeError if it is not a number."""
+    if number is not None and not math.isfinite(number):
         raise ValueError(number)
-    return float(number)
+    return math.nan if number is None else float(number)
 
 
 def _interned(text: str | None) -> str | None:

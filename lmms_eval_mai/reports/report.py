@@ -26,6 +26,13 @@ class Estimate:
         """The value minus the paper's."""
         return None if self.paper is None else self.value - self.paper
 
+    def shown(self, digits: int = 1, sign: str = "", unit: str = "") -> str:
+        """Return the number with its interval in brackets, as people read it. `sign`: "+" for a difference."""
+        value = f"{self.value:{sign}.{digits}f}{unit}"
+        if self.low is None or self.high is None:
+            return value
+        return f"{value} ({self.low:{sign}.{digits}f} to {self.high:{sign}.{digits}f})"
+
 
 Cell = Estimate | float | int | str | None
 Kind = Literal["text", "count", "number", "percent", "p"]

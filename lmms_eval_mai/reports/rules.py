@@ -14,9 +14,7 @@ import pandas as pd
 from lmms_eval_mai.paper.agreement import AgreementRules
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS
 from lmms_eval_mai.paper.sample import EXITS
-from lmms_eval_mai.reports import metrics
-from lmms_eval_mai.reports.evidence import Evidence, short_scores
-from lmms_eval_mai.reports.paper_numbers import benchmark_name
+from lmms_eval_mai.reports.evidence import Evidence, of_run, short_scores
 from lmms_eval_mai.reports.read import Run
 from lmms_eval_mai.reports.report import Estimate, Of, Table, table
 
@@ -56,11 +54,10 @@ class Outcome:
 def rules_table(evidence: Evidence) -> Iterator[Table]:
     """Yield score and cost of the cascade with looser and stricter rules of agreement."""
     columns: list[Of[Outcome]] = [
-        Of("benchmark", "text", 0, lambda row: benchmark_name(row.run.benchmark)),
-        Of("method", "text", 0, lambda row: evidence.name(row.run.method)),
+        *of_run(evidence, lambda row: row.run),
         Of("rule", "text", 0, lambda row: row.name),
         Of("of the run", "text", 0, lambda row: "yes" if row.is_run else None),
-        *(Of(exit, "count", 0, partial(_documents, exit)) for exit in EXITS["cascade"]),
+        *(Of(exit, "count", 0, partial(lambda exit, row: row.exits[exit], exit)) for exit in EXITS["cascade"]),
         Of("score", "percent", 2, lambda row: row.score),
         Of("output tokens", "number", 1, lambda row: row.tokens),
     ]
@@ -78,10 +75,6 @@ def rules_table(evidence: Evidence) -> Iterator[Table]:
     )
 
 
-def _documents(exit: str, row: Outcome) -> int:
-    return row.exits[exit]
-
-
 def curves(evidence: Evidence) -> Iterator[tuple[Run, list[Outcome]]]:
     """Yield each cascade on a benchmark whose rule has a parameter, with what other rules would have done."""
     for run in evidence.traced():
@@ -89,9 +82,8 @@ def curves(evidence: Evidence) -> Iterator[tuple[Run, list[Outcome]]]:
             # The thinking of Full RT has one stage, so it does not tell what a second stage would answer.
             full_rt = None if run.method.two_stage else evidence.full_rt(run)
             found = [recompute(evidence, run, rules, full_rt) for rules in SETTINGS[run.benchmark]]
-            outcomes = [outcome for outcome in found if outcome is not None]
-            if outcomes:
-                yield run, outcomes
+            if any(found):
+                yield run, list(filter(None, found))
 
 
 def recompute(evidence: Evidence, run: Run, rules: AgreementRules, full_rt: Run | None) -> Outcome | None:
@@ -115,23 +107,20 @@ def recompute(evidence: Evidence, run: Run, rules: AgreementRules, full_rt: Run 
     if not (has_thought | short).all() or not (has_transfer | ~transfer).all():
         return None
     final = samples.large_score.where(~transfer, scores)
-    tokens = (
-        _tokens(run, ("short",), samples.index) + thought_tokens.where(~short, 0) + transfer_tokens.where(transfer, 0)
-    )
-    exits: dict[str, int] = dict(
-        zip(EXITS["cascade"], (int(one.sum()) for one in (short, think, transfer)), strict=True)
-    )
-    score = metrics.accuracy(pd.DataFrame({"score": final}), evidence.clusters(run))
+    tokens = _tokens(run, ("short",), samples.index)
+    tokens = tokens + thought_tokens.where(~short, 0) + transfer_tokens.where(transfer, 0)
+    exits: dict[str, int] = {
+        exit: int(one.sum()) for exit, one in zip(EXITS["cascade"], (short, think, transfer), strict=True)
+    }
+    score = evidence.accuracy(run, pd.DataFrame({"score": final}))
     assert score is not None
     return Outcome(run, rules, exits, score, float(tokens.mean()))
 
 
 def _agree(benchmark: str, small: pd.Series, large: pd.Series, rules: AgreementRules) -> pd.Series:
     """Return whether both answers parse and agree."""
-    agree = BENCHMARKS[benchmark].agree
-    found = [
-        isinstance(a, str) and isinstance(b, str) and agree(a, b, rules) for a, b in zip(small, large, strict=True)
-    ]
+    agree, pairs = BENCHMARKS[benchmark].agree, zip(small, large, strict=True)
+    found = [isinstance(a, str) and isinstance(b, str) and agree(a, b, rules) for a, b in pairs]
     return pd.Series(found, index=small.index, dtype=bool)
 
 

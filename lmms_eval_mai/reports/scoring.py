@@ -9,11 +9,9 @@ import ast
 import re
 from collections.abc import Sequence
 
-from lmms_eval_mai.paper.agreement import Doc
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS
 
 _LETTER = re.compile(r"[A-Z]")
-_NO_DOC: Doc = {}
 
 
 def score_of(benchmark: str, parsed: str | None, target: str) -> float | None:
@@ -30,11 +28,14 @@ def score_of(benchmark: str, parsed: str | None, target: str) -> float | None:
     if benchmark == "chartqa":
         return _relaxed(parsed, target)
     if benchmark == "mmmu_val" and not (_LETTER.fullmatch(parsed) and _LETTER.fullmatch(target)):
-        return _open_mmmu(parsed, target)
+        from lmms_eval.tasks.mmmu.utils import eval_open, parse_open_response
+
+        return float(eval_open(target, parse_open_response(parsed)))
     if benchmark == "realworldqa":
         return _realworldqa(parsed, target.strip())
     if benchmark == "shapes":
-        return float(_bare(parsed) == _bare(target))
+        read = BENCHMARKS[benchmark].parse
+        return float(read(parsed, {}) == read(target, {}))
     return float(parsed.strip().lower() == target.strip().lower())
 
 
@@ -58,10 +59,6 @@ def form_of(target: str) -> str:
     if re.fullmatch(r"[-+$£€]?[\d.,:/]+ ?%?", gold):
         return "number"
     return "one word" if len(gold.split()) <= 1 else "several words"
-
-
-def _bare(text: str) -> str | None:
-    return BENCHMARKS["shapes"].parse(text, _NO_DOC)
 
 
 def _anls(parsed: str, golds: Sequence[str]) -> float:
@@ -92,12 +89,6 @@ def _realworldqa(parsed: str, target: str) -> float:
     from lmms_eval.tasks._task_utils.mcq_extract import extract_mcq_answer
 
     return float(extract_mcq_answer(parsed, choices=["A", "B", "C", "D"]) == target.upper())
-
-
-def _open_mmmu(parsed: str, target: str) -> float:
-    from lmms_eval.tasks.mmmu.utils import eval_open, parse_open_response
-
-    return float(eval_open(target, parse_open_response(parsed)))
 
 
 def _is_number(text: str) -> bool:

@@ -1,6 +1,6 @@
 """One model alone: output tokens (Tables 5 and 13) and scores (Tables 6, 7 and 14)."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 import pandas as pd
@@ -11,17 +11,20 @@ from lmms_eval_mai.reports.evidence import Evidence, order
 from lmms_eval_mai.reports.methods import Method
 from lmms_eval_mai.reports.paper_numbers import PaperNumber
 from lmms_eval_mai.reports.read import Run
-from lmms_eval_mai.reports.report import Cell, Estimate, Of, Table, table
+from lmms_eval_mai.reports.report import Cell, Column, Estimate, Of, Table, table
 
 PROMPTS: tuple[tuple[Variant, bool], ...] = (("S", False), ("E", False), ("E", True), ("R", False), ("R", True))
 VARIANTS: tuple[Variant, ...] = ("S", "E", "R")
 TOKEN_TABLES = {"Qwen3-VL": 5, "InternVL3.5": 13}
 """Family -> its table of output tokens."""
 
+DERIVED = (
+    "If a model has no run of its own with the Simple prompt, S is from its short answers inside the cascade, scored "
+    "with the rule of the benchmark's scorer."
+)
+
 Row = tuple[str, str, tuple[str, ...]]
 """Benchmark, model and options of a row."""
-Tokens = dict[Row, dict[Variant | None, tuple[Estimate | None, Estimate | None]]]
-"""Row -> prompt -> all output tokens, and those of the answer."""
 
 
 def token_tables(evidence: Evidence) -> Iterator[Table]:
@@ -32,19 +35,19 @@ def token_tables(evidence: Evidence) -> Iterator[Table]:
     rows |= {(b, m.small, m.short("small").options) for b, m in evidence.runs if m.mode == "transfer"}
     for family, placed in _families(evidence, rows):
         number = TOKEN_TABLES.get(family)
-        found = {row: {one: _tokens(evidence, row, one, number) for one in variants} for row in placed}
-        columns = _named(evidence, partial(_flat, found))
-        for part, suffix in enumerate(("", ", answer only")):
-            columns += [
-                Of(f"{one or 'own prompt'}{suffix}", "number", 1, partial(_cell, found, one, part)) for one in variants
-            ]
-        yield from table(
+        cells: dict[Row, list[Estimate | None]] = {}
+        for row in placed:
+            found = [_tokens(evidence, row, one, number) for one in variants]
+            cells[row] = [one for one, _ in found] + [answer for _, answer in found]
+        named = [one or "own prompt" for one in variants]
+        yield from _table(
+            evidence,
             f"table-{number}" if number else "tokens",
             f"Table {number}: average number of generated tokens, {family}"
             if number
             else "Average number of generated tokens (as Table 5)",
-            columns,
-            placed,
+            [Column(name, "number") for name in (*named, *(f"{one}, answer only" for one in named))],
+            cells,
             (
                 "S, E, R: all generated tokens, the end token included; E and R are the first stage of a two-stage "
                 "run too. Answer only: the tokens of the extracted answer. The paper's 1.0 for POPE is probably the "
@@ -58,35 +61,21 @@ def score_tables(evidence: Evidence) -> Iterator[Table]:
     """Yield the scores of one model: Table 6 (POPE), Table 7 (other benchmarks), Table 14, and one for other models."""
     methods = {(benchmark, method) for benchmark, method in evidence.runs if method.mode == "alone"}
     own = any(method.variant is None for _, method in methods)
+    is_derived = any(run.derived for run in evidence.runs.values())
     tables: dict[tuple[int | None, str], list[Row]] = {}
     for family, rows in _families(evidence, {(benchmark, m.model, m.options) for benchmark, m in methods}):
         for row in rows:
             tables.setdefault((number := _score_table(family, row[0]), family if number else ""), []).append(row)
     for (number, family), rows in tables.items():
         prompts: list[tuple[Variant | None, bool]] = [*PROMPTS, *([(None, False)] if own else [])]
-        scores = {row: [_score(evidence, row, *prompt, number) for prompt in prompts] for row in rows}
-        columns = _named(evidence, scores.__getitem__)
-        for place, prompt in enumerate(prompts):
-            columns.append(Of(Method("alone", "", "", *prompt).prompt, "percent", 1, partial(_score_of, scores, place)))
-        yield from table(
+        yield from _table(
+            evidence,
             f"table-{number}" if number else "scores",
             f"Table {number}: performance, {family}" if number else "Performance of one model (as Table 7)",
-            columns,
-            rows,
-            (*_metric_notes({row[0] for row in rows}), *_derived_note(evidence)),
+            [Column(Method("alone", "", "", *prompt).prompt, "percent") for prompt in prompts],
+            {row: [_score(evidence, row, *prompt, number) for prompt in prompts] for row in rows},
+            [*_metric_notes({row[0] for row in rows}), *([DERIVED] if is_derived else [])],
         )
-
-
-def _flat(found: Tokens, row: Row) -> list[Estimate | None]:
-    return [cell for pair in found[row].values() for cell in pair]
-
-
-def _cell(found: Tokens, variant: Variant | None, part: int, row: Row) -> Estimate | None:
-    return found[row][variant][part]
-
-
-def _score_of(scores: dict[Row, list[Estimate | None]], place: int, row: Row) -> Estimate | None:
-    return scores[row][place]
 
 
 def paper_score(evidence: Evidence, benchmark: str, method: Method, number: int) -> PaperNumber | None:
@@ -101,23 +90,32 @@ def paper_score(evidence: Evidence, benchmark: str, method: Method, number: int)
     return None if method.variant != "S" and method.two_stage == one_stage else find(method.variant)
 
 
-def _named(evidence: Evidence, cells: Callable[[Row], Sequence[Estimate | None]]) -> list[Of[Row]]:
-    """Return the first columns: benchmark, model, and the number of documents of the row's cells."""
+def _table(
+    evidence: Evidence,
+    key: str,
+    title: str,
+    columns: Sequence[Column],
+    cells: dict[Row, list[Estimate | None]],
+    notes: Sequence[str],
+) -> Iterator[Table]:
+    """Yield a table of the cells of each row, after its benchmark, its model, and the number of documents."""
 
     def n(row: Row) -> Cell:
-        numbers = sorted({cell.n for cell in cells(row) if cell is not None})
+        numbers = sorted({cell.n for cell in cells[row] if cell is not None})
         if len(numbers) < 2:
             return numbers[0] if numbers else 0
         return f"{numbers[0]} to {numbers[-1]}"
 
-    def name(row: Row) -> str:
-        return evidence.label(row[1]) + (f" ({', '.join(row[2])})" if row[2] else "")
+    def cell(place: int, row: Row) -> Cell:
+        return cells[row][place]
 
-    return [
+    named: list[Of[Row]] = [
         Of("benchmark", "text", 0, lambda row: paper_numbers.benchmark_name(row[0])),
-        Of("model", "text", 0, name),
+        Of("model", "text", 0, lambda row: evidence.label(row[1]) + (f" ({', '.join(row[2])})" if row[2] else "")),
         Of("n", "count", 0, n),
     ]
+    others = [Of(one.title, one.kind, one.digits, partial(cell, place)) for place, one in enumerate(columns)]
+    return table(key, title, [*named, *others], cells, notes)
 
 
 def _tokens(
@@ -136,9 +134,8 @@ def _tokens(
         for run in (evidence.of("transfer", benchmark) if variant else ())
         if (run.method.small, run.method.variant, run.method.short("small").options) == (model, variant, options)
     ]
-    for run in (*alone, *thinking):
-        calls = None if run is None else _calls(run, stages)
-        if run is not None and calls is not None:
+    for run in filter(None, (*alone, *thinking)):
+        if (calls := _calls(run, stages)) is not None:
             clusters = evidence.clusters(run)
             generated = metrics.mean(calls.output_tokens, clusters, paper)
             return generated, metrics.mean(calls.answer_tokens, clusters, paper if variant == "S" else None)
@@ -191,11 +188,3 @@ def _metric_notes(benchmarks: set[str]) -> Iterator[str]:
     if benchmarks - named.keys():
         special += others
     yield f"{'; '.join(special)}. (S2): two stages. Intervals of shares: Wilson, or the bootstrap of clusters."
-
-
-def _derived_note(evidence: Evidence) -> Iterator[str]:
-    if any(run.derived for run in evidence.runs.values()):
-        yield (
-            "If a model has no run of its own with the Simple prompt, S is from its short answers inside the cascade, "
-            "scored with the rule of the benchmark's scorer."
-        )

@@ -20,11 +20,11 @@ from lmms_eval_mai.reports.page.occupancy import BINS, occupancy
 from lmms_eval_mai.reports.page.sample_data import Look, looks, sample_runs
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.read import Run
-from lmms_eval_mai.reports.report import Figure, Report
+from lmms_eval_mai.reports.report import Estimate, Figure, Report
 
 COSTS = (
     ("tokens", "tokens", "output tokens"),
-    ("compute", "compute", "TFLOP"),
+    ("compute", "compute", "GFLOP"),
     ("seconds", "wall_s", "wall seconds"),
     ("seconds", "seconds", "profile seconds"),
 )
@@ -81,10 +81,8 @@ def _rows(names: Sequence[str], step: float = 1) -> dict[str, Any]:
 
 
 def _scored(point: Point, digits: int = 1) -> str:
-    """Return a score, or a difference of scores, with its interval."""
-    if point["low"] is None or point["high"] is None:
-        return f"{point['score']:.{digits}f}"
-    return f"{point['score']:.{digits}f} ({point['low']:.{digits}f} to {point['high']:.{digits}f})"
+    """Return a score with its interval."""
+    return Estimate(point["score"], 0, point["low"], point["high"]).shown(digits)
 
 
 def _bars(points: Sequence[Point], colour: str) -> dict[str, Any]:
@@ -203,7 +201,7 @@ def _differences(run: Run, name: str, compared: Sequence[Against], evidence: Evi
         found = one.comparison.difference
         point = {"score": found.value, "low": found.low, "high": found.high}
         p = f"p {p_value(one.comparison.p)}, adjusted {p_value(one.adjusted)}"
-        texts.append(f"against {other}: {_scored(point, 2)} points, n = {one.comparison.n:,}, {p}")
+        texts.append(f"against {other}: {found.shown(2)} points, n = {one.comparison.n:,}, {p}")
         made.add_trace(_mark(found.value, row, looks[other], texts[-1], error_x=_bars([point], "quiet")))
     return _chart("differences", run.benchmark, name, texts, made)
 

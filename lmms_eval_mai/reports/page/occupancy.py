@@ -48,11 +48,10 @@ def occupancy(run: Run) -> Occupancy | None:
     if seconds <= 0:
         return None
     edges = np.linspace(0, seconds, BINS + 1)
-    sides = {}
-    for side in SIDES:
-        of_side = times[calls.side.to_numpy() == side]
-        if len(of_side):
-            sides[side] = Use(len(of_side), busy(of_side) / seconds, in_flight(of_side, edges))
+    of_side = {side: times[calls.side.to_numpy() == side] for side in SIDES}
+    sides = {
+        side: Use(len(one), busy(one) / seconds, in_flight(one, edges)) for side, one in of_side.items() if len(one)
+    }
     return Occupancy(seconds, paused, sides)
 
 
@@ -89,14 +88,6 @@ def busy(times: Array) -> float:
 
 def in_flight(times: Array, edges: Array) -> list[float]:
     """Return the average number of calls in flight between each two edges. `times`: start and end of each call."""
-
-    def area(points: Array) -> Array:
-        """Return the integral, up to each edge, of the number of points that lie before."""
-        ordered = np.sort(points)
-        sums = np.concatenate([[0.0], np.cumsum(ordered)])
-        before = np.searchsorted(ordered, edges)
-        found: Array = before * edges - sums[before]
-        return found
-
-    areas = np.diff(area(times[:, 0]) - area(times[:, 1]))
+    lasted = np.array([np.clip(edge - times, 0, None).sum(axis=0) for edge in edges])  # since all starts, and all ends
+    areas = np.diff(lasted[:, 0] - lasted[:, 1])
     return [round(max(0.0, float(one)), 3) for one in areas / np.diff(edges)]

@@ -60,8 +60,7 @@ def html(report: Report, evidence: Evidence, images: Images | None = None) -> st
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["cell"] = cell
-    environment.filters["sort_key"] = sort_key
+    environment.filters |= {"cell": cell, "sort_key": sort_key}
     environment.globals["against_paper"] = against_paper
     page: str = environment.get_template("page.html.jinja").render(
         claims=list(claims(evidence)),
@@ -80,10 +79,10 @@ def html(report: Report, evidence: Evidence, images: Images | None = None) -> st
 
 def cell(value: Cell, column: Column) -> tuple[str, str]:
     """Return a cell in parts: the number, and its interval if it has one."""
-    if not isinstance(value, Estimate) or value.low is None or value.high is None:
+    if not isinstance(value, Estimate):
         return text(value, column), ""
-    number, low, high = (f"{end:.{column.digits}f}" for end in (value.value, value.low, value.high))
-    return number, f"{low} to {high}"
+    number, _, interval = value.shown(column.digits).partition(" (")
+    return number, interval.removesuffix(")")
 
 
 def sort_key(value: Cell) -> str:

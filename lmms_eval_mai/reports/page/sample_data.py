@@ -178,7 +178,7 @@ def _row(record: Record, words: Words, texts: Texts) -> dict[str, Any]:
         "score": None if math.isnan(row["score"]) else round(row["score"], 3),
         "tokens": None if math.isnan(row["output_tokens"]) else row["output_tokens"],
         "exit": row["exit"] or "",
-        "marks": "".join(_marks(call) for call in calls),
+        "marks": "".join(f"{call['side'][0]}{STAGE_CODES.get(call['stage'], 'k')}{_end(call)}" for call in calls),
         "text": [texts.number(call["text"]) for call in calls],
         "call_tokens": [call["output_tokens"] for call in calls],
         "ms": [None if math.isnan(call["seconds"]) else round(1000 * call["seconds"], 1) for call in calls],
@@ -186,6 +186,5 @@ def _row(record: Record, words: Words, texts: Texts) -> dict[str, Any]:
     }
 
 
-def _marks(call: dict[str, Any]) -> str:
-    end = "s" if call["shared"] else "c" if call["cut_off"] else "-"
-    return f"{call['side'][0]}{STAGE_CODES.get(call['stage'], 'k')}{end}"
+def _end(call: dict[str, Any]) -> str:
+    return "s" if call["shared"] else "c" if call["cut_off"] else "-"
