@@ -110,7 +110,8 @@ def given(results: dict[str, Any]) -> Given:
     gen_kwargs = config.get("gen_kwargs") or ""
     if not isinstance(gen_kwargs, str):
         gen_kwargs = " ".join(f"{name}={value}" for name, value in sorted(gen_kwargs.items()))
-    arguments["gen_kwargs"] = gen_kwargs
+    # Runs with other seeds are repeats of one method.
+    arguments["gen_kwargs"] = re.sub(r"(^|[ ,])seed=[^ ,]*", "", gen_kwargs).strip(" ,")
     model = str(config.get("model") or results.get("model_source") or "model")
     named = [arguments.get(name) for name in ("pretrained", "model_version", "model", "model_id", "path")]
     return Given(model, next((name for name in named if name), model), arguments)

@@ -371,8 +371,8 @@ class Reader:
             )
         if self.unscored_repeats:
             yield (
-                f"{file}: each document was answered several times (-n), and {self.unscored_repeats} answers are left "
-                "out, because their scores are not known. The report uses the others."
+                f"{file}: each document was answered several times (-n). Answers without a known score are left out: "
+                f"{self.unscored_repeats}."
             )
 
     def _answers(self, line: Line) -> list[Record]:

@@ -124,6 +124,17 @@ def test_answers_of_n_are_averaged_if_their_parsed_answers_are_logged(tmp_path: 
     assert row_of(report([tmp_path]).table("repeats"), "POPE", "8B-S")["answers per document"] == 4
 
 
+def test_runs_with_other_seeds_are_repeats_and_with_another_temperature_another_method(tmp_path: Path) -> None:
+    for number, text in enumerate(("temperature=0.7,seed=1", "seed=2,temperature=0.7", "temperature=1.0,seed=1")):
+        file = POPE.write(tmp_path, "large", time=f"2026010{number + 1}_000000")
+        results = json.loads(file.read_text())
+        results["config"]["gen_kwargs"] = text
+        file.write_text(json.dumps(results))
+    runs, _ = evidence([tmp_path])
+    found = {method.options: run.samples.repeat.max() + 1 for (_, method), run in runs.runs.items()}
+    assert found == {("gen_kwargs=temperature=0.7",): 2, ("gen_kwargs=temperature=1.0",): 1}
+
+
 def test_runs_of_another_engine_are_not_repeats(tmp_path: Path) -> None:
     engines = ("vllm", "transformers", "vllm")
     older, other, newer = (

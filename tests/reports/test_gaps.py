@@ -184,7 +184,7 @@ def test_repeats_without_a_parsed_answer_are_left_out(tmp_path: Path) -> None:
     one["token_counts"][0]["repeats"] = [one["token_counts"][0].copy()]
     write_run(tmp_path, "pope_s", [one], mode="large")
     found = read([tmp_path])
-    assert len(found.runs[0].samples) == 1 and "(-n), and 1 answers are left out" in found.gaps[0]
+    assert len(found.runs[0].samples) == 1 and found.gaps[0].endswith("score are left out: 1.")
 
 
 def test_of_two_runs_of_a_method_the_one_with_more_documents_is_used(tmp_path: Path) -> None:
