@@ -1,4 +1,5 @@
-"""The command on two vLLM engines of the demo pair, killed at random lines of the file of its calls."""
+"""The command on two vLLM engines of the demo pair, killed at random lines of the file of its calls, beside a single
+run of MAI."""
 
 import json
 import os
@@ -9,75 +10,77 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.processes import Command
+from support.processes import DEMO_DOCUMENTS, Command
 from support.reproduce import RUNS
 
-DOCUMENTS = 60
 KILLS = 2
-RESULT = ("side", "stage", "text", "finish_reason", "prompt_tokens", "output_tokens", "answer_tokens", "shared")
+CALLS = 4 * DEMO_DOCUMENTS
+"""Both models with S, the small one with R, and the transfer."""
+RESULT = ("side", "stage", "text", "finish_reason", "prompt_tokens", "output_tokens", "answer_tokens")
 """What a call has in each run. Its times, its log-probabilities and the tokens in the cache depend on other calls."""
+Seconds = dict[tuple[str, int, str, str], float]
+"""Run, document, side and stage of a call -> its seconds."""
 
 
 def start(folder: Path) -> Command:
-    folder.mkdir(exist_ok=True)
     # fp32: in bf16 a batch of other calls can change a rounding, and with it a greedy token.
     given = ("--pair", "demo", "--benchmarks", "shapes", "--tables", "10", "--model_args", "dtype=float32")
-    more = ("--limit", str(DOCUMENTS), "--output_path", str(folder / "out"))
+    more = ("--limit", str(DEMO_DOCUMENTS), "--output_path", str(folder / "out"))
     return Command(folder, folder / "log.txt", "reproduce", *given, *more, name="lmms-eval-mai", engines=True)
 
 
-def samples(folder: Path) -> dict[tuple[str, int], Any]:
-    """Return the samples of all runs, by run and document."""
-    found = {}
-    for name in (run.replace("pope", "shapes") for run in RUNS):
-        (file,) = (folder / "out" / "demo" / name).rglob("*_samples_*.jsonl")
-        found |= {(name, one["doc_id"]): one for one in map(json.loads, file.read_text().splitlines())}
-    return found
+def on_disk(file: Path) -> Seconds:
+    """Return the calls in the file. A torn last line is left out."""
+    lines = file.read_text().split("\n")[:-1] if file.exists() else []
+    return {
+        (record["run"], record["key"][1], *record["key"][3:]): record["call"]["total_s"]
+        for record in map(json.loads, lines)
+    }
+
+
+def samples(folder: Path) -> list[dict[str, Any]]:
+    """Return the samples of a run."""
+    (file,) = folder.rglob("*_samples_*.jsonl")
+    return sorted(map(json.loads, file.read_text().splitlines()), key=lambda sample: sample["doc_id"])
 
 
 def result(sample: dict[str, Any]) -> list[Any]:
     """Return what a sample has in each run."""
     trace = sample["token_counts"][0]
-    calls = [[call.get(name) for name in RESULT] for call in trace["calls"]]
-    return [sample["filtered_resps"], sample["score"], trace["exit"], trace["answers"], calls]
-
-
-def call_seconds(calls: Path) -> dict[tuple[str, int, str, str], float]:
-    """Return the seconds of the calls on the disk, by run, document, side and stage. A torn last line is left out."""
-    lines = calls.read_text().split("\n")[:-1] if calls.exists() else []
-    return {
-        (record["run"].removeprefix("demo/"), record["key"][1], *record["key"][3:]): record["call"]["total_s"]
-        for record in map(json.loads, lines)
-    }
+    calls = [[call[name] for name in RESULT] for call in trace["calls"]]
+    return [sample["score"], trace["exit"], trace["answers"], calls]
 
 
 @pytest.mark.slow
-def test_killed_command_has_the_results_of_an_undisturbed_one_and_makes_no_call_twice(tmp_path: Path) -> None:
-    code, log = start(tmp_path / "undisturbed").end()
-    assert code == 0, log
-    expected = samples(tmp_path / "undisturbed")
-    made = call_seconds(tmp_path / "undisturbed" / "out" / "calls.jsonl")
-    assert len(expected) == len(RUNS) * DOCUMENTS and len(made) == 4 * DOCUMENTS
-    assert f"{len(made)} were made here" in log
-
-    folder, chance = tmp_path / "killed", random.Random()
-    calls = folder / "out" / "calls.jsonl"
-    on_disk: dict[tuple[str, int, str, str], float] = {}
-    for moment in sorted(chance.sample(range(1, len(made)), KILLS)):
-        process = start(folder).process
-        while process.is_alive() and len(call_seconds(calls)) < moment:
-            time.sleep(0.01)
+def test_killed_command_has_the_results_of_an_undisturbed_run_and_makes_no_call_twice(
+    demo_run: Any, tmp_path: Path
+) -> None:
+    file, chance, at_kill = tmp_path / "out" / "calls.jsonl", random.Random(), Seconds()
+    for moment in sorted(chance.sample(range(1, CALLS), KILLS)):
+        process = start(tmp_path).process
+        while process.is_alive() and len(on_disk(file)) < moment:
+            time.sleep(0.05)
         assert process.is_alive() and process.pid
         os.kill(process.pid, signal.SIGKILL)
         process.join()
-        on_disk = call_seconds(calls)
-    code, log = start(folder).end()
+        at_kill = on_disk(file)
+    code, log = start(tmp_path).end()
     assert code == 0, log
-    found = samples(folder)
-    different = [name for name in expected if result(found[name]) != result(expected[name])]
-    assert different == [] and found.keys() == expected.keys()
-    assert call_seconds(calls).keys() == made.keys()
-    for (run, document, side, stage), seconds in on_disk.items():
-        own = [call for call in found[run, document]["token_counts"][0]["calls"] if not call.get("shared")]
-        (call,) = (call for call in own if (call["side"], call["stage"]) == (side, stage))
-        assert call["total_s"] == pytest.approx(seconds, abs=1e-6)  # another duration: it was made again
+    assert f"{CALLS} were made here" in log and len(on_disk(file)) == CALLS
+
+    found = {
+        name: samples(tmp_path / "out" / name) for name in (f"demo/{run.replace('pope', 'shapes')}" for run in RUNS)
+    }
+    mai = found["demo/cascade/shapes_s"]
+    assert [result(sample) for sample in mai] == [result(sample) for sample in demo_run[1]]
+    assert all(call["shared"] for sample in mai for call in sample["token_counts"][0]["calls"])
+    final = {
+        (name, sample["doc_id"], call["side"], call["stage"]): call["total_s"]
+        for name, of_run in found.items()
+        for sample in of_run
+        for call in sample["token_counts"][0]["calls"]
+        if not call.get("shared")
+    }
+    assert final.keys() == on_disk(file).keys()
+    for call, seconds in at_kill.items():
+        assert final[call] == pytest.approx(seconds, abs=1e-6)  # another duration: it was made again
