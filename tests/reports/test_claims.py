@@ -7,7 +7,7 @@ from support.folders import Answers, World
 from support.tables import row_of
 
 from lmms_eval_mai.reports.build import of_evidence
-from lmms_eval_mai.reports.claims import claims, ratio, shown
+from lmms_eval_mai.reports.claims import claims, ratio
 from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.read import read
 from lmms_eval_mai.reports.report import Estimate
@@ -35,12 +35,12 @@ def test_the_large_model_alone_comes_first_then_full_rt(tmp_path: Path) -> None:
     def difference(other: str) -> str:
         found = row_of(table, "shapes", "MAI 8B + 2B-R", other)["difference, points"]
         assert isinstance(found, Estimate)
-        return shown(found, "+", " points")
+        return found.shown(1, "+", " points")
 
     score = row_of(report.table("methods"), "shapes", "MAI 8B + 2B-R")["score"]
     assert isinstance(score, Estimate)
     assert claim.sentence == (
-        f"On shapes (n = 4), MAI 8B + 2B-R scores {shown(score)} with 34.2 output tokens of both models per question: "
+        f"On shapes (n = 4), MAI 8B + 2B-R scores {score.shown()} with 34.2 output tokens of both models per question: "
         f"{difference('8B-S')} and 8.6 times the output tokens of 8B-S; "
         f"{difference('8B-R')} and 66% fewer output tokens than 8B-R."
     )
