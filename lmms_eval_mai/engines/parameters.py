@@ -9,16 +9,21 @@ from lmms_eval_mai.contract import EngineConfig
 
 LOCAL = ("vllm", "transformers")
 """Engines that have a checkpoint. The model behind an endpoint is not known."""
-VISION = ("visual", "vision", "projector", "mlp1")
-"""Words in the names of parameters that work on images only: the vision tower, and what joins it to the text model."""
+MERGER = ("merger", "projector", "mlp1")
+"""Words in the names of parameters that turn patches into image tokens."""
+VISION = ("visual", "vision")
+"""Words in the names of all other parameters that work on images only: the vision tower."""
+TABLES = ("embed_tokens", "pos_embed", "position_embedding")
+"""Tables that are only looked up."""
 
 
 def parameters(engine: EngineConfig) -> dict[str, int] | None:
     """Return the parameters that work on each token. None: there is no checkpoint, or transformers lacks its class.
 
     `text`: the layers of the text model. `output`: the last layer, which runs only where a token is generated.
-    `vision`: the vision tower, for each patch. `patches`: patches for each image token. Of experts, those of one token
-    count. The table of embeddings is only looked up, so it is not counted.
+    `vision`: the vision tower, for each patch. `patches`: patches for each image token. `merger`: the layers after it,
+    for each image token. Of experts, those of one token count. Tables of embeddings are only looked up, so they are not
+    counted.
     """
     if engine.engine not in LOCAL:
         return None
@@ -42,17 +47,15 @@ def _parameters(model: str, revision: str | None, trust_remote_code: bool) -> di
     text = config.get_text_config()
     experts = getattr(text, "num_experts", None) or getattr(text, "n_routed_experts", None)
     used = (getattr(text, "num_experts_per_tok", None) or 1) / experts if experts else 1
-    found = {"text": 0.0, "vision": 0.0}
+    found = {"text": 0.0, "vision": 0.0, "merger": 0.0}
     for name, weights in network.named_parameters():
-        if weights is inputs or weights is outputs:
+        if weights is inputs or weights is outputs or any(word in name for word in TABLES):
             continue
-        part = "vision" if any(word in name for word in VISION) else "text"
+        words = {"merger": MERGER, "vision": VISION}
+        part = next((part for part in words if any(word in name for word in words[part])), "text")
         found[part] += weights.numel() * (used if ".experts." in name else 1)
-    return {
-        **{part: round(number) for part, number in found.items()},
-        "output": outputs.numel(),
-        "patches": _merged(config),
-    }
+    counted = {part: round(number) for part, number in found.items()}
+    return {**counted, "output": outputs.numel(), "patches": _merged(config)}
 
 
 def _merged(config: Any) -> int:

@@ -100,10 +100,13 @@ def against_paper(table: Table) -> Table | None:
 
 
 def _must_differ(column: Column, estimate: Estimate) -> int | None:
-    """Return how many documents must differ for a difference in percent. None: the number is not in percent."""
+    """Return how many documents must differ for a difference in percent, beyond the rounding of the paper's number.
+    None: the number is not in percent."""
     if column.kind != "percent" or estimate.difference is None:
         return None
-    return math.ceil(abs(estimate.difference) / 100 * estimate.n - 1e-6)
+    digits = len(str(estimate.paper).partition(".")[2])
+    beyond = max(0.0, abs(estimate.difference) - 0.5 * 10**-digits)
+    return math.ceil(beyond / 100 * estimate.n - 1e-6)
 
 
 def runs_table(report: Report) -> Table:

@@ -225,14 +225,14 @@ def compute(run: Run) -> pd.Series | None:
     calls = run.calls
     if calls.empty or not set(calls.side) <= run.parameters.keys():
         return None
-    parts = ("text", "output", "vision", "patches")
+    parts = ("text", "output", "vision", "patches", "merger")
     of_side = {name: calls.side.map({side: one[name] for side, one in run.parameters.items()}) for name in parts}
     computed = calls.prompt_tokens - calls.cached_tokens
     images = (calls.image_tokens - calls.cached_tokens).clip(lower=0)
     operations = 2 * (
         of_side["text"] * (computed + calls.output_tokens)
         + of_side["output"] * calls.output_tokens
-        + of_side["vision"] * of_side["patches"] * images
+        + (of_side["vision"] * of_side["patches"] + of_side["merger"]) * images
     )
     found = per_document(calls, operations / GIGA, run.samples)
     return None if found.isna().any() else found

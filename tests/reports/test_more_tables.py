@@ -117,7 +117,7 @@ def test_routers_of_equal_tokens_and_of_equal_compute_can_have_opposite_conclusi
     ten = [("A", "A", "A")] * 2 + [("B", "A", "A")] * 4 + [("B", "C", "C")] * 2 + [("B", "C", "D")] * 2
     world = World("realworldqa", [Answers("A", *answers, "A", "A") for answers in ten * 20])
     sizes = {side: dict.fromkeys(("text", "output", "vision"), size) for side, size in (("small", 1), ("large", 100))}
-    parameters = {side: {**found, "patches": 4} for side, found in sizes.items()}
+    parameters = {side: {**found, "patches": 4, "merger": 0} for side, found in sizes.items()}
     for day, (mode, suffix) in enumerate((("cascade", "s"), ("large", "s"), ("large", "r")), start=1):
         world.write(tmp_path, mode, suffix, time=f"2026010{day}_000000", parameters=parameters)
     for file in tmp_path.glob("*_samples_*"):
