@@ -12,18 +12,20 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
+
+import numpy as np
+import pandas as pd
 
 from lmms_eval_mai.reports.cascade_tables import RIGHT
 from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.methods import MODES
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
-from lmms_eval_mai.reports.read import Record, Run, records
+from lmms_eval_mai.reports.read import Run, records
 
 CHUNK = 2_000_000
 """Characters of one block of texts."""
-LISTED = ("question", "gold", "kind", "answer", "score", "tokens", "exit")
-CALLS = ("marks", "text", "call_tokens", "ms", "verifications")
 STAGE_CODES = {"short": "s", "think": "h", "stage2": "2", "transfer": "t", "score": "c", "task": "k"}
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "star", "circle-open", "diamond-open", "square-open")
 
@@ -96,18 +98,13 @@ def sample_blocks(evidence: Evidence) -> Iterator[tuple[str, str]]:
     runs = []
     for number, run in enumerate(sample_runs(evidence)):
         benchmark, method = benchmark_name(run.benchmark), evidence.name(run.method)
-        changed = effects(evidence, run)
-        # The last line of a document counts.
-        rows = {one.row["doc_id"]: _row(one, words, texts) for one in records(run)}
-        ids = sorted(rows)
-        columns = {name: [rows[doc_id][name] for doc_id in ids] for name in LISTED}
-        columns |= {"ids": ids, "effect": [changed.get(doc_id, "") for doc_id in ids]}
+        columns, calls = _columns(run, effects(evidence, run), words, texts)
         key = re.sub(r"[^A-Za-z0-9.]+", "-", f"{benchmark}-{method}").strip("-") or "run"
         keys.append(next(one for one in (key, *(f"{key}-{n}" for n in range(2, number + 3))) if one not in keys))
         about = {"key": keys[-1], "benchmark": benchmark, "images": run.benchmark, "method": method}
         about |= {"short": look[method].short, "mode": run.method.mode}
         runs.append({**about, "columns": columns})
-        yield f"calls-{number}", pack({name: [rows[doc_id][name] for doc_id in ids] for name in CALLS})
+        yield f"calls-{number}", pack(calls)
     texts.close()
     yield from ((f"texts-{number}", chunk) for number, chunk in enumerate(texts.chunks))
     yield "index", pack({"words": [*words], "runs": runs, "firsts": texts.firsts})
@@ -163,28 +160,53 @@ def looks(evidence: Evidence) -> dict[str, Look]:
     return found
 
 
-def _row(record: Record, words: Words, texts: Texts) -> dict[str, Any]:
-    """Return what the list shows of one sample, and its calls and verifications. Long lists of lists cost memory, so a
-    call has three characters (side, stage, and `c` if it was cut off, `s` if it is shared), and a verification three
-    numbers (both answers, and 1 if they agree)."""
-    row, calls = record.row, record.calls
-    checks = [(row["small"], row["large"], row["agree"]), (row["thought"], row["large"], row["agree_think"])]
-    verified = [(words.number(a), words.number(b), int(agree)) for a, b, agree in checks if agree is not None]
-    return {
-        "question": words.number(record.question),
-        "gold": words.number(row["target"]),
-        "kind": words.number(row["kind"]),
-        "answer": words.number(record.answer),
-        "score": None if math.isnan(row["score"]) else round(row["score"], 3),
-        "tokens": None if math.isnan(row["output_tokens"]) else row["output_tokens"],
-        "exit": row["exit"] or "",
-        "marks": "".join(f"{call['side'][0]}{STAGE_CODES.get(call['stage'], 'k')}{_end(call)}" for call in calls),
-        "text": [texts.number(call["text"]) for call in calls],
-        "call_tokens": [call["output_tokens"] for call in calls],
-        "ms": [None if math.isnan(call["seconds"]) else round(1000 * call["seconds"], 1) for call in calls],
-        "verifications": [number for one in verified for number in one],
+def _columns(run: Run, effect: dict[int, str], words: Words, texts: Texts) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the columns of a run for the list, and those of its calls and verifications, which have one list for each
+    document. A call has three characters: side, stage, and `c` if it was cut off, `s` if it is shared. A verification
+    has three numbers: both answers, and 1 if they agree."""
+    samples, calls = run.samples[run.samples.repeat == 0], run.calls[run.calls.repeat == 0]
+    read = {}
+    for one in records(run):  # the last line of a document counts
+        numbers = tuple(texts.number(call["text"]) for call in one.calls)
+        read[one.row["doc_id"]] = words.number(one.question), words.number(one.answer), numbers
+    ids = samples.index.tolist()
+    bounds = [*np.searchsorted(calls.doc_id, ids).tolist(), len(calls)]
+
+    def by_document(values: list[Any]) -> list[Any]:
+        return [values[start:end] for start, end in pairwise(bounds)]
+
+    end = np.select([calls.shared, calls.cut_off], ["s", "c"], "-")
+    marks = calls.side.str[0] + calls.stage.map(STAGE_CODES).fillna("k") + end
+    checks = samples[["small", "large", "agree", "thought", "large", "agree_think"]].to_numpy(object).reshape(-1, 2, 3)
+    listed = {
+        "ids": ids,
+        "question": [read[doc_id][0] for doc_id in ids],
+        "gold": [words.number(text) for text in samples.target],
+        "kind": [words.number(text) for text in samples.kind],
+        "answer": [read[doc_id][1] for doc_id in ids],
+        "score": _plain(samples.score.round(3)),
+        "tokens": _plain(samples.output_tokens),
+        "exit": samples.exit.fillna("").tolist(),
+        "effect": [effect.get(doc_id, "") for doc_id in ids],
     }
+    detail = {
+        "marks": ["".join(part) for part in by_document(marks.tolist())],
+        "text": [read[doc_id][2] for doc_id in ids],
+        "call_tokens": by_document(calls.output_tokens.tolist()),
+        "ms": by_document(_plain((1000 * calls.seconds).round(1))),
+        "verifications": [
+            [
+                number
+                for a, b, agree in rows
+                if agree is not None
+                for number in (words.number(a), words.number(b), int(agree))
+            ]
+            for rows in checks
+        ],
+    }
+    return listed, detail
 
 
-def _end(call: dict[str, Any]) -> str:
-    return "s" if call["shared"] else "c" if call["cut_off"] else "-"
+def _plain(numbers: pd.Series) -> list[Any]:
+    """Return numbers for JSON: whole ones without their zeros, and None if one is not known."""
+    return [None if math.isnan(one) else int(one) if one.is_integer() else one for one in numbers.tolist()]
