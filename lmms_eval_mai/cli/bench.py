@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="own (default): the models end their answers. paper:BENCHMARK: output lengths and exits are forced to the "
         "paper's figures of pope, mmbench_en_dev, mmmu_val, chartqa, infovqa_val or realworldqa",
     )
-    parser.add_argument("--rows", metavar="ROW,ROW", help="default: all; docs/latency.md")
+    parser.add_argument("--rows", metavar="ROW,ROW", help="default: all; a wrong name shows their names")
     parser.add_argument(
         "--concurrency", default="1,32,max", metavar="N,N", help="documents open at once; default: 1,32,max"
     )

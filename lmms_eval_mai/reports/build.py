@@ -33,7 +33,7 @@ TABLES: tuple[tuple[Make, str], ...] = (
     (method_tables.method_table, ""),
     (
         method_tables.comparison_table,
-        "MAI cannot be compared: no cascade has documents in common with another method.",
+        "MAI cannot be compared: no cascade with samples (--log_samples) has documents in common with another method.",
     ),
     (method_tables.repeats_table, ""),
     (cascade_tables.exit_table, "Accuracy by exit needs a cascade with --log_samples."),
@@ -41,7 +41,7 @@ TABLES: tuple[tuple[Make, str], ...] = (
     (cascade_tables.harm_table, "Harm and rescue need a cascade with --log_samples."),
     (
         method_tables.router_table,
-        "The random router needs Full RT (mode=transfer), or the large model with R, beside MAI.",
+        "The random router needs a cascade with --log_samples, and beside it large S and Full RT or large R.",
     ),
     (rules.rules_table, ""),
     (cascade_tables.kinds_table, "The kinds of questions need a cascade with --log_samples."),
@@ -49,6 +49,8 @@ TABLES: tuple[tuple[Make, str], ...] = (
 """Each table, and the sentence if the runs do not allow it. Empty: the table is only for some benchmarks or runs."""
 ALONE = (single_tables.token_tables, single_tables.score_tables, pair_tables.transfer_table)
 """The tables that need no cascade."""
+COUNTS = ("table-10", "accuracy-by-exit", "agreement", "harm-and-rescue")
+"""Tables with numbers of documents by exit or by answer."""
 NO_RUN = "There is no run of lmms-eval, so there are only the tables of `lmms-eval-mai attention`."
 NO_CASCADE = (
     "There is no run with mode=cascade. Table 10, the exits, and the comparison of MAI with other methods need one, "
@@ -95,6 +97,11 @@ def of_evidence(runs: Evidence, of_attention: Sequence[Table] = (), more: Sequen
         tables += made
         if not made and needs:
             missing.append(needs if has_cascade or make in ALONE else NO_CASCADE)
+    if runs.has_profiles and all(runs.cost(run, "seconds") is None for run in runs.runs.values()):
+        missing.append(
+            "No profile of --profile is of the models of these runs, so there are no profile seconds. lmms-eval-mai "
+            "estimate can choose a profile for each model with --small and --large."
+        )
     claimed = tuple(map(str, claims(runs)))
     sentences = dict.fromkeys([*runs.gaps, *_other_numbers(runs), *_other_pairs(runs), *missing])
     drawn = tuple(figures.figures(runs))
@@ -105,7 +112,9 @@ def _with_resampling(runs: Evidence, table: Table) -> Table:
     """Add what the intervals and p of a table resample."""
     named = {str(row[0]) for row in table.rows}
     shown = [benchmark for benchmark in runs.benchmarks() if benchmark_name(benchmark) in named]
-    notes = filter(None, map(runs.resampling, shown))
+    notes = list(filter(None, map(runs.resampling, shown)))
+    if table.key in COUNTS and any(run.samples.repeat.max() > 0 for name in shown for run in runs.of_benchmark(name)):
+        notes.append("Numbers of documents count each answer, if a document was answered several times.")
     has_intervals = any(isinstance(cell, Estimate) and cell.low is not None for row in table.rows for cell in row)
     has_tests = any(column.kind == "p" for column in table.columns)
     return replace(table, notes=(*table.notes, *notes)) if has_intervals or has_tests else table

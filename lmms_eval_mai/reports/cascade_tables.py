@@ -174,7 +174,8 @@ def _changed_by_full_rt(evidence: Evidence) -> Iterator[Changed]:
             after, before = evidence.common(run, other)
             if len(after) != len(before):  # one of them has repeats
                 after, before = after[after.repeat == 0], before[before.repeat == 0]
-            yield run, after.score >= RIGHT, before.score >= RIGHT, None
+            if len(after):
+                yield run, after.score >= RIGHT, before.score >= RIGHT, None
 
 
 # --- kinds of questions ---

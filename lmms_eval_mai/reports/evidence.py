@@ -19,7 +19,7 @@ from lmms_eval_mai.reports.read import Run
 from lmms_eval_mai.reports.report import Estimate, Of, Row
 from lmms_eval_mai.reports.scoring import score_of
 
-COSTS = {"tokens": "output tokens", "compute": "compute, GFLOP", "seconds": "profile seconds"}
+COSTS = {"tokens": "output tokens", "compute": "compute (GFLOP)", "seconds": "profile seconds"}
 """Kind of cost -> its name. Output tokens of both models are added one to one, so a token of the small model counts as
 much as one of the large model. Compute and seconds take the size of the models and the prompts into account."""
 SHARED_IMAGES = ("pope", "chartqa", "infovqa_val", "mmbench_en_dev")
@@ -43,6 +43,7 @@ class Evidence:
         self.unused: list[Run] = []
         self.runs: dict[tuple[str, Method], Run] = {}
         self._seconds = seconds
+        self.has_profiles = seconds is not None
         found: dict[tuple[str, Method], list[Run]] = {}
         for run in runs:
             found.setdefault((run.benchmark, run.method), []).append(run)
@@ -183,7 +184,8 @@ class Evidence:
                 f"{name}: {len(clusters):,} documents in {clusters.nunique():,} clusters that share an image or a "
                 "question. Intervals and p resample whole clusters."
             )
-        if benchmark in SHARED_IMAGES:
+        is_known = any(run.samples.images.notna().all() for run in self.of_benchmark(benchmark) if len(run.samples))
+        if benchmark in SHARED_IMAGES and not is_known:
             return (
                 f"{name}: documents of this benchmark share images, and these runs do not tell which. Intervals and p "
                 "resample single documents, so they are too narrow. Runs of this version have the hashes."
@@ -266,10 +268,10 @@ def _documents(samples: pd.DataFrame) -> set[tuple[int, str]]:
 
 
 def _are_repeats(first: Run, second: Run) -> bool:
-    """Return whether two runs of a method are about the same documents and have the same fields."""
+    """Return whether two runs of a method have the same documents, engine, arguments and fields."""
 
     def fields(run: Run) -> object:
-        return run.engine, run.speculation, run.calls.empty, _documents(run.samples)
+        return run.engine, run.arguments, run.speculation, run.calls.empty, _documents(run.samples)
 
     return not (first.derived or second.derived) and len(first.samples) > 0 and fields(first) == fields(second)
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from lmms_eval_mai.reports.cascade_tables import RIGHT
 from lmms_eval_mai.reports.evidence import COSTS, Evidence
@@ -86,8 +87,13 @@ def _dominated(evidence: Evidence, run: Run, kind: str, runs: list[Run]) -> str 
     return None
 
 
+def first_answers(run: Run) -> pd.DataFrame:
+    """Return one answer to each document, so that figures count documents."""
+    return run.samples[run.samples.repeat == 0]
+
+
 def _bins(evidence: Evidence, run: Run) -> Iterator[dict[str, Any]]:
-    counts, limits = np.histogram(run.samples.output_tokens.dropna(), bins=[*BINS, np.inf])
+    counts, limits = np.histogram(first_answers(run).output_tokens.dropna(), bins=[*BINS, np.inf])
     for count, low, high in zip(counts, limits, limits[1:], strict=False):
         if count:
             end = None if np.isinf(high) else int(high)
@@ -96,7 +102,8 @@ def _bins(evidence: Evidence, run: Run) -> Iterator[dict[str, Any]]:
 
 def _flow(run: Run) -> Iterator[dict[str, Any]]:
     """Yield the bands: from all documents to the exits, and through "disagree" to the later ones."""
-    exits = run.samples.exit
+    samples = first_answers(run)
+    exits = samples.exit
     bands = [
         ("documents", "agree_short", exits == "agree_short"),
         ("documents", "disagree", exits.isin(("agree_think", "transfer"))),
@@ -104,5 +111,5 @@ def _flow(run: Run) -> Iterator[dict[str, Any]]:
         ("disagree", "transfer", exits == "transfer"),
     ]
     for source, target, chosen in bands:
-        right = int((run.samples.score[chosen] >= RIGHT).sum())
+        right = int((samples.score[chosen] >= RIGHT).sum())
         yield {"source": source, "target": target, "documents": int(chosen.sum()), "right": right}

@@ -12,6 +12,7 @@ from typing import Any
 from pytablewriter import MarkdownTableWriter
 from pytablewriter.style import Style
 
+from lmms_eval_mai.reports.paper_numbers import documents_by_name
 from lmms_eval_mai.reports.report import Cell, Column, Estimate, Report, Table
 
 CSV_COLUMNS = ("table", "row", "column", "value", "low", "high", "standard_error", "n", "paper", "difference", "source")
@@ -79,7 +80,7 @@ FORMATS: dict[str, Callable[[Report], str]] = {"markdown": markdown, "csv": tidy
 def against_paper(table: Table) -> Table | None:
     """Return the differences of a table from the paper's. None if the paper has none of its numbers."""
     rows = [
-        (row, column.title, one.n, one.value, one.paper, one.difference, _must_differ(column, one))
+        (row, column.title, one.n, one.value, one.paper, one.difference, _must_differ(row, column, one))
         for row, column, one in table.compared()
     ]
     if not rows:
@@ -99,10 +100,11 @@ def against_paper(table: Table) -> Table | None:
     return Table(f"{table.key}-paper", f"{table.title}: difference from the paper", columns, tuple(rows), notes)
 
 
-def _must_differ(column: Column, estimate: Estimate) -> int | None:
+def _must_differ(row: str, column: Column, estimate: Estimate) -> int | None:
     """Return how many documents must differ for a difference in percent, beyond the rounding of the paper's number.
-    None: the number is not in percent."""
-    if column.kind != "percent" or estimate.difference is None:
+    None: the number is not in percent, or about other documents than the paper's."""
+    expected = documents_by_name().get(row.partition(",")[0])
+    if column.kind != "percent" or estimate.difference is None or estimate.n != expected:
         return None
     digits = len(str(estimate.paper).partition(".")[2])
     beyond = max(0.0, abs(estimate.difference) - 0.5 * 10**-digits)

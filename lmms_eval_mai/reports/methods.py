@@ -29,6 +29,8 @@ TRANSFER = {
 """Arguments that change the thinking or the transfer, with their defaults."""
 AGREEMENT = {"anls_threshold": "0.9", "chartqa_match": "exact"}
 """Arguments that change the verification (`AgreementRules`), with their defaults."""
+HARMLESS = ("journal", "max_open_samples", "max_errors", "log_prompts", "model_name", "seed", "mode")
+"""Arguments in which repeats of one run may differ. The mode is part of the method."""
 DEFAULTS = DECODING | TRANSFER | AGREEMENT
 THINK_E = "think=E"
 """The option of a cascade or Full RT on another lmms-eval task that thinks with the Explain prompt."""

@@ -77,8 +77,9 @@ def transfer_table(evidence: Evidence) -> Iterator[Table]:
         columns,
         evidence.of("transfer"),
         (
-            "Small R has one stage. Large R has two stages, except on MMMU. The difference is paired, on the same "
-            "documents, and p is of this difference (on POPE, that of F1). It is not adjusted for the number of rows.",
+            "n is that of Full RT; other scores are of all documents of their own runs. Small R has one stage. Large "
+            "R has two stages, except on MMMU. The difference is paired, on the same documents, and p is of this "
+            "difference (on POPE, that of F1). It is not adjusted for the number of rows.",
             *_own_prompt_note(evidence, "transfer"),
         ),
     )
@@ -202,7 +203,8 @@ def cascade_table(evidence: Evidence) -> Iterator[Table]:
         columns,
         evidence.of("cascade"),
         (
-            "agree_short is MV small(S)/large(S), agree_think is MV small(R)/large(S), transfer is RT.",
+            "n is that of MAI; other scores are of all documents of their own runs. agree_short is MV "
+            "small(S)/large(S), agree_think is MV small(R)/large(S), transfer is RT.",
             *_own_prompt_note(evidence, "cascade"),
         ),
     )

@@ -36,6 +36,8 @@ SCORES = ("score", "exact_match", "relaxed_overall", "anls", "acc", "accuracy")
 """Fields of a line that hold a score of 0 to 1, the best first."""
 RULES_CAN_CHANGE = ("chartqa", "infovqa_val")
 """Benchmarks whose rule of agreement has a parameter. Their parsers do not read the document."""
+PARTS = {"text", "output", "vision", "patches", "merger"}
+"""The numbers of parameters that compute needs."""
 BROKEN = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
 
 SAMPLES: dict[str, tuple[type, str]] = {
@@ -113,6 +115,8 @@ class Run:
     speculation: tuple[int, int] | None = None
     """Proposed and accepted tokens of an assistant model."""
     not_answered: int = 0
+    arguments: frozenset[tuple[str, str]] = frozenset()
+    """The arguments of the command that repeats of a run have in common."""
     derived: bool = False
     """Whether these are the short answers inside a cascade instead of a run of their own."""
     repeats: tuple["Run", ...] = ()
@@ -292,9 +296,12 @@ def _run(file: Path, task: str, metrics: Line, results: Line, figures: Line) -> 
         rules=AgreementRules(**given.rules()),
         wall_s=_wall_s(of_task, results),
         engine=", ".join(dict.fromkeys(one["engine"] for one in engines.values())),
-        parameters={side: one["parameters"] for side, one in engines.items() if one.get("parameters")},
+        parameters={
+            side: one["parameters"] for side, one in engines.items() if (one.get("parameters") or {}).keys() >= PARTS
+        },
         speculation=_speculation(of_task),
         not_answered=int(of_task.get("not_answered") or 0),
+        arguments=frozenset((name, value) for name, value in given.arguments.items() if name not in methods.HARMLESS),
     )
 
 

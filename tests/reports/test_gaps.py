@@ -254,4 +254,4 @@ def test_tables_that_the_runs_do_not_allow_have_a_sentence_and_those_of_a_cascad
     POPE.write(tmp_path, "cascade", time="20260102_000000")
     gaps = " ".join(report([tmp_path]).gaps)
     assert "There is no run with mode=cascade" not in gaps
-    assert "Table 8 needs a run with mode=transfer." in gaps and "The random router needs Full RT" in gaps
+    assert "Table 8 needs a run with mode=transfer." in gaps and "The random router needs a cascade with" in gaps

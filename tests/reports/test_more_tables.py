@@ -124,7 +124,7 @@ def test_routers_of_equal_tokens_and_of_equal_compute_can_have_opposite_conclusi
         file.write_text(file.read_text().replace('"prompt_tokens": 300', '"prompt_tokens": 20, "image_tokens": 2'))
     table = report([tmp_path]).table("routers")
     row = ("RealWorldQA", "MAI 8B + 2B-R", "8B-S", "8B-R")
-    tokens, compute = (row_of(table, *row, cost) for cost in ("output tokens", "compute, GFLOP"))
+    tokens, compute = (row_of(table, *row, cost) for cost in ("output tokens", "compute (GFLOP)"))
     # A call of the large model: 20 tokens of prompt with 8 patches, and its output tokens, which count twice.
     short, long, transfer = (100 * (20 + 8 + 2 * output) for output in (4, 100, 5))
     mai = short + 0.2 * transfer + (20 + 8 + 2 * 4) + 0.8 * (20 + 8 + 2 * 100)

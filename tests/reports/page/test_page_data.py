@@ -93,6 +93,9 @@ def test_harm_and_rescue_are_counted_as_in_the_table(report: Report, evidence: E
     for run in [*evidence.of("cascade"), *evidence.of("transfer")]:
         name = {"pope": "POPE"}.get(run.benchmark, run.benchmark)
         found = list(effects(evidence, run).values())
+        if run.benchmark == "shapes" and run.method.mode == "transfer":  # no documents in common with large S
+            assert not found and all(one[:2] != (name, evidence.name(run.method)) for one in table.rows)
+            continue
         row = row_of(table, name, evidence.name(run.method))
         assert (found.count("harm"), found.count("rescue")) == (row["of these lost"], row["of these won"])
         checked += len(found)
