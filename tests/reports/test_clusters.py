@@ -143,3 +143,19 @@ def test_runs_of_another_engine_are_not_repeats(tmp_path: Path) -> None:
     runs, _ = evidence([tmp_path])
     assert [run.file for run in one(runs).repeats] == [newer, older]
     assert [run.file for run in runs.unused] == [other]
+
+
+def test_runs_with_other_engine_arguments_are_not_repeats(tmp_path: Path) -> None:
+    for day, arguments in enumerate(("journal=off", "dtype=bfloat16,quantization=fp8", "journal=on"), start=1):
+        POPE.write(tmp_path, "large", time=f"2026010{day}_000000", model_args=arguments)
+    runs, _ = evidence([tmp_path])
+    assert len(one(runs).repeats) == 2
+    assert [run.file.name for run in runs.unused] == ["20260102_000000_results.json"]
+    assert len([gap for gap in runs.gaps if "is not used, because" in gap]) == 1
+
+
+def test_documents_with_images_of_their_own_are_independent(tmp_path: Path) -> None:
+    documents = [dataclasses.replace(one, fields=(("images", [f"{n}"]),)) for n, one in enumerate(POPE.documents)]
+    World("pope", documents).write(tmp_path, "large")
+    runs, _ = evidence([tmp_path])
+    assert runs.clusters(one(runs)) is None and runs.resampling("pope") is None
