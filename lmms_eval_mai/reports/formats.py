@@ -107,7 +107,7 @@ def _must_differ(row: str, column: Column, estimate: Estimate) -> int | None:
     if column.kind != "percent" or estimate.difference is None or estimate.n != expected:
         return None
     digits = len(str(estimate.paper).partition(".")[2])
-    beyond = max(0.0, abs(estimate.difference) - 0.5 * 10**-digits)
+    beyond = max(0.0, abs(estimate.difference) - 0.5 * 10.0**-digits)
     return math.ceil(beyond / 100 * estimate.n - 1e-6)
 
 
