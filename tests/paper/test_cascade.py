@@ -14,7 +14,7 @@ from lmms_eval_mai.errors import MissingAnswer, PromptTooLong
 from lmms_eval_mai.paper import prompts
 from lmms_eval_mai.paper.cascade import MODES, cascade
 from lmms_eval_mai.paper.sample import EXITS, Sample, Trace
-from lmms_eval_mai.paper.sample_run import Pair
+from lmms_eval_mai.paper.sample_run import Pair, category_of
 
 YES, NO = "[[Yes]]", "[[No]]"
 
@@ -273,3 +273,17 @@ def test_trace_with_prompts_holds_what_was_sent_in_each_call_and_no_image() -> N
         assert (role, image) == ("user", "<image 64x48>")
         assert "".join(texts) == {"small": small, "large": large}[call.key.side].prompt_of(call.key.stage)
     assert run_mode("cascade", sample(), *answers)[0].prompts == ()
+
+
+@pytest.mark.parametrize(
+    ("doc", "category"),
+    [
+        ({"category": "path"}, "path"),
+        ({"answer_type": ["single span", "image span"]}, "single span, image span"),
+        ({"category": ""}, None),
+        ({"category": 3}, None),
+        ({}, None),
+    ],
+)
+def test_category_of_a_document_is_that_of_its_data_set(doc: dict[str, Any], category: str | None) -> None:
+    assert category_of(doc) == category
