@@ -10,7 +10,7 @@ import pandas as pd
 
 from lmms_eval_mai import statistics
 from lmms_eval_mai.reports.paper_numbers import PaperNumber
-from lmms_eval_mai.reports.read import Run
+from lmms_eval_mai.reports.read import PARTS, Run
 from lmms_eval_mai.reports.report import Estimate
 from lmms_eval_mai.statistics import Interval, Statistic
 
@@ -208,11 +208,12 @@ def with_paper(estimate: Estimate | None, paper: PaperNumber | None) -> Estimate
 # --- costs ---
 
 
-def per_document(calls: pd.DataFrame, values: pd.Series, samples: pd.DataFrame) -> pd.Series:
-    """Return the sum over the calls of each document, the mean over its answers."""
+def per_document(calls: pd.DataFrame, values: pd.Series, samples: pd.DataFrame) -> pd.Series | None:
+    """Return the sum over the calls of each document, the mean over its answers. None: a value is not known, or an
+    answer has no calls because lmms-eval's cache gave it."""
     sums = values.groupby([calls.doc_id, calls.repeat]).sum(min_count=1, skipna=False)
-    wanted = pd.MultiIndex.from_arrays([samples.index, samples.repeat])
-    return sums.reindex(wanted, fill_value=0).groupby(level=0).mean()
+    of_answer = sums.reindex(pd.MultiIndex.from_arrays([samples.index, samples.repeat]))
+    return None if of_answer.isna().any() else of_answer.groupby(level=0).mean()
 
 
 def compute(run: Run) -> pd.Series | None:
@@ -223,12 +224,9 @@ def compute(run: Run) -> pd.Series | None:
     images come first in every prompt. Attention between tokens is not counted.
     """
     calls = run.calls
-    if len(calls.groupby(["doc_id", "repeat"])) < len(run.samples):  # lmms-eval's cache answered some of them
-        return None
     if calls.empty or not set(calls.side) <= run.parameters.keys():
         return None
-    parts = ("text", "output", "vision", "patches", "merger")
-    of_side = {name: calls.side.map({side: one[name] for side, one in run.parameters.items()}) for name in parts}
+    of_side = {name: calls.side.map({side: one[name] for side, one in run.parameters.items()}) for name in PARTS}
     computed = calls.prompt_tokens - calls.cached_tokens
     images = (calls.image_tokens - calls.cached_tokens).clip(lower=0)
     operations = 2 * (
@@ -236,5 +234,4 @@ def compute(run: Run) -> pd.Series | None:
         + of_side["output"] * calls.output_tokens
         + (of_side["vision"] * of_side["patches"] + of_side["merger"]) * images
     )
-    found = per_document(calls, operations / GIGA, run.samples)
-    return None if found.isna().any() else found
+    return per_document(calls, operations / GIGA, run.samples)

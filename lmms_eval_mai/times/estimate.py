@@ -119,7 +119,7 @@ def report_tables(evidence: Evidence, profiles: Profiles | None = None) -> Itera
 
 def seconds_of(run: Run, profiles: Profiles) -> pd.Series | None:
     """Return the estimated seconds of each document of a run, by its doc_id: its calls one after another, with a single
-    TTFT; the mean of its answers, if there are several. None: the run has no calls, or a profile is missing."""
+    TTFT; the mean of its answers, if there are several. None: an answer has no calls, or a profile is missing."""
     calls = _timed_calls(run, profiles)
     return None if calls is None else per_document(calls, calls["single_s"], run.samples)
 
