@@ -22,8 +22,9 @@ from lmms_eval_mai.paper.sample_run import Pair
 from lmms_eval_mai.redaction import without_password
 from lmms_eval_mai.run import fingerprint
 from lmms_eval_mai.run.config import Config
+from lmms_eval_mai.run.engines import Engines
 from lmms_eval_mai.run.progress import progress_bar
-from lmms_eval_mai.run.session import Session
+from lmms_eval_mai.run.run import Run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,18 +98,20 @@ def _make_calls(
 ) -> AnalysisCalls:
     """Make the calls of all documents. The engines are stopped then, so that their memory is free for the next step."""
     calls = AnalysisCalls(own_thinking=parts.figures, seed=parts.seed, logged=logged)
-    session = Session(config, calls, parts.sides(config, logged))
+    engines = Engines(config)
+    run = Run(engines, config, calls, parts.sides(config, logged))
     if parts.table9:
-        calls.layers = _layers(parts.layers, session.pair, config)
+        calls.layers = _layers(parts.layers, run.pair, config)
     samples = [(task, number) for task in tasks for number in task.numbers]
     try:
-        outcomes = session.run_samples(
+        outcomes = run.run_samples(
             [(task.name, number, 0) for task, number in samples],
             lambda index: samples[index][0].open(samples[index][1], config),
             {task.name: task.decoding for task in tasks},
         )
     finally:
-        session.stop()
+        engines.stop()
+        run.close()
     for task in tasks:
         if not any(isinstance(one, Trace) for one, (owner, _) in zip(outcomes, samples, strict=True) if owner is task):
             raise SampleError(f"No document of {task.name} was answered.")
@@ -118,7 +121,7 @@ def _make_calls(
 def _layers(wanted: tuple[int, ...] | None, pair: Pair, config: Config) -> tuple[int, ...]:
     """Return the layers of Table 9. Raises `ArgumentError` if the model does not have one of them."""
     side = config.sparse_from
-    depth = (pair.large if side == "large" else pair.small).layers() or 0
+    depth = pair.engine(side).layers() or 0
     layers = wanted or tuple(range(1, depth + 1))
     for layer in layers:
         if not 1 <= layer <= depth:

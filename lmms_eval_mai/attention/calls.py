@@ -132,7 +132,7 @@ class _Transfers:
             text = prompts.transfer(self.run.sample.benchmark.name, reference, self.run.sample.kind)
             self.calls[reference] = await self.run.call("large", "transfer", text, thinking=reference)
         call = self.calls[reference]
-        counted = self.run.pair.large.count_tokens(reference)
+        counted = self.run.pair.engine("large").count_tokens(reference)
         return Answer(method, layer, call.text, kept, counted, call.prompt_tokens, call.prompt_tokens + scoring)
 
 

@@ -16,7 +16,7 @@ from lmms_eval_mai.cli.exit_code import exit_code_of
 from lmms_eval_mai.errors import ArgumentError
 
 if TYPE_CHECKING:  # the other commands must not wait for these imports
-    from lmms_eval_mai.contract import Engine, Prompt
+    from lmms_eval_mai.contract import Engine, Prompt, Side
     from lmms_eval_mai.paper.sample import Sample, Trace
     from lmms_eval_mai.run.config import Config
 
@@ -104,9 +104,11 @@ def _answer(
     if dry_run:
         sample = open_sample()
         return asyncio.run(_walk(sample, config)), sample
-    from lmms_eval_mai.run.session import Session
+    from lmms_eval_mai.run.engines import Engines
+    from lmms_eval_mai.run.run import Run
 
-    session = Session(config)
+    engines = Engines(config)
+    run = Run(engines, config)
     opened: list[Sample] = []
 
     def open_and_keep() -> "Sample":
@@ -114,10 +116,11 @@ def _answer(
         return opened[0]
 
     try:
-        session.start(decoding)
-        return session.submit(open_and_keep).result(), opened[0]
+        run.begin(decoding)
+        return run.submit(open_and_keep).result(), opened[0]
     finally:
-        session.stop()
+        engines.stop()
+        run.close()
 
 
 async def _walk(sample: "Sample", config: "Config") -> "Trace":
@@ -125,12 +128,12 @@ async def _walk(sample: "Sample", config: "Config") -> "Trace":
     from lmms_eval_mai.cli.dry_engine import DryEngine
     from lmms_eval_mai.engines.scripted.engine import Answer
     from lmms_eval_mai.paper.cascade import MODES
-    from lmms_eval_mai.run.engine_chain import pair_of
+    from lmms_eval_mai.run.pair import pair_of
 
     def answer(prompt: "Prompt") -> Answer:
         return Answer(DRY_ANSWERS[prompt.key.stage].format(side=prompt.key.side))
 
-    engines: dict[str, Engine] = {engine.side: DryEngine(engine, answer) for engine in config.engines()}
+    engines: dict[Side, Engine] = {engine.side: DryEngine(engine, answer) for engine in config.engines()}
     for engine in engines.values():
         await engine.start()
     never_agrees = dataclasses.replace(sample.benchmark, parse=lambda answer, doc: None)

@@ -7,7 +7,7 @@ calls once, before it scores. With `keep=true`, and inside a `with` block, they 
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,6 +17,7 @@ from lmms_eval.api.model import lmms
 from lmms_eval.utils import simple_parse_args_string
 from loguru import logger
 
+from lmms_eval_mai.contract import Engine
 from lmms_eval_mai.errors import ArgumentError, MaiError, SampleError
 from lmms_eval_mai.harness import usage
 from lmms_eval_mai.harness.exit_codes import report_errors_to_user, watch_for_unsaved_results
@@ -33,86 +34,56 @@ from lmms_eval_mai.harness.running_command import (
     running_command,
 )
 from lmms_eval_mai.paper.sample import Sample
-from lmms_eval_mai.run.config import parse, refuse_lmms_evals_own
+from lmms_eval_mai.run.config import Config, parse, refuse_lmms_evals_own
 from lmms_eval_mai.run.decoding import check_conflict, sampling
 from lmms_eval_mai.run.decoding_arguments import ignored_arguments
+from lmms_eval_mai.run.engines import Engines
 from lmms_eval_mai.run.figures import figures
 from lmms_eval_mai.run.final_table import table
 from lmms_eval_mai.run.journal.removal import keep
 from lmms_eval_mai.run.metering import RunTotals
 from lmms_eval_mai.run.progress import Outcome
-from lmms_eval_mai.run.session import Session
+from lmms_eval_mai.run.run import Run
 
 
-class MaiCascade(lmms):
-    """The paper's cascade as an evaluated model. Its arguments are those of `run.config.Config`.
-
-    Inside a `with` block, the engines stay up between several calls of `simple_evaluate`, and stop at its end.
-    """
+class CascadeModel(lmms):
+    """The paper's cascade as an evaluated model, on engines that others may use too."""
 
     is_simple = False
 
     def __init__(
-        self, batch_size: Any = None, max_batch_size: Any = None, device: Any = None, **arguments: Any
+        self, engines: Engines, config: Config, share: Callable[[Engine], Engine] = lambda engine: engine
     ) -> None:
-        """Raises `ArgumentError`, `EngineUnavailable`, `EngineStartError` or `JournalError`.
-
-        `batch_size`, `max_batch_size` and `device` are arguments of lmms-eval's own and are ignored: vLLM batches
-        requests itself, and the transformers engine has `small_batch_size`, `large_batch_size`, `small_device` and
-        `large_device`. `max_open_samples` limits the number of samples at the same time.
-        """
-        write_waiting()
-        with report_errors_to_user():
-            session = Session(parse(arguments))
-        self._set_up(session)
-        # With several configurations in a command, each has a model of its own.
-        self._keeps_engines = self.config.keep and running_command() is None
-
-    @classmethod
-    def of_session(cls, session: Session) -> Self:
-        """Return a model whose samples run in this session. The caller stops the engines, and removes the journal when
-        the results are on the disk (`Session.complete`)."""
-        model = cls.__new__(cls)
-        model._set_up(session)
-        model._keeps_engines, model._removes_journal = True, False
-        return model
-
-    def _set_up(self, session: Session) -> None:
+        """The engines stay up after an evaluation, and its journal stays until `remove_journal`. The caller stops the
+        engines. `share`: as for `Run`. Raises `ArgumentError` or `JournalError`."""
         super().__init__()
-        self.config, self._session = session.config, session
-        self._removes_journal = True
+        self.config = config
+        self._engines, self._share = engines, share
+        self._keeps_engines, self._removes_journal = True, False
+        self._evaluation = self._new_run()
+        """The run of the evaluation that is under way or comes next."""
         self._warned: set[str] = set()
         self.figures: dict[str, Any] = {}
         """The figures of the last run that answered samples, as in `<time>_mai_cascade.json` (docs/output.md). Empty
         before the end of the first run. With several ranks they are those of all ranks."""
         self._figures_written = True
-        self._stopped = False
-        """Whether an error ended the last evaluation, so that its totals must not count in the next one."""
 
-    @classmethod
-    def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> Self:
-        """Return the model for `--model_args`. Raises the errors of the constructor.
+    @property
+    def totals(self) -> RunTotals:
+        """Return the figures so far of the evaluation that is under way, or of the last one. Those of this rank."""
+        return self._evaluation.totals
 
-        `additional_config`: options of lmms-eval. Some have the names of engine arguments.
-        """
-        with report_errors_to_user():
-            refuse_lmms_evals_own(simple_parse_args_string(arg_string))
-        model: Self = super().create_from_arg_string(arg_string, additional_config)
-        return model
+    def _new_run(self) -> Run:
+        return Run(self._engines, self.config, share=self._share)
 
     def close(self) -> None:
         """Stop the engines, if they are running. The next evaluation starts them again."""
-        self._session.stop()
+        self._engines.stop()
+        self._evaluation.close()
 
-    def __enter__(self) -> Self:
-        self._keeps_engines = True
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._keeps_engines = self.config.keep
-        self.close()
+    def remove_journal(self) -> None:
+        """Remove the journal of the last evaluation: its results are on the disk."""
+        self._evaluation.complete(None)
 
     @property
     def device(self) -> torch.device:
@@ -158,15 +129,15 @@ class MaiCascade(lmms):
     def clean(self) -> None:
         """Stop the engines unless they are kept, fill lmms-eval's throughput table, and print our own table below
         lmms-eval's tables."""
-        with report_errors_to_user(self._session.resume_hint):
+        run = self._evaluation
+        with report_errors_to_user(run.resume_hint):
             if self._keeps_engines:
-                self._session.close_journal()
+                run.close()
             else:
-                self._session.stop()
-            totals = of_all_ranks(self._session.totals, self.world_size)
-            self._session.totals = RunTotals()
+                self.close()
+            totals = of_all_ranks(run.totals, self.world_size)
             if totals.meter.tasks:
-                self.figures, self._figures_written = figures(totals, self.config, self._session.settings()), False
+                self.figures, self._figures_written = figures(totals, self.config, run.settings()), False
                 usage.log_throughput(totals, self.config)
                 if self.rank == 0:
                     print_last(running_command(), table(totals, self.config))
@@ -175,20 +146,21 @@ class MaiCascade(lmms):
     def _on_scored(self) -> None:
         """Once the results are written, remove the journal of the run and write its figures beside the results. Calling
         it again has no effect."""
-        if not self._figures_written and (file := results_file()) is not None:
+        file = results_file()
+        if not self._figures_written and file is not None:
             write_beside(file, self.figures)
         self._figures_written = True
         if self._removes_journal:
-            self._session.complete(results_written(running_command()))
+            self._evaluation.complete(results_written(running_command(), file))
         watch_for_unsaved_results(_keep_journals_and_say_where)
 
     def _run(self, requests: list[Instance], rounds: bool = False) -> list[Outcome | None]:
         """Return one outcome per request; None for padding. After any error no engine is left running, because
         lmms-eval does not call `clean()` then."""
-        if self._stopped:  # only now: the message of the error names what is in the journal
-            self._stopped = False
-            self._session.forget_run()
-        with report_errors_to_user(self._session.resume_hint), self._stopped_on_error():
+        if self._evaluation.closed:
+            self._evaluation = self._new_run()
+        run = self._evaluation
+        with report_errors_to_user(run.resume_hint), self._stopped_on_error():
             self._reject_unsupported(requests, rounds)
             self._tell_about_other_tasks(requests)
             todo = [
@@ -201,15 +173,14 @@ class MaiCascade(lmms):
 
             keys = [(requests[index].args[4], requests[index].args[3], repeat) for index, repeat in todo]
             arguments = {request.args[4]: request.args[2] for request in requests}
-            found = self._session.run_samples(keys, open_, arguments, self.rank, self.world_size)
+            found = run.run_samples(keys, open_, arguments, self.rank, self.world_size)
             models = {engine.side: engine.model for engine in self.config.engines()}
             outcomes: list[Outcome | None] = [None] * len(requests)
             for (index, _), outcome in zip(todo, found, strict=True):
                 outcomes[index] = outcome
-                if isinstance(outcome, SampleError):
-                    exclude_from_scoring(requests[index])
-                else:
+                if not isinstance(outcome, SampleError):
                     usage.log_call_usage(outcome, models)
+        exclude_from_scoring([requests[i] for i, outcome in enumerate(outcomes) if isinstance(outcome, SampleError)])
         return outcomes
 
     def _reject_unsupported(self, requests: list[Instance], rounds: bool) -> None:
@@ -252,9 +223,52 @@ class MaiCascade(lmms):
         try:
             yield
         except BaseException:
-            self._session.stop()
-            self._stopped = True
+            self.close()
             raise
+
+
+class MaiCascade(CascadeModel):
+    """The model `mai_cascade`. Its arguments are those of `run.config.Config`.
+
+    Inside a `with` block, the engines stay up between several calls of `simple_evaluate`, and stop at its end.
+    """
+
+    def __init__(
+        self, batch_size: Any = None, max_batch_size: Any = None, device: Any = None, **arguments: Any
+    ) -> None:
+        """Raises `ArgumentError`, `EngineUnavailable`, `EngineStartError` or `JournalError`.
+
+        `batch_size`, `max_batch_size` and `device` are arguments of lmms-eval's own and are ignored: vLLM batches
+        requests itself, and the transformers engine has `small_batch_size`, `large_batch_size`, `small_device` and
+        `large_device`. `max_open_samples` limits the number of samples at the same time.
+        """
+        write_waiting()
+        with report_errors_to_user():
+            config = parse(arguments)
+            super().__init__(Engines(config), config)
+        # With several configurations in a command, each has a model of its own.
+        self._keeps_engines, self._removes_journal = config.keep and running_command() is None, True
+
+    @classmethod
+    def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> Self:
+        """Return the model for `--model_args`. Raises the errors of the constructor.
+
+        `additional_config`: options of lmms-eval. Some have the names of engine arguments.
+        """
+        with report_errors_to_user():
+            refuse_lmms_evals_own(simple_parse_args_string(arg_string))
+        model: Self = super().create_from_arg_string(arg_string, additional_config)
+        return model
+
+    def __enter__(self) -> Self:
+        self._keeps_engines = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._keeps_engines = self.config.keep
+        self.close()
 
 
 def _keep_journals_and_say_where() -> str:
@@ -265,14 +279,17 @@ def _keep_journals_and_say_where() -> str:
     )
 
 
-def exclude_from_scoring(request: Instance) -> None:
-    """Remove a sample without an answer from its task. lmms-eval skips documents that have no request (evaluator.py, "a
-    partial rerun can leave a document ... without any corresponding requests")."""
-    task = getattr(request.args[1], "__self__", None)
-    if task is None or not isinstance(getattr(task, "_instances", None), list):
-        raise MaiError(
-            f"{request.args[4]} document {request.args[3]} has no answer, and with this version of lmms-eval, "
-            "mai_cascade cannot leave it out of the scores. Fix the cause, which the warning above names, or install "
-            "lmms-eval 0.7.3."
-        )
-    task._instances = [instance for instance in task._instances if instance is not request]
+def exclude_from_scoring(failed: Sequence[Instance]) -> None:
+    """Remove samples without an answer from their tasks. lmms-eval skips documents that have no request (evaluator.py,
+    "a partial rerun can leave a document ... without any corresponding requests")."""
+    tasks: dict[int, Any] = {}
+    for request in failed:
+        task = tasks[id(request)] = getattr(request.args[1], "__self__", None)
+        if task is None or not isinstance(getattr(task, "_instances", None), list):
+            raise MaiError(
+                f"{request.args[4]} document {request.args[3]} has no answer, and with this version of lmms-eval, "
+                "mai_cascade cannot leave it out of the scores. Fix the cause, which the warning above names, or "
+                "install lmms-eval 0.7.3."
+            )
+    for task in {id(task): task for task in tasks.values()}.values():
+        task._instances = [instance for instance in task._instances if id(instance) not in tasks]

@@ -9,7 +9,6 @@ journal stays. The name of the results file and `--gen_kwargs` are in the frame 
 
 import functools
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,20 +50,20 @@ def running_command() -> Command | None:
     )
 
 
-def results_written(command: Command | None) -> Callable[[], bool] | None:
-    """Return a function that tells whether the command has written its results since this call.
+def results_written(command: Command | None, file: Path | None) -> Callable[[], bool] | None:
+    """Return a function that tells whether the command has written its results. `file`: `results_file()`.
 
     Returns None in library use, where the caller already has the results. Without `--output_path` the command only
-    prints its results, and the function returns True. If the command is not known, the function returns False.
+    prints its results, and the function returns True. If the
+    command or the name of the file is not known, the function returns False.
     """
     if command is None:
         return None
     if not command.known:
         return lambda: False
-    output_path, since = command.output_path, time.time() - 1  # file systems round times
-    if output_path is None:
+    if command.output_path is None:
         return lambda: True
-    return lambda: any(file.stat().st_mtime >= since for file in Path(output_path).rglob("*_results.json"))
+    return lambda: file is not None and file.exists()
 
 
 def gen_kwargs() -> Mapping[str, Any]:

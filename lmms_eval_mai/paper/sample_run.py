@@ -33,11 +33,11 @@ SCORING = Sampling(max_tokens=1)
 
 @dataclass(frozen=True)
 class Pair:
-    """The two VLMs and the user's choices for how they work together. The modes `small` and `large` call only the
-    engine of that name."""
+    """The two VLMs and the user's choices for how they work together."""
 
-    small: Engine
-    large: Engine
+    small: Engine | None
+    """None: the mode does not call it. `large` likewise."""
+    large: Engine | None
     think: Variant = "R"
     """Prompt_think of Eq. 7 for tasks that name none themselves: `_s` tasks and other lmms-eval tasks."""
     rules: AgreementRules = AgreementRules()  # noqa: RUF009 - frozen
@@ -49,6 +49,12 @@ class Pair:
     """How the transferred tokens of the thinking are selected (Eq. 12). None: the whole thinking is transferred."""
     log_prompts: bool = False
     """Whether a trace holds the prompt of each call."""
+
+    def engine(self, side: Side) -> Engine:
+        """Return one of the two engines, which the mode calls."""
+        engine = self.small if side == "small" else self.large
+        assert engine is not None, f"this pair has no {side} engine"
+        return engine
 
 
 @dataclass
@@ -80,7 +86,7 @@ class SampleRun:
         first. Raises the engine's errors. Raises `PromptTooLong` if the prompt is too long even without thinking, or if
         `on_overflow` is `error`.
         """
-        engine = self.pair.small if side == "small" else self.pair.large
+        engine = self.pair.engine(side)
         sample = self.sample
         sampling = decoding_of(sample, stage)
         key = CallKey(sample.task, sample.doc_id, sample.repeat, side, stage)
@@ -134,7 +140,7 @@ class SampleRun:
                 f"{task} document {doc_id}: the {sparse.source} model gave attention weights that cannot be used "
                 f"({error}). Try {sparse.source}_dtype=float32, or transfer=full."
             ) from error
-        counted = self.pair.large.count_tokens(found.text)
+        counted = self.pair.engine("large").count_tokens(found.text)
         self.selection = replace(found, layer=sparse.layer, transferred_tokens=counted)
         return self.selection
 

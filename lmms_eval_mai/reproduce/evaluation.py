@@ -19,14 +19,13 @@ from loguru import logger
 
 from lmms_eval_mai.errors import MaiError
 from lmms_eval_mai.harness.figures_file import FIGURES, RESULTS, write_waiting
-from lmms_eval_mai.harness.model import MaiCascade
+from lmms_eval_mai.harness.model import CascadeModel
 from lmms_eval_mai.plugin import MODEL_ID
 from lmms_eval_mai.redaction import one_line
 from lmms_eval_mai.reproduce.plan import Options, Run
-from lmms_eval_mai.run.session import Session
 
 
-def evaluate(run: Run, session: Session, tasks: Any, options: Options, part: Path, place: Path) -> None:
+def evaluate(run: Run, model: CascadeModel, tasks: Any, options: Options, part: Path, place: Path) -> None:
     """Make a run and write its files to the folder `part`. `tasks`: lmms-eval's task manager. `place`: the folder to
     which `part` will be moved. Raises a `MaiError`."""
     given = _parse(options.command(run, place))
@@ -35,7 +34,7 @@ def evaluate(run: Run, session: Session, tasks: Any, options: Options, part: Pat
     time = utils.get_datetime_str(timezone=given.timezone)
     with _other_errors(run):
         results = simple_evaluate(
-            model=MaiCascade.of_session(session),
+            model=model,
             model_args=given.model_args,
             tasks=[run.task],
             batch_size=given.batch_size,

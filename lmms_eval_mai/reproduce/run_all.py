@@ -8,12 +8,13 @@ from typing import Any
 from loguru import logger
 
 from lmms_eval_mai.contract import SIDES
+from lmms_eval_mai.harness.model import CascadeModel
 from lmms_eval_mai.reproduce.evaluation import evaluate
 from lmms_eval_mai.reproduce.folder import OutputFolder
 from lmms_eval_mai.reproduce.plan import Models, Options, Run
 from lmms_eval_mai.reproduce.sharing import SharedCalls, SharingEngine
 from lmms_eval_mai.run.config import Config, parse
-from lmms_eval_mai.run.session import Session
+from lmms_eval_mai.run.engines import Engines
 
 
 def run_all(runs: Sequence[Run], tasks: Any, options: Options, folder: OutputFolder) -> None:
@@ -34,20 +35,21 @@ def run_all(runs: Sequence[Run], tasks: Any, options: Options, folder: OutputFol
 def _run_models(runs: Sequence[Run], tasks: Any, options: Options, folder: OutputFolder, calls: SharedCalls) -> None:
     """Make the runs of one pair."""
     models = runs[0].models
-    session = Session(_config(models, "cascade", folder), share=lambda engine: SharingEngine(engine, calls))
+    engines = Engines(_config(models, "cascade", folder))
     try:
         modes = {run.method.mode for run in runs}
-        session.start_engines([side for side in SIDES if modes - {*SIDES} or side in modes])
+        engines.start([side for side in SIDES if modes - {*SIDES} or side in modes])
         for number, run in enumerate(runs, start=1):
             logger.info(f"Run {number} of {len(runs)} of {models.name}: {run.method.title} on {run.task}.")
-            session.change_run(_config(models, run.method.mode, folder))
-            session.clear_caches()
+            engines.clear_caches()
             calls.run = run.name
-            evaluate(run, session, tasks, options, folder.begin(run), folder.place(run))
+            config = _config(models, run.method.mode, folder)
+            model = CascadeModel(engines, config, share=lambda engine: SharingEngine(engine, calls))
+            evaluate(run, model, tasks, options, folder.begin(run), folder.place(run))
             folder.finish(run)
-            session.complete(None)  # the results are on the disk
+            model.remove_journal()  # the results are on the disk
     finally:
-        session.stop()
+        engines.stop()
 
 
 def _config(models: Models, mode: str, folder: OutputFolder) -> Config:

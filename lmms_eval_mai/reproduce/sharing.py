@@ -18,13 +18,12 @@ from lmms_eval_mai.run import fingerprint
 from lmms_eval_mai.run.journal.call_records import call_of, fields_of
 from lmms_eval_mai.run.journal.files import journal_io_errors, line_of, lines_of, sync_folder
 from lmms_eval_mai.run.journal.journaled_engine import prompt_digest
-from lmms_eval_mai.run.journal.lock import check_not_held, lock, release
+from lmms_eval_mai.run.journal.lock import close_locked, open_locked
 from lmms_eval_mai.run.journal.writer import JournalWriter
 
 
 class SharedCalls:
-    """The calls that were made so far. Opened and closed on the main thread; `find` and `add` run on the event loop of
-    the engines."""
+    """The calls that were made so far. `find` and `add` run on the event loop of the engines."""
 
     def __init__(self, path: Path) -> None:
         """Raises `JournalError` if the file cannot be written, or if another command writes it."""
@@ -35,7 +34,13 @@ class SharedCalls:
         """Model and prompt of a call -> offset and length of its line, whose text stays on the disk until needed."""
         with journal_io_errors(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = _open_locked(path)
+            try:
+                self._file = open_locked(path)
+            except JournalError:
+                raise JournalError(
+                    f"Another `lmms-eval-mai reproduce` writes {path}. Wait until it ends, or give another "
+                    "--output_path."
+                ) from None
             sync_folder(path.parent)
             self._end = self._read()
             os.ftruncate(self._file, self._end)  # cut off a torn last line
@@ -63,8 +68,7 @@ class SharedCalls:
     def close(self) -> None:
         """Close the file."""
         self._writer.close()
-        os.close(self._file)
-        release(self.path)
+        close_locked(self._file, self.path)
 
     def _read(self) -> int:
         """Read the file. Returns the offset at which its last whole line ends."""
@@ -113,19 +117,3 @@ class SharingEngine(EngineWrapper):
         call = await self._engine.generate(prompt, sampling)
         await self._calls.add(model, digest, call)
         return call
-
-
-def _open_locked(path: Path) -> int:
-    """Open the file for this command alone. Raises `JournalError` if another one has it."""
-    file = None
-    try:
-        check_not_held(path)
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-        lock(file, path)
-    except JournalError:
-        if file is not None:
-            os.close(file)
-        raise JournalError(
-            f"Another `lmms-eval-mai reproduce` writes {path}. Wait until it ends, or give another --output_path."
-        ) from None
-    return file

@@ -1,8 +1,8 @@
 """The Python API: questions about images of one's own, without lmms-eval's tasks.
 
 A question gets the prompts of the `_s` tasks: both models answer directly, and the small model thinks if they disagree.
-`Cascade` runs each question as one sample of a `Session`, whose engines are on an event loop in a thread of its own. So
-the API works in scripts, in asynchronous programs and in notebooks, where an event loop already runs.
+`Cascade` runs each question as one sample of a `Run`, on engines whose event loop has a thread of its own. So the API
+works in scripts, in asynchronous programs and in notebooks, where an event loop already runs.
 """
 
 import asyncio
@@ -26,7 +26,8 @@ from lmms_eval_mai.paper.benchmarks import GENERIC
 from lmms_eval_mai.paper.sample import Sample, Trace
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.decoding import check_conflict, sampling
-from lmms_eval_mai.run.session import Session
+from lmms_eval_mai.run.engines import Engines
+from lmms_eval_mai.run.run import Run
 
 TASK = "ask"
 """Name of the task in messages, traces and journals."""
@@ -71,21 +72,30 @@ class Cascade:
         self._decoding = dict(gen_kwargs or {})
         check_conflict(self._decoding, self.config)
         self._sampling = sampling(self._decoding, self.config, own_task=True)
-        self._session = Session(self.config)
+        self._engines = Engines(self.config)
+        self._run = Run(self._engines, self.config)
+        self._starting = threading.Lock()
+        """Held while a closed run is replaced."""
         self._numbers = itertools.count()
 
     def start(self) -> None:
         """Start the engines and wait until they are ready. Has no effect if they are running. Raises `EngineStartError`
         or `JournalError`; no engine is left running then."""
+        with self._starting:
+            if self._run.closed:
+                self._run = Run(self._engines, self.config)
+            run = self._run
         try:
-            self._session.start({TASK: self._decoding})
+            run.begin({TASK: self._decoding})
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
         """Stop the engines. Questions that are not answered yet are cancelled."""
-        self._session.stop()
+        run = self._run
+        self._engines.stop()
+        run.close()
 
     def submit(self, image: Images, question: str, options: Sequence[str] | None = None) -> "Future[Trace]":
         """Ask a question and return a future with its trace at once.
@@ -111,7 +121,7 @@ class Cascade:
             return sample
 
         try:
-            return self._session.submit(open_sample)
+            return self._run.submit(open_sample)
         except EngineCrashed:
             raise EngineCrashed(
                 "The engines of this Cascade are not running: ask inside `async with Cascade(...)` or `with "
@@ -126,7 +136,7 @@ class Cascade:
     def ask_blocking(self, image: Images, question: str, options: Sequence[str] | None = None) -> Trace:
         """Ask a question, wait for its answer and return its trace. The arguments and the errors are those of
         `submit`. Raises `MaiError` in a function of `add_done_callback`, where it would wait without end."""
-        self._session.check_caller(waits=True)
+        self._engines.check_caller(waits=True)
         future = self.submit(image, question, options)
         try:
             return future.result()

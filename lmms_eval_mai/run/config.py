@@ -23,6 +23,9 @@ from lmms_eval_mai.run import presets
 from lmms_eval_mai.run.decoding_arguments import check_preset
 from lmms_eval_mai.run.readers import OWN_NAMES, READERS, RULES, choice, parse_literal
 
+MAX_OPEN_SAMPLES = 256
+"""Number of open samples if the user gives none."""
+
 
 @dataclass(frozen=True)
 class Config:
@@ -98,6 +101,10 @@ class Config:
     def engines(self) -> tuple[EngineConfig, ...]:
         """Return the engines that this mode uses."""
         return {"small": (self.small,), "large": (self.large,)}.get(self.mode, (self.small, self.large))
+
+    def open_samples(self) -> int:
+        """Return how many samples are open at the same time."""
+        return MAX_OPEN_SAMPLES if self.max_open_samples is None else self.max_open_samples
 
     def other(self, engine: EngineConfig) -> EngineConfig | None:
         """Return the second engine of this mode, if there is one."""

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -86,3 +86,16 @@ async def _cancel_other_tasks() -> None:
     if others:
         ended, _ = await asyncio.wait(others, timeout=1)
         await asyncio.gather(*ended, return_exceptions=True)
+
+
+async def gather_or_cancel(coroutines: Iterable[Coroutine[Any, Any, R]]) -> list[R]:
+    """Run all coroutines at the same time and return their results.
+
+    If one fails, or the caller is cancelled, cancel the others, wait for their end and raise the first error.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(coroutine) for coroutine in coroutines]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]

@@ -52,7 +52,7 @@ def progress_bar(total: int, shown: bool, done: int = 0) -> ProgressLine:
 
 @dataclass
 class Progress:
-    """The samples of one call of `Session.run_samples` that are finished so far."""
+    """The samples of one call of `Run.run_samples` that are finished so far."""
 
     keys: Sequence[SampleKey]
     totals: RunTotals

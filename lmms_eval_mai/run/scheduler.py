@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from lmms_eval_mai.errors import MaiError, SampleError
-from lmms_eval_mai.run.cancellation import gather_or_cancel
+from lmms_eval_mai.run.event_loop import gather_or_cancel
 
 NEW_OBJECTS = 10_000
 """New objects after which garbage is collected while samples run. Python's default is 700, which are two samples."""

@@ -22,7 +22,7 @@ class CallEvent:
 
 
 Observer = Callable[[CallEvent], None]
-"""Gets the events of a request in the thread of the session's event loop."""
+"""Gets the events of a request in the thread of the engines' event loop."""
 
 
 class ObservedEngine(EngineWrapper):
@@ -45,4 +45,5 @@ class ObservedEngine(EngineWrapper):
 
 def observed(pair: Pair, observe: Observer) -> Pair:
     """Return the pair with an observer of all its calls."""
-    return replace(pair, small=ObservedEngine(pair.small, observe), large=ObservedEngine(pair.large, observe))
+    small, large = (engine and ObservedEngine(engine, observe) for engine in (pair.small, pair.large))
+    return replace(pair, small=small, large=large)

@@ -1,14 +1,9 @@
-"""Opens a question as a sample, and runs it in the mode of its request."""
-
-from dataclasses import dataclass
+"""Opens a question as a sample."""
 
 from lmms_eval_mai.contract import ContentPart, Message
 from lmms_eval_mai.engines.messages import merge_adjacent_text
-from lmms_eval_mai.paper.cascade import MODES
-from lmms_eval_mai.paper.sample import Sample, Trace
-from lmms_eval_mai.paper.sample_run import Pair
+from lmms_eval_mai.paper.sample import Sample
 from lmms_eval_mai.serve.images import EncodedImage, RemoteImage, decode_images
-from lmms_eval_mai.serve.observer import Observer, observed
 from lmms_eval_mai.serve.question import Question
 from lmms_eval_mai.serve.turns import images_of
 
@@ -16,20 +11,9 @@ TASK = "chat"
 """Name of the task in messages, traces and scripts."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChatSample(Sample):
-    """The sample of one request."""
-
-    mode: str = "large"
-    """The mode in which this sample is run. The modes of a run's other samples may differ."""
-    observe: Observer = lambda event: None
-    """Gets the events of its calls."""
-
-
-def open_question(question: Question, number: int, max_pixels: int, observe: Observer) -> ChatSample:
+def open_question(question: Question, number: int, max_pixels: int) -> Sample:
     """Decode the images of a question and return its sample. This blocks, so run it in a thread. `number`: the number
-    of the request in messages. `observe`: gets the events of its calls. Raises
-    `UnreadableImage`."""
+    of the request in messages. Raises `UnreadableImage`."""
     encoded = list(images_of(question.turns))
     images = {one.number: image for one, image in zip(encoded, decode_images(encoded, max_pixels), strict=True)}
 
@@ -42,7 +26,7 @@ def open_question(question: Question, number: int, max_pixels: int, observe: Obs
     )
     # The first call imports lmms-eval's parser, which takes seconds. Do not do this on the event loop.
     question.benchmark.parse("", question.doc)
-    return ChatSample(
+    return Sample(
         task=TASK,
         doc_id=number,
         repeat=0,
@@ -54,12 +38,4 @@ def open_question(question: Question, number: int, max_pixels: int, observe: Obs
         two_stage=False,
         sampling=question.sampling,
         own_prompt=messages if question.variant is None else (),
-        mode=question.mode,
-        observe=observe,
     )
-
-
-async def run_sample(sample: Sample, pair: Pair) -> Trace:
-    """Run the sample of a request in its mode."""
-    assert isinstance(sample, ChatSample)
-    return await MODES[sample.mode](sample, observed(pair, sample.observe))

@@ -1,4 +1,4 @@
-"""Answers chat requests with one session."""
+"""Answers chat requests on one pair of engines."""
 
 import asyncio
 import dataclasses
@@ -9,17 +9,19 @@ from typing import Any
 
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.benchmarks import GENERIC
+from lmms_eval_mai.paper.cascade import MODES
 from lmms_eval_mai.paper.sample import Trace
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.decoding import check_conflict, sampling
-from lmms_eval_mai.run.session import Session
+from lmms_eval_mai.run.engines import Engines
+from lmms_eval_mai.run.run import Run
 from lmms_eval_mai.serve.admission import Admission
 from lmms_eval_mai.serve.downloads import download_images
 from lmms_eval_mai.serve.errors import RequestError
 from lmms_eval_mai.serve.metrics import Metrics
-from lmms_eval_mai.serve.observer import CallEvent, Observer
+from lmms_eval_mai.serve.observer import CallEvent, Observer, observed
 from lmms_eval_mai.serve.question import Question, question_of
-from lmms_eval_mai.serve.samples import TASK, open_question, run_sample
+from lmms_eval_mai.serve.samples import TASK, open_question
 from lmms_eval_mai.serve.schema import read_request
 from lmms_eval_mai.serve.settings import Settings
 
@@ -29,7 +31,7 @@ server with the status 503, so no call would restart the engine."""
 
 
 class Service:
-    """The session of a server and its settings."""
+    """The engines of a server and its settings."""
 
     def __init__(self, config: Config, gen_kwargs: Mapping[str, Any], settings: Settings) -> None:
         """`gen_kwargs`: decoding arguments for requests that do not give them. Raises `ArgumentError`,
@@ -42,8 +44,9 @@ class Service:
         sampling(gen_kwargs, config, own_task=True)
         self.config, self.settings = config, settings
         self._gen_kwargs = dict(gen_kwargs)
-        self._session = Session(config, run_sample, idle_check_s=IDLE_CHECK_S)
-        self.admission = Admission(self._session.max_open_samples(), settings.max_queue)
+        self._engines = Engines(config, idle_check_s=IDLE_CHECK_S)
+        self._run = Run(self._engines, config)
+        self.admission = Admission(config.open_samples(), settings.max_queue)
         self.metrics = Metrics(self.admission, self.up)
         self.asked = 0
         """Number of questions that were asked."""
@@ -54,7 +57,7 @@ class Service:
         """Start the engines and wait until they are ready. Raises `EngineStartError`; no engine is left running
         then."""
         try:
-            self._session.start({TASK: self._gen_kwargs})
+            self._run.begin({TASK: self._gen_kwargs})
         except BaseException:
             self.stop()
             raise
@@ -62,12 +65,11 @@ class Service:
 
     def stop(self) -> None:
         """Stop the engines. Requests that are not answered yet are cancelled."""
-        self._session.stop()
+        self._engines.stop()
 
     def up(self) -> dict[str, bool]:
         """Return for each side whether its engine answers calls. An engine that restarts does not."""
-        engines = {engine.side: engine for engine in (self._session.pair.small, self._session.pair.large)}
-        return {side: engine.is_up() for side, engine in engines.items()}
+        return {side: engine.is_up() for side, engine in self._engines.of_side.items()}
 
     async def read(self, body: bytes) -> Question:
         """Return the question in the body of a request. Raises `RequestError`."""
@@ -90,8 +92,9 @@ class Service:
             async with asyncio.timeout(timeout):
                 turns = await download_images(question.turns, self.settings)
                 ready = dataclasses.replace(question, turns=turns)
-                asked = self._session.submit(
-                    lambda: open_question(ready, number, self.settings.max_pixels, observe_and_count)
+                asked = self._run.submit(
+                    lambda: open_question(ready, number, self.settings.max_pixels),
+                    lambda sample, pair: MODES[question.mode](sample, observed(pair, observe_and_count)),
                 )
                 return await _result(asked)
         except TimeoutError:
@@ -100,7 +103,7 @@ class Service:
 
 
 async def _result(asked: "Future[Trace]") -> Trace:
-    """Return the result of a question of the session. Raises `RequestError` if the session has cancelled it."""
+    """Return the result of a question. Raises `RequestError` if the engines were stopped meanwhile."""
     try:
         return await asyncio.wrap_future(asked)
     except asyncio.CancelledError:

@@ -17,9 +17,8 @@ from lmms_eval_mai.errors import ArgumentError, MaiError, SampleError
 from lmms_eval_mai.paper.cascade import MODES
 from lmms_eval_mai.paper.sample import Sample, Trace
 from lmms_eval_mai.paper.sample_run import Pair
-from lmms_eval_mai.run.config import parse
+from lmms_eval_mai.run.config import MAX_OPEN_SAMPLES, parse
 from lmms_eval_mai.run.scheduler import run_samples
-from lmms_eval_mai.run.session import MAX_OPEN_SAMPLES
 from lmms_eval_mai.times.documents import Documents
 from lmms_eval_mai.times.lengths import PlannedEngine
 from lmms_eval_mai.times.whole import run_whole

@@ -128,7 +128,7 @@ def test_malformed_documents_are_answered_or_reported_and_change_no_other_answer
     model.task_dict = {"pope_s": task.dataset}
     alone = {names[request.doc_id]: outcome for request, outcome in zip(good, model._run(good), strict=True)}
     among = {names[request.doc_id]: outcome for request, outcome in zip(requests, model._run(requests), strict=True)}
-    meter = model._session.totals.meter.tasks["pope_s"]
+    meter = model.totals.meter.tasks["pope_s"]
     model.clean()
 
     refused = {name: outcome for name, outcome in among.items() if isinstance(outcome, SampleError)}

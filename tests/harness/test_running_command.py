@@ -2,7 +2,6 @@
 
 import ast
 import importlib.util
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, SimpleNamespace
@@ -69,7 +68,7 @@ def test_lmms_eval_still_reads_batch_sizes_after_the_evaluation() -> None:
 
 
 def test_library_use_is_not_a_command_and_its_results_need_no_check() -> None:
-    assert running_command() is None and results_written(None) is None
+    assert running_command() is None and results_written(None, None) is None
     args = SimpleNamespace(output_path="out")
     assert inside_command(running_command, file="other/__main__.py", args=args, args_list=[args]) is None
 
@@ -92,7 +91,7 @@ def test_output_path_and_number_of_configurations_are_read_from_the_command() ->
 def test_unknown_layout_of_the_command_means_that_the_results_are_not_written(local_variables: dict[str, Any]) -> None:
     command = inside_command(running_command, **local_variables)
     assert not command.known
-    written = results_written(command)
+    written = results_written(command, None)
     assert written is not None and written() is False
 
 
@@ -100,20 +99,19 @@ def test_another_function_of_the_commands_module_means_that_the_results_are_not_
     args = SimpleNamespace(output_path="out")
     found = inside_command(running_command, command="run_evaluation", args=args, args_list=[args])
     assert found is not None and not found.known
-    written = results_written(found)
+    written = results_written(found, None)
     assert written is not None and not written()
 
 
-def test_results_are_written_when_a_new_results_file_is_in_the_output_folder(tmp_path: Path) -> None:
-    old = tmp_path / "model" / "old_results.json"
-    old.parent.mkdir()
-    old.touch()
-    os.utime(old, (1, 1))
-    written = results_written(Command(str(tmp_path), 1, known=True))
+def test_results_are_written_when_the_results_file_exists(tmp_path: Path) -> None:
+    file = tmp_path / "new_results.json"
+    written = results_written(Command(str(tmp_path), 1, known=True), file)
     assert written is not None and not written()
-    (tmp_path / "model" / "new_results.json").touch()
+    file.touch()
     assert written()
-    only_printed = results_written(Command(None, 1, known=True))
+    unknown_name = results_written(Command(str(tmp_path), 1, known=True), None)
+    assert unknown_name is not None and not unknown_name()
+    only_printed = results_written(Command(None, 1, known=True), None)
     assert only_printed is not None and only_printed()
 
 

@@ -1,7 +1,9 @@
 """The journal of one rank: what it warns of, what it resumes, and when it is removed."""
 
 import asyncio
+import fcntl
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from lmms_eval_mai.contract import Call, CallKey
+from lmms_eval_mai.errors import JournalError
 from lmms_eval_mai.run.journal import removal as journal_removal
 from lmms_eval_mai.run.journal.journal import Journal
 
@@ -75,6 +78,7 @@ _WRITER = """
 import asyncio, sys
 from pathlib import Path
 from lmms_eval_mai.contract import Call, CallKey
+from lmms_eval_mai.errors import JournalError
 from lmms_eval_mai.run.journal.journal import Journal
 journal = Journal(Path(sys.argv[1]), {"mode": "cascade", "think": "R"}, ["pope_s"])
 call = Call(CallKey("pope_s", 0, 0, "small", "short"), "Yes", "stop", 1, 0, 1, 0, 0, 0)
@@ -176,6 +180,58 @@ def old_head(tmp_path: Path) -> dict[str, str]:
     shutil.copy(OLD_JOURNAL, tmp_path / OLD_NAME)
     head: dict[str, str] = json.loads(OLD_JOURNAL.read_text().split("\n")[0])["fingerprint"]
     return head
+
+
+_SCORED = """
+import sys
+from pathlib import Path
+from lmms_eval_mai.run.journal.journal import Journal
+journal = Journal(Path(sys.argv[1]), {"mode": "cascade", "think": "R"}, ["pope_s"])
+journal.close()
+journal.complete({("pope_s", 0, 0)}, lambda: True)
+print("closed", flush=True)
+sys.stdin.read()  # lmms-eval scores
+"""
+
+
+def test_completed_run_does_not_remove_its_journal_under_a_second_run_of_the_same_command(tmp_path: Path) -> None:
+    path = unfinished(tmp_path)
+    command = [sys.executable, "-c", _SCORED, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None and first.stdout.readline() == "closed\n"
+        second = Journal(tmp_path, R, ["pope_s"])
+        first.communicate("")
+        assert path.exists() and second.calls == 1
+        second.close()
+        second.complete({SAMPLE})
+    assert not path.exists()
+
+
+def test_journal_that_another_process_removes_while_it_is_opened_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, lockf = unfinished(tmp_path), fcntl.lockf
+
+    def remove_then_lock(file: int, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "lockf", lockf)
+        path.unlink()  # what the other process does between the opening and the lock
+        lockf(file, operation)
+
+    monkeypatch.setattr(fcntl, "lockf", remove_then_lock)
+    journal = Journal(tmp_path, R, ["pope_s"])
+    asyncio.run(add_sample(journal))
+    journal.close()
+    assert journal.calls == 0 and len(path.read_text().splitlines()) == 3
+
+
+def test_failed_opening_of_a_journal_leaves_no_open_file_and_no_lock(tmp_path: Path) -> None:
+    running = Journal(tmp_path, R, ["pope_s"])
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(JournalError):
+        Journal(tmp_path, R, ["pope_s"])
+    seen = subprocess.run([sys.executable, "-c", _IS_LOCKED, str(running.path)], capture_output=True, text=True)
+    assert (len(os.listdir("/proc/self/fd")), seen.stdout) == (before, "True\n")
+    running.close()
 
 
 def test_unfinished_journal_with_older_templates_is_not_resumed_and_the_user_is_warned(

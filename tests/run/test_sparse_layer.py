@@ -9,8 +9,9 @@ from lmms_eval_mai.engines.scripted.engine import Answer
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.sparse import Sparse
 from lmms_eval_mai.run.config import parse
-from lmms_eval_mai.run.engine_chain import pair_of
-from lmms_eval_mai.run.session import Session
+from lmms_eval_mai.run.engines import Engines
+from lmms_eval_mai.run.pair import pair_of
+from lmms_eval_mai.run.run import Run
 
 
 def engine(side: str) -> AttentiveEngine:
@@ -48,7 +49,7 @@ def test_engine_that_cannot_give_attention_is_refused_before_an_engine_starts(tm
         config = parse({"engine": "scripted", "small": script, "large": script, "transfer": "sparse", "journal": "off",
                         "sparse_from": source})  # fmt: skip
         with pytest.raises(ArgumentError) as error:
-            Session(config)
+            Run(Engines(config), config)
         assert str(error.value) == (
             f"transfer=sparse needs attention weights of the {source} model, and {source}_engine=scripted cannot give "
             f"them: use {source}_engine=transformers with a checkpoint, or leave transfer out."

@@ -1,58 +1,60 @@
-"""Start and stop of a run's engines, and the end of their event loop."""
+"""Start and stop of engines: at the same time, one after the other, and while the other happens."""
 
 import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lmms_eval_mai.contract import Engine
+from lmms_eval_mai.contract import Side
 from lmms_eval_mai.engines.restart import RestartingEngine, StartLock
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions
-from lmms_eval_mai.errors import EngineStartError, JournalError
+from lmms_eval_mai.errors import EngineCrashed, EngineStartError, JournalError
 from lmms_eval_mai.run.config import Config, parse
-from lmms_eval_mai.run.engine_chain import start_engines
+from lmms_eval_mai.run.engines import Engines
 from lmms_eval_mai.run.event_loop import LoopThread
-from lmms_eval_mai.run.session import Session
+from lmms_eval_mai.run.run import Run
 
 
 class SlowEngine(ScriptedEngine):
     """Starts when `may_start` is set, and records its steps in a list that several engines share."""
 
-    def __init__(self, side: Any, steps: list[str], may_start: asyncio.Event) -> None:
+    def __init__(self, side: Side, steps: list[str], may_start: asyncio.Event) -> None:
         super().__init__(side, lambda prompt: Answer("x"), ScriptedOptions())
-        self._steps = steps
-        self._may_start = may_start
+        self._steps, self.may_start = steps, may_start
+        self.begun = threading.Event()
 
     async def start(self) -> None:
         self._steps.append(f"{self.side} begins")
+        self.begun.set()
         try:
-            await self._may_start.wait()
+            await self.may_start.wait()
         except asyncio.CancelledError:
             self._steps.append(f"{self.side} is cancelled")
             raise
         self._steps.append(f"{self.side} is ready")
 
+    async def close(self) -> None:
+        self._steps.append(f"{self.side} is closed")
 
-class StartsLater(SlowEngine):
-    """Lets other starts run before it starts, so that they wait for the lock."""
 
+class BrokenEngine(SlowEngine):
     async def start(self) -> None:
-        await asyncio.sleep(0)
-        await super().start()
-
-
-class BrokenEngine(ScriptedEngine):
-    def __init__(self) -> None:
-        super().__init__("large", lambda prompt: Answer("x"), ScriptedOptions())
-
-    async def start(self) -> None:
-        raise EngineStartError("large does not start")
+        raise EngineStartError(f"{self.side} does not start")
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    return parse({"engine": "scripted", "small": str(tmp_path / "small"), "large": str(tmp_path / "large")})
+    return parse({"engine": "scripted", "small": str(tmp_path / "a"), "large": str(tmp_path / "a"), "journal": "off"})
+
+
+@pytest.fixture
+def engines(config: Config, tmp_path: Path) -> Engines:
+    (tmp_path / "a").touch()
+    return Engines(config)
 
 
 @pytest.mark.parametrize(
@@ -62,55 +64,128 @@ def config(tmp_path: Path) -> Config:
         ("one lock", ["small begins", "small is ready", "large begins", "large is ready"]),
     ],
 )
-def test_engines_start_at_the_same_time_unless_they_share_a_lock(
-    config: Config, lock: str | None, steps: list[str]
+def test_engines_start_at_the_same_time_unless_they_share_a_lock_also_after_a_stop(
+    engines: Engines, lock: str | None, steps: list[str]
 ) -> None:
-    async def start() -> list[str]:
-        found: list[str] = []
-        may_start, starting = asyncio.Event(), StartLock() if lock else None
-        engines: dict[str, Engine] = {
-            side: RestartingEngine(SlowEngine(side, found, may_start), 0, starting=starting)
-            for side in ("small", "large")
-        }
-        starts = asyncio.ensure_future(start_engines(engines, config))
+    found: list[str] = []
+    starting = StartLock() if lock else None
+    slow = [SlowEngine(side, found, asyncio.Event()) for side in engines.of_side]
+    engines.of_side = {engine.side: RestartingEngine(engine, 0, starting=starting) for engine in slow}
+
+    async def start() -> None:
+        may_start = asyncio.Event()
+        for engine in slow:
+            engine.may_start = may_start
+        task = asyncio.ensure_future(engines.start_on_loop(["small", "large"]))
         for _ in range(10):  # enough turns of the loop for each start that may begin
             await asyncio.sleep(0)
         may_start.set()
-        await starts
-        return found
+        await task
 
-    assert asyncio.run(start()) == steps
+    for _ in range(2):
+        found.clear()
+        engines.run(start())
+        assert found == steps
+        engines.stop()
 
 
-def test_engines_that_share_a_lock_start_again_on_another_event_loop(config: Config) -> None:
-    steps: list[str] = []
+def test_failed_start_cancels_the_start_of_the_other_engine(engines: Engines) -> None:
+    found: list[str] = []
+    engines.of_side = {"small": SlowEngine("small", found, asyncio.Event()), "large": BrokenEngine("large", [], ...)}  # type: ignore[arg-type]
+    with pytest.raises(EngineStartError, match="large does not start"):
+        engines.start()
+    assert found == ["small begins", "small is cancelled"]
+    engines.stop()
+
+
+def start(engines: Engines, config: Config) -> None:
+    engines.start()
+
+
+def begin_run(engines: Engines, config: Config) -> None:
+    Run(engines, config).begin({})
+
+
+@pytest.mark.parametrize("begin", [start, begin_run])
+def test_stop_during_a_start_cancels_it_and_leaves_no_engine_running(
+    engines: Engines, config: Config, begin: Callable[[Engines, Config], None]
+) -> None:
+    found: list[str] = []
+    slow = {side: SlowEngine(side, found, asyncio.Event()) for side in engines.of_side}
+    engines.of_side.update(slow)
+    with ThreadPoolExecutor(1) as threads:
+        starting = threads.submit(begin, engines, config)
+        assert slow["large"].begun.wait(10)
+        engines.stop()
+        assert sorted(found) == sorted(
+            f"{side} {step}" for side in slow for step in ("begins", "is cancelled", "is closed")
+        )
+        with pytest.raises(EngineStartError, match="were stopped while they started"):
+            starting.result()
+    with pytest.raises(EngineCrashed, match="not running"):
+        engines.submit(asyncio.sleep(0))
+
+
+def test_start_that_comes_during_a_stop_begins_after_it(engines: Engines) -> None:
+    found: list[str] = []
+    may_start, closing, may_close = asyncio.Event(), threading.Event(), threading.Event()
+    may_start.set()
+
+    class SlowToClose(SlowEngine):
+        async def close(self) -> None:
+            closing.set()
+            await asyncio.to_thread(may_close.wait, 10)
+            await super().close()
+
+    engines.of_side = {"large": SlowToClose("large", found, may_start)}
+    engines.start()
+    with ThreadPoolExecutor(2) as threads:
+        stopping = threads.submit(engines.stop)
+        assert closing.wait(10)
+        starting = threads.submit(engines.start)
+        with pytest.raises(EngineCrashed, match="not running"):  # and does not wait for the end of the stop
+            engines.submit(asyncio.sleep(0))
+        may_close.set()
+        stopping.result()
+        starting.result()
+    assert found == ["large begins", "large is ready", "large is closed", "large begins", "large is ready"]
+    engines.stop()
+
+
+def test_run_that_is_closed_before_it_begins_starts_no_engine(engines: Engines, config: Config) -> None:
+    found: list[str] = []
+    engines.of_side["large"] = SlowEngine("large", found, asyncio.Event())
+    run = Run(engines, config)
+    run.close()
+    with pytest.raises(EngineStartError, match="closed before it began"):
+        run.begin({})
+    engines.stop()
+    assert "large begins" not in found
+
+
+def test_engine_that_fails_to_close_does_not_keep_the_others_running(engines: Engines, warnings: list[str]) -> None:
+    found: list[str] = []
     may_start = asyncio.Event()
     may_start.set()
-    starting = StartLock()
-    engines: dict[str, Engine] = {
-        side: RestartingEngine(StartsLater(side, steps, may_start), 0, starting=starting) for side in ("small", "large")
-    }
-    for _ in range(2):
-        asyncio.run(start_engines(engines, config))
-    assert steps == ["small begins", "small is ready", "large begins", "large is ready"] * 2
+
+    class FailsToClose(SlowEngine):
+        async def close(self) -> None:
+            raise RuntimeError("no more threads")
+
+    engines.of_side = {"small": FailsToClose("small", [], may_start), "large": SlowEngine("large", found, may_start)}
+    engines.start()
+    engines.stop()
+    assert found[-1] == "large is closed"
+    assert warnings == ["mai_cascade: an engine did not stop cleanly: no more threads"]
 
 
-def test_failed_start_cancels_the_start_of_the_other_engine(config: Config) -> None:
-    async def start() -> list[str]:
-        found: list[str] = []
-        engines: dict[str, Engine] = {"small": SlowEngine("small", found, asyncio.Event()), "large": BrokenEngine()}
-        with pytest.raises(EngineStartError, match="large does not start"):
-            await start_engines(engines, config)
-        return found
-
-    assert asyncio.run(start()) == ["small begins", "small is cancelled"]
-
-
-def test_journal_folder_that_cannot_be_written_is_refused_before_the_first_sample(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    scripts = {side: str(tmp_path / "file") for side in ("small", "large")}
-    with pytest.raises(JournalError, match=r"The journal .*/file/journal cannot be written \(Not a directory\)"):
-        Session(parse({"engine": "scripted", "journal": str(tmp_path / "file" / "journal"), **scripts}))
+def test_journal_folder_that_cannot_be_written_is_refused_before_the_first_sample(
+    engines: Engines, tmp_path: Path
+) -> None:
+    scripts: dict[str, Any] = {side: str(tmp_path / "a") for side in ("small", "large")}
+    config = parse({"engine": "scripted", "journal": str(tmp_path / "a" / "journal"), **scripts})
+    with pytest.raises(JournalError, match=r"The journal .*/a/journal cannot be written \(Not a directory\)"):
+        Run(engines, config)
 
 
 def test_closed_event_loop_has_cancelled_all_its_tasks() -> None:

@@ -98,11 +98,11 @@ def journal_io_errors(folder: Path) -> Iterator[None]:
         raise JournalError(write_error_text(folder, error)) from None
 
 
-def write_error_text(path: Path, error: OSError) -> str:
+def write_error_text(path: Path, error: Exception) -> str:
     """Return the message for a failed write: the reason, and what to do."""
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     return (
-        f"The journal {path} cannot be written ({error.strerror or error}). "
+        f"The journal {path} cannot be written ({getattr(error, 'strerror', None) or error}). "
         f"{'Free some space, or choose' if full else 'Choose'} a writable folder with journal=FOLDER. With journal=off "
         "there is no journal, and a crash loses the run."
     )

@@ -18,7 +18,7 @@ from lmms_eval_mai.run import fingerprint
 from lmms_eval_mai.run.fingerprint import Fingerprint
 from lmms_eval_mai.run.journal.call_records import call_of, fields_of
 from lmms_eval_mai.run.journal.files import FORMAT, SampleKey, journal_io_errors, line_of, lines_of, sync_folder
-from lmms_eval_mai.run.journal.lock import check_not_held, lock, release
+from lmms_eval_mai.run.journal.lock import close_locked, open_locked
 from lmms_eval_mai.run.journal.removal import finish_removal, remove_at_exit, remove_now
 from lmms_eval_mai.run.journal.unfinished_runs import warn_of_unfinished_run
 from lmms_eval_mai.run.journal.writer import JournalWriter
@@ -36,7 +36,7 @@ class Journal:
     """The journal of one rank. It reads the journals of all ranks of earlier runs with the same fingerprint, and writes
     only its own file.
 
-    It is opened and closed on the main thread. Its coroutines run on the event loop of the engines.
+    Its coroutines run on the event loop of the engines. It may be closed in any thread.
     """
 
     def __init__(
@@ -56,17 +56,19 @@ class Journal:
         finish_removal(self.path)
         with journal_io_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            check_not_held(self.path)
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-            sync_folder(folder)
-            lock(self._file, self.path)
-            self._writer = JournalWriter(self._file, self.path)
-            end = self._read_files()
-            os.ftruncate(self._file, end)  # cut off a torn last line
-            if end == 0:
-                named = set(tasks)
-                warn_of_unfinished_run(folder, current, named, self.digest)
-                self._writer.write(line_of({"format": FORMAT, "fingerprint": current, "tasks": sorted(named)}))
+            self._file = open_locked(self.path)
+            try:
+                sync_folder(folder)
+                end = self._read_files()
+                os.ftruncate(self._file, end)  # cut off a torn last line
+                self._writer = JournalWriter(self._file, self.path)
+                if end == 0:
+                    named = set(tasks)
+                    warn_of_unfinished_run(folder, current, named, self.digest)
+                    self._writer.write(line_of({"format": FORMAT, "fingerprint": current, "tasks": sorted(named)}))
+            except BaseException:
+                self._close_files()
+                raise
 
     @property
     def calls(self) -> int:
@@ -116,21 +118,20 @@ class Journal:
         """Add a failed sample. Failed samples are run again when the run is resumed."""
         await self._append({"sample": sample, "error": type(error).__name__, "message": str(error)})
 
-    async def flush(self) -> None:
-        """Wait until everything is on the disk."""
-        await self._writer.flush()
-
     def close(self) -> None:
-        """Close the files. A journal without a call is deleted."""
+        """Wait until everything is on the disk, and close the files. A journal without a call is deleted."""
         if self.closed:
             return
         self.closed = True
+        self._writer.close()
         if self.empty:
             self.path.unlink(missing_ok=True)
-        self._writer.close()
-        for file in (self._file, *self._others):
+        self._close_files()
+
+    def _close_files(self) -> None:
+        for file in self._others:
             os.close(file)
-        release(self.path)
+        close_locked(self._file, self.path)
 
     def complete(self, keys: set[SampleKey] | None, results_written: Callable[[], bool] | None = None) -> None:
         """Remove the journals of all ranks: the run of these samples is complete. None: the samples are not known.

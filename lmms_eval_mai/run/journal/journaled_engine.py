@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-from collections.abc import Callable
 
 from lmms_eval_mai.contract import Call, Engine, Image, Prompt, Sampling
 from lmms_eval_mai.engines.wrapper import EngineWrapper
@@ -10,25 +9,20 @@ from lmms_eval_mai.run.journal.journal import Journal
 
 
 class JournaledEngine(EngineWrapper):
-    """An engine whose calls are journaled while a journal is open."""
+    """An engine whose calls are journaled."""
 
-    def __init__(self, engine: Engine, journal: Callable[[], Journal | None]) -> None:
-        """`journal` returns the open journal, or None. The journal opens after the engines are built, because its name
-        depends on them."""
+    def __init__(self, engine: Engine, journal: Journal) -> None:
         super().__init__(engine)
         self._journal = journal
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
         """Raises the engine's errors, and `JournalError`."""
-        journal = self._journal()
-        if journal is None:
-            return await self._engine.generate(prompt, sampling)
         digest = prompt_digest(prompt, sampling)
-        call = journal.find(prompt.key, digest)
+        call = self._journal.find(prompt.key, digest)
         if call is None:
             call = await self._engine.generate(prompt, sampling)
             images = [part.uuid for message in prompt.messages for part in message.content if isinstance(part, Image)]
-            await journal.add_call(call, digest, images)
+            await self._journal.add_call(call, digest, images)
         return call
 
 

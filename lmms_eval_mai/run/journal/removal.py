@@ -15,8 +15,10 @@ from collections.abc import Callable, Iterator
 from multiprocessing import util
 from pathlib import Path
 
+from lmms_eval_mai.errors import JournalError
 from lmms_eval_mai.run.at_exit import at_exit
 from lmms_eval_mai.run.journal.files import SampleKey
+from lmms_eval_mai.run.journal.lock import locked
 
 _removals: "dict[Path, util.Finalize[None]]" = {}
 """Journal file that waits for removal -> its removal. The files of all ranks of a run share one."""
@@ -24,8 +26,14 @@ _removals: "dict[Path, util.Finalize[None]]" = {}
 
 def remove_now(files: list[Path], keys: set[SampleKey] | None) -> None:
     """Remove the journals of all ranks of a run, unless they hold a sample that is not in `keys`. None: remove them
-    whatever they hold."""
-    with contextlib.suppress(OSError):
+    whatever they hold.
+
+    They stay if another run writes one of them: the same command may have been started again while lmms-eval scored
+    this run.
+    """
+    with contextlib.suppress(OSError, JournalError), contextlib.ExitStack() as locks:
+        for file in files:
+            locks.enter_context(locked(file))
         if keys is None or all(_key_of(line) in keys for file in files for line in _records(file)):
             for file in files:
                 file.unlink()

@@ -1,70 +1,94 @@
 """Appends lines to a journal. A line is on the disk before `append` returns.
 
-All lines that are ready at the same time share one fsync, in a thread of its own. So no sample waits for another, and
-neither a kill nor a power cut loses a finished call.
+A thread writes the lines. All lines that are ready at the same time share one fsync. So no sample waits for another,
+and neither a kill nor a power cut loses a finished call.
 """
 
 import asyncio
 import os
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
 from lmms_eval_mai.errors import JournalError
 from lmms_eval_mai.run.journal.files import write_error_text
 
+_Line = tuple[bytes, Future[None]]
+"""A line, and the future of its `append`. A sample that is cancelled does not cancel the other lines."""
+
 
 class JournalWriter:
-    """Writes one open file. `append` and `flush` are called on one event loop, the other methods from anywhere."""
+    """Writes one open file. Every method may be called in any thread."""
 
     def __init__(self, file: int, path: Path) -> None:
+        """Raises `JournalError` if the system starts no more threads."""
         self._file = file
         self._path = path
-        self._pending: list[tuple[bytes, asyncio.Future[None]]] = []
-        """Lines, each with the future of its `append`: a sample that is cancelled does not cancel the others."""
-        self._task: asyncio.Task[None] | None = None
         self._error: JournalError | None = None
-        self._thread = ThreadPoolExecutor(1, "mai-journal")
+        self._lines: SimpleQueue[_Line | None] = SimpleQueue()
+        """None ends the thread."""
+        self._adding = threading.Lock()
+        """Held while a line is added, so that no line comes after the last one."""
+        self._closed = False
+        self._thread = threading.Thread(target=self._write_lines, name="mai-journal", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            raise JournalError(write_error_text(path, error)) from None
 
     async def append(self, line: bytes) -> None:
         """Write a line. Raises `JournalError` for this and all later lines if the file cannot be written."""
-        if self._error is not None:
-            raise self._error  # the failed write may have left half a line, and the next line would continue it
-        loop = asyncio.get_running_loop()
-        written = loop.create_future()
-        self._pending.append((line, written))
-        if self._task is None or self._task.done():
-            self._task = loop.create_task(self._write_batches())
-        await written
-
-    async def flush(self) -> None:
-        """Wait until all appended lines are on the disk."""
-        if self._task is not None:
-            await self._task
+        written: Future[None] = Future()
+        with self._adding:
+            if self._closed:
+                raise JournalError(f"The journal {self._path} is closed, because its run has ended.")
+            self._lines.put((line, written))
+        await asyncio.wrap_future(written)
 
     def write(self, data: bytes) -> None:
-        """Write at once, without the event loop. Raises `OSError`."""
+        """Write at once. Raises `OSError`."""
         view = memoryview(data)
         while view:
             view = view[os.write(self._file, view) :]
         os.fsync(self._file)
 
     def close(self) -> None:
-        """Stop the thread. The file stays open."""
-        self._thread.shutdown()
+        """Wait until all lines are on the disk, and end the thread. The file stays open."""
+        with self._adding:
+            if not self._closed:
+                self._closed = True
+                self._lines.put(None)
+        self._thread.join()
 
-    async def _write_batches(self) -> None:
-        loop = asyncio.get_running_loop()
-        while self._pending:
-            batch, self._pending = self._pending, []
-            if self._error is None:
+    def _write_lines(self) -> None:
+        for batch in self._batches():
+            waiting = [written for _, written in batch if written.set_running_or_notify_cancel()]
+            if self._error is None:  # a failed write may have left half a line, and the next line would continue it
                 try:
-                    await loop.run_in_executor(self._thread, self.write, b"".join(line for line, _ in batch))
-                except OSError as error:
+                    self.write(b"".join(line for line, _ in batch))
+                except Exception as error:
                     self._error = JournalError(write_error_text(self._path, error))
-            for _, written in batch:
-                if written.done():  # its sample was cancelled
-                    continue
+            for written in waiting:
                 if self._error is None:
                     written.set_result(None)
                 else:
                     written.set_exception(self._error)
+
+    def _batches(self) -> Iterator[list[_Line]]:
+        """Return the lines that are ready, as often as there are some, until the last one."""
+        while (first := self._lines.get()) is not None:
+            batch, ended = [first], False
+            while not ended:
+                try:
+                    line = self._lines.get_nowait()
+                except Empty:
+                    break
+                if line is None:
+                    ended = True
+                else:
+                    batch.append(line)
+            yield batch
+            if ended:
+                return

@@ -1,7 +1,10 @@
-"""Finds the layer whose attention selects the tokens of `transfer=sparse`, before an engine starts."""
+"""Makes the pair of models of a run, and finds the layer whose attention selects the tokens of `transfer=sparse`."""
 
-from lmms_eval_mai.contract import Engine
+from collections.abc import Mapping
+
+from lmms_eval_mai.contract import Engine, Side
 from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.paper.sample_run import Pair
 from lmms_eval_mai.paper.sparse import Sparse, layer_number
 from lmms_eval_mai.run.config import Config
 
@@ -9,7 +12,22 @@ GIVES_ATTENTION = "transformers"
 """The kind of engine that can give attention weights."""
 
 
-def resolve(config: Config, engine: Engine) -> Sparse:
+def pair_of(engines: Mapping[Side, Engine], config: Config) -> Pair:
+    """Return the pair of these engines. In the modes `small` and `large` it has one engine. Raises `ArgumentError` if
+    `transfer=sparse` cannot work with them."""
+    return Pair(
+        engines.get("small"),
+        engines.get("large"),
+        think=config.think,
+        rules=config.rules,
+        on_overflow=config.on_overflow,
+        transfer_answer=config.transfer_answer,
+        sparse=_sparse(config, engines[config.sparse_from]) if config.transfer == "sparse" else None,
+        log_prompts=config.log_prompts,
+    )
+
+
+def _sparse(config: Config, engine: Engine) -> Sparse:
     """Return how tokens are selected. `engine`: the one whose attention is used, after its `validate`. Raises
     `ArgumentError` if it cannot give attention weights, or if its model does not have the layer."""
     side, depth = engine.side, engine.layers()

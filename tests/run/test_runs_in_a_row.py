@@ -1,4 +1,4 @@
-"""A session whose run changes while its engines stay up."""
+"""Several runs, one after the other, on the same engines."""
 
 from collections import Counter
 from pathlib import Path
@@ -10,7 +10,8 @@ from support.samples import sample
 
 from lmms_eval_mai.engines.wrapper import EngineWrapper
 from lmms_eval_mai.run.config import parse
-from lmms_eval_mai.run.session import Session
+from lmms_eval_mai.run.engines import Engines
+from lmms_eval_mai.run.run import Run
 
 cleared: Counter[str] = Counter()
 
@@ -25,30 +26,31 @@ class Counting(EngineWrapper):
 def test_engines_start_once_and_serve_runs_of_all_modes(tmp_path: Path) -> None:
     arguments: dict[str, Any] = {**scripts(tmp_path, 3), "journal": str(tmp_path / "journal")}
 
-    def exits(session: Session) -> list[str]:
+    def exits(run: Run) -> list[str]:
         def open_sample(doc_id: int) -> Any:
             return sample(doc_id=doc_id, task="pope_s")
 
         keys = [("pope_s", doc_id, 0) for doc_id in range(3)]
-        return [trace.exit for trace in session.run_samples(keys, open_sample, {"pope_s": {}})]  # type: ignore[union-attr]
+        return [trace.exit for trace in run.run_samples(keys, open_sample, {"pope_s": {}})]  # type: ignore[union-attr]
 
     with logged() as messages:
-        session = Session(parse(arguments), share=Counting)
+        engines = Engines(parse(arguments))
+        engines.of_side = {side: Counting(engine) for side, engine in engines.of_side.items()}
         try:
-            session.clear_caches()
-            session.start_engines(["small"])
-            session.clear_caches()
+            engines.clear_caches()
+            engines.start(["small"])
+            engines.clear_caches()
             assert cleared == {"small": 1}  # the other engine does not run yet
-            session.start_engines()
+            engines.start()
             found = {}
             for mode in ("small", "large", "transfer", "cascade"):
-                session.change_run(parse({**arguments, "mode": mode}))
-                found[mode] = exits(session)
-                assert session.totals.meter.failed() == 0
+                run = Run(engines, parse({**arguments, "mode": mode}))
+                found[mode] = exits(run)
+                assert run.totals.meter.failed() == 0
                 assert len(list((tmp_path / "journal").iterdir())) == 1
-                session.complete(None)
+                run.complete(None)
         finally:
-            session.stop()
+            engines.stop()
     assert found == {
         **{mode: [mode] * 3 for mode in ("small", "large", "transfer")},
         "cascade": ["agree_short", "agree_think", "transfer"],
