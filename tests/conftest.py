@@ -3,7 +3,6 @@
 An lmms-eval start costs 20 s and an engine 30 s, so both are made once a session.
 """
 
-import contextlib
 import json
 import os
 import signal
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 from support.groups import FILE, GroupScheduling, arrange, in_parallel, one_at_a_time
-from support.measuring import import_measured_packages, is_measured, measure_only_on_request, unmeasured
 from support.tasks import BUILT_IN, NAMES, TWO_STAGE, Loaded
 
 if TYPE_CHECKING:
@@ -61,21 +59,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupSchedul
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("numprocesses", None):
         os.environ[FILE] = str(Path(_cache.name) / "groups.json")
-    else:  # this process runs tests
-        measure_only_on_request()
-        import_measured_packages()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[None]:
-    with unmeasured():
-        return (yield)
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    with contextlib.nullcontext() if is_measured(item) else unmeasured():
-        return (yield)
 
 
 @pytest.fixture(scope="session")
@@ -163,13 +146,11 @@ def command() -> "type[Command]":
 @pytest.fixture(scope="session")
 def task_manager() -> Any:
     """lmms-eval's index of all tasks."""
-    with unmeasured():
-        from lmms_eval.tasks import TaskManager
-        from support import fast_yaml  # noqa: F401
+    from lmms_eval.tasks import TaskManager
 
-        import lmms_eval_mai  # noqa: F401 - makes our tasks visible
+    import lmms_eval_mai  # noqa: F401 - makes our tasks visible
 
-        return TaskManager()
+    return TaskManager()
 
 
 @pytest.fixture

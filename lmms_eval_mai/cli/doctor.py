@@ -13,8 +13,8 @@ from lmms_eval_mai.cli.findings import Finding, error_text
 from lmms_eval_mai.cli.hub import Hub, check_model
 from lmms_eval_mai.contract import Engine, EngineConfig
 from lmms_eval_mai.engines.build import build
-from lmms_eval_mai.run import sparse_layer
 from lmms_eval_mai.run.config import Config
+from lmms_eval_mai.run.pair import sparse_of
 
 
 def examine(command: Command, hub: Hub) -> Iterator[Finding]:
@@ -107,7 +107,7 @@ def _engine(config: Config, engine_config: EngineConfig, hub: Hub) -> Finding:
         engine = build(engine_config, config.other(engine_config))
         engine.validate()
         if engine_config.attention:
-            sparse_layer.resolve(config, engine)
+            sparse_of(config, engine)
         if engine_config.engine == "openai":
             asyncio.run(_start_and_close(engine))
         text = f"{engine_config.engine} {engine_config.model}: {engine.describe()}"

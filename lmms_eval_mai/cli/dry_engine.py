@@ -6,7 +6,7 @@ from dataclasses import replace
 from lmms_eval_mai.contract import Call, EngineConfig, Prompt, Sampling, TokenWeights
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
 from lmms_eval_mai.engines.transformers.options import TransformersOptions
-from lmms_eval_mai.run.sparse_layer import GIVES_ATTENTION
+from lmms_eval_mai.run.pair import GIVES_ATTENTION
 
 LAYERS = 10_000
 """More than any model has, so that every layer exists."""

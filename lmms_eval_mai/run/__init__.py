@@ -1,7 +1,7 @@
 """One run: many samples on two engines.
 
-Start with `run.py`: one evaluation, with its `journal`, whose samples `scheduler.py` runs. `engines.py` starts and stops
-the engines, which may serve several runs. `progress.py` records each finished sample in the journal and in the meter
+Start with `run.py`: one evaluation, with its `journal`, whose samples `scheduler.py` runs. `engines.py` starts and
+stops the engines, which may serve several runs. `progress.py` records each finished sample in the journal and in the meter
 (`metering.py`), and `final_table.py` prints the result. `config.py` and `readers.py` read and check all arguments of
 `--model mai_cascade`, and `presets.py` the named pairs. `failures.py` groups failed samples by their cause.
 

@@ -22,12 +22,12 @@ def pair_of(engines: Mapping[Side, Engine], config: Config) -> Pair:
         rules=config.rules,
         on_overflow=config.on_overflow,
         transfer_answer=config.transfer_answer,
-        sparse=_sparse(config, engines[config.sparse_from]) if config.transfer == "sparse" else None,
+        sparse=sparse_of(config, engines[config.sparse_from]) if config.transfer == "sparse" else None,
         log_prompts=config.log_prompts,
     )
 
 
-def _sparse(config: Config, engine: Engine) -> Sparse:
+def sparse_of(config: Config, engine: Engine) -> Sparse:
     """Return how tokens are selected. `engine`: the one whose attention is used, after its `validate`. Raises
     `ArgumentError` if it cannot give attention weights, or if its model does not have the layer."""
     side, depth = engine.side, engine.layers()

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.measuring import unmeasured
 from support.processes import end, large_pope, lines_of, scripts, start, strike, wait_for_lines
 
 from lmms_eval_mai.contract import Call, CallKey
@@ -50,8 +49,7 @@ def test_run_that_is_killed_six_times_has_the_results_of_an_undisturbed_run(
     journal, output, kept = tmp_path / "journal", tmp_path / "found.json", tmp_path / "kept.jsonl"
     for kill in range(KILLS):
         how = rng.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-        with unmeasured():  # coverage loses what it measured in a killed process
-            process = start(data, output, "pope_s", journal=journal, **model_args)
+        process = start(data, output, "pope_s", journal=journal, **model_args)
         # 240 samples make 720 calls and 240 exits, so six signals after at most 140 lines each come before the end.
         assert strike(process, journal, after=len(lines_of(journal)) + rng.randint(2, 140), how=how)
         # 1: KeyboardInterrupt, as always in library use. tests/harness/test_exit_codes.py tests Ctrl-C in the command.
@@ -142,7 +140,6 @@ def test_wall_time_is_that_of_the_given_samples_on_the_slowest_rank(tmp_path: Pa
         )
         for doc_id, wall_s in seconds.items():
             await journal.add_exit(("pope_s", doc_id, 0), "agree_short", wall_s)
-        await journal.flush()
 
     for rank, seconds in enumerate(({0: 1.0, 1: 2.0}, {2: 4.0, 3: 8.0})):
         journal = Journal(tmp_path, {"mode": "cascade"}, ["pope_s"], rank, world_size=2)

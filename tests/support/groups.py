@@ -34,6 +34,10 @@ FAST = {
 
 GROUPS = SLOW | FAST
 
+MEASURED = ("paper", "run", "harness")
+"""Folders whose fast tests `make test` runs with coverage, because they cover `paper/` and `run/`. A tracer makes
+Python up to three times slower, so the other tests run without it."""
+
 FILE = "LMMS_EVAL_MAI_TEST_GROUPS"
 """Variable with the path of a file: the workers collect the tests and write their groups, the scheduler reads them."""
 
@@ -50,6 +54,9 @@ def arrange(items: list[pytest.Item]) -> None:
     for item in items:
         if groups[item.nodeid] in SLOW:
             item.add_marker(pytest.mark.slow)
+        calls_scorers = item.path.stem == "test_agreement_properties"  # thousands of times: minutes with a tracer
+        if item.path.parent.name in MEASURED and item.get_closest_marker("slow") is None and not calls_scorers:
+            item.add_marker(pytest.mark.measured)
     order = list(GROUPS)
     items.sort(key=lambda item: order.index(group) if (group := groups[item.nodeid]) in order else len(order))
     if FILE in os.environ:

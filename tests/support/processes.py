@@ -21,9 +21,7 @@ from typing import Any
 import psutil
 from loguru import logger
 from pyarrow import Table, parquet
-from support import fast_yaml  # noqa: F401
 from support.engine_cores import SERVER, preload, serve_own_cores
-from support.measuring import is_on, measure_this_process
 
 DEMO_DOCUMENTS = 150
 """Of `shapes_s`, on which runs of the demo pair are compared."""
@@ -85,9 +83,7 @@ def start(
     """
     engines = model_args.get("engine") != "scripted"
     preload(engines)
-    process = SERVER.Process(
-        target=_evaluate, args=(data, output, task, limit, file_limit, engines, is_on(), model_args)
-    )
+    process = SERVER.Process(target=_evaluate, args=(data, output, task, limit, file_limit, engines, model_args))
     process.start()
     LOGS[process.pid] = output.with_suffix(".log")
     return process
@@ -100,7 +96,6 @@ def _evaluate(
     limit: int | None,
     file_limit: int | None,
     engines: bool,
-    measured: bool,
     model_args: dict[str, Any],
 ) -> None:
     if file_limit is not None:
@@ -109,8 +104,6 @@ def _evaluate(
     os.chdir(data)
     if engines:
         serve_own_cores()
-    if measured:
-        measure_this_process()
     from lmms_eval.evaluator import simple_evaluate
     from lmms_eval.tasks import TaskManager
 
@@ -159,18 +152,16 @@ def end(process: BaseProcess) -> None:
 def start_script(script: Path, log: Path) -> BaseProcess:
     """Start a Python script in its folder. It may start vLLM engines."""
     preload(engines=True)
-    process = SERVER.Process(target=_script, args=(script, log, is_on()))
+    process = SERVER.Process(target=_script, args=(script, log))
     process.start()
     LOGS[process.pid] = log
     return process
 
 
-def _script(script: Path, log: Path, measured: bool) -> None:
+def _script(script: Path, log: Path) -> None:
     lead_a_session(log)
     os.chdir(script.parent)
     serve_own_cores()
-    if measured:
-        measure_this_process()
     runpy.run_path(str(script), run_name="__main__")
 
 
@@ -195,7 +186,7 @@ class Command:
     ) -> None:
         self._log = log
         preload(engines)
-        settings = (environment or {}, engines, stopped_before_results, is_on())
+        settings = (environment or {}, engines, stopped_before_results)
         self.process = SERVER.Process(target=_command, args=(folder, log, errors, name, arguments, *settings))
         self.process.start()
         LOGS[self.process.pid] = log
@@ -225,15 +216,12 @@ def _command(
     environment: dict[str, str],
     engines: bool,
     stopped_before_results: bool,
-    measured: bool,
 ) -> None:
     lead_a_session(log, errors)
     os.chdir(folder)
     os.environ.update(environment)
     if engines:
         serve_own_cores()
-    if measured:
-        measure_this_process()
     if stopped_before_results:
         from lmms_eval.loggers import EvaluationTracker
 
