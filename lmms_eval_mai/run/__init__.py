@@ -1,9 +1,9 @@
 """One run: many samples on two engines.
 
 Start with `run.py`: one evaluation, with its `journal`, whose samples `scheduler.py` runs. `engines.py` starts and
-stops the engines, which may serve several runs. `progress.py` records each finished sample in the journal and in the meter
-(`metering.py`), and `final_table.py` prints the result. `config.py` and `readers.py` read and check all arguments of
-`--model mai_cascade`, and `presets.py` the named pairs. `failures.py` groups failed samples by their cause.
+stops the engines, which may serve several runs. `progress.py` records each finished sample in the journal and in the
+meter (`metering.py`), and `final_table.py` prints the result. `config.py` and `readers.py` read and check all arguments
+of `--model mai_cascade`, and `presets.py` the named pairs. `failures.py` groups failed samples by their cause.
 
 This package knows the method (`paper`) and the engines. It does not know lmms-eval's requests, tasks and results: it
 gets the names of samples and a function that opens one.

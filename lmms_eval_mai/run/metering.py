@@ -5,7 +5,8 @@ All reports take these figures from here. `Progress` measures the wall times.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Self
 
 from lmms_eval_mai.contract import Call, Side, Stage
 from lmms_eval_mai.errors import SampleError
@@ -13,10 +14,20 @@ from lmms_eval_mai.paper.sample import Exit, Trace
 from lmms_eval_mai.paper.sparse import Selection
 from lmms_eval_mai.run.failures import Failures
 from lmms_eval_mai.run.journal.files import SampleKey
+from lmms_eval_mai.run.trace_record import SPECULATION
+
+
+class Sums:
+    """A dataclass of numbers, which adds up field by field. A sum with a number that is not known (None) is not
+    known."""
+
+    def __add__(self, other: Self) -> Self:
+        numbers = [(getattr(self, field.name), getattr(other, field.name)) for field in fields(self)]  # type: ignore[arg-type]
+        return type(self)(*(None if a is None or b is None else a + b for a, b in numbers))
 
 
 @dataclass
-class Usage:
+class Usage(Sums):
     """A number of calls, and their cost."""
 
     calls: int = 0
@@ -36,40 +47,13 @@ class Usage:
     @classmethod
     def of(cls, call: Call) -> "Usage":
         """Return the usage of one call."""
-        return cls(
-            calls=1,
-            prompt_tokens=call.prompt_tokens,
-            cached_tokens=call.cached_tokens,
-            output_tokens=call.output_tokens,
-            call_seconds=call.total_s,
-            answer_tokens=call.answer_tokens,
-            proposed_tokens=call.proposed_tokens,
-            accepted_tokens=call.accepted_tokens,
-            target_calls=call.target_calls,
-            shared_calls=int(call.shared),
-        )
-
-    def __add__(self, other: "Usage") -> "Usage":
-        return Usage(
-            self.calls + other.calls,
-            self.prompt_tokens + other.prompt_tokens,
-            self.cached_tokens + other.cached_tokens,
-            self.output_tokens + other.output_tokens,
-            self.call_seconds + other.call_seconds,
-            _sum(self.answer_tokens, other.answer_tokens),
-            _sum(self.proposed_tokens, other.proposed_tokens),
-            _sum(self.accepted_tokens, other.accepted_tokens),
-            _sum(self.target_calls, other.target_calls),
-            self.shared_calls + other.shared_calls,
-        )
-
-
-def _sum(a: int | None, b: int | None) -> int | None:
-    return None if a is None or b is None else a + b
+        names = ("prompt_tokens", "cached_tokens", "output_tokens", "answer_tokens", *SPECULATION)
+        own = {name: getattr(call, name) for name in names}
+        return cls(calls=1, call_seconds=call.total_s, shared_calls=int(call.shared), **own)
 
 
 @dataclass
-class Selections:
+class Selections(Sums):
     """A number of transfers whose tokens were selected (`transfer=sparse`), and the tokens of their thinking."""
 
     transfers: int = 0
@@ -83,18 +67,8 @@ class Selections:
     @classmethod
     def of(cls, selection: Selection) -> "Selections":
         """Return the figures of one selection."""
-        empty = int(not selection.positions)
         counts = selection.scored_tokens, selection.kept_tokens, selection.transferred_tokens
-        return cls(1, *counts, empty)
-
-    def __add__(self, other: "Selections") -> "Selections":
-        return Selections(
-            self.transfers + other.transfers,
-            self.scored_tokens + other.scored_tokens,
-            self.kept_tokens + other.kept_tokens,
-            _sum(self.transferred_tokens, other.transferred_tokens),
-            self.empty + other.empty,
-        )
+        return cls(1, *counts, empty=int(not selection.positions))
 
 
 @dataclass
@@ -198,7 +172,7 @@ class Meter:
 
 @dataclass
 class RunTotals:
-    """The figures of one run, which may call `Session.run_samples` several times."""
+    """The figures of one run, which may call `Run.run_samples` several times."""
 
     meter: Meter = field(default_factory=Meter)
     wall_s: float = 0.0

@@ -42,7 +42,8 @@ async def run_samples(
     try:
         await gather_or_cancel(queue.work() for _ in range(min(max_open, count)))
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)  # a document that hangs must not hang Ctrl-C
+        # A document that hangs does not keep the engines up. The process still ends after it, or by a second Ctrl-C.
+        pool.shutdown(wait=False, cancel_futures=True)
     if queue.first_error is not None:
         raise queue.first_error
 
