@@ -24,7 +24,15 @@ from lmms_eval_mai.harness.exit_codes import report_errors_to_user, watch_for_un
 from lmms_eval_mai.harness.figures_file import write_beside, write_waiting
 from lmms_eval_mai.harness.other_tasks import format_sentence, notice
 from lmms_eval_mai.harness.ranks import of_all_ranks
-from lmms_eval_mai.harness.requests import TWO_STAGE_TASKS, check_stages, is_padding, open_sample, repeats, task_of
+from lmms_eval_mai.harness.requests import (
+    TWO_STAGE_TASKS,
+    check_stages,
+    fields_of,
+    is_padding,
+    open_sample,
+    repeats,
+    task_of,
+)
 from lmms_eval_mai.harness.results import add_repeats, result, rounds_result
 from lmms_eval_mai.harness.running_command import (
     gen_kwargs,
@@ -171,8 +179,9 @@ class CascadeModel(lmms):
                 index, repeat = todo[number]
                 return open_sample(requests[index], repeat, self.task_dict, self.config)
 
-            keys = [(requests[index].args[4], requests[index].args[3], repeat) for index, repeat in todo]
-            arguments = {request.args[4]: request.args[2] for request in requests}
+            fields = [fields_of(request) for request in requests]
+            keys = [(fields[index].task, fields[index].doc_id, repeat) for index, repeat in todo]
+            arguments = {of.task: of.gen_kwargs for of in fields}
             found = run.run_samples(keys, open_, arguments, self.rank, self.world_size)
             models = {engine.side: engine.model for engine in self.config.engines()}
             outcomes: list[Outcome | None] = [None] * len(requests)
@@ -187,22 +196,23 @@ class CascadeModel(lmms):
         """Refuse tasks and decoding arguments that cannot work, before the engines start. Raises `ArgumentError`."""
         # task_dict has all tasks of the command. lmms-eval gives us the requests of the _s2 tasks in a call of their
         # own, which may come after the first engine start.
-        two_stage = {request.args[4] for request in requests if task_of(request).two_stage}
+        two_stage = {fields_of(request).task for request in requests if task_of(request).two_stage}
         two_stage |= TWO_STAGE_TASKS & set(self.task_dict)
         if self.config.mode == "transfer":
             for name in two_stage:  # an application may use this model again, for other tasks
                 self.task_dict.pop(name, None)
         check_stages(self.config.mode, two_stage)
         check_conflict(gen_kwargs(), self.config)
-        for name, request in {request.args[4]: request for request in requests}.items():
+        for name, request in {fields_of(request).task: request for request in requests}.items():
             variant = task_of(request).variant
             if rounds and variant is None:
                 raise ArgumentError(
                     f"Task {name} has rounds of its own, which mai_cascade does not support: "
                     "choose tasks of type generate_until, or one of the _s2 tasks of lmms-eval-mai."
                 )
-            sampling(request.args[2], self.config, own_task=variant is not None)
-            ignored = ignored_arguments(request.args[2])
+            given = fields_of(request).gen_kwargs
+            sampling(given, self.config, own_task=variant is not None)
+            ignored = ignored_arguments(given)
             if ignored and name not in self._warned:
                 self._warned.add(name)
                 logger.warning(f"{name}: mai_cascade ignores {', '.join(ignored)}, as lmms-eval's vllm model does.")
@@ -211,11 +221,11 @@ class CascadeModel(lmms):
         """Tell how the prompts of other lmms-eval tasks are used, once per task, before the engines start."""
         if self.rank != 0 or self.config.mode not in ("cascade", "transfer"):
             return
-        for name, request in {request.args[4]: request for request in reversed(requests)}.items():
+        for name, request in {fields_of(request).task: request for request in reversed(requests)}.items():
             if task_of(request).variant is None:
                 with contextlib.suppress(MaiError):  # a document that cannot be opened fails later, with its message
                     sample = open_sample(request, 0, self.task_dict, self.config)
-                    sentence = format_sentence(request, sample.own_prompt)
+                    sentence = format_sentence(fields_of(request).doc_to_messages, sample.own_prompt)
                     logger.info(f"mai_cascade: {notice(name, sentence)}")
 
     @contextlib.contextmanager
@@ -284,12 +294,12 @@ def exclude_from_scoring(failed: Sequence[Instance]) -> None:
     "a partial rerun can leave a document ... without any corresponding requests")."""
     tasks: dict[int, Any] = {}
     for request in failed:
-        task = tasks[id(request)] = getattr(request.args[1], "__self__", None)
+        _, doc_to_messages, _, doc_id, name, _ = fields_of(request)
+        task = tasks[id(request)] = getattr(doc_to_messages, "__self__", None)
         if task is None or not isinstance(getattr(task, "_instances", None), list):
             raise MaiError(
-                f"{request.args[4]} document {request.args[3]} has no answer, and with this version of lmms-eval, "
-                "mai_cascade cannot leave it out of the scores. Fix the cause, which the warning above names, or "
-                "install lmms-eval 0.7.3."
+                f"{name} document {doc_id} has no answer, and with this version of lmms-eval, mai_cascade cannot leave "
+                "it out of the scores. Fix the cause, which the warning above names, or install lmms-eval 0.7.3."
             )
     for task in {id(task): task for task in tasks.values()}.values():
         task._instances = [instance for instance in task._instances if id(instance) not in tasks]

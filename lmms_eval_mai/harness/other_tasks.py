@@ -9,12 +9,12 @@ from typing import Any
 from lmms_eval_mai.contract import Message
 
 
-def format_sentence(request: Any, prompt: tuple[Message, ...]) -> str:
-    """Return the sentence that the request's task puts at the end of this prompt. Empty if none is found.
+def format_sentence(doc_to_messages: Any, prompt: tuple[Message, ...]) -> str:
+    """Return the sentence that the task of this method puts at the end of this prompt. Empty if none is found.
 
     The sentence is the `post_prompt`, `multiple_choice_prompt` or the like in the task's `lmms_eval_specific_kwargs`.
     """
-    task = getattr(request.args[1], "__self__", None)
+    task = getattr(doc_to_messages, "__self__", None)
     options = getattr(task, "lmms_eval_specific_kwargs", None) or {}
     sentences = [
         value.strip()

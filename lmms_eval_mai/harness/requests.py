@@ -43,6 +43,23 @@ def repeats(requests: Sequence[Any]) -> list[int]:
     return [repeat for _, same in itertools.groupby(requests, key=id) for repeat, _ in enumerate(same)]
 
 
+class Fields(NamedTuple):
+    """What lmms-eval tells of a request (`Instance.args` for chat models, lmms_eval/api/task.py)."""
+
+    context: Any
+    doc_to_messages: Any
+    """A method of the task."""
+    gen_kwargs: dict[str, Any]
+    doc_id: int
+    task: str
+    split: str
+
+
+def fields_of(request: Any) -> Fields:
+    """Return the fields of a request by their names."""
+    return Fields(*request.args)
+
+
 class TaskPrompt(NamedTuple):
     """The prompt of a task."""
 
@@ -60,8 +77,8 @@ def task_of(request: Any) -> TaskPrompt:
         return TaskPrompt(GENERIC, None, False)
     if not isinstance(mai, Mapping) or mai.get("benchmark") not in BENCHMARKS or mai.get("variant") not in VARIANTS:
         raise ArgumentError(
-            f"Task {request.args[4]} has metadata mai={mai}: it must name a benchmark ({', '.join(BENCHMARKS)}) "
-            f"and a variant ({', '.join(VARIANTS)})."
+            f"Task {fields_of(request).task} has metadata mai={mai}: it must name a benchmark "
+            f"({', '.join(BENCHMARKS)}) and a variant ({', '.join(VARIANTS)})."
         )
     return TaskPrompt(BENCHMARKS[mai["benchmark"]], *VARIANTS[mai["variant"]])
 
@@ -83,13 +100,15 @@ def open_sample(request: Any, repeat: int, documents: Mapping[str, Any], config:
     `documents` is the model's `task_dict`. Raises `UnreadableImage`, or another `SampleError` if the document holds
     something that the cascade does not support (video, audio, an empty question) or if a function of the task fails.
     """
-    _, doc_to_messages, gen_kwargs, doc_id, task, split = request.args
+    _, doc_to_messages, gen_kwargs, doc_id, task, split = fields_of(request)
     benchmark, variant, two_stage = task_of(request)
     where = f"{task} document {doc_id}"
     with _document_errors(where):
         doc = documents[task][split][doc_id]
         prompt = _messages(doc_to_messages(doc), where)
-        question = _without_instruction(prompt) if variant else question_of(prompt, format_sentence(request, prompt))
+        question = (
+            _without_instruction(prompt) if variant else question_of(prompt, format_sentence(doc_to_messages, prompt))
+        )
         if not has_text(question):
             raise SampleError(f"{where}: its question is empty. Repair the dataset, {_OR_ALLOW_FAILURES}.")
         return Sample(

@@ -1,7 +1,6 @@
 """Tasks of lmms-eval itself: their own prompts for short answers, and ours for the thinking and the transfer."""
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -79,15 +78,15 @@ def test_prompts_follow_the_whole_prompt_of_a_task_without_a_format_sentence(tas
     assert thinking.startswith(text(one.own_prompt) + "\nPlease think step by step")
 
 
-def request(**options: Any) -> Any:
-    """Return a request of a task with these `lmms_eval_specific_kwargs`."""
+def doc_to_messages(**options: Any) -> Any:
+    """Return the method of a task with these `lmms_eval_specific_kwargs`."""
 
     class Task:
         lmms_eval_specific_kwargs = options
 
         def doc_to_messages(self, doc: Any) -> None: ...
 
-    return SimpleNamespace(args=("", Task().doc_to_messages))
+    return Task().doc_to_messages
 
 
 @pytest.mark.parametrize(
@@ -118,7 +117,7 @@ def test_the_tasks_own_sentence_at_the_end_is_removed_from_the_question(
     messages = (Message("system", ("Look.",)), Message("user", (prompt,)))
     if "Describe" in prompt:
         messages = messages[1:]
-    found = format_sentence(request(**options), messages)
+    found = format_sentence(doc_to_messages(**options), messages)
     assert found == sentence
     rest = question_of(messages, found)
     assert rest[:-1] == messages[:-1]
