@@ -4,7 +4,6 @@ A field's docstring is its meaning. The source is parsed and not imported, so no
 """
 
 import ast
-import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,21 +67,21 @@ def run_arguments() -> list[Argument]:
     return [argument for file, name in RUN for argument in fields(file, name)]
 
 
-def print_list(arguments: list[Argument]) -> None:
-    """Print one Markdown list item per argument, wrapped."""
+def print_table(arguments: list[Argument]) -> None:
+    """Print the arguments as a table."""
+    print("| argument | default | meaning |\n|---|---|---|")
     for argument in arguments:
-        default = f" (default {argument.shown_default})" if argument.shown_default else ""
-        _print_item(f"**`{argument.name}`**{default}. {argument.meaning}")
+        print(f"| `{argument.name}` | {argument.shown_default} | {argument.meaning} |")
 
 
 def print_run_arguments() -> None:
     """Print all arguments of a run."""
-    print_list(run_arguments())
+    print_table(run_arguments())
 
 
 def print_engine_arguments(engine: str) -> None:
     """Print all arguments of an engine that is part of this package: `openai`, `transformers` or `scripted`."""
-    print_list(fields(*ENGINES[engine]))
+    print_table(fields(*ENGINES[engine]))
 
 
 ENGINES = {
@@ -114,6 +113,7 @@ def _first_sentences(text: str, width: int) -> str:
 def print_pairs() -> None:
     """Print the named pairs with their models. The first comment of a pair's file describes it."""
     default = _default_pair()
+    print("| pair | small | large | use |\n|---|---|---|---|")
     for path in sorted((PACKAGE / "pairs").glob("*.yaml"), key=lambda path: (path.stem != default, path.stem)):
         text = path.read_text(encoding="utf-8")
         pair = yaml.safe_load(text)
@@ -123,7 +123,7 @@ def print_pairs() -> None:
                 break
             comment.append(line[2:])
         mark = " (default)" if path.stem == default else ""
-        _print_item(f"**`{path.stem}`**{mark}: `{pair['small']}` and `{pair['large']}`. {' '.join(comment)}")
+        print(f"| `{path.stem}`{mark} | `{pair['small']}` | `{pair['large']}` | {' '.join(comment)} |")
 
 
 def _default_pair() -> str:
@@ -132,8 +132,3 @@ def _default_pair() -> str:
         node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "DEFAULT"
     ]
     return str(ast.literal_eval(values[0]))
-
-
-def _print_item(text: str) -> None:
-    print(textwrap.fill(text, WIDTH, initial_indent="* ", subsequent_indent="  ", break_long_words=False,
-                        break_on_hyphens=False))  # fmt: skip

@@ -47,10 +47,11 @@ def print_names() -> None:
 
 
 def print_benchmarks() -> None:
-    """Print one list item per benchmark: tasks, data set, split and metrics."""
+    """Print one table row per benchmark: tasks, data set, split and metrics."""
+    print("| tasks | data set | split | metrics |\n|---|---|---|---|")
     for name, tasks in load().items():
         task = tasks[0]
         data = " ".join(filter(None, (task["dataset_path"], task.get("dataset_name"))))
         data = "in this package" if data == "parquet" else f"`{data}`"
         metrics = ", ".join(f"`{metric['metric']}`" for metric in task["metric_list"])
-        print(f"* **`{name}_...`**: data set {data}, split `{task['test_split']}`.\n  Metrics: {metrics}.")
+        print(f"| `{name}_...` | {data} | `{task['test_split']}` | {metrics} |")

@@ -195,7 +195,7 @@ def _intel_openmp() -> dict[str, str]:
     Empty if it is not installed, or if the user has preloaded a library.
 
     The threads of vLLM's default, GCC's library, keep their cores for milliseconds after each computation, while this
-    process needs a core to prepare images (docs/benchmarks.md, "lmms-eval's own vLLM model").
+    process needs a core to prepare images (docs/measurements.md, "lmms-eval's own vLLM model").
     """
     preloaded = _users_own(PRELOADED) or ""
     try:
