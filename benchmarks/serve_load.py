@@ -160,7 +160,7 @@ class Clients:
         self.seconds.setdefault(mai["exit"], []).append(seconds)
 
     async def _post(self, body: bytes) -> tuple[int, bytes]:
-        async with self._http.post(CHAT, data=body) as response:
+        async with self._http.post(CHAT, data=body, headers={"Content-Type": "application/json"}) as response:
             return response.status, await response.read()
 
 
@@ -176,7 +176,7 @@ def parts_of_stream(body: bytes) -> tuple[str, str, dict[str, Any]]:
     assert lines[-1] == "[DONE]", f"The stream ends with {lines[-1][:300]}"
     chunks = [json.loads(line) for line in lines[:-1]]
     text = "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"])
-    return chunks[0]["id"], text, next(chunk["mai"] for chunk in chunks if "mai" in chunk)
+    return chunks[0]["id"], text, next(chunk["mai"] for chunk in chunks if "exit" in chunk.get("mai", {}))
 
 
 @contextmanager

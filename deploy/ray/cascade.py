@@ -3,9 +3,9 @@
 import time
 from typing import Any
 
-from fastapi import FastAPI
 from ray import serve
 from ray.serve import Application
+from starlette.applications import Starlette
 
 START_S = 1800
 """Seconds to wait for the models. Until they are deployed, Ray answers with an error or not at all, and it gives an
@@ -16,13 +16,13 @@ PAUSE_S = 5
 def app(model_arguments: dict[str, Any]) -> Application:
     """Return the cascade with these model arguments. The models must be given as addresses."""
 
-    def build() -> FastAPI:
+    def build() -> Starlette:
         from lmms_eval_mai.errors import EngineStartError
         from lmms_eval_mai.run.config import parse
         from lmms_eval_mai.serve.app import make_app
-        from lmms_eval_mai.serve.images import refuse_truncated_images
+        from lmms_eval_mai.serve.images import prepare_decoding
+        from lmms_eval_mai.serve.limits import Settings
         from lmms_eval_mai.serve.service import Service
-        from lmms_eval_mai.serve.settings import Settings
 
         deadline = time.monotonic() + START_S
         while True:
@@ -34,7 +34,7 @@ def app(model_arguments: dict[str, Any]) -> Application:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(PAUSE_S)
-        refuse_truncated_images()
+        prepare_decoding()
         return make_app(service)
 
     deployment = serve.deployment(

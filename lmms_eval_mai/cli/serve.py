@@ -3,9 +3,7 @@
 import argparse
 import contextlib
 import importlib.util
-import ipaddress
 import os
-import re
 import signal
 import sys
 import threading
@@ -20,9 +18,9 @@ from lmms_eval_mai.errors import ArgumentError, EngineUnavailable
 from lmms_eval_mai.run import presets
 
 if TYPE_CHECKING:
-    from lmms_eval_mai.serve.settings import Settings
+    from lmms_eval_mai.serve.limits import Settings
 
-PACKAGES = ("fastapi", "uvicorn", "prometheus_client", "aiohttp")
+PACKAGES = ("starlette", "pydantic", "uvicorn", "prometheus_client")
 LOCAL = ("127.0.0.1", "::1", "localhost")
 
 
@@ -60,14 +58,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=64,
         metavar="MP",
         help="the largest size of all images of a request together (default: 64)",
-    )
-    parser.add_argument(
-        "--allowed-media-domains",
-        nargs="+",
-        default=[],
-        metavar="HOST",
-        help="download images from http addresses of these hosts; '*' allows all hosts with a public address (default: "
-        "no downloads)",
     )
 
 
@@ -139,7 +129,7 @@ def _serve(given: argparse.Namespace) -> int:
 
 def settings_of(given: argparse.Namespace, pair: str | None) -> "Settings":
     """Return the settings of the server. `pair`: the name of the pair, or None. Raises `ArgumentError`."""
-    from lmms_eval_mai.serve.settings import Settings
+    from lmms_eval_mai.serve.limits import Settings
 
     for name in ("request_timeout", "max_body_mib", "max_image_megapixels"):
         if not 0 < getattr(given, name) < 1e6:
@@ -147,28 +137,17 @@ def settings_of(given: argparse.Namespace, pair: str | None) -> "Settings":
             raise ArgumentError(f"{option} {getattr(given, name)} is invalid: expected a number above 0.")
     if given.max_queue < 0:
         raise ArgumentError(f"--max-queue {given.max_queue} is invalid: expected a whole number of at least 0.")
-    for host in given.allowed_media_domains:
-        if not _is_host(host):
-            raise ArgumentError(
-                f"--allowed-media-domains {host} is invalid: expected names of hosts without a port, or '*' alone."
-            )
+    key = _key_of(given.api_key_env)
     return Settings(
         model_name=given.served_name or (Path(str(pair)).stem if pair is not None else "mai_cascade"),
         max_queue=given.max_queue,
         request_timeout=given.request_timeout,
         max_body_bytes=int(given.max_body_mib * 2**20),
         max_pixels=int(given.max_image_megapixels * 1_000_000),
-        allowed_media_domains=tuple(host.lower() for host in given.allowed_media_domains),
-        api_key=_key_of(given.api_key_env),
+        api_key=key,
+        # A web page may let a name of its own point to this machine, and ask a server here that needs no key.
+        allowed_hosts=("127.0.0.1", "[::1]", "localhost") if given.host in LOCAL and key is None else ("*",),
     )
-
-
-def _is_host(text: str) -> bool:
-    """Whether a text is the name or the address of a host, or `*`."""
-    if ":" in text:
-        with contextlib.suppress(ValueError):
-            return ipaddress.ip_address(text).version == 6
-    return text == "*" or re.fullmatch(r"[\w.-]+", text) is not None
 
 
 def _key_of(variable: str | None) -> str | None:

@@ -6,6 +6,9 @@ import PIL.Image
 
 from lmms_eval_mai.contract import Image
 
+STRIP = 256
+"""Rows of an image that are hashed at once."""
+
 
 def to_image(pixels: PIL.Image.Image) -> Image:
     """Decode an image and convert it to RGB. Raises an `OSError` or another error of Pillow if it is broken.
@@ -16,5 +19,6 @@ def to_image(pixels: PIL.Image.Image) -> Image:
     rgb = pixels.convert("RGB")  # a copy, also of an RGB image
     rgb.info = {}
     digest = hashlib.blake2b(f"{rgb.width}x{rgb.height}".encode(), digest_size=16)
-    digest.update(rgb.tobytes())
+    for top in range(0, rgb.height, STRIP):  # not all bytes at once, which a large image has in memory already
+        digest.update(rgb.crop((0, top, rgb.width, min(top + STRIP, rgb.height))).tobytes())
     return Image(rgb, digest.hexdigest())

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastapi.responses import Response
+from loguru import logger
+from starlette.responses import Response
 
 from lmms_eval_mai.errors import (
-    ArgumentError,
     CallTimeout,
     EndpointBusy,
     EngineCrashed,
@@ -18,20 +18,27 @@ from lmms_eval_mai.errors import (
     PromptTooLong,
     UnreadableImage,
 )
-from lmms_eval_mai.redaction import one_line
+from lmms_eval_mai.redaction import error_text
 
 RETRY_AFTER_CRASH_S = 10
 RETRY_AFTER_BUSY_S = 1
 """Seconds, if the endpoint of a model asks for a shorter wait or for none."""
 
-TYPES = {400: "invalid_request_error", 401: "authentication_error", 404: "invalid_request_error",
-         405: "invalid_request_error", 408: "invalid_request_error", 413: "invalid_request_error",
-         422: "invalid_request_error", 429: "rate_limit_error", 503: "service_unavailable_error",
-         504: "timeout_error"}  # fmt: skip
-"""Status -> the type of the error in its reply. All other errors are `server_error`."""
+TYPES = {401: "authentication_error", 429: "rate_limit_error", 503: "service_unavailable_error", 504: "timeout_error"}
+"""Status -> the type of the error in its reply, if it is not that of all other statuses below 500 or from 500 on."""
 
-FINAL = {"x-should-retry": "false"}
-"""The header that tells the `openai` client not to send the same request again."""
+REPLIES: dict[type[MaiError], tuple[int, str, str]] = {
+    PromptTooLong: (400, "context_length_exceeded", "The prompt does not fit the context of a model. Send less text, "
+                    "or smaller images."),
+    UnreadableImage: (400, "invalid_image", "A model cannot use an image of the request. Send it in another size."),
+    CallTimeout: (504, "call_timeout", "A call to a model took too long and was cancelled."),
+    EngineCrashedByCall: (422, "engine_crashed_by_request", "A model crashes whenever it answers this request."),
+    EndpointBusy: (503, "endpoint_busy", "A model reports a temporary error. Send the request again later."),
+    EngineCrashed: (503, "engine_down", "A model does not run now. Send the request again later."),
+    MaiError: (500, "sample_failed", "A call to a model failed. The log of the server has the reason."),
+}  # fmt: skip
+"""Error -> status, code and sentence of its reply. The first one that fits is used. The error's own text may have the
+address of a model's server, its reply, or the path of a checkpoint. So it is only logged."""
 
 
 @dataclass(eq=False)
@@ -45,9 +52,12 @@ class RequestError(Exception):
     """The field of the request that is wrong."""
     headers: Mapping[str, str] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        return self.message
+
     def body(self) -> dict[str, Any]:
         """Return the body of the reply."""
-        kind = TYPES.get(self.status, "server_error")
+        kind = TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
 
@@ -56,31 +66,20 @@ def bad_request(message: str, code: str = "invalid_value", param: str | None = N
     return RequestError(400, message, code, param)
 
 
-def from_mai_error(error: MaiError) -> RequestError:
-    """Return the reply for an error of the cascade or of an engine."""
-    text = one_line(str(error))
-    text = text[:1].upper() + text[1:]
-    if isinstance(error, PromptTooLong):
-        return bad_request(text, "context_length_exceeded", "messages")
-    if isinstance(error, UnreadableImage):
-        return bad_request(text, "invalid_image", "messages")
-    if isinstance(error, ArgumentError):
-        return bad_request(text)
-    if isinstance(error, CallTimeout):
-        return RequestError(504, text, "call_timeout", headers=FINAL)
-    if isinstance(error, EngineCrashedByCall):
-        return RequestError(422, text, "engine_crashed_by_request", headers=FINAL)
-    if isinstance(error, EndpointBusy):
-        seconds = math.ceil(max(error.retry_after_s, RETRY_AFTER_BUSY_S))
-        return RequestError(503, text, "endpoint_busy", headers={"Retry-After": str(seconds)})
-    if isinstance(error, EngineCrashed):
-        return RequestError(503, text, "engine_down", headers={"Retry-After": str(RETRY_AFTER_CRASH_S)})
-    return RequestError(500, text, "sample_failed", headers=FINAL)
-
-
 def to_request_error(error: MaiError | RequestError) -> RequestError:
-    """Return the reply for an error of either kind."""
-    return error if isinstance(error, RequestError) else from_mai_error(error)
+    """Return the reply for an error, and log an error of an engine that is not the fault of the request."""
+    if isinstance(error, RequestError):
+        return error
+    status, code, message = next(reply for kind, reply in REPLIES.items() if isinstance(error, kind))
+    if status == 400:
+        return RequestError(status, message, code, "messages")
+    logger.warning(f"mai_cascade: a request gets the status {status}: {error_text(error)}")
+    headers = {"x-should-retry": "false"}  # the `openai` client must not send the same request again
+    if isinstance(error, EndpointBusy):
+        headers = {"Retry-After": str(math.ceil(max(error.retry_after_s, RETRY_AFTER_BUSY_S)))}
+    elif status == 503:
+        headers = {"Retry-After": str(RETRY_AFTER_CRASH_S)}
+    return RequestError(status, message, code, headers=headers)
 
 
 def json_response(value: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

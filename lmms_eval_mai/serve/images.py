@@ -1,28 +1,34 @@
-"""Images of a request: data URLs and downloaded files, decoded with limits."""
+"""Images of a request: data URLs, decoded with limits."""
 
 import base64
-import binascii
+import contextlib
+import ctypes
 import io
+import os
 import re
-from collections.abc import Sequence
+import threading
 from dataclasses import dataclass, field
 
 import PIL.Image
 import PIL.ImageFile
+import PIL.PngImagePlugin
 
 from lmms_eval_mai.contract import Image
-from lmms_eval_mai.errors import UnreadableImage
-from lmms_eval_mai.redaction import one_line
 from lmms_eval_mai.run.ask import decode
-from lmms_eval_mai.serve.errors import bad_request
+from lmms_eval_mai.serve.errors import RequestError, bad_request
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 """Formats that are decoded. Pillow's others start programs or are rare, so they only make attacks easier."""
+MAX_TEXT_MEMORY = 2**20
+"""Characters of all texts in a PNG. Pillow decompresses and keeps 64 times as many, with up to 4 bytes each."""
+THREADS = min(8, os.cpu_count() or 1)
+"""Images that are decoded at the same time, and bodies that are parsed at the same time."""
 
-MAX_URL = 8192
-"""Characters of an http address."""
+M_MMAP_THRESHOLD = -3
+"""An option of glibc's `mallopt`."""
 
 _DATA_URL = re.compile(r"data:image/[\w.+-]{1,40};base64,", re.IGNORECASE)
+_DECODING = threading.BoundedSemaphore(THREADS)
 
 
 @dataclass(frozen=True)
@@ -31,76 +37,54 @@ class EncodedImage:
 
     number: int
     """Its place among the images of the request, from 1."""
-    data: str | bytes = field(repr=False)
-    """Base64, or the bytes of a downloaded file."""
+    pixels: int
+    data: bytes = field(repr=False)
 
 
-@dataclass(frozen=True)
-class RemoteImage:
-    """An image of a request that is not downloaded yet."""
+def prepare_decoding() -> None:
+    """Let Pillow refuse images whose pixels are not complete and PNG files with huge texts, in the whole process.
+    lmms-eval lets it fill missing pixels with grey (lmms_eval/api/task.py), and the models would answer about the grey.
 
-    number: int
-    """Its place among the images of the request, from 1."""
-    url: str = field(repr=False)
-
-
-def refuse_truncated_images() -> None:
-    """Let Pillow refuse images without their end, in the whole process. lmms-eval lets it fill them with grey
-    (lmms_eval/api/task.py), and the models would answer about the grey."""
+    Let glibc return large blocks to the system. By default, it keeps the memory of images after they were freed.
+    """
     PIL.ImageFile.LOAD_TRUNCATED_IMAGES = False
+    PIL.PngImagePlugin.MAX_TEXT_MEMORY = MAX_TEXT_MEMORY
+    with contextlib.suppress(AttributeError):  # not glibc
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 8 * 2**20)
 
 
-def image_at(url: str, number: int, with_downloads: bool) -> EncodedImage | RemoteImage:
-    """Return the image of a data URL or, if the server downloads images, of an http address. Raises `RequestError` for
-    every other address."""
+def read_image(url: str, number: int) -> EncodedImage:
+    """Return the image of a data URL, and read its size. Raises `RequestError`."""
     found = _DATA_URL.match(url[:100])
-    if found is not None:
-        return EncodedImage(number, url[found.end() :])
-    if with_downloads and url[:8].lower().startswith(("http://", "https://")):
-        if len(url) > MAX_URL:
-            raise bad_request(f"The address of image {number} is too long.", "invalid_image_url", "messages")
-        return RemoteImage(number, url)
-    expected = "neither a data URL nor an http address." if with_downloads else (
-        "not a data URL. This server downloads no images: send the image itself, as data:image/png;base64,..."
-    )  # fmt: skip
-    raise bad_request(f"Image {number} is {expected}", "invalid_image_url", "messages")
-
-
-def decode_images(images: Sequence[EncodedImage], max_pixels: int) -> list[Image]:
-    """Decode the images of a request. `max_pixels`: the largest number of pixels of all together; it is checked before
-    the first one is decoded. This blocks, so run it in a thread. Raises `UnreadableImage`."""
-    opened = [_open(image) for image in images]
-    pixels = sum(image.width * image.height for image in opened)
-    if pixels > max_pixels:
-        raise UnreadableImage(
-            f"The images of this request have {pixels:,} pixels, and this server decodes at most {max_pixels:,} "
-            "(--max-image-megapixels). Send smaller images."
+    if found is None:
+        raise bad_request(
+            f"Image {number} is not a data URL. This server downloads no images: send the image itself, as "
+            "data:image/png;base64,...",
+            "invalid_image_url",
+            "messages",
         )
-    return [_decode(image, encoded) for image, encoded in zip(opened, images, strict=True)]
-
-
-def _open(encoded: EncodedImage) -> PIL.Image.Image:
-    """Read the header of an image."""
-    data = encoded.data
     try:
-        if isinstance(data, str):
-            data = base64.b64decode(data, validate=True)
-    except (binascii.Error, ValueError):
-        raise UnreadableImage(f"Image {encoded.number} is not valid base64.") from None
+        # A text that is not ASCII may need 4 bytes for each character, and a copy as much again.
+        data = base64.b64decode(url[found.end() :] if url.isascii() else "%", validate=True)
+    except ValueError:
+        raise _invalid(number, "is not valid base64.") from None
     try:
-        return PIL.Image.open(io.BytesIO(data), formats=FORMATS)
+        with PIL.Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            return EncodedImage(number, image.width * image.height, data)
     except PIL.Image.DecompressionBombError:
-        raise UnreadableImage(f"Image {encoded.number} has too many pixels. Send a smaller image.") from None
-    except Exception as error:  # broken files make Pillow raise errors of many kinds
-        expected = ", ".join(FORMATS)
-        raise UnreadableImage(f"Image {encoded.number} cannot be read. Send one of {expected}.") from error
+        raise _invalid(number, "has too many pixels. Send a smaller image.") from None
+    except Exception:  # broken files make Pillow raise errors of many kinds
+        raise _invalid(number, f"cannot be read. Send one of {', '.join(FORMATS)}.") from None
 
 
-def _decode(image: PIL.Image.Image, encoded: EncodedImage) -> Image:
+def decode_image(image: EncodedImage) -> Image:
+    """Decode an image. This blocks, so run it in a thread. Raises `RequestError`."""
     try:
-        with image:
-            return decode(image, f"Image {encoded.number}")
-    except UnreadableImage:
-        raise
-    except Exception as error:  # as in `_open`
-        raise UnreadableImage(f"Image {encoded.number} cannot be decoded ({one_line(str(error))}).") from error
+        with _DECODING, PIL.Image.open(io.BytesIO(image.data), formats=FORMATS) as opened:
+            return decode(opened, f"Image {image.number}")
+    except Exception:  # as in `read_image`
+        raise _invalid(image.number, "cannot be decoded. It is broken or not complete.") from None
+
+
+def _invalid(number: int, problem: str) -> RequestError:
+    return bad_request(f"Image {number} {problem}", "invalid_image", "messages")

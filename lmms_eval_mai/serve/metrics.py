@@ -1,23 +1,66 @@
-"""The metrics of the server, for Prometheus."""
+"""Observes the calls of requests, for streamed replies and for the metrics in Prometheus' format."""
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from lmms_eval_mai.contract import SIDES
+from lmms_eval_mai.contract import SIDES, Call, CallKey, Engine, Prompt, Sampling, Side
+from lmms_eval_mai.engines.wrapper import EngineWrapper
+from lmms_eval_mai.errors import MaiError
 from lmms_eval_mai.paper.sample import Trace
-from lmms_eval_mai.serve.admission import Admission
-from lmms_eval_mai.serve.observer import CallEvent
+from lmms_eval_mai.paper.sample_run import Pair
+from lmms_eval_mai.serve.limits import Admission
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 """Upper limits of the classes of seconds."""
 
 
+@dataclass(frozen=True)
+class CallEvent:
+    """A call to a model has begun, is done or has failed."""
+
+    key: CallKey
+    state: Literal["begun", "done", "failed"]
+    call: Call | None = None
+    """The finished call. None: it is not done."""
+    error: MaiError | None = None
+
+
+Observer = Callable[[CallEvent], object]
+"""Gets the events of a request in the thread of the engines' event loop."""
+
+
+class ObservedEngine(EngineWrapper):
+    """An engine that tells an observer about its calls."""
+
+    def __init__(self, engine: Engine, observe: Observer) -> None:
+        super().__init__(engine)
+        self._observe = observe
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
+        self._observe(CallEvent(prompt.key, "begun"))
+        try:
+            call = await self._engine.generate(prompt, sampling)
+        except MaiError as error:
+            self._observe(CallEvent(prompt.key, "failed", error=error))
+            raise
+        self._observe(CallEvent(prompt.key, "done", call))
+        return call
+
+
+def observed(pair: Pair, observe: Observer) -> Pair:
+    """Return the pair with an observer of all its calls."""
+    small, large = (engine and ObservedEngine(engine, observe) for engine in (pair.small, pair.large))
+    return replace(pair, small=small, large=large)
+
+
 class Metrics:
     """Counts requests, calls, tokens and errors. All methods may be called from any thread."""
 
-    def __init__(self, admission: Admission, up: Callable[[], Mapping[str, bool]]) -> None:
+    def __init__(self, admission: Admission, up: Callable[[], Mapping[Side, bool]]) -> None:
         """`up`: returns for each side whether its engine answers calls."""
         self._registry = registry = CollectorRegistry()
         self._replies = Counter("mai_replies", "Replies by status.", ["status"], registry=registry)
@@ -36,7 +79,7 @@ class Metrics:
         engines = Gauge("mai_engine_up", "Whether the engine answers calls.", ["side"], registry=registry)
         for side in SIDES:
             if side in up():
-                engines.labels(side).set_function(functools.partial(_is_up, up, side))
+                engines.labels(side).set_function(functools.partial(lambda side: float(up()[side]), side))
 
     def text(self) -> bytes:
         """Return all metrics in the format of Prometheus."""
@@ -61,7 +104,3 @@ class Metrics:
             self._tokens.labels(key.side, "prompt").inc(call.prompt_tokens)
             self._tokens.labels(key.side, "cached").inc(call.cached_tokens)
             self._tokens.labels(key.side, "output").inc(call.output_tokens)
-
-
-def _is_up(up: Callable[[], Mapping[str, bool]], side: str) -> float:
-    return float(up()[side])

@@ -1,22 +1,24 @@
 """Turns a chat request into a question for the cascade, or into a chat for one model."""
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lmms_eval_mai.contract import Sampling, Stage
+from lmms_eval_mai.engines.messages import replace_lone_surrogates
+from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.agreement import Benchmark, Doc
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS, GENERIC
-from lmms_eval_mai.paper.prompts import Kind, Variant
+from lmms_eval_mai.paper.prompts import INSTRUCTIONS, Kind, Variant
 from lmms_eval_mai.run.ask import LETTERS
 from lmms_eval_mai.run.config import Config
-from lmms_eval_mai.serve.decoding import decoding_of, limit_of
+from lmms_eval_mai.run.decoding import sampling
 from lmms_eval_mai.serve.errors import RequestError, bad_request
-from lmms_eval_mai.serve.recognition import options_of, split_instruction, with_options
-from lmms_eval_mai.serve.schema import ChatRequest, MaiOptions
-from lmms_eval_mai.serve.settings import Settings
-from lmms_eval_mai.serve.turns import Turn, images_of, remote_images_of, turns_of
+from lmms_eval_mai.serve.images import EncodedImage, read_image
+from lmms_eval_mai.serve.limits import Settings
+from lmms_eval_mai.serve.schema import ChatRequest, ImagePart, MaiOptions, Message
 
 SHORT_ANSWER_TOKENS = 64
 """A request without an image and without options is a short-answer question if its token limit is at most this."""
@@ -25,6 +27,29 @@ PASSED_ON = (
     "This is not a short-answer question, because it has no image, no options, no small max_tokens and no field mai. "
     "One model answered the chat as it is, without the prompts of the cascade."
 )
+
+DECODING_FIELDS = (
+    *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
+    *("seed", "stop"),
+)
+"""Fields of a request that are decoding arguments of the same name."""
+
+_OPTION = re.compile(
+    r"^[ \t]*\(?([A-Z])[.):][ \t]+(\S.*)$",  # "A. red", "A) red", "A: red" or "(A) red"
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One message of the chat: texts, and images that are not decoded yet."""
+
+    role: str
+    content: tuple[str | EncodedImage, ...]
+
+    def text(self) -> str:
+        """Return all texts of the turn."""
+        return "\n".join(part for part in self.content if isinstance(part, str))
 
 
 @dataclass(frozen=True)
@@ -43,9 +68,9 @@ class Question:
     sampling: Mapping[Stage, Sampling]
     with_trace: bool
     """Whether the reply has the calls and the parsed answers."""
-    streamed: bool = False
+    streamed: bool
     """Whether the reply is sent in parts."""
-    with_usage: bool = False
+    with_usage: bool
     """Whether a streamed reply ends with the tokens of all calls."""
 
 
@@ -56,17 +81,9 @@ def question_of(request: ChatRequest, config: Config, gen_kwargs: Mapping[str, A
         name = settings.model_name
         message = f"The model {request.model[:100]!r} is not served here. Give model={name!r}."
         raise RequestError(404, message, "model_not_found", "model")
-    streamed = bool(request.stream)
-    with_usage = request.stream_options is not None and bool(request.stream_options.include_usage)
-    if request.stream_options is not None and not streamed:
+    if request.stream_options is not None and not request.stream:
         raise bad_request("The field stream_options needs stream=true. Leave it out.", param="stream_options")
-    question = _question(request, config, gen_kwargs, settings)
-    return dataclasses.replace(question, streamed=streamed, with_usage=with_usage)
-
-
-def _question(request: ChatRequest, config: Config, gen_kwargs: Mapping[str, Any], settings: Settings) -> Question:
     turns = turns_of(request, settings)
-    decoding = decoding_of(request, config, gen_kwargs)
     mai = request.mai or MaiOptions()
     mode = _mode(mai, config)
     *before, last = turns
@@ -74,30 +91,164 @@ def _question(request: ChatRequest, config: Config, gen_kwargs: Mapping[str, Any
     text, variant, kind = split_instruction(str(last.content[end]))
     last = Turn(last.role, (*last.content[:end], text, *last.content[end + 1 :]))
     recognised = options_of(last.text())
+    question = Question(
+        turns=turns,
+        mode=mode if len(config.engines()) == 1 else "large",
+        variant=None,
+        kind="word",
+        benchmark=GENERIC,
+        doc=_doc(None, last.text(), []),
+        sampling=decoding_of(request, config, gen_kwargs),
+        with_trace=mai.trace,
+        streamed=bool(request.stream),
+        with_usage=bool(request.stream_options and request.stream_options.include_usage),
+    )
     if not (variant or recognised or _is_short_answer_question(request, turns)):
-        mode = mode if len(config.engines()) == 1 else "large"
-        return Question(turns, mode, None, "word", GENERIC, _doc(None, last.text(), []), decoding, mai.trace)
-
+        return question
     options = _options(mai, kind, recognised)
     if mai.options is not None:
-        last = _with_options(last, end, mai.options)
-    doc = _doc(mai.benchmark, last.text(), options)
-    return Question(
+        last = Turn(last.role, (*last.content[:end], with_options(text, mai.options), *last.content[end + 1 :]))
+    return dataclasses.replace(
+        question,
         turns=(*before, _with_line_break(last)),
         mode=mode,
         variant=mai.think or variant or "S",
         kind=mai.kind or ("letter" if mai.options else kind) or ("letter" if options else "word"),
         benchmark=GENERIC if mai.benchmark is None else BENCHMARKS[mai.benchmark],
-        doc=doc,
-        sampling=decoding,
-        with_trace=mai.trace,
+        doc=_doc(mai.benchmark, last.text(), options),
     )
+
+
+def turns_of(request: ChatRequest, settings: Settings) -> tuple[Turn, ...]:
+    """Return the turns of a request, within the limits of the server. The last one is a question of the user. Raises
+    `RequestError`."""
+    messages = request.messages
+    if messages[-1].role != "user":
+        raise bad_request(
+            f"The last message has the role {messages[-1].role}. It must have the role user, because it is the "
+            "question.",
+            param="messages",
+        )
+    if any(message.role in ("system", "developer") for message in messages[1:]):
+        raise bad_request("Only the first message may have the role system.", param="messages")
+    if any(isinstance(part, ImagePart) for message in messages for part in message.content if message.role != "user"):
+        raise bad_request("Only messages with the role user may have images.", param="messages")
+    parts = [part for message in messages if not isinstance(message.content, str) for part in message.content]
+    count = sum(isinstance(part, ImagePart) for part in parts)
+    if count > settings.max_images:
+        raise _too_large(f"{count} images, and this server takes at most {settings.max_images}")
+    texts = [message.content for message in messages if isinstance(message.content, str)]
+    texts += [part.text for part in parts if not isinstance(part, ImagePart)]
+    texts += (request.mai.options if request.mai else None) or []
+    characters = sum(map(len, texts))
+    if characters > settings.max_characters:
+        raise _too_large(f"{characters:,} characters, and this server takes at most {settings.max_characters:,}")
+    images: list[EncodedImage] = []
+    turns = tuple(_turn(message, images) for message in messages)
+    pixels = sum(image.pixels for image in images)
+    if pixels > settings.max_pixels:
+        raise bad_request(
+            f"The images of this request have {pixels:,} pixels, and this server decodes at most "
+            f"{settings.max_pixels:,} (--max-image-megapixels). Send smaller images.",
+            "invalid_image",
+            "messages",
+        )
+    if not turns[-1].text().strip():
+        raise bad_request("The last message has no text, so there is no question.", "empty_question", "messages")
+    return turns
+
+
+def _turn(message: Message, images: list[EncodedImage]) -> Turn:
+    """Return a message as a turn, and append its images to `images`."""
+    role = "system" if message.role == "developer" else message.role
+    if isinstance(message.content, str):
+        return Turn(role, (replace_lone_surrogates(message.content),))
+    parts: list[str | EncodedImage] = []
+    for part in message.content:
+        if isinstance(part, ImagePart):
+            images.append(read_image(part.image_url.url, len(images) + 1))
+            parts.append(images[-1])
+        else:
+            parts.append(replace_lone_surrogates(part.text))
+    return Turn(role, tuple(parts))
+
+
+def _too_large(what: str) -> RequestError:
+    return RequestError(413, f"The request has {what}. Send less.", "request_too_large", "messages")
+
+
+def limit_of(request: ChatRequest) -> int | None:
+    """Return the token limit that a request gives."""
+    return request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
+
+
+def decoding_of(request: ChatRequest, config: Config, gen_kwargs: Mapping[str, Any]) -> dict[Stage, Sampling]:
+    """Return how each stage is decoded. `gen_kwargs`: the server's decoding arguments, which a request may replace.
+
+    The token limit of a request applies to the short answers and to a chat that is sent to one model as it is. The
+    thinking, and the answers with thinking, have the limit of the server, because a client that wants a short answer
+    does not expect that its limit cuts the thinking off. Raises `RequestError`.
+    """
+    values = {name: value for name in DECODING_FIELDS if (value := getattr(request, name)) is not None}
+    if isinstance(values.get("stop"), str):
+        values["stop"] = [values["stop"]]
+    try:
+        stages = sampling({**gen_kwargs, **values}, config, own_task=True)
+    except ArgumentError:  # the values are checked already, so they differ from those of `decoding=official`
+        official = " ".join(f"{name}={value}" for name, value in (config.official_decoding or {}).items())
+        raise bad_request(f"This server decodes with {official} (decoding=official). Leave others out.") from None
+    if (limit := limit_of(request)) is not None:
+        for stage in ("short", "task"):
+            own = stages[stage]
+            stages[stage] = dataclasses.replace(own, max_tokens=min(limit, config.max_new_tokens or limit))
+    return stages
+
+
+def options_of(text: str) -> list[str]:
+    """Return the texts of the last list of options in a text. Empty if it has none.
+
+    A list has a line for each option. Its letters begin with A and have no gap.
+    """
+    found: list[str] = []
+    last: list[str] = []
+    for match in _OPTION.finditer(text):
+        letter, option = match.group(1), match.group(2).rstrip()
+        if letter == "A":
+            found = [option]
+        elif found and letter == LETTERS[len(found) % len(LETTERS)]:
+            found.append(option)
+        else:
+            found = []
+        if len(found) >= 2:
+            last = found
+    return last
+
+
+def with_options(text: str, options: Sequence[str]) -> str:
+    """Return the question with its options below, each on its own line, as the Python API writes them. A question that
+    has these options already is not changed."""
+    if options_of(text) == [option.strip() for option in options]:
+        return text
+    return "\n".join([text.rstrip("\n"), *(f"{letter}. {one}" for letter, one in zip(LETTERS, options, strict=False))])
+
+
+def split_instruction(text: str) -> tuple[str, Variant | None, Kind | None]:
+    """Return the question without an instruction of the paper at its end, and the variant and the kind that the
+    instruction asks for. None: the question has none.
+
+    A harness that runs a task of this package on the server sends the instruction of the task with the question.
+    """
+    stripped = text.rstrip()
+    for (variant, kind), instruction in INSTRUCTIONS.items():
+        if stripped.endswith(instruction):
+            return stripped.removesuffix(instruction), variant, kind
+    return text, None, None
 
 
 def _is_short_answer_question(request: ChatRequest, turns: Sequence[Turn]) -> bool:
     limit = limit_of(request)
     chosen = request.mai.model_dump(exclude={"trace"}, exclude_none=True) if request.mai else {}
-    has_image = any(images_of(turns)) or any(remote_images_of(turns))
+    has_image = any(isinstance(part, EncodedImage) for turn in turns for part in turn.content)
     return bool(chosen) or has_image or (limit is not None and limit <= SHORT_ANSWER_TOKENS)
 
 
@@ -144,13 +295,6 @@ def _doc(benchmark: str | None, question: str, options: list[str]) -> Doc:
             )
         return {"question": question, **dict(zip(LETTERS, options, strict=False))}
     return {"question": question, "options": options}
-
-
-def _with_options(turn: Turn, end: int, options: Sequence[str]) -> Turn:
-    """Return the turn with the options below its last text, which has the number `end`."""
-    return Turn(
-        turn.role, (*turn.content[:end], with_options(str(turn.content[end]), options), *turn.content[end + 1 :])
-    )
 
 
 def _with_line_break(turn: Turn) -> Turn:

@@ -1,26 +1,38 @@
-"""Starts the server, and stops it when the process gets SIGTERM or SIGINT."""
+"""Starts the server and its connections, and stops it when the process gets SIGTERM or SIGINT."""
 
 import asyncio
-import contextlib
+import dataclasses
 import functools
 import gc
+import resource
 import signal
 import socket
-import threading
-from collections.abc import Iterator
+from typing import Any
 
 import uvicorn
-from fastapi import FastAPI
 from loguru import logger
+from starlette.applications import Starlette
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.serve.app import make_app
-from lmms_eval_mai.serve.images import refuse_truncated_images
-from lmms_eval_mai.serve.protocol import LimitedProtocol
+from lmms_eval_mai.serve.images import prepare_decoding
+from lmms_eval_mai.serve.limits import Settings
 from lmms_eval_mai.serve.service import Service
-from lmms_eval_mai.serve.settings import Settings
 
 BACKLOG = 2048
+DESCRIPTORS = 65_536
+"""File descriptors that the process asks for. Linux gives 1,024 by default."""
+MAX_HEAD = 64 * 2**10
+"""Bytes of the first line and the headers of a request. That of uvicorn's other parser, h11."""
+MAX_IGNORED = 64 * 2**20
+"""Bytes that a client may send after the reply to a request whose body was not read."""
+MAX_PIPELINED = 8
+"""Requests that a client may send before it has the reply to an earlier one. No usual client sends any."""
+BUSY = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 10\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+"""The reply to a connection too many."""
+
+_Protocol: Any = AutoHTTPProtocol
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -43,21 +55,21 @@ def run(service: Service, bound: socket.socket) -> int:
     """Start the engines and answer requests until SIGTERM or SIGINT. Requests in flight are answered first. A second
     SIGINT stops at once. Returns the number of the signal. Raises `EngineStartError`."""
     service.start()
-    refuse_truncated_images()  # after lmms-eval was imported
+    prepare_decoding()  # after lmms-eval was imported
     # The imports make hundreds of thousands of objects, which stay. The garbage collector must not visit them again
     # and again, because all requests wait then.
     gc.collect()
     gc.freeze()
     try:
-        bound.listen(BACKLOG)  # requests wait from now on
+        server = Server(make_app(service), service.settings)
+        bound.listen(server.config.backlog)  # requests wait from now on
         host, port = bound.getsockname()[:2]
         address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        admission = service.admission
+        settings = service.settings
         logger.info(
-            f"mai_cascade: serving {service.settings.model_name} on {address}/v1: {admission.max_open} requests at the "
-            f"same time, and up to {admission.max_queue} that wait. Ctrl-C or SIGTERM stops the server."
+            f"mai_cascade: serving {settings.model_name} on {address}/v1: {service.admission.max_open} requests at the "
+            f"same time, and up to {settings.max_queue} that wait. Ctrl-C or SIGTERM stops the server."
         )
-        server = Server(make_app(service), service.settings)
         asyncio.run(server.serve(sockets=[bound]))
     finally:
         service.stop()
@@ -70,38 +82,31 @@ class Server(uvicorn.Server):
     signal = signal.SIGTERM
     """The signal that stopped the server."""
 
-    def __init__(self, app: FastAPI, settings: Settings) -> None:
+    def __init__(self, app: Starlette, settings: Settings) -> None:
+        # asyncio accepts up to `backlog` connections at once. Without a free descriptor it logs an error for each of
+        # them, again and again. The other descriptors are for the engines.
+        descriptors = raise_descriptor_limit()
+        settings = dataclasses.replace(settings, max_connections=min(settings.max_connections, descriptors // 2))
         super().__init__(
             uvicorn.Config(
                 app,
-                http=functools.partial(LimitedProtocol, head_timeout=settings.body_timeout),  # type: ignore[arg-type]
+                http=functools.partial(LimitedProtocol, settings=settings),  # type: ignore[arg-type]
                 ws="none",
                 log_config=None,
                 log_level="critical",  # its errors would have the message of an exception, and so texts of prompts
                 access_log=False,
                 lifespan="off",
-                backlog=BACKLOG,
-                # Each request has its own limit, so this one is only for clients that do not take their replies.
-                timeout_graceful_shutdown=int(settings.request_timeout) + 5,
+                backlog=min(BACKLOG, descriptors // 4),
+                timeout_graceful_shutdown=int(settings.request_timeout) + 5,  # each request has its own limit
             )
         )
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Stop at SIGINT and SIGTERM. uvicorn's own function sends the signal again at the end, so that the process is
-        killed before the engines are stopped."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
     def handle_exit(self, sig: int, frame: object) -> None:
-        """Stop accepting connections. After a second SIGINT, do not wait for the requests in flight."""
+        """Stop accepting connections. After a second SIGINT, do not wait for the requests in flight.
+
+        uvicorn's own function lets uvicorn send the signal again at the end, so that the process is killed before the
+        engines are stopped.
+        """
         if not self.should_exit:
             self.signal = signal.Signals(sig)
         elif sig == signal.SIGINT:
@@ -113,3 +118,80 @@ class Server(uvicorn.Server):
         because a signal may arrive while this thread writes to the log, and loguru raises an error then."""
         logger.info("mai_cascade: the server is stopping. Requests in flight are answered first.")
         await super().shutdown(sockets)
+
+
+def raise_descriptor_limit() -> int:
+    """Let this process open more files and connections, if it may. Returns how many it can open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = resource.RLIM_INFINITY
+    wanted = DESCRIPTORS if hard == unlimited else min(hard, DESCRIPTORS)
+    if soft != unlimited and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
+
+
+class LimitedProtocol(_Protocol):
+    """uvicorn's HTTP protocol for one connection, with limits that uvicorn does not have.
+
+    Without them, a client without a key could keep all connections open, or fill the memory with a head without an end,
+    with requests whose replies it does not read, or with unread replies.
+    """
+
+    def __init__(self, *rest: Any, settings: Settings, **named: Any) -> None:
+        """The other arguments are those of uvicorn."""
+        super().__init__(*rest, **named)
+        self._settings = settings
+        self._head_size = 0
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(0)  # `pause_writing` as soon as the client's machine takes no more
+        if len(self.connections) > self._settings.max_connections:
+            transport.write(BUSY)
+            transport.close()
+        else:
+            self._expect_head()
+
+    def data_received(self, data: bytes) -> None:
+        cycle = self.cycle  # the last request whose head is complete
+        is_body = cycle is not None and cycle.more_body and not cycle.response_complete
+        super().data_received(data)
+        if len(getattr(self, "pipeline", ())) > MAX_PIPELINED:  # h11 parses one request at a time
+            self.transport.abort()
+        if is_body or self.cycle is not cycle:
+            self._end_head()
+            return
+        self._expect_head()
+        self._head_size += len(data)
+        is_ignored_body = cycle is not None and cycle.more_body
+        if self._head_size > (MAX_IGNORED if is_ignored_body else MAX_HEAD):
+            self.transport.abort()
+
+    def pause_writing(self) -> None:
+        """Wait for a client that does not read, also if the connection is closed when it has read all."""
+        super().pause_writing()
+        self._write_timer = self.loop.call_later(self._settings.sending_timeout, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._end_timer(self._write_timer)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_head()
+        self._end_timer(self._write_timer)
+        super().connection_lost(exc)
+
+    def _expect_head(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(self._settings.body_timeout, self.transport.abort)
+
+    def _end_head(self) -> None:
+        self._head_size = 0
+        self._end_timer(self._head_timer)
+        self._head_timer = None
+
+    def _end_timer(self, timer: asyncio.TimerHandle | None) -> None:
+        if timer is not None:
+            timer.cancel()

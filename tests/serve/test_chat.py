@@ -9,7 +9,8 @@ from support.serving import EXITS, Running, chat, image_url, scripted, serving, 
 
 from lmms_eval_mai.paper.prompts import instruction, stage2
 from lmms_eval_mai.run.config import parse
-from lmms_eval_mai.serve.decoding import decoding_of
+from lmms_eval_mai.serve.errors import RequestError
+from lmms_eval_mai.serve.question import decoding_of
 from lmms_eval_mai.serve.schema import ChatRequest
 
 PICK = "Which is red?\nA. the circle\nB. the square"
@@ -175,6 +176,15 @@ def test_decoding_arguments_of_a_request_replace_those_of_the_server(tmp_path: P
     found = decoding_of(ChatRequest.model_validate(chat(**fields)), config, {"temperature": 1, "min_p": 0.1})["short"]
     assert (found.temperature, found.top_p, found.top_k, found.seed) == (0.5, 0.9, 20, 7)
     assert (found.stop, found.presence_penalty, found.min_p) == (("END",), 1.0, 0.1)
+
+
+def test_decoding_arguments_that_the_official_ones_would_replace_are_refused(tmp_path: Path) -> None:
+    own = {"decoding": "official", "official_decoding": {"temperature": 0.7}}
+    config = parse(scripted(tmp_path) | own)
+    for given in (0.7, 0):  # 0 is what a harness sends for a task of this package
+        assert decoding_of(ChatRequest.model_validate(chat(temperature=given)), config, {})["short"].temperature == 0.7
+    with pytest.raises(RequestError, match=r"decodes with temperature=0\.7"):
+        decoding_of(ChatRequest.model_validate(chat(temperature=0.2)), config, {})
 
 
 @pytest.mark.slow

@@ -11,16 +11,17 @@ from typing import Any
 import pytest
 from scripted_server import ScriptedServer
 from support.endpoints import served
-from support.serving import Running, chat, image_url, scripted, serving, user, written
+from support.serving import Running, chat, image_url, scripted, serving, user, wait_until, written
 
 from lmms_eval_mai.paper.sample import Trace
 from lmms_eval_mai.serve.errors import RequestError
-from lmms_eval_mai.serve.observer import Observer
+from lmms_eval_mai.serve.metrics import Observer
 from lmms_eval_mai.serve.question import Question
 from lmms_eval_mai.serve.schema import read_request
 from lmms_eval_mai.serve.service import Service
 
 KEY = {"Authorization": "Bearer the key"}
+JSON = {"Content-Type": "application/json"}
 LIMITS = {"api_key": "the key", "max_body_bytes": 100_000, "max_pixels": 1000, "max_images": 3, "max_characters": 2000}
 STORY = {"model": "pair", "messages": [{"role": "user", "content": "Tell a story."}]}
 
@@ -55,13 +56,15 @@ WRONG: dict[str, tuple[Any, str, str | None, str]] = {
     "several answers": (chat(n=2), "invalid_value", "n", "should be 1"),
     "tools": (chat(tools=[{}]), "invalid_value", "tools", "at most 0"),
     "other mode": (chat(mai={"mode": "fast"}), "invalid_value", "mai.mode", "'cascade'"),
-    "unknown benchmark": (chat(mai={"benchmark": "pop"}), "invalid_value", "mai.benchmark", "Did you mean pope?"),
+    "unknown benchmark": (chat(mai={"benchmark": "pop"}), "invalid_value", "mai.benchmark", "'pope'"),
     "letter without options": (chat(mai={"kind": "letter"}), "invalid_value", "mai.kind", "mai.options"),
     "word with options": (chat(mai={"kind": "word", "options": ["a", "b"]}), "invalid_value", "mai.kind", "letter"),
     "five options of mmbench": (chat(mai={"benchmark": "mmbench_en_dev", "options": list("abcde")}), "invalid_value",
                                 "mai.benchmark", "2 to 4 options"),
     "no messages": (messages(), "invalid_value", "messages", "at least 1 item"),
-    "unknown role": (messages({"role": "robot", "content": "Hm?"}), "invalid_value", "messages[0]", "'robot'"),
+    "unknown role": (messages({"role": "robot", "content": "Hm?"}), "invalid_value", "messages[0].role", "'user'"),
+    "image of the assistant": (messages(user("Hm?", image_url()) | {"role": "assistant"}, user("Hm?")), "invalid_value",
+                               "messages", "role user"),
     "answer last": (messages({"role": "assistant", "content": "Hm."}), "invalid_value", "messages", "role user"),
     "late system": (messages(user("Hi."), {"role": "system", "content": "Hm."}, user("Hm?")), "invalid_value",
                     "messages", "role system"),
@@ -76,6 +79,8 @@ WRONG: dict[str, tuple[Any, str, str | None, str]] = {
     "no image": (messages(user("Hm?", "data:image/png;base64,QUJD")), "invalid_image", "messages", "cannot be read"),
     "other format": (messages(user("Hm?", image_url(format="TIFF"))), "invalid_image", "messages", "PNG, JPEG"),
     "large image": (messages(user("Hm?", image_url((50, 30)))), "invalid_image", "messages", "1,500 pixels"),
+    "image of letters that are not ASCII": (messages(user("Hm?", "data:image/png;base64,\u00e9")), "invalid_image",
+                                            "messages", "base64"),
     "large images": (messages(user("Hm?", *[image_url((20, 20))] * 3)), "invalid_image", "messages", "1,200 pixels"),
     "bomb": (messages(user("Hm?", huge_image_url())), "invalid_image", "messages", "too many pixels"),
 }  # fmt: skip
@@ -95,22 +100,29 @@ def test_too_large_requests_get_status_413(api: Running) -> None:
         b" " * 100_001,
         messages(user("Hm?", *[image_url()] * 4)),
         messages(user("Hm? " * 501)),
+        chat(mai={"options": ["a" * 1000, "b" * 1000]}),
     ):
         status, error = api.refused(body, headers=KEY)
         assert status == 413 and error["code"] == "request_too_large"
     chunks = (b" " * 10_000 for _ in range(11))  # no Content-Length
-    response = api.client.post("/v1/chat/completions", content=chunks, headers=KEY)
+    response = api.client.post("/v1/chat/completions", content=chunks, headers=KEY | JSON)
     assert response.status_code == 413 and response.json()["error"]["code"] == "request_too_large"
     assert api.post(STORY, headers=KEY).status_code == 200
+
+
+HOSTILE_JSON = (":" * 200_001, [[]] * 101_000, [1] * 200_001, {str(number): {} for number in range(67_000)})
+"""Values that take up to 60 times their size in memory, and a text with as many signs."""
 
 
 def test_body_with_very_many_wrong_fields_is_refused_before_each_of_them_is_described() -> None:
     turn = {"role": "user", "content": [1] * 256}
     for body, status, text in (
         (STORY | {str(number): 1 for number in range(200)}, 400, "The body has 200 invalid fields"),
-        (STORY | {"a": ":" * 100_001}, 413, "more than 100,000 colons"),
+        *((STORY | {"metadata": value}, 413, "more than 200,000 commas") for value in HOSTILE_JSON),
         (messages(turn), 400, "The body has 257 invalid fields"),  # one more is that the content is not a string
-        (messages({"role": "user", "content": [1] * 257}), 400, "The field messages[0].content is invalid"),
+        (messages({"role": "user", "content": [1] * 257}), 400, "The field messages[0].content is invalid: List"),
+        (STORY | {"stop": ["x"] * 17}, 400, "The field stop is invalid: List should have at most 16 items"),
+        (STORY | {"seed": 2**63 - 1}, 400, "The field seed is invalid"),
     ):
         with pytest.raises(RequestError) as raised:
             read_request(json.dumps(body).encode())
@@ -156,31 +168,49 @@ def test_errors_of_a_call_get_a_status_and_a_sentence(tmp_path: Path) -> None:
     large = [{**own, "doc_id": number} for number in range(3)]
     with serving(**written(tmp_path, small, large)) as server:
         status, error = server.refused(chat())
-        assert status == 500 and error["code"] == "sample_failed" and "simulates an error" in error["message"]
+        assert status == 500 and error["code"] == "sample_failed"
         response = server.post(chat())  # this request crashes the engine at every attempt
         assert response.status_code == 422 and response.headers["x-should-retry"] == "false"
         assert response.json()["error"]["code"] == "engine_crashed_by_request"
         assert server.ask()["mai"]["exit"] == "agree_short"  # the engine was restarted
 
 
-def test_a_temporary_error_of_an_endpoint_gets_status_503_and_the_wait_that_the_endpoint_asks_for() -> None:
+def test_error_of_an_endpoint_gets_a_status_and_a_sentence_without_the_text_of_the_endpoint(
+    warnings: list[str],
+) -> None:
     models = ScriptedServer()
     with served(models) as url, serving(small=url, large=url, retry_for=0) as server:
-        for headers, seconds in (({"Retry-After": "6.5"}, "7"), ({}, "1")):
-            models.faults.extend([(429, headers), (429, headers)])  # one for each model
+        for fault, status, code, retry_after in (
+            ((429, {"Retry-After": "6.5"}), 503, "endpoint_busy", "7"),
+            ((502, {}), 503, "endpoint_busy", "1"),
+            ((401, {}), 503, "engine_down", "10"),
+            ((418, {}), 500, "sample_failed", None),
+        ):
+            models.faults.extend([fault, fault])  # one for each model
+            warnings.clear()
             response = server.post(chat())
-            assert response.status_code == 503 and response.headers["Retry-After"] == seconds
-            assert "x-should-retry" not in response.headers
-            error = response.json()["error"]
-            assert error["code"] == "endpoint_busy" and "reports a temporary error" in error["message"]
+            assert (response.status_code, response.json()["error"]["code"]) == (status, code)
+            assert response.headers.get("Retry-After") == retry_after
+            assert ("x-should-retry" in response.headers) == (status == 500)
+            assert "127.0.0.1" not in response.text and "a fault" not in response.text
+            assert any(url in warning and "a fault" in warning for warning in warnings)
             models.faults.clear()
+            wait_until(lambda: server.client.get("/health").status_code == 200)
         assert server.ask()["choices"][0]["message"]["content"] == "Yes"
+
+
+def test_only_json_is_read_and_only_for_the_names_of_this_server(tmp_path: Path) -> None:
+    with serving({"allowed_hosts": ("127.0.0.1",)}, **scripted(tmp_path)) as server:
+        assert server.post(STORY, headers={"Content-Type": "application/json; charset=utf-8"}).status_code == 200
+        for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
+            assert server.refused(STORY, headers={"Content-Type": kind})[0] == 415
+        assert server.post(STORY, headers={"Host": "rebound.example"}).status_code == 400
 
 
 def test_openapi_description_has_no_reference_to_a_missing_part(api: Running) -> None:
     found = api.client.get("/openapi.json").json()
     references = set(re.findall(r'"\$ref": "#/components/schemas/(\w+)"', json.dumps(found)))
-    assert {"UserMessage", "MaiOptions"} <= references <= set(found["components"]["schemas"])
+    assert {"Message", "MaiOptions"} <= references <= set(found["components"]["schemas"])
     body = found["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert body["properties"]["model"] == {"enum": ["pair"]} and body["additionalProperties"] is False
 

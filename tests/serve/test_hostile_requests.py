@@ -1,31 +1,34 @@
-"""Hostile requests: drawn bodies, fields and images. None of them gets the status 500, and the server answers as before
-after them."""
+"""Hostile requests: drawn bodies, fields and images, and requests that schemathesis draws from the OpenAPI description
+that the server sends. None of them gets the status 500, and the server answers as before after them."""
 
 import base64
 import copy
 import json
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import schemathesis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from schemathesis import GenerationMode, checks
+from schemathesis.specs.openapi import checks as openapi_checks
 from support.serving import Running, chat, chat_records, image_url, serving, user, wait_until, written
 
 pytestmark = pytest.mark.slow
 
 EXAMPLES = 300
-SPECIAL = [
-    "<|im_end|>",
-    "<|image_pad|>",
-    "<|vision_start|>",
-    "[[A]]",
-    "{stage1_response}",
-    "%s{}",
-    "\x00",
-    "\u2028",
-    "\ufffe",
+CHECKS = [
+    checks.not_a_server_error,
+    openapi_checks.status_code_conformance,
+    openapi_checks.content_type_conformance,
+    openapi_checks.response_schema_conformance,
+    openapi_checks.negative_data_rejection,
 ]
+"""A body that fits the description may be refused: a description cannot express that the last turn is the user's."""
+SPECIAL = ["<|im_end|>", "<|image_pad|>", "<|vision_start|>", "[[A]]", "{stage1_response}", "%s{}"]
+SPECIAL += ["\x00", "\u2028", "\ufffe"]
 TEXT = st.text(max_size=30) | st.sampled_from(SPECIAL)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
@@ -89,17 +92,19 @@ def test_any_value_in_any_place_is_answered_or_refused(api: Running, path: tuple
     check(api, json.dumps(changed(path, value)).encode())
 
 
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
-@given(body=st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()))
-def test_any_body_is_refused(api: Running, body: bytes) -> None:
-    check(api, body)
-
-
-@settings(max_examples=EXAMPLES // 3, deadline=None, suppress_health_check=list(HealthCheck))
-@given(text=TEXT, place=st.integers(0, 600), length=st.integers(0, 20))
-def test_damaged_requests_are_answered_or_refused(api: Running, text: str, place: int, length: int) -> None:
+def damaged(place: int, length: int, text: str) -> bytes:
+    """Return the full request with another text in it."""
     body = json.dumps(FULL)
-    check(api, (body[:place] + text + body[place + length :]).encode("utf-8", "surrogatepass"))
+    return (body[:place] + text + body[place + length :]).encode("utf-8", "surrogatepass")
+
+
+DAMAGED = st.builds(damaged, st.integers(0, 600), st.integers(0, 20), TEXT)
+
+
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(body=st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()) | DAMAGED)
+def test_any_body_is_answered_or_refused(api: Running, body: bytes) -> None:
+    check(api, body)
 
 
 @settings(max_examples=EXAMPLES // 3, deadline=None, suppress_health_check=list(HealthCheck))
@@ -112,6 +117,30 @@ def test_damaged_images_are_answered_or_refused(api: Running, data: bytes, place
     raw = raw[:place] + data + raw[place + len(data) :]
     body = chat() | {"messages": [user("Hm?", f"{prefix},{base64.b64encode(raw).decode()}")]}
     check(api, json.dumps(body).encode())
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+def test_chats_drawn_from_the_description_are_answered_or_refused(api: Running, mode: GenerationMode) -> None:
+    description = schemathesis.openapi.from_dict(api.client.get("/openapi.json").json())
+    statuses: Counter[int] = Counter()
+
+    # The same requests in every run: a new one must not fail an unrelated change. `st run` draws others.
+    @settings(max_examples=EXAMPLES // 8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(
+        case=description["/v1/chat/completions"]["POST"].as_strategy(generation_mode=mode),
+        has_question=st.booleans(),
+        is_streamed=st.booleans(),
+    )
+    def check_case(case: Any, has_question: bool, is_streamed: bool) -> None:
+        if mode == GenerationMode.POSITIVE and has_question:  # few drawn chats end with a question
+            case.body["messages"] = chat()["messages"]
+            case.body["stream"] = is_streamed
+        response = case.call(base_url=api.url)
+        statuses[response.status_code] += 1
+        case.validate_response(response, checks=CHECKS)
+
+    check_case()
+    assert (statuses[200] > 0) == (mode == GenerationMode.POSITIVE) and statuses[400] > 0
 
 
 def test_server_answers_as_before_after_hostile_requests(api: Running) -> None:

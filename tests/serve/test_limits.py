@@ -1,4 +1,5 @@
-"""Requests in flight: the bounded queue, timeouts, clients that disconnect, and the end of the server."""
+"""Limits of requests and connections: the bounded queue, timeouts, clients that disconnect or misbehave, and the end of
+the server."""
 
 import contextlib
 import socket
@@ -9,9 +10,11 @@ from typing import Any
 
 import httpx
 import pytest
-from support.serving import Running, chat, chat_records, serving, wait_until, written
+from support.serving import Running, chat, chat_records, scripted, serving, wait_until, written
 
 pytestmark = pytest.mark.slow
+
+GET = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 def with_hanging_first_request(folder: Path, count: int = 12) -> dict[str, Any]:
@@ -23,42 +26,52 @@ def with_hanging_first_request(folder: Path, count: int = 12) -> dict[str, Any]:
     return written(folder, small, large) | {"slots": 1, "max_open_samples": 1}
 
 
-def disconnect(server: Running) -> socket.socket:
-    """Send a request on a connection of its own, which the caller closes."""
-    body = httpx.Request("POST", server.url, json=chat()).content
-    connection = socket.create_connection(("127.0.0.1", server.port))
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
-    connection.sendall(head.encode() + body)
+def connect(server: Running, text: bytes = b"") -> socket.socket:
+    """Send bytes on a connection of its own, which the caller closes."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.settimeout(20)
+    connection.connect(("127.0.0.1", server.port))
+    connection.sendall(text)
     return connection
+
+
+def post(body: bytes, size: int | None = None) -> bytes:
+    """Return a request with this body. `size`: the announced size."""
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(body) if size is None else size}\r\n\r\n".encode() + body
+
+
+def ask_on(server: Running, **fields: Any) -> socket.socket:
+    """Send a question on a connection of its own, which the caller closes."""
+    return connect(server, post(httpx.Request("POST", server.url, json=chat(**fields)).content))
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Wait for bytes of the server, and return whether it has closed the connection without any."""
+    try:
+        return connection.recv(1000) == b""
+    except ConnectionError:
+        return True
 
 
 def test_full_queue_gives_status_429_and_a_client_that_disconnects_frees_both_engines(tmp_path: Path) -> None:
     with serving({"max_queue": 1}, **with_hanging_first_request(tmp_path)) as server, ThreadPoolExecutor(1) as pool:
-        hanging = disconnect(server)
+        hanging = ask_on(server)
         wait_until(lambda: server.service.asked == 1)
-        waiting = pool.submit(server.ask)
+        waiting = ask_on(server)
         wait_until(lambda: server.service.asked == 2)
-        response = httpx.post(f"{server.url}/v1/chat/completions", json=chat())
+        response = server.post(chat())
         assert response.status_code == 429 and response.json()["error"]["code"] == "queue_full"
         assert int(response.headers["Retry-After"]) >= 1
-        assert not waiting.done()
-        hanging.close()
-        assert waiting.result(20)["choices"][0]["message"]["content"] == "answer 1"
-        wait_until(lambda: server.service.admission.count == 0)
-
-
-def test_client_that_disconnects_while_it_waits_gives_its_place_in_the_queue_back(tmp_path: Path) -> None:
-    with serving({"max_queue": 1}, **with_hanging_first_request(tmp_path)) as server, ThreadPoolExecutor(1) as pool:
-        first = disconnect(server)
-        wait_until(lambda: server.service.asked == 1)
-        second = disconnect(server)
-        wait_until(lambda: server.service.asked == 2)
-        second.close()
+        waiting.close()  # a client that waits gives its place in the queue back
         wait_until(lambda: server.service.admission.count == 1)
-        third = pool.submit(server.ask)
+        last = pool.submit(server.ask)
         wait_until(lambda: server.service.asked == 3)
-        first.close()
-        assert third.result(20)["choices"][0]["message"]["content"] == "answer 2"
+        assert not last.done()
+        hanging.close()
+        assert last.result(20)["choices"][0]["message"]["content"] == "answer 2"
+        wait_until(lambda: server.service.admission.count == 0)
 
 
 def test_request_that_takes_too_long_gets_status_504_and_its_calls_are_cancelled(tmp_path: Path) -> None:
@@ -69,47 +82,35 @@ def test_request_that_takes_too_long_gets_status_504_and_its_calls_are_cancelled
         assert server.ask()["choices"][0]["message"]["content"] == "answer 1"
 
 
-def test_body_that_does_not_arrive_gets_status_408(tmp_path: Path) -> None:
-    with (
-        serving(**with_hanging_first_request(tmp_path)) as server,
-        socket.create_connection(("127.0.0.1", server.port)) as connection,
-    ):
-        server.change(body_timeout=0.1)
-        connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
-        connection.settimeout(20)
-        assert connection.recv(1000).startswith(b"HTTP/1.1 408 ")
-        wait_until(lambda: server.service.admission.count == 0)
+def test_heads_without_bodies_take_no_place_and_get_status_408(tmp_path: Path) -> None:
+    limits = {"max_queue": 0, "body_timeout": 3}
+    with serving(limits, **scripted(tmp_path), max_open_samples=1) as server, contextlib.ExitStack() as stack:
+        heads = [stack.enter_context(connect(server, post(b"{", size=9))) for _ in range(5)]
+        assert server.ask()["choices"][0]["message"]["content"] == "answer 0"
+        for head in heads:
+            assert head.recv(1000).startswith(b"HTTP/1.1 408 ")
 
 
-def is_closed(connection: socket.socket) -> bool:
-    """Wait for bytes of the server, and return whether it has closed the connection without any."""
-    connection.settimeout(20)
-    try:
-        return connection.recv(1000) == b""
-    except ConnectionError:
-        return True
+def test_bodies_that_are_still_arriving_have_at_most_the_bytes_of_the_free_places(tmp_path: Path) -> None:
+    limits = {"max_queue": 0, "max_body_bytes": 1000}
+    with serving(limits, **scripted(tmp_path), max_open_samples=1) as server:
+        with connect(server, post(b"x" * 950, size=1000)):
+            wait_until(lambda: server.post(chat()).status_code == 429)
+        wait_until(lambda: server.post(chat()).status_code == 200)
 
 
 def test_connection_of_a_client_that_does_not_send_its_headers_is_closed(tmp_path: Path) -> None:
-    with serving({"body_timeout": 0.2}, **with_hanging_first_request(tmp_path, 1)) as server:
+    with serving({"body_timeout": 0.2}, **scripted(tmp_path)) as server:
         for start in (b"", b"GET /health HTTP/1.1\r\nX: "):
-            with socket.create_connection(("127.0.0.1", server.port)) as connection:
-                connection.sendall(start)
+            with connect(server, start) as connection:
                 assert is_closed(connection)
 
 
 def test_connection_with_too_large_headers_is_closed(tmp_path: Path) -> None:
-    with (
-        serving(**with_hanging_first_request(tmp_path, 1)) as server,
-        socket.create_connection(("127.0.0.1", server.port)) as connection,
-    ):
-        connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-        reply = connection.recv(1000)
-        connection.settimeout(20)
+    with serving(**scripted(tmp_path)) as server, connect(server, GET) as connection:
+        reply = b""
         while not reply.endswith(b"}"):
-            part = connection.recv(1000)
-            assert part, reply
-            reply += part
+            reply += connection.recv(1000)
         connection.sendall(b"GET /health HTTP/1.1\r\nX: ")
         with contextlib.suppress(ConnectionError):
             for _ in range(20):
@@ -117,10 +118,39 @@ def test_connection_with_too_large_headers_is_closed(tmp_path: Path) -> None:
         assert is_closed(connection)
 
 
+def test_client_that_sends_many_requests_without_waiting_for_replies_is_disconnected(tmp_path: Path) -> None:
+    with serving(**scripted(tmp_path)) as server, connect(server, GET * 20) as connection:
+        assert is_closed(connection)
+
+
+def test_a_connection_too_many_gets_status_503(tmp_path: Path) -> None:
+    with serving({"max_connections": 2}, **scripted(tmp_path)) as server:
+        with connect(server), connect(server), connect(server) as last:
+            assert last.recv(1000).startswith(b"HTTP/1.1 503 ")
+            assert is_closed(last)
+        wait_until(lambda: server.client.get("/health").status_code == 200)
+
+
+def test_client_that_does_not_read_its_reply_is_disconnected_and_does_not_delay_the_end(tmp_path: Path) -> None:
+    text = "x" * 10_000_000  # more than the buffers of the sockets take
+    models = written(tmp_path, [], [{"task": "chat", "doc_id": 0, "stage": "task", "text": text}])
+    story = chat() | {"messages": [{"role": "user", "content": "Tell a story."}]}
+    with serving({"sending_timeout": 0.3}, **models) as server:
+        body = httpx.Request("POST", server.url, json=story).content
+        with connect(server, post(body)) as connection:
+            wait_until(lambda: server.service.asked == 1)
+            server.stop()
+            server.join()
+            received = 0
+            with contextlib.suppress(ConnectionError):
+                while part := connection.recv(1 << 20):
+                    received += len(part)
+        assert received < len(text)
+
+
 def test_many_clients_get_each_its_own_answer(tmp_path: Path) -> None:
     count = 60
-    small, large = chat_records(count)
-    arguments = written(tmp_path, small, large) | {"max_open_samples": 7}
+    arguments = scripted(tmp_path, count) | {"max_open_samples": 7}
     with serving({"max_queue": count}, **arguments) as server, ThreadPoolExecutor(16) as pool:
         replies = list(pool.map(lambda _: server.ask(), range(count)))
     answers = [reply["choices"][0]["message"]["content"] for reply in replies]
@@ -130,8 +160,7 @@ def test_many_clients_get_each_its_own_answer(tmp_path: Path) -> None:
 
 
 def test_requests_in_flight_are_answered_before_the_server_stops(tmp_path: Path) -> None:
-    small, large = chat_records(3, seconds=0.3)
-    with serving(**written(tmp_path, small, large)) as server, ThreadPoolExecutor(3) as pool:
+    with serving(**scripted(tmp_path, 3, seconds=0.3)) as server, ThreadPoolExecutor(3) as pool:
         replies = [pool.submit(server.ask) for _ in range(3)]
         wait_until(lambda: server.service.asked == 3)
         server.stop()

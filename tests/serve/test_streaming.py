@@ -1,14 +1,16 @@
 """Streamed replies: the steps of the cascade, the thinking, the answer, and errors after the first part."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import openai
 import pytest
-from support.serving import EXITS, Running, chat, chat_records, image_url, scripted, serving, user, wait_until, written
+from support.serving import EXITS, Running, chat, chat_records, scripted, serving, user, wait_until, written
 
 
 @pytest.fixture(scope="module")
@@ -17,12 +19,16 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield running
 
 
-def parts_of(text: str) -> tuple[list[str], list[dict[str, Any]]]:
-    """Return the comments and the chunks of a streamed reply."""
+def chunks_of(text: str) -> list[dict[str, Any]]:
+    """Return the chunks of a streamed reply."""
     lines = [line for line in text.split("\n\n") if line]
-    assert lines[-1] == "data: [DONE]"
-    comments = [line.removeprefix(": ") for line in lines if line.startswith(": ")]
-    return comments, [json.loads(line.removeprefix("data: ")) for line in lines[:-1] if line.startswith("data: ")]
+    assert lines[-1] == "data: [DONE]" and all(line.startswith("data: ") for line in lines)
+    return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+
+
+def steps_in(chunks: list[dict[str, Any]]) -> list[str]:
+    """Return the steps of the cascade in a streamed reply."""
+    return [chunk["mai"]["progress"] for chunk in chunks if "progress" in chunk.get("mai", {})]
 
 
 def test_stream_has_the_steps_the_thinking_the_answer_and_the_trace(api: Running) -> None:
@@ -30,17 +36,32 @@ def test_stream_has_the_steps_the_thinking_the_answer_and_the_trace(api: Running
         number = api.service.asked
         response = api.post(chat(stream=True, stream_options={"include_usage": True}))
         assert response.headers["content-type"].startswith("text/event-stream")
-        comments, chunks = parts_of(response.text)
+        chunks = chunks_of(response.text)
         deltas = [chunk["choices"][0]["delta"] for chunk in chunks[:-1]]
         thinking = [delta["reasoning_content"] for delta in deltas if "reasoning_content" in delta]
         assert "".join(delta.get("content", "") for delta in deltas) == f"answer {number}"
         assert len(thinking) == (number % 3 > 0) and all(text.startswith(f"I see {number}.") for text in thinking)
         steps = ["large short", "small short", "small think", "large transfer"][: 2 + number % 3]
-        assert sorted(comments) == sorted(f"{step} {state}" for step in steps for state in ("begun", "done"))
+        assert sorted(steps_in(chunks)) == sorted(f"{step} {state}" for step in steps for state in ("begun", "done"))
         assert [chunk["choices"][0]["finish_reason"] for chunk in chunks[:-1]][-2:] == [None, "stop"]
         assert chunks[-2]["mai"]["exit"] == EXITS[number % 3]
         assert chunks[-1]["choices"] == [] and chunks[-1]["usage"]["prompt_tokens"] == 100 * len(steps)
         assert len({chunk["id"] for chunk in chunks}) == 1
+
+
+@pytest.mark.slow
+def test_load_generator_of_vllm_reads_a_stream(api: Running) -> None:
+    from vllm.benchmarks.lib.endpoint_request_func import RequestFuncInput, async_request_openai_chat_completions
+
+    async def ask(text: str) -> str:
+        given = RequestFuncInput(
+            text, f"{api.url}/v1/chat/completions", 1, 64, "pair", chat_messages=chat()["messages"]
+        )
+        async with aiohttp.ClientSession() as session:
+            return (await async_request_openai_chat_completions(given, session)).generated_text
+
+    number = api.service.asked
+    assert [asyncio.run(ask("Hm?")) for _ in EXITS] == [f"answer {number + one}" for one in range(3)]
 
 
 @pytest.mark.slow
@@ -68,8 +89,8 @@ def test_error_after_the_first_part_is_a_part_of_the_stream(tmp_path: Path) -> N
     with serving(**written(tmp_path, small, large)) as server:
         server.ask()
         lines = [line for line in server.post(chat(stream=True)).text.split("\n\n") if line]
-        assert ": small think failed" in lines and "data: [DONE]" not in lines
-        assert json.loads(lines[-1].removeprefix("data: "))["error"]["code"] == "sample_failed"
+        *chunks, last = [json.loads(line.removeprefix("data: ")) for line in lines]
+        assert "small think failed" in steps_in(chunks) and last["error"]["code"] == "sample_failed"
         metrics = server.client.get("/metrics").text
         assert 'mai_errors_total{error="SampleError",side="small"} 1.0' in metrics
         assert 'mai_replies_total{status="500"} 1.0' in metrics and 'mai_replies_total{status="200"} 1.0' in metrics
@@ -98,8 +119,3 @@ def test_stream_that_takes_too_long_ends_with_an_error(tmp_path: Path) -> None:
         assert json.loads(lines[-1].removeprefix("data: "))["error"]["code"] == "request_timeout"
         server.change(request_timeout=60)
         assert server.ask()["choices"][0]["message"]["content"] == "answer 1"
-
-
-def test_image_of_a_streamed_question_is_decoded(api: Running) -> None:
-    _, chunks = parts_of(api.post(chat(stream=True) | {"messages": [user("Hm?", image_url((30, 20), "WEBP"))]}).text)
-    assert chunks[-1]["choices"][0]["finish_reason"] == "stop"

@@ -19,9 +19,9 @@ from PIL import Image
 
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.serve.app import make_app
+from lmms_eval_mai.serve.limits import Settings
 from lmms_eval_mai.serve.server import Server, bind
 from lmms_eval_mai.serve.service import Service
-from lmms_eval_mai.serve.settings import Settings
 
 EXITS = ("agree_short", "agree_think", "transfer")
 Records = list[dict[str, Any]]
@@ -119,7 +119,8 @@ class Running:
     def post(self, body: Any, **options: Any) -> httpx.Response:
         """Send a request with this body, which is JSON or bytes."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        return self.client.post("/v1/chat/completions", content=content, **options)
+        headers = {"Content-Type": "application/json", **options.pop("headers", {})}
+        return self.client.post("/v1/chat/completions", content=content, headers=headers, **options)
 
     def ask(self, text: str = "Is there a dog in the image?", **fields: Any) -> dict[str, Any]:
         """Return the reply to a question with an image."""
