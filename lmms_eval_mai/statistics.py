@@ -1,8 +1,8 @@
 """Intervals and paired tests. All intervals are 95% intervals over documents.
 
-Two methods on the same documents are compared pair by pair, never by two intervals: `paired_test` counts the documents
-on which one of them is better, `paired_share_difference` has the interval of such counts, `bootstrap` resamples
-documents together with the answers of both methods, and `swap_test` exchanges the answers of both methods.
+Two methods on the same documents are compared pair by pair, never by two intervals: `mcnemar` and
+`paired_share_difference` take the numbers of documents on which one of them is better, `bootstrap` resamples documents
+together with the answers of both methods, and `swap_test` exchanges the answers of both methods.
 
 Documents about one image are not independent of each other. `bootstrap` and `swap_test` resample and exchange whole
 clusters of such documents. Their scores are sums over documents: a statistic is a function of these sums, for example
@@ -38,29 +38,6 @@ class Interval:
     n: int
 
 
-@dataclass(frozen=True, slots=True)
-class Band:
-    """Means with their intervals. All arrays have the shape of one document's values."""
-
-    mean: Array
-    low: Array
-    high: Array
-    standard_error: Array
-    n: int
-
-
-@dataclass(frozen=True, slots=True)
-class PairedTest:
-    """The exact two-sided sign test of two methods on the same documents. Where all scores are 0 or 1, it is the exact
-    McNemar test."""
-
-    better: int
-    """Documents on which the first method has the higher score."""
-    worse: int
-    p: float
-    """Probability of a difference at least as large, if neither method were better."""
-
-
 # --- one method ---
 
 
@@ -75,26 +52,15 @@ def share(part: int, number: int) -> Interval:
     return Interval(value, low, high, math.sqrt(value * (1 - value) / number), number)
 
 
-def band(values: Sequence[Any] | Array) -> Band:
-    """Return the mean over documents with the interval of Student's t distribution.
-
-    `values`: one array or number per document, all of the same shape. At least one.
-    """
-    stacked = np.asarray(values, dtype=np.float64)
-    n = len(stacked)
-    mean = stacked.mean(axis=0)
-    if n < 2:
-        unknown = np.full_like(mean, math.nan)
-        return Band(mean, unknown, unknown, unknown, n)
-    error = stacked.std(axis=0, ddof=1) / math.sqrt(n)
-    half = stats.t.ppf((1 + LEVEL) / 2, n - 1) * error
-    return Band(mean, mean - half, mean + half, error, n)
-
-
 def mean(values: Sequence[float] | Array) -> Interval:
     """Return the mean of at least one number, with the interval of Student's t distribution."""
-    found = band(values)
-    return Interval(float(found.mean), float(found.low), float(found.high), float(found.standard_error), found.n)
+    numbers = np.asarray(values, dtype=np.float64)
+    n, found = len(numbers), float(np.mean(numbers))
+    if n < 2:
+        return Interval(found, math.nan, math.nan, math.nan, n)
+    error = float(numbers.std(ddof=1)) / math.sqrt(n)
+    half = float(stats.t.ppf((1 + LEVEL) / 2, n - 1)) * error
+    return Interval(found, found - half, found + half, error, n)
 
 
 def is_right_or_wrong(scores: Sequence[float] | Array) -> bool:
@@ -123,13 +89,6 @@ def paired_share_difference(better: int, worse: int, number: int) -> Interval:
     error = math.sqrt(variance) / (number + 2)
     low, high = max(middle - Z * error, -1.0), min(middle + Z * error, 1.0)
     return Interval((better - worse) / number, low, high, error, number)
-
-
-def paired_test(first: Sequence[float] | Array, second: Sequence[float] | Array) -> PairedTest:
-    """Compare the scores of two methods on the same documents, in the same order."""
-    better = sum(bool(a > b) for a, b in zip(first, second, strict=True))
-    worse = sum(bool(a < b) for a, b in zip(first, second, strict=True))
-    return PairedTest(better, worse, mcnemar(better, worse))
 
 
 def mcnemar(better: int, worse: int) -> float:

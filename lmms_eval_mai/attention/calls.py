@@ -7,8 +7,7 @@ all layers.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lmms_eval_mai.attention.controls import last_tokens, random_tokens, text_of
-from lmms_eval_mai.attention.table9 import Answer
+from lmms_eval_mai.attention.table9 import Answer, last_tokens, random_tokens, text_of
 from lmms_eval_mai.contract import AttentionRequest, Call, CallKey, Side, TokenWeights
 from lmms_eval_mai.paper import prompts
 from lmms_eval_mai.paper.agreement import parts_without_answer, without_answer

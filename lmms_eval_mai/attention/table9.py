@@ -4,10 +4,12 @@ The controls transfer as many tokens as sparse transfer, chosen without attentio
 tokens. If they are as good as sparse transfer, the attention does not matter.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from lmms_eval_mai import statistics
@@ -74,12 +76,20 @@ def rows(answers: Mapping[int, Sequence[Answer]], score: Scorer) -> tuple[list[R
         table[method, layer] = row
     for method, other in COMPARED:
         layers = [(layer, layer if other in CONTROLS else None) for name, layer in lines if name == method]
-        tests = [statistics.paired_test(scores[method, layer], scores[other, of_other]) for layer, of_other in layers]
-        corrected = statistics.holm([test.p for test in tests])
+        tests = [_sign_test(scores[method, layer], scores[other, of_other]) for layer, of_other in layers]
+        corrected = statistics.holm([test["p"] for test in tests])
         for (layer, _), test, p in zip(layers, tests, corrected, strict=True):
-            counted = {"better": test.better, "worse": test.worse, "p": test.p, "p_holm": p}
+            counted = {**test, "p_holm": p}
             table[method, layer] |= {f"against_{other}_{name}": value for name, value in counted.items()}
     return list(table.values()), [line for of_method in lines.values() for line in of_method]
+
+
+def _sign_test(first: Sequence[float], second: Sequence[float]) -> Record:
+    """Return the numbers of documents on which the first method has the higher and the lower score, and the exact
+    two-sided p of their difference."""
+    difference = np.subtract(first, second)
+    better, worse = int((difference > 0).sum()), int((difference < 0).sum())
+    return {"better": better, "worse": worse, "p": statistics.mcnemar(better, worse)}
 
 
 def text(table: Sequence[Record]) -> str:
@@ -89,3 +99,27 @@ def text(table: Sequence[Record]) -> str:
     frame = pd.DataFrame([row | {"layer": row["layer"] or ""} for row in table], columns=[*columns, *p])
     shown = frame.rename(columns=p).to_string(index=False, float_format="{:.3f}".format, na_rep="")
     return f"Table 9, {table[0]['documents']:,} documents\n{shown}"
+
+
+# --- the controls ---
+
+
+def random_tokens(tokens: int, kept: int, seed: str) -> list[int]:
+    """Return `kept` of the positions 0..tokens-1, drawn with a seed, in ascending order.
+
+    With the same seed, a larger number of positions has the smaller one in it. So the control of two layers differs
+    only by the number of tokens.
+    """
+    positions = list(range(tokens))
+    random.Random(seed).shuffle(positions)
+    return sorted(positions[:kept])
+
+
+def last_tokens(tokens: int, kept: int) -> list[int]:
+    """Return the last `kept` of the positions 0..tokens-1."""
+    return list(range(tokens - kept, tokens))
+
+
+def text_of(tokens: Sequence[str], positions: Iterable[int]) -> str:
+    """Return the tokens at these positions as text, in the order of the thinking, as sparse transfer does."""
+    return "".join(tokens[position] for position in sorted(positions))

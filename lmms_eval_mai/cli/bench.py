@@ -94,8 +94,7 @@ def _measurement(given: argparse.Namespace, folder: Path) -> "Measurement":
     from lmms_eval_mai.paper.prompts import MAX_TOKENS
     from lmms_eval_mai.run.config import parse
     from lmms_eval_mai.times.bench import ROWS, Measurement, cells, engine_of
-    from lmms_eval_mai.times.documents import Documents
-    from lmms_eval_mai.times.lengths import benchmark_of, make_plan
+    from lmms_eval_mai.times.documents import Documents, benchmark_of, make_plan
 
     for name in ("samples", "single_samples", "repeats", "assistant_tokens"):
         if getattr(given, name) < 1:
@@ -164,7 +163,7 @@ def _print(given: argparse.Namespace, measurement: "Measurement") -> None:
     from lmms_eval_mai.engines.transformers.options import TransformersOptions, device_of
     from lmms_eval_mai.reports.formats import markdown, plain
     from lmms_eval_mai.run.fingerprint import version
-    from lmms_eval_mai.times.bench_table import report
+    from lmms_eval_mai.times.bench import report
     from lmms_eval_mai.times.measure import device_name
 
     machine = {

@@ -9,12 +9,13 @@ figures and gaps as plain data. `formats.py` writes it as Markdown, CSV, LaTeX o
     metrics.py         scores, differences and costs with their intervals
     evidence.py        the runs by benchmark and method, and what two runs have in common
     paper_numbers.py   the paper's numbers (`paper_numbers.csv`, `paper_numbers.yaml`)
-    single_tables.py   Tables 5, 6, 7, 13 and 14
-    pair_tables.py     Tables 8, 9, 10 and 15
+    paper_tables.py    Tables 5 to 10 and 13 to 15
     attention_tables.py   Tables 9 and 16 of `lmms-eval-mai attention`
     method_tables.py   score and cost, comparisons, repeats and routers
     cascade_tables.py  exits, agreement, harm and rescue, kinds of questions
     rules.py           the cascade with other rules of agreement
+    claims.py          what a report says first about each cascade
+    figures.py         the data of the figures
     report.py          `Report`, `Table`, `Figure`, `Estimate`
     page/              the same as an HTML page, with figures and all samples
 

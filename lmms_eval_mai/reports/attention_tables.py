@@ -14,8 +14,6 @@ from lmms_eval_mai.reports.methods import identity
 from lmms_eval_mai.reports.report import Estimate, Of, Table, table
 
 FILE, SETTINGS = "attention.parquet", "settings.json"
-OLD_FILES = ("figure3.csv", "table9.csv", "corollary.csv")
-"""Files of older versions, one for each part of the analysis."""
 
 Record = dict[str, Any]
 """A row of the file: column -> value."""
@@ -29,36 +27,22 @@ def read(folders: Sequence[Path]) -> tuple[list[Table], list[str], list[Path]]:
     used = []
     done: set[Path] = set()
     for folder in folders:
-        outputs = {output.resolve(): output for output in _outputs(folder)}
-        used += [folder] if outputs else []
-        for output in (output for path, output in outputs.items() if path not in done):
+        files = sorted(folder.rglob(FILE)) if folder.is_dir() else []
+        used += [folder] if files else []
+        for file in files:
+            if file.resolve() in done:
+                continue
+            done.add(file.resolve())
             try:
-                for one in _read(output):
-                    keys = [one.key, *(f"{one.key}-{number}" for number in range(2, len(found) + 2))]
-                    key = next(key for key in keys if key not in found)  # the same task with other models
-                    found[key] = replace(one, key=key)
-            except ValueError as error:
-                gaps.append(str(error))
-        done |= outputs.keys()
+                made = list(_tables(file.parent))
+            except (OSError, ValueError, LookupError, TypeError):
+                gaps.append(f"{file.parent} is not used: a file of `lmms-eval-mai attention` in it is broken.")
+                continue
+            for one in made:
+                keys = [one.key, *(f"{one.key}-{number}" for number in range(2, len(found) + 2))]
+                key = next(key for key in keys if key not in found)  # the same task with other models
+                found[key] = replace(one, key=key)
     return list(found.values()), gaps, used
-
-
-def _outputs(folder: Path) -> list[Path]:
-    """Return the output folders of tasks in a folder and its subfolders, those of older versions too."""
-    files = [file for name in (FILE, *OLD_FILES) for file in folder.rglob(name)] if folder.is_dir() else []
-    return sorted({file.parent for file in files if (file.parent / SETTINGS).is_file()})
-
-
-def _read(folder: Path) -> list[Table]:
-    """Return the tables of one task. Raises `ValueError` with a sentence for the report if they cannot be made."""
-    if not (folder / FILE).is_file():
-        raise ValueError(
-            f"{folder} is not used: an older version of `lmms-eval-mai attention` wrote it. Run the command again."
-        )
-    try:
-        return list(_tables(folder))
-    except (OSError, ValueError, LookupError, TypeError):
-        raise ValueError(f"{folder} is not used: a file of `lmms-eval-mai attention` in it is broken.") from None
 
 
 def _tables(folder: Path) -> Iterator[Table]:

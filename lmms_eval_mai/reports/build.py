@@ -12,9 +12,8 @@ from lmms_eval_mai.reports import (
     cascade_tables,
     figures,
     method_tables,
-    pair_tables,
+    paper_tables,
     rules,
-    single_tables,
 )
 from lmms_eval_mai.reports.claims import claims
 from lmms_eval_mai.reports.evidence import Evidence
@@ -23,32 +22,23 @@ from lmms_eval_mai.reports.read import Run, read
 from lmms_eval_mai.reports.report import Estimate, Report, RunSummary, Table
 
 Make = Callable[[Evidence], Iterator[Table]]
-TABLES: tuple[tuple[Make, str], ...] = (
-    (single_tables.token_tables, "Tables 5 and 13 need runs of mai_cascade with --log_samples."),
-    (single_tables.score_tables, "Tables 6, 7 and 14 need runs with mode=small or mode=large."),
-    (pair_tables.transfer_table, "Table 8 needs a run with mode=transfer."),
-    (pair_tables.sparse_table, ""),
-    (pair_tables.cascade_table, "Table 10 needs a run with mode=cascade."),
-    (pair_tables.two_stage_table, ""),
-    (method_tables.method_table, ""),
-    (
-        method_tables.comparison_table,
-        "MAI cannot be compared: no cascade with samples (--log_samples) has documents in common with another method.",
-    ),
-    (method_tables.repeats_table, ""),
-    (cascade_tables.exit_table, "Accuracy by exit needs a cascade with --log_samples."),
-    (cascade_tables.agreement_table, "The precision of agreement needs a cascade with --log_samples."),
-    (cascade_tables.harm_table, "Harm and rescue need a cascade with --log_samples."),
-    (
-        method_tables.router_table,
-        "The random router needs a cascade with --log_samples, and beside it large S and Full RT or large R.",
-    ),
-    (rules.rules_table, ""),
-    (cascade_tables.kinds_table, "The kinds of questions need a cascade with --log_samples."),
+TABLES: tuple[Make, ...] = (
+    paper_tables.token_tables,
+    paper_tables.score_tables,
+    paper_tables.transfer_table,
+    paper_tables.sparse_table,
+    paper_tables.cascade_table,
+    paper_tables.two_stage_table,
+    method_tables.method_table,
+    method_tables.comparison_table,
+    method_tables.repeats_table,
+    cascade_tables.exit_table,
+    cascade_tables.agreement_table,
+    cascade_tables.harm_table,
+    method_tables.router_table,
+    rules.rules_table,
+    cascade_tables.kinds_table,
 )
-"""Each table, and the sentence if the runs do not allow it. Empty: the table is only for some benchmarks or runs."""
-ALONE = (single_tables.token_tables, single_tables.score_tables, pair_tables.transfer_table)
-"""The tables that need no cascade."""
 COUNTS = ("table-10", "accuracy-by-exit", "agreement", "harm-and-rescue")
 """Tables with numbers of documents by exit or by answer."""
 NO_RUN = "There is no run of lmms-eval, so there are only the tables of `lmms-eval-mai attention`."
@@ -56,7 +46,6 @@ NO_CASCADE = (
     "There is no run with mode=cascade. Table 10, the exits, and the comparison of MAI with other methods need one, "
     "with --log_samples."
 )
-"""The sentence for all other tables, if there is no cascade."""
 
 
 def evidence(
@@ -89,20 +78,14 @@ def of_evidence(runs: Evidence, of_attention: Sequence[Table] = (), more: Sequen
     `more`: makes other tables of the runs."""
     if not runs.runs:
         return Report((), tuple(of_attention), (), (), (*runs.gaps, NO_RUN))
-    tables: list[Table] = []
-    missing = []
-    has_cascade = any(runs.of("cascade"))
-    for make, needs in (*TABLES, *((make, "") for make in more)):
-        made = [_with_resampling(runs, one) for one in make(runs)]
-        tables += made
-        if not made and needs:
-            missing.append(needs if has_cascade or make in ALONE else NO_CASCADE)
+    tables = [_with_resampling(runs, one) for make in (*TABLES, *more) for one in make(runs)]
+    missing = [] if any(runs.of("cascade")) else [NO_CASCADE]
     if runs.has_profiles and all(runs.cost(run, "seconds") is None for run in runs.runs.values()):
         missing.append(
             "No profile of --profile is of the models of these runs, so there are no profile seconds. lmms-eval-mai "
             "estimate can choose a profile for each model with --small and --large."
         )
-    claimed = tuple(map(str, claims(runs)))
+    claimed = tuple(f"{claim.sentence} {claim.more}" for claim in claims(runs))
     sentences = dict.fromkeys([*runs.gaps, *_other_numbers(runs), *_other_pairs(runs), *missing])
     drawn = tuple(figures.figures(runs))
     return Report(claimed, (*tables, *of_attention), drawn, summaries(runs), tuple(sentences))

@@ -2,14 +2,12 @@
 questions."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pandas as pd
 
-from lmms_eval_mai import statistics
 from lmms_eval_mai.paper.sample import EXITS
 from lmms_eval_mai.reports import metrics
-from lmms_eval_mai.reports.evidence import Evidence, of_run
+from lmms_eval_mai.reports.evidence import Evidence, of_comparison, of_run
 from lmms_eval_mai.reports.metrics import Comparison
 from lmms_eval_mai.reports.read import Run
 from lmms_eval_mai.reports.report import Estimate, Of, Table, table
@@ -17,7 +15,11 @@ from lmms_eval_mai.reports.report import Estimate, Of, Table, table
 RIGHT = 0.5
 """A score counts as right from here on. ANLS is the only score between 0 and 1."""
 ALL = "all kinds"
-
+OF_DOCUMENTS = (
+    ("POPE", "On POPE, this is the share of right answers, not F1."),
+    ("MMBench", "On MMBench, each rotation of a question counts as a document."),
+)
+"""Notes of tables with mean scores of documents."""
 
 Part = tuple[Run, str, pd.DataFrame]
 """A cascade, one of its exits, and the samples of this exit."""
@@ -48,7 +50,7 @@ def exit_table(evidence: Evidence) -> Iterator[Table]:
         "Accuracy by exit",
         columns,
         [(run, exit, run.samples[run.samples.exit == exit]) for run in evidence.traced() for exit in EXITS["cascade"]],
-        ("Mean score of the documents in percent, on POPE and MMBench too. The documents are those of MAI.",),
+        ("Mean score of the documents in percent. The documents are those of MAI.", *OF_DOCUMENTS),
     )
 
 
@@ -181,15 +183,8 @@ def _changed_by_full_rt(evidence: Evidence) -> Iterator[Changed]:
 # --- kinds of questions ---
 
 
-@dataclass(frozen=True)
-class OfKind:
-    """A cascade and the large model's short answers on one kind of question."""
-
-    run: Run
-    kind: str
-    documents: pd.Index
-    comparison: Comparison
-    adjusted: float
+OfKind = tuple[Run, str, pd.Index, Comparison]
+"""A cascade, a kind of question, its documents, and the comparison with the large model's short answers on them."""
 
 
 def kinds_table(evidence: Evidence) -> Iterator[Table]:
@@ -199,23 +194,21 @@ def kinds_table(evidence: Evidence) -> Iterator[Table]:
         """Return the mean score of another run on the documents of a kind, if it has all of them."""
         if other is None:
             return None
-        samples = evidence.common(row.run, other)[1]
-        found = evidence.accuracy(row.run, samples[samples.index.isin(row.documents)])
-        return found.value if found is not None and found.n == len(row.documents) else None
+        samples = evidence.common(row[0], other)[1]
+        found = evidence.accuracy(row[0], samples[samples.index.isin(row[2])])
+        return found.value if found is not None and found.n == len(row[2]) else None
+
+    def compared(row: OfKind) -> Comparison:
+        return row[3]
 
     columns: list[Of[OfKind]] = [
-        *of_run(evidence, lambda row: row.run),
-        Of("kind", "text", 0, lambda row: row.kind),
-        Of("n", "count", 0, lambda row: row.comparison.n),
-        Of("MAI", "percent", 1, lambda row: row.comparison.first),
-        Of("large S", "percent", 1, lambda row: row.comparison.second),
-        Of("Full RT", "percent", 1, lambda row: on(row, evidence.full_rt(row.run))),
-        Of("large R", "percent", 1, lambda row: on(row, evidence.large_r(row.run))),
-        Of("MAI - large S, points", "percent", 1, lambda row: row.comparison.difference),
-        Of("won", "count", 0, lambda row: row.comparison.only_first),
-        Of("lost", "count", 0, lambda row: row.comparison.only_second),
-        Of("p", "p", 0, lambda row: row.comparison.p),
-        Of("p, adjusted", "p", 0, lambda row: row.adjusted),
+        *of_run(evidence, lambda row: row[0]),
+        Of("kind", "text", 0, lambda row: row[1]),
+        *of_comparison(compared, n="n", first="MAI", second="large S"),
+        Of("Full RT", "percent", 1, lambda row: on(row, evidence.full_rt(row[0]))),
+        Of("large R", "percent", 1, lambda row: on(row, evidence.large_r(row[0]))),
+        *of_comparison(compared, difference="MAI - large S, points", only_first="won", only_second="lost"),
+        *of_comparison(compared, p="p", adjusted="p, adjusted"),
     ]
     return table(
         "kinds",
@@ -223,10 +216,11 @@ def kinds_table(evidence: Evidence) -> Iterator[Table]:
         columns,
         [row for run in evidence.traced() for row in _of_kinds(evidence, run)],
         (
-            "The kinds on which MAI has the lowest score are first. Kinds are those of the data set (MMMU: subject, "
-            "ChartQA: human or augmented, POPE, MMBench and shapes: category); if it has none, the form of the gold "
-            "answer. Mean scores in percent; p, won and lost are MAI against large S. The adjusted p (Holm) takes the "
-            "number of kinds into account. Large R has one stage if there is such a run, else two.",
+            "The kinds on which MAI has the lowest score are first. Kinds are those of the data set; if it has none, "
+            "the form of the gold answer. Mean scores in percent; p, won and lost are MAI against large S. The "
+            "adjusted p (Holm) takes the number of kinds into account. Large R has one stage if there is such a run, "
+            "else two.",
+            *OF_DOCUMENTS,
         ),
     )
 
@@ -244,5 +238,5 @@ def _of_kinds(evidence: Evidence, run: Run) -> list[OfKind]:
         assert comparison is not None
         found.append((str(kind), documents, comparison))
     found.sort(key=lambda one: (one[2].first, one[0]))
-    adjusted = statistics.holm([comparison.p for _, _, comparison in found])
-    return [OfKind(run, *one, p) for one, p in zip(found, adjusted, strict=True)]
+    adjusted = metrics.adjusted([comparison for _, _, comparison in found])
+    return [(run, kind, documents, one) for (kind, documents, _), one in zip(found, adjusted, strict=True)]

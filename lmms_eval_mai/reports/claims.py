@@ -5,27 +5,21 @@ the thinking of the cascade, because it is what one would use instead; then Full
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.read import Run
 
-ABOUT = "In brackets: 95% intervals."
 
-
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """What a reader should know first about one cascade."""
 
     benchmark: str
     sentence: str
-    """Its score and its output tokens, against the large model alone."""
-    more: str = ""
-    """The sentences after it: Full RT, and what the brackets mean."""
-
-    def __str__(self) -> str:
-        return f"{self.sentence} {self.more}"
+    """Its score and its output tokens."""
+    more: str
+    """One sentence for each other method, and what the brackets mean."""
 
 
 def claims(evidence: Evidence) -> Iterator[Claim]:
@@ -34,40 +28,37 @@ def claims(evidence: Evidence) -> Iterator[Claim]:
         score, spent = evidence.score(run), evidence.cost(run, "tokens")
         if score is None or spent is None:
             continue
-        large = (evidence.short(run, "large"), evidence.large_r(run))
-        compared = [text for other in large if (text := against(evidence, run, other))]
-        full_rt = against(evidence, run, evidence.full_rt(run))
+        others = (evidence.short(run, "large"), evidence.large_r(run), evidence.full_rt(run))
+        compared = [text for other in others if (text := against(evidence, run, other))]
         sentence = (
             f"On {benchmark_name(run.benchmark)} (n = {score.n:,}), {evidence.name(run.method)} scores {score.shown()} "
-            f"with {spent.mean():.1f} output tokens of both models per question"
+            f"with {spent.mean():.1f} output tokens of both models per question."
         )
-        sentence += f": {'; '.join(compared)}." if compared else "."
-        yield Claim(run.benchmark, sentence, f"It has {full_rt}. {ABOUT}" if full_rt else ABOUT)
+        yield Claim(run.benchmark, sentence, " ".join([*compared, "In brackets: 95% intervals."]))
 
 
 def against(evidence: Evidence, run: Run, other: Run | None) -> str:
-    """Return the difference of a run from another one in points and in output tokens. Empty: they have no documents in
-    common."""
+    """Return the difference of a run from another one in points and in output tokens as a sentence. Empty: they have no
+    documents in common."""
     comparison = evidence.compare(run, other)
     if other is None or comparison is None:
         return ""
     documents = evidence.common(run, other)[0].index.unique()
     mine, theirs = evidence.cost(run, "tokens"), evidence.cost(other, "tokens")
-    text, name = comparison.difference.shown(1, "+", " points"), evidence.name(other.method)
+    only = f" (n = {len(documents)})" if len(documents) < run.documents else ""
+    text = f"Against {evidence.name(other.method)}{only}: {comparison.difference.shown(1, '+', ' points')}"
     if mine is None or theirs is None:
-        text += f" against {name}"
-    else:
-        text += f" and {ratio(mine[documents].mean(), theirs[documents].mean())} {name}"
-    return text + (f" (n = {len(documents)})" if len(documents) < run.documents else "")
+        return f"{text}."
+    return f"{text}, with {ratio(mine[documents].mean(), theirs[documents].mean())}."
 
 
 def ratio(tokens: float, others: float) -> str:
-    """Return output tokens in comparison with those of another method, such as "86% fewer output tokens than"."""
+    """Return output tokens in comparison with those of another method, such as "86% fewer output tokens"."""
     if others <= 0:
-        return "more output tokens than"
+        return "more output tokens"
     if tokens > 2 * others:
-        return f"{tokens / others:.1f} times the output tokens of"
+        return f"{tokens / others:.1f} times the output tokens"
     change = round(100 * (tokens / others - 1))
     if change == 0:
-        return "as many output tokens as"
-    return f"{abs(change)}% {'more' if change > 0 else 'fewer'} output tokens than"
+        return "as many output tokens"
+    return f"{abs(change)}% {'more' if change > 0 else 'fewer'} output tokens"

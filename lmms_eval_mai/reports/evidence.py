@@ -16,22 +16,47 @@ from lmms_eval_mai.reports.methods import MODES, THINK_E, Method
 from lmms_eval_mai.reports.metrics import Clusters, Comparison
 from lmms_eval_mai.reports.paper_numbers import PaperNumber, benchmark_name
 from lmms_eval_mai.reports.read import Run
-from lmms_eval_mai.reports.report import Estimate, Of, Row
+from lmms_eval_mai.reports.report import Cell, Estimate, Kind, Of, Row
 from lmms_eval_mai.reports.scoring import score_of
 
 COSTS = {"tokens": "output tokens", "compute": "compute (GFLOP)", "seconds": "profile seconds"}
 """Kind of cost -> its name. Output tokens of both models are added one to one, so a token of the small model counts as
 much as one of the large model. Compute and seconds take the size of the models and the prompts into account."""
+OF_F1 = ("POPE", "On POPE, the difference and p are those of F1.")
+"""The note of a table with comparisons of scores."""
 SHARED_IMAGES = ("pope", "chartqa", "infovqa_val", "mmbench_en_dev")
 """Benchmarks whose documents share images."""
 
 
-def of_run(evidence: "Evidence", run: Callable[[Row], Run]) -> list[Of[Row]]:
+COMPARED: dict[str, tuple[Kind, int]] = {
+    "n": ("count", 0),
+    "first": ("percent", 1),
+    "second": ("percent", 1),
+    "difference": ("percent", 2),
+    "only_first": ("count", 0),
+    "only_second": ("count", 0),
+    "p": ("p", 0),
+    "adjusted": ("p", 0),
+}
+"""Field of a `Comparison` -> kind and digits of its column."""
+
+
+def of_run(evidence: "Evidence", run: Callable[[Row], Run], name: str = "method") -> list[Of[Row]]:
     """Return the first columns of a table. `run`: returns the run of a row."""
     return [
         Of("benchmark", "text", 0, lambda row: benchmark_name(run(row).benchmark)),
-        Of("method", "text", 0, lambda row: evidence.name(run(row).method)),
+        Of(name, "text", 0, lambda row: evidence.name(run(row).method)),
     ]
+
+
+def of_comparison(comparison: Callable[[Row], Comparison | None], **titles: str) -> list[Of[Row]]:
+    """Return columns with fields of a comparison. `titles`: field -> title."""
+
+    def cell(field: str, row: Row) -> Cell:
+        found: Cell = getattr(comparison(row), field, None)
+        return found
+
+    return [Of(title, *COMPARED[field], functools.partial(cell, field)) for field, title in titles.items()]
 
 
 class Evidence:
@@ -56,7 +81,7 @@ class Evidence:
         self._clusters = {name: _clusters(self.of_benchmark(name)) for name in self.benchmarks()}
         self._scores = functools.cache(lambda run: metrics.run_score(run, self.clusters(run)))
         self._costs = functools.cache(self._cost)
-        self._comparisons: dict[tuple[Run, Run], Comparison | None] = {}
+        self._comparisons = functools.cache(self._compare)
         self._different: set[frozenset[Run]] = set()
         self._check_totals()
         self._check_limits()
@@ -246,16 +271,13 @@ class Evidence:
             found = found.fillna(pd.Series(scores.reindex(found.index).to_numpy(), index=found.index))
         return found
 
+    def _compare(self, first: Run, second: Run) -> Comparison | None:
+        a, b = self.common(first, second)
+        return metrics.compare(a, b, first.benchmark, self.clusters(first))
+
     def compare(self, first: Run | None, second: Run | None) -> Comparison | None:
         """Compare two runs on their common documents. None: no common documents."""
-        if first is None or second is None:
-            return None
-        if (first, second) not in self._comparisons:
-            a, b = self.common(first, second)
-            found = metrics.compare(a, b, first.benchmark, self.clusters(first))
-            self._comparisons[second, first] = None if found is None else found.reversed()
-            self._comparisons[first, second] = found
-        return self._comparisons[first, second]
+        return None if first is None or second is None else self._comparisons(first, second)
 
 
 def _rank(run: Run) -> tuple[int, bool, bool, int, str]:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from lmms_eval_mai.reports.cascade_tables import RIGHT
 from lmms_eval_mai.reports.evidence import COSTS, Evidence
-from lmms_eval_mai.reports.method_tables import is_comparable, totals
+from lmms_eval_mai.reports.method_tables import is_comparable, spent
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.read import Run
 from lmms_eval_mai.reports.report import Figure
@@ -54,19 +54,15 @@ def figures(evidence: Evidence) -> Iterator[Figure]:
 
 
 def _point(evidence: Evidence, run: Run, runs: list[Run]) -> dict[str, Any] | None:
-    found, score = totals(evidence, run), evidence.score(run)
-    if found.tokens is None or score is None:
+    found, score = spent(evidence, run), evidence.score(run)
+    if found["tokens"] is None or score is None:
         return None
+    named = {"method": evidence.name(run.method), "mode": run.method.mode, "prompt": run.method.prompt}
     return {
-        "method": evidence.name(run.method),
-        "mode": run.method.mode,
-        "prompt": run.method.prompt,
+        **named,
         "score": score.value,
         **{name: getattr(score, name) for name in ("low", "high", "n")},
-        **{
-            name: getattr(found, name)
-            for name in ("small_tokens", "large_tokens", "tokens", "compute", "seconds", "wall_s")
-        },
+        **{name: found[name] for name in ("small_tokens", "large_tokens", "tokens", "compute", "seconds", "wall_s")},
         "dominated": {kind: _dominated(evidence, run, kind, runs) for kind in COSTS},
     }
 

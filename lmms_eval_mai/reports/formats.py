@@ -12,8 +12,9 @@ from typing import Any
 from pytablewriter import MarkdownTableWriter
 from pytablewriter.style import Style
 
-from lmms_eval_mai.reports.paper_numbers import documents_by_name
-from lmms_eval_mai.reports.report import Cell, Column, Estimate, Report, Table
+from lmms_eval_mai.reports.paper_numbers import load
+from lmms_eval_mai.reports.report import Cell, Column, Estimate, Of, Report, RunSummary, Table
+from lmms_eval_mai.reports.report import table as make_table
 
 CSV_COLUMNS = ("table", "row", "column", "value", "low", "high", "standard_error", "n", "paper", "difference", "source")
 NAMED = {"\\": "backslash", "~": "asciitilde", "^": "asciicircum", "<": "less", ">": "greater", "|": "bar"}
@@ -79,31 +80,28 @@ FORMATS: dict[str, Callable[[Report], str]] = {"markdown": markdown, "csv": tidy
 
 def against_paper(table: Table) -> Table | None:
     """Return the differences of a table from the paper's. None if the paper has none of its numbers."""
-    rows = [
-        (row, column.title, one.n, one.value, one.paper, one.difference, _must_differ(row, column, one))
-        for row, column, one in table.compared()
+    columns: list[Of[tuple[str, Column, Estimate]]] = [
+        Of("row", "text", 0, lambda cell: cell[0]),
+        Of("column", "text", 0, lambda cell: cell[1].title),
+        Of("n", "count", 0, lambda cell: cell[2].n),
+        Of("here", "number", 2, lambda cell: cell[2].value),
+        Of("paper", "number", 2, lambda cell: cell[2].paper),
+        Of("difference", "number", 2, lambda cell: cell[2].difference),
+        Of("documents that differ", "count", 0, lambda cell: _must_differ(*cell)),
     ]
-    if not rows:
-        return None
-    columns = (
-        Column("row", "text"),
-        Column("column", "text"),
-        Column("n", "count"),
-        *(Column(name, digits=2) for name in ("here", "paper", "difference")),
-        Column("documents that differ", "count"),
-    )
     notes = (
         "Difference: here minus the paper's number. Both are about the same documents if n is that of the paper, so "
         "there is no sampling error between them. Documents that differ: at least so many have another score or exit "
         "than in the paper; for F1 (POPE) about so many.",
     )
-    return Table(f"{table.key}-paper", f"{table.title}: difference from the paper", columns, tuple(rows), notes)
+    title = f"{table.title}: difference from the paper"
+    return next(make_table(f"{table.key}-paper", title, columns, table.compared(), notes), None)
 
 
 def _must_differ(row: str, column: Column, estimate: Estimate) -> int | None:
     """Return how many documents must differ for a difference in percent, beyond the rounding of the paper's number.
     None: the number is not in percent, or about other documents than the paper's."""
-    expected = documents_by_name().get(row.partition(",")[0])
+    expected = {one["name"]: one["documents"] for one in load()["benchmarks"].values()}.get(row.partition(",")[0])
     if column.kind != "percent" or estimate.difference is None or estimate.n != expected:
         return None
     digits = len(str(estimate.paper).partition(".")[2])
@@ -112,19 +110,15 @@ def _must_differ(row: str, column: Column, estimate: Estimate) -> int | None:
 
 
 def runs_table(report: Report) -> Table:
-    columns = (
-        Column("benchmark", "text"),
-        Column("method", "text"),
-        Column("documents", "count"),
-        Column("wall s"),
-        Column("used", "text"),
-        Column("file", "text"),
-    )
-    rows = tuple(
-        (run.benchmark, run.method, run.documents, run.wall_s, "yes" if run.used else "no", run.file)
-        for run in report.runs
-    )
-    return Table("runs", "Runs", columns, rows)
+    columns: list[Of[RunSummary]] = [
+        Of("benchmark", "text", 0, lambda run: run.benchmark),
+        Of("method", "text", 0, lambda run: run.method),
+        Of("documents", "count", 0, lambda run: run.documents),
+        Of("wall s", "number", 1, lambda run: run.wall_s),
+        Of("used", "text", 0, lambda run: "yes" if run.used else "no"),
+        Of("file", "text", 0, lambda run: run.file),
+    ]
+    return next(make_table("runs", "Runs", columns, report.runs), Table("runs", "Runs", (), ()))
 
 
 def _markdown_table(table: Table) -> str:

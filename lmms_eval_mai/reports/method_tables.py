@@ -1,16 +1,15 @@
 """All methods on one benchmark: score and cost, MAI against each of them, and against routers of the same cost."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from lmms_eval_mai import statistics
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.reports import metrics
-from lmms_eval_mai.reports.evidence import COSTS, Evidence, of_run
+from lmms_eval_mai.reports.evidence import COSTS, OF_F1, Evidence, of_comparison, of_run
 from lmms_eval_mai.reports.methods import MODES
 from lmms_eval_mai.reports.metrics import Comparison
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
@@ -18,68 +17,52 @@ from lmms_eval_mai.reports.read import Run
 from lmms_eval_mai.reports.report import Estimate, Of, Table, table
 from lmms_eval_mai.statistics import Array
 
-
-@dataclass(frozen=True)
-class Totals:
-    """The averages of a method for one document."""
-
-    run: Run
-    tokens: float | None
-    """Output tokens of both models. None: the samples have no token counts."""
-    small_tokens: float | None = None
-    """None: the samples have no traces."""
-    large_tokens: float | None = None
-    call_s: float | None = None
-    """None: also if a call is shared."""
-    compute: float | None = None
-    seconds: float | None = None
-
-    def right_per(self, spent: float | None, unit: int = 1) -> float | None:
-        """Return the sum of the scores of one answer to each document, for each unit of a cost."""
-        right = float(self.run.samples.score.groupby(level=0).mean().sum())
-        return unit * right / (spent * self.run.documents) if spent else None
-
-    @property
-    def wall_s(self) -> float | None:
-        """The wall time of the task, divided by its documents."""
-        return self.run.wall_s / self.run.documents if self.run.wall_s and len(self.run.samples) else None
+Spent = dict[str, float | None]
+"""What a method spends on one document on average: each of `COSTS`, `small_tokens`, `large_tokens`, `call_s` and
+`wall_s`. None: not known."""
 
 
-def totals(evidence: Evidence, run: Run) -> Totals:
-    """Return the averages of a run."""
-    costs = {kind: None if (found := evidence.cost(run, kind)) is None else float(found.mean()) for kind in COSTS}
+def spent(evidence: Evidence, run: Run) -> Spent:
+    """Return the averages of a run. Seconds of calls are not known if a call is shared."""
+    found: Spent = {kind: None if (cost := evidence.cost(run, kind)) is None else float(cost.mean()) for kind in COSTS}
     calls, answers = run.calls, len(run.samples)
-    traced = len(calls) > 0 and len(calls.groupby(["doc_id", "repeat"])) == answers
-    if costs["tokens"] is None or not traced:
-        return Totals(run, costs["tokens"])
+    found["wall_s"] = run.wall_s / run.documents if run.wall_s and answers else None
+    if found["tokens"] is None or not len(calls) or len(calls.groupby(["doc_id", "repeat"])) != answers:
+        of_calls = ("small_tokens", "large_tokens", "call_s", "compute", "seconds")
+        return found | dict.fromkeys(of_calls)  # the samples have no traces
     sides = calls.groupby("side").output_tokens.sum()
-    small, large = (float(sides.get(side, 0) / answers) for side in SIDES)
-    call_s = None if calls.seconds.isna().any() else float(calls.seconds.sum() / answers)
-    return Totals(run, costs["tokens"], small, large, call_s, costs["compute"], costs["seconds"])
+    found |= {f"{side}_tokens": float(sides.get(side, 0) / answers) for side in SIDES}
+    return found | {"call_s": None if calls.seconds.isna().any() else float(calls.seconds.sum() / answers)}
 
 
 def method_table(evidence: Evidence) -> Iterator[Table]:
     """Yield score and cost of every method."""
-    rows = [totals(evidence, run) for name in evidence.benchmarks() for run in evidence.of_benchmark(name)]
+    rows = [(run, spent(evidence, run)) for name in evidence.benchmarks() for run in evidence.of_benchmark(name)]
+    unknown = [title for kind, title in COSTS.items() if kind != "tokens" and not any(row[1][kind] for row in rows)]
+
+    def right_per(kind: str, unit: int, row: tuple[Run, Spent]) -> float | None:
+        """Return the sum of the scores of one answer to each document, for each unit of a cost."""
+        run, cost = row[0], row[1][kind]
+        right = float(run.samples.score.groupby(level=0).mean().sum())
+        return unit * right / (cost * run.documents) if cost else None
+
     share = evidence.share
-    known = {COSTS["compute"]: [row.compute for row in rows], COSTS["seconds"]: [row.seconds for row in rows]}
-    unknown = [title for title, found in known.items() if not any(found)]
-    columns: list[Of[Totals]] = [
-        Of("benchmark", "text", 0, lambda row: benchmark_name(row.run.benchmark)),
-        Of("method", "text", 0, lambda row: evidence.name(row.run.method) + " (inside a cascade)" * row.run.derived),
-        Of("n", "count", 0, lambda row: row.run.documents),
-        Of("score", "percent", 1, lambda row: evidence.score(row.run)),
-        Of("small output tokens", "number", 1, lambda row: row.small_tokens),
-        Of("large output tokens", "number", 1, lambda row: row.large_tokens),
-        Of("output tokens", "number", 1, lambda row: row.tokens),
-        Of("right per 1,000 output tokens", "number", 2, lambda row: row.right_per(row.tokens, 1000)),
-        Of(COSTS["compute"], "number", 3, lambda row: row.compute),
-        Of(COSTS["seconds"], "number", 3, lambda row: row.seconds),
-        Of("call seconds", "number", 3, lambda row: row.call_s),
-        Of("wall seconds", "number", 3, lambda row: row.wall_s),
-        Of("right per wall second", "number", 2, lambda row: row.right_per(row.wall_s)),
-        Of("unreadable, %", "percent", 2, lambda row: share(row.run, row.run.samples.readable.dropna().eq(False))),
-        Of("cut off, %", "percent", 2, lambda row: share(row.run, row.run.calls.groupby("doc_id").cut_off.any())),
+    columns: list[Of[tuple[Run, Spent]]] = [
+        Of("benchmark", "text", 0, lambda row: benchmark_name(row[0].benchmark)),
+        Of("method", "text", 0, lambda row: evidence.name(row[0].method) + " (inside a cascade)" * row[0].derived),
+        Of("n", "count", 0, lambda row: row[0].documents),
+        Of("score", "percent", 1, lambda row: evidence.score(row[0])),
+        Of("small output tokens", "number", 1, lambda row: row[1]["small_tokens"]),
+        Of("large output tokens", "number", 1, lambda row: row[1]["large_tokens"]),
+        Of("output tokens", "number", 1, lambda row: row[1]["tokens"]),
+        Of("right per 1,000 output tokens", "number", 2, partial(right_per, "tokens", 1000)),
+        Of(COSTS["compute"], "number", 3, lambda row: row[1]["compute"]),
+        Of(COSTS["seconds"], "number", 3, lambda row: row[1]["seconds"]),
+        Of("call seconds", "number", 3, lambda row: row[1]["call_s"]),
+        Of("wall seconds", "number", 3, lambda row: row[1]["wall_s"]),
+        Of("right per wall second", "number", 2, partial(right_per, "wall_s", 1)),
+        Of("unreadable, %", "percent", 2, lambda row: share(row[0], row[0].samples.readable.dropna().eq(False))),
+        Of("cut off, %", "percent", 2, lambda row: share(row[0], row[0].calls.groupby("doc_id").cut_off.any())),
     ]
     return table(
         "methods",
@@ -96,8 +79,9 @@ def method_table(evidence: Evidence) -> Iterator[Table]:
             "Call seconds include the wait in the engine's queue, and calls overlap. Wall seconds are the measured "
             "time of the task, divided by its documents; tasks of one command share its time. Compare seconds only on "
             "the same machine and the same engine. A run has no seconds if it shares calls with other runs.",
-            "Right: the sum of the scores. An unreadable answer is wrong, except that lmms-eval's MMMU scorer guesses "
-            "an option. Cut off: a limit ended a call of the document.",
+            "Right: the sum of the scores. An unreadable answer is wrong. Cut off: a limit ended a call of the "
+            "document.",
+            ("MMMU", "On MMMU, lmms-eval's scorer guesses an option in place of an unreadable answer."),
         ),
     )
 
@@ -105,14 +89,8 @@ def method_table(evidence: Evidence) -> Iterator[Table]:
 # --- MAI against the others ---
 
 
-@dataclass(frozen=True)
-class Against:
-    """A cascade against another method."""
-
-    run: Run
-    other: Run
-    comparison: Comparison
-    adjusted: float
+Against = tuple[Run, Run, Comparison]
+"""A cascade, another method, and their comparison."""
 
 
 def comparisons(evidence: Evidence) -> Iterator[Against]:
@@ -122,26 +100,20 @@ def comparisons(evidence: Evidence) -> Iterator[Against]:
     for run in evidence.of("cascade"):
         done.add(run)  # two cascades are compared once
         others = [other for other in evidence.of_benchmark(run.benchmark) if other not in done]
-        found = [(other, evidence.compare(run, other)) for other in others if is_comparable(run, other)]
-        compared = [(other, comparison) for other, comparison in found if comparison is not None]
-        adjusted = statistics.holm([comparison.p for _, comparison in compared])
-        yield from (Against(run, *one, p) for one, p in zip(compared, adjusted, strict=True))
+        found = {other: evidence.compare(run, other) for other in others if is_comparable(run, other)}
+        compared = {other: comparison for other, comparison in found.items() if comparison is not None}
+        adjusted = metrics.adjusted(list(compared.values()))
+        yield from ((run, other, comparison) for other, comparison in zip(compared, adjusted, strict=True))
 
 
 def comparison_table(evidence: Evidence) -> Iterator[Table]:
     """Yield MAI against every other method on the same documents."""
+    compared = {"n": "n", "first": "MAI", "second": "other", "difference": "difference, points"}
+    compared |= {"only_first": "only MAI right", "only_second": "only other right", "p": "p", "adjusted": "p, adjusted"}
     columns: list[Of[Against]] = [
-        Of("benchmark", "text", 0, lambda row: benchmark_name(row.run.benchmark)),
-        Of("cascade", "text", 0, lambda row: evidence.name(row.run.method)),
-        Of("against", "text", 0, lambda row: evidence.name(row.other.method)),
-        Of("n", "count", 0, lambda row: row.comparison.n),
-        Of("MAI", "percent", 1, lambda row: row.comparison.first),
-        Of("other", "percent", 1, lambda row: row.comparison.second),
-        Of("difference, points", "percent", 2, lambda row: row.comparison.difference),
-        Of("only MAI right", "count", 0, lambda row: row.comparison.only_first),
-        Of("only other right", "count", 0, lambda row: row.comparison.only_second),
-        Of("p", "p", 0, lambda row: row.comparison.p),
-        Of("p, adjusted", "p", 0, lambda row: row.adjusted),
+        *of_run(evidence, lambda row: row[0], "cascade"),
+        Of("against", "text", 0, lambda row: evidence.name(row[1].method)),
+        *of_comparison(lambda row: row[2], **compared),
     ]
     return table(
         "mai-against-others",
@@ -149,10 +121,11 @@ def comparison_table(evidence: Evidence) -> Iterator[Table]:
         columns,
         comparisons(evidence),
         (
-            "The difference is paired, on the same documents. p is of this difference, on POPE that of F1: the share "
-            "of exchanges of both methods' answers with a difference at least as large. Where each document counts by "
-            "itself and is right or wrong, it is McNemar's exact test. The adjusted p (Holm) takes the number of "
-            "methods into account with which the cascade is compared.",
+            "The difference is paired, on the same documents. p is of this difference: the share of exchanges of both "
+            "methods' answers with a difference at least as large. Where each document counts by itself and is right "
+            "or wrong, it is McNemar's exact test. The adjusted p (Holm) takes the number of methods into account with "
+            "which the cascade is compared.",
+            OF_F1,
         ),
     )
 
@@ -229,7 +202,7 @@ def router_table(evidence: Evidence) -> Iterator[Table]:
         columns,
         [row for run in evidence.traced() for row in _routers(evidence, run)],
         (
-            "Mean scores in percent, on POPE and MMBench too. The random router takes the expensive method for a "
+            "Scores are means over documents in percent. The random router takes the expensive method for a "
             "random share of the documents, so that it has the cost of MAI. The oracle knows the scores: it takes the "
             "expensive method only for documents on which that has a better score. If MAI costs less than the cheap "
             "method or more than the expensive one, there is no random router of its cost.",
@@ -261,7 +234,7 @@ def _router(evidence: Evidence, runs: tuple[Run, Run, Run], kind: str) -> Router
     if 0 <= share <= 1:
         random = 100 * float((1 - share) * scores[1].mean() + share * scores[2].mean())
         places = metrics.places_of(documents, evidence.clusters(runs[0]))
-        difference = metrics.estimate(statistics.bootstrap(parts, _gain, places))
+        difference = metrics.estimate(metrics.difference(parts, _gain, places))
     return {
         "runs": runs,
         "kind": kind,

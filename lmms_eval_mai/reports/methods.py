@@ -4,12 +4,13 @@ The figures name mode and models. If they are missing, the arguments do.
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lmms_eval_mai.contract import Side
+from lmms_eval_mai.contract import SIDES, Side
+from lmms_eval_mai.paper.agreement import AgreementRules
 from lmms_eval_mai.paper.prompts import Variant
 from lmms_eval_mai.paper.sample import EXITS
 from lmms_eval_mai.run import presets
@@ -35,6 +36,8 @@ DEFAULTS = DECODING | TRANSFER | AGREEMENT
 THINK_E = "think=E"
 """The option of a cascade or Full RT on another lmms-eval task that thinks with the Explain prompt."""
 MODES = ("alone", "transfer", "cascade")
+Arguments = Mapping[str, str]
+"""The arguments of a run as its command had them."""
 
 
 @dataclass(frozen=True, order=True)
@@ -79,64 +82,62 @@ class Method:
         return tuple(option for option in self.options if option.partition("=")[0] in names)
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """The model and its arguments as the command had them."""
-
-    model: str
-    """lmms-eval's name of the model class."""
-    name: str
-    """The evaluated model, for people."""
-    arguments: dict[str, str]
-
-    def rules(self) -> dict[str, Any]:
-        """Return the arguments of `AgreementRules`."""
-        found: dict[str, Any] = {name: self.arguments[name] for name in AGREEMENT if name in self.arguments}
-        try:
-            return {name: float(value) if name == "anls_threshold" else value for name, value in found.items()}
-        except ValueError:
-            return {}
-
-    def options(self, names: Collection[str] = tuple(DEFAULTS)) -> tuple[str, ...]:
-        """Return the arguments that change the method and are not at their default."""
-        given = sorted((name, self.arguments[name]) for name in names if name in self.arguments)
-        return tuple(f"{name}={value}" for name, value in given if value != DEFAULTS[name])
-
-
-def given(results: dict[str, Any]) -> Given:
-    """Return the model and the arguments that a results file names."""
+def arguments_of(results: dict[str, Any]) -> Arguments:
+    """Return the model arguments that a results file names, and `gen_kwargs`."""
     config = results.get("config") or {}
     text = config.get("model_args") or ""
     # Arguments that are a list or a mapping are not needed here, so a comma always ends a value.
-    arguments = dict(re.findall(r"(?:^|,)\s*(\w+)=([^,]*)", text if isinstance(text, str) else ""))
+    found = dict(re.findall(r"(?:^|,)\s*(\w+)=([^,]*)", text if isinstance(text, str) else ""))
     gen_kwargs = config.get("gen_kwargs") or ""
     if not isinstance(gen_kwargs, str):
         gen_kwargs = " ".join(f"{name}={value}" for name, value in sorted(gen_kwargs.items()))
     # Runs with other seeds are repeats of one method.
-    arguments["gen_kwargs"] = re.sub(r"(^|[ ,])seed=[^ ,]*", "", gen_kwargs).strip(" ,")
-    model = str(config.get("model") or results.get("model_source") or "model")
-    named = [arguments.get(name) for name in ("pretrained", "model_version", "model", "model_id", "path")]
-    return Given(model, next((name for name in named if name), model), arguments)
+    return found | {"gen_kwargs": re.sub(r"(^|[ ,])seed=[^ ,]*", "", gen_kwargs).strip(" ,")}
 
 
-def method(of: Given, figures: dict[str, Any], variant: Variant | None, two_stage: bool) -> Method:
+def rules_of(arguments: Arguments) -> AgreementRules:
+    """Return the rules of agreement that the arguments name."""
+    found: dict[str, Any] = {name: arguments[name] for name in AGREEMENT if name in arguments}
+    try:
+        if "anls_threshold" in found:
+            found["anls_threshold"] = float(found["anls_threshold"])
+        return AgreementRules(**found)
+    except ValueError:
+        return AgreementRules()
+
+
+def options(arguments: Arguments, names: Collection[str] = tuple(DEFAULTS)) -> tuple[str, ...]:
+    """Return the arguments that change the method and are not at their default."""
+    given = sorted((name, arguments[name]) for name in names if name in arguments)
+    return tuple(f"{name}={value}" for name, value in given if value != DEFAULTS[name])
+
+
+def method_of_other(model: str, arguments: Arguments, variant: Variant | None, two_stage: bool) -> Method:
+    """Return the method of a run of another model class of lmms-eval. `model`: the name of this class."""
+    names = ("pretrained", "model_version", "model", "model_id", "path")
+    named = next((arguments[name] for name in names if arguments.get(name)), model)
+    return Method("alone", named, "", variant, two_stage, options(arguments))
+
+
+def method(arguments: Arguments, figures: dict[str, Any], variant: Variant | None, two_stage: bool) -> Method:
     """Return the method of a run of `mai_cascade`. `variant` and `two_stage`: the prompt of the task. Raises ValueError
     if the mode is unknown."""
-    mode = figures.get("mode") or of.arguments.get("mode") or "cascade"
+    mode = figures.get("mode") or arguments.get("mode") or "cascade"
     if not isinstance(mode, str) or mode not in EXITS:
         raise ValueError(f"unknown mode {mode}")
     engines = figures.get("engines") or {}
     small, large = (
-        identity(str((engines.get(side) or {}).get("model") or _argument(of, side))) for side in ("small", "large")
+        identity(str((engines.get(side) or {}).get("model") or _argument(arguments, side))) for side in SIDES
     )
-    if mode in ("small", "large"):
-        return Method("alone", small if mode == "small" else large, "", variant, two_stage, of.options(DECODING))
+    if mode in SIDES:
+        model = small if mode == "small" else large
+        return Method("alone", model, "", variant, two_stage, options(arguments, DECODING))
     if variant == "S":
-        variant = "E" if of.arguments.get("think") == "E" else "R"
-    options = of.options(DECODING | TRANSFER if mode == "transfer" else DEFAULTS)
+        variant = "E" if arguments.get("think") == "E" else "R"
+    found = options(arguments, DECODING | TRANSFER if mode == "transfer" else DEFAULTS)
     if variant is not None:  # it names the thinking prompt
-        options = tuple(option for option in options if not option.startswith("think="))
-    return Method(mode, large, small, variant, two_stage, options)
+        found = tuple(option for option in found if not option.startswith("think="))
+    return Method(mode, large, small, variant, two_stage, found)
 
 
 def identity(model: str) -> str:
@@ -145,11 +146,9 @@ def identity(model: str) -> str:
     return re.sub(r"^(\./|.*/lmms_eval_mai/pairs/)", "", model)
 
 
-def _argument(of: Given, side: str) -> str:
+def _argument(arguments: Arguments, side: Side) -> str:
     """Return a model from the arguments. `pair=NAME` names both."""
-    if side in of.arguments:
-        return of.arguments[side]
-    pair = of.arguments.get("pair", presets.DEFAULT)
-    if pair in presets.names():
-        return presets.models(pair)[("small", "large").index(side)]
-    return f"{Path(pair).stem} {side}"
+    if side in arguments:
+        return arguments[side]
+    pair = arguments.get("pair", presets.DEFAULT)
+    return presets.models(pair)[SIDES.index(side)] if pair in presets.names() else f"{Path(pair).stem} {side}"

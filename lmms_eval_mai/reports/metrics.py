@@ -1,6 +1,7 @@
 """Scores, differences and costs of samples, with their intervals. Documents that share an image form a cluster."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -48,13 +49,8 @@ class Comparison:
     only_second: int | None
     p: float
     """Of the difference: `statistics.swap_test`."""
-
-    def reversed(self) -> "Comparison":
-        """Return the comparison of the second method with the first."""
-        found = self.difference
-        low, high = (None if end is None else -end for end in (found.high, found.low))
-        difference = replace(found, value=0.0 - found.value, low=low, high=high)
-        return Comparison(self.n, self.second, self.first, difference, self.only_second, self.only_first, self.p)
+    adjusted: float | None = None
+    """p adjusted for the number of tests (Holm). None: this is one question that was asked before."""
 
 
 def main_metric(run: Run) -> tuple[float, bool] | None:
@@ -122,8 +118,6 @@ def compare(first: pd.DataFrame, second: pd.DataFrame, benchmark: str, clusters:
         return None
     places = places_of(a.index, clusters)
     x, y = a.to_numpy(), b.loc[a.index].to_numpy()
-    one, other = float(statistic(x.sum(axis=0))), float(statistic(y.sum(axis=0)))
-    p = statistics.swap_test(x, y, statistic, places)
     mine, theirs = _units(first), _units(second)
     better = worse = None
     if statistics.is_right_or_wrong(mine) and statistics.is_right_or_wrong(theirs):
@@ -131,11 +125,28 @@ def compare(first: pd.DataFrame, second: pd.DataFrame, benchmark: str, clusters:
         better, worse = int((mine > theirs).sum()), int((mine < theirs).sum())
     if statistic is statistics.ratio and better is not None and worse is not None and places is None:
         found = statistics.paired_share_difference(better, worse, len(x))
-    elif np.array_equal(x, y):  # no resample differs, but more documents might
-        found = statistics.paired_share_difference(0, 0, len(x if places is None else np.unique(places)))
     else:
-        found = statistics.bootstrap(np.hstack([x, y]), statistics.difference(statistic), places)
-    return Comparison(len(x), 100 * one, 100 * other, estimate(replace(found, n=len(x))), better, worse, p)
+        found = difference(np.hstack([x, y]), statistics.difference(statistic), places)
+    one, other = (100 * float(statistic(parts.sum(axis=0))) for parts in (x, y))
+    p = statistics.swap_test(x, y, statistic, places)
+    return Comparison(len(x), one, other, estimate(found), better, worse, p)
+
+
+def difference(parts: npt.NDArray[Any], statistic: Statistic, places: npt.NDArray[Any] | None) -> Interval:
+    """Return a difference of two shares or scores with its interval. Where no resample differs, more documents might:
+    then the interval has the width of that of two methods that never differ."""
+    found = statistics.bootstrap(parts, statistic, places)
+    if found.low < found.high or math.isnan(found.low):
+        return found
+    same = statistics.paired_share_difference(0, 0, len(parts if places is None else np.unique(places)))
+    low, high = max(found.value + same.low, -1.0), min(found.value + same.high, 1.0)
+    return replace(found, low=low, high=high, standard_error=same.standard_error)
+
+
+def adjusted(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Return comparisons with p values that are adjusted for their number (Holm)."""
+    p = statistics.holm([one.p for one in comparisons])
+    return [replace(one, adjusted=value) for one, value in zip(comparisons, p, strict=True)]
 
 
 def plain(scores: pd.Series) -> pd.DataFrame:

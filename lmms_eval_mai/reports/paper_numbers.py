@@ -47,11 +47,6 @@ def benchmark_name(benchmark: str) -> str:
     return str(load()["benchmarks"].get(benchmark, {}).get("name", benchmark))
 
 
-def documents_by_name() -> dict[str, int]:
-    """Return the paper's numbers of documents by the paper's names of the benchmarks."""
-    return {found["name"]: found["documents"] for found in load()["benchmarks"].values()}
-
-
 def documents(benchmark: str) -> int | None:
     """Return the paper's number of documents (Table 10)."""
     found: int | None = load()["benchmarks"].get(benchmark, {}).get("documents")

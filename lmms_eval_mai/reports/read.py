@@ -269,47 +269,48 @@ def _table(columns: dict[str, tuple[type, str]], rows: Sequence[Line] = ()) -> p
 
 def _run(file: Path, task: str, metrics: Line, results: Line, figures: Line) -> Run:
     """Return the run of one task without its samples."""
-    config = (results.get("configs") or {}).get(task) or {}
-    metadata = config.get("metadata") or {}
-    mai = metadata.get("mai") if isinstance(metadata, dict) else None  # other tasks have a list
-    benchmark = (mai or {}).get("benchmark") or BUILT_IN.get(task, task)
-    variant, two_stage = VARIANTS.get((mai or {}).get("variant") or "", (None, False))
+    metadata = ((results.get("configs") or {}).get(task) or {}).get("metadata")
+    mai = (metadata.get("mai") if isinstance(metadata, dict) else None) or {}  # other tasks have a list
+    variant, two_stage = VARIANTS.get(mai.get("variant") or "", (None, False))
     counts = (results.get("n-samples") or {}).get(task) or {}
     path = file.with_name(f"{file.name.removesuffix(RESULTS)}_samples_{task}.jsonl")
-    given = methods.given(results)
-    ours = bool(figures) or given.model == "mai_cascade"
-    other = Method("alone", given.name, "", variant, two_stage, given.options())
-    of_task = (figures.get("tasks") or {}).get(task) or {}
-    engines = figures.get("engines") or {}
+    arguments = methods.arguments_of(results)
+    model = str((results.get("config") or {}).get("model") or results.get("model_source") or "model")
+    ours = bool(figures) or model == "mai_cascade"
+    of_task, engines = (figures.get("tasks") or {}).get(task) or {}, figures.get("engines") or {}
+    sides = [of_task[side] for side in SIDES if side in of_task]
+    drafted = [side for side in sides if "proposed_tokens" in side]
+    is_known = drafted and all(side["proposed_tokens"] is not None for side in drafted)
     return Run(
         file=file,
         samples_file=path if path.is_file() else None,
         task=task,
-        benchmark=str(benchmark),
-        method=methods.method(given, figures, variant, two_stage) if ours else other,
+        benchmark=str(mai.get("benchmark") or BUILT_IN.get(task, task)),
+        method=methods.method(arguments, figures, variant, two_stage)
+        if ours
+        else methods.method_of_other(model, arguments, variant, two_stage),
         ours=ours,
         metrics=_numbers(metrics),
         number=int(counts.get("effective") or 0),
         original=int(counts.get("original") or 0),
         samples=_table(SAMPLES).rename_axis("doc_id"),
         calls=_table(CALLS),
-        rules=AgreementRules(**given.rules()),
-        wall_s=_wall_s(of_task, results),
+        rules=methods.rules_of(arguments),
+        wall_s=None if any(side.get("shared_calls") for side in sides) else _wall_s(of_task, results),
         engine=", ".join(dict.fromkeys(one["engine"] for one in engines.values())),
         parameters={
             side: one["parameters"] for side, one in engines.items() if (one.get("parameters") or {}).keys() >= PARTS
         },
-        speculation=_speculation(of_task),
+        speculation=(sum(side["proposed_tokens"] for side in drafted), sum(side["accepted_tokens"] for side in drafted))
+        if is_known
+        else None,
         not_answered=int(of_task.get("not_answered") or 0),
-        arguments=frozenset((name, value) for name, value in given.arguments.items() if name not in methods.HARMLESS),
+        arguments=frozenset((name, value) for name, value in arguments.items() if name not in methods.HARMLESS),
     )
 
 
 def _wall_s(of_task: Line, results: Line) -> float | None:
-    """Return the time of answering: that of the task, or lmms-eval's if the command had a single task. None if calls of
-    the task are shared."""
-    if any(of_task.get(side, {}).get("shared_calls") for side in SIDES):
-        return None
+    """Return the time of answering: that of the task, or lmms-eval's if the command had a single task."""
     wall_s = of_task.get("wall_s")
     if not wall_s and len(results["results"]) == 1:
         wall_s = (results.get("throughput") or {}).get("total_elapsed_time")
@@ -323,13 +324,6 @@ def _numbers(metrics: Line) -> dict[str, float]:
         if isinstance(value, int | float) and math.isfinite(value) and "stderr" not in name:
             found.setdefault(name.partition(",")[0], float(value))
     return found
-
-
-def _speculation(of_task: Line) -> tuple[int, int] | None:
-    sides = [of_task[side] for side in SIDES if "proposed_tokens" in of_task.get(side, {})]
-    if not sides or any(side["proposed_tokens"] is None for side in sides):
-        return None
-    return sum(side["proposed_tokens"] for side in sides), sum(side["accepted_tokens"] for side in sides)
 
 
 class Reader:

@@ -88,14 +88,22 @@ class Of(Generic[Row]):
     cell: Callable[[Row], Cell]
 
 
+Note = str | tuple[str, str]
+"""A sentence below a table. With the name of a benchmark before it, only if a row is about this benchmark."""
+
+
 def table(
-    key: str, title: str, columns: Sequence[Of[Row]], rows: Iterable[Row], notes: Sequence[str] = ()
+    key: str, title: str, columns: Sequence[Of[Row]], rows: Iterable[Row], notes: Sequence[Note] = ()
 ) -> Iterator[Table]:
     """Yield the table of the rows, or nothing if there are no rows."""
     cells = tuple(tuple(column.cell(row) for column in columns) for row in rows)
     if cells:
         headings = tuple(Column(one.title, one.kind, one.digits) for one in columns)
-        yield Table(key, title, headings, cells, tuple(notes))
+        named = {row[0] for row in cells}
+        shown = [
+            note if isinstance(note, str) else note[1] for note in notes if isinstance(note, str) or note[0] in named
+        ]
+        yield Table(key, title, headings, cells, tuple(shown))
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,8 +95,8 @@ def recompute(evidence: Evidence, run: Run, rules: AgreementRules, full_rt: Run 
     thoughts, scores = samples.thought, samples.score
     if full_rt is not None:
         other = full_rt.samples[full_rt.samples.repeat == 0].reindex(samples.index)
-        known = other.exit.notna()
-        thoughts = thoughts.where(has_thought, other.thought)
+        known = other.exit.notna() & (other.target == samples.target)
+        thoughts = thoughts.where(has_thought, other.thought.where(known, None))
         scores = scores.where(has_transfer, other.score)
         thought_tokens = thought_tokens.where(has_thought, _tokens(full_rt, ("think",), samples.index))
         transfer_tokens = transfer_tokens.where(has_transfer, _tokens(full_rt, TRANSFER, samples.index))

@@ -4,8 +4,8 @@
     plan.py         the runs in order, and the equivalent lmms-eval commands
     tasks.py        loads the task of a benchmark and checks it
     folder.py       the output folder: the arguments of its runs, and which of them are finished
-    run_all.py      starts the engines of each pair once, and makes the runs that are missing
-    evaluation.py   makes one run with lmms-eval's `simple_evaluate`
+    run_all.py      starts the engines of each pair once, and makes the runs that are missing with lmms-eval's
+                    `simple_evaluate`
     sharing.py      the file of finished calls, and the engine that finds in it the calls of other runs
     printing.py     prints the runs, the equivalent commands, the shared calls and the tables
 

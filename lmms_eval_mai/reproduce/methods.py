@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.prompts import VARIANTS
+from lmms_eval_mai.reports.paper_numbers import ONE_STAGE
 
 OWN = ""
 """The suffix of another lmms-eval task, which has its own prompt."""
@@ -48,8 +49,6 @@ ELSEWHERE = {
     16: "`lmms-eval-mai attention` makes it",
 }
 """Tables of the paper that this command does not make, and why."""
-ONE_STAGE = ("mmmu_val",)
-"""Benchmarks on which Tables 7, 8 and 14 have one stage."""
 
 
 def read_tables(text: str | None) -> tuple[int, ...]:

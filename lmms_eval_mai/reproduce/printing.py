@@ -41,8 +41,8 @@ def chosen_tables(folder: Path, chosen: Collection[int]) -> str:
     report = build.report([folder])
     keys = {key for number in chosen for key in REPORT_KEYS[number]}
     tables = tuple(table for table in report.tables if table.key in keys)
-    about_others = {needs for _, needs in build.TABLES} | {build.NO_CASCADE}
-    return markdown(replace(report, tables=tables, gaps=tuple(gap for gap in report.gaps if gap not in about_others)))
+    gaps = tuple(gap for gap in report.gaps if gap != build.NO_CASCADE)
+    return markdown(replace(report, tables=tables, gaps=gaps))
 
 
 def shared_calls(runs: Sequence[Run], folder: OutputFolder) -> str:

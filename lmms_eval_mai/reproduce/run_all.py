@@ -1,15 +1,31 @@
-"""Runs what is missing of a plan: the engines of each pair start once and serve all its runs."""
+"""Runs what is missing of a plan: the engines of each pair start once and serve all its runs.
 
+A run is the evaluation that a single lmms-eval command makes, with its output folder, in this process.
+`simple_evaluate` gets what lmms-eval's command gives it (lmms_eval/__main__.py, `cli_evaluate_single`), except that the
+model runs its samples on engines that are up already.
+"""
+
+import argparse
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
+from lmms_eval import utils
+from lmms_eval.evaluator import simple_evaluate
+from lmms_eval.loggers import EvaluationTracker
 from loguru import logger
 
 from lmms_eval_mai.contract import SIDES
+from lmms_eval_mai.errors import MaiError
+from lmms_eval_mai.harness.figures_file import FIGURES, RESULTS, write_waiting
 from lmms_eval_mai.harness.model import CascadeModel
-from lmms_eval_mai.reproduce.evaluation import evaluate
+from lmms_eval_mai.plugin import MODEL_ID
+from lmms_eval_mai.redaction import one_line
 from lmms_eval_mai.reproduce.folder import OutputFolder
 from lmms_eval_mai.reproduce.plan import Models, Options, Run
 from lmms_eval_mai.reproduce.sharing import SharedCalls, SharingEngine
@@ -55,3 +71,97 @@ def _run_models(runs: Sequence[Run], tasks: Any, options: Options, folder: Outpu
 def _config(models: Models, mode: str, folder: OutputFolder) -> Config:
     """Return the configuration of a run. Its journal is in the output folder."""
     return dataclasses.replace(parse(models.of_mode(mode)), journal=str(folder.journal))
+
+
+# --- one run ---
+
+
+def evaluate(run: Run, model: CascadeModel, tasks: Any, options: Options, part: Path, place: Path) -> None:
+    """Make a run and write its files to the folder `part`. `tasks`: lmms-eval's task manager. `place`: the folder to
+    which `part` will be moved. Raises a `MaiError`."""
+    given = _parse(options.command(run, place))
+    given.output_path = str(part)  # some tasks write files there while they are scored
+    tracker = EvaluationTracker(output_path=str(part))
+    time = utils.get_datetime_str(timezone=given.timezone)
+    with _other_errors(run):
+        results = simple_evaluate(
+            model=model,
+            model_args=given.model_args,
+            tasks=[run.task],
+            batch_size=given.batch_size,
+            limit=given.limit,
+            log_samples=True,
+            evaluation_tracker=tracker,
+            gen_kwargs=given.gen_kwargs,
+            task_manager=tasks,
+            verbosity=given.verbosity,
+            random_seed=given.seed[0],
+            numpy_random_seed=given.seed[1],
+            torch_random_seed=given.seed[2],
+            fewshot_random_seed=given.seed[3],
+            cli_args=given,
+            datetime_str=time,
+            distributed_executor_backend="accelerate",
+            process_docs_parallel=given.process_docs_parallel,
+        )
+    assert results is not None  # this is the only rank
+    samples = results.pop("samples")
+    _as_of_command(results, tracker, place)
+    tracker.save_results_aggregated(results=results, samples=samples, datetime_str=time)
+    tracker.save_results_samples(task_name=run.task, samples=samples[run.task])
+    write_waiting()
+    file = part / tracker.general_config_tracker.model_name_sanitized / f"{time.replace(':', '-')}{RESULTS}"
+    _check_written(run, file, samples)
+
+
+@contextlib.contextmanager
+def _other_errors(run: Run) -> Iterator[None]:
+    """Turn the error of another library inside the block, for example of a scorer, into a `MaiError`."""
+    try:
+        yield
+    except MaiError:
+        raise
+    except Exception as error:
+        logger.opt(exception=error).debug("lmms-eval failed")
+        raise MaiError(
+            f"lmms-eval cannot evaluate {run.task} ({type(error).__name__}: {one_line(str(error)).rstrip('.')}). All "
+            "finished calls are kept: the same command continues."
+        ) from error
+
+
+def _parse(command: Sequence[str]) -> argparse.Namespace:
+    """Return the options of a command as lmms-eval parses them."""
+    from lmms_eval.__main__ import parse_eval_args
+
+    given, sys.argv = sys.argv, ["lmms-eval", *command]  # the function reads the arguments of the process
+    try:
+        found: argparse.Namespace = parse_eval_args()[1]
+    finally:
+        sys.argv = given
+    return found
+
+
+def _as_of_command(results: dict[str, Any], tracker: EvaluationTracker, place: Path) -> None:
+    """Name the model and the output folder in the results as the command does. `simple_evaluate` got a model object and
+    the temporary folder."""
+    general = tracker.general_config_tracker
+    general.model_source = results["config"]["model"] = MODEL_ID
+    results["config"]["resolved_cli_args"]["output_path"] = str(place)
+
+
+def _check_written(run: Run, results: Path, samples: Mapping[str, Sequence[Any]]) -> None:
+    """Check that all files are whole: lmms-eval only logs a warning if it cannot write. `results`: the results file.
+    Raises `MaiError`."""
+    stem = results.name.removesuffix(RESULTS)
+    try:
+        json.loads(results.read_text(encoding="utf-8"))
+        json.loads(results.with_name(stem + FIGURES).read_text(encoding="utf-8"))
+        with results.with_name(f"{stem}_samples_{run.task}.jsonl").open("rb") as lines:
+            whole = sum(line.endswith(b"\n") for line in lines) == len(samples[run.task])
+    except (OSError, ValueError):
+        whole = False
+    if not whole:
+        raise MaiError(
+            f"The results of {run.name} cannot be written to {results.parent}. Check the free disk space. All finished "
+            "calls are kept: the same command continues."
+        )

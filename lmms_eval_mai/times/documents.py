@@ -1,4 +1,12 @@
-"""The documents of a bench: those of a task, or drawn bar charts, as a task that needs no data set."""
+"""The documents of a bench: those of a task, or drawn bar charts, as a task that needs no data set; and a planned
+answer for every call, with the figures of one of the paper's benchmarks.
+
+The planned lengths are those of Table 5 for the pair 2B and 8B, and the exits those of Table 10, in random order. The
+paper has averages only. Thinking has lengths from a log-normal distribution with sigma 0.35. The documents on which the
+models disagree have longer thinking: its mean is the one that the paper's MAI needs by Eq. 27 (Table 11;
+docs/times.md). The other documents have shorter thinking, so that the mean over all documents is that of Table 5. All
+seeds are fixed.
+"""
 
 import dataclasses
 import functools
@@ -6,24 +14,162 @@ import io
 import math
 import random
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
 import yaml
 from PIL import Image, ImageDraw
 
+from lmms_eval_mai.contract import Call, Engine, Prompt, Sampling, Side, Stage
+from lmms_eval_mai.engines.arguments import did_you_mean
+from lmms_eval_mai.engines.wrapper import EngineWrapper
+from lmms_eval_mai.errors import ArgumentError, MaiError
 from lmms_eval_mai.paper.benchmarks import GENERIC
-from lmms_eval_mai.paper.sample import Sample
+from lmms_eval_mai.paper.sample import EXITS, Exit, Sample
 from lmms_eval_mai.plugin import task_dir
+from lmms_eval_mai.reports import paper_numbers
 from lmms_eval_mai.run.config import Config, parse
-from lmms_eval_mai.times.lengths import Plan
 
 CHARTS = "bench_charts"
 """The name of the task with drawn charts."""
 SQUARE = 32
 """Both sides are multiples of it, so that models of Qwen3-VL do not resize the image."""
 BARS = 8
+
+
+# --- forced output lengths and exits ---
+
+SEED = 260404929
+SIGMA = 0.35
+NAMES: dict[Side, str] = {"small": "2B", "large": "8B"}
+PREFIX = "paper:"
+DISAGREEING = {"pope": 500.0, "mmbench_en_dev": 823.0, "mmmu_val": 3429.0, "chartqa": 317.0, "infovqa_val": 255.0}
+"""Benchmark -> mean tokens of a thinking of the small model if the short answers disagree. RealWorldQA is left out: its
+time in Table 11 contradicts Table 5."""
+LEAST = 8
+"""Tokens of the shortest thinking."""
+# Each word is one token in most tokenizers, so n words of thinking are about n tokens of the transfer prompt.
+WORDS = ["the", "image", "shows", "a", "chart", "is", "value", "in", "option", "answer", "step", "thinking", "question"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """The planned answer of one call. The engine decodes exactly `tokens` tokens, and `text` replaces their text."""
+
+    tokens: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The planned answers of all calls of a run, and the exits of its samples in the mode `cascade`."""
+
+    exits: tuple[Exit, ...]
+    steps: Mapping[tuple[int, Side, Stage], Step]
+
+
+class PlannedEngine(EngineWrapper):
+    """Decodes the planned number of tokens and returns the planned text."""
+
+    def __init__(self, engine: Engine, plan: Plan) -> None:
+        super().__init__(engine)
+        self._plan = plan
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
+        key = prompt.key
+        step = self._plan.steps[key.doc_id, key.side, key.stage]
+        sampling = dataclasses.replace(sampling, max_tokens=step.tokens, ignore_eos=True)
+        call = await self._engine.generate(prompt, sampling)
+        if call.output_tokens != step.tokens:
+            raise MaiError(
+                f"{key} decoded {call.output_tokens} tokens instead of {step.tokens}: the model's context is too "
+                "short. Raise max_model_len, or choose other --lengths."
+            )
+        return dataclasses.replace(call, text=step.text)
+
+
+def benchmark_of(lengths: str) -> str | None:
+    """Return the benchmark of `paper:BENCHMARK`. None for `own`: the models end their answers. Raises
+    `ArgumentError`."""
+    if lengths == "own":
+        return None
+    known = list(paper_numbers.load()["benchmarks"])
+    name = lengths.removeprefix(PREFIX)
+    if not lengths.startswith(PREFIX) or name not in known:
+        choices = ", ".join(["own", *(PREFIX + one for one in known)])
+        hint = did_you_mean(name, known)
+        raise ArgumentError(f"--lengths {lengths} is unknown: choose one of {choices}.{hint}")
+    return name
+
+
+def make_plan(benchmark: str, samples: int) -> Plan:
+    """Plan a run. The large model's short answer is always 7; the small model's is 7 where the two must agree."""
+    exits = planned_exits(benchmark, samples)
+    small, large = (_spread([1.0] * samples, _papers(5, name, benchmark, "S"), least=1) for name in NAMES.values())
+    thinking = {
+        "small": _small_thinking(benchmark, exits),
+        "large": _drawn(samples, _papers(5, NAMES["large"], benchmark, "R")),
+    }
+    steps: dict[tuple[int, Side, Stage], Step] = {}
+    for doc_id, exit in enumerate(exits):
+        tokens = thinking["small"][doc_id]
+        words = " ".join(random.Random(f"thinking {doc_id}").choices(WORDS, k=tokens))
+        steps[doc_id, "large", "short"] = Step(large[doc_id], "[[7]]")
+        steps[doc_id, "small", "short"] = Step(small[doc_id], "[[7]]" if exit == "agree_short" else "[[3]]")
+        steps[doc_id, "small", "think"] = Step(tokens, f"{words} {'[[5]]' if exit == 'transfer' else '[[7]]'}")
+        steps[doc_id, "large", "think"] = Step(thinking["large"][doc_id], "[[7]]")
+        steps[doc_id, "large", "transfer"] = Step(large[doc_id], "6")
+    return Plan(tuple(exits), steps)
+
+
+def planned_exits(benchmark: str, samples: int) -> list[Exit]:
+    """Return one exit per sample, in the proportions of Table 10 and in random order. Samples that are left over by
+    rounding get the first exit."""
+    documents = paper_numbers.documents(benchmark) or 1
+    shares = [round(count * samples / documents) for count in _papers_exits(benchmark)]
+    shares[0] = samples - sum(shares[1:])
+    exits = [exit for exit, count in zip(EXITS["cascade"], shares, strict=True) for _ in range(count)]
+    random.Random(SEED).shuffle(exits)
+    return exits
+
+
+def _papers(number: int, row: str, benchmark: str, column: str) -> float:
+    found = paper_numbers.number(number, row, benchmark, column)
+    assert found is not None, "the paper has it for its six benchmarks"
+    return found.value
+
+
+def _papers_exits(benchmark: str) -> list[float]:
+    return [_papers(10, "", benchmark, f"{exit}, documents") for exit in EXITS["cascade"]]
+
+
+def _small_thinking(benchmark: str, exits: Sequence[Exit]) -> list[int]:
+    """Return the tokens of the small model's thinking for each document."""
+    counts, mean = _papers_exits(benchmark), _papers(5, NAMES["small"], benchmark, "R")
+    share = sum(counts[1:]) / sum(counts)
+    longer = DISAGREEING.get(benchmark, mean)
+    shorter = (mean - share * longer) / (1 - share)
+    agree = [exit == "agree_short" for exit in exits]
+    tokens = {True: iter(_drawn(sum(agree), shorter)), False: iter(_drawn(len(agree) - sum(agree), longer))}
+    return [next(tokens[one]) for one in agree]
+
+
+def _drawn(count: int, mean: float) -> list[int]:
+    dice = random.Random(SEED)
+    return _spread([dice.lognormvariate(0, SIGMA) for _ in range(count)], mean, LEAST)
+
+
+def _spread(weights: Sequence[float], mean: float, least: int) -> list[int]:
+    """Return whole numbers in the proportions of the weights, at least `least`. Their mean is about `mean`."""
+    scale = mean * len(weights) / (sum(weights) or 1.0)
+    ends = [round(end) for end in accumulate((weight * scale for weight in weights), initial=0.0)]
+    return [max(least, after - before) for before, after in pairwise(ends)]
+
+
+# --- the documents ---
 
 
 class Source(Protocol):

@@ -1,14 +1,26 @@
-"""Measures a profile: Tables 3 and 4 and batches through an engine, Tables 1 and 2 without one."""
+"""Measures a profile: Tables 3 and 4 and batches through an engine, Tables 1 and 2 without one.
 
+The requests to the engine have exact sizes. They are timed one at a time or all at once. Each request has an image of
+its own, which is the first part of the prompt, so no cache has any part of it.
+"""
+
+import asyncio
+import bisect
 import datetime
+import functools
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-from lmms_eval_mai.contract import SIDES, Engine, EngineConfig
+import numpy as np
+import PIL.Image
+
+from lmms_eval_mai.contract import SIDES, Call, CallKey, Engine, EngineConfig, Image, Message, Prompt, Sampling
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.transformers.options import TransformersOptions, device_of
 from lmms_eval_mai.errors import ArgumentError, PromptTooLong
@@ -16,7 +28,6 @@ from lmms_eval_mai.redaction import error_text, redacted
 from lmms_eval_mai.run.event_loop import LoopThread
 from lmms_eval_mai.run.fingerprint import version
 from lmms_eval_mai.times.profile import Profile, Row, row, summary, table
-from lmms_eval_mai.times.requests import Requests, sizes
 
 Size = tuple[int, int]
 """Width and height of the image in pixels, and the other tokens of the prompt."""
@@ -71,6 +82,89 @@ QUICK = Plan(
     slow_repeats=3,
 )
 """Some minutes on a CPU with the demo pair."""
+
+
+# --- requests of exact sizes ---
+
+TASK = "profile"
+VISION_WARM_UP = 3
+"""Number of runs of the vision encoder that do not count. They are short, and the first ones take many times longer."""
+WORD = " red"
+"""A token in most tokenizers."""
+
+
+class Noise:
+    """Makes square images of noise. Each has some pixels of its own."""
+
+    def __init__(self) -> None:
+        self._dice = np.random.default_rng(0)
+        self._pixels = functools.cache(lambda side: self._dice.integers(0, 256, (side, side, 3), dtype=np.uint8))
+
+    def image(self, side: int) -> PIL.Image.Image:
+        """Return a new image."""
+        pixels = self._pixels(side).copy()
+        pixels[:8, :8] = self._dice.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+        return PIL.Image.fromarray(pixels)
+
+
+class Requests:
+    """Makes requests to one started engine, which must have a tokenizer and report image tokens."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._noise, self._number = engine, Noise(), 0
+        self._others: dict[int, int] = {}
+        """Width of the image -> tokens of the prompt that are neither image nor text: those of the template."""
+        self._texts: dict[int, str] = {}
+        """Number of tokens -> a text with so many."""
+
+    async def make(self, number: int, image: int, text_tokens: int, output_tokens: int) -> tuple[float, Call]:
+        """Make so many requests at once, each with exactly `output_tokens` output tokens. Returns the seconds from the
+        first request to the end of the last one, and one of the calls. Raises a `MaiError`."""
+        if image not in self._others:
+            _, call = await self._timed([self._prompt(image, WORD)], 1)
+            self._others[image] = sizes(call)["text_tokens"] - self._count(WORD)
+        # The image makes each prompt new, so all prompts of a size have the same text.
+        text = self._text(max(1, text_tokens - self._others[image]))
+        return await self._timed([self._prompt(image, text) for _ in range(number)], output_tokens)
+
+    async def _timed(self, prompts: Sequence[Prompt], output_tokens: int) -> tuple[float, Call]:
+        sampling = Sampling(max_tokens=output_tokens, ignore_eos=True)
+        began = time.perf_counter()
+        calls = await asyncio.gather(*(self._engine.generate(prompt, sampling) for prompt in prompts))
+        seconds = time.perf_counter() - began
+        for call in calls:
+            if call.output_tokens != output_tokens:
+                raise PromptTooLong(
+                    f"The context of the model has space for {call.output_tokens} instead of {output_tokens} output "
+                    f"tokens after a prompt of {call.prompt_tokens} tokens."
+                )
+        return seconds, calls[0]
+
+    def _text(self, tokens: int) -> str:
+        """Return the longest text that has at most so many tokens."""
+        if tokens not in self._texts:
+            words = bisect.bisect_right(range(2, tokens + 1), tokens, key=lambda number: self._count(WORD * number))
+            self._texts[tokens] = WORD * (words + 1)
+        return self._texts[tokens]
+
+    def _count(self, text: str) -> int:
+        tokens = self._engine.count_tokens(text)
+        assert tokens is not None
+        return tokens
+
+    def _prompt(self, side: int, text: str) -> Prompt:
+        self._number += 1
+        image = Image(self._noise.image(side), f"{TASK}-{side}-{self._number}-{random.random()}")
+        return Prompt((Message("user", (image, text)),), CallKey(TASK, self._number, 0, "large", "task"))
+
+
+def sizes(call: Call) -> dict[str, int]:
+    """Return the image tokens and the other tokens of a call's prompt, as the engine counted them."""
+    assert call.image_tokens is not None
+    return {"image_tokens": call.image_tokens, "text_tokens": call.prompt_tokens - call.image_tokens}
+
+
+# --- the measurement ---
 
 
 def profile(config: EngineConfig, plan: Plan, settings: Mapping[str, Any], tell: Tell) -> Profile:
@@ -175,15 +269,71 @@ def _vision(config: EngineConfig, plan: Plan, device: str, dtype: str) -> tuple[
     """Return Tables 1 and 2, and why they are empty: the rest of a profile must not be lost for them."""
     import torch
 
-    from lmms_eval_mai.times import vision
-
     source = {name: config.arguments[name] for name in ("revision", "trust_remote_code") if name in config.arguments}
     try:
-        return list(vision.measure(config.model, device, dtype, source, plan.images, plan.repeats)), ""
+        return list(measure_vision(config.model, device, dtype, source, plan.images, plan.repeats)), ""
     except Exception as error:
         return [], error_text(error)
     finally:
         torch.cuda.empty_cache()
+
+
+def measure_vision(
+    model: str, device: str, dtype: str, source: Mapping[str, Any], sides: tuple[int, ...], repeats: int
+) -> Iterator[Row]:
+    """Yield the rows of Tables 1 and 2, with the checkpoint's own processor in transformers. The vision encoder has
+    random weights, because the weights do not change its time. Of the language model, only one layer is built.
+
+    `source`: arguments for transformers. `sides`: width and height of the images. Raises transformers' errors.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
+
+    from lmms_eval_mai.engines.transformers.inputs import InputBuilder
+
+    path, noise = os.path.expanduser(model), Noise()
+    processors: Any = AutoProcessor
+    models: Any = AutoModelForImageTextToText
+    processor = processors.from_pretrained(path, **source)
+    builder = InputBuilder(processor)
+    config = AutoConfig.from_pretrained(path, **source)
+    config.get_text_config().num_hidden_layers = 1
+    with torch.device(device):
+        encoder = models.from_config(config, dtype=getattr(torch, dtype))  # its vision encoder is complete
+    encoder = encoder.to(device).eval()
+
+    def synchronise() -> None:
+        """Wait for the device, whose work goes on after a call returns."""
+        if device != "cpu":
+            torch.accelerator.synchronize(torch.device(device))
+
+    def inputs(side: int) -> Any:
+        return builder.build((Message("user", (Image(noise.image(side), "profile"), "the")),))
+
+    def preprocessing_s(side: int) -> float:
+        image = noise.image(side)
+        began = time.perf_counter()
+        processor.image_processor(images=[image], return_tensors="pt")
+        return time.perf_counter() - began
+
+    def vision_s(side: int) -> float:
+        tensors = inputs(side).others
+        moved = {
+            name: tensor.to(device, encoder.dtype if tensor.is_floating_point() else tensor.dtype)
+            for name, tensor in tensors.items()
+        }
+        synchronise()
+        began = time.perf_counter()
+        with torch.inference_mode():
+            encoder.get_image_features(**moved)
+        synchronise()
+        return time.perf_counter() - began
+
+    kinds: dict[str, Callable[[int], float]] = {"preprocessing": preprocessing_s, "vision": vision_s}
+    for kind, seconds_of in kinds.items():
+        for side in sides:
+            found = [seconds_of(side) for _ in range(VISION_WARM_UP + repeats)][VISION_WARM_UP:]
+            yield row(kind, summary(found), image=side, image_tokens=inputs(side).image_tokens or 0)
 
 
 def short_name(model: str) -> str:

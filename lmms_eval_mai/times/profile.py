@@ -4,6 +4,7 @@ A row is a cell of Tables 1 to 4, or a batch, which the paper lacks. The file `p
 of cells for each kind of row.
 """
 
+import functools
 import json
 import math
 import re
@@ -17,6 +18,7 @@ from typing import Any
 import pandas as pd
 
 from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.reports import paper_numbers
 
 FORMAT = 1
 """The number of the file's format."""
@@ -93,6 +95,42 @@ def table(rows: Iterable[Row]) -> pd.DataFrame:
     """Return rows as a table."""
     found = pd.DataFrame(list(rows), columns=list(COLUMNS))
     return found.astype(dict.fromkeys((*SECONDS, "seconds"), float))
+
+
+# --- the paper's profiles ---
+
+PAPER_DEVICE = "NVIDIA H100 (paper)"
+
+
+@functools.cache
+def of_paper() -> tuple[Profile, ...]:
+    """Return the paper's profiles: Tables 1 to 4, Qwen3-VL 2B, 4B and 8B on one H100. They have means of 100
+    measurements only, and no batches."""
+    models = {model: name for model, (family, name) in paper_numbers.load()["models"].items() if family == "Qwen3-VL"}
+    source, settings = "Tables 1 to 4 (Section 3.2)", {"repeats": 100}
+    return tuple(
+        Profile(name, model, PAPER_DEVICE, table(_rows_of_paper(name)), source=source, settings=settings)
+        for model, name in models.items()
+    )
+
+
+def _rows_of_paper(name: str) -> Iterator[Row]:
+    def seconds(ms: float) -> dict[str, float]:
+        return {"mean": ms / 1000, "repeats": 100}
+
+    for number, kind in ((1, "preprocessing"), (2, "vision")):
+        images = paper_numbers.table(number)
+        for column, ms in zip(images["columns"], images["rows"][name], strict=True):
+            side = int(column.partition("x")[0])  # Qwen3-VL has one token for 32 x 32 pixels
+            yield row(kind, seconds(ms), image=side, image_tokens=(side // 32) ** 2)
+    third, fourth = paper_numbers.table(3), paper_numbers.table(4)
+    for cell, ms in zip(third["columns"], third["rows"][name], strict=True):
+        image = {size: cell[size] for size in IMAGE}
+        yield row("ttft", seconds(ms), **image, text_tokens=cell["query_tokens"])
+    for cell, times in zip(fourth["columns"], fourth["rows"][name]["ms"], strict=True):
+        sizes = {size: cell[size] for size in IMAGE} | {"text_tokens": cell["tokens"] - cell["image_tokens"]}
+        for output_tokens, ms in zip(fourth["output_tokens"], times, strict=True):
+            yield row("decoding", seconds(ms), **sizes, output_tokens=output_tokens)
 
 
 # --- the file ---

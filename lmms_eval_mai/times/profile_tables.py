@@ -7,9 +7,8 @@ from typing import Any
 import pandas as pd
 
 from lmms_eval_mai.reports.report import Cell, Kind, Of, Report, Table, table
-from lmms_eval_mai.times import paper_profiles
 from lmms_eval_mai.times.call_times import CallTimes
-from lmms_eval_mai.times.profile import SIZES, Profile, Row
+from lmms_eval_mai.times.profile import SIZES, Profile, Row, of_paper
 
 TITLES = {
     "preprocessing": ("table-1", "Table 1: preprocessing of one image"),
@@ -54,7 +53,7 @@ def _cells(kind: str, profiles: Sequence[Profile]) -> Iterator[Table]:
     rows: list[Row] = []
     for one in profiles:
         cells = one.of(kind).assign(model=one.name)
-        printed = [paper.of(kind) for paper in paper_profiles.profiles() if paper.model == one.model] or [cells[:0]]
+        printed = [paper.of(kind) for paper in of_paper() if paper.model == one.model] or [cells[:0]]
         cells = cells.merge(printed[0][[*sizes, "mean"]], "left", sizes, suffixes=("", "_paper"))
         rows += cells.assign(ratio=cells["seconds"] / cells["mean_paper"]).to_dict("records")
     ms = partial(_of, factor=1000)
@@ -72,7 +71,7 @@ def _cells(kind: str, profiles: Sequence[Profile]) -> Iterator[Table]:
 
 
 def _speeds(profiles: Sequence[Profile]) -> Iterator[Table]:
-    printed = {paper.model: paper.tokens_per_s() for paper in paper_profiles.profiles()}
+    printed = {paper.model: paper.tokens_per_s() for paper in of_paper()}
 
     def ratio(one: Profile) -> Cell:
         return one.tokens_per_s() / printed[one.model] if one.model in printed else None
@@ -130,7 +129,7 @@ def _crossing(small: Profile, large: Profile) -> Iterator[Table]:
     """Yield the crossing of Figure 1 (a): the output tokens beyond which the small model is slower than the large one
     with fewer tokens."""
     one, other = CallTimes(small), CallTimes(large)
-    papers_small, _, papers_large = map(CallTimes, paper_profiles.profiles())
+    papers_small, _, papers_large = map(CallTimes, of_paper())
     first = large.of("decoding").iloc[0]
     prompt = int(first["image_tokens"] + first["text_tokens"])
     faster = "faster than the small model with more tokens than"

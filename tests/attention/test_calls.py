@@ -77,14 +77,9 @@ def test_controls_transfer_as_many_tokens_as_the_layer_keeps() -> None:
     assert {" red dog", " the left.", "I see one red dog on the"} <= set(texts)
     assert all(found[name, LAYER].transferred_tokens == 2 for name in ("sparse", "random", "last"))
     assert found["simple", None] == Answer("simple", None, "[[No]]", 0, 0, 10, 10)
-
-
-def test_only_sparse_transfer_pays_for_the_scoring_call() -> None:
-    calls = AnalysisCalls(LAYERS)
-    run(calls)
-    prefilled = {method: one.prefilled_tokens - one.prompt_tokens for method, one in answers(calls).items()}
+    prefilled = {method: one.prefilled_tokens - one.prompt_tokens for method, one in found.items()}
     assert {method for method, tokens in prefilled.items() if tokens} == {("sparse", n) for n in LAYERS}
-    assert prefilled["sparse", 1] == 10
+    assert prefilled["sparse", 1] == 10  # the scoring call
 
 
 def test_weights_of_the_small_model_need_no_scoring_call_and_leave_out_the_answer() -> None:

@@ -48,28 +48,21 @@ def test_kept_tokens_are_the_heaviest_ones_that_carry_delta() -> None:
     found = reading(["a", "b", "c", "d"], weights, 0.8)
     assert found.total_weight == pytest.approx(np.array([[1, 5]])) and found.token_share.tolist() == [[0.75, 0.25]]
     assert found.weights == pytest.approx(np.array([[0.05, 0.2, 2.6, 0.15]]))
-
-
-def test_sum_that_reaches_delta_exactly_needs_no_further_token() -> None:
-    assert int(kept_counts([0.1, 0.3, 0.1, 0.5], 0.8)) == 2
-    assert int(kept_counts([1, 1, 1, 1, 1, 1, 1, 1, 1, 1], 0.7)) == 7
+    for exactly, delta, count in (([0.1, 0.3, 0.1, 0.5], 0.8, 2), ([1] * 10, 0.7, 7)):
+        assert int(kept_counts(exactly, delta)) == count
 
 
 @few
 @given(WEIGHTS, st.floats(0.01, 1))
-def test_kept_tokens_carry_delta_and_one_token_less_does_not(weights: list[int], delta: float) -> None:
+def test_kept_tokens_carry_delta_and_one_token_less_does_not_and_delta_1_keeps_all(
+    weights: list[int], delta: float
+) -> None:
     count = int(kept_counts(weights, delta))
     heaviest_first = sorted(weights, reverse=True)
     assert 1 <= count <= len(weights)
     assert sum(heaviest_first[:count]) >= (delta - 1e-6) * sum(weights)
     assert sum(heaviest_first[: count - 1]) < delta * sum(weights)
-
-
-@few
-@given(WEIGHTS)
-def test_delta_1_keeps_all_tokens_of_any_head(weights: list[int]) -> None:
-    assert int(kept_counts(weights, 1)) == len(weights)
-    assert int(kept_counts([0.0 for _ in weights], 0.8)) == len(weights)
+    assert int(kept_counts(weights, 1)) == int(kept_counts([0.0 for _ in weights], 0.8)) == len(weights)
 
 
 def test_tokens_of_one_thinking_are_listed_one_by_one_with_the_earlier_of_equal_weights_first() -> None:

@@ -1,15 +1,17 @@
-"""The file of the results, and the files of single documents."""
+"""The file of the results, the files of single documents, and the engine that reads single heads."""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
+import pytest
 
 from lmms_eval_mai.attention.figures import Reading, reading
-from lmms_eval_mai.attention.heads import load, save
+from lmms_eval_mai.attention.heads import HeadReader, load, save
 from lmms_eval_mai.attention.results import FILE, start, write
-from lmms_eval_mai.contract import Side
+from lmms_eval_mai.contract import EngineConfig, Side
+from lmms_eval_mai.errors import ArgumentError
 
 SETTINGS = {"delta": 0.8, "documents": 3}
 
@@ -60,3 +62,9 @@ def test_what_was_read_of_a_document_is_read_as_it_was_written_unless_it_depends
     assert load(path, "model 0.9") is None
     path.write_bytes(path.read_bytes()[:100])
     assert load(path, "model 0.8") is None
+
+
+@pytest.mark.parametrize("kind", ["openai", "scripted"])
+def test_engine_without_a_checkpoint_is_refused(kind: str) -> None:
+    with pytest.raises(ArgumentError, match=f"large_engine={kind} has no checkpoint"):
+        HeadReader(EngineConfig("large", kind, "somewhere"))

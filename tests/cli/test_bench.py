@@ -13,8 +13,7 @@ import pytest
 from lmms_eval_mai.cli import main
 from lmms_eval_mai.cli.bench import add_arguments, settings_of
 from lmms_eval_mai.contract import SIDES
-from lmms_eval_mai.times.documents import CHARTS
-from lmms_eval_mai.times.lengths import make_plan
+from lmms_eval_mai.times.documents import CHARTS, make_plan
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support.folders import POPE
 
 from lmms_eval_mai.attention import results
-from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.reports.build import NO_RUN, evidence, report
 from lmms_eval_mai.reports.report import Estimate
 
@@ -86,15 +84,3 @@ def test_broken_output_of_attention_is_a_gap(tmp_path: Path) -> None:
     (folder / "attention.parquet").write_bytes(b"PAR1")
     runs, tables = evidence([tmp_path])
     assert (len(list(runs.of("cascade"))), tables, runs.gaps) == (1, [], [sentence])
-
-
-def test_output_of_an_older_version_is_a_gap(tmp_path: Path) -> None:
-    POPE.write(tmp_path / "run", "cascade")
-    folder = write(tmp_path / "attention")
-    (folder / "table9.csv").write_text("method,layer")
-    assert evidence([tmp_path])[0].gaps == []  # the command was run again
-    (folder / "attention.parquet").unlink()
-    sentence = f"{folder} is not used: an older version of `lmms-eval-mai attention` wrote it. Run the command again."
-    assert evidence([tmp_path])[0].gaps == [sentence]
-    with pytest.raises(ArgumentError, match="an older version"):
-        evidence([folder])

@@ -75,6 +75,10 @@ def test_documents_are_joined_by_common_images_and_by_rotations_of_a_question(tm
     write_run(tmp_path, "t", lines, mode="large")
     runs, _ = evidence([tmp_path])
     assert list(runs.clusters(one(runs))) == [0, 0, 0, 1, 1]  # type: ignore[arg-type]
+    documents = [dataclasses.replace(one, fields=(("images", [f"{n}"]),)) for n, one in enumerate(POPE.documents)]
+    World("pope", documents).write(tmp_path / "single", "large")
+    runs, _ = evidence([tmp_path / "single"])
+    assert runs.clusters(one(runs)) is None and runs.resampling("pope") is None
 
 
 def one(runs: Evidence) -> Run:
@@ -135,27 +139,20 @@ def test_runs_with_other_seeds_are_repeats_and_with_another_temperature_another_
     assert found == {("gen_kwargs=temperature=0.7",): 2, ("gen_kwargs=temperature=1.0",): 1}
 
 
-def test_runs_of_another_engine_are_not_repeats(tmp_path: Path) -> None:
-    engines = ("vllm", "transformers", "vllm")
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [
+        ("engine", ("vllm", "transformers", "vllm")),
+        ("model_args", ("journal=off", "dtype=bfloat16,quantization=fp8", "journal=on")),
+    ],
+)
+def test_runs_of_another_engine_or_with_other_engine_arguments_are_not_repeats(
+    tmp_path: Path, option: str, values: tuple[str, ...]
+) -> None:
     older, other, newer = (
-        POPE.write(tmp_path, "large", time=f"2026010{day}_000000", engine=engine) for day, engine in enumerate(engines)
+        POPE.write(tmp_path, "large", time=f"2026010{day}_000000", **{option: text}) for day, text in enumerate(values)
     )
     runs, _ = evidence([tmp_path])
     assert [run.file for run in one(runs).repeats] == [newer, older]
     assert [run.file for run in runs.unused] == [other]
-
-
-def test_runs_with_other_engine_arguments_are_not_repeats(tmp_path: Path) -> None:
-    for day, arguments in enumerate(("journal=off", "dtype=bfloat16,quantization=fp8", "journal=on"), start=1):
-        POPE.write(tmp_path, "large", time=f"2026010{day}_000000", model_args=arguments)
-    runs, _ = evidence([tmp_path])
-    assert len(one(runs).repeats) == 2
-    assert [run.file.name for run in runs.unused] == ["20260102_000000_results.json"]
     assert len([gap for gap in runs.gaps if "is not used, because" in gap]) == 1
-
-
-def test_documents_with_images_of_their_own_are_independent(tmp_path: Path) -> None:
-    documents = [dataclasses.replace(one, fields=(("images", [f"{n}"]),)) for n, one in enumerate(POPE.documents)]
-    World("pope", documents).write(tmp_path, "large")
-    runs, _ = evidence([tmp_path])
-    assert runs.clusters(one(runs)) is None and runs.resampling("pope") is None

@@ -9,7 +9,8 @@ from support.folders import POPE
 
 from lmms_eval_mai.reports.build import report
 from lmms_eval_mai.reports.formats import FORMATS, against_paper, text
-from lmms_eval_mai.reports.report import Column, Estimate, Report, Table
+from lmms_eval_mai.reports.report import Column, Estimate, Of, Report, Table
+from lmms_eval_mai.reports.report import table as make_table
 
 
 def of_table(table: Table) -> Report:
@@ -41,6 +42,8 @@ def test_markdown_has_claims_tables_differences_from_the_paper_runs_and_gaps(fou
     assert "### Table 10: multi-agent inference (MAI): difference from the paper" in headings
     assert headings[-2:] == ["## Runs", "## What is missing, and doubts about the input"]
     assert shown.count("20260101_000000_results.json") == 1
+    bars = Table("x", "X", (Column("a", "text"),), (("a|b",),))
+    assert "a\\|b" in FORMATS["markdown"](of_table(bars))
     assert "\n* POPE: the paper has 9000 documents and these runs 200, so " in shown
 
 
@@ -104,23 +107,27 @@ def test_json_has_the_whole_report_with_the_differences_and_the_data_of_the_figu
     assert [one["used"] for one in shown["runs"]] == [True] * 9
 
 
-def test_markdown_escapes_bars_in_names() -> None:
-    table = Table("x", "X", (Column("a", "text"),), (("a|b",),))
-    assert "a\\|b" in FORMATS["markdown"](of_table(table))
+def test_notes_about_a_benchmark_are_below_tables_that_are_about_it() -> None:
+    columns = [Of("benchmark", "text", 0, str)]
+    notes = ("Always.", ("POPE", "F1."), ("MMMU", "A guess."))
+    (made,) = make_table("x", "X", columns, ["shapes", "POPE"], notes)
+    assert made.notes == ("Always.", "F1.")
+    assert list(make_table("x", "X", columns, [], notes)) == []
 
 
 # --- figures ------------------------------------------------------------------------------------------
 
 
-def test_flow_follows_the_documents_from_exit_to_exit(tmp_path: Path) -> None:
-    POPE.write(tmp_path, "cascade")
-    (figure,) = [one for one in report([tmp_path]).figures if one.kind == "flow"]
-    assert [(one["source"], one["target"], one["documents"], one["right"]) for one in figure.data] == [
+def test_flow_and_histogram_count_the_documents_by_exit_and_by_output_tokens(tmp_path: Path) -> None:
+    POPE.write(tmp_path, "cascade")  # 8, 108 and twice 113 tokens
+    figures = {one.kind: one.data for one in report([tmp_path]).figures}
+    assert [(one["source"], one["target"], one["documents"], one["right"]) for one in figures["flow"]] == [
         ("documents", "agree_short", 1, 1),
         ("documents", "disagree", 3, 2),
         ("disagree", "agree_think", 1, 1),
         ("disagree", "transfer", 2, 1),
     ]
+    assert [(one["low"], one["high"], one["documents"]) for one in figures["histogram"]] == [(8, 16, 1), (64, 128, 3)]
 
 
 def test_points_have_score_interval_and_cost_of_each_method(found: Report) -> None:
@@ -131,9 +138,3 @@ def test_points_have_score_interval_and_cost_of_each_method(found: Report) -> No
     assert [full_rt[name] for name in ("small_tokens", "large_tokens", "tokens", "compute")] == [100, 5, 105, None]
     assert full_rt["low"] < full_rt["score"] < full_rt["high"]
     assert full_rt["wall_s"] == 9 / 200
-
-
-def test_histogram_counts_the_documents_by_output_tokens(tmp_path: Path) -> None:
-    POPE.write(tmp_path, "cascade")  # 8, 108 and twice 113 tokens
-    (figure,) = [one for one in report([tmp_path]).figures if one.kind == "histogram"]
-    assert [(one["low"], one["high"], one["documents"]) for one in figure.data] == [(8, 16, 1), (64, 128, 3)]

@@ -9,10 +9,22 @@ import pytest
 from support.folders import LARGE, POPE, SMALL, Answers, World, call, line, write_run
 
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.reports.build import evidence, report
+from lmms_eval_mai.reports.build import NO_CASCADE, evidence, report
 from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.methods import Method
 from lmms_eval_mai.reports.read import read
+
+
+def samples_of(folder: Path) -> Path:
+    (file,) = folder.glob("*_samples_*")
+    return file
+
+
+def change(folder: Path, **fields: Any) -> Path:
+    """Change fields of the figures of the only run in a folder. Returns their file."""
+    (file,) = folder.glob("*_mai_cascade.json")
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+    return file
 
 
 def test_folders_without_a_run_are_an_error_and_beside_one_with_runs_a_gap(tmp_path: Path) -> None:
@@ -20,40 +32,36 @@ def test_folders_without_a_run_are_an_error_and_beside_one_with_runs_a_gap(tmp_p
         read([tmp_path / "nothing"])
     with pytest.raises(ArgumentError, match=r"there is no run of lmms-eval\. Run lmms-eval with --output_path and"):
         report([tmp_path])
-    POPE.write(tmp_path / "runs", "cascade")
+    file = POPE.write(tmp_path / "runs", "cascade")
     (tmp_path / "empty").mkdir()
-    found = read([tmp_path / "runs", tmp_path / "empty"])
+    found = read([tmp_path, tmp_path / "runs", file, tmp_path / "empty"])  # the run is read once
     assert len(found.runs) == 1
     assert found.gaps == [f"{tmp_path / 'empty'} has no run that can be used: it has no results file of lmms-eval 0.7."]
 
 
-def test_a_run_without_samples_gives_its_total_score(tmp_path: Path) -> None:
-    file = POPE.write(tmp_path, "large", metrics={"pope_f1_score": 0.861, "pope_f1_score_stderr": 0.1})
-    next(tmp_path.glob("*_samples_*")).unlink()
-    found = read([tmp_path])
-    assert found.gaps == [
-        f"{file}: pope_s has no samples file, so only its total score is used. Run lmms-eval with --log_samples."
-    ]
-    score = Evidence(found.runs).score(found.runs[0])
-    assert score is not None and (score.value, score.n, score.low) == (pytest.approx(86.1), 4, None)
-
-
-def test_a_total_score_has_an_interval_without_samples_only_if_it_is_a_share_of_the_documents(tmp_path: Path) -> None:
+def test_a_run_without_samples_has_its_total_score_and_an_interval_if_it_is_a_share_of_documents(
+    tmp_path: Path,
+) -> None:
     documents = [Answers("A", "A", "A", "A", "A")] * 10
-    World("realworldqa", documents).write(tmp_path, "large", metrics={"exact_match": 0.7})
+    pope = POPE.write(tmp_path, "large", metrics={"pope_f1_score": 0.861, "pope_f1_score_stderr": 0.1})
+    World("realworldqa", documents).write(tmp_path, "large", metrics={"exact_match": 0.7}, time="20260102_000000")
     # 70% of the questions are right. The results file has the number of their rotations.
-    World("mmbench_en_dev", documents).write(tmp_path, "large", metrics={"gpt_eval_score": 70}, time="20260102_000000")
+    World("mmbench_en_dev", documents).write(tmp_path, "large", metrics={"gpt_eval_score": 70}, time="20260103_000000")
     for file in tmp_path.glob("*_samples_*"):
         file.unlink()
-    shares, questions = (Evidence([run]).score(run) for run in read([tmp_path]).runs)
-    assert shares is not None and shares.low is not None and shares.high is not None
-    assert shares.low < 70 < shares.high
+    found = read([tmp_path])
+    assert found.gaps[0] == (
+        f"{pope}: pope_s has no samples file, so only its total score is used. Run lmms-eval with --log_samples."
+    )
+    f1, share, questions = (Evidence([run]).score(run) for run in found.runs)
+    assert f1 is not None and (f1.value, f1.n, f1.low) == (pytest.approx(86.1), 4, None)
     assert questions is not None and (questions.value, questions.low, questions.standard_error) == (70, None, None)
+    assert share is not None and share.low is not None and share.high is not None and share.low < 70 < share.high
 
 
 def test_broken_and_repeated_lines_are_counted_and_the_others_are_used(tmp_path: Path) -> None:
     POPE.write(tmp_path, "large", number=6)
-    (file,) = tmp_path.glob("*_samples_*")
+    file = samples_of(tmp_path)
     text = file.read_text()
     file.write_text(text + text.split("\n")[1] + "\n" + '{"doc_id": 4, "target"')
     found = read([tmp_path])
@@ -67,46 +75,31 @@ def test_broken_and_repeated_lines_are_counted_and_the_others_are_used(tmp_path:
     assert read([tmp_path]).gaps == [f"{file}: 2 of 6 documents have no line, because they failed."]
 
 
-def test_samples_without_a_results_file_are_from_a_run_that_broke_off(tmp_path: Path) -> None:
-    POPE.write(tmp_path, "large")
-    orphan = tmp_path / "20260202_000000_samples_pope_s.jsonl"
+def test_answers_without_a_score_or_a_trace_and_samples_without_results_are_named(tmp_path: Path) -> None:
+    write_run(tmp_path / "cached", "pope_s", [line(0, "yes", "yes", 1.0)], mode="cascade")
+    one = line(0, "yes", "yes", 1.0, exit="large", readable=True, answers=[], calls=[call("large", "short", "yes")])
+    one["token_counts"][0]["repeats"] = [one["token_counts"][0].copy()]  # without a parsed answer
+    write_run(tmp_path / "repeats", "pope_s", [one], mode="large")
+    orphan = tmp_path / "cached" / "20260202_000000_samples_pope_s.jsonl"
     orphan.write_text("{}\n")
-    (gap,) = read([tmp_path]).gaps
-    assert gap == f"{orphan} is not used: it has no results file beside it, so its run broke off while it wrote."
+    cached, broken_off, repeats = read([tmp_path / "cached", tmp_path / "repeats"]).gaps
+    assert "1 document without a trace, because lmms-eval's response cache answered." in cached
+    assert broken_off == f"{orphan} is not used: it has no results file beside it, so its run broke off while it wrote."
+    assert repeats.endswith("score are left out: 1.") and len(read([tmp_path / "repeats"]).runs[0].samples) == 1
 
 
-def test_files_of_another_version_of_lmms_eval_give_their_scores(tmp_path: Path) -> None:
-    POPE.write(tmp_path, "cascade")
-    old = tmp_path / "0101_results.json"
+def test_files_of_another_version_of_lmms_eval_are_used_with_a_sentence(tmp_path: Path) -> None:
+    POPE.write(tmp_path / "old", "cascade")
+    old = tmp_path / "old" / "0101_results.json"
     old.write_text(json.dumps({"results": {"pope": {"pope_f1_score,none": 0.5}}, "model_configs": {"model": "llava"}}))
+    for version in ("0.7.3", "0.9.1"):
+        file = POPE.write(tmp_path / version, "small")
+        change(tmp_path / version, lmms_eval_version=version)
     found = read([tmp_path])
-    assert [run.metrics for run in found.runs if run.file == old] == [{"pope_f1_score": 0.5}]
-    assert (
-        found.gaps[0] == f"{old} is of another version of lmms-eval: only the fields that this version knows are used."
-    )
-
-
-def test_a_run_with_another_version_of_lmms_eval_is_used_with_a_sentence(tmp_path: Path) -> None:
-    for number, version in enumerate(("0.7.3", "0.9.1")):
-        file = POPE.write(tmp_path, "small", time=f"2026010{number}_000000")
-        figures = file.with_name(file.name.replace("results", "mai_cascade"))
-        figures.write_text(json.dumps(json.loads(figures.read_text()) | {"lmms_eval_version": version}))
-    found = read([tmp_path])
-    assert len(found.runs) == 2
-    assert found.gaps == [
-        f"{file} is of lmms-eval 0.9.1: its fields may mean something else than those of lmms-eval 0.7."
-    ]
-
-
-def test_runs_with_the_same_limit_share_one_short_sentence(tmp_path: Path) -> None:
-    def limits() -> list[str]:
-        return [gap for gap in evidence([tmp_path])[0].gaps if "--limit" in gap]
-
-    for day, mode in enumerate(("small", "large", "transfer", "cascade"), start=1):
-        POPE.write(tmp_path, mode, time=f"2026010{day}_000000", original=9)
-    assert limits() == ["POPE: all 4 runs have 4 of 9 documents (--limit)."]
-    POPE.write(tmp_path, "large", suffix="r", time="20260105_000000")
-    assert limits() == ["POPE: 2B-S, 8B-S, Full RT 8B + 2B-R and 1 more have 4 of 9 documents (--limit)."]
+    assert [run.metrics for run in found.runs if run.file == old] == [{"pope_f1_score": 0.5}] and len(found.runs) == 4
+    assert f"{old} is of another version of lmms-eval: only the fields that this version knows are used." in found.gaps
+    (newer,) = [gap for gap in found.gaps if gap.startswith(str(file))]
+    assert newer == f"{file} is of lmms-eval 0.9.1: its fields may mean something else than those of lmms-eval 0.7."
 
 
 @pytest.mark.parametrize("text", ["", "[1, 2]", '{"results": 3}', '{"results"'])
@@ -130,61 +123,42 @@ def test_figures_that_cannot_be_read_are_a_gap_and_the_arguments_name_the_method
     (file,) = tmp_path.glob("*_mai_cascade.json")
     file.write_text(text)
     found = read([tmp_path])
-    assert found.runs[0].method.model == LARGE
-    assert found.gaps == [f"{file} is not used: {fault}."]
+    assert found.runs[0].method.model == LARGE and found.gaps == [f"{file} is not used: {fault}."]
 
 
 @pytest.mark.parametrize("fields", [{"mode": ["x"]}, {"engines": 3}, {"tasks": {"pope_s": "x"}}])
 def test_a_run_with_broken_fields_is_left_out_and_the_others_are_used(tmp_path: Path, fields: dict[str, Any]) -> None:
-    POPE.write(tmp_path, "transfer", time="20260102_000000")
-    broken = POPE.write(tmp_path, "cascade")
-    (file,) = tmp_path.glob("20260101_000000_mai_cascade.json")
-    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+    POPE.write(tmp_path / "whole", "transfer")
+    broken = POPE.write(tmp_path / "broken", "cascade")
+    change(tmp_path / "broken", **fields)
     found = read([tmp_path])
     assert [run.method.mode for run in found.runs] == ["transfer"]
     assert found.gaps == [f"{broken}: pope_s is not used, because a field of the results or of the figures is broken."]
 
 
-def test_the_random_router_uses_the_documents_that_all_three_methods_have(tmp_path: Path) -> None:
-    POPE.write(tmp_path, "cascade")
-    World("pope", POPE.documents[:3]).write(tmp_path, "large", time="20260102_000000")
-    World("pope", POPE.documents[:2]).write(tmp_path, "transfer", time="20260103_000000")
-    (row,) = report([tmp_path]).table("routers").rows
-    assert row[4:6] == ("output tokens", 2)
+def test_scores_that_are_not_numbers_are_left_out_and_one_that_contradicts_the_samples_is_a_gap(
+    tmp_path: Path,
+) -> None:
+    metrics = {"pope_f1_score": 0.9, "pope_accuracy": "N/A", "pope_recall": float("nan")}
+    file = POPE.write(tmp_path, "large", metrics=metrics)  # type: ignore[arg-type]
+    runs, _ = evidence([tmp_path])
+    (run,), (gap,) = runs.runs.values(), runs.gaps
+    assert run.metrics == {"pope_f1_score": 0.9}
+    assert gap.startswith(f"{file}: the samples of pope_s give a score of 66.67, and the results file has 90.00. ")
 
 
-def test_a_run_without_labels_is_compared_by_accuracy(tmp_path: Path) -> None:
-    POPE.write(tmp_path, "cascade")
-    lines = [line(doc_id, one.gold, "yes", float(one.gold == "yes")) for doc_id, one in enumerate(POPE.documents)]
-    write_run(tmp_path, "pope", lines, model="vllm", time="20260102_000000")
-    (row,) = [row for row in report([tmp_path]).table("mai-against-others").rows if "own prompt" in str(row[2])]
-    assert row[4:6] == (75.0, 50.0)  # right answers, not F1
+# --- runs that do not belong together ---
 
 
-def test_a_folder_that_is_given_twice_or_with_its_subfolder_is_read_once(tmp_path: Path) -> None:
-    file = POPE.write(tmp_path / "a", "cascade")
-    found = read([tmp_path, tmp_path / "a", file])
-    assert (len(found.runs), found.gaps) == (1, [])
+def test_runs_with_the_same_limit_share_one_short_sentence(tmp_path: Path) -> None:
+    def limits() -> list[str]:
+        return [gap for gap in evidence([tmp_path])[0].gaps if "--limit" in gap]
 
-
-def test_scores_that_are_not_numbers_are_left_out(tmp_path: Path) -> None:
-    metrics = {"pope_f1_score": float("nan"), "pope_accuracy": "N/A", "pope_recall": 0.5}
-    POPE.write(tmp_path, "large", metrics=metrics)  # type: ignore[arg-type]
-    assert read([tmp_path]).runs[0].metrics == {"pope_recall": 0.5}
-
-
-def test_answers_of_the_response_cache_have_no_trace(tmp_path: Path) -> None:
-    write_run(tmp_path, "pope_s", [line(0, "yes", "yes", 1.0)], mode="cascade")
-    (gap,) = read([tmp_path]).gaps
-    assert "1 document without a trace, because lmms-eval's response cache answered." in gap
-
-
-def test_repeats_without_a_parsed_answer_are_left_out(tmp_path: Path) -> None:
-    one = line(0, "yes", "yes", 1.0, exit="large", readable=True, answers=[], calls=[call("large", "short", "yes")])
-    one["token_counts"][0]["repeats"] = [one["token_counts"][0].copy()]
-    write_run(tmp_path, "pope_s", [one], mode="large")
-    found = read([tmp_path])
-    assert len(found.runs[0].samples) == 1 and found.gaps[0].endswith("score are left out: 1.")
+    for day, mode in enumerate(("small", "large", "transfer", "cascade"), start=1):
+        POPE.write(tmp_path, mode, time=f"2026010{day}_000000", original=9)
+    assert limits() == ["POPE: all 4 runs have 4 of 9 documents (--limit)."]
+    POPE.write(tmp_path, "large", suffix="r", time="20260105_000000")
+    assert limits() == ["POPE: 2B-S, 8B-S, Full RT 8B + 2B-R and 1 more have 4 of 9 documents (--limit)."]
 
 
 def test_of_two_runs_of_a_method_the_one_with_more_documents_is_used(tmp_path: Path) -> None:
@@ -201,39 +175,34 @@ def test_short_answers_of_a_cascade_are_used_if_it_has_more_documents_than_a_run
     alone = World("pope", POPE.documents[:3]).write(tmp_path, "large", time="20260102_000000")
     POPE.write(tmp_path, "small", time="20260103_000000")
     runs, _ = evidence([tmp_path])
-    (method,) = [run.method for run in runs.unused]
-    large, small = runs.get("pope", method), runs.get("pope", Method("alone", SMALL, "", "S"))
+    large, small = (runs.get("pope", Method("alone", model, "", "S")) for model in (LARGE, SMALL))
     assert large is not None and large.derived and large.documents == 4
     assert small is not None and not small.derived
     (gap,) = runs.gaps
     assert gap.startswith(f"{alone}: pope_s is not used, because {cascade} has the short answers of the same method ")
 
 
-def test_other_models_may_have_any_number_of_documents(tmp_path: Path) -> None:
-    dataclasses.replace(POPE, small="a/tiny", large="a/big").write(tmp_path, "cascade")
-    assert not [gap for gap in report([tmp_path]).gaps if "the paper has" in gap]
-
-
 def test_runs_with_different_documents_are_compared_on_those_that_both_have(tmp_path: Path) -> None:
-    POPE.write(tmp_path, "cascade", original=9)
+    POPE.write(tmp_path, "cascade")
     first, second, third, _ = POPE.documents
     other_gold = dataclasses.replace(second, gold="yes")
     World("pope", [first, other_gold, third]).write(tmp_path, "transfer", time="20260102_000000")
+    World("pope", POPE.documents[:2]).write(tmp_path, "large", "r", time="20260103_000000")
     found = report([tmp_path])
-    (row,) = [row for row in found.table("mai-against-others").rows if "Full RT" in str(row[2])]
-    assert row[3] == 2
-    gaps = " ".join(found.gaps)
+    rows = {row[2]: row for row in found.table("mai-against-others").rows}
+    assert (rows["Full RT 8B + 2B-R"][3], rows["8B-R"][3]) == (2, 2)
+    assert {row[4:6] for row in found.table("routers").rows} == {("output tokens", 2)}
     assert (
         "MAI 8B + 2B-R and Full RT 8B + 2B-R on POPE have 4 and 3 documents; they are compared on the 2 that both have."
-        in gaps
+        in found.gaps
     )
-    assert "POPE: MAI 8B + 2B-R has 4 of 9 documents (--limit)." in gaps
-    assert "POPE: the paper has 9000 documents and these runs 3, 4" in gaps
+    assert "POPE: the paper has 9000 documents and these runs 2, 3, 4" in " ".join(found.gaps)
 
 
-def test_a_run_of_a_pair_without_a_cascade_is_not_compared_and_has_a_sentence(tmp_path: Path) -> None:
-    POPE.write(tmp_path, "cascade")
-    dataclasses.replace(POPE, small="a/tiny", large="a/big").write(tmp_path, "transfer", time="20260102_000000")
+def test_runs_of_other_models_may_have_any_number_of_documents_and_are_not_compared_with_mai(tmp_path: Path) -> None:
+    dataclasses.replace(POPE, small="a/tiny", large="a/big").write(tmp_path, "transfer")
+    assert not [gap for gap in report([tmp_path]).gaps if "the paper has" in gap]
+    POPE.write(tmp_path, "cascade", time="20260102_000000")
     dataclasses.replace(POPE, large="a/big").write(tmp_path, "small", time="20260103_000000")
     found = report([tmp_path])
     (gap,) = [gap for gap in found.gaps if "no cascade has" in gap]
@@ -241,17 +210,18 @@ def test_a_run_of_a_pair_without_a_cascade_is_not_compared_and_has_a_sentence(tm
     assert {row[2] for row in found.table("mai-against-others").rows} == {"2B-S", "8B-S"}
 
 
-def test_a_score_that_contradicts_the_results_file_is_a_gap(tmp_path: Path) -> None:
-    file = POPE.write(tmp_path, "large", metrics={"pope_f1_score": 0.9})
-    (gap,) = evidence([tmp_path])[0].gaps
-    assert gap.startswith(f"{file}: the samples of pope_s give a score of 66.67, and the results file has 90.00. ")
+def test_a_run_without_labels_is_compared_by_accuracy(tmp_path: Path) -> None:
+    POPE.write(tmp_path, "cascade")
+    lines = [line(doc_id, one.gold, "yes", float(one.gold == "yes")) for doc_id, one in enumerate(POPE.documents)]
+    write_run(tmp_path, "pope", lines, model="vllm", time="20260102_000000")
+    (row,) = [row for row in report([tmp_path]).table("mai-against-others").rows if "own prompt" in str(row[2])]
+    assert row[4:6] == (75.0, 50.0)  # right answers, not F1
 
 
-def test_tables_that_the_runs_do_not_allow_have_a_sentence_and_those_of_a_cascade_only_one(tmp_path: Path) -> None:
-    POPE.write(tmp_path, "large")
-    alone = [gap for gap in report([tmp_path]).gaps if "cascade" in gap or "MAI" in gap]
-    assert len(alone) == 1 and alone[0].startswith("There is no run with mode=cascade. Table 10,")
-    POPE.write(tmp_path, "cascade", time="20260102_000000")
-    gaps = " ".join(report([tmp_path]).gaps)
-    assert "There is no run with mode=cascade" not in gaps
-    assert "Table 8 needs a run with mode=transfer." in gaps and "The random router needs a cascade with" in gaps
+def test_a_report_without_a_cascade_says_so_once_and_one_with_a_cascade_names_nothing_that_it_lacks(
+    tmp_path: Path,
+) -> None:
+    World("shapes", POPE.documents).write(tmp_path, "large")
+    assert report([tmp_path]).gaps == (NO_CASCADE,)
+    World("shapes", POPE.documents).write(tmp_path, "cascade", time="20260102_000000")
+    assert report([tmp_path]).gaps == ()

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from support.folders import call, line, write_run
 
-from lmms_eval_mai.reports.metrics import Comparison, compare, compute, score, share
+from lmms_eval_mai.reports.metrics import Comparison, compare, compute, difference, score, share
 from lmms_eval_mai.reports.read import read
 from lmms_eval_mai.statistics import mcnemar
 
@@ -44,12 +44,8 @@ def test_f1_is_lmms_evals_f1_also_if_some_answers_are_neither_yes_nor_no(task_ma
     found = score(yes_no(list(answers), list(golds)), "pope", None)
     records = [{"prediction": a, "ground_truth": g} for a, g in zip(answers, golds, strict=True)]
     assert found is not None and found.value == pytest.approx(100 * pope_aggregate_f1_score(records))
-
-
-def test_one_document_has_no_interval_for_f1() -> None:
-    found = score(yes_no(["yes"], ["yes"]), "pope", None)
-    assert found is not None and (found.value, found.n) == (100, 1)
-    assert (found.low, found.high, found.standard_error) == (None, None, None)
+    found = score(yes_no(["yes"], ["yes"]), "pope", None)  # one document has no interval
+    assert found is not None and (found.value, found.low, found.high, found.standard_error) == (100, None, None, None)
 
 
 def test_difference_of_right_and_wrong_answers_has_the_interval_of_agresti_and_min() -> None:
@@ -73,6 +69,14 @@ def test_clusters_without_any_difference_between_them_count_as_one_document_each
     found = share(pd.Series([True] * 8), pd.Series([0, 0, 0, 0, 1, 1, 2, 3]))
     assert found is not None and (found.value, found.n) == (100, 8)
     assert found.low == pytest.approx(51.01, abs=0.01)  # Wilson's for 4 of 4; 67.6 for 8 of 8
+
+
+def test_a_difference_that_is_the_same_in_every_resample_has_an_interval() -> None:
+    parts = np.tile([1.0, 0.25, 1.0], (40, 1))  # two scores that differ by 0.75 on each document
+    for places, least in ((None, 0.04), (np.repeat(np.arange(4), 10), 0.3)):
+        found = difference(parts, lambda sums: (sums[..., 0] - sums[..., 1]) / sums[..., 2], places)
+        assert found.value == 0.75 and found.high == min(1, 0.75 + (0.75 - found.low))
+        assert found.low < 0.75 - least and found.standard_error > 0
 
 
 def test_differences_of_scores_between_0_and_1_have_a_bootstrap_interval_and_a_p() -> None:

@@ -41,7 +41,7 @@ def test_accuracy_by_exit_is_beside_that_of_the_other_methods_on_the_same_docume
         assert value(row["Full RT"]) == pytest.approx(percent(one.transferred == one.gold for one in documents))
 
 
-def test_agreement_has_precision_recall_and_base_rate(found: Report) -> None:
+def test_agreement_has_precision_recall_and_base_rate_of_all_and_of_each_kind(found: Report) -> None:
     row = row_of(found.table("agreement"), *MAI, "short", "all kinds")
     right = [one for one in DOCUMENTS if one.large == one.gold]
     accepted = [one for one in AGREE_SHORT if one.large == one.gold]
@@ -52,14 +52,11 @@ def test_agreement_has_precision_recall_and_base_rate(found: Report) -> None:
     assert value(row["right answers accepted, %"]) == pytest.approx(100 * len(accepted) / len(right))
     assert (row["errors of large S"], row["errors accepted"]) == (errors, errors_accepted)
     assert value(row["errors accepted, %"]) == pytest.approx(100 * errors_accepted / errors)
-
-
-def test_agreement_has_a_row_for_each_kind_of_question(found: Report) -> None:
     for gold in ("yes", "no"):
         row = row_of(found.table("agreement"), *MAI, "short", f"gold: {gold}")
-        agreed = [one for one in AGREE_SHORT if one.gold == gold]
         assert row["compared"] == sum(one.gold == gold for one in DOCUMENTS)
-        assert value(row["right if they agree, %"]) == pytest.approx(percent(one.large == gold for one in agreed))
+        agreed = percent(one.large == gold for one in AGREE_SHORT if one.gold == gold)
+        assert value(row["right if they agree, %"]) == pytest.approx(agreed)
 
 
 def test_the_second_verification_is_about_the_documents_that_disagreed(found: Report) -> None:
@@ -76,14 +73,10 @@ def test_harm_and_rescue_count_the_documents_that_the_transfer_changes(found: Re
         assert (row["transferred"], row["of these lost"], row["of these won"]) == (len(documents), lost, won)
         assert row["net"] == won - lost
         assert value(row["rescue, %"]) == pytest.approx(100 * won / sum(one.large != one.gold for one in documents))
-
-
-def test_wrong_answers_that_agreement_accepted_and_full_rt_has_right_are_lost_by_agreement(found: Report) -> None:
-    row = row_of(found.table("harm-and-rescue"), *MAI)
-    agreed = [*AGREE_SHORT, *AGREE_THINK]
+    rows = (row_of(found.table("harm-and-rescue"), "POPE", name) for name in ("MAI 8B + 2B-R", "Full RT 8B + 2B-R"))
+    agreed = [*AGREE_SHORT, *AGREE_THINK]  # wrong answers that agreement accepted and Full RT has right
     lost = sum(one.transferred == one.gold != one.large for one in agreed)
-    assert lost > 0 and row["lost by agreement"] == lost
-    assert row_of(found.table("harm-and-rescue"), "POPE", "Full RT 8B + 2B-R")["lost by agreement"] is None
+    assert lost > 0 and [row["lost by agreement"] for row in rows] == [lost, None]
 
 
 def test_harm_of_a_cascade_is_against_its_own_short_answers(tmp_path: Path) -> None:

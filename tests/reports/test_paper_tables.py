@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from support.folders import TOKENS, Answers, World
+from support.folders import LARGE, POPE, SMALL, TOKENS, Answers, World, write_run
 from support.tables import paper, row_of, value
 from support.worlds import WORLD, exit_of, final, write_all
 
 from lmms_eval_mai.reports.build import report
+from lmms_eval_mai.reports.evidence import Evidence
+from lmms_eval_mai.reports.read import read
 from lmms_eval_mai.reports.report import Estimate, Report
 
 
@@ -34,12 +36,9 @@ SCORES = {
 EXITS = Counter(map(exit_of, WORLD.documents))
 
 
-def test_all_exits_occur_in_the_answers() -> None:
-    assert min(EXITS[exit] for exit in ("agree_short", "agree_think", "transfer")) > 10
-
-
 def test_table_10_has_exits_and_scores_beside_the_papers(found: Report) -> None:
     row = row_of(found.table("table-10"), "POPE", "MAI 8B + 2B-R")
+    assert min(EXITS.values()) > 10
     for exit, printed in zip(("agree_short", "agree_think", "transfer"), (94.52, 0.51, 4.97), strict=True):
         assert row[f"{exit}, documents"] == EXITS[exit]
         assert value(row[f"{exit}, %"]) == pytest.approx(100 * EXITS[exit] / 200)
@@ -62,16 +61,6 @@ def test_table_8_compares_full_rt_with_the_large_model_on_the_same_documents(fou
     assert gain.low < gain.value < gain.high
     assert value(row["relative, %"]) == pytest.approx(100 * (SCORES["Full RT"] / SCORES["large S"] - 1))
     assert paper(row["relative, %"]) == 2.4
-
-
-def test_p_of_table_8_is_that_of_f1(tmp_path: Path) -> None:
-    # Full RT wins 60 documents and loses 60, and its F1 is higher.
-    kinds = [("yes", "no", "yes"), ("no", "no", "yes"), ("yes", "yes", "yes")]
-    documents = [Answers(gold, "no", large, "no", transferred) for gold, large, transferred in kinds * 60]
-    for day, mode in enumerate(("large", "transfer"), start=1):
-        World("pope", documents).write(tmp_path, mode, time=f"2026010{day}_000000")
-    row = row_of(report([tmp_path]).table("table-8"), "POPE")
-    assert value(row["Full RT - large S, points"]) == pytest.approx(80 - 200 / 3) and row["p"] < 0.01
 
 
 def test_table_15_has_both_cascades_and_their_paired_difference(found: Report) -> None:
@@ -205,3 +194,53 @@ def test_table_9_has_the_kept_tokens_of_each_layer_and_full_rt(tmp_path: Path) -
     assert paper(row_of(table, "POPE", "Full RT 8B + 2B-R (sparse_delta=0.5, transfer=sparse)")["score"]) is None
     full = row_of(table, "POPE", "Full RT 8B + 2B-R", "Full")
     assert (value(full["kept tokens"]), paper(full["kept tokens"]), full["- Full RT, points"]) == (100, 266.1, None)
+
+
+# --- another lmms-eval task, which has its own prompt instead of S, E and R ---
+
+TASK = "any_task"
+ENGINES = {"small": SMALL, "large": LARGE}
+
+
+def write_other(folder: Path, mode: str, day: int, model_args: str = "") -> None:
+    """Write a run of the task with the answers of `POPE`."""
+    lines = [POPE.line(doc_id, one, mode, "s") for doc_id, one in enumerate(POPE.documents)]
+    write_run(folder, TASK, lines, time=f"2026010{day}_000000", mode=mode, engines=ENGINES, model_args=model_args)
+
+
+@pytest.fixture(scope="module")
+def other_task(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    folder = tmp_path_factory.mktemp("runs")
+    for day, mode in enumerate(("small", "large", "transfer", "cascade"), start=1):
+        write_other(folder, mode, day)
+    return report([folder])
+
+
+def test_output_tokens_of_a_task_are_those_of_its_own_prompt(other_task: Report) -> None:
+    for model in ("2B", "8B"):
+        row = row_of(other_task.table("table-5"), TASK, model)
+        assert (value(row["own prompt"]), value(row["own prompt, answer only"]), row["n"]) == (4.0, 1.0, 4)
+        assert [row[prompt] for prompt in ("S", "E", "R")] == [None, None, None]
+
+
+def test_table_10_has_no_score_of_small_r_for_a_task_without_prompt_r(other_task: Report) -> None:
+    row = row_of(other_task.table("table-10"), TASK)
+    assert row["small R"] is None
+    assert "in place of S" in other_task.table("table-10").notes[-1]
+    assert (value(row["small S"]), value(row["large S"])) == (50.0, 75.0)
+
+
+def test_cascades_of_a_task_that_think_with_e_and_with_r_are_two_methods(tmp_path: Path) -> None:
+    write_other(tmp_path, "cascade", 1, "think=E")
+    write_other(tmp_path, "cascade", 2, "think=R")
+    write_other(tmp_path, "transfer", 3, "think=E")
+    evidence = Evidence(read([tmp_path]).runs)
+    assert evidence.gaps == []
+    thinking_e, thinking_r = sorted(evidence.of("cascade"), key=lambda run: run.file)
+    assert thinking_e.method.options == ("think=E",) and thinking_r.method.options == ()
+    assert [evidence.name(run.method) for run in (thinking_e, thinking_r)] == [
+        "MAI 8B + 2B-E, own prompt",
+        "MAI 8B + 2B-R, own prompt",
+    ]
+    assert evidence.get(TASK, thinking_e.method.full_rt()) is not None
+    assert evidence.get(TASK, thinking_r.method.full_rt()) is None

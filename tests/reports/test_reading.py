@@ -12,7 +12,7 @@ from support.pope_scripts import exit_of, pope_scripts
 from lmms_eval_mai.harness.figures_file import write_waiting
 from lmms_eval_mai.paper.agreement import AgreementRules
 from lmms_eval_mai.reports.evidence import Evidence
-from lmms_eval_mai.reports.method_tables import totals
+from lmms_eval_mai.reports.method_tables import spent
 from lmms_eval_mai.reports.methods import Method
 from lmms_eval_mai.reports.read import CALLS, SAMPLES, Run, read, records
 
@@ -67,8 +67,8 @@ def test_a_run_with_shared_calls_has_no_times(tmp_path: Path) -> None:
     assert rows(run.calls, "seconds", "started_at", "shared") == expected
     (record,) = records(run)
     assert rows(pd.DataFrame(record.calls), "seconds", "started_at", "shared") == expected
-    spent = totals(Evidence([run]), run)
-    assert (spent.tokens, spent.call_s, spent.wall_s) == (108, None, None)
+    found = spent(Evidence([run]), run)
+    assert (found["tokens"], found["call_s"], found["wall_s"]) == (108, None, None)
 
 
 @pytest.mark.parametrize(
@@ -102,11 +102,9 @@ def test_checkpoints_of_the_demo_pair_have_the_same_name_on_every_machine(tmp_pa
         world.write(tmp_path, "cascade", time=f"2026010{number}_000000")
     POPE.write(tmp_path, "cascade", time="20260103_000000", model_args="pair=demo", figures=False)
     assert {run.method for run in read([tmp_path]).runs} == {Method("cascade", "demo/large", "demo/small", "R")}
-
-
-def test_models_of_a_pair_file_have_the_name_of_the_file_if_the_figures_are_missing(tmp_path: Path) -> None:
-    POPE.write(tmp_path, "cascade", model_args="pair=/home/x/mine.yaml,small=/models/s", figures=False)
-    assert one_run(tmp_path).method == Method("cascade", "mine large", "/models/s", "R")
+    file_of_pair = "pair=/home/x/mine.yaml,small=/models/s"
+    POPE.write(tmp_path / "mine", "cascade", model_args=file_of_pair, figures=False)
+    assert one_run(tmp_path / "mine").method == Method("cascade", "mine large", "/models/s", "R")
 
 
 @pytest.mark.slow
@@ -190,20 +188,9 @@ def test_scores_of_lmms_evals_own_tasks_are_read(
     )
 
 
-def test_mmbench_has_the_question_of_each_rotation(tmp_path: Path) -> None:
-    def row(index: int) -> dict[str, Any]:
-        return {"index": index, "category": "counting", "prediction": "A", "answer": "A"}
-
-    lines = [line(number, "A", "A", 1.0, gpt_eval_score=row(index)) for number, index in enumerate((7, 1_000_007, 8))]
-    write_run(tmp_path, "mmbench_en_dev_s", lines, mode="large", mai={"benchmark": "mmbench_en_dev", "variant": "s"})
-    assert rows(one_run(tmp_path).samples, "group", "is_main", "kind") == [
-        (7, True, "counting"),
-        (7, False, "counting"),
-        (8, True, "counting"),
-    ]
-
-
-def test_kinds_are_those_of_the_benchmark_or_of_the_data_set_else_the_form_of_the_gold(tmp_path: Path) -> None:
+def test_kinds_are_those_of_the_benchmark_or_of_the_data_set_else_the_form_of_the_gold_and_rotations_are_known(
+    tmp_path: Path,
+) -> None:
     category = {"category": "paths", "exit": "large"}
     fields = {
         "augmented": {"relaxed_augmented_split": 1.0},
@@ -216,6 +203,12 @@ def test_kinds_are_those_of_the_benchmark_or_of_the_data_set_else_the_form_of_th
     lines = [line(number, "Yes", "Yes", 1.0, **one) for number, one in enumerate(fields.values())]
     write_run(tmp_path, "anything", lines, model="vllm")
     assert list(one_run(tmp_path).samples.kind) == list(fields)
+    rotations = [{"index": n, "category": "counting", "prediction": "A", "answer": "A"} for n in (7, 1_000_007, 8)]
+    lines = [line(number, "A", "A", 1.0, gpt_eval_score=one) for number, one in enumerate(rotations)]
+    mai = {"benchmark": "mmbench_en_dev", "variant": "s"}
+    write_run(tmp_path / "rotations", "mmbench_en_dev_s", lines, mode="large", mai=mai)
+    expected = [(7, True, "counting"), (7, False, "counting"), (8, True, "counting")]
+    assert rows(one_run(tmp_path / "rotations").samples, "group", "is_main", "kind") == expected
 
 
 def test_texts_of_calls_are_not_kept(tmp_path: Path) -> None:

@@ -74,6 +74,18 @@ def check(
     assert outcome.score.n == 4
 
 
+def test_a_stricter_rule_takes_no_calls_from_a_document_with_another_gold_answer(
+    tmp_path: Path, task_manager: Any
+) -> None:
+    loose = dataclasses.replace(PAGES, agree=close(0.5))
+    loose.write(tmp_path, "cascade")
+    others = [*PAGES.documents[:3], dataclasses.replace(PAGES.documents[3], gold="another")]
+    dataclasses.replace(loose, documents=others).write(tmp_path, "transfer", time="20260102_000000")
+    runs, _ = evidence([tmp_path])
+    (run,) = runs.of("cascade")
+    assert recompute(runs, run, AgreementRules(anls_threshold=0.85), runs.full_rt(run)) is None
+
+
 def test_a_stricter_rule_is_left_out_without_full_rt(tmp_path: Path, task_manager: Any) -> None:
     loose = dataclasses.replace(PAGES, agree=close(0.6))
     loose.write(tmp_path, "cascade", model_args="anls_threshold=0.6")

@@ -80,23 +80,19 @@ def test_other_prompts_other_images_and_other_arguments_are_other_calls(tmp_path
     assert in_file(tmp_path / "calls.jsonl", run) == 4
 
 
-def test_sampled_calls_are_never_shared(tmp_path: Path) -> None:
-    async def run(calls: SharedCalls, engine: Any, script: Script) -> tuple[int, int]:
-        for name in ("a", "b"):
+def test_sampled_calls_and_equal_prompts_of_two_documents_of_one_run_are_not_shared(tmp_path: Path) -> None:
+    async def run(calls: SharedCalls, engine: Any, script: Script) -> list[tuple[bool, int, int]]:
+        found = []
+        for name, doc_id, sampling in (
+            *((name, 0, Sampling(max_tokens=4, temperature=0.7, seed=1)) for name in ("a", "b")),
+            *(("c", doc_id, GREEDY) for doc_id in range(2)),
+        ):
             calls.run = name
-            assert not (await engine.generate(prompt(), Sampling(max_tokens=4, temperature=0.7, seed=1))).shared
-        return script.calls, kept(calls)
+            call = await engine.generate(prompt(doc_id), sampling)
+            found.append((call.shared, script.calls, kept(calls)))
+        return found
 
-    assert in_file(tmp_path / "calls.jsonl", run) == (2, 0)
-
-
-def test_two_documents_of_one_run_with_the_same_prompt_have_two_calls(tmp_path: Path) -> None:
-    async def run(calls: SharedCalls, engine: Any, script: Script) -> tuple[list[bool], int, int]:
-        calls.run = "a"
-        found = [await engine.generate(prompt(doc_id), GREEDY) for doc_id in range(2)]
-        return [call.shared for call in found], script.calls, kept(calls)
-
-    assert in_file(tmp_path / "calls.jsonl", run) == ([False, False], 2, 1)
+    assert in_file(tmp_path / "calls.jsonl", run) == [(False, 1, 0), (False, 2, 0), (False, 3, 1), (False, 4, 1)]
 
 
 def test_calls_of_an_earlier_process_are_found_and_a_run_keeps_the_times_of_its_own(tmp_path: Path) -> None:

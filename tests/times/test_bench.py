@@ -15,10 +15,9 @@ from lmms_eval_mai.contract import Call, Engine, Prompt, Sampling
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.engines.wrapper import EngineWrapper
 from lmms_eval_mai.errors import EngineStartError
-from lmms_eval_mai.times import bench_table
+from lmms_eval_mai.times import bench
 from lmms_eval_mai.times.bench import Measurement, cells, engine_of
-from lmms_eval_mai.times.documents import CHARTS, Documents, write_charts
-from lmms_eval_mai.times.lengths import Plan, Step, make_plan
+from lmms_eval_mai.times.documents import CHARTS, Documents, Plan, Step, make_plan, write_charts
 
 pytestmark = pytest.mark.slow  # the prompts need lmms-eval's tasks, whose import takes seconds
 
@@ -91,14 +90,7 @@ def test_every_row_makes_its_planned_calls_in_each_repeat_and_every_second_repea
     assert log.count("start small") == log.count("start large") == 2  # each alone and in the pair
     assert log.count("close small") == log.count("close large") == 2
     plan = result.many.plan
-    assert plan is not None and plan.exits == (
-        "agree_short",
-        "agree_short",
-        "transfer",
-        "agree_short",
-        "agree_short",
-        "agree_short",
-    )
+    assert plan is not None and plan.exits == (*["agree_short"] * 2, "transfer", *["agree_short"] * 3)
     short, think, transfer = (
         {side: [plan.steps[n, side, stage].tokens for n in range(6)] for side in sides}  # type: ignore[index]
         for stage, sides in (("short", ("small", "large")), ("think", ("small", "large")), ("transfer", ("large",)))
@@ -130,26 +122,23 @@ def events(log: list[str]) -> list[str]:
     return [event for number, event in enumerate(kinds) if event != "calls" or kinds[number - 1 : number] != ["calls"]]
 
 
-def test_on_a_gpu_engines_of_one_row_are_up_and_each_start_is_followed_by_a_warm_up(charts: TaskDocuments) -> None:
+@pytest.mark.parametrize("one_row", [True, False])
+def test_each_start_of_an_engine_is_followed_by_a_warm_up_before_the_clock(
+    charts: TaskDocuments, one_row: bool
+) -> None:
     """The calls after a start and before caches are cleared are the warm-up; the calls after that are on the clock."""
     log: list[str] = []
-    measured(bench_of(charts, "large-r,mai", "max", lambda name: Counted(name.split()[0], log), one_row=True))
+    level = "max" if one_row else "1"
+    measured(bench_of(charts, "large-r,mai", level, lambda name: Counted(name.split()[0], log), one_row=one_row))
     large = ["start large", "calls", "clear large", "calls"]
     clear = ["clear small", "clear large", "calls"]
     pair = ["start small", "start large", "calls", *clear]
     closed = ["close small", "close large"]
     # The second repeat is in the opposite order, so the engines of MAI stay up, and are not warmed up again.
-    assert events(log) == [*large, "close large", *pair, *clear, *closed, *large, "close large"]
-
-
-def test_without_a_gpu_each_engine_starts_and_is_warmed_up_once(charts: TaskDocuments) -> None:
-    log: list[str] = []
-    measured(bench_of(charts, "large-r,mai", "1", lambda name: Counted(name.split()[0], log)))
-    pair = ["clear small", "clear large", "calls"]
-    assert events(log) == [
-        "start large", "calls", "clear large", "calls", "start small", "start large", "calls", *pair, *pair,
-        "clear large", "calls", "close large", "close small", "close large",
-    ]  # fmt: skip
+    if one_row:  # on a GPU
+        assert events(log) == [*large, "close large", *pair, *clear, *closed, *large, "close large"]
+    else:
+        assert events(log) == [*large, *pair, *clear, "clear large", "calls", "close large", *closed]
 
 
 def test_a_row_that_fails_is_left_out_with_its_reason_and_the_others_go_on(charts: TaskDocuments) -> None:
@@ -169,7 +158,7 @@ def test_a_row_that_fails_is_left_out_with_its_reason_and_the_others_go_on(chart
         "MAI, as many as fit: warm-up",
     ]
     assert told[-1].startswith("MAI, as many as fit, run 2 of 2: ")
-    assert bench_table.report(result).gaps == ("large-r has no runs: There is no such GPU.",)
+    assert bench.report(result).gaps == ("large-r has no runs: There is no such GPU.",)
 
 
 def test_a_measurement_that_is_stopped_keeps_the_runs_that_were_finished_and_stops_its_engines(
@@ -231,7 +220,7 @@ def test_rows_on_real_vllm_have_the_planned_tokens_and_ratios(vllm: Running, cha
     by_cell = {(run.row, run.level): run for run in result.runs}
     assert by_cell["small-r", 1].output_tokens == 3 * 9 and by_cell["small-r", "max"].output_tokens == 6 * 9
     slower = by_cell["small-r", "max"].seconds / by_cell["mai", "max"].seconds
-    found = bench_table.ratio(result.table, "small-r", "mai", "max")
+    found = bench.ratio(result.table, "small-r", "mai", "max")
     assert found is not None and found.value == pytest.approx(slower)
 
 

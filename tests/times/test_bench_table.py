@@ -7,7 +7,7 @@ from support.tables import row_of, value
 
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.reports.formats import markdown
-from lmms_eval_mai.times import bench_table
+from lmms_eval_mai.times import bench
 from lmms_eval_mai.times.bench import ROWS, Measured, Measurement, cells
 
 RUNS = [
@@ -29,7 +29,7 @@ def measurement(runs: list[Measured]) -> Measurement:
 
 
 def test_medians_and_starts_are_those_of_the_runs() -> None:
-    found = bench_table.report(measurement(RUNS))
+    found = bench.report(measurement(RUNS))
     table = found.table("bench")
     assert [row[0] for row in table.rows] == [ROWS[name].title for name in ("large-r", "mai", "hf-speculative",
                                                                             "lmms-eval-mai")]  # fmt: skip
@@ -45,7 +45,7 @@ def test_medians_and_starts_are_those_of_the_runs() -> None:
 
 
 def test_a_ratio_is_of_the_runs_of_the_same_repeat_with_an_interval_over_the_repeats() -> None:
-    table = bench_table.report(measurement(RUNS)).table("bench")
+    table = bench.report(measurement(RUNS)).table("bench")
     found = row_of(table, "MAI", "one at a time")["reference / row"]
     assert value(found) == pytest.approx(math.sqrt(30 / 8 * 20 / 6))  # the third run of MAI has no partner
     # The interval of Student's t distribution with one degree of freedom: 12.706 standard errors.
@@ -58,7 +58,7 @@ def test_a_ratio_is_of_the_runs_of_the_same_repeat_with_an_interval_over_the_rep
 
 
 def test_a_single_repeat_gives_no_interval() -> None:
-    found = bench_table.ratio(measurement(RUNS[:2]).table, "large-r", "mai", 1)
+    found = bench.ratio(measurement(RUNS[:2]).table, "large-r", "mai", 1)
     assert found is not None
     assert (found.value, found.low, found.high, found.n) == (pytest.approx(3.75), None, None, 1)
 

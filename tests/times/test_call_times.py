@@ -5,11 +5,10 @@ import pandas as pd
 import pytest
 from support.profiles import ONE, TINY, rows_of
 
-from lmms_eval_mai.times import paper_profiles
 from lmms_eval_mai.times.call_times import BatchTimes, CallTimes, batch_sizes
-from lmms_eval_mai.times.profile import Profile
+from lmms_eval_mai.times.profile import Profile, of_paper
 
-SMALL, _, LARGE = (CallTimes(one) for one in paper_profiles.profiles())
+SMALL, _, LARGE = (CallTimes(one) for one in of_paper())
 
 
 def calls(*rows: tuple[float, ...], cached: float = 0.0) -> pd.DataFrame:
@@ -28,6 +27,7 @@ def test_equation_27_adds_the_ttft_of_the_prompt_and_the_output_tokens_by_tokens
     call = LARGE.of(calls((576, 10))).iloc[0]
     assert call["equation_s"] == pytest.approx(0.04793 + 10 / 47.26, rel=1e-4)
     assert not call["beyond"]
+    assert single_s(LARGE, 320, 1) == single_s(LARGE, 320, 0) == LARGE.ttft_s(320)  # the form with one TTFT
 
 
 def test_many_calls_have_the_times_of_each_of_them_and_their_index() -> None:
@@ -85,19 +85,12 @@ def test_a_later_token_takes_the_time_of_prompts_of_that_length() -> None:
     assert single_s(times, 80, 11) == pytest.approx(0.004 + 10 * 0.12 / 7)
 
 
-def test_one_output_token_takes_only_the_ttft_in_the_form_with_one_ttft() -> None:
-    assert single_s(LARGE, 320, 1) == single_s(LARGE, 320, 0) == LARGE.ttft_s(320)
-
-
 def test_a_profile_with_one_point_has_a_constant_ttft() -> None:
     times = CallTimes(TINY)
     assert (times.ttft_s(1), times.ttft_s(5000), times.ttft_s(5000, 100)) == (0.01, 0.01, 0.01)
     assert times.inter_token_s == pytest.approx(0.07 / 7)
-
-
-def test_decoding_that_is_faster_than_the_ttft_does_not_give_negative_times() -> None:
-    times = CallTimes(Profile("x", "x", "x", rows_of(ONE[0], [(64, 4, 60, 2, 0.005)])))
-    assert single_s(times, 64, 100) == 0.01
+    faster = CallTimes(Profile("x", "x", "x", rows_of(ONE[0], [(64, 4, 60, 2, 0.005)])))  # than the TTFT
+    assert single_s(faster, 64, 100) == 0.01
 
 
 def test_a_call_in_a_full_batch_takes_its_share_of_the_batch() -> None:
@@ -119,5 +112,5 @@ def test_only_batch_sizes_that_all_profiles_have_are_compared() -> None:
         for sizes in ((8, 32), (32, 128))
     )
     assert batch_sizes([one, other]) == [32]
-    assert batch_sizes([one, paper_profiles.profiles()[0]]) == []
+    assert batch_sizes([one, of_paper()[0]]) == []
     assert batch_sizes([]) == []

@@ -13,8 +13,8 @@ from support.tables import paper, row_of, value
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.reports import build, paper_numbers
 from lmms_eval_mai.times.call_times import CallTimes
+from lmms_eval_mai.times.documents import make_plan
 from lmms_eval_mai.times.estimate import Profiles, report, report_tables, seconds_of
-from lmms_eval_mai.times.lengths import make_plan
 from lmms_eval_mai.times.profile import Profile
 
 PAPER = Profiles.read()
@@ -43,12 +43,6 @@ def test_every_call_that_was_made_counts_with_its_own_model_and_tokens(tmp_path:
     assert thinking["Eq. 27, s"] == pytest.approx(seconds("2B", *3 * ["think"]))
 
 
-def test_second_stages_are_calls_too(tmp_path: Path) -> None:
-    POPE.write(tmp_path, "cascade", "r_s2")
-    row = row_of(report([tmp_path], PAPER).table("times-by-stage"), "POPE", "MAI 8B + 2B-R(S2)", "small", "stage2")
-    assert row["calls"] == 3
-
-
 def test_shared_calls_count_and_measured_seconds_do_not(tmp_path: Path) -> None:
     POPE.write(tmp_path / "a", "cascade")
     POPE.write(tmp_path / "b", "cascade")
@@ -62,17 +56,19 @@ def test_shared_calls_count_and_measured_seconds_do_not(tmp_path: Path) -> None:
     assert one.tables == other.tables
 
 
-def test_full_rt_is_compared_with_mai_and_with_the_models_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("documents", [4, 1])
+def test_full_rt_is_compared_on_the_documents_that_both_runs_have(tmp_path: Path, documents: int) -> None:
     POPE.write(tmp_path, "cascade", time="20260101_000000")
-    POPE.write(tmp_path, "transfer", time="20260102_000000")
+    World("pope", POPE.documents[:documents]).write(tmp_path, "transfer", time="20260102_000000")
     POPE.write(tmp_path, "large", "r", time="20260103_000000")
     table = report([tmp_path], PAPER).table("table-11")
-    full, mai = (row_of(table, "POPE", name) for name in ("Full RT 8B + 2B-R", "MAI 8B + 2B-R"))
-    quotient = value(full["Eq. 27, s"]) / value(mai["Eq. 27, s"])
-    assert value(mai["Full RT / this, Eq. 27"]) == pytest.approx(quotient)
-    thinking = row_of(table, "POPE", "2B-R")  # inside Full RT
-    assert value(thinking["Eq. 27, s"]) == pytest.approx(seconds("2B", *4 * ["think"]))
-    alone = row_of(table, "POPE", "8B-R")
+    full, mai, alone, thinking = (
+        row_of(table, "POPE", name) for name in ("Full RT 8B + 2B-R", "MAI 8B + 2B-R", "8B-R", "2B-R")
+    )
+    # The first document has only two short answers.
+    own = value(mai["Eq. 27, s"]) if documents == 4 else seconds("2B", "short") + seconds("8B", "short")
+    assert value(mai["Full RT / this, Eq. 27"]) == pytest.approx(value(full["Eq. 27, s"]) / own)
+    assert value(thinking["Eq. 27, s"]) == pytest.approx(seconds("2B", *documents * ["think"]))  # inside Full RT
     assert (alone["small, s"], alone["large, s"]) == (None, pytest.approx(seconds("8B", *4 * ["think"])))
 
 
@@ -139,9 +135,12 @@ def batched(name: str, scale: float) -> Profile:
     return dataclasses.replace(TINY, name=name, model=name, rows=rows)
 
 
-def test_full_batches_take_the_sum_on_one_gpu_and_the_slower_engine_on_two(tmp_path: Path) -> None:
+def test_full_batches_take_the_sum_on_one_gpu_and_the_slower_engine_on_two_and_cached_tokens_no_prefill(
+    tmp_path: Path,
+) -> None:
     dataclasses.replace(POPE, small="little", large="big").write(tmp_path, "transfer")
-    found = report([tmp_path], Profiles([batched("little", 0.001), batched("big", 0.01)]))
+    profiles = Profiles([batched("little", 0.001), batched("big", 0.01)])
+    found = report([tmp_path], profiles)
     rows = [row for row in found.table("throughput").rows if row[1] == "Full RT big + little-R"]
     assert [row[3] for row in rows] == [8, 32]
     _, _, n, _, small, large, prefill, one_gpu, two_gpus, per_hour = rows[0]
@@ -149,29 +148,20 @@ def test_full_batches_take_the_sum_on_one_gpu_and_the_slower_engine_on_two(tmp_p
     assert (one_gpu, two_gpus) == (pytest.approx(0.0436 + 0.056), pytest.approx(0.056))
     assert prefill == pytest.approx(100 * 0.044 / 0.0996) and per_hour == pytest.approx(4 * 3600 / 0.0996)
     assert n == 4 and not [gap for gap in found.gaps if "full batches" in gap]
-
-
-def test_cached_prompt_tokens_need_no_prefill_in_full_batches(tmp_path: Path) -> None:
-    dataclasses.replace(POPE, small="little", large="big").write(tmp_path, "transfer")
     (file,) = tmp_path.glob("*_samples_*")
     file.write_text(file.read_text().replace('"cached_tokens": 0', '"cached_tokens": 150'))
-    profiles = Profiles([batched("little", 0.001), batched("big", 0.01)])
     row = report([tmp_path], profiles).table("throughput").rows[0]
-    assert row[4] == pytest.approx(4 * (0.0005 + 99 * 0.0001))
+    assert row[4] == pytest.approx(4 * (0.0005 + 99 * 0.0001))  # cached tokens need no prefill
 
 
 def test_known_image_tokens_of_a_call_select_the_row_of_its_image(tmp_path: Path) -> None:
     POPE.write(tmp_path, "large", "s")
     (file,) = tmp_path.glob("*_samples_*")
     file.write_text(file.read_text().replace('"prompt_tokens": 300', '"prompt_tokens": 576, "image_tokens": 256'))
-    row = row_of(report([tmp_path], PAPER).table("times-by-stage"), "POPE", "8B-S")
+    found = report([tmp_path], PAPER)
+    row = row_of(found.table("times-by-stage"), "POPE", "8B-S")
+    assert "TTFT by the image tokens and the other tokens of the prompt (by the " in found.table("table-11").notes[0]
     assert row["TTFT, s"] == pytest.approx(4 * (0.04391 + (0.05345 - 0.04391) * 64 / 256))
-
-
-def test_the_note_says_how_the_ttft_is_looked_up(tmp_path: Path) -> None:
-    POPE.write(tmp_path, "cascade")
-    (note,) = [note for note in report([tmp_path], PAPER).table("table-11").notes if "(Eq. 27)" in note]
-    assert "TTFT by the image tokens and the other tokens of the prompt (by the length of the prompt where the " in note
 
 
 def test_runs_of_models_without_a_profile_are_named(tmp_path: Path) -> None:

@@ -1,17 +1,30 @@
-"""Forced output lengths and exits: those of the paper's benchmarks."""
+"""Forced output lengths and exits, and the documents of a bench."""
 
+import io
 from collections import Counter
+from pathlib import Path
 from statistics import fmean
 
 import pytest
+from PIL import Image
 
+from lmms_eval_mai.cli.task_documents import TaskDocuments
 from lmms_eval_mai.contract import Side, Stage
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.sample import EXITS
 from lmms_eval_mai.reports import paper_numbers
-from lmms_eval_mai.times.lengths import DISAGREEING, Plan, benchmark_of, make_plan
-
-BENCHMARKS = list(paper_numbers.load()["benchmarks"])
+from lmms_eval_mai.run.config import parse
+from lmms_eval_mai.times.documents import (
+    CHARTS,
+    DISAGREEING,
+    Documents,
+    Plan,
+    benchmark_of,
+    draw_chart,
+    make_plan,
+    side_of,
+    write_charts,
+)
 
 
 def tokens(plan: Plan, side: Side, stage: Stage, disagreeing: bool | None = None) -> list[int]:
@@ -23,7 +36,7 @@ def tokens(plan: Plan, side: Side, stage: Stage, disagreeing: bool | None = None
     ]
 
 
-@pytest.mark.parametrize("benchmark", BENCHMARKS)
+@pytest.mark.parametrize("benchmark", paper_numbers.load()["benchmarks"])
 def test_lengths_are_those_of_table_5_and_exits_those_of_table_10(benchmark: str) -> None:
     plan = make_plan(benchmark, 200)
     counts = Counter(plan.exits)
@@ -34,14 +47,10 @@ def test_lengths_are_those_of_table_5_and_exits_those_of_table_10(benchmark: str
         short, thinking = (paper_numbers.number(5, name, benchmark, prompt).value for prompt in "SR")  # type: ignore
         assert fmean(tokens(plan, side, "short")) == pytest.approx(short, rel=0.01)
         assert fmean(tokens(plan, side, "think")) == pytest.approx(thinking, rel=0.01)
-
-
-@pytest.mark.parametrize("benchmark", DISAGREEING)
-def test_thinking_is_longer_where_the_short_answers_disagree(benchmark: str) -> None:
-    plan = make_plan(benchmark, 200)
-    assert fmean(tokens(plan, "small", "think", disagreeing=True)) == pytest.approx(DISAGREEING[benchmark], rel=0.01)
-    shorter = tokens(plan, "small", "think", disagreeing=False)
-    assert fmean(shorter) < DISAGREEING[benchmark] and min(shorter) >= 8
+    if benchmark in DISAGREEING:
+        longer, shorter = (tokens(plan, "small", "think", disagreeing) for disagreeing in (True, False))
+        assert fmean(longer) == pytest.approx(DISAGREEING[benchmark], rel=0.01)
+        assert fmean(shorter) < DISAGREEING[benchmark] and min(shorter) >= 8
 
 
 def test_a_plan_is_the_same_each_time_and_has_whole_proportions_for_few_documents() -> None:
@@ -57,3 +66,23 @@ def test_unknown_lengths_are_refused_with_all_choices(lengths: str) -> None:
     ):
         benchmark_of(lengths)
     assert (benchmark_of("own"), benchmark_of("paper:chartqa")) == (None, "chartqa")
+
+
+def test_charts_have_about_the_given_size_in_whole_image_tokens_and_are_drawn_alike_each_time() -> None:
+    assert [side_of(megapixels) for megapixels in (0.26, 1, 0.0001)] == [512, 992, 64]
+    charts = [draw_chart(64, f"chart {number}") for number in range(20)]
+    assert len(set(charts)) == 20 and charts[:3] == [draw_chart(64, f"chart {number}") for number in range(3)]
+
+
+@pytest.mark.slow
+def test_drawn_charts_are_a_task_with_the_reasoning_prompt_of_chartqa(tmp_path: Path) -> None:
+    write_charts(tmp_path, 3, 0.004)
+    source = TaskDocuments(CHARTS, 2, {}, str(tmp_path))
+    sample = source.open(1, parse({"pair": "demo"}))
+    assert (source.numbers, sample.variant, sample.benchmark.name) == ([0, 1], "R", "chartqa")
+    (image, text) = sample.question[0].content
+    assert not isinstance(image, str) and "bar 2" in str(text)
+    assert image.pixels.tobytes() == Image.open(io.BytesIO(draw_chart(64, "chart 1"))).convert("RGB").tobytes()
+    documents = Documents(source, 2, make_plan("chartqa", 2), {"pair": "demo"})
+    assert documents.facts() == {"documents": 2, "images_px": [[64, 64]], "exits": {"agree_short": 2}}
+    assert documents.open(1).benchmark.name == "chartqa" and documents.first(1).count == 1

@@ -13,7 +13,7 @@ from lmms_eval_mai.contract import Call, Prompt, Sampling
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.errors import ArgumentError, PromptTooLong
 from lmms_eval_mai.times.call_times import CallTimes
-from lmms_eval_mai.times.measure import FULL, QUICK, Plan, Size, measure, short_name
+from lmms_eval_mai.times.measure import FULL, QUICK, Plan, Size, measure, measure_vision, short_name
 from lmms_eval_mai.times.profile import Profile, table
 
 PLAN = Plan(
@@ -67,7 +67,7 @@ def cells(profile: Profile, kind: str, *columns: str) -> list[tuple[float, ...]]
     return [tuple(row) for row in profile.of(kind)[list(columns)].to_numpy().tolist()]
 
 
-def test_cells_have_the_sizes_of_the_plan_and_the_times_of_the_engine() -> None:
+def test_cells_have_the_sizes_of_the_plan_and_the_times_of_the_engine_and_predict_other_calls() -> None:
     found, too_long = measured(KnownTimes())
     assert cells(found, "ttft", "image", "image_tokens", "text_tokens", "output_tokens") == [
         (64, 4, 20, 1), (64, 4, 60, 1), (128, 16, 20, 1), (128, 16, 60, 1),
@@ -81,23 +81,14 @@ def test_cells_have_the_sizes_of_the_plan_and_the_times_of_the_engine() -> None:
         (1, 4, 20, 1), (1, 4, 20, 3), (4, 4, 20, 1), (4, 4, 20, 3),
     ]  # fmt: skip
     assert too_long == []
-
-
-def test_a_measured_profile_predicts_calls_of_other_sizes() -> None:
-    profile, _ = measured(KnownTimes())
     calls = pd.DataFrame({"prompt_tokens": [50, 504], "image_tokens": [10, 4], "output_tokens": [100, 1]})
-    assert CallTimes(profile).of(calls)["single_s"].tolist() == pytest.approx([0.05 + 0.99, 0.504])
+    assert CallTimes(found).of(calls)["single_s"].tolist() == pytest.approx([0.05 + 0.99, 0.504])
 
 
-def test_each_request_has_an_image_of_its_own_so_that_no_cache_helps() -> None:
-    engine = KnownTimes()
-    measured(engine)
-    assert len(engine.seen) == len(set(engine.seen)) > 50
-
-
-def test_each_round_measures_every_cell_once() -> None:
+def test_each_round_measures_every_cell_once_with_an_image_of_its_own_in_each_request() -> None:
     engine = KnownTimes()
     asyncio.run(measure(engine, PLAN, lambda line: None, batches=False))
+    assert len(engine.seen) == len(set(engine.seen)) > 30  # so no cache helps
     rounds = [engine.cells[start : start + 4] for start in range(-12, 0, 4)]  # a warm-up, and two repeats
     assert rounds[0] == rounds[1] == engine.cells[-4:] == [(24, 2), (24, 10), (76, 2), (76, 10)]
 
@@ -147,9 +138,7 @@ def test_vllm_decodes_exact_numbers_of_tokens_after_prompts_of_exact_lengths(vll
 
 @pytest.mark.slow
 def test_preprocessing_and_vision_encoder_are_measured_without_an_engine(tiny_pair: tuple[Path, Path]) -> None:
-    from lmms_eval_mai.times import vision
-
-    found = Profile("x", "x", "x", table(vision.measure(str(tiny_pair[0]), "cpu", "float32", {}, (64, 256), 3)))
+    found = Profile("x", "x", "x", table(measure_vision(str(tiny_pair[0]), "cpu", "float32", {}, (64, 256), 3)))
     for kind in ("preprocessing", "vision"):
         assert cells(found, kind, "image", "image_tokens", "repeats") == [(64, 36, 3), (256, 64, 3)]
     assert (found.rows["least"] > 0).all() and (found.rows["least"] <= found.rows["seconds"]).all()

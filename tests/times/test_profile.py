@@ -1,42 +1,42 @@
-"""Profiles: the paper's tables, and the file."""
+"""Profiles: the paper's tables, the file, and tables beside the paper's numbers."""
 
 import dataclasses
 import json
+import math
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 from support.profiles import TINY
+from support.tables import row_of
 
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.reports import paper_numbers
-from lmms_eval_mai.times import paper_profiles
+from lmms_eval_mai.reports import formats, paper_numbers
 from lmms_eval_mai.times import profile as files
-from lmms_eval_mai.times.profile import Profile, summary
+from lmms_eval_mai.times.call_times import CallTimes
+from lmms_eval_mai.times.profile import Profile, of_paper, summary
+from lmms_eval_mai.times.profile_tables import crossing, report
 
-
-def test_tokens_per_second_of_the_papers_profiles_are_those_that_table_4_prints() -> None:
-    found = {one.name: round(one.tokens_per_s(), 2) for one in paper_profiles.profiles()}
-    assert found == {"2B": 61.80, "4B": 47.77, "8B": 47.26}
-    printed = paper_numbers.table(4)["rows"]
-    assert found == {name: row["tokens_per_s"] for name, row in printed.items()}
+SMALL, _, LARGE = of_paper()
 
 
 def cells(profile: Profile, kind: str, *columns: str) -> list[tuple[float, ...]]:
     return [tuple(row) for row in profile.of(kind)[list(columns)].to_numpy().tolist()]
 
 
-def test_the_papers_profiles_have_all_numbers_of_tables_1_to_4() -> None:
-    small = paper_profiles.profiles()[0]
-    assert small.model == "Qwen/Qwen3-VL-2B-Instruct"
+def test_the_papers_profiles_have_all_numbers_of_tables_1_to_4_and_its_tokens_per_second() -> None:
+    assert SMALL.model == "Qwen/Qwen3-VL-2B-Instruct"
     image = ("image", "image_tokens", "mean", "repeats")
-    assert cells(small, "preprocessing", *image)[-1] == (4096, 16384, 0.33519, 100)
-    assert cells(small, "vision", *image)[2] == (1024, 1024, 0.02441, 100)
+    assert cells(SMALL, "preprocessing", *image)[-1] == (4096, 16384, 0.33519, 100)
+    assert cells(SMALL, "vision", *image)[2] == (1024, 1024, 0.02441, 100)
     sizes = ("image", "image_tokens", "text_tokens", "output_tokens", "mean")
-    assert cells(small, "ttft", *sizes)[3] == (512, 256, 64, 1, 0.02822)
-    assert cells(small, "decoding", *sizes)[7] == (256, 64, 256, 512, 8.07089)
-    assert small.rows["kind"].value_counts().to_dict() == {"decoding": 16, "ttft": 9, "preprocessing": 5, "vision": 5}
-    assert small.rows["median"].isna().all() and (small.rows["seconds"] == small.rows["mean"]).all()
+    assert cells(SMALL, "ttft", *sizes)[3] == (512, 256, 64, 1, 0.02822)
+    assert cells(SMALL, "decoding", *sizes)[7] == (256, 64, 256, 512, 8.07089)
+    assert SMALL.rows["kind"].value_counts().to_dict() == {"decoding": 16, "ttft": 9, "preprocessing": 5, "vision": 5}
+    assert SMALL.rows["median"].isna().all() and (SMALL.rows["seconds"] == SMALL.rows["mean"]).all()
+    found = {one.name: round(one.tokens_per_s(), 2) for one in of_paper()}
+    assert found == {name: row["tokens_per_s"] for name, row in paper_numbers.table(4)["rows"].items()}
 
 
 def test_a_profile_is_the_same_after_it_was_written_and_read(tmp_path: Path) -> None:
@@ -81,45 +81,101 @@ def test_repeats_have_mean_median_and_spread() -> None:
         ("{", "it is not JSON"),
         ("[1]", "is not a profile of this version"),
         ('{"format": 99}', "is not a profile of this version"),
-        ('{"format": 1}', "is broken (KeyError: 'preprocessing')"),
+        ('{"format": 1}', r"is broken \(KeyError: 'preprocessing'\)"),
+        (None, "cannot be read"),
     ],
 )
-def test_a_file_that_is_not_a_profile_is_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
-    (tmp_path / "p.json").write_text(text)
-    with pytest.raises(ArgumentError, match=r"p\.json") as raised:
+def test_a_file_that_is_not_a_profile_is_one_sentence(tmp_path: Path, text: str | None, sentence: str) -> None:
+    if text is not None:
+        (tmp_path / "p.json").write_text(text)
+    with pytest.raises(ArgumentError, match=rf"p\.json.* {sentence}"):
         files.read(tmp_path / "p.json")
-    assert sentence in str(raised.value)
 
 
-@pytest.mark.parametrize("seconds", [{"mean": 0}, {"mean": -1}, {"mean": 1e999}, {"median": 1}, {"mean": "x"}])
-def test_a_time_that_is_not_a_positive_number_is_refused(tmp_path: Path, seconds: object) -> None:
+@pytest.mark.parametrize(
+    ("kind", "change", "sentence"),
+    [
+        *(("ttft", {"seconds": one}, "broken") for one in ({"mean": 0}, {"mean": -1}, {"mean": 1e999}, {"median": 1})),
+        ("ttft", {"seconds": {"mean": "x"}}, "broken"),
+        ("decoding", {"output_tokens": 0}, "broken .*output_tokens"),
+        ("decoding", {"text_tokens": -1}, "broken .*text_tokens"),
+        ("decoding", {"text_tokens": 1.5}, "broken .*text_tokens"),
+        ("decoding", None, "no times of decoding"),
+    ],
+)
+def test_a_profile_with_a_time_or_a_size_that_cannot_be_is_refused(
+    tmp_path: Path, kind: str, change: dict[str, Any] | None, sentence: str
+) -> None:
     path = files.write(TINY, tmp_path)
     record = json.loads(path.read_text())
-    record["ttft"][0]["seconds"] = seconds
+    record[kind] = [] if change is None else [record[kind][0] | change]
     path.write_text(json.dumps(record))
-    with pytest.raises(ArgumentError, match="is broken"):
+    with pytest.raises(ArgumentError, match=sentence):
         files.read(path)
 
 
-@pytest.mark.parametrize(("field", "number"), [("output_tokens", 0), ("text_tokens", -1), ("text_tokens", 1.5)])
-def test_a_number_of_tokens_that_cannot_be_is_refused(tmp_path: Path, field: str, number: float) -> None:
-    path = files.write(TINY, tmp_path)
-    record = json.loads(path.read_text())
-    record["decoding"][0][field] = number
-    path.write_text(json.dumps(record))
-    with pytest.raises(ArgumentError, match=f"is broken .*{field}"):
-        files.read(path)
-
-
-def test_a_profile_without_decoding_is_refused(tmp_path: Path) -> None:
-    path = files.write(dataclasses.replace(TINY, rows=TINY.rows[TINY.rows["kind"] != "decoding"]), tmp_path)
-    with pytest.raises(ArgumentError, match="no times of decoding"):
-        files.read(path)
-
-
-def test_missing_file_and_a_folder_that_cannot_be_written_are_sentences(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="cannot be read"):
-        files.read(tmp_path / "no.json")
+def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ArgumentError, match="cannot be written"):
         files.write(TINY, tmp_path / "file")
+
+
+# --- tables ---
+
+
+def slower(profile: Profile, factor: float) -> Profile:
+    """Return a profile of the same model on a device that takes `factor` times as long."""
+    scaled = {name: factor * profile.rows[name] for name in ("mean", "seconds")}
+    return dataclasses.replace(profile, device="Slow", rows=profile.rows.assign(**scaled))
+
+
+def test_each_cell_is_beside_the_papers_with_the_quotient() -> None:
+    found = report([slower(LARGE, 3)])
+    assert [table.key for table in found.tables] == ["table-1", "table-2", "table-3", "table-4", "speeds"]
+    row = row_of(found.table("table-3"), "8B", "512", "256", "64")
+    assert (row["median, ms"], row["paper, ms"], row["median / paper"]) == pytest.approx((110.22, 36.74, 3.0))
+    row = row_of(found.table("table-4"), "8B", "256", "64", "64", "512")
+    assert (row["paper, ms"], row["median / paper"]) == pytest.approx((10517.45, 3.0))
+    assert [len(table.rows) for table in found.tables] == [5, 5, 9, 16, 1]
+    speed = row_of(found.table("speeds"), "8B")
+    assert (speed["paper"], speed["here / paper"]) == pytest.approx((47.26, 1 / 3), abs=0.01)
+
+
+def test_other_models_have_no_numbers_of_the_paper() -> None:
+    found = report([TINY])
+    row = row_of(found.table("table-3"), "tiny", "64")
+    assert (row["median, ms"], row["paper, ms"], row["median / paper"]) == (10.0, None, None)
+    batch = row_of(found.table("batches"), "tiny", "8")
+    assert (batch["prompt tokens/s"], batch["output tokens/s"]) == pytest.approx((8 * 64 / 0.05, 8 * 15 / 0.3))
+    assert batch["prefill, %"] == pytest.approx(100 * 0.05 / 0.35)
+
+
+def single_s(times: CallTimes, output_tokens: int) -> float:
+    call = pd.DataFrame({"prompt_tokens": [320], "image_tokens": [math.nan], "output_tokens": [output_tokens]})
+    return float(times.of(call)["single_s"].iloc[0])
+
+
+def test_the_crossing_of_two_profiles_is_beside_that_of_the_papers_pair_which_is_that_of_figure_1a() -> None:
+    small, large = CallTimes(SMALL), CallTimes(LARGE)
+    papers = crossing(small, large, 320, 128)
+    assert papers is not None and 128 < papers < 256  # "a large model with 128 can be faster than a small one with 256"
+    assert single_s(small, papers) <= single_s(large, 128) < single_s(small, papers + 1)
+    assert crossing(large, small, 320, 1) == 0
+    row = row_of(report([slower(SMALL, 2), slower(LARGE, 4)]).table("figure-1a"), "128")
+    found = row["faster than the small model with more tokens than"]
+    assert row["paper, 8B and 2B"] == papers < int(str(found))
+
+
+def test_missing_batches_and_cells_beyond_the_context_are_named() -> None:
+    one = dataclasses.replace(
+        TINY,
+        engine="transformers",
+        rows=TINY.rows[TINY.rows["kind"] != "batches"],
+        settings={"too_long": [[64, 7168]], "no_vision": "no"},
+    )
+    assert report([one]).gaps == (
+        "tiny: these prompts do not fit the context and were left out: 64 px with 7168 tokens.",
+        "tiny: transformers cannot run its vision encoder alone (no).",
+        "tiny: batches are measured with --engine vllm only.",
+    )
+    assert "## Runs" not in formats.markdown(report([one]))

@@ -55,10 +55,8 @@ def charts(report: Report, evidence: Evidence) -> Iterator[Chart]:
             yield _histogram(figure, found)
         elif figure.kind == "curve":
             yield _curve(figure)
-    for _, same in groupby(comparisons(evidence), key=lambda one: id(one.run)):
-        compared = list(same)
-        run = compared[0].run
-        yield _differences(run, evidence.name(run.method), compared, evidence, found)
+    for _, same in groupby(comparisons(evidence), key=lambda one: id(one[0])):
+        yield _differences(list(same), evidence, found)
     occupied = [_occupancy(run, evidence.name(run.method)) for run in sample_runs(evidence) if run.ours]
     yield from sorted(occupied, key=lambda chart: "figure" not in chart)
 
@@ -191,19 +189,20 @@ def _points(figure: Figure, card: str, field: str, unit: str, looks: Looks) -> C
     return _chart(card, figure.benchmark, choice, texts, made)
 
 
-def _differences(run: Run, name: str, compared: Sequence[Against], evidence: Evidence, looks: Looks) -> Chart:
+def _differences(compared: Sequence[Against], evidence: Evidence, looks: Looks) -> Chart:
     """Return the differences of a cascade from the other methods of its models."""
-    names = [evidence.name(one.other.method) for one in compared]
+    run = compared[0][0]
+    names = [evidence.name(other.method) for _, other, _ in compared]
     made = _new(max(190, 80 + 27 * len(names)), **_rows([looks[other].short for other in names]))
     made.update_xaxes(title_text="points", zeroline=True, zerolinecolor="var(--quiet)", rangemode="tozero")
     texts = []
-    for row, (other, one) in enumerate(zip(names, compared, strict=True)):
-        found = one.comparison.difference
+    for row, (other, (_, _, one)) in enumerate(zip(names, compared, strict=True)):
+        found = one.difference
         point = {"score": found.value, "low": found.low, "high": found.high}
-        p = f"p {p_value(one.comparison.p)}, adjusted {p_value(one.adjusted)}"
-        texts.append(f"against {other}: {found.shown(2)} points, n = {one.comparison.n:,}, {p}")
+        p = f"p {p_value(one.p)}, adjusted {p_value(one.adjusted or 0.0)}"
+        texts.append(f"against {other}: {found.shown(2)} points, n = {one.n:,}, {p}")
         made.add_trace(_mark(found.value, row, looks[other], texts[-1], error_x=_bars([point], "quiet")))
-    return _chart("differences", run.benchmark, name, texts, made)
+    return _chart("differences", run.benchmark, evidence.name(run.method), texts, made)
 
 
 def _curve(figure: Figure) -> Chart:

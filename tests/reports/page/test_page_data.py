@@ -6,7 +6,6 @@ import gzip
 import html
 import io
 import json
-import math
 import re
 import sys
 from pathlib import Path
@@ -16,7 +15,6 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.folders import POPE
-from support.pages import HOSTILE, write_runs
 from support.tables import row_of
 
 from lmms_eval_mai.cli.report_images import wanted
@@ -28,18 +26,11 @@ from lmms_eval_mai.reports.page import page
 from lmms_eval_mai.reports.page.figures import charts
 from lmms_eval_mai.reports.page.images import BUDGET, Images
 from lmms_eval_mai.reports.page.occupancy import busy, in_flight, occupancy
-from lmms_eval_mai.reports.page.sample_data import Texts, effects, pack, sample_blocks, sample_runs
+from lmms_eval_mai.reports.page.sample_data import Texts, effects, sample_blocks, sample_runs
 from lmms_eval_mai.reports.read import Run
 from lmms_eval_mai.reports.report import Estimate, Report
 
 Blocks = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
-    folder = tmp_path_factory.mktemp("runs")
-    write_runs(folder, 20)
-    return build.evidence([folder])[0]
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +73,7 @@ def test_samples_have_question_answers_exit_score_and_every_call(tmp_path: Path)
     assert calls["verifications"] == [
         [yes, yes, 1],
         [yes, no, 0, no, no, 1],
-        [yes, no, 0, yes, no, 0][:0] or [yes, no, 0, yes, no, 0],
+        [yes, no, 0, yes, no, 0],
         [-1, no, 0, yes, no, 0],
     ]
 
@@ -115,10 +106,6 @@ def test_texts_are_cut_into_chunks_that_keep_their_numbers() -> None:
     assert ([unpack(chunk) for chunk in texts.chunks], texts.firsts) == ([["first", "second"], ["third"]], [0, 2])
 
 
-def test_half_a_character_of_a_model_survives() -> None:
-    assert unpack(pack([HOSTILE])) == [HOSTILE]
-
-
 # --- the file -----------------------------------------------------------------------------------------
 
 
@@ -147,6 +134,7 @@ def test_the_scripts_never_write_html() -> None:
 def test_every_table_is_in_the_page_with_numbers_to_sort_by(written: str, report: Report) -> None:
     for table in report.tables:
         assert f'id="table-{table.key}"' in written
+    assert written.count("<table>") == written.count("<caption>") > len(report.tables)
     score = report.table("methods").rows[0][3]
     assert isinstance(score, Estimate) and f'data-sort="{score.value!r}"' in written
 
@@ -157,10 +145,6 @@ def test_a_run_without_start_times_has_a_sentence_in_place_of_the_figure(report:
     without = [one for one in found if "figure" not in one]
     assert {one["benchmark"] for one in without} == {"pope", "shapes"} and len(without) == len(found) - 1
     assert all("have no start times" in one["numbers"][0] for one in without)
-
-
-def test_every_table_has_a_caption(written: str, report: Report) -> None:
-    assert written.count("<table>") == written.count("<caption>") > len(report.tables)
 
 
 def test_the_numbers_of_each_figure_are_in_words(report: Report, evidence: Evidence) -> None:
@@ -175,7 +159,7 @@ def test_the_numbers_of_each_figure_are_in_words(report: Report, evidence: Evide
     by_exit = {exit: run.samples[run.samples.exit == exit] for exit in ("agree_short", "transfer")}
     for exit, documents in by_exit.items():
         right = 100 * documents.score.sum() / len(documents)
-        sentence = f"{exit}, {len(documents)} ({100 * len(documents) / 20:.1f}%), {right:.1f}% right"
+        sentence = f"{exit}, {len(documents)} ({100 * len(documents) / 60:.1f}%), {right:.1f}% right"
         assert sentence in words["flow", "pope"] and f"POPE MAI R: {sentence}" in words["exits", ""]
     assert len(words["differences", "pope"]) == 3 and len(words["histogram", "pope"]) == 4
 
@@ -213,6 +197,8 @@ def test_occupancy_needs_the_start_times_of_all_calls(evidence: Evidence) -> Non
     busy_parts = [side.busy for side in found.sides.values()]
     assert sum(busy_parts) == pytest.approx(1) and busy_parts[0] > busy_parts[1]
     assert sum(side.calls for side in found.sides.values()) == len(calls)
+    shared = calls.assign(started_at=calls.started_at.where(calls.index > 0))  # another run made the first call
+    assert occupancy(dataclasses.replace(with_times, calls=shared)) is None
 
 
 def resumed(evidence: Evidence, pause: float, wall_s: float | None) -> Run:
@@ -242,29 +228,17 @@ def test_a_time_without_calls_that_is_in_the_wall_time_is_no_pause(evidence: Evi
     assert found is not None and (found.seconds, found.paused) == (whole.seconds, 0)
 
 
-def test_a_run_with_calls_of_other_runs_has_no_occupancy(evidence: Evidence) -> None:
-    run = next(evidence.of("cascade"))
-    calls = run.calls.copy()
-    calls.loc[calls.index[0], ["seconds", "started_at"]] = math.nan
-    assert occupancy(dataclasses.replace(run, calls=calls)) is None
-
-
 # --- images -------------------------------------------------------------------------------------------
 
 
-def test_equal_images_are_stored_once_and_large_ones_are_reduced() -> None:
+def test_equal_images_are_stored_once_large_ones_are_reduced_and_those_beyond_the_budget_left_out() -> None:
     images = Images()
     red, blue = (Image.new("RGB", (800, 400), colour) for colour in ("red", "blue"))
     assert images.add("pope", 0, [red]) and images.add("pope", 1, [blue, red.copy()])
     assert images.of == {"pope": {0: [0], 1: [1, 0]}} and len(images.data) == 2
     assert Image.open(io.BytesIO(base64.b64decode(images.data[0]))).size == (384, 192)
-    assert json.loads(json.dumps(images.packed()))["of"]["pope"]["1"] == [1, 0]
-
-
-def test_images_beyond_the_budget_are_left_out() -> None:
-    images = Images(size=BUDGET)
-    assert not images.add("pope", 0, [Image.new("RGB", (8, 8))])
-    assert (images.of, images.data) == ({}, [])
+    full = Images(size=BUDGET)
+    assert not full.add("pope", 0, [red]) and (full.of, full.data) == ({}, [])
 
 
 def test_documents_that_a_transfer_changed_get_their_images_first(evidence: Evidence) -> None:
@@ -274,4 +248,4 @@ def test_documents_that_a_transfer_changed_get_their_images_first(evidence: Evid
     (run,) = [one for one in evidence.of("cascade", "pope")]
     changed = effects(evidence, run)
     assert changed and set(orders["pope"][: len(changed)]) == set(changed)
-    assert len(orders["pope"]) == 20
+    assert len(orders["pope"]) == 60
