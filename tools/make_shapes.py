@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import PIL.Image
+import yaml
 from datasets import Dataset, Features, Image, Value
 from demo_pair.questions import ask
 from demo_pair.shapes import draw, random_cells
@@ -71,12 +72,13 @@ def write(folder: Path, number: int, seed: str) -> None:
 
 
 def write_development(folder: Path, number: int = DEVELOPMENT_DOCUMENTS) -> None:
-    """Write the development set and its tasks, which are those of `shapes` with other names."""
+    """Write the development set and its tasks, which are those of `shapes` with another name and other documents."""
     folder.mkdir(parents=True, exist_ok=True)
-    for task in TASKS.glob("*yaml"):
-        text = task.read_text(encoding="utf-8").replace("task: shapes_", "task: shapes_dev_")
-        text = text.replace("test: test.parquet", f"test: {folder.resolve() / 'test.parquet'}")
-        (folder / task.name).write_text(text, encoding="utf-8")
+    documents = {"data_files": {"test": str(folder.resolve() / "test.parquet")}}
+    for included in TASKS.glob("*.yaml"):
+        name = included.stem.replace("shapes_", "shapes_dev_")
+        task = {"include": str(included), "task": name, "dataset_kwargs": documents}
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(task), encoding="utf-8")
     write(folder, number, DEVELOPMENT_SEED)
 
 

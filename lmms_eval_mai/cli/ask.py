@@ -6,19 +6,27 @@ models. Their answers never agree, so all calls of the mode are made.
 
 import argparse
 import asyncio
-import dataclasses
 import math
-import sys
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
 
-from lmms_eval_mai.cli.exit_code import exit_code_of
+from lmms_eval_mai.cli.terminal import exit_code_of, log_to_terminal, values_of
+from lmms_eval_mai.contract import Call, Engine, EngineConfig, Prompt, Sampling, Side, TokenWeights
+from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
+from lmms_eval_mai.engines.transformers.options import TransformersOptions
 from lmms_eval_mai.errors import ArgumentError
-
-if TYPE_CHECKING:  # the other commands must not wait for these imports
-    from lmms_eval_mai.contract import Engine, Prompt, Side
-    from lmms_eval_mai.paper.sample import Sample, Trace
-    from lmms_eval_mai.run.config import Config
+from lmms_eval_mai.harness.documents import TaskDocuments
+from lmms_eval_mai.paper.cascade import MODES
+from lmms_eval_mai.paper.sample import Sample, Trace
+from lmms_eval_mai.paper.sample_run import decoding_of
+from lmms_eval_mai.redaction import error_text
+from lmms_eval_mai.run.ask import TASK, sample_of
+from lmms_eval_mai.run.config import Config, parse
+from lmms_eval_mai.run.decoding import check_conflict, sampling
+from lmms_eval_mai.run.engines import Engines
+from lmms_eval_mai.run.pair import GIVES_ATTENTION, pair_of
+from lmms_eval_mai.run.run import Run
 
 DRY_ANSWERS = {
     "short": "<short answer of the {side} model>",
@@ -29,6 +37,8 @@ DRY_ANSWERS = {
     "task": "<answer of the {side} model>",
 }
 """Stage -> the answer that `--dry-run` puts in its place."""
+LAYERS = 10_000
+"""More than any model has, so that every layer exists in a dry run."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,61 +67,38 @@ def main(given: argparse.Namespace) -> int:
 
 def _ask(given: argparse.Namespace) -> Iterator[str]:
     """Return the texts to print. Raises a `MaiError`."""
-    from lmms_eval_mai.cli.command_line import values_of
-    from lmms_eval_mai.run.ask import TASK, sample_of
-    from lmms_eval_mai.run.config import parse
-    from lmms_eval_mai.run.decoding import check_conflict, sampling
-
-    _check(given)
-    config = parse({"journal": "off", **values_of("--model_args", given.model_args), "log_prompts": True})
-    gen_kwargs = values_of("--gen_kwargs", given.gen_kwargs)
-    check_conflict(gen_kwargs, config)
-    if given.tasks is None:
-        decoding = sampling(gen_kwargs, config, own_task=True)
-
-        def open_question() -> "Sample":
-            return sample_of(given.image, given.question, given.option, decoding)
-
-        trace, sample = _answer(config, {TASK: gen_kwargs}, given.dry_run, open_question)
-        yield from _calls(trace, sample, given.dry_run)
-        return
-    from lmms_eval_mai.cli.document import Document
-    from lmms_eval_mai.harness.requests import check_stages
-
-    document = Document(given.tasks, given.doc, gen_kwargs, given.include_path)
-    check_stages(config.mode, [document.name] if document.two_stage else [])
-    sampling(document.decoding, config, own_task=document.own_task)
-    trace, sample = _answer(config, {document.name: document.decoding}, given.dry_run, lambda: document.open(config))
-    yield from _calls(trace, sample, given.dry_run)
-    if not given.dry_run:
-        yield f"score: {document.score(trace)}"
-
-
-def _check(given: argparse.Namespace) -> None:
-    """Refuse arguments that contradict each other. Raises `ArgumentError`."""
     if (given.tasks is None) == (given.question is None):
         raise ArgumentError("Give either --tasks TASK and --doc N, or --question TEXT and --image FILE.")
     if given.tasks is not None and (given.image or given.option):
         raise ArgumentError("--image and --option belong to --question, and --tasks takes the images of its document.")
     if given.doc < 0:
         raise ArgumentError(f"--doc {given.doc} is invalid: the first document has the number 0.")
+    config = parse({"journal": "off", **values_of("--model_args", given.model_args), "log_prompts": True})
+    gen_kwargs = values_of("--gen_kwargs", given.gen_kwargs)
+    check_conflict(gen_kwargs, config)
+    answer = _dry_answer if given.dry_run else _answer
+    if given.question is not None:
+        decoding = sampling(gen_kwargs, config, own_task=True)
+        trace, sample = answer(
+            config, {TASK: gen_kwargs}, lambda: sample_of(given.image, given.question, given.option, decoding)
+        )
+        yield from _calls(trace, sample, given.dry_run)
+        return
+    documents = TaskDocuments(given.tasks, 1, gen_kwargs, given.include_path, first=given.doc)
+    documents.check(config)
+    trace, sample = answer(config, {documents.name: documents.decoding}, lambda: documents.open(given.doc, config))
+    yield from _calls(trace, sample, given.dry_run)
+    if not given.dry_run:
+        yield f"score: {_score(documents, trace)}"
 
 
-def _answer(
-    config: "Config", decoding: dict[str, Any], dry_run: bool, open_sample: "Callable[[], Sample]"
-) -> "tuple[Trace, Sample]":
+def _answer(config: Config, decoding: Mapping[str, Any], open_sample: Callable[[], Sample]) -> tuple[Trace, Sample]:
     """Return the trace and the sample. Raises a `MaiError`."""
-    if dry_run:
-        sample = open_sample()
-        return asyncio.run(_walk(sample, config)), sample
-    from lmms_eval_mai.run.engines import Engines
-    from lmms_eval_mai.run.run import Run
-
     engines = Engines(config)
     run = Run(engines, config)
     opened: list[Sample] = []
 
-    def open_and_keep() -> "Sample":
+    def open_and_keep() -> Sample:
         opened.append(open_sample())
         return opened[0]
 
@@ -123,29 +110,30 @@ def _answer(
         run.close()
 
 
-async def _walk(sample: "Sample", config: "Config") -> "Trace":
-    """Make all calls of the mode, without a model."""
-    from lmms_eval_mai.cli.dry_engine import DryEngine
-    from lmms_eval_mai.engines.scripted.engine import Answer
-    from lmms_eval_mai.paper.cascade import MODES
-    from lmms_eval_mai.run.pair import pair_of
+def _score(documents: TaskDocuments, trace: Trace) -> str:
+    """Return the metrics of an answer and the right answer, as one text."""
+    from lmms_eval_mai.harness.results import result, rounds_result  # lmms-eval is imported already here
 
-    def answer(prompt: "Prompt") -> Answer:
-        return Answer(DRY_ANSWERS[prompt.key.stage].format(side=prompt.key.side))
-
-    engines: dict[Side, Engine] = {engine.side: DryEngine(engine, answer) for engine in config.engines()}
-    for engine in engines.values():
-        await engine.start()
-    never_agrees = dataclasses.replace(sample.benchmark, parse=lambda answer, doc: None)
-    sample = dataclasses.replace(sample, benchmark=never_agrees)
-    config = dataclasses.replace(config, sparse_delta=1.0)  # keeps all tokens
-    return await MODES[config.mode](sample, pair_of(engines, config))
+    answered = rounds_result(trace) if documents.two_stage else result(trace, documents.own_task)
+    (number,) = documents.numbers
+    try:
+        (found,) = documents.results({number: answered.text})
+        metrics = ", ".join(f"{name}={_shown(value)}" for name, value in found.items())
+        return f"{metrics}; the right answer is {documents.target(number)}"
+    except Exception as error:  # a scorer of another task may need a service
+        return f"the task's scorer failed ({error_text(error).rstrip('.')})."
 
 
-def _calls(trace: "Trace", sample: "Sample", dry_run: bool) -> Iterator[str]:
+def _shown(value: Any) -> str:
+    """Return a metric as a short text. Many tasks of lmms-eval put it into a dict with other fields."""
+    if isinstance(value, Mapping) and "score" in value:
+        value = value["score"]
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _calls(trace: Trace, sample: Sample, dry_run: bool) -> Iterator[str]:
     """Return one text per call, then the exit."""
-    from lmms_eval_mai.paper.sample_run import decoding_of
-
     for call, prompt in zip(trace.calls, trace.prompts, strict=True):
         limit = decoding_of(sample, call.key.stage).max_tokens
         yield f"--- {call.key.side} {call.key.stage}, at most {limit:,} tokens"
@@ -174,15 +162,41 @@ def _calls(trace: "Trace", sample: "Sample", dry_run: bool) -> Iterator[str]:
     yield f"exit: {trace.exit}\nanswer: {trace.text}"
 
 
-def log_to_terminal() -> None:
-    """Show warnings, and the information of this package, on the terminal."""
-    from loguru import logger
+# --- dry run ----------------------------------------------------------------------------------------------
 
-    logger.remove()
-    logger.add(sys.stderr, level="WARNING", format="{message}")
-    logger.add(
-        sys.stderr,
-        level="INFO",
-        format="{message}",
-        filter=lambda record: record["level"].name == "INFO" and str(record["name"]).startswith("lmms_eval_mai"),
-    )
+
+def _dry_answer(config: Config, decoding: Mapping[str, Any], open_sample: Callable[[], Sample]) -> tuple[Trace, Sample]:
+    """Make all calls of the mode, without a model."""
+    sample = open_sample()
+    never_agrees = replace(sample.benchmark, parse=lambda answer, doc: None)
+    config = replace(config, sparse_delta=1.0)  # keeps all tokens
+
+    async def walk() -> Trace:
+        engines: dict[Side, Engine] = {engine.side: _DryEngine(engine) for engine in config.engines()}
+        for engine in engines.values():
+            await engine.start()
+        return await MODES[config.mode](replace(sample, benchmark=never_agrees), pair_of(engines, config))
+
+    return asyncio.run(walk()), sample
+
+
+class _DryEngine(ScriptedEngine):
+    """Takes the place of a model, and pretends to give attention weights. A whole text is one token."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        """`config`: the engine whose place it takes. Raises `ArgumentError` if its arguments exclude the attention
+        weights that it must give."""
+        super().__init__(config.side, lambda prompt: Answer(DRY_ANSWERS[prompt.key.stage].format(side=config.side)))
+        self._kind = config.engine
+        if config.attention and config.engine == GIVES_ATTENTION:
+            TransformersOptions(**config.arguments).check_attention(config.side)
+
+    def layers(self) -> int | None:
+        return LAYERS if self._kind == GIVES_ATTENTION else None
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
+        call = await super().generate(prompt, sampling)
+        if prompt.attention is None:
+            return call
+        text = call.text if prompt.attention.text is None else prompt.attention.text
+        return replace(call, attention=TokenWeights((text,), ((1.0,),)))

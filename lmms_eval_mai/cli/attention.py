@@ -1,18 +1,24 @@
 """`lmms-eval-mai attention`: the analysis of Section 5.3 and Appendix B.7 on the documents of lmms-eval tasks."""
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from lmms_eval_mai.cli.ask import log_to_terminal
-from lmms_eval_mai.cli.exit_code import exit_code_of
+from lmms_eval_mai.attention.analysis import Parts
+from lmms_eval_mai.attention.analysis import run as analyse
+from lmms_eval_mai.attention.calls import LoggedThinking
+from lmms_eval_mai.attention.drawing import check_installed
+from lmms_eval_mai.attention.table9 import Scored
+from lmms_eval_mai.cli import finished_run
+from lmms_eval_mai.cli.finished_run import FinishedRun
+from lmms_eval_mai.cli.terminal import check_at_least_one, exit_code_of, log_to_terminal, names_of, values_of
 from lmms_eval_mai.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from lmms_eval_mai.attention.calls import LoggedThinking
-    from lmms_eval_mai.cli.finished_run import FinishedRun
-    from lmms_eval_mai.cli.task_documents import TaskDocuments
+from lmms_eval_mai.harness.documents import TaskDocuments
+from lmms_eval_mai.paper.agreement import extract_answer
+from lmms_eval_mai.redaction import error_text
+from lmms_eval_mai.run.config import parse
+from lmms_eval_mai.run.decoding import check_conflict
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,15 +57,8 @@ def main(given: argparse.Namespace) -> int:
 
 def _run(given: argparse.Namespace) -> Iterator[str]:
     """Return the texts to print. Raises a `MaiError`."""
-    from lmms_eval_mai.attention.drawing import check_installed
-    from lmms_eval_mai.cli import finished_run
-    from lmms_eval_mai.cli.command_line import values_of
-    from lmms_eval_mai.run.config import parse
-    from lmms_eval_mai.run.decoding import check_conflict
-
     check_installed()
-    if given.limit is not None and given.limit < 1:
-        raise ArgumentError(f"--limit {given.limit} is invalid: expected at least 1.")
+    check_at_least_one(given, "limit")
     finished = finished_run.read(given.run) if given.run is not None else None
     arguments = values_of("--model_args", given.model_args)
     gen_kwargs: Mapping[str, Any] = values_of("--gen_kwargs", given.gen_kwargs)
@@ -75,31 +74,27 @@ def _run(given: argparse.Namespace) -> Iterator[str]:
     layers = _layers(given.layers)
     if given.layers is not None and not given.table9:
         raise ArgumentError(f"--layers {given.layers} has no effect without --table9: give --table9 too.")
-    from lmms_eval_mai.attention.analysis import Parts, run  # torch takes seconds
-
     tasks, logged = _tasks(given, gen_kwargs, finished)
     for task in tasks:
         task.check(config)
     parts = Parts(given.figures or not given.table9, given.table9, layers, given.seed)
-    yield from run(config, parts, tasks, given.output_path, logged)
+    yield from analyse(config, parts, tasks, given.output_path, logged)
 
 
 def _tasks(
-    given: argparse.Namespace, gen_kwargs: Mapping[str, Any], finished: "FinishedRun | None"
-) -> "tuple[list[TaskDocuments], LoggedThinking | None]":
+    given: argparse.Namespace, gen_kwargs: Mapping[str, Any], finished: FinishedRun | None
+) -> "tuple[list[ScoredDocuments], LoggedThinking | None]":
     """Load the tasks. Returns them with the thinking of the finished run. Raises `ArgumentError`."""
-    from lmms_eval_mai.cli.task_documents import TaskDocuments
-
     if finished is None:
-        names = list(dict.fromkeys(name for name in (given.tasks or "").split(",") if name))
+        names = names_of(given.tasks)
         if not names:
             raise ArgumentError("Give --tasks TASKS, or --run FOLDER.")
-        return [TaskDocuments(name, given.limit, gen_kwargs, given.include_path) for name in names], None
+        return [ScoredDocuments(name, given.limit, gen_kwargs, given.include_path) for name in names], None
     logged = {name: finished.thinking(name, given.limit) for name in finished.choose(given.tasks)}
     tasks = []
     for name, (_, targets) in logged.items():
         include_path = given.include_path or finished.include_path
-        tasks.append(TaskDocuments(name, max(targets) + 1, gen_kwargs, include_path))
+        tasks.append(ScoredDocuments(name, max(targets) + 1, gen_kwargs, include_path))
         tasks[-1].keep(targets)
     return tasks, finished.logged({name: texts for name, (texts, _) in logged.items()})
 
@@ -129,3 +124,33 @@ def _layers(text: str | None) -> tuple[int, ...] | None:
         return tuple(dict.fromkeys(int(part) for part in text.split(",")))
     except ValueError:
         raise ArgumentError(f"--layers {text} is invalid: expected numbers such as 4,8,12, or all.") from None
+
+
+class ScoredDocuments(TaskDocuments):
+    """Documents whose answers Table 9 scores (`attention.analysis.Documents`)."""
+
+    def score(self, method: str, texts: Mapping[int, str]) -> Scored:
+        """Score the answers of one method with the task's own scorer. `texts`: number of the document -> answer. Raises
+        `ArgumentError`."""
+        # As in `harness.results.result`: the filters of other lmms-eval tasks cannot read [[...]].
+        if not self.own_task and method != "simple":
+            texts = {number: extract_answer(text) for number, text in texts.items()}
+        try:
+            results = list(self.results(texts))
+        except Exception as error:  # a scorer of another task may need a service
+            raise ArgumentError(
+                f"The scorer of task {self.name} failed ({error_text(error).rstrip('.')}). Choose another task for "
+                "--table9."
+            ) from error
+        return Scored(_numbers(self.name, results), self.metrics(results))
+
+
+def _numbers(task: str, results: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Return one number per document: `score` if the scorer returns it, else the first metric that is a number. Raises
+    `ArgumentError`."""
+    for name in ("score", *results[0]):
+        values = [result.get(name) for result in results]
+        numbers = [value.get("score") if isinstance(value, Mapping) else value for value in values]
+        if all(isinstance(number, int | float) for number in numbers):
+            return [float(number or 0) for number in numbers]
+    raise ArgumentError(f"The scorer of task {task} returns no number per document. Choose another task for --table9.")

@@ -7,19 +7,25 @@ import functools
 import json
 import os
 import statistics
-import sys
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from lmms_eval_mai.cli.ask import log_to_terminal
-from lmms_eval_mai.cli.exit_code import exit_code_of
+import torch
+
+from lmms_eval_mai.cli.terminal import check_at_least_one, exit_code_of, log_to_terminal, tell, values_of
+from lmms_eval_mai.engines.transformers.options import TransformersOptions, device_of
 from lmms_eval_mai.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from lmms_eval_mai.cli.task_documents import TaskDocuments
-    from lmms_eval_mai.times.bench import Measurement
+from lmms_eval_mai.harness.documents import TaskDocuments
+from lmms_eval_mai.paper.prompts import MAX_TOKENS
+from lmms_eval_mai.redaction import redacted, without_password
+from lmms_eval_mai.reports.formats import markdown, plain
+from lmms_eval_mai.run.config import parse
+from lmms_eval_mai.run.fingerprint import version
+from lmms_eval_mai.times.bench import ROWS, Measurement, cells, engine_of, report
+from lmms_eval_mai.times.documents import CHARTS, Documents, benchmark_of, make_plan, write_charts
+from lmms_eval_mai.times.measure import device_name
 
 MEGAPIXELS = 0.26
 """512 x 512 px: 256 tokens of Qwen3-VL, as in the paper's Tables 3 and 4."""
@@ -85,20 +91,10 @@ def _run(given: argparse.Namespace) -> None:
         raise ArgumentError("No row could run. The reasons are above.")
 
 
-def _measurement(given: argparse.Namespace, folder: Path) -> "Measurement":
+def _measurement(given: argparse.Namespace, folder: Path) -> Measurement:
     """Return what is measured, after all checks that need no engine. Drawn documents are written into the folder.
     Raises a `MaiError`."""
-    import torch
-
-    from lmms_eval_mai.cli.command_line import values_of
-    from lmms_eval_mai.paper.prompts import MAX_TOKENS
-    from lmms_eval_mai.run.config import parse
-    from lmms_eval_mai.times.bench import ROWS, Measurement, cells, engine_of
-    from lmms_eval_mai.times.documents import Documents, benchmark_of, make_plan
-
-    for name in ("samples", "single_samples", "repeats", "assistant_tokens"):
-        if getattr(given, name) < 1:
-            raise ArgumentError(f"--{name} {getattr(given, name)} is invalid: expected at least 1.")
+    check_at_least_one(given, "samples", "single_samples", "repeats", "assistant_tokens")
     benchmark = benchmark_of(given.lengths)
     chosen = cells(given.rows, given.concurrency)
     arguments = values_of("--model_args", given.model_args)
@@ -127,10 +123,10 @@ def _measurement(given: argparse.Namespace, folder: Path) -> "Measurement":
     for name in dict.fromkeys(name for row, _ in chosen for name in ROWS[row].engines):
         build(name).validate()  # before the first start
     one_row = torch.cuda.is_available()
-    return Measurement(chosen, single, many, given.repeats, limit, include_path, build, one_row, _tell)
+    return Measurement(chosen, single, many, given.repeats, limit, include_path, build, one_row, tell)
 
 
-def _source(given: argparse.Namespace, folder: Path, forced: bool) -> "tuple[TaskDocuments, str | None]":
+def _source(given: argparse.Namespace, folder: Path, forced: bool) -> tuple[TaskDocuments, str | None]:
     """Return the documents, and the folder with their task. Raises `ArgumentError`."""
     megapixels = MEGAPIXELS if given.megapixels is None else given.megapixels
     if given.task is None and given.include_path is not None:
@@ -141,10 +137,6 @@ def _source(given: argparse.Namespace, folder: Path, forced: bool) -> "tuple[Tas
         )
     if not 0 < megapixels <= 100:
         raise ArgumentError(f"--megapixels {megapixels} is invalid: expected a number above 0 and up to 100.")
-    from lmms_eval_mai.cli.task_documents import TaskDocuments  # lmms-eval takes seconds
-    from lmms_eval_mai.run.config import parse
-    from lmms_eval_mai.times.documents import CHARTS, write_charts
-
     task, include_path, count = given.task, given.include_path, max(given.samples, given.single_samples)
     if task is None:
         write_charts(folder, count, megapixels)
@@ -160,12 +152,6 @@ def _source(given: argparse.Namespace, folder: Path, forced: bool) -> "tuple[Tas
 
 def _print(given: argparse.Namespace, measurement: "Measurement") -> None:
     """Print the table, and everything as a line of JSON."""
-    from lmms_eval_mai.engines.transformers.options import TransformersOptions, device_of
-    from lmms_eval_mai.reports.formats import markdown, plain
-    from lmms_eval_mai.run.fingerprint import version
-    from lmms_eval_mai.times.bench import report
-    from lmms_eval_mai.times.measure import device_name
-
     machine = {
         "device": device_name(device_of(TransformersOptions())),
         **{name: version(name) for name in ("lmms-eval-mai", "lmms-eval", "torch", "transformers")},
@@ -188,9 +174,6 @@ def _print(given: argparse.Namespace, measurement: "Measurement") -> None:
 
 def settings_of(given: argparse.Namespace) -> dict[str, Any]:
     """Return the options for the line of JSON, without secrets."""
-    from lmms_eval_mai.cli.command_line import values_of
-    from lmms_eval_mai.redaction import redacted, without_password
-
     names = ("pair", "task", "megapixels", "lengths", "samples", "single_samples", "repeats", "max_new_tokens")
     found: dict[str, Any] = {name: getattr(given, name) for name in (*names, "assistant_tokens")}
     model_args = redacted(values_of("--model_args", given.model_args))
@@ -198,7 +181,3 @@ def settings_of(given: argparse.Namespace) -> dict[str, Any]:
         name: without_password(value) if isinstance(value, str) else value for name, value in model_args.items()
     }
     return found
-
-
-def _tell(line: str) -> None:
-    print(f"lmms-eval-mai: {line}", file=sys.stderr, flush=True)

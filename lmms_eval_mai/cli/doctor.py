@@ -1,51 +1,155 @@
-"""`lmms-eval-mai doctor`: checks the installation, and what a given lmms-eval command would start and where."""
+"""`lmms-eval-mai doctor`: checks the installation, and what a given lmms-eval command would start and where.
 
+It looks at what takes a run minutes to find out: packages, GPUs, models that cannot be downloaded, endpoints that do
+not answer. Options, tasks and data sets are refused by lmms-eval itself before anything starts.
+"""
+
+import argparse
 import asyncio
 import dataclasses
 import importlib
 import importlib.metadata
+import os
 import sys
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
 
-from lmms_eval_mai.cli import command_line, machine, tasks
-from lmms_eval_mai.cli.command_line import Command
-from lmms_eval_mai.cli.findings import Finding, error_text
-from lmms_eval_mai.cli.hub import Hub, check_model
-from lmms_eval_mai.contract import Engine, EngineConfig
+import psutil
+
+from lmms_eval_mai import redaction
+from lmms_eval_mai.cli import WIDTH, gpus
+from lmms_eval_mai.cli.terminal import log_warnings_only, values_of
+from lmms_eval_mai.contract import EngineConfig
+from lmms_eval_mai.engines.arguments import did_you_mean
 from lmms_eval_mai.engines.build import build
-from lmms_eval_mai.run.config import Config
+from lmms_eval_mai.engines.checkpoints import check_checkpoint, local_folder
+from lmms_eval_mai.engines.vllm.environment import INSTALL, Launcher
+from lmms_eval_mai.errors import ArgumentError, MaiError
+from lmms_eval_mai.plugin import MODEL_ID, task_dir
+from lmms_eval_mai.run.config import Config, parse, refuse_lmms_evals_own
 from lmms_eval_mai.run.pair import sparse_of
 
+LIMIT_S = 5
+"""Seconds for an answer of the hub."""
+INDENT = 10
+"""Columns before the further lines of a text."""
 
-def examine(command: Command, hub: Hub) -> Iterator[Finding]:
-    """Return the findings one by one, because some checks take seconds.
+Mark = Literal["ok", "PROBLEM", "warning", "optional", "skipped"]
+"""`PROBLEM`: the command fails. `warning`: it runs, but perhaps not as the user wants. `optional`: a package is missing
+that the command may not need. `skipped`: this was not checked."""
 
-    The arguments come first: a typo in them is then shown before the slow imports. The model arguments of other models
-    are not checked.
-    """
-    ours = command_line.is_ours(command.model)
-    model_args = command.model_args
-    if model_args is None and command.model is not None:
-        model_args = ""
-    config = None
-    if ours and model_args is not None:
-        config, finding = command_line.check_arguments(model_args)
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One line of the report."""
+
+    name: str
+    mark: Mark
+    text: str
+    """What was found. For a problem or a warning, also what to do."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command. All others are those of a pasted lmms-eval command."""
+    parser.add_argument("--model", help="the model; with --model and without --model_args, the defaults are checked")
+    parser.add_argument("--model_args", help="check these model arguments (format as in lmms-eval)")
+    parser.add_argument("--tasks", help="check that lmms-eval knows these tasks")
+    parser.add_argument("--include_path", help="a folder with more tasks, as in lmms-eval")
+    parser.add_argument(
+        "--gpus",
+        default=None,
+        metavar="GPUS",
+        help="show how the models of the command (default: the default pair) would share the memory of other GPUs: "
+        "a name (L4, 8xH100), a size (2x48GiB), the memory that nvidia-smi shows (23034MiB), or different GPUs "
+        "(L4+L40S). The exit code is 1 if the models do not fit, or if the size of one is unknown",
+    )
+
+
+def main(given: argparse.Namespace) -> int:
+    """Run the command. Returns the exit code: 1 if there is a problem."""
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # the report should fit one screen
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # no messages about retries
+    log_warnings_only()
+    if given.gpus is None:
+        return report(examine(given))
+    config, finding = check_arguments(given)
+    if config is None:
+        return report([finding])
+    return report_shares(given.gpus, config)
+
+
+def report(findings: Iterable[Finding]) -> int:
+    """Print the findings as they come. Returns the exit code."""
+    problems = 0
+    for finding in findings:
+        problems += finding.mark == "PROBLEM"
+        text = finding.text.replace("\n", "\n" + " " * INDENT)
+        print(f"{finding.mark:>8}  {finding.name:<14} {text}", flush=True)
+    print(f"\n{problems} problem{'s' * (problems != 1)}." if problems else "\nNo problem found.")
+    return 1 if problems else 0
+
+
+def report_shares(text: str, config: Config) -> int:
+    """Print how the models share the GPUs of a text such as `2x48GiB`. Returns the exit code: 1 if a model does not
+    fit, or if the size of one is unknown."""
+    try:
+        lines, fits = gpus.describe(config, gpus.parse_gpus(text), Launcher())
+    except ArgumentError as error:
+        print(textwrap.fill(str(error), WIDTH))
+        return 1
+    print("\n".join(lines))
+    return 0 if fits else 1
+
+
+def examine(given: argparse.Namespace) -> Iterator[Finding]:
+    """Return the findings one by one, because some checks take seconds. The arguments come first: a typo in them is
+    then shown before the slow imports."""
+    config, finding = check_arguments(given)
+    if given.model is not None or given.model_args is not None:
         yield finding
-    if ours and command.gen_kwargs:
-        yield command_line.check_decoding(command.gen_kwargs, config)
+    absence = hub_absence()  # before the imports that read HF_HUB_OFFLINE
     yield from _packages()
-    yield _devices()
-    yield _hub(hub)
-    yield from command_line.check_options(command)
-    yield from tasks.check(command, hub, config.mode if config is not None else "cascade")
-    yield from check_engines(config, hub)
-    if config is not None or (ours and model_args is None):
-        yield from machine.plan(config)
+    yield Finding("devices", "ok", devices())
+    if absence is None:
+        yield Finding("hub", "ok", "the Hugging Face hub answers")
+    else:
+        remedy = "" if "HF_HUB_OFFLINE" in absence else " Set HF_HUB_OFFLINE=1, or a run retries for minutes."
+        text = f"{absence}. Only models and data sets in the cache can be used.{remedy}"
+        yield Finding("hub", "warning" if remedy else "ok", text)
+    yield from check_tasks(given.tasks, given.include_path)
+    if config is None:
+        return
+    if given.model is not None or given.model_args is not None:
+        yield from check_engines(config, absence)
+    yield from check_memory(config)
+
+
+def check_arguments(given: argparse.Namespace) -> tuple[Config | None, Finding]:
+    """Read the model and its arguments. No configuration: they are wrong, or those of another model."""
+    if given.model not in (None, MODEL_ID):
+        hint = did_you_mean(given.model, [MODEL_ID])
+        return None, Finding(
+            "model", "PROBLEM", f"Only {MODEL_ID} can be checked here, and --model is {given.model}.{hint}"
+        )
+    try:
+        values = values_of("--model_args", given.model_args or "")
+        refuse_lmms_evals_own(values)
+        config = parse(values)
+    except Exception as error:
+        return None, Finding("arguments", "PROBLEM", _text(error))
+    return config, Finding("arguments", "ok", f"mode={config.mode}, think={config.think}, decoding={config.decoding}")
+
+
+def _text(error: BaseException) -> str:
+    """Return the message as one line: whole for errors of this package, shortened for errors of other libraries."""
+    return " ".join(str(error).split()) if isinstance(error, MaiError) else redaction.error_text(error)
+
+
+# --- the machine ------------------------------------------------------------------------------------------
 
 
 def _packages() -> Iterator[Finding]:
-    from lmms_eval_mai.engines.vllm.environment import INSTALL
-
     supported = (3, 11) <= sys.version_info < (3, 13)
     version = sys.version.split()[0]
     text = version if supported else f"{version}. Use Python 3.11 or 3.12."
@@ -61,61 +165,147 @@ def _packages() -> Iterator[Finding]:
         try:
             module = importlib.import_module(name)
         except Exception as error:
-            text = f"cannot be imported ({error_text(error)}). {remedy}"
+            text = f"cannot be imported ({_text(error)}). {remedy}"
             yield Finding(name, "PROBLEM" if name in ("lmms_eval", "torch") else "optional", text)
         else:
             version = getattr(module, "__version__", None) or importlib.metadata.version(name.replace("_", "-"))
             yield Finding(name, "ok", str(version))
 
 
-def _devices() -> Finding:
+def devices() -> str:
+    """Return the GPUs, or the cores and the memory of a machine without one."""
+    if found := gpus.visible_gpus():
+        return "; ".join(
+            f"{number}: {gpu.name}, {gpu.total_bytes / gpus.GIB:.0f} GiB" for number, gpu in enumerate(found)
+        )
+    memory = psutil.virtual_memory()
+    cores = len(os.sched_getaffinity(0))
+    free = f"{memory.available / gpus.GIB:.0f} of {memory.total / gpus.GIB:.0f} GiB of memory free"
+    return f"no GPU that vLLM can use; {cores} CPU cores, {free}"
+
+
+def check_memory(config: Config) -> Iterator[Finding]:
+    """Show how the models share the GPUs of this machine."""
+    if not any(engine.engine == "vllm" for engine in config.engines()):
+        return
+    found = gpus.visible_gpus()
+    if not found:
+        hint = "there is no GPU here. `lmms-eval-mai doctor --gpus L4` shows how the models share another machine's."
+        yield Finding("memory", "skipped", hint)
+        return
     try:
-        return Finding("devices", "ok", machine.devices())
+        lines, fits = gpus.describe(config, found, Launcher.from_environment())
     except Exception as error:
-        text = f"cannot be checked ({error_text(error).rstrip('.')}). Run `pip install torch psutil`."
-        return Finding("devices", "PROBLEM", text)
+        yield Finding("memory", "PROBLEM", _text(error))
+    else:
+        yield Finding("memory", "ok" if fits else "warning", "\n".join(lines))
 
 
-def _hub(hub: Hub) -> Finding:
-    if hub.absence is None:
-        return Finding("hub", "ok", f"{hub.address} answers")
-    text = f"{hub.absence}. Only models and data sets in the cache can be used."
-    if hub.absence.endswith("reached"):
-        return Finding("hub", "warning", f"{text} Set HF_HUB_OFFLINE=1, or a run retries for minutes.")
-    return Finding("hub", "ok", text)
+# --- lmms-eval --------------------------------------------------------------------------------------------
 
 
-def check_engines(config: Config | None, hub: Hub) -> Iterator[Finding]:
-    """Check the engines that a run with this configuration would use. None: no arguments were given, or they are
-    wrong."""
-    engines = config.engines() if config is not None else ()
-    found: list[Finding] = []
-    for engine in engines:
-        assert config is not None
-        finding = _engine(config, engine, hub)
-        if finding.text not in [earlier.text for earlier in found]:  # an argument of both engines is wrong
+def check_tasks(wanted: str | None, include_path: str | None) -> Iterator[Finding]:
+    """Check that lmms-eval knows the model, our tasks, and the tasks of the command."""
+    try:
+        from lmms_eval.models import get_model
+        from lmms_eval.tasks import TaskManager
+
+        get_model(MODEL_ID)
+        manager: Any = TaskManager(include_path=include_path)
+    except Exception as error:
+        text = f"{MODEL_ID} cannot be loaded ({_text(error).rstrip('.')}). Install lmms-eval-mai again."
+        yield Finding("model", "PROBLEM", text)
+        return
+    yield Finding("model", "ok", f"lmms-eval knows {MODEL_ID}")
+    ours = {path.stem for path in task_dir().rglob("*.yaml")}
+    if missing := sorted(ours - set(manager.all_tasks)):
+        remedy = "The warnings above say why; if there are none, install lmms-eval-mai again."
+        yield Finding("tasks", "PROBLEM", f"lmms-eval does not know {', '.join(missing)}. {remedy}")
+    elif not wanted:
+        yield Finding("tasks", "ok", f"lmms-eval knows the {len(ours)} tasks of lmms-eval-mai in {task_dir()}")
+    for name in filter(None, (wanted or "").split(",")):
+        if manager.match_tasks([name]) or os.path.exists(name):  # a pattern, or the path of a task file
+            yield Finding("tasks", "ok", f"lmms-eval knows {name}")
+        else:
+            hint = did_you_mean(name, manager.all_tasks) or " `lmms-eval --tasks list` shows all tasks."
+            yield Finding("tasks", "PROBLEM", f"{name} is unknown to lmms-eval.{hint}")
+
+
+# --- models and endpoints ---------------------------------------------------------------------------------
+
+
+def hub_absence() -> str | None:
+    """Return why the Hugging Face hub cannot be used. None: it answers.
+
+    If it does not answer, this process uses only the cache, because the libraries would retry each request for up to a
+    minute. Some of them read HF_HUB_OFFLINE only when they are imported.
+    """
+    from huggingface_hub import constants, get_session
+
+    if constants.is_offline_mode():
+        return "HF_HUB_OFFLINE is set"
+    try:
+        if get_session().head(constants.ENDPOINT, timeout=LIMIT_S).status_code < 500:
+            return None
+    except Exception:  # the kind of error is that of the library behind it
+        pass
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    constants.HF_HUB_OFFLINE = True
+    return f"{constants.ENDPOINT} cannot be reached"
+
+
+def check_engines(config: Config, absence: str | None) -> Iterator[Finding]:
+    """Check the engines that a run with this configuration would use. `absence`: why the hub is not used."""
+    found: list[str] = []
+    for engine in config.engines():
+        finding = _engine(config, engine, absence)
+        if finding.text not in found:  # an argument of both engines is wrong
             yield finding
-        found.append(finding)
+        found.append(finding.text)
 
 
-def _engine(config: Config, engine_config: EngineConfig, hub: Hub) -> Finding:
+def _engine(config: Config, engine_config: EngineConfig, absence: str | None) -> Finding:
     """Check one engine without starting it. An endpoint is asked whether it answers."""
     if engine_config.engine == "openai":
         engine_config = dataclasses.replace(engine_config, arguments={**engine_config.arguments, "retry_for": 0})
     try:
-        check_model(engine_config, hub)
+        if engine_config.engine in ("vllm", "transformers"):
+            check_model(engine_config, absence)
         engine = build(engine_config, config.other(engine_config))
         engine.validate()
         if engine_config.attention:
             sparse_of(config, engine)
         if engine_config.engine == "openai":
             asyncio.run(_start_and_close(engine))
-        text = f"{engine_config.engine} {engine_config.model}: {engine.describe()}"
-        return Finding(engine_config.side, "ok", text)
     except Exception as error:
-        return Finding(engine_config.side, "PROBLEM", error_text(error))
+        return Finding(engine_config.side, "PROBLEM", _text(error))
+    text = f"{engine_config.engine} {engine_config.model}: {engine.describe()}"
+    return Finding(engine_config.side, "ok", text)
 
 
-async def _start_and_close(engine: Engine) -> None:
+def check_model(config: EngineConfig, absence: str | None) -> None:
+    """Refuse a model that is neither on this machine nor can be downloaded. Raises `ArgumentError`."""
+    check_checkpoint(config.side, config.model)
+    revision = config.arguments.get("revision")
+    if "://" in config.model or os.environ.get("VLLM_USE_MODELSCOPE") or local_folder(config.model, revision):
+        return
+    if absence is not None:
+        raise ArgumentError(
+            f"{absence}, and {config.model} is not in the cache. Download it with `hf download {config.model}`, or "
+            "give the folder of a checkpoint."
+        )
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        HfApi().auth_check(config.model)
+    except HfHubHTTPError as error:
+        raise ArgumentError(
+            f"The hub does not give {config.side}={config.model} (HTTP {error.response.status_code}). Check its name. "
+            "If it needs permission, get it on its page and run `hf auth login`."
+        ) from error
+
+
+async def _start_and_close(engine: Any) -> None:
     await engine.start()
     await engine.close()

@@ -3,11 +3,10 @@
 import argparse
 from pathlib import Path
 
-from lmms_eval_mai.cli.exit_code import exit_code_of
-from lmms_eval_mai.cli.report import FORMATS, write
+from lmms_eval_mai.cli.report import add_output_arguments, write
+from lmms_eval_mai.cli.terminal import exit_code_of
 from lmms_eval_mai.contract import SIDES
-
-PAPER = "paper"
+from lmms_eval_mai.times.estimate import Profiles, report
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--profile",
         nargs="+",
-        default=[PAPER],
+        default=["paper"],
         metavar="PROFILE",
         help="the paper's profiles of Qwen3-VL 2B, 4B and 8B on an H100 (paper, the default), or files of "
         "lmms-eval-mai profile",
@@ -27,8 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             metavar="NAME",
             help=f"time the {side} model's calls with this profile, whatever the model is, e.g. 2B",
         )
-    parser.add_argument("--format", choices=FORMATS, default="markdown", help="default: markdown")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write to this file instead of the terminal")
+    add_output_arguments(parser)
 
 
 def main(given: argparse.Namespace) -> int:
@@ -38,7 +36,5 @@ def main(given: argparse.Namespace) -> int:
 
 def _estimate(given: argparse.Namespace) -> None:
     """Print or write the estimate. Raises a `MaiError`."""
-    from lmms_eval_mai.times import estimate
-
     names = {side: getattr(given, side) for side in SIDES if getattr(given, side) is not None}
-    write(estimate.report(given.runs, estimate.Profiles.read(given.profile, names)), given.format, given.output)
+    write(report(given.runs, Profiles.read(given.profile, names)), given.format, given.output)

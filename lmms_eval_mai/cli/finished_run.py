@@ -1,23 +1,24 @@
-"""A finished run in lmms-eval's output folder: its models, its arguments and the thinking that it logged.
+"""A finished run in lmms-eval's output folder, for `lmms-eval-mai attention --run`: its command and its thinking.
 
-For `lmms-eval-mai attention --run`.
+`reports/read.py` reads the folder.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lmms_eval_mai.attention.calls import LoggedThinking
-from lmms_eval_mai.cli.command_line import values_of
+from lmms_eval_mai.cli.terminal import names_of, tell, values_of
 from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.plugin import MODEL_ID
 from lmms_eval_mai.redaction import without_password
+from lmms_eval_mai.reports.read import Run, records
+from lmms_eval_mai.reports.read import read as read_folders
 from lmms_eval_mai.run.config import Config, parse
 
-RESULTS = "_results.json"
 NOT_TAKEN = ("mode", "transfer", "sparse_layer", "journal", "model_name")
 """Arguments of the run that the analysis sets itself."""
 
@@ -27,13 +28,13 @@ class FinishedRun:
     """The files and the arguments of one run."""
 
     results: Path
+    runs: Mapping[str, Run]
+    """Task -> its run."""
     arguments: Mapping[str, Any]
     """The model arguments."""
-    config: Config
     gen_kwargs: Mapping[str, Any]
     include_path: str | None
-    samples: Mapping[str, Path]
-    """Task -> the file of its samples."""
+    config: Config
 
     @property
     def thinker(self) -> Side:
@@ -66,26 +67,24 @@ class FinishedRun:
 
     def choose(self, wanted: str | None) -> list[str]:
         """Return the tasks of the run, or those that are wanted. Raises `ArgumentError`."""
-        names = list(dict.fromkeys(name for name in (wanted or "").split(",") if name)) or list(self.samples)
+        names = names_of(wanted) or list(self.runs)
         for name in names:
-            if name not in self.samples:
-                raise ArgumentError(f"{self.results} has no samples of {name}, only of {', '.join(self.samples)}.")
+            if name not in self.runs:
+                raise ArgumentError(f"{self.results} has no samples of {name}, only of {', '.join(self.runs)}.")
         return names
 
     def thinking(self, task: str, limit: int | None) -> tuple[dict[int, str], dict[int, str]]:
         """Return the thinking and the right answer of the first documents with thinking, by number of the document.
         Raises `ArgumentError`."""
         texts, targets = {}, {}
-        for sample in _lines(self.samples[task]):
-            # One entry per request. Null: lmms-eval's response cache answered.
-            traces = [trace for trace in sample.get("token_counts") or [] if trace]
-            calls = traces[0].get("calls", []) if traces else []
-            found = [call["text"] for call in calls if (call["side"], call["stage"]) == (self.thinker, "think")]
+        for record in records(self.runs[task]):
+            found = [call["text"] for call in record.calls if (call["side"], call["stage"]) == (self.thinker, "think")]
             if found:
-                texts[int(sample["doc_id"])], targets[int(sample["doc_id"])] = found[0], str(sample.get("target"))
+                number = record.row["doc_id"]
+                texts[number], targets[number] = found[0], record.row["target"]
         if not texts:
             raise ArgumentError(
-                f"{self.samples[task]} has no thinking of the {self.thinker} model (mode={self.config.mode})."
+                f"{self.runs[task].samples_file} has no thinking of the {self.thinker} model (mode={self.config.mode})."
             )
         chosen = sorted(texts)[:limit]
         return {number: texts[number] for number in chosen}, {number: targets[number] for number in chosen}
@@ -97,52 +96,39 @@ class FinishedRun:
 
 
 def read(path: Path) -> FinishedRun:
-    """Read the record of a run. `path`: its folder, or its results file. Raises `ArgumentError`."""
-    results = _results_file(path)
-    record = _json(results, results.read_bytes())
-    recorded = record.get("config") if isinstance(record, dict) else None
-    if not isinstance(recorded, dict) or recorded.get("model") != MODEL_ID:
-        raise ArgumentError(f"{results} is not the results file of a run of {MODEL_ID}.")
-    arguments, gen_kwargs = (_values(name, recorded.get(name)) for name in ("model_args", "gen_kwargs"))
-    stem = f"{results.name.removesuffix(RESULTS)}_samples_"
-    files = sorted(file for file in results.parent.glob(f"{stem}*.jsonl"))
+    """Read a run. `path`: its folder, or its results file. Raises `ArgumentError`."""
+    found = read_folders([path])
+    files = sorted({run.file for run in found.runs})
     if not files:
+        raise ArgumentError(f"--run {path}: {' '.join(found.gaps)}")
+    if len(files) > 1:
+        names = ", ".join(str(file.relative_to(path)) for file in files)
+        raise ArgumentError(f"--run {path}: there are {len(files)} runs. Give one of these files: {names}.")
+    results, command = files[0], recorded_command(files[0])
+    if command.get("model") != MODEL_ID:
+        raise ArgumentError(f"{results} is not the results file of a run of {MODEL_ID}.")
+    runs = {run.task: run for run in found.runs if run.samples_file is not None}
+    if not runs:
         raise ArgumentError(f"The samples of {results} were not logged. Run it again with --log_samples.")
-    return FinishedRun(
-        results,
-        arguments,
-        parse(arguments),
-        gen_kwargs,
-        (recorded.get("resolved_cli_args") or {}).get("include_path"),
-        {file.stem.removeprefix(stem): file for file in files},
-    )
+    for gap in found.gaps:
+        tell(gap)
+    arguments, gen_kwargs = (_values(command, name) for name in ("model_args", "gen_kwargs"))
+    return FinishedRun(results, runs, arguments, gen_kwargs, include_path_of(results), parse(arguments))
 
 
-def _results_file(path: Path) -> Path:
-    if path.is_file():
-        return path
-    found = sorted(path.rglob(f"*{RESULTS}"))
-    if not found:
-        raise ArgumentError(f"--run {path}: there is no file *{RESULTS}, which lmms-eval writes with --output_path.")
-    if len(found) > 1:
-        names = ", ".join(str(file.relative_to(path)) for file in found)
-        raise ArgumentError(f"--run {path}: there are {len(found)} runs. Give one of these files: {names}.")
-    return found[0]
+def recorded_command(results: Path) -> dict[str, Any]:
+    """Return the options of the command that a results file names."""
+    config = json.loads(results.read_text(encoding="utf-8")).get("config")
+    return config if isinstance(config, dict) else {}
 
 
-def _values(option: str, value: Any) -> dict[str, Any]:
+def include_path_of(results: Path) -> str | None:
+    """Return the folder of the command's own task files, if it had one."""
+    found = (recorded_command(results).get("resolved_cli_args") or {}).get("include_path")
+    return found if isinstance(found, str) else None
+
+
+def _values(command: Mapping[str, Any], option: str) -> dict[str, Any]:
     """Return arguments as a dict. lmms-eval writes them as the user gave them."""
+    value = command.get(option)
     return dict(value) if isinstance(value, Mapping) else values_of(f"--{option}", value or "")
-
-
-def _lines(file: Path) -> Iterator[dict[str, Any]]:
-    with file.open("rb") as lines:
-        for line in lines:
-            yield _json(file, line)
-
-
-def _json(file: Path, text: str | bytes) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        raise ArgumentError(f"{file} cannot be read: it is not complete, or not JSON.") from None

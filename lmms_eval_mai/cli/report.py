@@ -1,27 +1,35 @@
-"""`lmms-eval-mai report`: the paper's tables, and more, from the output folders of lmms-eval."""
+"""`lmms-eval-mai report`: the paper's tables, and more, from the output folders of lmms-eval.
+
+With `--html` also a page, and with `--images` small images of the documents in it. Only those need the data sets.
+"""
 
 import argparse
 import functools
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from lmms_eval_mai.cli.exit_code import exit_code_of
+from lmms_eval_mai.cli.finished_run import include_path_of
+from lmms_eval_mai.cli.terminal import exit_code_of, log_warnings_only, tell
 from lmms_eval_mai.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from lmms_eval_mai.reports.evidence import Evidence
-    from lmms_eval_mai.reports.report import Report
-
-FORMATS = ("markdown", "csv", "latex", "json")
+from lmms_eval_mai.harness.documents import load_task, task_manager
+from lmms_eval_mai.redaction import error_text
+from lmms_eval_mai.reports import build
+from lmms_eval_mai.reports.evidence import Evidence
+from lmms_eval_mai.reports.formats import FORMATS
+from lmms_eval_mai.reports.page import page
+from lmms_eval_mai.reports.page.images import Images
+from lmms_eval_mai.reports.page.sample_data import effects, sample_runs
+from lmms_eval_mai.reports.paper_numbers import benchmark_name
+from lmms_eval_mai.reports.read import Run
+from lmms_eval_mai.reports.report import Report
+from lmms_eval_mai.times.estimate import Profiles, report_tables, seconds_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="an --output_path of lmms-eval")
-    parser.add_argument("--format", choices=FORMATS, help="default: markdown; with --html, no tables are printed")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write to this file instead of the terminal")
+    add_output_arguments(parser)
     parser.add_argument(
         "--profile",
         nargs="+",
@@ -29,6 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="add the seconds of each method by these profiles: files of lmms-eval-mai profile, or paper",
     )
     add_page_arguments(parser)
+
+
+def add_output_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add `--format` and `--output`, which `write` takes."""
+    parser.add_argument("--format", choices=FORMATS, default="markdown", help="default: markdown")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write to this file instead of the terminal")
 
 
 def add_page_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,8 +58,6 @@ def add_page_arguments(parser: argparse.ArgumentParser) -> None:
 def check_page_arguments(given: argparse.Namespace) -> None:
     """Refuse `--html` without its packages, and `--images` without `--html`. Raises `ArgumentError`."""
     if given.html is not None:
-        from lmms_eval_mai.reports.page import page
-
         page.check_installed()
     elif given.images:
         raise ArgumentError("--images has no effect without --html: give --html FILE too.")
@@ -57,48 +69,20 @@ def main(given: argparse.Namespace) -> int:
 
 
 def _report(given: argparse.Namespace) -> None:
-    """Print or write the report, and the page. Raises a `MaiError`."""
-    from lmms_eval_mai.reports import build
-    from lmms_eval_mai.times.estimate import Profiles, report_tables, seconds_of
-
+    """Print or write the report, and write the page. Raises a `MaiError`."""
     check_page_arguments(given)
     profiles = Profiles.read(given.profile) if given.profile else None
     seconds = functools.partial(seconds_of, profiles=profiles) if profiles else None
     evidence, of_attention = build.evidence(given.folders, seconds)
     found = build.of_evidence(evidence, of_attention, [functools.partial(report_tables, profiles=profiles)])
-    if given.html is None:
-        write(found, given.format or "markdown", given.output)
-        return
-    gaps: list[str] = []
-    if given.format is not None or given.output is not None:
-        write(found, given.format or "markdown", given.output)
-    else:
-        gaps += found.gaps
-    write_page(given.html, found, evidence, given.images, gaps)
+    write(found, given.format, given.output)
+    if given.html is not None:
+        write_page(given.html, found, evidence, given.images)
 
 
-def write_page(file: Path, found: "Report", evidence: "Evidence", with_images: bool, gaps: Sequence[str] = ()) -> None:
-    """Write the page of a report, and print the sentences `gaps` and those about missing images. Raises
-    `ArgumentError`."""
-    from lmms_eval_mai.reports.page import page
-
-    images = None
-    if with_images:
-        from lmms_eval_mai.cli.report_images import load_images  # lmms-eval takes seconds
-
-        images = load_images(evidence)
-        gaps = [*gaps, *images.gaps]
-    page.write(file, found, evidence, images)
-    print(f"Wrote the page to {file}.")
-    for gap in gaps:
-        print(f"lmms-eval-mai: {gap}", file=sys.stderr)
-
-
-def write(found: "Report", format: str, output: Path | None) -> None:
+def write(found: Report, format: str, output: Path | None) -> None:
     """Print a report, or write it to a file. Raises `ArgumentError`."""
-    from lmms_eval_mai.reports.formats import FORMATS as WRITERS
-
-    text = WRITERS[format](found)
+    text = FORMATS[format](found)
     if output is None:
         print(text, end="")
     else:
@@ -110,4 +94,69 @@ def write(found: "Report", format: str, output: Path | None) -> None:
         print(f"Wrote {len(found.tables)} tables to {output}.")
     if format != "markdown" or output is not None:  # the Markdown on the terminal ends with them
         for gap in found.gaps:
-            print(f"lmms-eval-mai: {gap}", file=sys.stderr)
+            tell(gap)
+
+
+def write_page(file: Path, found: Report, evidence: Evidence, with_images: bool) -> None:
+    """Write the page of a report, and print a sentence for each benchmark without images. Raises `ArgumentError`."""
+    images = load_images(evidence) if with_images else None
+    page.write(file, found, evidence, images)
+    print(f"\nWrote the page to {file}.")
+    for gap in images.gaps if images is not None else ():
+        tell(gap)
+
+
+# --- images -----------------------------------------------------------------------------------------------
+
+
+def load_images(evidence: Evidence) -> Images:
+    """Return thumbnails of the documents of all runs with samples. A benchmark that lacks some has a sentence."""
+    from datasets import disable_progress_bars  # takes seconds
+
+    log_warnings_only()
+    disable_progress_bars()
+    images = Images()
+    runs = sample_runs(evidence)
+    for benchmark in dict.fromkeys(run.benchmark for run in runs):
+        of_benchmark = [run for run in runs if run.benchmark == benchmark]
+        numbers = wanted(evidence, of_benchmark)
+        added = 0
+        try:
+            for number, found in _images(of_benchmark[0], numbers):
+                if not images.add(benchmark, number, found):
+                    break  # the budget is used
+                added += 1
+        except ArgumentError as error:
+            images.gaps.append(f"{benchmark_name(benchmark)} has no images: {error}")
+        else:
+            if added < len(numbers):
+                images.gaps.append(
+                    f"{benchmark_name(benchmark)}: {added} of {len(numbers)} documents have their images in the page, "
+                    "because all images must be small enough for one file."
+                )
+    return images
+
+
+def wanted(evidence: Evidence, runs: Sequence[Run]) -> list[int]:
+    """Return the documents of the runs of a benchmark, those first that a reader opens first: harm and rescue, then the
+    other transfers of the cascades, then all others."""
+    cascades = [run for run in runs if run.method.mode == "cascade"]
+    changed = [doc_id for run in cascades for doc_id in sorted(effects(evidence, run))]
+    transferred = [doc_id for run in cascades for doc_id in run.samples.index[run.samples.exit == "transfer"]]
+    return list(dict.fromkeys([*changed, *transferred, *(doc_id for run in runs for doc_id in run.samples.index)]))
+
+
+def _images(run: Run, numbers: Sequence[int]) -> Iterator[tuple[int, list[Any]]]:
+    """Yield the images of each document. Raises `ArgumentError` if the data set is not that of the run."""
+    task = load_task(run.task, task_manager([run.task], include_path_of(run.file)))
+    targets = run.samples.target[~run.samples.index.duplicated()]
+    try:
+        documents, texts = task.eval_docs, task.eval_docs_no_media
+        for number in numbers:
+            if str(task.doc_to_target(texts[number])) != targets[number]:
+                raise ArgumentError(f"document {number} of task {run.task} has another gold answer than in the run.")
+            yield number, [image for image in task.doc_to_visual(documents[number]) if hasattr(image, "tobytes")]
+    except ArgumentError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, OSError) as error:
+        raise ArgumentError(f"task {run.task} cannot give them ({error_text(error).rstrip('.')}).") from error

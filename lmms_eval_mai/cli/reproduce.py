@@ -4,10 +4,14 @@ import argparse
 import os
 from pathlib import Path
 
-from lmms_eval_mai.cli.ask import log_to_terminal
-from lmms_eval_mai.cli.exit_code import exit_code_of
 from lmms_eval_mai.cli.report import add_page_arguments, check_page_arguments, write_page
+from lmms_eval_mai.cli.terminal import check_at_least_one, exit_code_of, log_to_terminal, names_of, values_of
 from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.reports import build
+from lmms_eval_mai.reproduce import methods, plan, printing
+from lmms_eval_mai.reproduce.folder import OutputFolder, common_arguments
+from lmms_eval_mai.run.config import refuse_lmms_evals_own
+from lmms_eval_mai.run.decoding import check_conflict
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,14 +41,8 @@ def main(given: argparse.Namespace) -> int:
 
 def _reproduce(given: argparse.Namespace) -> None:
     """Make the runs, and print the tables. Raises a `MaiError`."""
-    from lmms_eval_mai.cli.command_line import values_of
-    from lmms_eval_mai.reproduce import methods, plan, printing
-    from lmms_eval_mai.reproduce.folder import OutputFolder, common_arguments
-    from lmms_eval_mai.run.config import refuse_lmms_evals_own
-    from lmms_eval_mai.run.decoding import check_conflict
-
     chosen = methods.read_tables(given.tables)
-    benchmarks, others, pairs = (_names(text) for text in (given.benchmarks, given.tasks, given.pairs))
+    benchmarks, others, pairs = (names_of(text) for text in (given.benchmarks, given.tasks, given.pairs))
     _check(given, [*benchmarks, *others])
     model_args, gen_kwargs = (values_of(f"--{name}", getattr(given, name)) for name in ("model_args", "gen_kwargs"))
     refuse_lmms_evals_own(model_args)
@@ -73,30 +71,18 @@ def _reproduce(given: argparse.Namespace) -> None:
     print(f"\n{printing.chosen_tables(given.output_path, chosen)}")
     print(f"{printing.shared_calls(runs, folder)}\nAll tables: lmms-eval-mai report {given.output_path}")
     if given.html is not None:
-        _write_page(given)
-
-
-def _write_page(given: argparse.Namespace) -> None:
-    """Write the page of all runs in the output folder. Raises `ArgumentError`."""
-    from lmms_eval_mai.reports import build
-
-    evidence, of_attention = build.evidence([given.output_path])
-    write_page(given.html, build.of_evidence(evidence, of_attention), evidence, given.images)
+        evidence, of_attention = build.evidence([given.output_path])
+        write_page(given.html, build.of_evidence(evidence, of_attention), evidence, given.images)
 
 
 def _check(given: argparse.Namespace, names: list[str]) -> None:
     """Refuse arguments that cannot work. Raises `ArgumentError`."""
     if not names:
         raise ArgumentError("Give --benchmarks NAMES or --tasks TASKS.")
-    if given.limit is not None and given.limit < 1:
-        raise ArgumentError(f"--limit {given.limit} is invalid: expected at least 1.")
+    check_at_least_one(given, "limit")
     check_page_arguments(given)
     if (ranks := int(os.environ.get("WORLD_SIZE") or 1)) > 1:
         raise ArgumentError(
             f"`lmms-eval-mai reproduce` runs in one process, and WORLD_SIZE is {ranks}. Start it without torchrun or "
             "accelerate; data_parallel_size gives a model several GPUs."
         )
-
-
-def _names(text: str | None) -> list[str]:
-    return list(dict.fromkeys(name.strip() for name in (text or "").split(",") if name.strip()))

@@ -12,8 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from lmms_eval_mai.cli.ask import log_to_terminal
-from lmms_eval_mai.cli.exit_code import exit_code_of
+from lmms_eval_mai.cli.terminal import exit_code_of, log_to_terminal, values_of
 from lmms_eval_mai.errors import ArgumentError, EngineUnavailable
 from lmms_eval_mai.run import presets
 
@@ -108,7 +107,6 @@ def _serve(given: argparse.Namespace) -> int:
         )
     from loguru import logger
 
-    from lmms_eval_mai.cli.command_line import values_of
     from lmms_eval_mai.run.config import parse
     from lmms_eval_mai.serve.server import bind, run
     from lmms_eval_mai.serve.service import Service

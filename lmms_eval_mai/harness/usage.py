@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from lmms_eval.models.model_utils.gen_metrics import log_metrics
 from lmms_eval.models.model_utils.usage_metrics import log_usage
+from loguru import logger
 
 from lmms_eval_mai.contract import Side
 from lmms_eval_mai.paper.sample import EXITS, Trace
@@ -50,4 +51,7 @@ def log_throughput(totals: RunTotals, config: Config) -> None:
     if meter.failed():
         averages["not_answered_share"] = meter.failed() / (answered + meter.failed())
     speed = tokens / wall_s if wall_s > 0 else 0.0
+    # lmms-eval also logs these figures as one line of 900 characters, before the table.
+    logger.disable(log_metrics.__module__)
     log_metrics(wall_s, tokens, speed, {"total_requests": answered, **averages})
+    logger.enable(log_metrics.__module__)

@@ -86,8 +86,8 @@ def evaluate(
     from lmms_eval.evaluator import simple_evaluate
     from lmms_eval.models import get_model
 
+    from lmms_eval_mai.harness.documents import task_manager
     from lmms_eval_mai.harness.model import MaiCascade
-    from lmms_eval_mai.harness.task_manager import task_manager
 
     own = name == MODEL_ID
     Model: Any = MaiCascade if own else get_model(name)
@@ -107,7 +107,7 @@ def evaluate(
     simple_evaluate(
         model=model,
         tasks=[task],
-        task_manager=task_manager(task, include_path),
+        task_manager=task_manager([task], include_path),
         batch_size=limit,
         limit=limit,
         gen_kwargs=f"max_new_tokens={max_new_tokens}",

@@ -10,8 +10,7 @@ from support.attention import is_image
 from support.own_command import run_command
 from support.pope_scripts import gold_of
 
-from lmms_eval_mai.cli.attention import model_arguments
-from lmms_eval_mai.cli.task_documents import TaskDocuments
+from lmms_eval_mai.cli.attention import ScoredDocuments, model_arguments
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.reports.build import report
 from lmms_eval_mai.run import presets
@@ -25,7 +24,7 @@ DEMO += ["--model_args", "engine=transformers,dtype=float32"]
 
 
 def test_answers_are_scored_by_the_scorer_and_the_metrics_of_the_task(in_drawn_data: Path) -> None:
-    documents = TaskDocuments("pope_r", 6, {}, None)
+    documents = ScoredDocuments("pope_r", 6)
     assert documents.numbers == list(range(6))
     gold = gold_of("POPE", "test")[:6]
     texts = {number: f"So it is [[{answer.title()}]]" for number, answer in enumerate(gold)}
@@ -36,7 +35,7 @@ def test_answers_are_scored_by_the_scorer_and_the_metrics_of_the_task(in_drawn_d
 
 
 def test_answers_of_another_task_are_read_from_their_brackets_except_short_ones(in_drawn_data: Path) -> None:
-    documents = TaskDocuments("pope", 1, {}, None)
+    documents = ScoredDocuments("pope", 1)
     (gold,) = gold_of("POPE", "test")[:1]
     assert documents.score("full", {0: f"I look. [[{gold}]]"}).scores == [1.0]
     assert documents.score("simple", {0: gold}).scores == [1.0]

@@ -11,8 +11,8 @@ from datasets import load_dataset
 from support.own_command import run_command
 
 from lmms_eval_mai.cli import finished_run
-from lmms_eval_mai.cli.task_documents import TaskDocuments
 from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.harness.documents import TaskDocuments
 from lmms_eval_mai.paper.agreement import without_answer
 from lmms_eval_mai.run import presets
 from lmms_eval_mai.run.config import parse
@@ -26,15 +26,17 @@ def write_run(folder: Path, samples: Iterable[dict[str, Any]] | None, task: str 
     """Write the files of a run as lmms-eval does. `samples`: None: not logged."""
     folder.mkdir(parents=True)
     config = {"model": "mai_cascade", "model_args": "pair=demo,mode=small", "gen_kwargs": "", **recorded}
-    (folder / "20261122_101500_results.json").write_text(json.dumps({"config": config}))
+    results = {"config": config, "results": {task: {}}, "configs": {}, "n-samples": {}}
+    (folder / "20261122_101500_results.json").write_text(json.dumps(results))
     if samples is not None:
         lines = "".join(json.dumps(sample) + "\n" for sample in samples)
         (folder / f"20261122_101500_samples_{task}.jsonl").write_text(lines)
 
 
 def sample(doc_id: int, text: str, side: str = "small", stage: str = "think", target: str = "x") -> dict[str, Any]:
-    call = {"side": side, "stage": stage, "text": text}
-    return {"doc_id": doc_id, "target": target, "token_counts": [{"calls": [call]}]}
+    call = {"side": side, "stage": stage, "text": text, "prompt_tokens": 9, "output_tokens": 4}
+    call |= {"total_s": 0.1, "finish_reason": "stop"}
+    return {"doc_id": doc_id, "target": target, "score": 1.0, "token_counts": [{"exit": "transfer", "calls": [call]}]}
 
 
 def test_arguments_of_the_command_have_priority_over_those_of_the_run(tmp_path: Path) -> None:
@@ -83,8 +85,8 @@ def test_run_that_cannot_be_used_ends_with_one_sentence_before_an_engine_starts(
     assert code == 1 and message in line and "Traceback" not in error and "starting" not in error
 
 
-def test_folder_must_have_one_run_that_can_be_read(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="there is no file"):
+def test_folder_must_have_one_run_that_can_be_read(tmp_path: Path, capsys: Any) -> None:
+    with pytest.raises(ArgumentError, match="has no run that can be used"):
         finished_run.read(tmp_path)
     write_run(tmp_path / "a", [sample(0, "a")])
     write_run(tmp_path / "b", [sample(0, "a")])
@@ -94,17 +96,15 @@ def test_folder_must_have_one_run_that_can_be_read(tmp_path: Path) -> None:
     assert finished_run.read(file).results == file
     (samples,) = (tmp_path / "a").glob("*.jsonl")
     samples.write_text(samples.read_text()[:9])
-    with pytest.raises(ArgumentError, match="it is not complete"):
+    with pytest.raises(ArgumentError, match="has no thinking"):
         finished_run.read(file).thinking("shapes_r", None)
+    assert "cannot be read. Did the run break off?" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_large_model_reads_the_logged_thinking_and_the_small_model_does_not_start(tmp_path: Path, capsys: Any) -> None:
-    from lmms_eval_mai.cli.document import load_task
-
-    task = load_task("shapes_r", {}, None)
-    docs = task.eval_docs_no_media
-    logged = [sample(number, text, target=str(task.doc_to_target(docs[number]))) for number, text in THINKING.items()]
+    documents = TaskDocuments("shapes_r", 5)
+    logged = [sample(number, text, target=documents.target(number)) for number, text in THINKING.items()]
     write_run(tmp_path / "run", logged, model_args="pair=demo,mode=small,engine=transformers,dtype=float32")
     output = tmp_path / "out"
     code, _, error = run_command(

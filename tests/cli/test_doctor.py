@@ -1,15 +1,24 @@
-"""`lmms-eval-mai doctor`: its checks and its report."""
+"""`lmms-eval-mai doctor`: its checks, its report, and the plan of the GPU memory."""
 
+import http.server
+import os
+import subprocess
+import sys
+import threading
+from argparse import Namespace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import constants
 from support.processes import Command
 
-from lmms_eval_mai.cli import command_line, doctor, gpu_report, hub, machine
-from lmms_eval_mai.cli.findings import Finding, report
-from lmms_eval_mai.cli.gpus import parse_gpus
+from lmms_eval_mai.cli import doctor, gpus
+from lmms_eval_mai.cli.doctor import Finding
 from lmms_eval_mai.engines.vllm.environment import Launcher
+from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.harness.model import MaiCascade
 from lmms_eval_mai.run.config import parse
 
 
@@ -19,25 +28,26 @@ def run(command: type[Command], folder: Path, *arguments: str) -> tuple[int | No
     return code, printed.strip().splitlines()
 
 
-def test_doctor_tells_what_a_command_would_start_and_what_is_wrong(command: type[Command], tmp_path: Path) -> None:
+def check(model_args: str | None, model: str | None = None) -> tuple[Any, Finding]:
+    return doctor.check_arguments(Namespace(model=model, model_args=model_args))
+
+
+def test_doctor_tells_what_a_pasted_command_would_start_and_what_is_wrong(
+    command: type[Command], tmp_path: Path
+) -> None:
     code, lines = run(
-        command, tmp_path, "--model", "mai_cascade", "--tasks", "shapes_s,shapes_x", "--limit", "4",
+        command, tmp_path, "torchrun", "--nproc_per_node", "2", "-m", "lmms_eval", "--model", "mai_cascade",
+        "--tasks", "shapes_s,shapes_x,shapes_*", "--limit", "-1", "--log_samples",
         "--model_args", "pair=demo,large=http://127.0.0.1:9/v1",
     )  # fmt: skip
     text = "\n".join(lines)
     assert code == 1 and lines[-1] == "2 problems." and len(lines) < 25
     assert lines[0].startswith("ok  arguments      mode=cascade")  # before the slow imports
     assert " ok  model          lmms-eval knows mai_cascade" in text
-    assert "ok  tasks          lmms-eval knows shapes_s\n" in text
+    assert "ok  tasks          lmms-eval knows shapes_s\n" in text and "lmms-eval knows shapes_*\n" in text
     assert "PROBLEM  tasks          shapes_x is unknown to lmms-eval. Did you mean shapes_" in text
-    assert "ok  options" not in text and "ok  data           shapes_s: " in text
     (small,) = [line for line in lines if " small " in line]
-    assert (
-        "ok  small" in small
-        and "vllm" in small
-        and "on the CPU, bfloat16, a KV cache" in small
-        and "context 2048 tokens" in small
-    )
+    assert "ok  small" in small and "on the CPU, bfloat16, a KV cache" in small and "context 2048 tokens" in small
     (large,) = [line for line in lines if " large " in line]
     assert "PROBLEM" in large and "http://127.0.0.1:9/v1 does not answer (Connection error" in large
 
@@ -49,6 +59,7 @@ def test_doctor_tells_what_a_command_would_start_and_what_is_wrong(command: type
         ("pair=demo,max_model_len=abc", [True, False], ["max_model_len=abc is invalid: vLLM expects an integer."]),
         ("pair=demo,mode=small,batch=3", [False], ["Unknown model argument 'batch'"]),
         ("mode=both", [False], ["choose one of cascade"]),
+        ("demo", [False], ["--model_args must be NAME=VALUE,NAME=VALUE"]),
         (
             "pair=demo,engine=transformers,transfer=sparse,sparse_layer=7",
             [True, True, False],
@@ -57,84 +68,141 @@ def test_doctor_tells_what_a_command_would_start_and_what_is_wrong(command: type
         (
             "pair=demo,small_engine=transformers,large=http://127.0.0.1:9/v1,transfer=sparse",
             [True, True, False],
-            [
-                "large_engine=openai cannot give them",
-                "with a checkpoint, give sparse_from=small, or leave transfer out",
-            ],
+            ["large_engine=openai cannot give them", "with a checkpoint, give sparse_from=small"],
         ),
         ("small=/nowhere/at/all,mode=small", [True, False], ["there is no /nowhere/at/all/config.json"]),
     ],
 )
 def test_engines_are_checked_as_a_run_would_build_them(model_args: str, ok: list[bool], words: list[str]) -> None:
-    config, finding = command_line.check_arguments(model_args)
-    found = [finding, *doctor.check_engines(config, hub.Hub("https://huggingface.co", None))]
+    config, finding = check(model_args)
+    found = [finding, *(doctor.check_engines(config, None) if config is not None else ())]
     assert [finding.mark == "ok" for finding in found] == ok
     assert all(word in " ".join(finding.text for finding in found) for word in words)
 
 
+@pytest.mark.parametrize(
+    ("name", "remedy"), [("batch_size", "Write small_batch_size or large_batch_size"), ("device", "small_devices")]
+)
+def test_arguments_that_lmms_eval_keeps_for_itself_are_refused_by_the_doctor_and_by_a_run(
+    name: str, remedy: str
+) -> None:
+    model_args = f"pair=demo,engine=transformers,{name}=1"
+    config, finding = check(model_args)
+    assert config is None and f"{name}=1 in --model_args" in finding.text and remedy in finding.text
+    with pytest.raises(ArgumentError) as error:
+        MaiCascade.create_from_arg_string(model_args, {"batch_size": 1, "max_batch_size": None, "device": None})
+    assert str(error.value) == finding.text
+    assert check(f"pair=demo,engine=transformers,large_{name}=1")[1].mark == "ok"
+
+
+def test_only_the_arguments_of_mai_cascade_are_checked() -> None:
+    config, finding = check("pretrained=x", model="mai_casc")
+    assert config is None and (finding.name, finding.mark) == ("model", "PROBLEM")
+    assert finding.text.endswith("--model is mai_casc. Did you mean mai_cascade?")
+    assert check(None, model="mai_cascade")[1].mark == "ok"
+
+
 def test_failed_optional_check_is_not_a_problem(capsys: pytest.CaptureFixture[str]) -> None:
-    findings = [
-        Finding("torch", "ok", "2.13"),
-        Finding("vllm", "optional", "cannot be imported. Install it."),
-    ]
-    assert report(findings) == 0
+    findings = [Finding("torch", "ok", "2.13"), Finding("vllm", "optional", "cannot be imported. Install it.")]
+    assert doctor.report(findings) == 0
     assert "optional  vllm           cannot be imported. Install it." in capsys.readouterr().out
+
+
+# --- the hub ----------------------------------------------------------------------------------------------
+
+
+class _Answer(http.server.BaseHTTPRequestHandler):
+    """A hub with one model."""
+
+    def do_HEAD(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self.send_response(200 if "an/owned-model" in self.path else 404)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a hub on this machine."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Answer) as found:
+        threading.Thread(target=found.serve_forever, daemon=True).start()
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+        yield f"http://127.0.0.1:{found.server_port}"
+        found.shutdown()
+
+
+def test_hub_that_does_not_answer_is_used_no_more(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", server)
+    assert doctor.hub_absence() is None and not constants.is_offline_mode()
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    assert doctor.hub_absence() == "http://127.0.0.1:9 cannot be reached"
+    assert constants.is_offline_mode() and os.environ["HF_HUB_OFFLINE"] == "1"
+    assert doctor.hub_absence() == "HF_HUB_OFFLINE is set"
+
+
+def test_model_must_be_on_this_machine_or_on_the_hub(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", server)
+    with pytest.raises(ArgumentError, match="HF_HUB_OFFLINE is set, and Qwen/Qwen3-VL-2B-Instruct is not in the cache"):
+        doctor.check_model(parse({}).small, "HF_HUB_OFFLINE is set")
+    doctor.check_model(parse({"pair": "demo"}).small, "HF_HUB_OFFLINE is set")
+    doctor.check_model(parse({"small": "an/owned-model"}).small, None)
+    with pytest.raises(ArgumentError, match=r"The hub does not give small=no/such-model \(HTTP 404\)"):
+        doctor.check_model(parse({"small": "no/such-model"}).small, None)
+
+
+@pytest.mark.slow
+def test_without_network_the_report_is_complete_and_has_no_noise(tmp_path: Path) -> None:
+    environment = {**os.environ, "HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9"}
+    line = ["doctor", "--model", "mai_cascade", "--tasks", "pope_s"]
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "lmms-eval-mai"), *line],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    problems = [line.split()[1] for line in done.stdout.splitlines() if "PROBLEM" in line]
+    assert done.returncode == 1 and problems == ["small", "large"]
+    assert " warning  hub " in done.stdout and "retr" not in done.stderr.lower()
 
 
 # --- how the models share GPUs ----------------------------------------------------------------------------
 
 
-def described(gpus: str, **arguments: Any) -> str:
-    """Return the report for these GPUs, without line breaks."""
-    lines, _ = gpu_report.describe(parse(arguments), parse_gpus(gpus), Launcher())
+def described(text: str, **arguments: Any) -> str:
+    """Return the plan for these GPUs, without line breaks."""
+    lines, _ = gpus.describe(parse(arguments), gpus.parse_gpus(text), Launcher())
     return " ".join(" ".join(lines).split())
 
 
 def test_shares_of_other_gpus_are_shown_without_a_gpu(command: type[Command], tmp_path: Path) -> None:
     code, lines = run(command, tmp_path, "--gpus", "48GiB", "--model", "mai_cascade", "--tasks", "pope_s")
-    headings, small, large = lines[2:5]
+    headings, small, large = (" ".join(line.split()) for line in lines[2:5])
     assert code == 0 and lines[0] == "On 1 x 48GiB:"
-    assert headings.split() == [
-        "GPU",
-        "weights",
-        "GiB",
-        "share",
-        "KV",
-        "cache",
-        "GiB",
-        "KV",
-        "cache",
-        "tokens",
-        "context",
-    ]
-    assert small.split() == ["small", "Qwen/Qwen3-VL-2B-Instruct", "0", "4.0", "33%", "8.4", "78,968", "32,768", "fits"]
-    assert large.split() == [
-        "large",
-        "Qwen/Qwen3-VL-8B-Instruct",
-        "0",
-        "16.3",
-        "59%",
-        "8.4",
-        "61,402",
-        "32,768",
-        "fits",
-    ]
+    assert headings == "GPU weights GiB share KV cache GiB KV cache tokens context"
+    assert small == "small Qwen/Qwen3-VL-2B-Instruct 0 4.0 33% 8.4 78,968 32,768 fits"
+    assert large == "large Qwen/Qwen3-VL-8B-Instruct 0 16.3 59% 8.4 61,402 32,768 fits"
 
 
-def test_pair_that_does_not_fit_ends_with_1_and_two_ways_out(command: type[Command], tmp_path: Path) -> None:
-    code, lines = run(command, tmp_path, "--gpus", "24GiB", "--model_args", "pair=qwen3vl-4b-8b")
-    text = " ".join(lines)
-    assert code == 1 and "Does not fit." in text and "quantization=fp8" in text and "smaller models" in text
+def test_pair_that_does_not_fit_ends_with_1_and_two_ways_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor.report_shares("24GiB", parse({"pair": "qwen3vl-4b-8b"})) == 1
+    text = " ".join(capsys.readouterr().out.split())
+    assert "Does not fit." in text and "quantization=fp8" in text and "smaller models" in text
     assert "tight" in described("24GiB", quantization="fp8")
 
 
 def test_wrong_arguments_and_unknown_gpus_end_with_1(capsys: pytest.CaptureFixture[str]) -> None:
-    for gpus in ("3xL5", "0.5GiB", "70xL4", ""):
-        assert gpu_report.report(gpus, parse({})) == 1
+    for text in ("3xL5", "0.5GiB", "70xL4", ""):
+        assert doctor.report_shares(text, parse({})) == 1
         assert "--gpus" in capsys.readouterr().out
-    assert gpu_report.report("L4", parse({"devices": 3})) == 1
+    assert doctor.report_shares("L4", parse({"devices": 3})) == 1
     assert "devices=3 names a GPU that does not exist" in " ".join(capsys.readouterr().out.split())
-    assert gpu_report.report("L4", parse({"large": "/a/no-such-model"})) == 1
+    assert doctor.report_shares("L4", parse({"large": "/a/no-such-model"})) == 1
     assert "The size of a model is unknown" in capsys.readouterr().out
 
 
@@ -146,7 +214,7 @@ def test_wrong_arguments_and_unknown_gpus_end_with_1(capsys: pytest.CaptureFixtu
     ],
 )  # fmt: skip
 def test_text_of_gpus_is_understood(text: str, gib: list[float]) -> None:
-    assert [gpu.total_bytes / 2**30 for gpu in parse_gpus(text)] == pytest.approx(gib, abs=0.06)
+    assert [gpu.total_bytes / 2**30 for gpu in gpus.parse_gpus(text)] == pytest.approx(gib, abs=0.06)
 
 
 def test_report_names_idle_gpus_a_shared_gpu_and_engines_of_other_kinds() -> None:
@@ -159,7 +227,7 @@ def test_report_names_idle_gpus_a_shared_gpu_and_engines_of_other_kinds() -> Non
 
 def test_machine_without_a_gpu_shows_its_cores_and_how_to_ask_for_another_machine() -> None:
     """The tests run vLLM's build for the CPU."""
-    assert "CPU cores" in machine.devices()
-    (found,) = machine.plan(None)
+    assert "CPU cores" in doctor.devices()
+    (found,) = doctor.check_memory(parse({}))
     assert found.mark == "skipped" and "doctor --gpus L4" in found.text
-    assert list(machine.plan(parse({"engine": "transformers"}))) == []
+    assert list(doctor.check_memory(parse({"engine": "transformers"}))) == []

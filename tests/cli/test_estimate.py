@@ -7,23 +7,15 @@ from typing import Any
 
 import pytest
 from support.folders import POPE
+from support.own_command import run_command
 from support.profiles import TINY
 
-from lmms_eval_mai.cli import main
 from lmms_eval_mai.times.profile import write
-
-
-def run(capsys: Any, *arguments: object) -> tuple[int, str, str]:
-    """Return exit code, output and errors of the command."""
-    with pytest.raises(SystemExit) as stopped:
-        main(["estimate", *map(str, arguments)])
-    printed = capsys.readouterr()
-    return int(stopped.value.code or 0), printed.out, printed.err
 
 
 def test_the_papers_profile_is_the_default(tmp_path: Path, capsys: Any) -> None:
     POPE.write(tmp_path, "cascade")
-    code, out, err = run(capsys, tmp_path)
+    code, out, err = run_command(capsys, "estimate", tmp_path)
     assert (code, err) == (0, "")
     assert "## Table 11: estimated time of the calls" in out and "NVIDIA H100 (paper)" in out
     assert "MAI 8B + 2B-R" in out and "* The time in full batches needs profiles with batch sizes" in out
@@ -33,7 +25,9 @@ def test_profiles_of_files_and_the_format_json(tmp_path: Path, capsys: Any) -> N
     dataclasses.replace(POPE, small="small", large="large").write(tmp_path / "run", "cascade")
     files = [write(dataclasses.replace(TINY, name=name, model=name), tmp_path) for name in ("small", "large")]
     output = tmp_path / "estimate.json"
-    code, out, _ = run(capsys, tmp_path / "run", "--profile", *files, "--format", "json", "--output", output)
+    code, out, _ = run_command(
+        capsys, "estimate", tmp_path / "run", "--profile", *files, "--format", "json", "--output", output
+    )
     found = json.loads(output.read_text())
     assert (code, out) == (0, f"Wrote 3 tables to {output}.\n")
     assert [table["key"] for table in found["tables"]] == ["table-11", "times-by-stage", "throughput"]
@@ -50,11 +44,11 @@ def test_wrong_arguments_end_with_one_line_and_exit_code_1(
     tmp_path: Path, capsys: Any, arguments: tuple[str, ...], sentence: str
 ) -> None:
     POPE.write(tmp_path, "cascade")
-    code, out, err = run(capsys, tmp_path, *arguments)
+    code, out, err = run_command(capsys, "estimate", tmp_path, *arguments)
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert err.startswith(f"lmms-eval-mai: {sentence}")
 
 
 def test_a_folder_without_runs_ends_with_one_line_and_exit_code_1(tmp_path: Path, capsys: Any) -> None:
-    code, _, err = run(capsys, tmp_path)
+    code, _, err = run_command(capsys, "estimate", tmp_path)
     assert code == 1 and err.count("\n") == 1 and "there is no run of lmms-eval" in err

@@ -5,23 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.own_command import run_command
 from support.profiles import TINY
 
-from lmms_eval_mai.cli import main
 from lmms_eval_mai.times.profile import write
-
-
-def run(capsys: Any, *arguments: object) -> tuple[int, str, str]:
-    """Return exit code, output and errors of the command."""
-    with pytest.raises(SystemExit) as stopped:
-        main(["profile", *map(str, arguments)])
-    printed = capsys.readouterr()
-    return int(stopped.value.code or 0), printed.out, printed.err
 
 
 def test_profiles_of_files_are_printed_and_two_are_compared(tmp_path: Path, capsys: Any) -> None:
     files = [write(dataclasses.replace(TINY, name=name), tmp_path) for name in ("little", "big")]
-    code, out, err = run(capsys, "--read", *files)
+    code, out, err = run_command(capsys, "profile", "--read", *files)
     assert (code, err) == (0, "")
     assert "## Table 3: time to first token" in out and "## Figure 1 (a): where the large model is faster" in out
 
@@ -37,7 +29,7 @@ def test_profiles_of_files_are_printed_and_two_are_compared(tmp_path: Path, caps
 def test_wrong_arguments_end_with_one_line_and_exit_code_1(
     capsys: Any, arguments: tuple[str, ...], sentence: str
 ) -> None:
-    code, out, err = run(capsys, *arguments)
+    code, out, err = run_command(capsys, "profile", *arguments)
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert err.startswith(f"lmms-eval-mai: {sentence}")
 
@@ -53,5 +45,5 @@ def test_wrong_arguments_end_with_one_line_and_exit_code_1(
 def test_a_model_or_a_pair_that_does_not_exist_is_one_sentence(
     capsys: Any, arguments: tuple[str, ...], sentence: str
 ) -> None:
-    code, _, err = run(capsys, *arguments, "--quick")
+    code, _, err = run_command(capsys, "profile", *arguments, "--quick")
     assert code == 1 and err.splitlines()[-1].startswith(f"lmms-eval-mai: {sentence}")

@@ -1,14 +1,18 @@
-"""The command `lmms-eval-mai report`."""
+"""The command `lmms-eval-mai report`: tables, the page, and the images in it."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-from support.folders import POPE
+import pytest
+from pyarrow import parquet
+from support.folders import POPE, Answers, World
 from support.own_command import run_command
 
-from lmms_eval_mai.cli.report import FORMATS
-from lmms_eval_mai.reports import formats
+from lmms_eval_mai.cli.report import load_images
+from lmms_eval_mai.plugin import task_dir
+from lmms_eval_mai.reports import build
+from lmms_eval_mai.reports.evidence import Evidence
 
 MISSING = (
     "* POPE: the paper has 9000 documents and these runs 4, so the differences from the paper are between different "
@@ -34,24 +38,19 @@ def test_output_writes_a_file_in_a_new_folder_and_tells_what_is_missing(tmp_path
     assert err == "".join(f"lmms-eval-mai: {gap}\n" for gap in found["gaps"])
 
 
-def test_html_writes_the_page_instead_of_the_tables(tmp_path: Path, capsys: Any) -> None:
+def test_html_writes_the_page_beside_the_tables(tmp_path: Path, capsys: Any) -> None:
     POPE.write(tmp_path, "cascade")
     file = tmp_path / "new" / "report.html"
+    _, tables, _ = run_command(capsys, "report", tmp_path)
     code, out, err = run_command(capsys, "report", tmp_path, "--html", file)
-    assert (code, out) == (0, f"Wrote the page to {file}.\n")
-    assert f"lmms-eval-mai: {MISSING.removeprefix('* ')}" in err
+    assert (code, out, err) == (0, f"{tables}\nWrote the page to {file}.\n", "")
     assert "On POPE (n = 4), MAI 8B + 2B-R scores" in file.read_text()
-    code, out, _ = run_command(capsys, "report", tmp_path, "--html", file, "--format", "csv")
-    assert code == 0 and out.startswith("table,row,column") and out.endswith(f"Wrote the page to {file}.\n")
 
 
 def test_images_need_a_page(tmp_path: Path, capsys: Any) -> None:
     POPE.write(tmp_path, "cascade")
     code, out, err = run_command(capsys, "report", tmp_path, "--images")
-    assert (code, out) == (
-        1,
-        "",
-    ) and err == "lmms-eval-mai: --images has no effect without --html: give --html FILE too.\n"
+    assert (code, out) == (1, "") and "--images has no effect without --html" in err
 
 
 def test_a_folder_without_runs_ends_with_one_line_and_exit_code_1(tmp_path: Path, capsys: Any) -> None:
@@ -67,5 +66,37 @@ def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path, capsys: Any) 
     assert code == 1 and "cannot be written" in err
 
 
-def test_the_formats_are_those_of_the_package() -> None:
-    assert list(FORMATS) == list(formats.FORMATS)
+# --- images ----------------------------------------------------------------------------------------------
+
+
+def evidence(golds: list[str], folder: Path, benchmark: str = "shapes") -> Evidence:
+    World(benchmark, [Answers(gold, gold, gold, gold, gold) for gold in golds]).write(folder, "cascade")
+    return build.evidence([folder])[0]
+
+
+@pytest.fixture(scope="module")
+def golds() -> list[str]:
+    """The right answers of the first documents of shapes."""
+    file = task_dir() / "shapes" / "test.parquet"
+    return list(parquet.read_table(file, columns=["answer"])["answer"].to_pylist()[:5])
+
+
+@pytest.mark.slow
+def test_each_document_gets_the_image_of_its_task(golds: list[str], tmp_path: Path) -> None:
+    images = load_images(evidence(golds, tmp_path))
+    assert images.gaps == []
+    assert sorted(images.of["shapes"]) == [0, 1, 2, 3, 4] and len(images.data) == 5
+
+
+@pytest.mark.slow
+def test_a_run_on_another_data_set_gets_no_images_and_a_sentence(golds: list[str], tmp_path: Path) -> None:
+    images = load_images(evidence([*golds[:4], "something else"], tmp_path))
+    assert images.gaps == ["shapes has no images: document 4 of task shapes_s has another gold answer than in the run."]
+
+
+@pytest.mark.slow
+def test_a_task_that_cannot_be_loaded_is_a_sentence(tmp_path: Path) -> None:
+    images = load_images(evidence(["yes"], tmp_path, "unknown"))
+    assert len(images.gaps) == 1 and images.gaps[0].startswith(
+        "unknown has no images: unknown_s is unknown to lmms-eval."
+    )

@@ -4,7 +4,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from lmms_eval_mai.cli.command_line import check_arguments, check_decoding
+from lmms_eval_mai.cli.terminal import values_of
+from lmms_eval_mai.run.config import parse
+from lmms_eval_mai.run.decoding import sampling
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reproduce.md").read_text()
 
@@ -18,8 +20,7 @@ def test_model_arguments_of_every_command_are_accepted() -> None:
     found = code(r"(pair|mode)=\S+")
     assert len(found) > 10
     for model_args in found:
-        config, finding = check_arguments(model_args)
-        assert config is not None and finding.mark == "ok", (model_args, finding.text)
+        parse(values_of("--model_args", model_args))
 
 
 def test_arguments_named_alone_are_accepted_by_a_run_that_can_use_them() -> None:
@@ -27,10 +28,9 @@ def test_arguments_named_alone_are_accepted_by_a_run_that_can_use_them() -> None
     assert {"chartqa_match=relaxed", "large_num_assistant_tokens=5"} <= set(found)
     for argument in found:
         engine = "transformers" if "assistant" in argument else "vllm"
-        _, finding = check_arguments(f"pair=qwen3vl-2b-8b,engine={engine},{argument}")
-        assert finding.mark == "ok", (argument, finding.text)
+        parse(values_of("--model_args", f"pair=qwen3vl-2b-8b,engine={engine},{argument}"))
     (limit,) = code(r"--gen_kwargs .*")
-    assert check_decoding(limit.removeprefix("--gen_kwargs "), None).mark == "ok"
+    sampling(values_of("--gen_kwargs", limit.removeprefix("--gen_kwargs ")), parse({}), own_task=True)
 
 
 def test_every_task_is_known_to_lmms_eval(task_manager: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lmms_eval_mai.cli.command_line import values_of
+from lmms_eval_mai.cli.terminal import values_of
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.reproduce import printing
 from lmms_eval_mai.reproduce.folder import OutputFolder, common_arguments

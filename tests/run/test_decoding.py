@@ -180,7 +180,7 @@ def limits(gen_kwargs: dict[str, Any], own_task: bool, **arguments: Any) -> dict
 
 
 def test_every_call_of_our_tasks_has_the_limit_that_lmms_evals_vllm_gives_the_task() -> None:
-    for path in sorted(Path(__file__).parents[2].glob("task_configs/*/*.yaml")):
+    for path in sorted(Path(__file__).parents[2].glob("task_configs/**/*yaml")):
         given = yaml.load(path.read_text(), TaskFileLoader).get("generation_kwargs")
         if given is not None:
             theirs = vllm_of_lmms_eval(given).max_tokens

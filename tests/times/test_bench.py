@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from support.engines import Running
 
-from lmms_eval_mai.cli.task_documents import TaskDocuments
 from lmms_eval_mai.contract import Call, Engine, Prompt, Sampling
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.engines.wrapper import EngineWrapper
 from lmms_eval_mai.errors import EngineStartError
+from lmms_eval_mai.harness.documents import TaskDocuments
 from lmms_eval_mai.times import bench
 from lmms_eval_mai.times.bench import Measurement, cells, engine_of
 from lmms_eval_mai.times.documents import CHARTS, Documents, Plan, Step, make_plan, write_charts

@@ -8,9 +8,9 @@ from statistics import fmean
 import pytest
 from PIL import Image
 
-from lmms_eval_mai.cli.task_documents import TaskDocuments
 from lmms_eval_mai.contract import Side, Stage
 from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.harness.documents import TaskDocuments
 from lmms_eval_mai.paper.sample import EXITS
 from lmms_eval_mai.reports import paper_numbers
 from lmms_eval_mai.run.config import parse

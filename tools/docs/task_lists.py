@@ -19,13 +19,14 @@ _Loader.add_constructor("!function", lambda loader, node: str(loader.construct_s
 
 
 def load() -> dict[str, list[dict[str, Any]]]:
-    """Return benchmark name -> the configurations of its tasks, with the values of the file that they include."""
+    """Return benchmark name -> the configurations of its tasks, with the values of the benchmark's file, which they
+    include first."""
     benchmarks: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for path in sorted(TASKS.rglob("*.yaml")):
         task = yaml.load(path.read_text(encoding="utf-8"), _Loader)
         if "metadata" not in task:
             continue
-        shared = yaml.load((path.parent / task["include"]).read_text(encoding="utf-8"), _Loader)
+        shared = yaml.load((path.parent / task["include"][0]).read_text(encoding="utf-8"), _Loader)
         benchmarks[task["metadata"]["mai"]["benchmark"]].append({**shared, **task})
     return dict(sorted(benchmarks.items()))
 

@@ -17,7 +17,7 @@ from PIL import Image
 from support.folders import POPE
 from support.tables import row_of
 
-from lmms_eval_mai.cli.report_images import wanted
+from lmms_eval_mai.cli.report import wanted
 from lmms_eval_mai.errors import MaiError
 from lmms_eval_mai.reports import build
 from lmms_eval_mai.reports.build import of_evidence
