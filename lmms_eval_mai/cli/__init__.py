@@ -9,6 +9,7 @@ arguments, and `main`, which returns the exit code.
 """
 
 import argparse
+import difflib
 import importlib
 import sys
 import textwrap
@@ -106,8 +107,12 @@ def main(given: Sequence[str] | None = None) -> None:
         if command == name and module is not None:
             module.add_arguments(own)
     arguments, others = parser.parse_known_args(given)
-    if others and name != "doctor":  # it takes a whole lmms-eval command
+    if others and name != "doctor":
         parser.error(f"unknown arguments: {' '.join(others)}")
+    for option in others:  # doctor takes a whole lmms-eval command, but a typo must not check something else
+        known = [f"--{name}" for name in vars(arguments)]
+        if close := difflib.get_close_matches(option.partition("=")[0], known, n=1, cutoff=0.85):
+            parser.error(f"{option} is unknown. Did you mean {close[0]}?")
     if arguments.command is None:
         parser.print_help()
     elif module is not None:

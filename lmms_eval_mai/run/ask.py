@@ -162,6 +162,7 @@ class Cascade:
                 await asyncio.to_thread(self.close)  # ends the start; has no effect if its thread has not begun yet
                 await asyncio.wait([starting], timeout=0.1)
             await asyncio.to_thread(self.close)  # if the start has ended just before
+            await asyncio.gather(starting, return_exceptions=True)  # or asyncio would report its error as not retrieved
             raise
         return self
 
