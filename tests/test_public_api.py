@@ -55,8 +55,11 @@ def test_every_error_is_public_and_derives_from_mai_error() -> None:
     assert all(issubclass(error, lmms_eval_mai.MaiError) for error in found.values())
 
 
-def test_import_of_the_package_imports_nothing_heavy() -> None:
+def test_import_of_the_package_imports_nothing_heavy_and_that_of_cascade_no_engine() -> None:
     assert run(f"import sys, lmms_eval_mai; print([name for name in {HEAVY} if name in sys.modules])") == ["[]"]
+    engines = ("vllm", "aiohttp", "lmms_eval.evaluator", "lmms_eval.tasks")
+    code = f"import sys; from lmms_eval_mai import Cascade; print([name for name in {engines} if name in sys.modules])"
+    assert run(code) == ["[]"]
 
 
 def test_public_parse_names_a_typo_without_importing_an_engines_library() -> None:

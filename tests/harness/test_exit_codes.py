@@ -1,5 +1,6 @@
 """Exit codes and messages of the command. lmms-eval alone catches every exception and exits with 0."""
 
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -92,8 +93,13 @@ def test_command_that_ends_before_its_results_are_written_keeps_the_journal(
     arguments = {"time_scale": 0, **scripts(data, "pope_s", ROWS, seconds=1)}
     code, text = run_pope(tmp_path, output=tmp_path / "out", stopped_before_results=True, **arguments).end()
     assert code == 130 and list((tmp_path / "journal").iterdir())
+    assert not list((tmp_path / "out").rglob("*_mai_cascade.json"))  # no figures without results
     code, text = run_pope(tmp_path, output=tmp_path / "out", **arguments).end()
     assert code == 0 and f"resuming: {ROWS} of {ROWS} done" in text
+    (file,) = (tmp_path / "out").rglob("*_mai_cascade.json")
+    figures = json.loads(file.read_text())  # they contain what the first attempt spent
+    assert figures["samples"] == ROWS and 0 < figures["earlier_s"] < figures["wall_s"]
+    assert figures["tasks"]["pope_s"]["small"]["calls"] == ROWS * 5 // 3
 
 
 def test_wrong_argument_ends_the_command_with_1_and_one_sentence(

@@ -11,8 +11,6 @@ import yaml
 from support.pope_scripts import pope_scripts
 from support.processes import Command
 
-from lmms_eval_mai.cli import finished_run
-from lmms_eval_mai.cli.finished_run import FinishedRun
 from lmms_eval_mai.harness.model import MaiCascade
 
 Record = dict[str, Any]
@@ -159,39 +157,3 @@ def test_each_configuration_of_a_command_has_its_figures_beside_its_results(
     calls = [call for task in samples.values() for trace in traces_of(task) for call in trace["calls"]]
     assert all(message["role"] == "user" for call in calls for message in call["prompt"])
     assert not any("prompt" in call for trace in traces_of(alone["pope_s"]) for call in trace["calls"])
-
-
-def test_figures_of_a_resumed_run_contain_what_earlier_attempts_spent(
-    command: type[Command], in_drawn_data: Path, scripts: dict[str, str], tmp_path: Path
-) -> None:
-    given = {**scripts, "journal": tmp_path / "journal"}
-    line = ["--model", "mai_cascade", "--model_args", ",".join(f"{name}={value}" for name, value in given.items())]
-    line += ["--tasks", "pope_s,pope_r_s2", "--output_path", str(tmp_path / "out"), "--log_samples"]
-    code, text = command(in_drawn_data, tmp_path / "first", *line, stopped_before_results=True).end()
-    assert code == 130 and list((tmp_path / "journal").iterdir()), text
-    assert not list((tmp_path / "out").rglob("*_mai_cascade.json"))  # no figures without results
-    code, text = command(in_drawn_data, tmp_path / "second", *line).end()
-    assert code == 0 and "resuming: " in text
-    ((figures, _, samples),) = files_of(tmp_path / "out")
-    check(figures, samples)
-    assert 0 < figures["earlier_s"] < figures["wall_s"]
-    assert all(task["wall_s"] > 0 for task in figures["tasks"].values())
-    check_thinking(finished_run.read(tmp_path / "out"), samples, given)
-
-
-def check_thinking(run: FinishedRun, samples: dict[str, list[Record]], given: dict[str, str]) -> None:
-    """Assert that `lmms-eval-mai attention --run` finds the thinking of each document."""
-    expected = {name: value for name, value in given.items() if name != "journal"}
-    assert run.model_arguments(None, {}) == expected | {"max_errors": 10}
-    assert sorted(run.choose(None)) == sorted(samples) and run.gen_kwargs == {}
-    for task, lines in samples.items():
-        texts = {
-            line["doc_id"]: call["text"]
-            for line in lines
-            for call in line["token_counts"][0]["calls"]
-            if (call["side"], call["stage"]) == ("small", "think")
-        }
-        assert texts and run.thinking(task, None)[0] == texts
-        assert list(run.thinking(task, 2)[1].items()) == [
-            (line["doc_id"], line["target"]) for line in lines if line["doc_id"] in sorted(texts)[:2]
-        ]

@@ -93,7 +93,6 @@ def doc_to_messages(**options: Any) -> Any:
     ("options", "prompt", "sentence", "question"),
     [
         ({"post_prompt": "\nOne word."}, "What?\nOne word.", "One word.", "What?\n"),
-        ({"post_prompt": " One word. "}, "What? One word. \n", "One word.", "What? "),
         ({"post_prompt": "One word."}, "What?One word.", "One word.", "What?\n"),
         (
             {"mcq_post_prompt": "The letter.", "na_post_prompt": "A number."},
@@ -104,11 +103,9 @@ def doc_to_messages(**options: Any) -> Any:
         ({"post_prompt": "word.", "long_prompt": "One word."}, "What? One word.", "One word.", "What? "),
         # These texts are not at the end, or are not format sentences.
         ({"post_prompt": "One word."}, "One word. What?", "", "One word. What?\n"),
-        ({"pre_prompt": "What?", "post_prompt": ""}, "What?", "", "What?\n"),
         ({"prompt_type": "format", "default": {"post_prompt": "x"}}, "Which format", "", "Which format\n"),
         # Without this text the prompt would ask nothing.
         ({"prompt": "Describe the image."}, "Describe the image.", "", "Describe the image.\n"),
-        ({}, "What?", "", "What?\n"),
     ],
 )
 def test_the_tasks_own_sentence_at_the_end_is_removed_from_the_question(

@@ -20,15 +20,6 @@ def test_the_readme_command_in_a_new_process_runs_the_pair_and_traces_every_samp
     check(tmp_path / "out", tasks, limit=6, text=lmms_eval(drawn_data, *line))
 
 
-def test_the_readme_command_on_real_images_traces_every_sample(
-    command: type[Command], shared: Path, tiny_pair: tuple[Path, Path], tmp_path: Path
-) -> None:
-    line = arguments(tiny_pair, TASKS, tmp_path / "out", limit=12)
-    code, text = command(shared / "data" / "real", tmp_path / "log", *line, engines=True).end()
-    assert code == 0, text[-3000:]
-    check(tmp_path / "out", TASKS, limit=12, text=text)
-
-
 def arguments(tiny_pair: tuple[Path, Path], tasks: list[str], output: Path, limit: int) -> list[str]:
     model_args = f"small={tiny_pair[0]},large={tiny_pair[1]},max_new_tokens=40"
     line = ["--model", "mai_cascade", "--model_args", model_args, "--tasks", ",".join(tasks), "--limit", str(limit)]

@@ -2,18 +2,16 @@
 
 import ast
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, SimpleNamespace
 from typing import Any
 
 import pytest
 from lmms_eval.loggers import EvaluationTracker
-from loguru import logger
 
-from lmms_eval_mai.harness import exit_codes, figures_file
-from lmms_eval_mai.harness.model import MaiCascade
-from lmms_eval_mai.harness.running_command import Command, print_last, results_file, results_written, running_command
+from lmms_eval_mai.harness import figures_file
+from lmms_eval_mai.harness.running_command import Command, results_file, results_written, running_command
 
 
 def source_of(module: str) -> str:
@@ -84,8 +82,8 @@ def test_output_path_and_number_of_configurations_are_read_from_the_command() ->
     [
         {},
         {"arguments": SimpleNamespace(output_path=None), "args_list": []},
-        {"args": SimpleNamespace(output=None), "args_list": []},
         {"args": SimpleNamespace(output_path=None), "configurations": []},
+        {"args": SimpleNamespace(output_path="out"), "args_list": [], "command": "run_evaluation"},
     ],
 )
 def test_unknown_layout_of_the_command_means_that_the_results_are_not_written(local_variables: dict[str, Any]) -> None:
@@ -93,14 +91,6 @@ def test_unknown_layout_of_the_command_means_that_the_results_are_not_written(lo
     assert not command.known
     written = results_written(command, None)
     assert written is not None and written() is False
-
-
-def test_another_function_of_the_commands_module_means_that_the_results_are_not_written() -> None:
-    args = SimpleNamespace(output_path="out")
-    found = inside_command(running_command, command="run_evaluation", args=args, args_list=[args])
-    assert found is not None and not found.known
-    written = results_written(found, None)
-    assert written is not None and not written()
 
 
 def test_results_are_written_when_the_results_file_exists(tmp_path: Path) -> None:
@@ -158,28 +148,3 @@ def test_figures_that_cannot_be_written_are_a_warning_and_no_error(tmp_path: Pat
     file.rmdir()
     figures_file.write_waiting()
     assert not file.exists()  # one attempt
-
-
-def test_table_is_printed_at_once_in_library_use(capsys: pytest.CaptureFixture[str]) -> None:
-    print_last(None, "table")
-    assert capsys.readouterr().out == "table\n"
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Iterator[MaiCascade]:
-    for side in ("small", "large"):
-        (tmp_path / f"{side}.jsonl").touch()
-    scripts = {side: str(tmp_path / f"{side}.jsonl") for side in ("small", "large")}
-    model = MaiCascade(engine="scripted", journal="off", **scripts)
-    yield model
-    _ = model.batch_sizes  # in library use this removes the sink
-    assert exit_codes._sink is None
-
-
-def test_reading_batch_sizes_twice_adds_one_log_sink(model: MaiCascade) -> None:
-    args = SimpleNamespace(output_path=None)
-    sinks = set(logger._core.handlers)  # type: ignore[attr-defined]
-    for _ in range(2):
-        assert inside_command(lambda: model.batch_sizes, args=args, args_list=[args]) == {}
-    added = set(logger._core.handlers) - sinks  # type: ignore[attr-defined]
-    assert added == {exit_codes._sink}

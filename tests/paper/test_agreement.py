@@ -1,7 +1,6 @@
 """Mutual verification of two answers against a table, and the form of answer that a document requires."""
 
 import random
-import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import product
 from typing import Any
@@ -36,114 +35,74 @@ TABLE: list[tuple[str, dict[str, Any], str, str, bool]] = [
     # POPE: yes or no and nothing else, because all other answers have a score of 0.
     ("pope", NONE, "Yes", "yes", True),
     ("pope", NONE, "[[No]]", " no\n", True),
-    ("pope", NONE, "[[Yes\x07]]", "Yes", True),
-    *(("pope", NONE, text, "yes", False) for text in ("Yes.", "**Yes**", '"Yes"', "y", "Yes, there is a dog.")),
+    ("pope", NONE, "Yes", "No", False),
     ("pope", NONE, "Yes.", "Yes.", False),
     ("pope", NONE, "N", "No", False),
-    ("pope", NONE, "Yes", "No", False),
-    ("pope", NONE, "Not sure", "No", False),
-    ("pope", NONE, "Not sure", "Not sure", False),
-    ("pope", NONE, "Nothing", "Nothing", False),
-    ("pope", NONE, "None", "no", False),
-    ("pope", NONE, "Yesterday", "yes", False),
     ("pope", NONE, "There is no dog", "no", False),
     ("pope", NONE, "", "", False),
-    ("pope", NONE, "I cannot tell.", "I cannot tell.", False),
     # MMMU, multiple choice: if lmms-eval would draw a letter at random, there is no answer.
     ("mmmu_val", MMMU_CHOICE, "B", "(B)", True),
     ("mmmu_val", MMMU_CHOICE, "[[C]]", "C. blue", True),
     ("mmmu_val", MMMU_CHOICE, "The first colour to be seen is green", "B", True),
     ("mmmu_val", MMMU_CHOICE, "A", "B", False),
-    ("mmmu_val", MMMU_CHOICE, "E", "E", False),
-    *(("mmmu_val", MMMU_CHOICE, text, text, False) for text in ("", "none", "**D**", "\\boxed{B}", "a", "B: green")),
+    *(("mmmu_val", MMMU_CHOICE, text, text, False) for text in ("", "E", "none", "**D**")),
     # MMMU, open: the scorer reads the same in both, or its own rule, which rounds numbers, accepts both directions.
-    ("mmmu_val", MMMU_OPEN, "red", "red.", True),
     ("mmmu_val", MMMU_OPEN, "the answer is 5", "5", True),
     ("mmmu_val", MMMU_OPEN, "x = 3", "y = 3", True),
-    ("mmmu_val", MMMU_OPEN, ".", ".", False),
-    ("mmmu_val", MMMU_OPEN, "$5", "5", False),
     ("mmmu_val", MMMU_OPEN, "12,300", "12300.0", True),
     ("mmmu_val", MMMU_OPEN, "5", "5.001", True),
-    ("mmmu_val", MMMU_OPEN, "Sodium chloride", "sodium chloride", True),
     ("mmmu_val", MMMU_OPEN, "5", "6", False),
     ("mmmu_val", MMMU_OPEN, "cat", "cats", False),
-    ("mmmu_val", MMMU_OPEN, "a", "a b", False),
+    ("mmmu_val", MMMU_OPEN, ".", ".", False),
     ("mmmu_val", MMMU_OPEN, "", "", False),
     # MMBench: letters of options that exist. Columns with "nan" or nothing are not options, but the scorer finds the
     # text "nan" in "banana".
-    ("mmbench_en_dev", MMBENCH_FOUR, "**B**", "B", True),
     ("mmbench_en_dev", MMBENCH_FOUR, "\\boxed{B}", "Bird", True),
-    ("mmbench_en_dev", MMBENCH_THREE, "C", "banana", False),
-    ("mmbench_en_dev", MMBENCH_FOUR, "D", "[[D.]]", True),
-    ("mmbench_en_dev", MMBENCH_FOUR, "It is orange", "D", True),
+    ("mmbench_en_dev", MMBENCH_FOUR, "It is orange", "[[D.]]", True),
     ("mmbench_en_dev", MMBENCH_FOUR, "A", "B", False),
     ("mmbench_en_dev", MMBENCH_FOUR, "red and blue", "red and blue", False),
-    ("mmbench_en_dev", MMBENCH_FOUR, "E", "E", False),
-    ("mmbench_en_dev", MMBENCH_TWO, "a ripe apple", "B", True),
-    ("mmbench_en_dev", MMBENCH_TWO, "a ripe banana", "A", False),
-    ("mmbench_en_dev", MMBENCH_TWO, "nan", "nan", False),
-    ("mmbench_en_dev", MMBENCH_TWO, "C", "C", False),
-    ("mmbench_en_dev", MMBENCH_TWO, "D", "nan", False),
-    ("mmbench_en_dev", MMBENCH_HOLES, "B", "green", True),
-    ("mmbench_en_dev", MMBENCH_HOLES, "C", "C", False),
-    ("mmbench_en_dev", MMBENCH_HOLES, "none", "none", False),
     ("mmbench_en_dev", MMBENCH_FOUR, "", "", False),
+    ("mmbench_en_dev", MMBENCH_THREE, "C", "banana", False),
+    ("mmbench_en_dev", MMBENCH_TWO, "a ripe apple", "B", True),
+    *(("mmbench_en_dev", MMBENCH_TWO, text, text, False) for text in ("nan", "C")),
+    *(("mmbench_en_dev", MMBENCH_HOLES, text, text, False) for text in ("none", "C")),
     # ChartQA: equal texts.
     ("chartqa", NONE, "Blue", " blue", True),
     ("chartqa", NONE, "100", "104", False),
-    ("chartqa", NONE, "0", "0.0", False),
     ("chartqa", NONE, "", "", False),
     # InfoVQA: nearly equal words, and equal numbers.
     ("infovqa_val", NONE, "two thousand people", "two thousand peoples", True),
     ("infovqa_val", NONE, "North  America", "north america", True),
-    ("infovqa_val", NONE, "2019", "2018", False),
-    ("infovqa_val", NONE, "19", "18", False),
     ("infovqa_val", NONE, "the end of the year 2019", "the end of the year 2018", False),
     ("infovqa_val", NONE, "1.5 million", "1.5 billion", False),
-    ("infovqa_val", NONE, "North America", "South America", False),
     ("infovqa_val", NONE, "", "", False),
     # RealWorldQA: the letter that the scorer finds, or the open answer as the scorer normalises it.
-    ("realworldqa", RWQA_CHOICE, "B", "(B)", True),
     ("realworldqa", RWQA_CHOICE, "The answer is C", "C.", True),
-    ("realworldqa", RWQA_CHOICE, "Bird", "B", True),
-    ("realworldqa", RWQA_CHOICE, "D", "D", True),
+    ("realworldqa", RWQA_CHOICE, "Bird", "(B)", True),
     ("realworldqa", RWQA_CHOICE, "I pick C, not D", "D", True),
+    ("realworldqa", RWQA_CHOICE, "A", "C", False),
     ("realworldqa", RWQA_CHOICE, "bird", "bird", False),
     ("realworldqa", RWQA_SIX, "E", "E.", True),
-    ("realworldqa", RWQA_SIX, "B", "b", False),
-    ("realworldqa", RWQA_CHOICE, "A", "C", False),
-    ("realworldqa", RWQA_CHOICE, "", "", False),
     ("realworldqa", RWQA_BARE, "D", "d) D", True),
     ("realworldqa", RWQA_BARE, "left", "left", False),
-    ("realworldqa", RWQA_OPEN, "3", "3.", True),
-    ("realworldqa", RWQA_OPEN, "Downhill", "downhill", True),
-    ("realworldqa", RWQA_OPEN, "A", "a", True),
+    ("realworldqa", RWQA_OPEN, "Downhill", "downhill.", True),
     ("realworldqa", RWQA_OPEN, "3", "three", False),
     ("realworldqa", RWQA_OPEN, ".", ".", False),
     # shapes: equal without case and punctuation.
     ("shapes", SHAPES_CHOICE, "B", "(b)", True),
     ("shapes", SHAPES_CHOICE, "The answer is C", "C.", False),
-    ("shapes", SHAPES_CHOICE, "A", "A. red circle", False),
-    ("shapes", SHAPES_CHOICE, "A", "D", False),
     ("shapes", SHAPES_CHOICE, "?", "?", False),
-    ("shapes", SHAPES_WORD, "red", "red.", True),
-    ("shapes", SHAPES_WORD, "Red circle", "red circle", True),
+    ("shapes", SHAPES_WORD, "Red circle", "red circle.", True),
     ("shapes", SHAPES_WORD, "red circle", "red cross", False),
-    ("shapes", SHAPES_WORD, "", "", False),
     # Another lmms-eval task: letters if the document has options, else equal texts.
     ("any", {"options": ["red", "green"]}, "B", "(B)", True),
     ("any", {"options": ["red", "green"]}, "C", "C", False),
-    ("any", {"options": ["red", "green"]}, "red", "red", False),
     ("any", {"options": "['red', 'green', 'blue']"}, "C", "The answer is C", True),
-    ("any", {"options": "['red', 'green', 'blue']"}, "D", "D", False),
     ("any", {"choices": {"A": "red", "B": "green"}}, "A.", "A", True),
     ("any", MMBENCH_TWO, "B", "B", True),
     ("any", MMBENCH_TWO, "C", "C", False),
-    ("any", {"A": 0, "B": 1, "C": 2, "D": 3}, "A", "A", True),
     ("any", {"options": "red or green"}, "Red", "red", True),
-    ("any", {"options": "['only one']"}, "Red", "red", True),
     ("any", {"A": "a lone column"}, "C", "c", True),
-    ("any", NONE, "Forty two", "forty two ", True),
     ("any", NONE, "42", "42.", False),
     ("any", NONE, "", "", False),
 ]
@@ -161,51 +120,11 @@ def test_the_table_has_agreement_and_disagreement_for_every_benchmark() -> None:
     assert {(name, same) for name, _, _, _, same in TABLE} == set(product(ALL, (True, False)))
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "same"),
-    [
-        ("100", "104", True),
-        ("50%", "0.51", True),
-        ("-100", "-104", True),
-        ("Blue", "blue", True),
-        ("0", "0", True),
-        ("inf", "inf", True),  # their relative change is not a number
-        ("105.1", "100", False),  # 105.1 differs from 100 by 5.1 %, and 100 from 105.1 by 4.9 %
-        ("95", "100", False),  # 95 differs from 100 by 5 %, and 100 from 95 by 5.3 %
-        ("0", "0.0", False),  # a target of zero is compared as text
-        ("0", "0.01", False),
-        ("100", "-100", False),
-        ("1,000", "1000", False),
-        ("inf", "5", False),
-        ("blue", "green", False),
-        ("", "", False),
-    ],
-)
-def test_relaxed_chartqa_requires_the_tolerance_in_both_directions(a: str, b: str, same: bool) -> None:
-    assert verify(BENCHMARKS["chartqa"], NONE, a, b, RELAXED).agree is same
-    assert verify(BENCHMARKS["chartqa"], NONE, b, a, RELAXED).agree is same
-
-
 def test_infovqa_uses_the_users_anls_threshold() -> None:
     answers = "Microsoft Windows", "Microsoft Window"  # ANLS 0.94
     assert verify(BENCHMARKS["infovqa_val"], NONE, *answers, AgreementRules(anls_threshold=0.94)).agree
     assert not verify(BENCHMARKS["infovqa_val"], NONE, *answers, AgreementRules(anls_threshold=0.95)).agree
-
-
-@pytest.mark.parametrize(
-    ("benchmark", "doc", "text", "end"),
-    [("infovqa_val", NONE, "word " * 20_000, "s"), ("mmmu_val", MMMU_OPEN, "1" * 30_000, ".")],
-)
-def test_texts_of_models_that_do_not_stop_are_compared_in_no_time(
-    benchmark: str, doc: Any, text: str, end: str
-) -> None:
-    """lmms-eval's functions need minutes for them, in which no other sample would run."""
-    began = time.perf_counter()
-    assert verify(BENCHMARKS[benchmark], doc, text, text, RULES).agree
-    assert not verify(BENCHMARKS[benchmark], doc, text, text + end, RULES).agree
-    assert time.perf_counter() - began < 5
-    short = text[:200].strip()  # as short texts, both would agree
-    assert verify(BENCHMARKS[benchmark], doc, short, short + end, RULES).agree
+    assert not verify(BENCHMARKS["infovqa_val"], NONE, "2019", "2018", AgreementRules(anls_threshold=0.0)).agree
 
 
 def test_mmbench_stays_quiet_while_another_thread_reads_an_answer() -> None:
@@ -218,14 +137,6 @@ def test_mmbench_stays_quiet_while_another_thread_reads_an_answer() -> None:
     assert messages == []
 
 
-def test_different_numbers_disagree_with_any_anls_threshold() -> None:
-    assert not verify(BENCHMARKS["infovqa_val"], NONE, "2019", "2018", AgreementRules(anls_threshold=0.0)).agree
-
-
-def test_every_benchmark_has_its_name_as_key() -> None:
-    assert [benchmark.name for benchmark in ALL.values()] == list(ALL)
-
-
 def test_a_verification_holds_the_parsed_answers() -> None:
     text = "The sign points there. [[No]]"
     assert verify(BENCHMARKS["pope"], NONE, text, "Nothing", RULES) == Verification("no", None, False)
@@ -233,11 +144,42 @@ def test_a_verification_holds_the_parsed_answers() -> None:
 
 
 @pytest.mark.parametrize(
+    ("a", "b", "same"),
+    [
+        ("50%", "0.51", True),
+        ("-100", "-104", True),
+        ("Blue", "blue", True),
+        ("inf", "inf", True),  # their relative change is not a number
+        ("95", "100", False),  # 95 differs from 100 by 5 %, and 100 from 95 by 5.3 %
+        ("0", "0.0", False),  # a target of zero is compared as text
+        ("100", "-100", False),
+        ("1,000", "1000", False),
+        ("", "", False),
+    ],
+)
+def test_relaxed_chartqa_requires_the_tolerance_in_both_directions(a: str, b: str, same: bool) -> None:
+    assert verify(BENCHMARKS["chartqa"], NONE, a, b, RELAXED).agree is same
+    assert verify(BENCHMARKS["chartqa"], NONE, b, a, RELAXED).agree is same
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("benchmark", "doc", "text", "end"),
+    [("infovqa_val", NONE, "word " * 20_000, "s"), ("mmmu_val", MMMU_OPEN, "1" * 30_000, ".")],
+)
+def test_texts_of_models_that_do_not_stop_are_compared_without_functions_that_need_minutes(
+    benchmark: str, doc: Any, text: str, end: str
+) -> None:
+    assert verify(BENCHMARKS[benchmark], doc, text, text, RULES).agree
+    assert not verify(BENCHMARKS[benchmark], doc, text, text + end, RULES).agree
+    short = text[:200].strip()  # as short texts, both would agree
+    assert verify(BENCHMARKS[benchmark], doc, short, short + end, RULES).agree
+
+
+@pytest.mark.parametrize(
     ("name", "doc", "kind"),
     [
         ("pope", NONE, "word"),
-        ("chartqa", NONE, "word"),
-        ("infovqa_val", NONE, "word"),
         ("mmbench_en_dev", MMBENCH_FOUR, "letter"),
         ("mmmu_val", MMMU_CHOICE, "letter"),
         ("mmmu_val", MMMU_OPEN, "word"),
@@ -247,7 +189,6 @@ def test_a_verification_holds_the_parsed_answers() -> None:
         ("shapes", SHAPES_CHOICE, "letter"),
         ("shapes", SHAPES_WORD, "word"),
         ("any", NONE, "word"),
-        ("any", MMBENCH_TWO, "letter"),
         ("any", {"choices": ["x", "y"]}, "letter"),
         ("any", {"options": "['x']"}, "word"),
     ],
@@ -256,12 +197,10 @@ def test_the_document_decides_the_form_of_the_answer(name: str, doc: dict[str, A
     assert ALL[name].kind(doc) == kind
 
 
-def test_random_choice_fails_on_mmmu_choices_on_every_python() -> None:
-    """random.choice reads the length of a sequence, or an element of it, depending on the version of Python."""
-    from lmms_eval_mai.paper.benchmarks import _NoGuess
-
-    choices = _NoGuess(["A", "B"])
-    assert [choice for choice in choices] == ["A", "B"]
-    for draw in (random.choice, lambda sequence: sequence[0]):
-        with pytest.raises(IndexError):
-            draw(choices)
+@pytest.mark.parametrize("draw", [random.choice, lambda sequence: sequence[0]])
+def test_a_letter_that_the_scorer_would_draw_is_no_answer_on_every_python(
+    draw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`random.choice` reads the length of a sequence, or an element of it, depending on the version of Python."""
+    monkeypatch.setattr(random, "choice", draw)
+    assert read_answer(BENCHMARKS["mmmu_val"], MMMU_CHOICE, "none") is None

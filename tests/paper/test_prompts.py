@@ -1,16 +1,15 @@
 """The templates equal those of Appendix C, and each benchmark gets its own template."""
 
 import re
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from lmms_eval_mai.paper import prompts
 from lmms_eval_mai.paper.agreement import without_answer
-from lmms_eval_mai.paper.prompts import INSTRUCTIONS, MAX_TOKENS, REASON_TRANSFER, STAGE2, TRANSFER_TEMPLATE, Kind
+from lmms_eval_mai.paper.prompts import INSTRUCTIONS, REASON_TRANSFER, STAGE2, TRANSFER_TEMPLATE, Kind
 
 PREVIOUS = "According to previous thinking: "
 REFERENCE = "The following is a reference answer from a smaller model"
@@ -43,11 +42,6 @@ def printed_prompts(shared: Path) -> dict[tuple[str, int], str]:
     return found
 
 
-def test_appendix_c_has_ten_prompts(shared: Path) -> None:
-    headings = ["Simple (S)", "Explain (E)", "Reasoning (R)", "Stage 2", "Reason Transfer"]
-    assert set(printed_prompts(shared)) == {(heading, number) for heading in headings for number in (1, 2)}
-
-
 @pytest.mark.parametrize(("number", "kind"), [(1, "word"), (2, "letter")])
 @pytest.mark.parametrize(
     ("heading", "variant"), [("Simple (S)", "S"), ("Explain (E)", "E"), ("Reasoning (R)", "R")], ids="SER"
@@ -60,11 +54,10 @@ def test_each_instruction_equals_the_papers(
 
 
 @pytest.mark.parametrize(("number", "kind"), [(1, "word"), (2, "letter")])
-def test_stage_2_equals_the_papers(shared: Path, number: int, kind: Kind) -> None:
+def test_stage_2_and_the_transfer_prompt_of_pope_and_chartqa_equal_the_papers(
+    shared: Path, number: int, kind: Kind
+) -> None:
     assert STAGE2[kind] == printed_prompts(shared)["Stage 2", number]
-
-
-def test_the_transfer_prompt_of_pope_and_chartqa_equals_prompt_1_of_the_paper(shared: Path) -> None:
     assert REASON_TRANSFER["previous_thinking"]["word"] == printed_prompts(shared)["Reason Transfer", 1]
 
 
@@ -99,16 +92,6 @@ def test_the_transfer_prompt_of_example_3_has_the_thinking_without_its_answer(sh
     assert "[[" in whole and "[[" not in printed
 
 
-def test_every_variant_has_a_different_instruction_for_each_kind() -> None:
-    assert set(INSTRUCTIONS) == {(variant, kind) for variant in "SER" for kind in KINDS}
-    assert len(set(INSTRUCTIONS.values())) == 6
-
-
-@pytest.mark.parametrize("text", [*INSTRUCTIONS.values()])
-def test_every_instruction_requires_double_brackets(text: str) -> None:
-    assert text.rstrip(".").endswith("in the format: [[answer]]")
-
-
 def test_each_template_requires_the_form_of_its_kind() -> None:
     forms = [*INSTRUCTIONS.items(), *(((name, kind), STAGE2[kind]) for name in ("stage2",) for kind in KINDS)]
     forms += [((name, kind), form[kind]) for name, form in REASON_TRANSFER.items() for kind in KINDS]
@@ -118,57 +101,24 @@ def test_each_template_requires_the_form_of_its_kind() -> None:
         assert ("option's letter" in text) is (kind == "letter")
 
 
-def test_each_of_the_six_benchmarks_has_its_transfer_prompt_of_the_paper() -> None:
+def test_each_benchmark_has_its_transfer_prompt_of_the_paper_and_other_tasks_have_prompt_2() -> None:
     assert set(TRANSFER_TEMPLATE) == SIX | {"shapes"}  # shapes is our own
-    for benchmark in SIX:
-        for kind in KINDS:
-            opening = PREVIOUS if benchmark in PREVIOUS_THINKING else REFERENCE
-            assert prompts.transfer(benchmark, "T", kind).startswith(opening)
-
-
-def test_the_transfer_prompt_of_pope_and_chartqa_equals_that_of_stage_2() -> None:
+    for benchmark, kind in product([*SIX, "any"], KINDS):
+        opening = PREVIOUS if benchmark in PREVIOUS_THINKING else REFERENCE
+        assert prompts.transfer(benchmark, "T", kind).startswith(opening)
     for benchmark in PREVIOUS_THINKING:
         assert prompts.transfer(benchmark, "T", "word") == prompts.stage2("T", "word")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_another_lmms_eval_task_gets_the_reference_prompt(kind: Kind) -> None:
-    assert prompts.transfer("any", "T", kind) == prompts.transfer("mmmu_val", "T", kind)
-    assert prompts.transfer("any", "T", kind).startswith(REFERENCE)
-
-
-THINKING = st.text() | st.lists(
-    st.sampled_from(["{", "}", "{stage1_response}", "{0}", "{}", "[[A]]", "\n", "\\n", "%s", "$x", " so "])
-).map("".join)
 AWKWARD = "First {stage1_response},\n\nthen {0} and {{}}: \\frac{1}{2} [[B]]\t "
 
 
-@settings(max_examples=100, deadline=None)
-@given(thinking=THINKING, kind=st.sampled_from(KINDS))
-@example(thinking=AWKWARD, kind="word")
-def test_stage_2_contains_the_thinking_unchanged(thinking: str, kind: Kind) -> None:
-    before, after = STAGE2[kind].split("{stage1_response}")
-    assert prompts.stage2(thinking, kind) == before + thinking + after
-
-
-@settings(max_examples=100, deadline=None)
-@given(thinking=THINKING, benchmark=st.sampled_from([*sorted(SIX), "any"]), kind=st.sampled_from(KINDS))
-@example(thinking=AWKWARD, benchmark="pope", kind="word")
-@example(thinking=AWKWARD, benchmark="infovqa_val", kind="letter")
-def test_the_transfer_prompt_contains_the_thinking_unchanged(thinking: str, benchmark: str, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("benchmark", ["pope", "infovqa_val"])
+def test_the_transfer_prompt_contains_the_thinking_unchanged(benchmark: str, kind: Kind) -> None:
     name = "previous_thinking" if benchmark in PREVIOUS_THINKING else "reference"
     before, after = REASON_TRANSFER[name][kind].split("{stage1_response}")
-    assert prompts.transfer(benchmark, thinking, kind) == before + thinking + after
-
-
-def test_the_output_limit_is_more_than_twice_the_longest_average_of_table_5(shared: Path) -> None:
-    paper = (shared / "paper" / "paper.txt").read_text(encoding="utf-8")
-    table = paper.split("Table 5. Comparison", 1)[1].split("5. Experiments", 1)[0]
-    rows = [[float(x) for x in line.split()[1:]] for line in table.splitlines() if re.match(r"[248]B \d", line)]
-    assert [len(row) for row in rows] == [18, 18, 18]  # S, E and R of six benchmarks, for three models
-    longest = {variant: max(x for row in rows for x in row[i::3]) for i, variant in enumerate("SER")}
-    assert longest == {"S": 101.7, "E": 1448.9, "R": 2019.1}
-    assert max(longest.values()) * 2 < MAX_TOKENS
+    assert prompts.transfer(benchmark, AWKWARD, kind) == before + AWKWARD + after
 
 
 SOURCE = Path(prompts.__file__).read_text(encoding="utf-8")
@@ -182,16 +132,14 @@ def digest_of(source: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "old", ["step by step", "Without thinking", "According to previous thinking", "it might be wrong", "= 4096"]
+    ("old", "new"),
+    [
+        ("step by step", "step by ste"),
+        ("According to previous thinking", "According to thinking"),
+        ("= 4096", "= 409"),
+        ('"pope": "previous_thinking"', '"pope": "reference"'),
+    ],
 )
-def test_a_changed_template_or_limit_changes_the_digest(old: str) -> None:
-    assert old in SOURCE
-    assert digest_of(SOURCE.replace(old, old[:-1])) != prompts.digest()
-
-
-def test_another_transfer_prompt_of_a_benchmark_changes_the_digest() -> None:
-    assert digest_of(SOURCE.replace('"pope": "previous_thinking"', '"pope": "reference"')) != prompts.digest()
-
-
-def test_a_changed_docstring_keeps_the_digest() -> None:
+def test_a_changed_template_or_limit_changes_the_digest(old: str, new: str) -> None:
+    assert old in SOURCE and digest_of(SOURCE.replace(old, new)) != prompts.digest()
     assert digest_of('"""Another docstring."""\n' + SOURCE.split('"""', 2)[2]) == prompts.digest()

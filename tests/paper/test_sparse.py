@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -85,42 +86,24 @@ def test_text_is_the_kept_tokens_in_the_order_of_the_thinking_or_by_weight(
         assert by_weight.text == "".join(pairs[position][0] for position in by_weight.positions)
 
 
-@quick
-@given(pairs=scored, boundary=st.sampled_from(BOUNDARIES), order=st.sampled_from(ORDERS))
-def test_delta_1_keeps_the_text_byte_for_byte(pairs: Scored, boundary: str, order: str) -> None:
-    found = selected(pairs, delta=1.0, boundary=boundary, order=order)
-    assert found.text == "".join(text for text, _ in pairs)
-    assert (found.kept_tokens, found.share) == (len(pairs), 1)
-
-
-@quick
-@given(pairs=scored, factor=st.sampled_from([2.0**-30, 0.5, 4.0]))
-def test_only_the_weights_within_the_thinking_count(pairs: Scored, factor: float) -> None:
-    pairs = [(text, weight if weight > 1e-200 else 0.0) for text, weight in pairs]
-    assert selected([(text, weight * factor) for text, weight in pairs]) == selected(pairs)
-
-
-def test_examples_of_the_boundary() -> None:
-    equal = [(digit, 0.1) for digit in "0123456789"]
-    assert selected(equal).text == selected(equal, boundary="most").text == "01234567"
-    falling = list(zip("abc", (0.1, 0.6, 0.3), strict=True))
-    assert (selected(falling).text, selected(falling, order="weight").text) == ("bc", "bc")
-    assert selected(list(zip("abc", (0.3, 0.1, 0.6), strict=True)), order="weight").text == "ca"
-    assert selected(falling, boundary="most").text == "b"
-
-
-def test_thinking_of_one_token_is_kept_with_least_and_left_out_with_most() -> None:
-    assert selected([("red", 0.2)]).text == "red"
-    left_out = selected([("red", 0.2)], boundary="most")
-    assert (left_out.text, left_out.kept_tokens, left_out.scored_tokens, left_out.share) == ("", 0, 1, 0)
-
-
-def test_thinking_without_tokens_gives_an_empty_selection() -> None:
-    assert selected([]) == Selection((), 0, 1.0, "")
-
-
-def test_thinking_without_any_weight_is_kept_whole() -> None:
-    assert selected([("a", 0.0), ("b", 0.0)], order="weight").text == "ab"
+@pytest.mark.parametrize(
+    ("weights", "choices", "text"),
+    [
+        ((0.1,) * 10, {}, "01234567"),
+        ((0.1,) * 10, {"boundary": "most"}, "01234567"),
+        ((0.3, 0.1, 0.6), {}, "02"),
+        ((0.3, 0.1, 0.6), {"order": "weight"}, "20"),
+        ((0.3, 0.1, 0.6), {"boundary": "most"}, "2"),
+        ((0.3, 0.0, 0.6), {"delta": 1.0, "order": "weight"}, "012"),  # byte for byte
+        ((0.0, 0.0), {"order": "weight"}, "01"),  # without any weight
+        ((0.2,), {}, "0"),
+        ((0.2,), {"boundary": "most"}, ""),
+        ((), {}, ""),
+    ],
+)
+def test_examples_of_selections(weights: tuple[float, ...], choices: dict[str, Any], text: str) -> None:
+    found = selected(list(zip("0123456789", weights, strict=False)), **choices)
+    assert (found.text, found.kept_tokens, found.scored_tokens) == (text, len(text), len(weights))
 
 
 @pytest.mark.parametrize("weights", [[math.nan, 1.0], [math.inf, 1.0], [-0.1, 1.0], [1.0]])

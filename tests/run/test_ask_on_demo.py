@@ -10,7 +10,6 @@ import nbformat
 import pytest
 from support.processes import end, start_script
 
-from lmms_eval_mai import Cascade
 from lmms_eval_mai.plugin import task_dir
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,18 +79,6 @@ def test_hundred_questions_at_once_in_a_notebook_have_the_exits_answers_and_scor
     assert [[text] for _, text, _ in found] == [sample["filtered_resps"] for sample in samples]
     right = sum(text.lower() == doc["answer"].lower() for (_, text, _), doc in zip(found, documents, strict=True))
     assert right == sum(sample["exact_match"] for sample in samples)
-
-
-@pytest.mark.slow
-def test_engines_of_transformers_answer_again_after_they_were_stopped(documents: list[dict[str, Any]]) -> None:
-    document = documents[0]
-    mai = Cascade(pair="demo", engine="transformers")
-    found = []
-    for _ in range(2):
-        with mai:
-            found.append(mai.submit(document["image"], document["question"]).result(timeout=60))
-    assert found[0].text == found[1].text
-    assert [call.text for call in found[0].calls] == [call.text for call in found[1].calls]
 
 
 @pytest.mark.slow

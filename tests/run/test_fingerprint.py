@@ -38,7 +38,6 @@ def checkpoint(tmp_path: Path) -> Path:
         {"on_overflow": "error"},
         {"transfer_answer": "keep"},
         {"anls_threshold": 0.8},
-        {"small_max_model_len": 4096},
         {"dtype": "float32"},
         {"large_revision": "v2"},
         {"decoding": "official", "official_decoding": {"temperature": 0.7, "seed": 1}},
@@ -47,25 +46,25 @@ def checkpoint(tmp_path: Path) -> Path:
 def test_argument_that_can_change_an_answer_changes_the_fingerprint(
     checkpoint: Path, arguments: dict[str, object]
 ) -> None:
-    assert fingerprint.digest(fingerprint_of(checkpoint)) != fingerprint.digest(fingerprint_of(checkpoint, **arguments))
-    assert 1 <= len(fingerprint.differences(fingerprint_of(checkpoint), fingerprint_of(checkpoint, **arguments))) <= 2
+    before, after = fingerprint_of(checkpoint), fingerprint_of(checkpoint, **arguments)
+    assert fingerprint.digest(before) != fingerprint.digest(after)
+    assert 1 <= len(fingerprint.differences(before, after)) <= 2
+    assert before["templates"] == prompts.digest()
 
 
-@pytest.mark.parametrize(
-    ("argument", "changed"),
-    [("delta", 0.5), ("layer", 11), ("from", "small"), ("order", "weight"), ("boundary", "most")],
-)
-def test_argument_of_sparse_transfer_changes_the_fingerprint(checkpoint: Path, argument: str, changed: object) -> None:
-    before = fingerprint_of(checkpoint, transfer="sparse")
-    after = fingerprint_of(checkpoint, transfer="sparse", **{f"sparse_{argument}": changed})
-    (difference,) = fingerprint.differences(before, after)
-    assert difference.startswith(f"sparse_{argument} was ") and difference.endswith(f" and is {changed}")
-    assert fingerprint.digest(before) != fingerprint.digest(fingerprint_of(checkpoint))
-
-
-def test_fingerprint_of_full_transfer_has_no_argument_of_sparse_transfer(checkpoint: Path) -> None:
-    found = fingerprint_of(checkpoint, transfer="full")
-    assert found == fingerprint_of(checkpoint) and not any("sparse" in text or text == "transfer" for text in found)
+def test_arguments_of_sparse_transfer_change_only_its_fingerprint(checkpoint: Path) -> None:
+    full, before = fingerprint_of(checkpoint, transfer="full"), fingerprint_of(checkpoint, transfer="sparse")
+    assert full == fingerprint_of(checkpoint) and not any("sparse" in text or text == "transfer" for text in full)
+    for argument, changed in (
+        ("delta", 0.5),
+        ("layer", 11),
+        ("from", "small"),
+        ("order", "weight"),
+        ("boundary", "most"),
+    ):
+        after = fingerprint_of(checkpoint, transfer="sparse", **{f"sparse_{argument}": changed})
+        (difference,) = fingerprint.differences(before, after)
+        assert difference.startswith(f"sparse_{argument} was ") and difference.endswith(f" and is {changed}")
 
 
 def test_argument_for_speed_or_place_does_not_change_the_fingerprint(checkpoint: Path) -> None:
@@ -86,10 +85,6 @@ def test_changed_checkpoint_at_the_same_path_changes_the_fingerprint(checkpoint:
     (checkpoint / file).write_bytes(data)
     differ = fingerprint.differences(before, fingerprint_of(checkpoint))
     assert [line.split(" was ")[0] for line in differ] == ["large checkpoint", "small checkpoint"]
-
-
-def test_templates_are_part_of_the_fingerprint(checkpoint: Path) -> None:
-    assert fingerprint_of(checkpoint)["templates"] == prompts.digest()
 
 
 def test_only_the_arguments_that_differ_are_named() -> None:

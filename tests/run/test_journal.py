@@ -5,16 +5,29 @@ import fcntl
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from PIL import Image as PilImage
 
-from lmms_eval_mai.contract import Call, CallKey
+from lmms_eval_mai.contract import (
+    AttentionRequest,
+    Call,
+    CallKey,
+    Image,
+    Message,
+    Prompt,
+    Sampling,
+    TokenWeights,
+)
 from lmms_eval_mai.errors import JournalError
 from lmms_eval_mai.run.journal import removal as journal_removal
 from lmms_eval_mai.run.journal.journal import Journal
+from lmms_eval_mai.run.journal.journaled_engine import prompt_digest
 
 OLD_JOURNAL = Path(__file__).with_name("unfinished_journal_of_format_2.jsonl")
 """A scripted run of 12 POPE documents, killed after two samples, as commit ae9735c (2026-11-21) wrote it."""
@@ -23,6 +36,7 @@ OLD_NAME = "82969b983faf4219-0of1.jsonl"
 R = {"mode": "cascade", "think": "R"}
 E = {"mode": "cascade", "think": "E"}
 KEY = CallKey("pope_s", 0, 0, "small", "short")
+LARGE = CallKey("pope_s", 0, 0, "large", "score")
 SAMPLE = ("pope_s", 0, 0)
 
 
@@ -37,14 +51,6 @@ def unfinished(folder: Path, fingerprint: dict[str, str] = R) -> Path:
     asyncio.run(add_sample(journal))
     journal.close()
     return journal.path
-
-
-def test_unfinished_run_with_another_argument_is_named_and_kept(tmp_path: Path, warnings: list[str]) -> None:
-    path = unfinished(tmp_path)
-    Journal(tmp_path, E, ["pope_s", "chartqa_s"]).close()
-    (warning,) = warnings
-    assert "an unfinished run of pope_s is not resumed: think was R and is E." in warning and str(path) in warning
-    assert "elete" not in warning and path.exists()
 
 
 def test_warning_about_an_unfinished_run_lists_at_most_five_differences(tmp_path: Path, warnings: list[str]) -> None:
@@ -78,7 +84,6 @@ _WRITER = """
 import asyncio, sys
 from pathlib import Path
 from lmms_eval_mai.contract import Call, CallKey
-from lmms_eval_mai.errors import JournalError
 from lmms_eval_mai.run.journal.journal import Journal
 journal = Journal(Path(sys.argv[1]), {"mode": "cascade", "think": "R"}, ["pope_s"])
 call = Call(CallKey("pope_s", 0, 0, "small", "short"), "Yes", "stop", 1, 0, 1, 0, 0, 0)
@@ -109,13 +114,18 @@ print(is_locked(Path(sys.argv[1])))
 """
 
 
-def test_run_of_this_process_is_not_mentioned_and_keeps_its_lock(tmp_path: Path, warnings: list[str]) -> None:
+def test_run_of_this_process_is_not_mentioned_and_keeps_its_lock_and_its_files(
+    tmp_path: Path, warnings: list[str]
+) -> None:
     running = Journal(tmp_path, R, ["pope_s"])
     asyncio.run(add_sample(running))
+    before = len(os.listdir("/proc/self/fd"))
     Journal(tmp_path, E, ["pope_s"]).close()
+    with pytest.raises(JournalError):
+        Journal(tmp_path, R, ["pope_s"])
     seen = subprocess.run([sys.executable, "-c", _IS_LOCKED, str(running.path)], capture_output=True, text=True)
+    assert (len(os.listdir("/proc/self/fd")), seen.stdout, warnings) == (before, "True\n", [])
     running.close()
-    assert warnings == [] and seen.stdout == "True\n"
 
 
 def test_run_that_this_process_completed_is_mentioned_only_if_its_results_are_lost(
@@ -151,35 +161,6 @@ def test_same_run_in_the_same_process_starts_anew_after_its_results_were_written
         again = Journal(tmp_path, R, ["pope_s"])
         assert again.empty == written
         again.close()
-
-
-_COMPLETED = """
-import sys
-from pathlib import Path
-from lmms_eval_mai.run.journal.journal import Journal
-journal = Journal(Path(sys.argv[1]), {"mode": "cascade", "think": "R"}, ["pope_s"])
-journal.close()
-journal.complete({("pope_s", 0, 0)}, lambda: sys.argv[2] == "written")
-print(journal.path.exists())
-"""
-
-
-@pytest.mark.parametrize(("results", "stays"), [("written", False), ("lost", True)])
-def test_completed_run_of_the_command_is_removed_at_its_end_if_the_results_were_written(
-    tmp_path: Path, results: str, stays: bool
-) -> None:
-    path = unfinished(tmp_path)
-    done = subprocess.run([sys.executable, "-c", _COMPLETED, tmp_path, results], capture_output=True, text=True)
-    assert done.stdout == "True\n", done.stderr
-    assert path.exists() == stays
-
-
-@pytest.fixture
-def old_head(tmp_path: Path) -> dict[str, str]:
-    """Copy the old journal to its place; return its fingerprint."""
-    shutil.copy(OLD_JOURNAL, tmp_path / OLD_NAME)
-    head: dict[str, str] = json.loads(OLD_JOURNAL.read_text().split("\n")[0])["fingerprint"]
-    return head
 
 
 _SCORED = """
@@ -224,33 +205,58 @@ def test_journal_that_another_process_removes_while_it_is_opened_is_made_again(
     assert journal.calls == 0 and len(path.read_text().splitlines()) == 3
 
 
-def test_failed_opening_of_a_journal_leaves_no_open_file_and_no_lock(tmp_path: Path) -> None:
-    running = Journal(tmp_path, R, ["pope_s"])
-    before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(JournalError):
-        Journal(tmp_path, R, ["pope_s"])
-    seen = subprocess.run([sys.executable, "-c", _IS_LOCKED, str(running.path)], capture_output=True, text=True)
-    assert (len(os.listdir("/proc/self/fd")), seen.stdout) == (before, "True\n")
-    running.close()
-
-
-def test_unfinished_journal_with_older_templates_is_not_resumed_and_the_user_is_warned(
-    tmp_path: Path, old_head: dict[str, str], warnings: list[str]
-) -> None:
-    # Commit ae9735c stored a hash of the file with the templates; now it is a hash of the templates themselves.
-    Journal(tmp_path, {**old_head, "templates": "0123456789abcdef"}, ["pope_s"]).close()
-    (warning,) = warnings
-    assert "is not resumed: templates was 0cdce0e07aed637a and is 0123456789abcdef." in warning
-    assert (tmp_path / OLD_NAME).read_text() == OLD_JOURNAL.read_text()
-
-
-def test_journal_of_format_2_by_an_older_version_can_still_be_read(tmp_path: Path, old_head: dict[str, str]) -> None:
-    journal = Journal(tmp_path, old_head, ["pope_s"])
+def test_journal_of_format_2_by_an_older_version_can_still_be_read(tmp_path: Path) -> None:
+    shutil.copy(OLD_JOURNAL, tmp_path / OLD_NAME)
+    head, *lines = [json.loads(line) for line in OLD_JOURNAL.read_text().splitlines()]
+    journal = Journal(tmp_path, head["fingerprint"], ["pope_s"])
     assert journal.path.name == OLD_NAME
-    lines = [json.loads(line) for line in OLD_JOURNAL.read_text().splitlines()]
     calls = [line for line in lines if "call" in line]
     assert journal.calls == len(calls) > 0 and len(journal.done([(*SAMPLE[:1], n, 0) for n in range(12)])) == 2
     for line in calls:
         found = journal.find(CallKey(*line["key"]), line["prompt"])
         assert found is not None and found.text == line["call"]["text"]
     journal.close()
+
+
+def test_incomplete_last_line_is_cut_off_and_damaged_lines_are_left_out_with_a_warning(
+    tmp_path: Path, warnings: list[str]
+) -> None:
+    path = unfinished(tmp_path)
+    head, call, exit = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(head + b'\x00{"key":\n7\n' + call + exit[:-9])
+    journal = Journal(tmp_path, R, ["pope_s"])
+    assert (journal.calls, journal.done([SAMPLE])) == (1, set())
+    found = journal.find(KEY, "prompt")
+    assert found is not None and found.text == "Yes"
+    asyncio.run(journal.add_exit(SAMPLE, "agree_short", 1.0))
+    journal.close()
+    assert path.read_bytes() == head + b'\x00{"key":\n7\n' + call + exit
+    (warning,) = warnings
+    assert "2 lines of the journal" in warning
+
+
+def test_only_the_user_can_read_a_journal(tmp_path: Path) -> None:
+    assert stat.S_IMODE(unfinished(tmp_path).stat().st_mode) == 0o600
+
+
+def test_call_with_attention_is_read_as_it_was_written(tmp_path: Path) -> None:
+    weights = TokenWeights(("a", "\u2028", ""), ((0.1, 1e-300, 1.0), (1 / 3, 0.0, 5e-324)))
+    call = Call(KEY, "Yes", "length", 9, 0, 1, 0.0, 0.1, 0.2, attention=weights)
+    journal = Journal(tmp_path, R, ["pope_s"])
+    asyncio.run(journal.add_call(call, "digest", []))
+    journal.close()
+    journal = Journal(tmp_path, R, ["pope_s"])
+    assert journal.find(KEY, "digest") == call
+    journal.close()
+
+
+def test_another_prompt_text_image_sampling_or_attention_has_another_digest() -> None:
+    image, other = (Image(PilImage.new("RGB", (8, 8)), name) for name in ("a", "b"))
+    prompt = Prompt((Message("user", (image, "Is it red?")),), KEY)
+    changed = [replace(prompt, messages=(Message("user", parts),)) for parts in ((other, "Is it red?"), (image, "Is?"))]
+    layers = (AttentionRequest((1,)), AttentionRequest((2,)), AttentionRequest((1,), ""), AttentionRequest((1,), "It"))
+    prompts = [prompt, *changed, *(replace(prompt, attention=request) for request in layers)]
+    digests = {prompt_digest(one, Sampling(max_tokens=1)) for one in prompts}
+    assert len(digests | {prompt_digest(prompt, Sampling(max_tokens=2))}) == len(prompts) + 1
+    of_older_journals = prompt_digest(Prompt((Message("user", ("Is it red?",)),), LARGE), Sampling(max_tokens=16))
+    assert of_older_journals == "f3bf8743eb02d7477a506440291d2381"

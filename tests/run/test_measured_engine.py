@@ -42,12 +42,6 @@ def measured(text: str, *tokens: tuple[str, float]) -> Call:
     return with_answer_logprob(call)
 
 
-def test_log_probability_of_an_answer_is_that_of_its_own_tokens_also_if_the_thinking_has_an_answer() -> None:
-    tokens = [("I", -1.0), (" saw [[", -2.0), ("3", -3.0), ("]].", -4.0), (" No: [[", -5.0)]
-    call = measured("I saw [[3]]. No: [[4 2]]", *tokens, ("4", -0.5), (" 2", -0.25), ("]]", -6.0), ("", -7.0))
-    assert (call.answer_logprob, call.min_logprob, call.logprobs) == (-0.75, -0.5, None)
-
-
 @pytest.mark.parametrize(
     ("tokens", "expected"),
     [
@@ -66,10 +60,12 @@ def test_log_probability_of_an_answer_counts_each_token_that_has_a_part_of_it(
     assert measured(text, *tokens).answer_logprob == expected
 
 
-def test_end_token_and_stop_text_that_an_engine_shows_are_no_part_of_an_answer_without_brackets() -> None:
-    call = measured("Yes", ("Y", -1.0), ("es", -2.0), ("<|im_end|>", -9.0))
-    assert call.answer_logprob == -3.0
-    assert measured("Yes it", ("Yes", -1.0), (" it", -2.0), (" STOP", -9.0)).answer_logprob == -3.0
+def test_log_probability_of_an_answer_is_that_of_its_own_tokens() -> None:
+    tokens = [("I", -1.0), (" saw [[", -2.0), ("3", -3.0), ("]].", -4.0), (" No: [[", -5.0)]
+    call = measured("I saw [[3]]. No: [[4 2]]", *tokens, ("4", -0.5), (" 2", -0.25), ("]]", -6.0), ("", -7.0))
+    assert (call.answer_logprob, call.min_logprob, call.logprobs) == (-0.75, -0.5, None)
+    # An end token or a stop text that the engine shows is no part of an answer without brackets.
+    assert measured("Yes", ("Y", -1.0), ("es", -2.0), ("<|im_end|>", -9.0)).answer_logprob == -3.0
 
 
 def test_trace_and_journal_keep_the_two_figures_and_not_those_of_all_tokens() -> None:

@@ -1,4 +1,4 @@
-"""What a run shows: its progress line and its final table."""
+"""What a run shows: its progress line, its final table, and the figures beside its results."""
 
 import asyncio
 from dataclasses import replace
@@ -7,7 +7,7 @@ import pytest
 
 from lmms_eval_mai.contract import SIDES, Call, CallKey
 from lmms_eval_mai.errors import MissingAnswer, UnreadableImage
-from lmms_eval_mai.paper.sample import EXITS, Exit, Trace
+from lmms_eval_mai.paper.sample import Exit, Trace
 from lmms_eval_mai.paper.sparse import Selection
 from lmms_eval_mai.run.config import Config, parse
 from lmms_eval_mai.run.failures import SHOWN_CAUSES
@@ -37,17 +37,16 @@ def cells(text: str, number: int) -> list[str]:
     return [cell.strip() for cell in rows[number].strip("|").split("|")]
 
 
-def test_table_shows_the_share_of_each_exit() -> None:
+def columns_of(text: str) -> dict[str, str]:
+    return dict(zip(cells(text, 0), cells(text, 1), strict=True))
+
+
+def test_table_shows_the_share_of_each_exit_and_a_mode_with_a_single_exit_has_no_exit_column() -> None:
     text = table(totals({"agree_short": 6, "agree_think": 1, "transfer": 1}), config("cascade"))
     assert cells(text, 0)[:5] == ["Task", "Samples", "agree_short", "agree_think", "transfer"]
     assert cells(text, 1)[:5] == ["pope_s", "8", "6 (75.00%)", "1 (12.50%)", "1 (12.50%)"]
-
-
-@pytest.mark.parametrize("mode", [mode for mode, exits in EXITS.items() if len(exits) == 1])
-def test_table_of_a_mode_with_a_single_exit_has_no_exit_column(mode: str) -> None:
-    text = table(totals({EXITS[mode][0]: 20}), config(mode))
-    assert "%" not in text
-    assert cells(text, 0)[2] == f"{'large' if mode == 'large' else 'small'} calls" and cells(text, 1)[1] == "20"
+    text = table(totals({"large": 20}), config("large"))
+    assert "%" not in text and cells(text, 0)[2] == "large calls" and cells(text, 1)[1] == "20"
 
 
 def test_table_of_sparse_transfer_shows_the_kept_tokens_and_names_empty_selections() -> None:
@@ -58,7 +57,7 @@ def test_table_of_sparse_transfer_shows_the_kept_tokens_and_names_empty_selectio
         selection = Selection(kept, 8, 0.9, "a b c", 3, 4)
         found.meter.add(Trace("transfer", call, (call,), (), selection=selection))
     text = table(found, run)
-    columns = dict(zip(cells(text, 0), cells(text, 1), strict=True))
+    columns = columns_of(text)
     assert columns["kept tokens"] == "3 of 16 (18.75%)" and columns["Samples"] == "4"
     assert "mode=transfer, transfer=sparse: " in text and "In 1 samples no token of the thinking was" in text
     assert "kept tokens" not in table(found, config("transfer"))
@@ -70,7 +69,7 @@ def test_table_with_shared_calls_counts_them_and_shows_no_times() -> None:
     call = Call(CallKey("pope_s", 7, 0, "large", "short"), "Yes", "stop", 9, 0, 2, None, None, 0.0, shared=True)
     found.meter.add(Trace("large", call, (call,), ()))
     text = table(found, config("large"))
-    columns = dict(zip(cells(text, 0), cells(text, 1), strict=True))
+    columns = columns_of(text)
     assert (columns["large calls"], columns["large shared calls"], columns["large output tokens"]) == ("3", "1", "6")
     assert "1 of 3 calls are shared" in text and "large call seconds" not in columns and "Wall time" not in text
 
@@ -86,8 +85,7 @@ def test_table_shows_answer_tokens_and_accepted_drafts_only_of_an_engine_that_re
         if accepted:
             large = replace(large, proposed_tokens=131, accepted_tokens=accepted, target_calls=39)
         found.meter.add(Trace("agree_short", large, (small, large), ()))
-        header, row = (cells(table(found, config("cascade")), line) for line in (0, 1))
-        columns = dict(zip(header, row, strict=True))
+        columns = columns_of(table(found, config("cascade")))
         assert columns["small answer tokens"] == str(number + 1)
         assert not {"small drafted tokens accepted", "small target calls"} & set(columns)
         known = {"large answer tokens", "large drafted tokens accepted", "large target calls"} & set(columns)
@@ -95,31 +93,36 @@ def test_table_shows_answer_tokens_and_accepted_drafts_only_of_an_engine_that_re
         if accepted:
             assert columns["large drafted tokens accepted"] == "108 of 131 (82.44%)"
             assert columns["large target calls"] == "39"
-
-
-def test_accepted_drafts_are_reported_without_target_calls_if_the_engine_does_not_count_them() -> None:
-    found, call = RunTotals(), Call(CallKey("pope_r", 0, 0, "large", "think"), "Yes", "stop", 9, 0, 4, None, None, 0.5)
-    found.meter.add(Trace("large", call := replace(call, proposed_tokens=20, accepted_tokens=5), (call,), ()))
+    large = replace(large, proposed_tokens=20, accepted_tokens=5)  # vLLM does not report the target calls
+    found = RunTotals()
+    found.meter.add(Trace("large", large, (large,), ()))
     header = cells(table(found, config("large")), 0)
     assert "large drafted tokens accepted" in header and "large target calls" not in header
-    of_engine = figures(found, config("large"), {})["tasks"]["pope_r"]["large"]
-    assert (of_engine["proposed_tokens"], of_engine["accepted_tokens"]) == (20, 5) and "target_calls" not in of_engine
 
 
-def test_table_counts_the_samples_without_an_answer_and_groups_them_by_cause() -> None:
-    found = totals({"agree_short": 1})
+def test_table_and_figures_count_the_failed_samples_of_all_ranks_and_group_them_by_cause() -> None:
+    ranks = [totals({"agree_short": 1}), *(RunTotals() for _ in range(2))]
     for number in range(12):
-        found.meter.add_error(("pope_s", number, 0), MissingAnswer(f"no answer to document {number}."))
-    found.meter.add_error(("pope_s", 12, 1), UnreadableImage("pope_s document 12: its image cannot be read."))
+        ranks[number % 3].meter.add_error(("pope_s", number, 0), MissingAnswer(f"no answer to document {number}."))
+    ranks[2].meter.add_error(("pope_s", 12, 1), UnreadableImage("pope_s document 12: its image cannot be read."))
+    found = RunTotals.of_ranks(ranks)
     text = table(found, config("cascade"))
     assert cells(text, 1)[:3] == ["pope_s", "1", "13"]
     assert "13 samples have no answer and are left out of all scores: 12 MissingAnswer, 1 UnreadableImage." in text
     first, second = text.strip().splitlines()[-2:]
     assert first.startswith(
-        "  MissingAnswer: no answer to document 0. 11 more with a similar message: pope_s document 1, "
+        "  MissingAnswer: no answer to document 0. 11 more with a similar message: pope_s document "
     )
-    assert first.endswith("pope_s document 10 and 1 more, named in the log above.")
+    assert first.endswith(" and 1 more, named in the log above.")
     assert second == "  UnreadableImage: pope_s document 12: its image cannot be read."
+    counts = figures(found, config("cascade"), {})
+    assert (counts["not_answered"], counts["errors"]) == (13, {"MissingAnswer": 12, "UnreadableImage": 1})
+
+    causes = [MissingAnswer("cause " + "x" * number) for number in range(SHOWN_CAUSES + 2)]
+    found = totals({"agree_short": 1})
+    assert all(found.meter.add_error(("pope_s", 0, 0), cause) is None for cause in causes)
+    text = table(found, config("cascade"))
+    assert text.count("  MissingAnswer: cause") == SHOWN_CAUSES and "... and 2 more, named in the log above" in text
 
 
 def test_table_counts_the_answers_that_no_scorer_can_read() -> None:
@@ -138,14 +141,6 @@ def test_table_counts_the_answers_that_no_scorer_can_read() -> None:
     assert "MMMU scorer guesses" in text
 
 
-def test_table_bounds_the_number_of_causes_and_counts_the_rest() -> None:
-    found = totals({"agree_short": 1})
-    causes = [MissingAnswer("cause " + "x" * number) for number in range(SHOWN_CAUSES + 2)]
-    assert all(found.meter.add_error(("pope_s", 0, 0), cause) is None for cause in causes)
-    text = table(found, config("cascade"))
-    assert text.count("  MissingAnswer: cause") == SHOWN_CAUSES and "... and 2 more, named in the log above" in text
-
-
 def test_a_failed_sample_with_a_message_like_an_earlier_one_is_logged_with_the_name_of_that_sample(
     warnings: list[str],
 ) -> None:
@@ -160,7 +155,9 @@ def test_a_failed_sample_with_a_message_like_an_earlier_one_is_logged_with_the_n
     ]
 
 
-def test_progress_of_a_resumed_run_begins_with_the_finished_samples(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_begins_with_the_finished_samples_and_is_short_in_a_log_file(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     keys = [("pope_s", number, 0) for number in range(3)]
     call = Call(CallKey("pope_s", 0, 0, "large", "short"), "Yes", "stop", 9, 0, 2, None, None, 0.5)
     with progress_bar(3, shown=True, done=2) as bar:
@@ -169,10 +166,7 @@ def test_progress_of_a_resumed_run_begins_with_the_finished_samples(capsys: pyte
             asyncio.run(progress.report(index, Trace("agree_short", call, (call,), ())))
     first, *_, last = capsys.readouterr().err.strip().split("\r")
     assert first.startswith("mai_cascade: 2/3, ") and last == "mai_cascade: 3/3, 00:00 left, agree_short=3"
-
-
-def test_progress_in_a_log_file_is_two_short_texts_and_not_one_per_sample(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress_bar(5000, shown=True) as bar:
+    with progress_bar(5000, shown=True) as bar:  # in a log file, two texts and not one per sample
         bar.meter = Meter()
         bar.meter.task("pope_s").exits.update({"agree_short": 4000, "agree_think": 600, "transfer": 400})
         for _ in range(5000):
@@ -180,3 +174,60 @@ def test_progress_in_a_log_file_is_two_short_texts_and_not_one_per_sample(capsys
     shown = capsys.readouterr().err.strip().split("\r")
     assert len(shown) == 2
     assert shown[-1] == "mai_cascade: 5000/5000, 00:00 left, agree_short=4000, agree_think=600, transfer=400"
+
+
+# --- figures ------------------------------------------------------------------------------------------------
+
+
+def trace_of(doc_id: int) -> Trace:
+    """Return a trace of two calls whose figures depend on the document."""
+    small, large = (
+        Call(CallKey("pope_s", doc_id, 0, side, stage), "Yes", "stop", 9 + doc_id, doc_id, 2, None, None, 0.5,
+             answer_tokens=1 if side == "small" else None, shared=doc_id == 3 and side == "small",
+             target_calls=doc_id if side == "large" else None)
+        for side, stage in (("small", "think"), ("large", "transfer"))
+    )  # fmt: skip
+    selection = Selection((2, 0), 8, 0.9, "a b", 3, 4) if doc_id else Selection((), 8, 0.0, "", 3, 0)
+    return Trace("transfer", large, (small, large), (), readable=doc_id != 1, selection=selection)
+
+
+def test_figures_are_the_sums_over_the_calls_of_all_ranks() -> None:
+    ranks = [RunTotals() for _ in range(3)]
+    for doc_id in range(7):
+        ranks[doc_id % 3].meter.add(trace_of(doc_id))
+    run = replace(config("transfer"), transfer="sparse", sparse_layer=0.33)
+    found = figures(RunTotals.of_ranks(ranks), run, {})
+    task = found["tasks"]["pope_s"]
+    assert (found["ranks"], found["transfer"], found["sparse_layer"]) == (3, "sparse", 0.33)
+    assert (task["samples"], task["unreadable"], task["exits"]) == (7, 1, {"transfer": 7})
+    assert task["selections"] == {
+        "transfers": 7,
+        "scored_tokens": 56,
+        "kept_tokens": 12,
+        "transferred_tokens": 24,
+        "empty": 1,
+    }
+    sums = {"calls": 7, "prompt_tokens": 63 + 21, "cached_tokens": 21, "output_tokens": 14, "call_seconds": 3.5}
+    small, large = {**sums, "answer_tokens": 7, "shared_calls": 1}, {**sums, "answer_tokens": None, "target_calls": 21}
+    assert task["small"] == {**small, "stages": {"think": small}}
+    assert task["large"] == {**large, "stages": {"transfer": large}}
+    full = figures(RunTotals.of_ranks(ranks), config("transfer"), {})
+    assert "transfer" not in full and "selections" not in full["tasks"]["pope_s"]
+
+
+def test_slowest_rank_decides_the_wall_time_of_the_run_and_of_each_task() -> None:
+    ranks = []
+    for walls, earlier in (({"pope_s": 3.0, "mmmu_val_r": 1.0}, 0.5), ({"pope_s": 1.0, "mmmu_val_r": 2.5}, 2.0)):
+        one = RunTotals(wall_s=sum(walls.values()), earlier_s=earlier)
+        for task, wall_s in walls.items():
+            one.meter.task(task).wall_s = wall_s
+        ranks.append(one)
+    text = table(RunTotals.of_ranks(ranks), config("cascade"))
+    assert "Wall time 4.0 s, 2.0 s of it before this start: mmmu_val_r 2.5 s, pope_s 3.0 s." in text
+    assert ", 2 ranks\n" in text
+
+
+def test_password_in_an_address_is_not_in_the_figures_and_not_in_the_table() -> None:
+    run = parse({"small": "http://me:secret@host:8000/v1", "large": "http://host:8001/v1"})
+    for text in (str(figures(RunTotals(), run, {})), table(RunTotals(), run)):
+        assert "http://<redacted>@host:8000/v1" in text and "secret" not in text

@@ -5,14 +5,13 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lmms_eval_mai.contract import Side
 from lmms_eval_mai.engines.restart import RestartingEngine, StartLock
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions
-from lmms_eval_mai.errors import EngineCrashed, EngineStartError, JournalError
+from lmms_eval_mai.errors import EngineCrashed, EngineStartError
 from lmms_eval_mai.run.config import Config, parse
 from lmms_eval_mai.run.engines import Engines
 from lmms_eval_mai.run.event_loop import LoopThread
@@ -177,15 +176,6 @@ def test_engine_that_fails_to_close_does_not_keep_the_others_running(engines: En
     engines.stop()
     assert found[-1] == "large is closed"
     assert warnings == ["mai_cascade: an engine did not stop cleanly: no more threads"]
-
-
-def test_journal_folder_that_cannot_be_written_is_refused_before_the_first_sample(
-    engines: Engines, tmp_path: Path
-) -> None:
-    scripts: dict[str, Any] = {side: str(tmp_path / "a") for side in ("small", "large")}
-    config = parse({"engine": "scripted", "journal": str(tmp_path / "a" / "journal"), **scripts})
-    with pytest.raises(JournalError, match=r"The journal .*/a/journal cannot be written \(Not a directory\)"):
-        Run(engines, config)
 
 
 def test_closed_event_loop_has_cancelled_all_its_tasks() -> None:

@@ -28,7 +28,6 @@ SLOW = {
 FAST = {
     "test_resume": (),
     "tasks": ("task_manager",),
-    "imports": ("fresh_imports",),
 }
 """Groups of tests that share something else that takes seconds to make, or a file."""
 

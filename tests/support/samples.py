@@ -65,9 +65,10 @@ class Recorder:
         return "".join(block for message in prompt.messages for block in message.content if isinstance(block, str))
 
 
-async def scripted_pair(small: Any, large: Any, **pair: Any) -> Pair:
+async def scripted_pair(small: Any, large: Any, options: ScriptedOptions | None = None, **pair: Any) -> Pair:
     """Return a pair of started scripted engines, one for each script."""
-    engines = [ScriptedEngine(name, script, ScriptedOptions()) for name, script in (("small", small), ("large", large))]
+    options = options or ScriptedOptions()
+    engines = [ScriptedEngine(name, script, options) for name, script in (("small", small), ("large", large))]
     for engine in engines:
         await engine.start()
     return Pair(*engines, **pair)
