@@ -6,7 +6,9 @@ Every message is a full sentence: what happened, with which value, and, where th
     ├── ArgumentError            a model argument is unknown or its value cannot work
     ├── EngineUnavailable        the engine cannot run on this machine (package or device missing)
     ├── EngineStartError         the engine could not be built or started
-    ├── EngineCrashed            the engine of a call does not run or does not answer any more
+    ├── EngineCrashed            the engine of a call crashed, or does not answer any more
+    │   └── EngineNotRunning     the engine was not started, or was closed
+    ├── EndpointRefused          an endpoint refuses the key, or does not serve the model any more
     ├── JournalError             the journal cannot be read or written
     ├── TooManyErrors            more samples failed than `max_errors` allows
     └── SampleError              one sample cannot be answered; the engine and the other samples are fine
@@ -38,10 +40,17 @@ class EngineStartError(MaiError):
 
 
 class EngineCrashed(MaiError):
-    """Raised for a call whose engine does not run any more.
+    """Raised for a call whose engine crashed or stopped, or whose endpoint does not answer any more."""
 
-    The engine crashed, was closed or was not started. Or its endpoint does not answer, refuses the key, or does not
-    serve the model any more.
+
+class EngineNotRunning(EngineCrashed):
+    """Raised for a call whose engine was not started, or was closed before or during the call."""
+
+
+class EndpointRefused(MaiError):
+    """Raised for a call whose endpoint refuses the key, or does not serve the model any more.
+
+    Every other call would be refused too, and a retry does not help.
     """
 
 

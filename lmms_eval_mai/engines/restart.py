@@ -30,7 +30,7 @@ from loguru import logger
 
 from lmms_eval_mai.contract import Call, CallKey, Engine, Prompt, Sampling
 from lmms_eval_mai.engines.wrapper import EngineWrapper
-from lmms_eval_mai.errors import CallTimeout, EngineCrashed, EngineCrashedByCall, MaiError
+from lmms_eval_mai.errors import CallTimeout, EngineCrashed, EngineCrashedByCall, EngineNotRunning, MaiError
 
 R = TypeVar("R")
 
@@ -139,7 +139,7 @@ class RestartingEngine(EngineWrapper):
             self._watching = asyncio.create_task(self._watch(self._idle_check_s))
 
     async def close(self) -> None:
-        self._stopped = EngineCrashed(f"The {self.side} engine was closed.")
+        self._stopped = EngineNotRunning(f"The {self.side} engine was closed.")
         tasks = [task for task in (self._watching, self._restarting) if task is not None]
         for task in tasks:
             task.cancel()

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from lmms_eval_mai.errors import (
     CallTimeout,
     EndpointBusy,
+    EndpointRefused,
     EngineCrashed,
     EngineCrashedByCall,
     MaiError,
@@ -34,6 +35,7 @@ REPLIES: dict[type[MaiError], tuple[int, str, str]] = {
     CallTimeout: (504, "call_timeout", "A call to a model took too long and was cancelled."),
     EngineCrashedByCall: (422, "engine_crashed_by_request", "A model crashes whenever it answers this request."),
     EndpointBusy: (503, "endpoint_busy", "A model reports a temporary error. Send the request again later."),
+    EndpointRefused: (503, "engine_down", "A model does not run now. Send the request again later."),
     EngineCrashed: (503, "engine_down", "A model does not run now. Send the request again later."),
     MaiError: (500, "sample_failed", "A call to a model failed. The log of the server has the reason."),
 }  # fmt: skip

@@ -18,7 +18,7 @@ from lmms_eval_mai.contract import Call, Image, Sampling
 from lmms_eval_mai.engines.build import argument_names, build
 from lmms_eval_mai.engines.openai.engine import OpenAIEngine
 from lmms_eval_mai.engines.scripted.engine import ScriptedEngine, ScriptedOptions
-from lmms_eval_mai.errors import EngineCrashed, PromptTooLong, SampleError
+from lmms_eval_mai.errors import EngineNotRunning, PromptTooLong, SampleError
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.event_loop import LoopThread
 
@@ -79,7 +79,7 @@ def test_an_engine_that_was_never_started_raises_engine_crashed(kind: str, tiny_
     if kind != "scripted":
         small = "http://127.0.0.1:9/v1" if kind == "openai" else str(tiny_pair[0])
         engine = build(parse({"mode": "small", "small": small, "small_engine": kind}).small)
-    with pytest.raises(EngineCrashed, match="small engine is not running"):
+    with pytest.raises(EngineNotRunning, match="small engine is not running"):
         asyncio.run(engine.generate(question(0), GREEDY))
     assert not engine.is_up()
 
@@ -136,6 +136,7 @@ def test_all_engines_give_the_same_texts_and_token_counts(real: Running, expecte
         )
 
     for call, wanted in zip(real.loop.run(at_once()), expected, strict=True):
+        assert (wanted.finish_reason, wanted.output_tokens) == ("length", 16 + wanted.key.doc_id)
         figures = ("text", "finish_reason", "prompt_tokens", "output_tokens")
         assert [getattr(call, name) for name in figures] == [getattr(wanted, name) for name in figures]
 
@@ -286,6 +287,15 @@ def test_an_image_that_cannot_be_prepared_fails_only_its_sample(real: Running) -
 
 
 @pytest.mark.parametrize("name", ["vllm", "transformers"])
+def test_text_of_many_megabytes_is_refused_by_its_number_of_characters(
+    request: pytest.FixtureRequest, server: Server, name: str
+) -> None:
+    """Tokenized as literal text, it would delay all other calls by a minute."""
+    (error,) = request.getfixturevalue(name).generate(prompt(1, make_image(), "<|im_end|>" + "word " * 2_000_000))
+    assert isinstance(error, PromptTooLong) and "characters" in str(error)
+
+
+@pytest.mark.parametrize("name", ["vllm", "transformers"])
 def test_text_that_looks_like_a_special_token_stays_text_in_vllm_and_transformers(
     request: pytest.FixtureRequest, server: Server, vllm: Running, name: str
 ) -> None:
@@ -297,17 +307,22 @@ def test_text_that_looks_like_a_special_token_stays_text_in_vllm_and_transformer
 
 def test_the_final_part_of_thinking_is_kept_if_the_whole_thinking_does_not_fit(real: Running) -> None:
     # The server was started with half the context.
-    thinking = " ".join(f"Step {i} looks at bar {i}." for i in range(3000)) + "and the last word is zebra"
+    thinking = " ".join(f"Step {i} looks at bar {i}." for i in range(3000)) + "and the last word is <|im_end|> zebra"
     too_long = prompt(0, make_image(), "How many bars are there?\n", f"Reference: {thinking}\nAnswer.")
     sampling = Sampling(max_tokens=300, ignore_eos=True)
     (error,) = real.generate(too_long, sampling=sampling)
     assert isinstance(error, PromptTooLong)
     kept, dropped = real.loop.run(real.engine.truncate_thinking(too_long, thinking, sampling))
-    assert thinking.endswith(kept) and kept.endswith("zebra") and dropped > 0
+    assert thinking.endswith(kept) and kept.endswith("<|im_end|> zebra") and dropped > 0
+    if (tokens := real.engine.count_tokens(thinking)) is not None:
+        assert dropped + real.engine.count_tokens(kept) == tokens
     fits = prompt(0, make_image(), "How many bars are there?\n", f"Reference: {kept}\nAnswer.")
     (call,) = real.generate(fits, sampling=sampling)
     context = 2048 if type(real.engine).__name__ == "OpenAIEngine" else 4096
     assert context - 256 - 8 <= call.prompt_tokens <= context - 256 + 8 and call.output_tokens >= 240
+    crowded = prompt(0, make_image(), "yes and no " * 3000, f"Reference: {thinking}")
+    with pytest.raises(PromptTooLong):
+        real.loop.run(real.engine.truncate_thinking(crowded, thinking, sampling))
 
 
 def test_vllm_argument_names_read_from_its_source_equal_the_fields_of_its_class() -> None:

@@ -9,7 +9,7 @@ import nbformat
 import pytest
 
 CHECK = """
-from lmms_eval_mai.engines.main_script import refuse_script_from_stdin
+from lmms_eval_mai.engines.vllm.starting import refuse_script_from_stdin
 from lmms_eval_mai.errors import EngineUnavailable
 try:
     refuse_script_from_stdin()

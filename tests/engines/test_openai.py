@@ -13,12 +13,20 @@ from scripted_server import ScriptedServer
 from support.endpoints import SAMPLING, call, noise_image, prompt, with_servers
 
 from lmms_eval_mai.contract import Call, Image, Sampling, TokenLogprobs
-from lmms_eval_mai.engines.openai.chat import data_url
-from lmms_eval_mai.engines.openai.client import Client, ConnectionFailed, StatusError
+from lmms_eval_mai.engines.openai.chat import data_url, to_call
+from lmms_eval_mai.engines.openai.client import Client, ConnectionFailed
 from lmms_eval_mai.engines.openai.endpoints import EndpointPool
 from lmms_eval_mai.engines.openai.engine import OpenAIEngine
 from lmms_eval_mai.engines.openai.options import OpenAIOptions
-from lmms_eval_mai.errors import CallTimeout, EndpointBusy, EngineCrashed, EngineStartError, PromptTooLong, SampleError
+from lmms_eval_mai.errors import (
+    CallTimeout,
+    EndpointBusy,
+    EndpointRefused,
+    EngineCrashed,
+    EngineStartError,
+    PromptTooLong,
+    SampleError,
+)
 
 
 @pytest.mark.slow  # each waits a second before its second attempt
@@ -46,6 +54,17 @@ def test_a_refused_request_fails_its_sample_without_a_retry(status: int) -> None
     assert "t document 0, small short" in str(error) and len(server.seen) == 2
 
 
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_an_endpoint_that_refuses_the_key_or_the_model_during_a_run_has_not_crashed(status: int) -> None:
+    async def call_twice(engine: OpenAIEngine) -> Any:
+        assert isinstance(await call(engine), Call)
+        server.faults.extend([(status, {})] * 2)
+        return await call(engine)
+
+    server = ScriptedServer()
+    assert type(with_servers([server], call_twice)) is EndpointRefused and len(server.seen) == 2
+
+
 @pytest.mark.slow
 def test_a_retry_waits_as_long_as_the_server_asks() -> None:
     server = ScriptedServer()
@@ -57,14 +76,6 @@ def test_a_retry_waits_as_long_as_the_server_asks() -> None:
         return time.monotonic() - began
 
     assert with_servers([server], timed) >= 2
-
-
-def test_a_retry_after_header_longer_than_retry_for_fails_the_sample_at_once() -> None:
-    server = ScriptedServer()
-    server.faults.append((429, {"Retry-After": "3600"}))
-    error = with_servers([server], call)
-    assert isinstance(error, EndpointBusy) and error.retry_after_s == 3600
-    assert "small_retry_for=5 s allows no further retry" in str(error)
 
 
 def test_a_server_that_does_not_answer_is_a_crashed_engine_for_all_calls_in_flight() -> None:
@@ -86,28 +97,6 @@ def test_a_request_that_times_out_fails_its_sample_without_a_retry() -> None:
     assert len(server.seen) == 1
 
 
-def test_an_aborted_answer_is_an_error() -> None:
-    server = ScriptedServer()
-    server.faults.append("abort")
-    error = with_servers([server], call)
-    assert isinstance(error, SampleError) and "ended the answer with 'abort'" in str(error)
-
-
-@pytest.mark.parametrize(
-    ("message", "words"),
-    [
-        ({"role": "assistant", "content": None, "refusal": "I will not."}, "refused to answer (I will not.)."),
-        (
-            {"role": "assistant", "content": None, "reasoning_content": "Let me see."},
-            "has no text. If the server uses a reasoning parser, serve the model without it.",
-        ),
-    ],
-)
-def test_an_answer_without_text_is_an_error(message: dict[str, Any], words: str) -> None:
-    error = with_servers([ScriptedServer(message=message)], call)
-    assert isinstance(error, SampleError) and words in str(error)
-
-
 @pytest.mark.slow
 def test_a_connection_error_fails_only_that_sample_if_other_requests_succeed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random, "uniform", max)  # with short pauses, the call may end before another one is answered
@@ -127,25 +116,6 @@ def test_a_connection_error_fails_only_that_sample_if_other_requests_succeed(mon
         error, SampleError
     ) and "did not answer this request within 3 s (small_retry_for), but it answered other requests" in str(error)
     assert good
-
-
-def test_a_server_that_reports_its_context_gets_all_sampling_arguments_and_no_max_tokens_above_its_context() -> None:
-    server = ScriptedServer(context=1000)
-
-    async def call_with_long_limit(engine: OpenAIEngine) -> None:
-        await engine.generate(prompt(), Sampling(max_tokens=4096))
-
-    with_servers([server], call_with_long_limit)
-    neither = ("messages", "model", "logprobs")
-    assert {name: value for name, value in server.seen[0].items() if name not in neither} == {
-        "max_tokens": 1000, "temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0,
-        "presence_penalty": 0.0, "frequency_penalty": 0.0,
-    }  # fmt: skip
-
-
-def test_half_a_surrogate_pair_in_an_answer_is_replaced_because_lmms_eval_could_not_write_it() -> None:
-    answer = with_servers([ScriptedServer(text="[[Yes]] \ud83d")], lambda engine: engine.generate(prompt(), SAMPLING))
-    assert answer.text == "[[Yes]] \ufffd"
 
 
 def test_thinking_cannot_be_truncated_on_a_server_without_tokenize() -> None:
@@ -218,138 +188,8 @@ def test_a_cancelled_call_frees_its_slot() -> None:
     assert isinstance(with_servers([server], cancel, concurrency=1), Call)
 
 
-def sent_images(server: ScriptedServer, image: Image, **options: Any) -> list[str]:
-    """Send an image twice at the same time. Returns the URLs of the image in the requests."""
-
-    async def call_twice(engine: OpenAIEngine) -> None:
-        await asyncio.gather(*(engine.generate(prompt(0, image), SAMPLING) for _ in range(2)))
-
-    before = len(server.seen)
-    with_servers([server], call_twice, **options)
-    return [body["messages"][0]["content"][0]["image_url"]["url"] for body in server.seen[before:]]
-
-
-def decoded(url: str) -> PIL.Image.Image:
-    return PIL.Image.open(io.BytesIO(base64.b64decode(url.split(",")[1])))
-
-
-@pytest.mark.parametrize("size", [(1, 1), (5, 1), (1, 4), (400, 300)])
-def test_an_image_is_sent_without_loss(size: tuple[int, int]) -> None:
-    server, image = ScriptedServer(), noise_image(size)
-    first, second = sent_images(server, image)
-    assert first == second and first.startswith("data:image/png;base64,")
-    assert decoded(first).tobytes() == image.pixels.tobytes()
-    assert server.seen[0]["messages"][0]["content"][1] == {"type": "text", "text": "What is it? Answer."}
-
-
-def test_an_image_is_resized_to_max_pixels() -> None:
-    server, image = ScriptedServer(), noise_image((400, 300))
-    whole, _ = sent_images(server, image)
-    smaller, _ = sent_images(server, image, max_pixels=30_000)
-    assert decoded(whole).size == (400, 300) and decoded(smaller).size == (200, 150)
-
-
-def test_an_image_is_encoded_once_for_each_size() -> None:
-    async def encode(image: Image) -> list[str]:
-        return await asyncio.gather(*(data_url(image, pixels) for pixels in (None, 30_000, None, 30_000)))
-
-    first, smaller, again, smaller_again = asyncio.run(encode(noise_image((400, 300))))
-    assert first is again and smaller is smaller_again and first != smaller
-
-
-def test_sampling_reaches_the_server_and_neutral_values_are_not_sent() -> None:
-    server = ScriptedServer()
-
-    async def call_with_both(engine: OpenAIEngine) -> None:
-        await engine.generate(prompt(), SAMPLING)
-        await engine.generate(prompt(), Sampling(9, 0.7, 0.9, 20, 1.1, 3, True, 0.1, 1.5, 0.5, ("[[", "]]")))
-
-    with_servers([server], call_with_both)
-    first, second = [
-        {k: v for k, v in body.items() if k not in ("messages", "model", "logprobs")} for body in server.seen
-    ]
-    assert first == {"max_tokens": 16, "temperature": 0.0, "top_p": 1.0}
-    assert second == {"max_tokens": 9, "temperature": 0.7, "top_p": 0.9, "top_k": 20, "repetition_penalty": 1.1,
-                      "seed": 3, "ignore_eos": True, "min_p": 0.1, "presence_penalty": 1.5, "frequency_penalty": 0.5,
-                      "stop": ["[[", "]]"]}  # fmt: skip
-
-
 def tokens(*entries: tuple[str, float, list[int] | None]) -> Any:
     return [{"token": token, "logprob": value, "bytes": data} for token, value, data in entries]
-
-
-YES = tokens(("[[", -0.1, None), ("Yes", -0.5, None), ("]]", -0.2, None), ("<|im_end|>", -0.3, None))
-
-
-def test_a_call_has_the_log_probabilities_of_its_tokens_and_the_end_token_has_no_text() -> None:
-    answer = with_servers([ScriptedServer(logprobs=YES)], call)
-    assert answer.logprobs == TokenLogprobs(("[[", "Yes", "]]", ""), (-0.1, -0.5, -0.2, -0.3))
-
-
-def test_the_parts_of_a_character_are_joined_by_their_bytes() -> None:
-    euro = list("€".encode())
-    parts = tokens(("\\xe2\\x82", -1.0, euro[:2]), ("\\xac", -2.0, euro[2:]), (" 5", -3.0, [32, 53]))
-    answer = with_servers([ScriptedServer(text="€ 5", logprobs=parts)], call)
-    assert answer.logprobs == TokenLogprobs(("", "€", " 5"), (-1.0, -2.0, -3.0))
-
-
-@pytest.mark.parametrize("reported", ["ignore", [], [{"token": "a"}], [None]])
-def test_a_reply_without_readable_log_probabilities_is_an_answer_without_them(reported: Any) -> None:
-    answer = with_servers([ScriptedServer(logprobs=reported)], call)
-    assert isinstance(answer, Call) and answer.text == "[[Yes]]" and answer.logprobs is None
-
-
-def test_an_endpoint_that_refuses_log_probabilities_is_asked_for_them_once() -> None:
-    async def call_thrice(engine: OpenAIEngine) -> list[Any]:
-        return [await call(engine) for _ in range(3)]
-
-    server = ScriptedServer(logprobs="refuse")
-    answers = with_servers([server], call_thrice)
-    assert [(answer.text, answer.logprobs) for answer in answers] == [("[[Yes]]", None)] * 3
-    assert [body.get("logprobs") for body in server.seen] == [True, None, None, None]
-
-
-def test_calls_at_once_lose_no_answer_if_the_endpoint_refuses_log_probabilities() -> None:
-    """The refusal of one call may arrive after the answer to another one that was asked again without."""
-
-    async def call_at_once(engine: OpenAIEngine) -> list[Any]:
-        return await asyncio.gather(*(engine.generate(prompt(number), SAMPLING) for number in range(20)))
-
-    server = ScriptedServer(logprobs="refuse", seconds=0.01)
-    answers = with_servers([server], call_at_once, concurrency=20)
-    assert [answer.text for answer in answers] == ["[[Yes]]"] * 20
-
-
-def test_late_refusal_of_log_probabilities_is_not_an_error() -> None:
-    async def late() -> Any:
-        client = Client("http://127.0.0.1:9/v1", "", 5.0)
-        asked = asyncio.Event()
-
-        async def post(url: str, body: dict[str, Any]) -> Any:
-            if body.get("logprobs") and body["n"] == 2:
-                await asked.wait()
-            if body.get("logprobs"):
-                raise StatusError(400, "logprobs are not supported", "", "")
-            asked.set()
-            return body["n"]
-
-        client._post = post  # type: ignore[method-assign]
-        try:
-            return await asyncio.gather(client.chat({"n": 2}), client.chat({"n": 1}))
-        finally:
-            await client.close()
-
-    assert asyncio.run(late()) == [2, 1]
-
-
-def test_each_endpoint_of_a_model_is_asked_for_log_probabilities() -> None:
-    servers = [ScriptedServer(logprobs="refuse"), ScriptedServer(logprobs=YES)]
-
-    async def call_all(engine: OpenAIEngine) -> list[Call]:
-        return [await engine.generate(prompt(doc_id), SAMPLING) for doc_id in range(8)]
-
-    answers = with_servers(servers, call_all)
-    assert {answer.logprobs is None for answer in answers} == {True, False}
 
 
 def test_a_refusal_that_is_not_about_log_probabilities_is_reported_and_they_are_asked_for_again() -> None:
@@ -388,18 +228,144 @@ def test_seconds_in_which_a_request_waits_for_other_requests_do_not_count_as_sec
     assert asyncio.run(run()) == urls[2]
 
 
-@pytest.mark.parametrize("header", ["soon", "inf", "nan", "-5", "Wed, 21 Oct 2015 07:28:00 GMT", ""])
-def test_a_retry_after_header_without_a_time_to_wait_is_ignored(header: str) -> None:
+@pytest.mark.parametrize(
+    ("status", "retry_after", "retry_for", "seconds"),
+    [
+        *((status, "7", 0, 7) for status in (408, 429, 500, 503)),
+        *((429, header, 0, 0) for header in ("soon", "inf", "nan", "-5", "Wed, 21 Oct 2015 07:28:00 GMT", "")),
+        (429, "3600", 5, 3600),  # longer than retry_for allows, so it fails at once
+    ],
+)
+def test_a_temporary_error_that_remains_is_a_busy_endpoint_with_the_seconds_that_it_asks_to_wait(
+    status: int, retry_after: str, retry_for: float, seconds: float
+) -> None:
     server = ScriptedServer()
-    server.faults.append((429, {"Retry-After": header}))
-    error = with_servers([server], call, retry_for=0)
-    assert isinstance(error, EndpointBusy) and error.retry_after_s == 0
+    server.faults.append((status, {"Retry-After": retry_after}))
+    error = with_servers([server], call, retry_for=retry_for)
+    assert isinstance(error, EndpointBusy) and error.retry_after_s == seconds
+    assert f"small_retry_for={retry_for} s allows no further retry (status {status}" in str(error)
 
 
-@pytest.mark.parametrize("status", [408, 429, 500, 503])
-def test_a_temporary_error_that_remains_is_a_busy_endpoint(status: int) -> None:
-    server = ScriptedServer()
-    server.faults.append((status, {"Retry-After": "7"}))
-    error = with_servers([server], call, retry_for=0)
-    assert isinstance(error, EndpointBusy) and error.retry_after_s == 7
-    assert f"a fault with status {status}" in str(error)
+# --- requests -------------------------------------------------------------------------------------------------------
+
+NEUTRAL = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("context", "sampling", "expected"),
+    [
+        (None, SAMPLING, {"max_tokens": 16, "temperature": 0.0, "top_p": 1.0}),
+        (
+            None,
+            Sampling(9, 0.7, 0.9, 20, 1.1, 3, True, 0.1, 1.5, 0.5, ("[[", "]]")),
+            {"max_tokens": 9, "temperature": 0.7, "top_p": 0.9, "top_k": 20, "repetition_penalty": 1.1, "seed": 3,
+             "ignore_eos": True, "min_p": 0.1, "presence_penalty": 1.5, "frequency_penalty": 0.5, "stop": ["[[", "]]"]},
+        ),
+        (1000, Sampling(max_tokens=4096), {"max_tokens": 1000, "temperature": 0.0, "top_p": 1.0, **NEUTRAL}),
+    ],
+    ids=["neutral values are left out", "other values", "a server with a context gets all"],
+)  # fmt: skip
+def test_sampling_reaches_the_server(context: int | None, sampling: Sampling, expected: dict[str, Any]) -> None:
+    server = ScriptedServer() if context is None else ScriptedServer(context=context)
+    with_servers([server], lambda engine: engine.generate(prompt(), sampling))
+    sent = {name: value for name, value in server.seen[0].items() if name not in ("messages", "model", "logprobs")}
+    assert sent == expected
+
+
+@pytest.mark.parametrize(
+    ("size", "max_pixels", "sent_size"),
+    [((1, 1), None, (1, 1)), ((5, 1), None, (5, 1)), ((400, 300), None, (400, 300)), ((400, 300), 30_000, (200, 150))],
+)
+def test_an_image_is_sent_without_loss_or_in_the_size_of_max_pixels(
+    size: tuple[int, int], max_pixels: int | None, sent_size: tuple[int, int]
+) -> None:
+    server, image = ScriptedServer(), noise_image(size)
+    options = {} if max_pixels is None else {"max_pixels": max_pixels}
+    with_servers([server], lambda engine: engine.generate(prompt(0, image), SAMPLING), **options)
+    shown, text = server.seen[0]["messages"][0]["content"]
+    url = shown["image_url"]["url"]
+    assert url.startswith("data:image/png;base64,") and text == {"type": "text", "text": "What is it? Answer."}
+    pixels = PIL.Image.open(io.BytesIO(base64.b64decode(url.split(",")[1])))
+    assert pixels.size == sent_size and (max_pixels or pixels.tobytes() == image.pixels.tobytes())
+
+
+def test_an_image_is_encoded_once_for_each_size() -> None:
+    async def encode(image: Image) -> list[str]:
+        return await asyncio.gather(*(data_url(image, pixels) for pixels in (None, 30_000, None, 30_000)))
+
+    first, smaller, again, smaller_again = asyncio.run(encode(noise_image((400, 300))))
+    assert first is again and smaller is smaller_again and first != smaller
+
+
+# --- replies --------------------------------------------------------------------------------------------------------
+
+
+def choice(finish_reason: str = "stop", **message: Any) -> Any:
+    return {"choices": [{"finish_reason": finish_reason, "message": message}], "usage": {**USAGE}}
+
+
+USAGE = {"prompt_tokens": 5, "completion_tokens": 3}
+NO_ANSWER = "the server returned no answer (the reply has no choices or no token counts)"
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        ("<html>Welcome</html>", NO_ANSWER),
+        (None, NO_ANSWER),
+        ({"choices": [], "usage": USAGE}, NO_ANSWER),
+        ({**choice(content="[[Yes]]"), "usage": None}, NO_ANSWER),
+        ({"choices": [{"message": None}], "usage": {}}, NO_ANSWER),
+        ({"error": {"message": "overloaded"}}, "overloaded"),
+        (choice("abort", content="[[Y"), "ended the answer with 'abort'"),
+        (choice(content=None, refusal="I will not."), "refused to answer (I will not.)."),
+        (choice(content=None, reasoning_content="Let me see."), "has no text. If the server uses a reasoning parser"),
+    ],
+)
+def test_a_reply_without_a_complete_answer_is_an_error_of_its_sample(reply: Any, words: str) -> None:
+    with pytest.raises(SampleError) as error:
+        to_call(prompt(), reply, 1.0)
+    assert words in str(error.value)
+
+
+EURO = list("€".encode())
+YES = tokens(("[[", -0.1, None), ("Yes", -0.5, None), ("]]", -0.2, None), ("<|im_end|>", -0.3, None))
+
+
+@pytest.mark.parametrize(
+    ("text", "reported", "expected"),
+    [
+        ("[[Yes]]", YES, TokenLogprobs(("[[", "Yes", "]]", ""), (-0.1, -0.5, -0.2, -0.3))),
+        (  # the parts of a character are joined by their bytes
+            "€ 5",
+            tokens(("\\xe2\\x82", -1.0, EURO[:2]), ("\\xac", -2.0, EURO[2:]), (" 5", -3.0, [32, 53])),
+            TokenLogprobs(("", "€", " 5"), (-1.0, -2.0, -3.0)),
+        ),
+        *(("[[Yes]]", unreadable, None) for unreadable in ("ignore", [], [{"token": "a"}], [None])),
+    ],
+)
+def test_a_call_has_the_log_probabilities_of_its_tokens_if_they_can_be_read(
+    text: str, reported: Any, expected: TokenLogprobs | None
+) -> None:
+    answer = with_servers([ScriptedServer(text=text, logprobs=reported)], call)
+    assert isinstance(answer, Call) and (answer.text, answer.logprobs) == (text, expected)
+
+
+def test_half_a_surrogate_pair_in_an_answer_is_replaced_because_lmms_eval_could_not_write_it() -> None:
+    assert with_servers([ScriptedServer(text="[[Yes]] \ud83d")], call).text == "[[Yes]] \ufffd"
+
+
+def test_each_endpoint_that_refuses_log_probabilities_is_asked_for_them_once_and_no_answer_is_lost() -> None:
+    """The refusal of one call may arrive after the answer to another one that was asked again without."""
+
+    async def call_all(engine: OpenAIEngine) -> list[list[Any]]:
+        rounds = [range(8), range(8, 16)]
+        return [await asyncio.gather(*(engine.generate(prompt(i), SAMPLING) for i in numbers)) for numbers in rounds]
+
+    servers = [ScriptedServer(logprobs="refuse", seconds=0.01), ScriptedServer(logprobs=YES)]
+    first, second = with_servers(servers, call_all)
+    assert [answer.text for answer in first + second] == ["[[Yes]]"] * 16
+    assert {answer.logprobs is None for answer in second} == {True, False}
+    asked = [body.get("logprobs") for body in servers[0].seen]
+    later = sum(answer.logprobs is None for answer in second)
+    assert asked[-later:] == [None] * later and True in asked

@@ -16,6 +16,7 @@ from lmms_eval_mai.errors import (
     CallTimeout,
     EngineCrashed,
     EngineCrashedByCall,
+    EngineNotRunning,
     EngineStartError,
     MaiError,
     SampleError,
@@ -23,9 +24,13 @@ from lmms_eval_mai.errors import (
 from lmms_eval_mai.paper.cascade import cascade
 from lmms_eval_mai.paper.sample import Sample, Trace
 from lmms_eval_mai.paper.sample_run import Pair
+from lmms_eval_mai.run.measured_engine import MeasuredEngine
 from lmms_eval_mai.run.scheduler import run_samples
 
 SAMPLING = Sampling(max_tokens=8)
+
+Fault = Callable[[int, int], str | None]
+"""Returns the fault of an attempt from the number of the call and that of the attempt, or None."""
 
 
 def prompt(number: int) -> Prompt:
@@ -33,196 +38,21 @@ def prompt(number: int) -> Prompt:
 
 
 class Script:
-    """Answers every call after `seconds`, and counts the attempts of each call.
+    """Answers every call after `seconds`, and counts the attempts of each call."""
 
-    `fault(number, attempt)` returns the fault of an attempt, or None.
-    """
-
-    def __init__(self, fault: Callable[[int, int], str | None], seconds: float = 0.01) -> None:
+    def __init__(self, fault: Fault = lambda number, attempt: None, seconds: float = 0.01) -> None:
         self.attempts: Counter[int] = Counter()
+        self.order: list[int] = []
+        """The numbers of the calls in the order of their attempts."""
         self._fault = fault
         self._seconds = seconds
 
     def __call__(self, prompt: Prompt) -> Answer:
         number = prompt.key.doc_id
+        self.order.append(number)
         self.attempts[number] += 1
         fault: Any = self._fault(number, self.attempts[number])
         return Answer(f"answer {number}", seconds=self._seconds * (1 + number % 5), fault=fault)
-
-
-def generate_all(script: Script, numbers: Iterable[int], restarts: int = 2) -> list[Any]:
-    """Make all calls at once. Errors are returned like answers."""
-
-    async def run() -> list[Any]:
-        engine = RestartingEngine(ScriptedEngine("small", script), restarts, idle_check_s=0)
-        await engine.start()
-        calls = (engine.generate(prompt(number), SAMPLING) for number in numbers)
-        return await asyncio.gather(*calls, return_exceptions=True)
-
-    return asyncio.run(run())
-
-
-def test_calls_interrupted_by_a_crash_are_retried_and_answered() -> None:
-    script = Script(lambda number, attempt: "death" if (number, attempt) == (7, 1) else None)
-    assert [call.text for call in generate_all(script, range(20))] == [f"answer {i}" for i in range(20)]
-    assert set(script.attempts.values()) <= {1, 2}
-
-
-def test_a_call_that_crashes_the_engine_fails_and_the_other_calls_are_answered() -> None:
-    script = Script(lambda number, attempt: "death" if number == 7 else None)
-    found = generate_all(script, range(20))
-    assert isinstance(found[7], EngineCrashedByCall) and "task document 7, small short" in str(found[7])
-    assert [call.text for i, call in enumerate(found) if i != 7] == [f"answer {i}" for i in range(20) if i != 7]
-
-
-def test_a_single_call_that_crashes_the_engine_fails_at_the_second_crash() -> None:
-    script = Script(lambda number, attempt: "death")
-    (found,) = generate_all(script, [0])
-    assert isinstance(found, EngineCrashedByCall) and script.attempts[0] == 2
-
-
-def test_several_calls_that_crash_the_engine_are_all_isolated_and_use_no_restarts() -> None:
-    crashers = {3, 11, 17}
-    script = Script(lambda number, attempt: "death" if number in crashers else None)
-    found = generate_all(script, range(20), restarts=1)
-    assert {i for i, one in enumerate(found) if isinstance(one, EngineCrashedByCall)} == crashers
-    assert all(isinstance(one, Call) for i, one in enumerate(found) if i not in crashers)
-
-
-def test_an_engine_whose_crashes_no_call_explains_is_not_restarted_when_no_restarts_are_left() -> None:
-    """Four groups of calls with one crash in each: two restarts are enough for two groups."""
-    script = Script(lambda number, attempt: "death" if (number % 20, attempt) == (7, 1) else None)
-
-    async def run() -> list[list[Any]]:
-        engine = RestartingEngine(ScriptedEngine("small", script), restarts=2)
-        await engine.start()
-        return [
-            await asyncio.gather(
-                *(engine.generate(prompt(number), SAMPLING) for number in range(wave, wave + 20)),
-                return_exceptions=True,
-            )
-            for wave in (0, 20, 40, 60)
-        ]
-
-    first, second, third, fourth = asyncio.run(run())
-    assert all(isinstance(one, Call) for one in first + second)
-    assert any(isinstance(one, EngineCrashed) and "no restarts left (engine_restarts=2)" in str(one) for one in third)
-    assert all(isinstance(one, EngineCrashed) for one in fourth)
-
-
-def test_an_engine_that_crashes_on_every_call_is_given_up_after_three_isolated_calls() -> None:
-    starts = 0
-
-    class Counted(ScriptedEngine):
-        async def start(self) -> None:
-            nonlocal starts
-            starts += 1
-            await super().start()
-
-    async def run() -> list[Any]:
-        engine = RestartingEngine(Counted("small", Script(lambda number, attempt: "death")), restarts=2)
-        await engine.start()
-        calls = (engine.generate(prompt(number), SAMPLING) for number in range(100))
-        return await asyncio.gather(*calls, return_exceptions=True)
-
-    found = Counter(type(one) for one in asyncio.run(run()))
-    assert found == {EngineCrashed: 97, EngineCrashedByCall: 3} and starts <= 8
-
-
-def test_an_engine_without_restarts_left_can_be_started_again() -> None:
-    async def run() -> tuple[Any, str]:
-        script = Script(lambda number, attempt: "death" if attempt == 1 else None)
-        engine = RestartingEngine(ScriptedEngine("small", script), restarts=0)
-        await engine.start()
-        (given_up,) = await asyncio.gather(engine.generate(prompt(0), SAMPLING), return_exceptions=True)
-        await engine.close()
-        await engine.start()
-        return given_up, (await engine.generate(prompt(0), SAMPLING)).text
-
-    given_up, answered = asyncio.run(run())
-    assert isinstance(given_up, EngineCrashed) and answered == "answer 0"
-
-
-def test_a_failed_restart_is_tried_again_while_restarts_are_left() -> None:
-    starts = iter([True, False, True])
-
-    class FailsOnce(ScriptedEngine):
-        async def start(self) -> None:
-            if not next(starts):
-                raise EngineStartError("no memory yet")
-            await super().start()
-
-    async def run() -> str:
-        script = Script(lambda number, attempt: "death" if attempt == 1 else None)
-        engine = RestartingEngine(FailsOnce("small", script), restarts=2, restart_delay_s=0.01)
-        await engine.start()
-        return (await engine.generate(prompt(0), SAMPLING)).text
-
-    assert asyncio.run(run()) == "answer 0"
-
-
-def test_a_call_that_hangs_fails_at_its_timeout_and_frees_its_slot() -> None:
-    async def run() -> list[Any]:
-        script = Script(lambda number, attempt: "hang" if number < 2 else None)
-        inner = ScriptedEngine("small", script, ScriptedOptions(slots=2))
-        engine = RestartingEngine(inner, restarts=0, call_timeout=0.3)
-        await engine.start()
-        hanging = await asyncio.gather(
-            *(engine.generate(prompt(number), SAMPLING) for number in range(2)), return_exceptions=True
-        )
-        return [*hanging, await engine.generate(prompt(2), SAMPLING)]
-
-    first, second, answered = asyncio.run(run())
-    assert isinstance(first, CallTimeout) and isinstance(second, CallTimeout)
-    assert "task document 0, small short: no answer of the small engine within call_timeout=0.3 s" in str(first)
-    assert answered.text == "answer 2"
-
-
-def test_a_call_with_a_timeout_loses_no_cancellation_at_the_moment_it_ends() -> None:
-    """`asyncio.wait_for` loses some before Python 3.12."""
-
-    async def turns_of_the_loop(count: int) -> None:
-        for _ in range(count):
-            await asyncio.sleep(0)
-
-    class EndsAfter(ScriptedEngine):
-        turns = 0
-
-        async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
-            await turns_of_the_loop(self.turns)
-            return await super().generate(prompt, sampling)
-
-    async def run(turns: int, moment: int) -> bool:
-        inner = EndsAfter("small", lambda prompt: Answer("x"))
-        inner.turns = turns
-        engine = RestartingEngine(inner, restarts=0, call_timeout=30)
-        await engine.start()
-        asking = asyncio.ensure_future(engine.generate(prompt(0), SAMPLING))
-        await turns_of_the_loop(moment)
-        if asking.done():
-            return False
-        asking.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await asking
-        return True
-
-    was_cancelled = [asyncio.run(run(turns, moment)) for turns in range(5) for moment in range(1, 12)]
-    assert set(was_cancelled) == {True, False}
-
-
-def test_other_calls_run_after_an_interrupted_call_is_cancelled() -> None:
-    async def run() -> str:
-        script = Script(lambda number, attempt: "death" if (number, attempt) == (1, 1) else None, seconds=0.05)
-        engine = RestartingEngine(ScriptedEngine("small", script), restarts=2)
-        await engine.start()
-        tasks = [asyncio.create_task(engine.generate(prompt(number), SAMPLING)) for number in range(5)]
-        while script.attempts[0] < 2:  # noqa: ASYNC110 - the crash of call 1 interrupts call 0, which is retried
-            await asyncio.sleep(0)
-        tasks[0].cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        return (await engine.generate(prompt(9), SAMPLING)).text
-
-    assert asyncio.run(asyncio.wait_for(run(), 20)) == "answer 9"
 
 
 class CrashesInRounds(Script):
@@ -232,25 +62,34 @@ class CrashesInRounds(Script):
     def __init__(self, calls: int, crashes: int) -> None:
         last_of_round = {calls * number for number in range(1, crashes + 1)}
         super().__init__(lambda number, attempt: "death" if self.attempts.total() in last_of_round else None, 0.001)
-        self.order: list[int] = []
-        """The numbers of the calls in the order of their attempts."""
-
-    def __call__(self, prompt: Prompt) -> Answer:
-        self.order.append(prompt.key.doc_id)
-        return super().__call__(prompt)
 
 
 class Counting(ScriptedEngine):
-    """Counts its starts and the calls that run."""
+    """Counts its starts and the calls that run. Takes some turns of the event loop to stop and to start, and fails the
+    calls in flight when it is closed, as vLLM does."""
 
-    def __init__(self, script: Script) -> None:
-        super().__init__("small", script)
+    def __init__(self, script: Script, slots: int = 256) -> None:
+        super().__init__("small", script, ScriptedOptions(slots=slots))
         self.starts = self.running = self.most_running = 0
+        self.failed_starts: set[int] = set()
+        """The numbers of the starts that fail."""
+        self.is_dead = False
+        """Whether the engine has crashed without a call that noticed it."""
 
     async def start(self) -> None:
+        await turns_of_the_loop(3)
         self.starts += 1
-        self.most_running = 0
+        if self.starts in self.failed_starts:
+            raise EngineStartError("no memory yet")
+        self.most_running, self.is_dead = 0, False
         await super().start()
+
+    async def close(self) -> None:
+        await turns_of_the_loop(3)
+        await super().close()
+
+    def is_up(self) -> bool:
+        return super().is_up() and not self.is_dead
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
         self.running += 1
@@ -261,134 +100,261 @@ class Counting(ScriptedEngine):
             self.running -= 1
 
 
+async def turns_of_the_loop(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+Use = Callable[[RestartingEngine, Counting], Awaitable[Any]]
+
+
+def with_engine(script: Script, use: Use, restarts: int = 2, slots: int = 256, **options: Any) -> Any:
+    """Run `use` with a started engine and with the engine that it wraps, and return its result."""
+
+    async def run() -> Any:
+        inner = Counting(script, slots)
+        engine = RestartingEngine(inner, restarts, restart_delay_s=0.01, **options)
+        await engine.start()
+        return await asyncio.wait_for(use(engine, inner), 30)
+
+    return asyncio.run(run())
+
+
+def calls(engine: RestartingEngine, numbers: Iterable[int]) -> list[asyncio.Task[Call]]:
+    return [asyncio.ensure_future(engine.generate(prompt(number), SAMPLING)) for number in numbers]
+
+
+async def answers(engine: RestartingEngine, numbers: Iterable[int]) -> list[Any]:
+    """Make all calls at once. Errors are returned like answers."""
+    return await asyncio.gather(*calls(engine, numbers), return_exceptions=True)
+
+
+# --- crashes of calls ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("count", "crashers", "last_attempt"),
+    [(20, {7}, 1), (20, {7}, 99), (20, {3, 11, 17}, 99), (1, {0}, 99)],
+    ids=["crashes once", "always crashes", "three always crash", "alone"],
+)
+def test_interrupted_calls_are_answered_and_the_calls_that_crash_the_engine_fail(
+    count: int, crashers: set[int], last_attempt: int
+) -> None:
+    script = Script(lambda number, attempt: "death" if number in crashers and attempt <= last_attempt else None)
+    found = with_engine(script, lambda engine, _: answers(engine, range(count)), restarts=1)
+    failing = crashers if last_attempt > 1 else set()
+    for number, one in enumerate(found):
+        if number in failing:
+            assert isinstance(one, EngineCrashedByCall) and f"task document {number}, small short" in str(one)
+        else:
+            assert one.text == f"answer {number}"
+    if not failing:
+        assert set(script.attempts.values()) <= {1, 2}
+    if count == 1:
+        assert script.attempts[0] == 2
+
+
+def test_an_engine_whose_crashes_no_call_explains_is_not_restarted_when_no_restarts_are_left() -> None:
+    """Four groups of calls with one crash in each: two restarts are enough for two groups."""
+
+    async def use(engine: RestartingEngine, _: Counting) -> list[list[Any]]:
+        return [await answers(engine, range(wave, wave + 20)) for wave in (0, 20, 40, 60)]
+
+    script = Script(lambda number, attempt: "death" if (number % 20, attempt) == (7, 1) else None)
+    first, second, third, fourth = with_engine(script, use)
+    assert all(isinstance(one, Call) for one in first + second)
+    assert any(isinstance(one, EngineCrashed) and "no restarts left (engine_restarts=2)" in str(one) for one in third)
+    assert all(isinstance(one, EngineCrashed) for one in fourth)
+
+
+def test_an_engine_that_crashes_on_every_call_is_given_up_after_three_isolated_calls() -> None:
+    async def use(engine: RestartingEngine, inner: Counting) -> None:
+        found = Counter(type(one) for one in await answers(engine, range(100)))
+        assert found == {EngineCrashed: 97, EngineCrashedByCall: 3} and inner.starts <= 8
+
+    with_engine(Script(lambda number, attempt: "death"), use)
+
+
+def test_an_engine_without_restarts_left_can_be_started_again() -> None:
+    async def use(engine: RestartingEngine, _: Counting) -> None:
+        (given_up,) = await answers(engine, [0])
+        await engine.close()
+        await engine.start()
+        assert type(given_up) is EngineCrashed and (await answers(engine, [0]))[0].text == "answer 0"
+
+    with_engine(Script(lambda number, attempt: "death" if attempt == 1 else None), use, restarts=0)
+
+
+def test_a_failed_restart_is_tried_again_while_restarts_are_left() -> None:
+    async def use(engine: RestartingEngine, inner: Counting) -> None:
+        inner.failed_starts = {2}
+        assert (await answers(engine, [0]))[0].text == "answer 0" and inner.starts == 3
+
+    with_engine(Script(lambda number, attempt: "death" if attempt == 1 else None), use)
+
+
 @pytest.mark.parametrize(("crashes", "most_running"), [(1, 200), (2, 1)])
 def test_interrupted_calls_are_retried_all_together_and_after_a_second_crash_one_at_a_time(
     crashes: int, most_running: int
 ) -> None:
-    async def run() -> int:
-        inner = Counting(CrashesInRounds(200, crashes))
-        engine = RestartingEngine(inner, restarts=1)
-        await engine.start()
-        calls = await asyncio.gather(*(engine.generate(prompt(number), SAMPLING) for number in range(200)))
-        assert [call.key.doc_id for call in calls] == list(range(200)) and inner.starts == 1 + crashes
-        return inner.most_running
+    async def use(engine: RestartingEngine, inner: Counting) -> None:
+        found = await answers(engine, range(200))
+        assert [call.key.doc_id for call in found] == list(range(200)) and inner.starts == 1 + crashes
+        assert inner.most_running == most_running
 
-    assert asyncio.run(run()) == most_running
+    with_engine(CrashesInRounds(200, crashes), use, restarts=1)
 
 
 @pytest.mark.parametrize("crashes", [1, 2])
 def test_interrupted_calls_run_before_new_calls(crashes: int) -> None:
-    async def run() -> list[int]:
-        script = CrashesInRounds(5, crashes)
-        engine = RestartingEngine(ScriptedEngine("small", script), restarts=1)
-        await engine.start()
-        calls = [asyncio.ensure_future(engine.generate(prompt(number), SAMPLING)) for number in range(5)]
-        while script.attempts.total() < 5:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        calls += [asyncio.ensure_future(engine.generate(prompt(number), SAMPLING)) for number in range(5, 8)]
-        await asyncio.gather(*calls)
-        return script.order
+    script = CrashesInRounds(5, crashes)
 
-    order = asyncio.run(run())
-    assert set(order[:-3]) == set(range(5)) and set(order[-3:]) == {5, 6, 7}
+    async def use(engine: RestartingEngine, _: Counting) -> None:
+        old = calls(engine, range(5))
+        await until(lambda: script.attempts.total() >= 5)
+        await asyncio.gather(*old, *calls(engine, range(5, 8)))
+
+    with_engine(script, use, restarts=1)
+    assert set(script.order[:-3]) == set(range(5)) and set(script.order[-3:]) == {5, 6, 7}
 
 
 def test_a_call_that_crashes_twice_together_with_other_calls_is_not_taken_for_the_cause() -> None:
-    assert all(isinstance(call, Call) for call in generate_all(CrashesInRounds(2, crashes=2), range(2)))
+    found = with_engine(CrashesInRounds(2, crashes=2), lambda engine, _: answers(engine, range(2)))
+    assert all(isinstance(call, Call) for call in found)
 
 
-def test_an_interrupted_call_that_is_cancelled_while_it_waits_for_its_turn_lets_the_others_run() -> None:
-    async def run() -> list[str]:
-        script = CrashesInRounds(4, crashes=2)
-        engine = RestartingEngine(ScriptedEngine("small", script), restarts=1)
-        await engine.start()
-        calls = [asyncio.ensure_future(engine.generate(prompt(number), SAMPLING)) for number in range(4)]
-        while script.attempts.total() < 9:  # noqa: ASYNC110 - the first attempt that runs alone
-            await asyncio.sleep(0)
-        waiting = next(call for number, call in enumerate(calls) if script.attempts[number] == 2)
-        waiting.cancel()
-        new = asyncio.ensure_future(engine.generate(prompt(9), SAMPLING))
-        return [call.text for call in await asyncio.gather(*(call for call in calls if call is not waiting), new)]
-
-    assert len(asyncio.run(asyncio.wait_for(run(), 20))) == 4
+# --- calls that are cancelled, or hang ------------------------------------------------------------------------------
 
 
-class FailsCallsWhenClosed(Counting):
-    """Fails the calls in flight when it is closed, as vLLM does."""
+@pytest.mark.parametrize(("crashes", "attempts"), [(1, 5), (2, 9)], ids=["while it is retried", "before its turn"])
+def test_an_interrupted_call_that_is_cancelled_lets_the_other_calls_and_new_ones_run(
+    crashes: int, attempts: int
+) -> None:
+    script = CrashesInRounds(4, crashes)
 
-    def __init__(self, script: Script) -> None:
-        super().__init__(script)
-        self._in_flight: set[asyncio.Task[Call]] = set()
+    async def use(engine: RestartingEngine, _: Counting) -> None:
+        interrupted = calls(engine, range(4))
+        await until(lambda: script.attempts.total() >= attempts)
+        number = next(number for number in range(4) if script.attempts[number] == 2)
+        interrupted[number].cancel()
+        others = [call for call in interrupted if call is not interrupted[number]]
+        assert len(await asyncio.gather(*others, *calls(engine, [9]))) == 4
 
-    async def close(self) -> None:
-        for task in self._in_flight:
-            task.cancel()
-        await super().close()
-
-    async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
-        task = asyncio.ensure_future(super().generate(prompt, sampling))
-        self._in_flight.add(task)
-        await asyncio.wait({task})
-        self._in_flight.discard(task)
-        if task.cancelled():
-            raise EngineCrashed("The engine was closed during the call.")
-        return task.result()
+    with_engine(script, use, restarts=1)
 
 
-class SlowToRestart(FailsCallsWhenClosed):
-    """Takes some turns of the event loop to stop and to start."""
+def test_a_call_that_hangs_fails_at_its_timeout_and_frees_its_slot() -> None:
+    async def use(engine: RestartingEngine, _: Counting) -> list[Any]:
+        return [*await answers(engine, range(2)), *await answers(engine, [2])]
 
-    async def start(self) -> None:
-        for _ in range(3):
-            await asyncio.sleep(0)
-        await super().start()
+    script = Script(lambda number, attempt: "hang" if number < 2 else None)
+    first, second, answered = with_engine(script, use, restarts=0, slots=2, call_timeout=0.3)
+    assert isinstance(first, CallTimeout) and isinstance(second, CallTimeout)
+    assert "task document 0, small short: no answer of the small engine within call_timeout=0.3 s" in str(first)
+    assert answered.text == "answer 2"
 
-    async def close(self) -> None:
-        for _ in range(3):
-            await asyncio.sleep(0)
-        await super().close()
+
+def test_a_call_with_a_timeout_loses_no_cancellation_at_the_moment_it_ends() -> None:
+    """`asyncio.wait_for` loses some before Python 3.12."""
+
+    async def cancelled_after(engine: RestartingEngine, turns: int) -> bool:
+        asking = asyncio.ensure_future(engine.generate(prompt(0), SAMPLING))
+        await turns_of_the_loop(turns)
+        if asking.done():
+            return False
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        return True
+
+    async def use(engine: RestartingEngine, _: Counting) -> None:
+        assert {await cancelled_after(engine, turns) for turns in range(1, 30)} == {True, False}
+
+    with_engine(Script(seconds=0), use, restarts=0, call_timeout=30)
+
+
+# --- the end of an engine, and crashes without a call -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("turns", range(12))
-def test_calls_that_wait_for_a_restart_raise_engine_crashed_when_the_engine_is_closed(turns: int) -> None:
+def test_calls_that_wait_for_a_restart_end_when_the_engine_is_closed(turns: int) -> None:
     """`turns`: turns of the event loop between the crash and the end, so that the restart is at each of its steps."""
 
-    async def run() -> None:
-        script = Script(lambda number, attempt: None if number == 3 else "death" if attempt == 1 else "hang")
-        engine = RestartingEngine(SlowToRestart(script), restarts=2)
-        await engine.start()
-        calls = (engine.generate(prompt(number), SAMPLING) for number in range(3))
-        asking = asyncio.gather(*calls, return_exceptions=True)
-        while engine.is_up():  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        for _ in range(turns):
-            await asyncio.sleep(0)
+    async def use(engine: RestartingEngine, _: Counting) -> None:
+        waiting = calls(engine, range(3))
+        await until(lambda: not engine.is_up())
+        await turns_of_the_loop(turns)
         await engine.close()
-        assert [type(error) for error in await asking] == [EngineCrashed] * 3
+        found = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(error) for error in found] == [EngineNotRunning] * 3
         assert not engine.is_up()
         await engine.start()
-        assert engine.is_up() and (await engine.generate(prompt(3), SAMPLING)).text == "answer 3"
+        assert engine.is_up() and (await answers(engine, [3]))[0].text == "answer 3"
 
-    asyncio.run(asyncio.wait_for(run(), 10))
+    with_engine(Script(lambda number, attempt: None if number == 3 else "death" if attempt == 1 else "hang"), use)
 
 
 @pytest.mark.parametrize("crashes", [0, 1])
 def test_an_engine_that_is_closed_during_a_call_is_not_restarted_and_the_call_is_not_blamed(crashes: int) -> None:
     """`crashes`: crashes of the call before. It runs alone, so after one more crash it would be the cause."""
 
-    async def run() -> tuple[Any, int]:
-        inner = FailsCallsWhenClosed(Script(lambda number, attempt: "death" if attempt <= crashes else "hang"))
-        engine = RestartingEngine(inner, restarts=2)
-        await engine.start()
-        asking = asyncio.gather(engine.generate(prompt(0), SAMPLING), return_exceptions=True)
-        while inner.starts <= crashes or not inner.running:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+    async def use(engine: RestartingEngine, inner: Counting) -> None:
+        asking = asyncio.gather(*calls(engine, [0]), return_exceptions=True)
+        await until(lambda: inner.starts > crashes and inner.running > 0)
         await engine.close()
         (error,) = await asking
-        return error, inner.starts
+        assert type(error) is EngineNotRunning and inner.starts == 1 + crashes
 
-    error, starts = asyncio.run(asyncio.wait_for(run(), 20))
-    assert type(error) is EngineCrashed and starts == 1 + crashes
+    with_engine(Script(lambda number, attempt: "death" if attempt <= crashes else "hang"), use)
+
+
+def test_an_engine_is_not_up_from_its_crash_to_the_end_of_its_restart_also_through_its_wrappers() -> None:
+    async def use(engine: RestartingEngine, inner: Counting) -> None:
+        measured = MeasuredEngine(engine)
+        assert measured.is_up()
+        asking = calls(engine, [0])[0]
+        await until(lambda: not measured.is_up())
+        assert not asking.done()
+        await until(measured.is_up)
+        assert inner.starts == 2 and (await asking).text == "answer 0"
+
+    with_engine(Script(lambda number, attempt: "death" if attempt == 1 else None), use)
+
+
+def test_an_engine_that_crashes_while_no_call_runs_is_restarted_without_a_call(warnings: list[str]) -> None:
+    async def use(engine: RestartingEngine, inner: Counting) -> None:
+        inner.is_dead = True
+        assert not engine.is_up()
+        await until(engine.is_up)
+        await engine.close()
+        await turns_of_the_loop(20)
+        assert inner.starts == 2  # a closed engine is not restarted
+
+    with_engine(Script(), use, idle_check_s=0)
+    assert "restarting the small engine" in warnings[0] and "stopped while it had no calls" in warnings[0]
+
+
+def test_a_crash_during_a_call_is_left_to_the_call() -> None:
+    """A restart that the check starts is always counted. One for a call that has crashed the engine twice is not."""
+
+    async def use(engine: RestartingEngine, inner: Counting) -> None:
+        (asking,) = calls(engine, [0])
+        await until(lambda: inner.running > 0)
+        inner.is_dead = True
+        await turns_of_the_loop(50)
+        asking.cancel()
+        await engine.close()
+        assert inner.starts == 1
+
+    with_engine(Script(lambda number, attempt: "hang"), use, idle_check_s=0)
+
+
+# --- runs on engines with faults --------------------------------------------------------------------------------------
 
 
 SAMPLES = 9000

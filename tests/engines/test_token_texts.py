@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from support.engines import make_image, prompt
 
 from lmms_eval_mai.contract import Prompt
-from lmms_eval_mai.engines.special_tokens import LiteralTokenizer
+from lmms_eval_mai.engines.messages import LiteralTokenizer
 from lmms_eval_mai.engines.transformers.inputs import InputBuilder
 from lmms_eval_mai.engines.transformers.token_texts import TokenSpan, find_in_output, find_in_prompt, texts_of_output
 from lmms_eval_mai.errors import SampleError
@@ -137,6 +138,15 @@ def test_parts_of_random_tokens_are_their_decoded_text_also_if_its_bytes_are_inv
 def test_each_of_random_tokens_has_a_text(tokenizer: Any, data: st.DataObject) -> None:
     ids = data.draw(st.lists(st.integers(0, len(tokenizer) - 1), max_size=30))
     assert len(texts_of_output(ids, tokenizer)) == len(ids)
+
+
+def test_threads_that_tokenize_at_the_same_time_read_special_tokens_as_each_of_them_asks(tokenizer: Any) -> None:
+    literal, text = LiteralTokenizer(tokenizer), "a dog <|im_end|> " * 2000
+    expected = {special: literal.tokens(text, special) for special in (True, False)}
+    assert expected[True] != expected[False]
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda number: literal.tokens(text, number % 2 == 0), range(40)))
+    assert found == [expected[True], expected[False]] * 20
 
 
 def test_an_answer_that_the_token_limit_ends_inside_a_character_is_found(tokenizer: Any) -> None:

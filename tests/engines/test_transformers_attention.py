@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 import torch
@@ -218,32 +218,21 @@ def test_layers_above_the_requested_one_are_not_run(tiny_pair: tuple[Path, Path]
     loaded = loaded_model(tiny_pair[1])
     asked = transfer(2, (2, 1))
     built, span = loaded.prepare(asked)
-    with Layers() as layers:
-        assert span is not None and len(loaded.states(asked, built, span).layers) == 2
-    assert layers.ran == [0, 1]
+    ran: list[int] = []
+
+    def record(module: Any, *_: Any) -> None:
+        if hasattr(module, "layer_idx") and hasattr(module, "q_proj"):
+            ran.append(module.layer_idx)
+
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(record)
+    assert span is not None and len(loaded.states(asked, built, span).layers) == 2
+    hook.remove()
+    assert ran == [0, 1]
 
 
 def loaded_model(path: Path) -> LoadedModel:
     config = EngineConfig("large", "transformers", str(path), {"dtype": "float32"}, attention=True)
     return LoadedModel(config, TransformersOptions(dtype="float32"))
-
-
-class Layers:
-    """Records the decoder layers whose attention runs, numbered from 0, during a block."""
-
-    def __init__(self) -> None:
-        self.ran: list[int] = []
-
-    def __enter__(self) -> Self:
-        def record(module: Any, *_: Any) -> None:
-            if hasattr(module, "layer_idx") and hasattr(module, "q_proj"):
-                self.ran.append(module.layer_idx)
-
-        self._hook = torch.nn.modules.module.register_module_forward_pre_hook(record)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._hook.remove()
 
 
 def test_a_layer_that_the_model_lacks_fails_only_its_call(checkpoint: Checkpoint) -> None:

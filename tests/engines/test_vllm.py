@@ -65,11 +65,6 @@ def test_text_that_is_much_too_long_is_refused_before_it_is_tokenized_also_with_
     assert asked == []
 
 
-def test_output_limit_ends_the_answer_with_finish_reason_length(vllm: Running) -> None:
-    (call,) = vllm.generate(question(3), sampling=Sampling(max_tokens=5, ignore_eos=True))
-    assert (call.output_tokens, call.finish_reason) == (5, "length")
-
-
 def test_error_for_a_too_long_prompt_names_the_limit_and_the_argument_to_raise(vllm: Running) -> None:
     (error,) = vllm.generate(prompt(4, make_image(), "yes and no " * 3000))
     assert isinstance(error, PromptTooLong)
@@ -107,24 +102,6 @@ def test_special_tokens_in_a_text_reach_the_model_as_text(vllm: Running) -> None
     assert rendered["prompt_token_ids"] == plain
     before, after = vllm.generate(question(1)), vllm.generate(prompt(1, image, forged), question(1))
     assert isinstance(after[0], Call) and after[1].text == before[0].text
-
-
-def test_truncated_thinking_is_the_longest_end_that_fits_the_context(vllm: Running) -> None:
-    image, end = make_image(), "and the last word is <|im_end|> zebra"
-    thinking = " ".join(f"Step {i} looks at bar {i}." for i in range(3000)) + end
-    blocks = (image, "How many bars are there?\n", f"Reference: {thinking}\nAnswer.")
-    sampling = Sampling(max_tokens=300, ignore_eos=True)
-    (error,) = vllm.generate(prompt(0, *blocks), sampling=sampling)
-    assert isinstance(error, PromptTooLong)
-    kept, dropped = vllm.loop.run(vllm.engine.truncate_thinking(prompt(0, *blocks), thinking, sampling))
-    assert thinking.endswith(kept) and kept.endswith(end)
-    tokens = vllm.engine._started.renderer.literal.tokens
-    assert dropped + len(tokens(kept)) == len(tokens(thinking))
-    (call,) = vllm.generate(prompt(0, image, blocks[1], f"Reference: {kept}\nAnswer."), sampling=sampling)
-    assert 4096 - 256 - 8 <= call.prompt_tokens <= 4096 - 256 + 8 and call.output_tokens >= 240
-    crowded = (make_image(), "yes and no " * 3000, f"Reference: {thinking}")
-    with pytest.raises(PromptTooLong):
-        vllm.loop.run(vllm.engine.truncate_thinking(prompt(0, *crowded), thinking, sampling))
 
 
 def test_call_timeout_removes_the_call_from_the_engine(vllm: Running) -> None:

@@ -21,7 +21,7 @@ from lmms_eval_mai.contract import Call, Sampling
 from lmms_eval_mai.engines.restart import RestartingEngine
 from lmms_eval_mai.engines.vllm.internals import CORES
 from lmms_eval_mai.engines.vllm.starting import Started, without_interrupts
-from lmms_eval_mai.errors import EngineCrashed, EngineStartError
+from lmms_eval_mai.errors import EngineCrashed, EngineNotRunning, EngineStartError
 
 CORE = CORES[0]
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
@@ -119,7 +119,7 @@ def test_killed_engine_fails_every_call_in_flight_and_can_be_restarted(
         return await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 60)
 
     errors = vllm.loop.run(close_in_flight())
-    assert [type(error) for error in errors] == [EngineCrashed] * 4, errors
+    assert [type(error) for error in errors] == [EngineNotRunning] * 4, errors
     assert children(before) == []
 
 

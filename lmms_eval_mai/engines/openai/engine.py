@@ -22,7 +22,9 @@ from lmms_eval_mai.errors import (
     ArgumentError,
     CallTimeout,
     EndpointBusy,
+    EndpointRefused,
     EngineCrashed,
+    EngineNotRunning,
     EngineStartError,
     MaiError,
     PromptTooLong,
@@ -164,13 +166,13 @@ class OpenAIEngine:
         """Send a request to the endpoint of its sample."""
         pool = self._pool
         if pool is None:
-            raise EngineCrashed(f"The {self.side} engine is not running.")
+            raise EngineNotRunning(f"The {self.side} engine is not running.")
         try:
             return await pool.request(pool.endpoints_for(f"{prompt.key.task} {prompt.key.doc_id}"), send)
         except RequestError as error:
             if self._pool is not pool:
                 message = f"The {self.side} engine {self._config.model} was closed during {prompt.key}."
-                raise EngineCrashed(message) from error
+                raise EngineNotRunning(message) from error
             raise self._call_error(prompt, error) from error
 
     def _call_error(self, prompt: Prompt, error: RequestError) -> MaiError:
@@ -192,9 +194,9 @@ class OpenAIEngine:
                 f"The {side} engine {address} did not answer within {window} ({error}). Check whether its server runs."
             )
         if error.status in (401, 403):
-            return EngineCrashed(self._key_error_text(address, error))
+            return EndpointRefused(self._key_error_text(address, error))
         if error.status == 404:
-            return EngineCrashed(
+            return EndpointRefused(
                 f"{address} does not serve {self._model} any more ({error}). Start the server with this model again."
             )
         if isinstance(error, StatusError) and error.is_too_long:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from lmms_eval_mai.contract import Call, EngineConfig, Identity, Prompt, Sampling, Side
 from lmms_eval_mai.engines.checkpoints import argument_identity, checkpoint_identity
-from lmms_eval_mai.engines.special_tokens import LiteralTokenizer
+from lmms_eval_mai.engines.messages import LiteralTokenizer
 from lmms_eval_mai.engines.transformers.options import PERFORMANCE_ARGUMENTS, TransformersOptions, device_of
 from lmms_eval_mai.engines.transformers.running_model import RunningModel
-from lmms_eval_mai.errors import ArgumentError, EngineCrashed
+from lmms_eval_mai.errors import ArgumentError, EngineNotRunning
 
 if TYPE_CHECKING:
     from lmms_eval_mai.engines.transformers.attention import AttentionStates
@@ -87,7 +87,7 @@ class TransformersEngine:
 
     async def attention_states(self, prompt: Prompt) -> "AttentionStates":
         """Return how each head of each layer in `prompt.attention` reads its text. For analyses; not a part of the
-        contract of `Engine`. Raises a `SampleError` or `EngineCrashed`."""
+        contract of `Engine`. Raises a `SampleError` or `EngineNotRunning`."""
         return await self._started().states(prompt)
 
     def count_tokens(self, text: str) -> int | None:
@@ -95,5 +95,5 @@ class TransformersEngine:
 
     def _started(self) -> RunningModel:
         if self._running is None or not self._running.is_up():
-            raise EngineCrashed(f"The {self.side} engine is not running.")
+            raise EngineNotRunning(f"The {self.side} engine is not running.")
         return self._running

@@ -15,8 +15,7 @@ from typing import Any
 import torch
 
 from lmms_eval_mai.contract import Image, Message
-from lmms_eval_mai.engines.messages import merge_adjacent_text
-from lmms_eval_mai.engines.special_tokens import LiteralTokenizer
+from lmms_eval_mai.engines.messages import LiteralTokenizer, merge_adjacent_text
 from lmms_eval_mai.engines.transformers.token_texts import Offsets, last_text
 
 PLACEHOLDER = "<|lmms-eval-mai-hidden|>"

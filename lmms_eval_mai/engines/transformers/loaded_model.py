@@ -12,17 +12,18 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 from lmms_eval_mai.contract import Call, EngineConfig, Prompt, Sampling, TokenWeights
 from lmms_eval_mai.engines.logs import quiet_transformers
 from lmms_eval_mai.engines.messages import space_for_thinking, without_thinking
-from lmms_eval_mai.engines.transformers.assistant import assisted_call, with_draft_counts
 from lmms_eval_mai.engines.transformers.attention import AttentionReader, AttentionStates, register
 from lmms_eval_mai.engines.transformers.batching import Request, to_call
 from lmms_eval_mai.engines.transformers.generation import (
     LogprobRecorder,
     StopAtTexts,
     StopWhenCancelled,
+    assisted_call,
     generation_config,
     hide_assisted_decoding_warnings,
     penalties,
     reset_generation_config,
+    with_draft_counts,
 )
 from lmms_eval_mai.engines.transformers.inputs import InputBuilder, ModelInput, batch_of, on_device
 from lmms_eval_mai.engines.transformers.options import TransformersOptions, device_of
@@ -68,6 +69,7 @@ class LoadedModel:
         limit = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
         self._context = int(options.max_model_len or limit or 1 << 30)
         """Tokens of prompt and answer."""
+        self._longest_token = max(map(len, self._tokenizer.get_vocab()))
 
     def prepare(self, prompt: Prompt) -> tuple[ModelInput, TokenSpan | None]:
         """Return the model input of a prompt, and the tokens of the text to which it asks for attention. None: it asks
@@ -75,13 +77,20 @@ class LoadedModel:
         text = None if prompt.attention is None else prompt.attention.text
         if prompt.attention is not None and self._attention is None:
             raise SampleError(f"{prompt.key}: the {self._config.side} engine was not started with attention weights.")
+        # A text of many megabytes would take a minute to tokenize, and the prompts of other calls would wait.
+        characters = sum(len(part) for message in prompt.messages for part in message.content if isinstance(part, str))
+        if characters > self._context * self._longest_token:
+            raise self._too_long(prompt, f"{characters} characters")
         found = self.inputs.build(prompt.messages, offsets=text is not None)
         if found.length >= self._context:
-            raise PromptTooLong(
-                f"{prompt.key}: the prompt has {found.length} tokens, and the context of {self._config.model} has "
-                f"{self._context}. Raise {self._config.side}_max_model_len if the model can take more."
-            )
+            raise self._too_long(prompt, f"{found.length} tokens")
         return found, None if text is None else find_in_prompt(found.offsets, prompt, text)
+
+    def _too_long(self, prompt: Prompt, size: str) -> PromptTooLong:
+        return PromptTooLong(
+            f"{prompt.key}: the prompt has {size}, and the context of {self._config.model} has {self._context} tokens. "
+            f"Raise {self._config.side}_max_model_len if the model can take more."
+        )
 
     def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
         """Return the last part of the thinking that fits the context, and the number of dropped tokens. Raises

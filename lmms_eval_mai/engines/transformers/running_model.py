@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lmms_eval_mai.contract import Call, EngineConfig, Prompt, Sampling
 from lmms_eval_mai.engines.transformers.batching import Request, next_batch
 from lmms_eval_mai.engines.transformers.options import TransformersOptions
-from lmms_eval_mai.errors import EngineCrashed, EngineStartError, MaiError, SampleError, UnreadableImage
+from lmms_eval_mai.errors import EngineNotRunning, EngineStartError, MaiError, SampleError, UnreadableImage
 from lmms_eval_mai.redaction import error_text
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class RunningModel:
         """Load processor and models. Raises `EngineStartError`, also if the model is closed during its start."""
         try:
             loaded = await self._in_thread(self._model_thread, "its start", self._load)
-        except EngineCrashed as error:
+        except EngineNotRunning as error:
             raise EngineStartError(str(error)) from None
         except Exception as error:
             raise EngineStartError(
@@ -76,7 +76,7 @@ class RunningModel:
         self._loaded = None
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
-        """Return the model's answer. Raises a `SampleError` or `EngineCrashed`."""
+        """Return the model's answer. Raises a `SampleError` or `EngineNotRunning`."""
         submitted_at = time.perf_counter()
         loaded = self._running(prompt)
         model_input, span = await self._prepared(prompt, loaded.prepare)
@@ -87,12 +87,12 @@ class RunningModel:
         return await answer
 
     async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
-        """Raises `PromptTooLong` or another `SampleError`, or `EngineCrashed`."""
+        """Raises `PromptTooLong` or another `SampleError`, or `EngineNotRunning`."""
         loaded = self._running(prompt)
         return await self._prepared(prompt, loaded.truncate_thinking, thinking, sampling)
 
     async def states(self, prompt: Prompt) -> "AttentionStates":
-        """Return how each head reads the text of a prompt. Raises a `SampleError` or `EngineCrashed`."""
+        """Return how each head reads the text of a prompt. Raises a `SampleError` or `EngineNotRunning`."""
         loaded = self._running(prompt)
         model_input, span = await self._prepared(prompt, loaded.prepare)
         return await self._in_thread(self._model_thread, prompt.key, loaded.states, prompt, model_input, span)
@@ -123,7 +123,7 @@ class RunningModel:
         self, thread: ThreadPoolExecutor, what: object, function: Callable[..., R], *arguments: Any
     ) -> R:
         """Return the result of a function that one of the threads runs. `what`: what it is a part of. Raises
-        `EngineCrashed` if the model is closed first."""
+        `EngineNotRunning` if the model is closed first."""
         result = asyncio.get_running_loop().run_in_executor(thread, function, *arguments)
         try:
             await asyncio.wait([result, self._closed], return_when=asyncio.FIRST_COMPLETED)
@@ -170,5 +170,5 @@ class RunningModel:
             )
         ]
 
-    def _closed_error(self, what: object) -> EngineCrashed:
-        return EngineCrashed(f"The {self._config.side} engine was closed during {what}.")
+    def _closed_error(self, what: object) -> EngineNotRunning:
+        return EngineNotRunning(f"The {self._config.side} engine was closed during {what}.")

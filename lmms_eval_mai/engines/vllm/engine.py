@@ -15,15 +15,13 @@ from loguru import logger
 
 from lmms_eval_mai.contract import Call, EngineConfig, Identity, Message, Prompt, Sampling, Side
 from lmms_eval_mai.engines.checkpoints import argument_identity, checkpoint_identity
-from lmms_eval_mai.engines.main_script import refuse_script_from_stdin
-from lmms_eval_mai.engines.messages import space_for_thinking, without_thinking
-from lmms_eval_mai.engines.special_tokens import LiteralTokenizer
+from lmms_eval_mai.engines.messages import LiteralTokenizer, space_for_thinking, without_thinking
 from lmms_eval_mai.engines.vllm import internals
 from lmms_eval_mai.engines.vllm.configuration import PERFORMANCE_ARGUMENTS, Configuration, configure
 from lmms_eval_mai.engines.vllm.errors import sample_error
 from lmms_eval_mai.engines.vllm.outputs import replica_count, replica_of, sampling_params, to_call
-from lmms_eval_mai.engines.vllm.starting import Start, Started, exit_if_script_runs_again
-from lmms_eval_mai.errors import EngineCrashed, EngineStartError, MaiError, SampleError
+from lmms_eval_mai.engines.vllm.starting import Start, Started, exit_if_script_runs_again, refuse_script_from_stdin
+from lmms_eval_mai.errors import EngineCrashed, EngineNotRunning, EngineStartError, MaiError, SampleError
 
 REPLY_LIMIT_S = 60
 """Seconds that an engine may take to reply to anything but a call. A core that crashes before its reply sends none."""
@@ -208,7 +206,7 @@ class VllmEngine:
         engine_input = await self._render(prompt, without_thinking(prompt, thinking))
         remedy, other_tokens = f"Raise {self.side}_max_model_len.", len(engine_input["prompt_token_ids"])
         space = space_for_thinking(prompt, self._config.model, self._context, other_tokens, sampling.max_tokens, remedy)
-        return literal.end(thinking, space)
+        return await asyncio.to_thread(literal.end, thinking, space)  # a long text would hold up all other calls
 
     def count_tokens(self, text: str) -> int | None:
         return None if self._literal is None else len(self._literal.tokens(text))
@@ -223,16 +221,16 @@ class VllmEngine:
     def _running(self) -> Started:
         """Return the engine. Raises `EngineCrashed` if it does not run."""
         if self._started is None:
-            raise EngineCrashed(f"The {self.side} engine is not running.")
+            raise EngineNotRunning(f"The {self.side} engine is not running.")
         return self._started
 
     def _error(self, prompt: Prompt, llm: Any, error: Exception) -> MaiError:
         """Return the error of a call to `llm`."""
         from vllm.v1.engine.exceptions import EngineDeadError
 
-        closed = self._started is None or self._started.llm is not llm
-        if closed or isinstance(error, EngineDeadError):
-            return EngineCrashed(
-                f"The {self.side} engine ({self._config.model}) crashed during {prompt.key}. See its log above."
-            )
+        engine = f"The {self.side} engine ({self._config.model})"
+        if isinstance(error, EngineDeadError):
+            return EngineCrashed(f"{engine} crashed during {prompt.key}. See its log above.")
+        if self._started is None or self._started.llm is not llm:
+            return EngineNotRunning(f"{engine} was closed during {prompt.key}.")
         return sample_error(prompt, self._config, self._context, error)

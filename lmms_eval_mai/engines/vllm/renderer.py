@@ -25,8 +25,7 @@ from typing import Any
 
 from lmms_eval_mai.contract import EngineConfig, Image, Message
 from lmms_eval_mai.engines.checkpoints import local_folder
-from lmms_eval_mai.engines.messages import merge_adjacent_text
-from lmms_eval_mai.engines.special_tokens import LiteralTokenizer, special_tokens
+from lmms_eval_mai.engines.messages import LiteralTokenizer, merge_adjacent_text, special_tokens
 from lmms_eval_mai.engines.vllm.internals import image_placeholder
 
 
@@ -43,6 +42,7 @@ class Renderer:
         self._placeholder = image_placeholder(renderer.model_config, special_tokens(tokenizer))
         self.literal = LiteralTokenizer(tokenizer, [self._placeholder] if self._placeholder else [])
         self._placeholder_tokens = self.literal.tokens(self._placeholder) if self._placeholder else []
+        self._inside_placeholder = self._cut_of_placeholder()
         # vLLM's renderer is part of reference cycles, and its images may take gigabytes until they are collected.
         weakref.finalize(self, _shut_down, renderer).atexit = False
 
@@ -99,23 +99,18 @@ class Renderer:
         If the text has the letters of the placeholder, they are cut in two parts that are tokenized separately, so they
         get other tokens than the template's placeholder.
         """
-        if not self._placeholder or self._placeholder not in text:
-            return self.literal.tokens(text)
-        cut = self._cut_position()
-        head, tail = self._placeholder[:cut], self._placeholder[cut:]
-        first, *others = text.split(self._placeholder)
-        fragments = [first]
-        for other in others:
-            fragments[-1] += head
-            fragments.append(tail + other)
+        fragments = [text] if self._inside_placeholder is None else self._inside_placeholder.split(text)
         return [token for fragment in fragments for token in self.literal.tokens(fragment)]
 
-    def _cut_position(self) -> int:
-        """Return the position at which to cut the placeholder: after the first character of its first token that has
-        more than one character."""
+    def _cut_of_placeholder(self) -> re.Pattern[str] | None:
+        """Return a pattern of the position at which a user's placeholder is cut: after the first character of its first
+        token that has more than one character."""
+        if not self._placeholder:
+            return None
         tokens = self._placeholder_tokens
         lengths = [len(self.literal.text(tokens[:count])) for count in range(len(tokens) + 1)]
-        return next((start + 1 for start, end in itertools.pairwise(lengths) if end > start + 1), 1)
+        cut = next((start + 1 for start, end in itertools.pairwise(lengths) if end > start + 1), 1)
+        return re.compile(f"(?<={re.escape(self._placeholder[:cut])})(?={re.escape(self._placeholder[cut:])})")
 
 
 def _shut_down(renderer: Any) -> None:

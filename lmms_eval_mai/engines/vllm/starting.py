@@ -21,6 +21,7 @@ from lmms_eval_mai.engines.vllm import environment, internals, plugin
 from lmms_eval_mai.engines.vllm.configuration import Configuration
 from lmms_eval_mai.engines.vllm.errors import MISSING_GUARD, start_error
 from lmms_eval_mai.engines.vllm.renderer import Renderer, shared_renderer
+from lmms_eval_mai.errors import EngineUnavailable
 
 STOP_LIMIT_S = 20.0
 """Seconds in which vLLM's core must end by itself. It needs one, and several on a machine with too much other work."""
@@ -192,3 +193,17 @@ def exit_if_script_runs_again() -> None:
     except OSError:
         print(MISSING_GUARD, file=sys.stderr, flush=True)
     os._exit(1)
+
+
+def refuse_script_from_stdin() -> None:
+    """Refuse to start engines if Python reads the script from standard input, as in `python - <<EOF`. The start would
+    fail late, with an error that names no cause. Raises `EngineUnavailable`.
+
+    Interactive Python, notebooks and `python -c` have no `__file__`: new processes then run nothing again.
+    """
+    if getattr(sys.modules.get("__main__"), "__file__", None) == "<stdin>":
+        raise EngineUnavailable(
+            "vLLM starts its engines as new processes, which run the script again. Python reads this script from "
+            "standard input, so they cannot. Save it as a file that starts the engines under "
+            '`if __name__ == "__main__":`, and run this file.'
+        )
