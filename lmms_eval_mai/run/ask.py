@@ -21,7 +21,7 @@ import PIL.ImageOps
 from lmms_eval_mai.contract import Image, Message, Sampling, Stage
 from lmms_eval_mai.engines.images import to_image
 from lmms_eval_mai.engines.messages import replace_lone_surrogates
-from lmms_eval_mai.errors import ArgumentError, EngineCrashed, UnreadableImage
+from lmms_eval_mai.errors import ArgumentError, EngineNotRunning, UnreadableImage
 from lmms_eval_mai.paper.benchmarks import GENERIC
 from lmms_eval_mai.paper.sample import Sample, Trace
 from lmms_eval_mai.run.config import parse
@@ -104,9 +104,9 @@ class Cascade:
         choose from; the answer is then a letter, A for the first of them. `max_open_samples` limits how many questions
         are answered at the same time; the others wait.
 
-        Raises `ArgumentError`, or `EngineCrashed` if the engines are not running. The future raises a `SampleError` if
-        this question cannot be answered, for example `UnreadableImage`, and `EngineCrashed` if an engine cannot be
-        restarted. To cancel the future cancels the question.
+        Raises `ArgumentError`, or `EngineNotRunning`. The future raises a `SampleError` if this question cannot be
+        answered, for example `UnreadableImage`, and `EngineCrashed` if an engine cannot be restarted. To cancel the
+        future cancels the question.
         """
         # The caller may change its lists before this question is opened.
         images, options = _images(image), _options(options)
@@ -122,8 +122,8 @@ class Cascade:
 
         try:
             return self._run.submit(open_sample)
-        except EngineCrashed:
-            raise EngineCrashed(
+        except EngineNotRunning:
+            raise EngineNotRunning(
                 "The engines of this Cascade are not running: ask inside `async with Cascade(...)` or `with "
                 "Cascade(...)`, or call start() first."
             ) from None

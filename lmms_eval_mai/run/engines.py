@@ -16,7 +16,7 @@ from loguru import logger
 from lmms_eval_mai.contract import SIDES, Engine, EngineConfig, Side
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.restart import RestartingEngine, StartLock
-from lmms_eval_mai.errors import EngineCrashed, EngineStartError
+from lmms_eval_mai.errors import EngineNotRunning, EngineStartError
 from lmms_eval_mai.run.at_exit import at_end_of_main_thread
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.event_loop import LoopThread, gather_or_cancel
@@ -80,12 +80,12 @@ class Engines:
 
     def submit(self, work: Coroutine[Any, Any, R]) -> "Future[R]":
         """Start a coroutine on the event loop and return its future. To cancel the future cancels the coroutine, and
-        `stop` cancels both. Raises `EngineCrashed` if the engines are not running."""
+        `stop` cancels both. Raises `EngineNotRunning` before `start` and after `stop`."""
         try:
             self.check_caller(waits=False)
             with self._having_loop:
                 if self._loop is None:
-                    raise EngineCrashed("The engines are not running. Start them first.")
+                    raise EngineNotRunning("The engines are not running. Start them first.")
                 return self._loop.submit(self._listed(work, threading.Event()))
         except BaseException:
             work.close()

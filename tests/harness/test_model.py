@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from support.logs import logged
-from support.pope_scripts import counts, exit_of, pope_scripts, record
+from support.pope_scripts import Record, counts, exit_of, gold_of, pope_scripts, record
 from support.processes import Command
 from support.servers import free_port
 from support.tasks import Loaded
@@ -80,6 +80,32 @@ def test_the_baselines_run_through_the_same_engines_meter_and_scorer(
     assert results["results"][task]["pope_accuracy,none"] == pytest.approx(accuracy)
     for trace in counts(results, task):
         assert [f"{call['side']} {call['stage']}" for call in trace["calls"]] == per_sample
+
+
+def test_our_task_and_another_lmms_eval_task_run_together_and_are_counted_separately(
+    evaluate: Any, write_script: Any, capsys: Any
+) -> None:
+    options = ["red", "green", "blue", "orange"]
+    records: dict[str, list[Record]] = {"small": [], "large": []}
+    for doc_id, gold in enumerate(gold_of("POPE", "test")):
+        for side in records:
+            records[side].append(record("pope", doc_id, "short", gold.title()))
+    for doc_id, gold in enumerate(gold_of("MMMU", "validation")):
+        other = "D" if gold != "D" else "A"
+        records["small"] += [
+            record("mmmu_val_s", doc_id, "short", f"[[{other}]]"),
+            record("mmmu_val_s", doc_id, "think", f"Of {options} ... [[{gold}]]"),
+        ]
+        records["large"].append(record("mmmu_val_s", doc_id, "short", f"[[{gold}]]"))
+    scripts = {side: str(write_script(side, rows)) for side, rows in records.items()}
+    results = evaluate(["pope", "mmmu_val_s"], engine="scripted", **scripts)
+    assert results["results"]["pope"]["pope_accuracy,none"] == 1.0
+    assert results["results"]["mmmu_val_s"]["mmmu_acc,none"] == 1.0
+    assert {trace["exit"] for trace in counts(results, "pope")} == {"agree_short"}
+    assert {trace["exit"] for trace in counts(results, "mmmu_val_s")} == {"agree_think"}
+    assert set(results["usage"]["by_task"]) == {"pope", "mmmu_val_s"}
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("|pope", "|mmmu_val_s"))]
+    assert [row.split("|")[2].strip() for row in rows[:2]] == ["12", "12"]
 
 
 def test_two_stage_tasks_are_refused_in_mode_transfer_before_an_engine_starts(

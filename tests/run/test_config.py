@@ -50,6 +50,14 @@ def test_every_named_pair_has_two_models_of_one_family() -> None:
             assert side.model.startswith(families[family] + size.upper())
 
 
+def test_the_pairs_have_all_models_of_the_papers_tables() -> None:
+    models = {model for name in presets.names() for model in presets.models(name)}
+    assert {f"Qwen/Qwen3-VL-{size}-Instruct" for size in ("2B", "4B", "8B")} <= models  # Tables 5 and 6
+    assert {
+        f"OpenGVLab/InternVL3_5-{size}-HF" for size in ("1B", "2B", "4B", "8B", "14B")
+    } <= models  # Tables 13 and 14
+
+
 def test_pair_may_be_a_yaml_file_of_the_user(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("small: ./a\nlarge: org/b\nmax_new_tokens: 64\nlarge_limit_mm_per_prompt: {image: 2}\n")
