@@ -55,18 +55,18 @@ class AnalysisCalls:
         run = SampleRun(sample, pair)
         from_small = pair.sparse is not None and pair.sparse.source == "small"
         own_output = AttentionRequest(self.layers) if self.layers and from_small else None
-        small = await self._think(run, "small", own_output)  # Eq. 7
+        small = await self._reason(run, "small", own_output)  # Eq. 7
         thinkings: dict[Side, str] = {"small": _reference(small, pair)}
         answer = small
         if self.own_thinking:
-            answer = await self._think(run, "large")  # Eq. 10
+            answer = await self._reason(run, "large")  # Eq. 10
             thinkings["large"] = _reference(answer, pair)
         self.thinkings[sample.task, sample.doc_id] = thinkings
         if self.layers:
             answer = await self._answer_all(run, small, thinkings["small"])
         return run.finish("transfer", answer)
 
-    async def _think(self, run: SampleRun, side: Side, attention: AttentionRequest | None = None) -> Call:
+    async def _reason(self, run: SampleRun, side: Side, attention: AttentionRequest | None = None) -> Call:
         """Return the thinking of a model: the logged one, unless the attention of its last token is needed."""
         sample, logged = run.sample, self.logged
         if logged is not None and logged.writer == side and attention is None:

@@ -6,35 +6,6 @@ from typing import Any
 
 from lmms_eval_mai.errors import ArgumentError
 
-_SLEEP = (
-    "two models do not take turns on one GPU any more. Use quantization=fp8, with which both models need about half of "
-    "the memory, or a smaller pair. `lmms-eval-mai doctor` shows what fits."
-)
-_FAULTS = "the scripted engine reads faults from its script now: give a record fault=error, fault=hang or fault=death."
-
-REMOVED: dict[str, str] = {
-    "sleep": _SLEEP,
-    "sleep_mode": _SLEEP,
-    "renderer_processes": "vLLM's own renderer prepares the prompts now. More images per second come from more ranks "
-    "(torchrun) or from vLLM servers (small=http://HOST:PORT/v1).",
-    "batch_profile": "the scripted engine does not simulate batches any more. Each call takes the time of its record "
-    "(`seconds`), or of ttft_s and tokens_per_s.",
-    "error_rate": _FAULTS,
-    "garbage_rate": f"{_FAULTS} Noise is a record whose text is noise.",
-    "hang_rate": _FAULTS,
-    "death_rate": _FAULTS,
-    "fault_seed": _FAULTS,
-}
-"""Arguments of earlier versions, without the prefix of a side, and what happens or what to use instead."""
-
-
-def refuse_removed_arguments(given: Iterable[str]) -> None:
-    """Refuse arguments of earlier versions, for one side or for both. Raises `ArgumentError`."""
-    for name in given:
-        instead = REMOVED.get(name.removeprefix("small_").removeprefix("large_"))
-        if instead is not None:
-            raise ArgumentError(f"The argument {name} was removed: {instead}")
-
 
 def reject_unknown_arguments(
     side: str, given: Iterable[str], known: Collection[str], engine: str, suggestions: Collection[str] = ()

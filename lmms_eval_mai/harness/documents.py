@@ -14,7 +14,7 @@ from loguru import logger
 
 from lmms_eval_mai.engines.arguments import did_you_mean
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.harness.requests import check_stages, open_sample, task_of
+from lmms_eval_mai.harness.requests import check_stages, fields_of, open_sample, task_of
 from lmms_eval_mai.paper.sample import Sample
 from lmms_eval_mai.plugin import MODEL_ID, install, task_dir
 from lmms_eval_mai.redaction import error_text
@@ -82,13 +82,14 @@ class TaskDocuments:
         self.task.build_all_requests(limit=limit, offset=first, rank=0, world_size=1)
         self._requests: dict[int, Any] = {}
         for request in self.task.instances:
-            self._requests.setdefault(request.args[3], request)  # a task may make several requests of a document
+            # A task may make several requests of a document.
+            self._requests.setdefault(fields_of(request).doc_id, request)
         request = next(iter(self._requests.values()))
         prompt = task_of(request)
         self.own_task = prompt.variant is not None
         """Whether it is one of our tasks."""
         self.two_stage = prompt.two_stage
-        self.decoding: Mapping[str, Any] = request.args[2]
+        self.decoding: Mapping[str, Any] = fields_of(request).gen_kwargs
         """The decoding arguments of the task, with those of the user."""
         if not self.own_task and request.request_type == "generate_until_multi_round":
             raise ArgumentError(f"Task {name} has rounds of its own, which mai_cascade does not support.")

@@ -11,8 +11,7 @@ from typing import Any
 from loguru import logger
 
 from lmms_eval_mai.run.at_exit import at_exit
-
-RESULTS, FIGURES = "_results.json", "_mai_cascade.json"
+from lmms_eval_mai.run.figures import FIGURES, RESULTS
 
 _waiting: dict[Path, dict[str, Any]] = {}
 """Results file that lmms-eval will write -> the figures of its run."""

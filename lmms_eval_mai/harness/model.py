@@ -60,14 +60,20 @@ class CascadeModel(lmms):
     is_simple = False
 
     def __init__(
-        self, engines: Engines, config: Config, share: Callable[[Engine], Engine] = lambda engine: engine
+        self,
+        engines: Engines,
+        config: Config,
+        share: Callable[[Engine], Engine] = lambda engine: engine,
+        keeps_engines: bool = True,
+        removes_journal: bool = False,
     ) -> None:
-        """The engines stay up after an evaluation, and its journal stays until `remove_journal`. The caller stops the
-        engines. `share`: as for `Run`. Raises `ArgumentError` or `JournalError`."""
+        """`share`: as for `Run`. `keeps_engines`: the engines stay up after an evaluation, and the caller stops them.
+        `removes_journal`: the journal is removed when the evaluation is scored, and else by `remove_journal`. Raises
+        `ArgumentError` or `JournalError`."""
         super().__init__()
         self.config = config
         self._engines, self._share = engines, share
-        self._keeps_engines, self._removes_journal = True, False
+        self._keeps_engines, self._removes_journal = keeps_engines, removes_journal
         self._evaluation = self._new_run()
         """The run of the evaluation that is under way or comes next."""
         self._warned: set[str] = set()
@@ -255,9 +261,9 @@ class MaiCascade(CascadeModel):
         write_waiting()
         with report_errors_to_user():
             config = parse(arguments)
-            super().__init__(Engines(config), config)
-        # With several configurations in a command, each has a model of its own.
-        self._keeps_engines, self._removes_journal = config.keep and running_command() is None, True
+            # With several configurations in a command, each has a model of its own.
+            keeps_engines = config.keep and running_command() is None
+            super().__init__(Engines(config), config, keeps_engines=keeps_engines, removes_journal=True)
 
     @classmethod
     def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> Self:

@@ -158,6 +158,8 @@ def _question(benchmark: str, doc: Doc) -> str:
         text = _function(DOC_TO_TEXT[benchmark])(doc, {"pre_prompt": "", "post_prompt": "\n" + marker})
     if benchmark == "realworldqa":
         text = text.replace(REALWORLDQA_WORD, "")  # lmms-eval removes only the sentence about letters
+    if not text.endswith(marker):  # a stage would get two instructions
+        raise ValueError(f"doc_to_text of {benchmark} does not end with its post_prompt")
     return text.removesuffix(marker)
 
 

@@ -1,8 +1,9 @@
 """The benchmarks: for each, the form of the answer, its parser and its rule of agreement (Section 4.1).
 
-Parsers and metrics are lmms-eval's own: an answer is read exactly as the scorer of the benchmark reads it, and two
-answers agree if the scorer cannot tell them apart. Agreement is symmetric and deterministic: it never guesses and never
-depends on the order of a set.
+Parsers and metrics are lmms-eval's own: an answer is read exactly as the scorer of the benchmark reads it. Two answers
+that agree have the same score, except on InfoVQA, whose scores of similar words may differ, and with
+`chartqa_match=relaxed`. Agreement is symmetric and deterministic: it never guesses and never depends on the order of a
+set.
 
 To add a benchmark, add a `Benchmark` to `BENCHMARKS`. Functions import lmms-eval's task modules when they first need
 them, because `lmms_eval.tasks` takes seconds to import.

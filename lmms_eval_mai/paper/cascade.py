@@ -5,10 +5,10 @@ This module knows nothing of lmms-eval and of the kinds of engines.
 
     Eq. 5    A_short^l = VLM_l(Q + Prompt_simple)               `cascade`, first call
     Eq. 6    A_short^s = VLM_s(Q + Prompt_simple)               `cascade`, second call, at the same time
-    Eq. 7    R_think^s = VLM_s(Q + Prompt_think)                `_think`, first call
-    Eq. 8    A_think^s = VLM_s(Q + R_think^s + Prompt_simple)   `_think`, second call, in the two-stage form only
+    Eq. 7    R_think^s = VLM_s(Q + Prompt_think)                `_reason`
+    Eq. 8    A_think^s = VLM_s(Q + R_think^s + Prompt_simple)   `_think`, in the two-stage form only
     Eq. 9    A_think^l = VLM_l(Q + R_think^s + Prompt_simple)   `_transfer`
-    Eq. 10   R_think^l = VLM_l(Q + Prompt_think)                `large`, for tasks with an Explain or Reasoning prompt
+    Eq. 10   R_think^l = VLM_l(Q + Prompt_think)                `_reason` of `large`, for tasks with E or R
     Eq. 12   R'_think^s = Select(R_think^s)                     `_select`, with transfer=sparse only
     Eq. 13   A_think^l = VLM_l(Q + R'_think^s + Prompt_simple)  `_transfer`, with transfer=sparse only
 

@@ -81,7 +81,7 @@ class SampleRun:
         """Send the question and the stage's text to one model.
 
         `text`: the parts of the stage's text. An empty text sends the own prompt of another lmms-eval task instead.
-        `thinking` is the small model's reasoning text inside `text`; empty if there is none. If the prompt is too long
+        `thinking` is the reasoning text of a model inside `text`; empty if there is none. If the prompt is too long
         for the context, the beginning of this reasoning text is left out, or its lightest tokens if it has the heaviest
         first. Raises the engine's errors. Raises `PromptTooLong` if the prompt is too long even without thinking, or if
         `on_overflow` is `error`.

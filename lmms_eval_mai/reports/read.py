@@ -23,11 +23,11 @@ from lmms_eval_mai.paper.prompts import VARIANTS
 from lmms_eval_mai.reports import methods
 from lmms_eval_mai.reports.methods import Method
 from lmms_eval_mai.reports.scoring import form_of, score_of
+from lmms_eval_mai.run.figures import FIGURES, RESULTS
 
 Line = dict[str, Any]
 KNOWN_VERSIONS = ("0.7.", "unknown")
 """Versions of lmms-eval whose fields are known here. The figures name them; lmms-eval's own files do not."""
-RESULTS, FIGURES = "_results.json", "_mai_cascade.json"
 BUILT_IN = {name: name for name in BENCHMARKS if name != "shapes"} | {"mmbench_en_dev_static": "mmbench_en_dev"}
 """lmms-eval's own tasks of the paper's benchmarks."""
 CIRCULAR = 1_000_000

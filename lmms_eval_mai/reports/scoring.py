@@ -14,6 +14,10 @@ from lmms_eval_mai.paper.benchmarks import BENCHMARKS
 _LETTER = re.compile(r"[A-Z]")
 
 
+EQUAL_TEXTS = ("pope", "mmbench_en_dev", "mmmu_val")
+"""Benchmarks whose scorers compare texts. MMMU's does it with option letters."""
+
+
 def score_of(benchmark: str, parsed: str | None, target: str) -> float | None:
     """Return the score of a parsed answer, 0 to 1. None: the scorer of the benchmark is not known.
 
@@ -36,7 +40,7 @@ def score_of(benchmark: str, parsed: str | None, target: str) -> float | None:
     if benchmark == "shapes":
         read = BENCHMARKS[benchmark].parse
         return float(read(parsed, {}) == read(target, {}))
-    return float(parsed.strip().lower() == target.strip().lower())
+    return float(parsed.strip().lower() == target.strip().lower()) if benchmark in EQUAL_TEXTS else None
 
 
 def golds_of(target: str) -> list[str]:

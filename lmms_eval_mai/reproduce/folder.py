@@ -17,10 +17,10 @@ from lmms_eval_mai.engines.openai.options import PERFORMANCE_ARGUMENTS as OF_OPE
 from lmms_eval_mai.engines.transformers.options import PERFORMANCE_ARGUMENTS as OF_TRANSFORMERS
 from lmms_eval_mai.engines.vllm.configuration import PERFORMANCE_ARGUMENTS as OF_VLLM
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.harness.figures_file import FIGURES
 from lmms_eval_mai.redaction import redacted, without_password
 from lmms_eval_mai.reproduce.plan import Models, Options, Run
 from lmms_eval_mai.run import fingerprint
+from lmms_eval_mai.run.figures import FIGURES
 from lmms_eval_mai.run.journal.files import sync_folder
 
 VERSIONS = ("lmms-eval-mai", "lmms-eval")

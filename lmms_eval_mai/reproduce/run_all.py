@@ -22,7 +22,7 @@ from loguru import logger
 
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.errors import MaiError
-from lmms_eval_mai.harness.figures_file import FIGURES, RESULTS, write_waiting
+from lmms_eval_mai.harness.figures_file import write_waiting
 from lmms_eval_mai.harness.model import CascadeModel
 from lmms_eval_mai.plugin import MODEL_ID
 from lmms_eval_mai.redaction import one_line
@@ -31,6 +31,7 @@ from lmms_eval_mai.reproduce.plan import Models, Options, Run
 from lmms_eval_mai.reproduce.sharing import SharedCalls, SharingEngine
 from lmms_eval_mai.run.config import Config, parse
 from lmms_eval_mai.run.engines import Engines
+from lmms_eval_mai.run.figures import FIGURES, RESULTS
 
 
 def run_all(runs: Sequence[Run], tasks: Any, options: Options, folder: OutputFolder) -> None:

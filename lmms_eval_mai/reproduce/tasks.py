@@ -7,7 +7,7 @@ from lmms_eval_mai.contract import Image
 from lmms_eval_mai.engines.arguments import did_you_mean
 from lmms_eval_mai.errors import ArgumentError, SampleError
 from lmms_eval_mai.harness import documents
-from lmms_eval_mai.harness.requests import open_sample, task_of
+from lmms_eval_mai.harness.requests import fields_of, open_sample, task_of
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS
 from lmms_eval_mai.paper.prompts import VARIANTS
 from lmms_eval_mai.reproduce.plan import Subject
@@ -46,14 +46,15 @@ def subject(
         raise ArgumentError(f"Task {name} is one of the benchmark {benchmark}: give --benchmarks {benchmark}.")
     _check_image(name, request, task, configs[0])
     for config in configs:
-        sampling(request.args[2], config, own_task=is_ours)  # refuses decoding arguments that cannot work
+        # This refuses decoding arguments that cannot work.
+        sampling(fields_of(request).gen_kwargs, config, own_task=is_ours)
     return Subject(name, name if is_ours else None, min(count, limit or count))
 
 
 def _check_image(name: str, request: Any, task: Any, config: Config) -> None:
     """Refuse a task whose first document has no image, or has something else than texts and images."""
     try:
-        sample = open_sample(request, 0, {request.args[4]: task.dataset}, config)
+        sample = open_sample(request, 0, {fields_of(request).task: task.dataset}, config)
     except SampleError as error:
         raise ArgumentError(f"Task {name} cannot be answered: {error}") from error
     if not any(isinstance(part, Image) for message in sample.question for part in message.content):

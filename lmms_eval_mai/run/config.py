@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lmms_eval_mai.contract import SIDES, EngineConfig, Side
-from lmms_eval_mai.engines.arguments import refuse_removed_arguments, reject_unknown_arguments
+from lmms_eval_mai.engines.arguments import reject_unknown_arguments
 from lmms_eval_mai.engines.build import ENGINES, argument_names
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.agreement import AgreementRules
@@ -134,7 +134,6 @@ def parse(arguments: Mapping[str, Any]) -> Config:
     """Read model arguments as lmms-eval passes them. Raises `ArgumentError`."""
     preset = presets.load(arguments["pair"]) if arguments.get("pair") is not None else {}
     given = {**preset, **{name: value for name, value in arguments.items() if name != "pair"}}
-    refuse_removed_arguments(given)
     if not any(side in given for side in SIDES):  # the models of the default pair
         given.setdefault("official_decoding", presets.load(presets.DEFAULT).get("official_decoding"))
     values = {name: read(name, given[name]) for name, read in READERS.items() if name in given}

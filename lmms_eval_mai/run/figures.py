@@ -13,6 +13,8 @@ from lmms_eval_mai.run.fingerprint import SPARSE, version
 from lmms_eval_mai.run.metering import RunTotals, TaskTotals, Usage
 from lmms_eval_mai.run.trace_record import SPECULATION
 
+RESULTS, FIGURES = "_results.json", "_mai_cascade.json"
+"""How the names of lmms-eval's results and of the file of figures beside them end."""
 FORMAT = 1
 """Increase this number if a field is renamed, removed or counted in another way."""
 

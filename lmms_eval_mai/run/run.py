@@ -154,7 +154,7 @@ class Run:
         if self._journal_folder is not None and self._journal is None:
             identities: dict[str, Identity] = {side: engine.identity() for side, engine in self._of_side.items()}
             current = fingerprint.of_run(self.config, identities, decoding)
-            self._journal = Journal(self._journal_folder, current, decoding, rank, world_size)
+            self._journal = Journal(self._journal_folder, current, list(decoding), rank, world_size)
         self._ranks = world_size
         self.pair = pair_of({side: self._wrapped(engine) for side, engine in self._of_side.items()}, self.config)
         await self._engines.start_on_loop(self._called)
@@ -166,7 +166,8 @@ class Run:
         return shared if self._journal is None else JournaledEngine(shared, self._journal)
 
     def _resume(self, keys: Sequence[SampleKey], rank: int) -> set[SampleKey]:
-        """Return those of these samples that earlier processes finished, and tell the user about them."""
+        """Return those of these samples that earlier processes finished, and tell the user about them. They run again,
+        with their calls from the journal."""
         journal = self._journal
         if journal is None:
             return set()

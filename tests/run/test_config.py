@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 from lmms_eval.utils import simple_parse_args_string
 
-from lmms_eval_mai import Cascade
-from lmms_eval_mai.engines.arguments import REMOVED
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.run import presets
 from lmms_eval_mai.run.config import Config, parse
@@ -74,7 +72,6 @@ def test_pair_may_be_a_yaml_file_of_the_user(tmp_path: Path) -> None:
         ("small: ./a\nlage: ./b", r"mine.yaml has no 'large' \(it has: small, lage\)"),
         ("small: [x]\nlarge: y", "'small' in .*mine.yaml must be the name or the path of a model"),
         ("small: ./no\nlarge: ./no", "The checkpoint .*/no of pair=.*mine.yaml"),
-        ("small: org/a\nlarge: org/b\nsleep: true", "The argument sleep was removed: .* quantization=fp8"),
         ("a: [", "cannot be read"),
         ("- 1", "must be a mapping of model arguments"),
         (None, "there is no such file"),
@@ -197,16 +194,6 @@ def test_invalid_value_is_named_with_what_to_do(text: str, words: list[str]) -> 
         parse_text(text)
     assert any(argument.split("=")[0] in str(error.value) for argument in text.split(","))
     assert all(word in str(error.value) for word in words), error.value
-
-
-@pytest.mark.parametrize("name", REMOVED)
-def test_argument_of_an_earlier_version_is_refused_with_what_to_use_instead(name: str) -> None:
-    for prefix in ("", "small_"):
-        with pytest.raises(ArgumentError) as error:
-            parse_text(f"{prefix}{name}=1,max_open_sample=8")  # the typo would be the next error
-        assert str(error.value) == f"The argument {prefix}{name} was removed: {REMOVED[name]}"
-    with pytest.raises(ArgumentError, match=f"The argument {name} was removed"):
-        Cascade(**{name: True})
 
 
 def test_unknown_argument_is_refused_with_the_nearest_known_one(tmp_path: Any) -> None:
