@@ -134,6 +134,7 @@ def test_statistics_of_sums_are_means_differences_and_f1() -> None:
     assert f1(np.zeros(3)) == 0
 
 
+@pytest.mark.slow
 def test_intervals_of_clusters_cover_the_truth_in_95_percent_where_those_of_single_documents_do_not() -> None:
     random = np.random.default_rng(11)
     clusters = np.repeat(np.arange(120), 5)

@@ -86,7 +86,8 @@ def report(findings: Iterable[Finding]) -> int:
         problems += finding.mark == "PROBLEM"
         text = finding.text.replace("\n", "\n" + " " * INDENT)
         print(f"{finding.mark:>8}  {finding.name:<14} {text}", flush=True)
-    print(f"\n{problems} problem{'s' * (problems != 1)}." if problems else "\nNo problem found.")
+    checked = "lmms-eval itself checks its other options and data sets."
+    print(f"\n{problems} problem{'s' * (problems != 1)}." if problems else f"\nNo problem found. {checked}")
     return 1 if problems else 0
 
 

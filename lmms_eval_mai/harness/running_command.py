@@ -54,8 +54,8 @@ def results_written(command: Command | None, file: Path | None) -> Callable[[], 
     """Return a function that tells whether the command has written its results. `file`: `results_file()`.
 
     Returns None in library use, where the caller already has the results. Without `--output_path` the command only
-    prints its results, and the function returns True. If the
-    command or the name of the file is not known, the function returns False.
+    prints its results, and the function returns True. If the command or the name of the file is not known, the function
+    returns False.
     """
     if command is None:
         return None

@@ -75,12 +75,13 @@ class Cascade:
         self._engines = Engines(self.config)
         self._run = Run(self._engines, self.config)
         self._starting = threading.Lock()
-        """Held while a closed run is replaced."""
+        """Held while a closed run is replaced, and while the engines stop."""
         self._numbers = itertools.count()
 
     def start(self) -> None:
         """Start the engines and wait until they are ready. Has no effect if they are running. Raises `EngineStartError`
         or `JournalError`; no engine is left running then."""
+        self._engines.check_caller(waits=True)
         with self._starting:
             if self._run.closed:
                 self._run = Run(self._engines, self.config)
@@ -93,9 +94,12 @@ class Cascade:
 
     def close(self) -> None:
         """Stop the engines. Questions that are not answered yet are cancelled."""
-        run = self._run
-        self._engines.stop()
-        run.close()
+        if not self._engines.is_in_this_process:
+            return
+        self._engines.check_caller(waits=True)
+        with self._starting:
+            self._engines.stop()
+            self._run.close()
 
     def submit(self, image: Images, question: str, options: Sequence[str] | None = None) -> "Future[Trace]":
         """Ask a question and return a future with its trace at once.

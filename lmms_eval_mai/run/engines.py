@@ -5,10 +5,12 @@ after the other, each with its own journal and totals (`run.py`).
 """
 
 import asyncio
+import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, InvalidStateError
 from typing import Any, TypeVar
 
 from loguru import logger
@@ -40,8 +42,13 @@ class Engines:
         self._up: set[Side] = set()
         self._work: set[asyncio.Task[Any]] = set()
         """What runs on the event loop."""
+        self._process = os.getpid()
         self._loop: LoopThread | None = None
         """None: the engines are not running."""
+        self._ending: LoopThread | None = None
+        """The event loop that `stop` ends now. Functions of cancelled futures still run in its thread."""
+        self._futures: set[Future[Any]] = set()
+        """The results of all work that has not ended."""
         self._starting = asyncio.Lock()
         self._having_loop = threading.Lock()
         """Held while `_loop` is read or changed and work is given to it."""
@@ -65,7 +72,7 @@ class Engines:
                 if self._loop is None:
                     self._loop, self._starting = LoopThread(), asyncio.Lock()
                     self._drop_stop_at_end = at_end_of_main_thread(self.stop)
-                future = self._loop.submit(self._listed(work, ended))
+                future = self._submit(self._loop, work, ended)
         except BaseException:
             work.close()
             raise
@@ -86,7 +93,7 @@ class Engines:
             with self._having_loop:
                 if self._loop is None:
                     raise EngineNotRunning("The engines are not running. Start them first.")
-                return self._loop.submit(self._listed(work, threading.Event()))
+                return self._submit(self._loop, work, threading.Event())
         except BaseException:
             work.close()
             raise
@@ -106,25 +113,42 @@ class Engines:
 
     def check_caller(self, waits: bool) -> None:
         """Refuse callers for whom a call would never end (`LoopThread.check_caller`). Raises `MaiError`."""
-        if (loop := self._loop) is not None:
-            loop.check_caller(waits)
+        for loop in (self._loop, self._ending):
+            if loop is not None:
+                loop.check_caller(waits)
+
+    @property
+    def is_in_this_process(self) -> bool:
+        """Return whether this process made these engines. A child that was forked can neither call nor stop them."""
+        return os.getpid() == self._process
 
     def stop(self) -> None:
         """Cancel what runs, a start too, and stop the engines. They can be started again. Has no effect in a process
         that was forked."""
-        if (loop := self._loop) is not None and not loop.is_in_this_process:
+        if not self.is_in_this_process:
             return
         self.check_caller(waits=True)
         with self._stopping:
             with self._having_loop:
-                loop, self._loop = self._loop, None
+                loop, self._loop, self._ending = self._loop, None, self._loop
                 self._drop_stop_at_end()
-            if loop is not None:
-                try:
-                    loop.run(self._close_all())
-                finally:
-                    self._up.clear()
-                    loop.close()
+            if loop is None:
+                return
+            try:
+                loop.run(self._close_all())
+            finally:
+                self._up.clear()
+                loop.close()
+                self._ending = None
+                for future in list(self._futures):  # of work that ignored its cancellation
+                    with contextlib.suppress(InvalidStateError):
+                        future.set_exception(EngineNotRunning("The engines were stopped, and this work did not end."))
+
+    def _submit(self, loop: LoopThread, work: Coroutine[Any, Any, R], ended: threading.Event) -> "Future[R]":
+        future = loop.submit(self._listed(work, ended))
+        self._futures.add(future)
+        future.add_done_callback(self._futures.discard)
+        return future
 
     async def _listed(self, work: Coroutine[Any, Any, R], ended: threading.Event) -> R:
         """Run the coroutine as a task that `stop` can cancel. `ended` is set at its end."""

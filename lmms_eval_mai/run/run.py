@@ -126,7 +126,9 @@ class Run:
 
     def close(self) -> None:
         """Close the journal. Its file stays, and the engines stay up. No further sample can be run. If samples still
-        run, call `Engines.stop` first."""
+        run, call `Engines.stop` first. Has no effect in a process that was forked."""
+        if not self._engines.is_in_this_process:
+            return
         self.closed = True
         self._drop_close_at_end()
         if self._journal is not None:

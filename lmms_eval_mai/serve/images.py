@@ -74,7 +74,7 @@ def read_image(url: str, number: int) -> EncodedImage:
     except PIL.Image.DecompressionBombError:
         raise _invalid(number, "has too many pixels. Send a smaller image.") from None
     except Exception:  # broken files make Pillow raise errors of many kinds
-        raise _invalid(number, f"cannot be read. Send one of {', '.join(FORMATS)}.") from None
+        raise _invalid(number, f"cannot be read, or has too many texts. Send one of {', '.join(FORMATS)}.") from None
 
 
 def decode_image(image: EncodedImage) -> Image:

@@ -163,7 +163,8 @@ def _first_error(error: ValidationError, body: bytes | bytearray) -> RequestErro
         return bad_request(f"The body is not JSON ({one_line(found['msg'])}).", "invalid_json")
     param = _path(found["loc"], body)
     if found["type"] == "extra_forbidden":
-        hint = did_you_mean(str(found["loc"][-1])[:100], ChatRequest.model_fields)
+        known = MaiOptions.model_fields if found["loc"][0] == "mai" else ChatRequest.model_fields
+        hint = did_you_mean(str(found["loc"][-1])[:100], known)
         return bad_request(f"The field {param} is not supported.{hint} Leave it out.", "unsupported_field", param)
     if found["type"] == "missing":
         return bad_request(f"The field {param} is missing.", "missing_field", param)

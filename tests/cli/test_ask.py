@@ -172,6 +172,7 @@ def test_wrong_argument_ends_with_one_sentence_and_code_1(
     assert message in line and "Traceback" not in error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "message"),
     [("pope_x", "pope_x is unknown to lmms-eval. Did you mean pope_"), ("mai_s", "mai_s is a group of tasks")],

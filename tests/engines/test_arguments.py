@@ -21,8 +21,11 @@ print("imported:", *(name for name in ("vllm", "torch", "transformers", "aiohttp
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"pair": "demo", "small_max_model_length": 5}, ["'max_model_length'", "vllm engine (small)", "max_model_len"]),
-        ({"pair": "demo", "gpu_memory_utilisation": 0.5}, ["'gpu_memory_utilisation'", "gpu_memory_utilization"]),
+        pytest.param(
+            {"pair": "demo", "small_max_model_length": 5},
+            ["'max_model_length'", "vllm engine (small)", "max_model_len"],
+            marks=pytest.mark.slow,
+        ),
         ({"small": "http://host/v1", "mode": "small", "small_retry": 5}, ["openai engine (small)", "retry_for"]),
         ({"pair": "demo", "engine": "transformers", "batchsize": 5}, ["transformers engine (small)", "batch_size"]),
     ],

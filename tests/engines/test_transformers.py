@@ -164,6 +164,7 @@ def test_calls_that_are_prepared_or_answered_while_the_engine_is_closed_raise_en
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cancelled", [False, True])
 @pytest.mark.parametrize("is_late", [False, True])
 def test_a_model_that_loads_while_the_engine_is_closed_is_dropped(

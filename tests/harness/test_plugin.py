@@ -115,6 +115,7 @@ def test_task_manager_without_defaults_loads_only_the_given_folder(tmp_path: Pat
     assert TaskManager(include_path=str(tmp_path), include_defaults=False).all_tasks == []
 
 
+@pytest.mark.slow
 def test_task_of_the_user_overrides_our_task_of_the_same_name(tmp_path: Path, task_manager: Any) -> None:
     (tmp_path / "mine.yaml").write_text("task: pope_s\ndataset_path: mine\noutput_type: generate_until\n")
     index = type(task_manager).initialize_tasks(task_manager, include_path=str(tmp_path))

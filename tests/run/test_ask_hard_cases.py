@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from support.logs import logged
 
-from lmms_eval_mai import Cascade, EngineCrashed, MaiError
+from lmms_eval_mai import Cascade, EngineCrashed, JournalError, MaiError
 from lmms_eval_mai.run.ask import open_image
 
 QUESTION = "Is there a dog in the image?"
@@ -86,6 +86,55 @@ def test_forked_process_can_neither_ask_nor_stop_the_engines_of_its_parent(casca
             os.kill(child, 9)
         assert ended == (child, 0)
         assert mai.ask_blocking(None, QUESTION).text == "yes"
+
+
+@pytest.mark.parametrize("waits", ["close", "start"])
+def test_function_that_is_called_because_the_engines_stop_may_not_wait_for_them_either(
+    write_script: Any, waits: str
+) -> None:
+    script = write_script("l", [{"task": "ask", "doc_id": 0, "stage": "short", "text": "", "fault": "hang"}])
+    errors: list[BaseException] = []
+    with Cascade(engine="scripted", mode="large", large=script) as mai:
+
+        def wait(_: object) -> None:
+            try:
+                getattr(mai, waits)()
+            except MaiError as error:
+                errors.append(error)
+
+        mai.submit(None, QUESTION).add_done_callback(wait)
+    assert ["must not wait for an answer" in str(error) for error in errors] == [True]
+
+
+def test_forked_process_leaves_the_journal_of_its_parent(cascade: NewCascade, tmp_path: Path) -> None:
+    with cascade(journal=tmp_path / "j") as mai:
+        child = os.fork()
+        if child == 0:
+            try:
+                mai.close()
+            finally:
+                os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert len(list((tmp_path / "j").glob("*.jsonl"))) == 1
+
+
+def test_close_in_another_thread_is_before_or_after_a_start_and_never_in_its_middle(
+    cascade: NewCascade, tmp_path: Path
+) -> None:
+    mai = cascade(journal=tmp_path / "j")
+    mai.start()
+    for _ in range(30):
+        with ThreadPoolExecutor(2) as threads:
+            closing, starting = threads.submit(mai.close), threads.submit(mai.start)
+            closing.result()
+            starting.exception()  # the close may have come in between
+        try:
+            future = mai.submit(None, QUESTION)
+        except EngineCrashed:
+            mai.start()
+            continue
+        assert not isinstance(future.exception(), JournalError)
+    mai.close()
 
 
 def test_engines_start_once_if_several_threads_start_them(cascade: NewCascade) -> None:

@@ -188,6 +188,26 @@ def test_completed_run_does_not_remove_its_journal_under_a_second_run_of_the_sam
     assert not path.exists()
 
 
+def test_completed_run_keeps_its_journals_locked_until_they_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ranks of a run have several files. Another run must not begin while one of them is still read."""
+    for rank in range(2):
+        journal = Journal(tmp_path, R, ["pope_s"], rank, world_size=2)
+        asyncio.run(add_sample(journal))
+        journal.close()
+    unlink, seen = Path.unlink, []
+
+    def look_then_unlink(path: Path, *rest: object) -> None:
+        looked = subprocess.run([sys.executable, "-c", _IS_LOCKED, str(path)], capture_output=True, text=True)
+        seen.append(looked.stdout.strip())
+        unlink(path)
+
+    monkeypatch.setattr(Path, "unlink", look_then_unlink)
+    journal.complete({SAMPLE})
+    assert seen == ["True", "True"] and list(tmp_path.iterdir()) == []
+
+
 def test_journal_that_another_process_removes_while_it_is_opened_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

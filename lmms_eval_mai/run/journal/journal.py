@@ -5,6 +5,7 @@ Each rank of a run has one file. Its name is the digest of the run's fingerprint
 `removal.py` removes it when the run is complete.
 """
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Collection, Iterable
@@ -56,19 +57,19 @@ class Journal:
         finish_removal(self.path)
         with journal_io_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = open_locked(self.path)
-            try:
+            with contextlib.ExitStack() as undo:
+                self._file = open_locked(self.path)
+                undo.callback(self._close_files)
                 sync_folder(folder)
                 end = self._read_files()
                 os.ftruncate(self._file, end)  # cut off a torn last line
                 self._writer = JournalWriter(self._file, self.path)
+                undo.callback(self._writer.close)
                 if end == 0:
                     named = set(tasks)
                     warn_of_unfinished_run(folder, current, named, self.digest)
                     self._writer.write(line_of({"format": FORMAT, "fingerprint": current, "tasks": sorted(named)}))
-            except BaseException:
-                self._close_files()
-                raise
+                undo.pop_all()
 
     @property
     def calls(self) -> int:

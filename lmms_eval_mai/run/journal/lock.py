@@ -43,17 +43,18 @@ def close_locked(file: int, path: Path) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Lock a journal that exists, so that no run begins to write it. Raises `OSError`, or `JournalError` if a run
-    writes it."""
+def locked(path: Path) -> Iterator[int]:
+    """Lock a journal that exists, so that no run begins to write it. Yields its descriptor: to open the file again and
+    to close it would give up the lock. Raises `OSError`, or `JournalError` if a run writes it."""
     if path.resolve() in _held:
         raise _used_by_other(path)
     file = os.open(path, os.O_RDWR)
+    _held.add(path.resolve())
     try:
-        _lock(file, path)
-        yield
+        _lock(file, path, warns=False)
+        yield file
     finally:
-        os.close(file)
+        close_locked(file, path)
 
 
 def is_locked(path: Path) -> bool:
@@ -67,7 +68,7 @@ def is_locked(path: Path) -> bool:
         return False
 
 
-def _lock(file: int, path: Path) -> None:
+def _lock(file: int, path: Path, warns: bool = True) -> None:
     try:
         # A `lockf` lock belongs to this process only, not to its children: an engine process that lives longer does not
         # keep the journal locked.
@@ -75,7 +76,10 @@ def _lock(file: int, path: Path) -> None:
     except OSError as error:
         if error.errno in _LOCKED_BY_OTHERS:
             raise _used_by_other(path) from None
-        logger.warning(f"mai_cascade: {path} cannot be locked ({error.strerror}): make sure that no two runs write it.")
+        if warns:
+            logger.warning(
+                f"mai_cascade: {path} cannot be locked ({error.strerror}): make sure that no two runs write it."
+            )
 
 
 def _is_at(path: Path, file: int) -> bool:

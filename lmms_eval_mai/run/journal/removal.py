@@ -17,7 +17,7 @@ from pathlib import Path
 
 from lmms_eval_mai.errors import JournalError
 from lmms_eval_mai.run.at_exit import at_exit
-from lmms_eval_mai.run.journal.files import SampleKey
+from lmms_eval_mai.run.journal.files import SampleKey, lines_of
 from lmms_eval_mai.run.journal.lock import locked
 
 _removals: "dict[Path, util.Finalize[None]]" = {}
@@ -32,9 +32,8 @@ def remove_now(files: list[Path], keys: set[SampleKey] | None) -> None:
     this run.
     """
     with contextlib.suppress(OSError, JournalError), contextlib.ExitStack() as locks:
-        for file in files:
-            locks.enter_context(locked(file))
-        if keys is None or all(_key_of(line) in keys for file in files for line in _records(file)):
+        opened = [locks.enter_context(locked(file)) for file in sorted(files)]  # ranks remove them in the same order
+        if keys is None or all(_key_of(line) in keys for file in opened for line in _records(file)):
             for file in files:
                 file.unlink()
 
@@ -75,10 +74,8 @@ def _remove_if_written(files: list[Path], keys: set[SampleKey] | None, results_w
             remove_now(files, keys)
 
 
-def _records(file: Path) -> Iterator[bytes]:
-    with file.open("rb") as lines:
-        next(lines, None)  # the head
-        yield from lines
+def _records(file: int) -> Iterator[bytes]:
+    return (line for offset, line in lines_of(file) if offset)  # without the head
 
 
 def _key_of(line: bytes) -> SampleKey | None:
