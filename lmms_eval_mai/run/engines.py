@@ -6,7 +6,6 @@ after the other, each with its own journal and totals (`run.py`).
 
 import asyncio
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping
@@ -42,7 +41,6 @@ class Engines:
         self._up: set[Side] = set()
         self._work: set[asyncio.Task[Any]] = set()
         """What runs on the event loop."""
-        self._process = os.getpid()
         self._loop: LoopThread | None = None
         """None: the engines are not running."""
         self._ending: LoopThread | None = None
@@ -119,8 +117,10 @@ class Engines:
 
     @property
     def is_in_this_process(self) -> bool:
-        """Return whether this process made these engines. A child that was forked can neither call nor stop them."""
-        return os.getpid() == self._process
+        """Return whether these engines run in this process, if they run. A child that was forked can neither call nor
+        stop the engines of its parent."""
+        loop = self._loop
+        return loop is None or loop.is_in_this_process
 
     def stop(self) -> None:
         """Cancel what runs, a start too, and stop the engines. They can be started again. Has no effect in a process

@@ -106,6 +106,23 @@ def test_function_that_is_called_because_the_engines_stop_may_not_wait_for_them_
     assert ["must not wait for an answer" in str(error) for error in errors] == [True]
 
 
+def test_cascade_that_was_made_before_a_fork_can_be_started_and_stopped_in_the_child(cascade: NewCascade) -> None:
+    mai = cascade()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            with mai:
+                answered = mai.ask_blocking(None, QUESTION).text == "yes"
+            try:
+                mai.submit(None, QUESTION)
+            except EngineCrashed:
+                code = 0 if answered else 2
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+
+
 def test_forked_process_leaves_the_journal_of_its_parent(cascade: NewCascade, tmp_path: Path) -> None:
     with cascade(journal=tmp_path / "j") as mai:
         child = os.fork()
