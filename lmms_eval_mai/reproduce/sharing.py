@@ -8,15 +8,14 @@ import dataclasses
 import json
 import os
 from pathlib import Path
-
-from loguru import logger
+from typing import Any
 
 from lmms_eval_mai.contract import Call, CallKey, Engine, Prompt, Sampling
 from lmms_eval_mai.engines.wrapper import EngineWrapper
 from lmms_eval_mai.errors import JournalError
 from lmms_eval_mai.run import fingerprint
 from lmms_eval_mai.run.journal.call_records import call_of, fields_of
-from lmms_eval_mai.run.journal.files import journal_io_errors, line_of, lines_of, sync_folder
+from lmms_eval_mai.run.journal.files import journal_io_errors, line_of, read_records, sync_folder
 from lmms_eval_mai.run.journal.journaled_engine import prompt_digest
 from lmms_eval_mai.run.journal.lock import close_locked, open_locked
 from lmms_eval_mai.run.journal.writer import JournalWriter
@@ -42,7 +41,7 @@ class SharedCalls:
                     "--output_path."
                 ) from None
             sync_folder(path.parent)
-            self._end = self._read()
+            self._end = read_records(self._file, path, self._use)
             os.ftruncate(self._file, self._end)  # cut off a torn last line
             self._writer = JournalWriter(self._file, path)
 
@@ -70,22 +69,9 @@ class SharedCalls:
         self._writer.close()
         close_locked(self._file, self.path)
 
-    def _read(self) -> int:
-        """Read the file. Returns the offset at which its last whole line ends."""
-        end = damaged = 0
-        for offset, line in lines_of(self._file):
-            if not line.endswith(b"\n"):
-                break
-            end = offset + len(line)
-            try:
-                record = json.loads(line)
-                CallKey(*record["key"])
-                self._lines.setdefault((record["model"], record["prompt"]), (offset, len(line)))
-            except (ValueError, TypeError, KeyError):
-                damaged += 1
-        if damaged:
-            logger.warning(f"{damaged} lines of {self.path} are damaged. Their calls are made again.")
-        return end
+    def _use(self, record: dict[str, Any], offset: int, length: int) -> None:
+        CallKey(*record["key"])
+        self._lines.setdefault((record["model"], record["prompt"]), (offset, length))
 
 
 class SharingEngine(EngineWrapper):

@@ -153,7 +153,7 @@ def test_damaged_line_is_named_and_its_call_is_made_again(tmp_path: Path, warnin
     line = path.read_bytes()
     path.write_bytes(line[: len(line) // 2] + b"\n")
     assert in_file(path, run) == 1
-    assert warnings == [f"1 lines of {path} are damaged. Their calls are made again."]
+    assert warnings == [f"mai_cascade: 1 lines of {path} are damaged. Their calls are made again."]
 
 
 def test_second_command_on_the_same_file_is_refused(tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ import errno
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from loguru import logger
 
 from lmms_eval_mai.errors import JournalError
 
@@ -59,6 +61,23 @@ def lines_of(file: int) -> Iterator[tuple[int, bytes]]:
         for line in reader:
             yield offset, line
             offset += len(line)
+
+
+def read_records(file: int, path: Path, use: Callable[[dict[str, Any], int, int], None]) -> int:
+    """Give each record of an open journal to `use`, with the offset and the length of its line. Returns the offset at
+    which the last whole line ends. Damaged lines, and those that `use` cannot read, are left out with a warning."""
+    end = damaged = 0
+    for offset, line in lines_of(file):
+        if not line.endswith(b"\n"):
+            break
+        end = offset + len(line)
+        try:
+            use(json.loads(line), offset, len(line))
+        except (ValueError, TypeError, KeyError):
+            damaged += 1
+    if damaged:
+        logger.warning(f"mai_cascade: {damaged} lines of {path} are damaged. Their calls are made again.")
+    return end
 
 
 def head_of(path: Path) -> dict[str, Any]:

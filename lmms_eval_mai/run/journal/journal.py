@@ -12,13 +12,11 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from loguru import logger
-
 from lmms_eval_mai.contract import Call, CallKey
 from lmms_eval_mai.run import fingerprint
 from lmms_eval_mai.run.fingerprint import Fingerprint
 from lmms_eval_mai.run.journal.call_records import call_of, fields_of
-from lmms_eval_mai.run.journal.files import FORMAT, SampleKey, journal_io_errors, line_of, lines_of, sync_folder
+from lmms_eval_mai.run.journal.files import FORMAT, SampleKey, journal_io_errors, line_of, read_records, sync_folder
 from lmms_eval_mai.run.journal.lock import close_locked, open_locked
 from lmms_eval_mai.run.journal.removal import finish_removal, remove_at_exit, remove_now
 from lmms_eval_mai.run.journal.unfinished_runs import warn_of_unfinished_run
@@ -162,25 +160,14 @@ class Journal:
         return self._read(self.path, self._file)
 
     def _read(self, path: Path, file: int) -> int:
-        """Read one file. Returns the offset at which its last whole line ends. Damaged lines are left out, with a
-        warning."""
+        """Read one file. Returns the offset at which its last whole line ends."""
         seconds = self._seconds.setdefault(path.stem, {})
-        end = damaged = 0
-        for offset, line in lines_of(file):
-            if not line.endswith(b"\n"):
-                break
-            end = offset + len(line)
-            try:
-                record = json.loads(line)
-                if "call" in record:
-                    self._calls[CallKey(*record["key"]), record["prompt"]] = _LineLocation(file, offset, len(line))
-                elif "exit" in record:
-                    task, doc_id, repeat = record["sample"]
-                    seconds[task, doc_id, repeat] = seconds.get((task, doc_id, repeat), 0.0) + record["wall_s"]
-            except (ValueError, TypeError, KeyError):
-                damaged += 1
-        if damaged:
-            logger.warning(
-                f"mai_cascade: {damaged} lines of the journal {path} are damaged. Their calls are made again."
-            )
-        return end
+
+        def use(record: dict[str, Any], offset: int, length: int) -> None:
+            if "call" in record:
+                self._calls[CallKey(*record["key"]), record["prompt"]] = _LineLocation(file, offset, length)
+            elif "exit" in record:
+                task, doc_id, repeat = record["sample"]
+                seconds[task, doc_id, repeat] = seconds.get((task, doc_id, repeat), 0.0) + record["wall_s"]
+
+        return read_records(file, path, use)
