@@ -80,7 +80,7 @@ class CascadeModel(lmms):
         self.figures: dict[str, Any] = {}
         """The figures of the last run that answered samples, as in `<time>_mai_cascade.json` (docs/output.md). Empty
         before the end of the first run. With several ranks they are those of all ranks."""
-        self._figures_written = True
+        self._has_new_figures = self._scored = False
 
     @property
     def totals(self) -> RunTotals:
@@ -150,8 +150,9 @@ class CascadeModel(lmms):
             else:
                 self.close()
             totals = of_all_ranks(run.totals, self.world_size)
+            self._has_new_figures, self._scored = bool(totals.meter.tasks), False
             if totals.meter.tasks:
-                self.figures, self._figures_written = figures(totals, self.config, run.settings()), False
+                self.figures = figures(totals, self.config, run.settings())
                 usage.log_throughput(totals, self.config)
                 if self.rank == 0:
                     print_last(running_command(), table(totals, self.config))
@@ -159,11 +160,13 @@ class CascadeModel(lmms):
 
     def _on_scored(self) -> None:
         """Once the results are written, remove the journal of the run and write its figures beside the results. Calling
-        it again has no effect."""
+        it again has no effect: lmms-eval reads `batch_sizes` twice."""
+        if self._scored:
+            return
+        self._scored = True
         file = results_file()
-        if not self._figures_written and file is not None:
+        if self._has_new_figures and file is not None:
             write_beside(file, self.figures)
-        self._figures_written = True
         if self._removes_journal:
             self._evaluation.complete(results_written(running_command(), file))
         watch_for_unsaved_results(_keep_journals_and_say_where)

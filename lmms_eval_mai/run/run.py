@@ -106,8 +106,7 @@ class Run:
         """Run one more sample, beside all others. `max_open_samples` limits how many are open; the others wait.
 
         `open_sample` is called in a thread. `mode`: runs this sample; None: the function of the run. The future raises
-        their errors and those of the engines. It may be cancelled. Raises `EngineNotRunning` before
-        `begin`.
+        their errors and those of the engines. It may be cancelled. Raises `EngineNotRunning` before `begin`.
         """
         return self._engines.submit(self._open_and_run(open_sample, mode or self._mode))
 
