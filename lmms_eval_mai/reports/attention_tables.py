@@ -19,30 +19,22 @@ Record = dict[str, Any]
 """A row of the file: column -> value."""
 
 
-def read(folders: Sequence[Path]) -> tuple[list[Table], list[str], list[Path]]:
-    """Return the tables in the folders and their subfolders, a sentence for each output that is not used, and the
-    folders that have any output."""
+def read(folders: Sequence[Path]) -> tuple[list[Table], list[str]]:
+    """Return the tables in the folders and their subfolders, and a sentence for each output that is not used."""
     found: dict[str, Table] = {}
     gaps: list[str] = []
-    used = []
-    done: set[Path] = set()
-    for folder in folders:
-        files = sorted(folder.rglob(FILE)) if folder.is_dir() else []
-        used += [folder] if files else []
-        for file in files:
-            if file.resolve() in done:
-                continue
-            done.add(file.resolve())
-            try:
-                made = list(_tables(file.parent))
-            except (OSError, ValueError, LookupError, TypeError):
-                gaps.append(f"{file.parent} is not used: a file of `lmms-eval-mai attention` in it is broken.")
-                continue
-            for one in made:
-                keys = [one.key, *(f"{one.key}-{number}" for number in range(2, len(found) + 2))]
-                key = next(key for key in keys if key not in found)  # the same task with other models
-                found[key] = replace(one, key=key)
-    return list(found.values()), gaps, used
+    files = {file.resolve(): file for folder in folders for file in sorted(folder.rglob(FILE))}
+    for file in files.values():
+        try:
+            tables = list(_tables(file.parent))
+        except (OSError, ValueError, LookupError, TypeError):
+            gaps.append(f"{file.parent} is not used: a file of `lmms-eval-mai attention` in it is broken.")
+            continue
+        for one in tables:
+            keys = [one.key, *(f"{one.key}-{number}" for number in range(2, len(found) + 2))]
+            key = next(key for key in keys if key not in found)  # the same task with other models
+            found[key] = replace(one, key=key)
+    return list(found.values()), gaps
 
 
 def _tables(folder: Path) -> Iterator[Table]:

@@ -56,8 +56,8 @@ def evidence(
     `seconds`: returns the time of each document of a run by profiles of its models. Raises `ArgumentError` if a folder
     does not exist, or if there is nothing in them.
     """
-    tables, gaps, used = attention_tables.read(folders)
-    found = read(folders, may_be_empty=used)
+    found = read(folders)
+    tables, gaps = attention_tables.read(folders)
     if not found.runs and not tables:
         raise ArgumentError(
             f"{', '.join(map(str, folders))}: there is no run of lmms-eval. Run lmms-eval with --output_path and "
@@ -80,7 +80,7 @@ def of_evidence(runs: Evidence, of_attention: Sequence[Table] = (), more: Sequen
         return Report((), tuple(of_attention), (), (), (*runs.gaps, NO_RUN))
     tables = [_with_resampling(runs, one) for make in (*TABLES, *more) for one in make(runs)]
     missing = [] if any(runs.of("cascade")) else [NO_CASCADE]
-    if runs.has_profiles and all(runs.cost(run, "seconds") is None for run in runs.runs.values()):
+    if runs.seconds is not None and all(runs.cost(run, "seconds") is None for run in runs.runs.values()):
         missing.append(
             "No profile of --profile is of the models of these runs, so there are no profile seconds. lmms-eval-mai "
             "estimate can choose a profile for each model with --small and --large."

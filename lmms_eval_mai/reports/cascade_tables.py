@@ -14,7 +14,6 @@ from lmms_eval_mai.reports.report import Estimate, Of, Table, table
 
 RIGHT = 0.5
 """A score counts as right from here on. ANLS is the only score between 0 and 1."""
-ALL = "all kinds"
 OF_DOCUMENTS = (
     ("POPE", "On POPE, this is the share of right answers, not F1."),
     ("MMBench", "On MMBench, each rotation of a question counts as a document."),
@@ -29,11 +28,7 @@ def exit_table(evidence: Evidence) -> Iterator[Table]:
     """Yield the accuracy of MAI by exit, beside that of other methods on the same documents."""
 
     def beside(row: Part, other: Run | None) -> Estimate | None:
-        """Return the accuracy of another run on the same documents."""
-        if other is None:
-            return None
-        _, samples = evidence.common(row[0], other)
-        return evidence.accuracy(row[0], samples[samples.index.isin(row[2].index)])
+        return _on(evidence, row[0], other, row[2].index)
 
     columns: list[Of[Part]] = [
         *of_run(evidence, lambda row: row[0]),
@@ -52,6 +47,14 @@ def exit_table(evidence: Evidence) -> Iterator[Table]:
         [(run, exit, run.samples[run.samples.exit == exit]) for run in evidence.traced() for exit in EXITS["cascade"]],
         ("Mean score of the documents in percent. The documents are those of MAI.", *OF_DOCUMENTS),
     )
+
+
+def _on(evidence: Evidence, run: Run, other: Run | None, documents: pd.Index) -> Estimate | None:
+    """Return the accuracy of another run on some documents of a cascade."""
+    if other is None:
+        return None
+    samples = evidence.common(run, other)[1]
+    return evidence.accuracy(run, samples[samples.index.isin(documents)])
 
 
 # --- agreement ---
@@ -108,44 +111,68 @@ def _checked(evidence: Evidence, run: Run) -> Iterator[Checked]:
         kinds = run.samples.kind[compared]
         answers = pd.DataFrame({"agree": run.samples[column][compared].astype(bool), "right": right[compared]})
         if len(kinds):
-            yield run, verification, ALL, answers
+            yield run, verification, "all kinds", answers
         if kinds.nunique() > 1:
             yield from ((run, verification, kind, answers[kinds == kind]) for kind in sorted(kinds.unique()))
 
 
 # --- harm and rescue ---
 
-Changed = tuple[Run, pd.Series, pd.Series, int | None]
-"""A cascade or Full RT. Whether the final answers of the transferred documents are right, and whether the large model's
-short answers are. The answers that agreement accepted, that are wrong, and that Full RT has right; None: no Full RT."""
+Changed = tuple[Run, pd.DataFrame]
+"""A cascade or Full RT, and its transferred answers (`transferred`)."""
+
+
+def transferred(evidence: Evidence, run: Run) -> pd.DataFrame | None:
+    """Return whether the transferred answers of a cascade or of Full RT are right (`after`), and the large model's
+    short answers `before` them, with `repeat`. None: the short answers are not known."""
+    samples = run.samples
+    if run.method.mode == "cascade":
+        before = evidence.large_short_scores(run)
+    elif (other := evidence.short(run, "large")) is not None:
+        samples, theirs = evidence.common(run, other)
+        if not samples.index.equals(theirs.index):  # one of them has repeats
+            samples, theirs = samples[samples.repeat == 0], theirs[theirs.repeat == 0]
+        before = theirs.score
+    else:
+        return None
+    if before.isna().any():
+        return None
+    answers = samples[["repeat"]].assign(after=samples.score >= RIGHT, before=before.to_numpy() >= RIGHT)
+    return answers[samples.exit == "transfer"]
 
 
 def harm_table(evidence: Evidence) -> Iterator[Table]:
     """Yield how many documents the transfer wins and loses against the large model's short answer."""
 
     def p(row: Changed) -> float:
-        a, b = (metrics.plain(one) for one in row[1:3])
-        comparison = metrics.compare(a, b, "", evidence.clusters(row[0]))
+        after, before = (metrics.plain(row[1][name]) for name in ("after", "before"))
+        comparison = metrics.compare(after, before, "", evidence.clusters(row[0]))
         return 1.0 if comparison is None else comparison.p
+
+    def of(row: Changed, before: bool) -> pd.Series:
+        """Return whether the transferred answers are right, of those whose short answer is right or wrong."""
+        return row[1].after[row[1].before == before]
 
     columns: list[Of[Changed]] = [
         *of_run(evidence, lambda row: row[0]),
         Of("transferred", "count", 0, lambda row: len(row[1])),
-        Of("large S right", "count", 0, lambda row: int(row[2].sum())),
-        Of("of these lost", "count", 0, lambda row: int((row[2] & ~row[1]).sum())),
-        Of("harm, %", "percent", 1, lambda row: evidence.share(row[0], ~row[1][row[2]])),
-        Of("large S wrong", "count", 0, lambda row: int((~row[2]).sum())),
-        Of("of these won", "count", 0, lambda row: int((row[1] & ~row[2]).sum())),
-        Of("rescue, %", "percent", 1, lambda row: evidence.share(row[0], row[1][~row[2]])),
-        Of("net", "count", 0, lambda row: int(row[1].sum()) - int(row[2].sum())),
+        Of("large S right", "count", 0, lambda row: len(of(row, True))),
+        Of("of these lost", "count", 0, lambda row: int((~of(row, True)).sum())),
+        Of("harm, %", "percent", 1, lambda row: evidence.share(row[0], ~of(row, True))),
+        Of("large S wrong", "count", 0, lambda row: len(of(row, False))),
+        Of("of these won", "count", 0, lambda row: int(of(row, False).sum())),
+        Of("rescue, %", "percent", 1, lambda row: evidence.share(row[0], of(row, False))),
+        Of("net", "count", 0, lambda row: int(row[1].after.sum()) - int(row[1].before.sum())),
         Of("p", "p", 0, p),
-        Of("lost by agreement", "count", 0, lambda row: row[3]),
+        Of("lost by agreement", "count", 0, lambda row: _lost_by_agreement(evidence, row[0])),
     ]
+    runs = [*evidence.traced(), *evidence.of("transfer")]
+    changed = [(run, answers) for run in runs if (answers := transferred(evidence, run)) is not None]
     return table(
         "harm-and-rescue",
         "Harm and rescue: what the transfer changes against the large model's short answer",
         columns,
-        [*_changed_by_cascades(evidence), *_changed_by_full_rt(evidence)],
+        [row for row in changed if len(row[1]) or row[0].method.mode == "cascade"],
         (
             "MAI transfers only documents on which the models disagree, and the short answer is its own; Full RT "
             "transfers all. Right: a score of at least 0.5. p is of lost against won (McNemar's exact test if each "
@@ -155,29 +182,16 @@ def harm_table(evidence: Evidence) -> Iterator[Table]:
     )
 
 
-def _changed_by_cascades(evidence: Evidence) -> Iterator[Changed]:
-    for run in evidence.traced():
-        samples, scores = run.samples, evidence.large_short_scores(run)
-        if scores.isna().any():
-            continue
-        full_rt, lost = evidence.full_rt(run), None
-        if full_rt is not None:
-            mine, theirs = evidence.common(run, full_rt)
-            right = (theirs.score >= RIGHT).groupby(level=0).mean() >= RIGHT
-            agreed = mine[(mine.exit != "transfer") & (mine.score < RIGHT)]
-            lost = int(right.loc[agreed.index].sum())
-        moved = samples.exit == "transfer"
-        yield run, (samples.score >= RIGHT)[moved], (scores >= RIGHT)[moved], lost
-
-
-def _changed_by_full_rt(evidence: Evidence) -> Iterator[Changed]:
-    for run in evidence.of("transfer"):
-        if (other := evidence.short(run, "large")) is not None:
-            after, before = evidence.common(run, other)
-            if len(after) != len(before):  # one of them has repeats
-                after, before = after[after.repeat == 0], before[before.repeat == 0]
-            if len(after):
-                yield run, after.score >= RIGHT, before.score >= RIGHT, None
+def _lost_by_agreement(evidence: Evidence, run: Run) -> int | None:
+    """Return the number of answers that a cascade did not transfer, that are wrong, and that Full RT has right. None:
+    there is no Full RT beside a cascade."""
+    full_rt = evidence.full_rt(run)
+    if run.method.mode == "transfer" or full_rt is None:
+        return None
+    mine, theirs = evidence.common(run, full_rt)
+    right = (theirs.score >= RIGHT).groupby(level=0).mean() >= RIGHT
+    agreed = mine[(mine.exit != "transfer") & (mine.score < RIGHT)]
+    return int(right.loc[agreed.index].sum())
 
 
 # --- kinds of questions ---
@@ -191,11 +205,8 @@ def kinds_table(evidence: Evidence) -> Iterator[Table]:
     """Yield MAI against the large model with the Simple prompt by kind of question, the worst kinds first."""
 
     def on(row: OfKind, other: Run | None) -> float | None:
-        """Return the mean score of another run on the documents of a kind, if it has all of them."""
-        if other is None:
-            return None
-        samples = evidence.common(row[0], other)[1]
-        found = evidence.accuracy(row[0], samples[samples.index.isin(row[2])])
+        """Return the mean score of another run, if it has all documents of the kind."""
+        found = _on(evidence, row[0], other, row[2])
         return found.value if found is not None and found.n == len(row[2]) else None
 
     def compared(row: OfKind) -> Comparison:

@@ -67,8 +67,7 @@ class Evidence:
         self.gaps: list[str] = []
         self.unused: list[Run] = []
         self.runs: dict[tuple[str, Method], Run] = {}
-        self._seconds = seconds
-        self.has_profiles = seconds is not None
+        self.seconds = seconds
         found: dict[tuple[str, Method], list[Run]] = {}
         for run in runs:
             found.setdefault((run.benchmark, run.method), []).append(run)
@@ -80,7 +79,7 @@ class Evidence:
                 self.runs[key] = self._chosen([self.runs[key], derived] if key in self.runs else [derived])
         self._clusters = {name: _clusters(self.of_benchmark(name)) for name in self.benchmarks()}
         self._scores = functools.cache(lambda run: metrics.run_score(run, self.clusters(run)))
-        self._costs = functools.cache(self._cost)
+        self.cost = functools.cache(self._cost)
         self._comparisons = functools.cache(self._compare)
         self._different: set[frozenset[Run]] = set()
         self._check_totals()
@@ -113,20 +112,11 @@ class Evidence:
                 )
 
     def _check_limits(self) -> None:
-        """Name the runs that have only a part of their data set."""
-        made = [run for run in self.runs.values() if not run.derived]
-        groups: dict[tuple[str, int, int], list[Run]] = {}
-        for run in made:
-            if run.number < run.original:
-                groups.setdefault((run.benchmark, run.number, run.original), []).append(run)
-        for (benchmark, number, original), runs in groups.items():
-            others = sum(run.benchmark == benchmark for run in made) - len(runs)
-            names = [self.name(run.method) for run in runs[:3]]
-            named = ", ".join(names) + (f" and {len(runs) - 3} more" if len(runs) > 3 else "")
-            if not others and len(runs) > 1:
-                named = f"all {len(runs)} runs"
-            have = "have" if len(runs) > 1 else "has"
-            self.gaps.append(f"{benchmark_name(benchmark)}: {named} {have} {number} of {original} documents (--limit).")
+        """Tell which benchmarks have runs on a part of their data set only."""
+        made = [run for run in self.runs.values() if not run.derived and run.number < run.original]
+        for benchmark, number, original in dict.fromkeys((run.benchmark, run.number, run.original) for run in made):
+            name = benchmark_name(benchmark)
+            self.gaps.append(f"{name}: there are runs on only {number} of {original} documents (--limit).")
 
     # --- finding runs ---
 
@@ -219,28 +209,23 @@ class Evidence:
 
     def score(self, run: Run | None, paper: PaperNumber | None = None) -> Estimate | None:
         """Return the score of a run in percent, with the benchmark's metric. None: no run, or no score."""
-        if run is None:
-            return None
-        return metrics.with_paper(self._scores(run), paper)
+        return None if run is None else metrics.with_paper(self._scores(run), paper)
 
     def share(self, run: Run, found: pd.Series, paper: PaperNumber | None = None) -> Estimate | None:
         """Return the share of true values in percent. `found`: one value for each answer of the run, or of some. None
         if there are none."""
-        return metrics.share(found, self.clusters(run), paper)
+        return metrics.with_paper(metrics.score(metrics.plain(found), "", self.clusters(run)), paper)
 
     def accuracy(self, run: Run, samples: pd.DataFrame) -> Estimate | None:
         """Return the mean score of samples in percent, on POPE and MMBench too. None if there are none."""
         return self.share(run, samples.score.fillna(0.0))
 
-    def cost(self, run: Run, kind: str) -> pd.Series | None:
-        """Return the cost of each document (`COSTS`), the mean over its answers. None: it is not known."""
-        return self._costs(run, kind)
-
     def _cost(self, run: Run, kind: str) -> pd.Series | None:
+        """Return the cost of each document (`COSTS`), the mean over its answers. None: it is not known."""
         if kind == "compute":
             return metrics.compute(run)
         if kind == "seconds":
-            return self._seconds(run) if self._seconds is not None and len(run.calls) else None
+            return self.seconds(run) if self.seconds is not None and len(run.calls) else None
         return metrics.known(run.samples.output_tokens)
 
     def common(self, *runs: Run) -> list[pd.DataFrame]:
@@ -278,6 +263,10 @@ class Evidence:
     def compare(self, first: Run | None, second: Run | None) -> Comparison | None:
         """Compare two runs on their common documents. None: no common documents."""
         return None if first is None or second is None else self._comparisons(first, second)
+
+    def against_large_s(self, run: Run) -> Comparison | None:
+        """Compare a run with the large model with S, or with the own prompt of another task."""
+        return self.compare(run, self.short(run, "large"))
 
 
 def _rank(run: Run) -> tuple[int, bool, bool, int, str]:

@@ -1,46 +1,29 @@
-"""The data of the figures: score over cost, the flow of documents through the exits, other rules of agreement, and the
-distribution of output tokens."""
+"""The data of the figures: score over cost, the flow of documents through the exits, and other rules of agreement."""
 
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-import pandas as pd
-
 from lmms_eval_mai.reports.cascade_tables import RIGHT
 from lmms_eval_mai.reports.evidence import COSTS, Evidence
-from lmms_eval_mai.reports.method_tables import is_comparable, spent
+from lmms_eval_mai.reports.method_tables import comparisons, spent
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.read import Run
 from lmms_eval_mai.reports.report import Figure
 from lmms_eval_mai.reports.rules import curves
 
-BINS = [0, *(2**power for power in range(0, 16))]
-"""Limits of the bins of output tokens."""
-AXES = {kind: f"{name} for one document" for kind, name in COSTS.items()} | {
-    "wall_s": "wall seconds for one document",
-    "score": "score, %",
-}
-
 
 def figures(evidence: Evidence) -> Iterator[Figure]:
     """Yield all figures that the runs allow."""
+    dominated = _dominated(evidence)
     for benchmark in evidence.benchmarks():
-        runs = evidence.of_benchmark(benchmark)
-        name = benchmark_name(benchmark)
-        points = tuple(point for run in runs if (point := _point(evidence, run, runs)) is not None)
+        points = tuple(filter(None, (_point(evidence, run, dominated) for run in evidence.of_benchmark(benchmark))))
         if points:
-            axes = {field: axis for field, axis in AXES.items() if any(one[field] is not None for one in points)}
-            yield Figure(f"points-{benchmark}", f"Score over cost, {name}", "points", benchmark, axes, points)
-        bins = tuple(one for run in runs if not run.derived for one in _bins(evidence, run))
-        if bins:
-            axes = {"low": "output tokens of both models", "documents": "documents"}
-            yield Figure(f"tokens-{benchmark}", f"Output tokens, {name}", "histogram", benchmark, axes, bins)
+            title = f"Score over cost, {benchmark_name(benchmark)}"
+            yield Figure(f"points-{benchmark}", title, "points", benchmark, points)
     for number, run in enumerate(evidence.traced()):
         name = evidence.name(run.method)
         title = f"Flow of documents, {benchmark_name(run.benchmark)}, {name}"
-        axes = {"documents": "documents", "right": "documents with a right answer"}
-        yield Figure(f"flow-{number}", title, "flow", run.benchmark, axes, tuple(_flow(run)), name)
+        yield Figure(f"flow-{number}", title, "flow", run.benchmark, tuple(_flow(run)), name)
     for number, (run, outcomes) in enumerate(curves(evidence)):
         data = tuple(
             {"rule": one.name, "of_the_run": one.is_run, "tokens": one.tokens, "score": one.score.value}
@@ -49,11 +32,10 @@ def figures(evidence: Evidence) -> Iterator[Figure]:
         )
         name = evidence.name(run.method)
         title = f"Other rules of agreement, {benchmark_name(run.benchmark)}, {name}"
-        axes = {"tokens": "output tokens for one document", "score": "score, %"}
-        yield Figure(f"rules-{number}", title, "curve", run.benchmark, axes, data, name)
+        yield Figure(f"rules-{number}", title, "curve", run.benchmark, data, name)
 
 
-def _point(evidence: Evidence, run: Run, runs: list[Run]) -> dict[str, Any] | None:
+def _point(evidence: Evidence, run: Run, dominated: dict[tuple[Run, str], str]) -> dict[str, Any] | None:
     found, score = spent(evidence, run), evidence.score(run)
     if found["tokens"] is None or score is None:
         return None
@@ -63,42 +45,29 @@ def _point(evidence: Evidence, run: Run, runs: list[Run]) -> dict[str, Any] | No
         "score": score.value,
         **{name: getattr(score, name) for name in ("low", "high", "n")},
         **{name: found[name] for name in ("small_tokens", "large_tokens", "tokens", "compute", "seconds", "wall_s")},
-        "dominated": {kind: _dominated(evidence, run, kind, runs) for kind in COSTS},
+        "dominated": {kind: dominated.get((run, kind)) for kind in COSTS},
     }
 
 
-def _dominated(evidence: Evidence, run: Run, kind: str, runs: list[Run]) -> str | None:
-    """Return a method that costs at most as much and is better for sure: the interval of the paired difference is above
-    0. Only cascades are compared with other methods. None: there is no such method."""
-    cost = evidence.cost(run, kind)
-    for other in runs:
-        paid, pairs = evidence.cost(other, kind), ((run, other), (other, run))
-        # The tables compare only cascades with other methods.
-        is_compared = any(one.method.mode == "cascade" and is_comparable(one, two) for one, two in pairs)
-        if other is run or not is_compared or cost is None or paid is None or paid.mean() > cost.mean():
+def _dominated(evidence: Evidence) -> dict[tuple[Run, str], str]:
+    """Return, for runs and kinds of cost, a method that costs at most as much and is better for sure: the interval of
+    the paired difference is on one side of 0. Only cascades are compared with other methods."""
+    found: dict[tuple[Run, str], str] = {}
+    for run, other, comparison in comparisons(evidence):
+        low, high = comparison.difference.low, comparison.difference.high
+        if low is None or high is None or low <= 0 <= high:
             continue
-        comparison = evidence.compare(other, run)
-        if comparison is not None and comparison.difference.low is not None and comparison.difference.low > 0:
-            return evidence.name(other.method)
-    return None
-
-
-def first_answers(run: Run) -> pd.DataFrame:
-    """Return one answer to each document, so that figures count documents."""
-    return run.samples[run.samples.repeat == 0]
-
-
-def _bins(evidence: Evidence, run: Run) -> Iterator[dict[str, Any]]:
-    counts, limits = np.histogram(first_answers(run).output_tokens.dropna(), bins=[*BINS, np.inf])
-    for count, low, high in zip(counts, limits, limits[1:], strict=False):
-        if count:
-            end = None if np.isinf(high) else int(high)
-            yield {"method": evidence.name(run.method), "low": int(low), "high": end, "documents": int(count)}
+        better, worse = (run, other) if low > 0 else (other, run)
+        for kind in COSTS:
+            paid, cost = evidence.cost(better, kind), evidence.cost(worse, kind)
+            if paid is not None and cost is not None and paid.mean() <= cost.mean():
+                found.setdefault((worse, kind), evidence.name(better.method))
+    return found
 
 
 def _flow(run: Run) -> Iterator[dict[str, Any]]:
     """Yield the bands: from all documents to the exits, and through "disagree" to the later ones."""
-    samples = first_answers(run)
+    samples = run.samples[run.samples.repeat == 0]  # figures count documents
     exits = samples.exit
     bands = [
         ("documents", "agree_short", exits == "agree_short"),

@@ -5,8 +5,7 @@ import dataclasses
 import io
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
-from itertools import takewhile
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pytablewriter import MarkdownTableWriter
@@ -49,9 +48,8 @@ def tidy_csv(report: Report) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
     for table in report.tables:
-        names = sum(1 for _ in takewhile(lambda one: one.kind == "text", table.columns))
         for row in table.rows:
-            for column, cell in zip(table.columns[names:], row[names:], strict=True):
+            for column, cell in zip(table.columns[table.names :], row[table.names :], strict=True):
                 if cell is not None:
                     value, more = getattr(cell, "value", cell), [getattr(cell, name, None) for name in CSV_COLUMNS[4:]]
                     writer.writerow([table.key, table.label(row), column.title, value, *more])
@@ -124,7 +122,7 @@ def runs_table(report: Report) -> Table:
 def _markdown_table(table: Table) -> str:
     writer = MarkdownTableWriter()
     writer.headers = [column.title for column in table.columns]
-    writer.value_matrix = [list(_texts(table, row)) for row in table.rows]
+    writer.value_matrix = [_texts(table, row) for row in table.rows]
     writer.type_hints = ["str"] * len(table.columns)
     writer.column_styles = [Style(align="left" if column.kind == "text" else "right") for column in table.columns]
     notes = f"\n{_bullets(table.notes)}" if table.notes else ""
@@ -135,23 +133,23 @@ def _latex_table(table: Table) -> str:
     alignment = "".join("l" if column.kind == "text" else "r" for column in table.columns)
     lines = [
         rf"\begin{{table}}% {table.key}",
-        rf"\caption{{{_escaped(table.title)}}}",
+        rf"\caption{{{table.title.translate(LATEX)}}}",
         rf"\begin{{tabular}}{{{alignment}}}",
         r"\toprule",
-        " & ".join(_escaped(column.title) for column in table.columns) + r" \\",
+        " & ".join(column.title.translate(LATEX) for column in table.columns) + r" \\",
         r"\midrule",
-        *(" & ".join(map(_escaped, _texts(table, row))) + r" \\" for row in table.rows),
+        *(" & ".join(cell.translate(LATEX) for cell in _texts(table, row)) + r" \\" for row in table.rows),
         r"\bottomrule",
         r"\end{tabular}",
-        *(rf"\par {_escaped(note)}" for note in table.notes),
+        *(rf"\par {note.translate(LATEX)}" for note in table.notes),
         r"\end{table}",
         "",
     ]
     return "\n".join(lines)
 
 
-def _texts(table: Table, row: Sequence[Cell]) -> Iterator[str]:
-    return (text(cell, column) for column, cell in zip(table.columns, row, strict=True))
+def _texts(table: Table, row: Sequence[Cell]) -> list[str]:
+    return [text(cell, column) for column, cell in zip(table.columns, row, strict=True)]
 
 
 def text(cell: Cell, column: Column) -> str:
@@ -172,7 +170,3 @@ def p_value(p: float) -> str:
 
 def _bullets(sentences: Sequence[str]) -> str:
     return "\n".join(f"* {sentence}" for sentence in sentences)
-
-
-def _escaped(given: str) -> str:
-    return given.translate(LATEX)

@@ -96,14 +96,11 @@ def arguments_of(results: dict[str, Any]) -> Arguments:
 
 
 def rules_of(arguments: Arguments) -> AgreementRules:
-    """Return the rules of agreement that the arguments name."""
+    """Return the rules of agreement that the arguments name. Raises ValueError."""
     found: dict[str, Any] = {name: arguments[name] for name in AGREEMENT if name in arguments}
-    try:
-        if "anls_threshold" in found:
-            found["anls_threshold"] = float(found["anls_threshold"])
-        return AgreementRules(**found)
-    except ValueError:
-        return AgreementRules()
+    if "anls_threshold" in found:
+        found["anls_threshold"] = float(found["anls_threshold"])
+    return AgreementRules(**found)
 
 
 def options(arguments: Arguments, names: Collection[str] = tuple(DEFAULTS)) -> tuple[str, ...]:
@@ -123,7 +120,7 @@ def method(arguments: Arguments, figures: dict[str, Any], variant: Variant | Non
     """Return the method of a run of `mai_cascade`. `variant` and `two_stage`: the prompt of the task. Raises ValueError
     if the mode is unknown."""
     mode = figures.get("mode") or arguments.get("mode") or "cascade"
-    if not isinstance(mode, str) or mode not in EXITS:
+    if mode not in EXITS:
         raise ValueError(f"unknown mode {mode}")
     engines = figures.get("engines") or {}
     small, large = (

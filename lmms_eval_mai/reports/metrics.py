@@ -80,15 +80,7 @@ def run_score(run: Run, clusters: Clusters | None) -> Estimate | None:
 
 def score(samples: pd.DataFrame, benchmark: str, clusters: Clusters | None) -> Estimate | None:
     """Return the score of documents in percent: F1 on POPE, else the mean score. None if there are no documents."""
-    parts, statistic = _parts(samples, benchmark)
-    return None if parts.empty else estimate(_interval(parts, statistic, clusters))
-
-
-def share(found: pd.Series, clusters: Clusters | None, paper: PaperNumber | None = None) -> Estimate | None:
-    """Return the share of true values in percent. `found`: one value for each answer. None if there are none."""
-    if found.empty:
-        return None
-    return with_paper(score(plain(found), "", clusters), paper)
+    return None if samples.empty else estimate(_interval(*_parts(samples, benchmark), clusters))
 
 
 def mean(values: pd.Series, clusters: Clusters | None = None, paper: PaperNumber | None = None) -> Estimate | None:
@@ -98,9 +90,11 @@ def mean(values: pd.Series, clusters: Clusters | None = None, paper: PaperNumber
         return None
     places = places_of(of_document.index, clusters)
     if places is None:
-        return with_paper(estimate(statistics.mean(of_document.to_numpy()), 1), paper)
-    parts = np.column_stack([of_document, np.ones(len(of_document))])
-    return with_paper(estimate(statistics.bootstrap(parts, statistics.ratio, places), 1), paper)
+        found = statistics.mean(of_document.to_numpy())
+    else:
+        parts = np.column_stack([of_document, np.ones(len(of_document))])
+        found = statistics.bootstrap(parts, statistics.ratio, places)
+    return with_paper(estimate(found, 1), paper)
 
 
 def known(values: pd.Series) -> pd.Series | None:
@@ -110,12 +104,12 @@ def known(values: pd.Series) -> pd.Series | None:
 
 def compare(first: pd.DataFrame, second: pd.DataFrame, benchmark: str, clusters: Clusters | None) -> Comparison | None:
     """Compare two methods on the same documents. None if there are none."""
+    if first.empty:
+        return None
     for column, empty in (("gold", None), ("group", math.nan)):  # labels or rotations that one of them lacks
         if not (first[column].notna().all() and second[column].notna().all()):
             first, second = first.assign(**{column: empty}), second.assign(**{column: empty})
     (a, statistic), (b, _) = _parts(first, benchmark), _parts(second, benchmark)
-    if a.empty:
-        return None
     places = places_of(a.index, clusters)
     x, y = a.to_numpy(), b.loc[a.index].to_numpy()
     mine, theirs = _units(first), _units(second)
@@ -166,13 +160,12 @@ def _units(samples: pd.DataFrame) -> Any:
 
 
 def _per_document(values: Any) -> Any:
-    """Return the mean over the answers to each document."""
     return values if values.index.is_unique else values.groupby(level=0).mean()
 
 
 def _parts(samples: pd.DataFrame, benchmark: str) -> tuple[pd.DataFrame, Statistic]:
     """Return the numbers of each document that a score adds up, and the score as a function of their sums."""
-    if benchmark == "pope" and len(samples) and samples.gold.notna().all():
+    if benchmark == "pope" and samples.gold.notna().all():
         yes, no = samples.predicted == "yes", samples.predicted == "no"
         right = samples.gold == "yes"
         # An answer that is neither yes nor no is in neither the precision nor the recall, as lmms-eval computes F1.

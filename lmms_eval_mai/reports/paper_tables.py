@@ -1,6 +1,7 @@
 """The paper's tables: one model alone (Tables 5, 6, 7, 13 and 14), Full RT (Table 8), sparse transfer (Table 9), MAI
 (Table 10), and the cascade with one and with two stages (Table 15)."""
 
+import functools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -73,7 +74,7 @@ def score_tables(evidence: Evidence) -> Iterator[Table]:
             Of(Method("alone", "", "", *prompt).prompt, "percent", 1, partial(_score, evidence, paper_table, prompt))
             for prompt in prompts
         ]
-        notes = [*_metric_notes({row[0] for row in rows})]
+        notes = [_metric_note({row[0] for row in rows})]
         if any(run.derived for run in evidence.runs.values()):
             notes.append(
                 "If a model has no run of its own with the Simple prompt, S is from its short answers inside the "
@@ -94,24 +95,19 @@ def _of_one_model(
     notes: Sequence[Note],
 ) -> Iterator[Table]:
     """Yield a table with benchmark, model and number of documents before the other columns."""
-    cells = {row: [column.cell(row) for column in columns] for row in rows}
+    cached = [replace(column, cell=functools.cache(column.cell)) for column in columns]
 
     def n(row: Single) -> Cell:
-        numbers = sorted({cell.n for cell in cells[row] if isinstance(cell, Estimate)})
-        if len(numbers) < 2:
-            return numbers[0] if numbers else 0
-        return f"{numbers[0]} to {numbers[-1]}"
-
-    def cell(place: int, row: Single) -> Cell:
-        return cells[row][place]
+        cells = (column.cell(row) for column in cached)
+        numbers = sorted({cell.n for cell in cells if isinstance(cell, Estimate)}) or [0]
+        return numbers[0] if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
 
     named: list[Of[Single]] = [
         Of("benchmark", "text", 0, lambda row: benchmark_name(row[0])),
         Of("model", "text", 0, lambda row: evidence.label(row[1]) + (f" ({', '.join(row[2])})" if row[2] else "")),
         Of("n", "count", 0, n),
     ]
-    others = [replace(column, cell=partial(cell, place)) for place, column in enumerate(columns)]
-    return table(key, title, [*named, *others], rows, notes)
+    return table(key, title, [*named, *cached], rows, notes)
 
 
 def _tokens(
@@ -141,7 +137,6 @@ def _tokens(
 
 
 def _score_table(name: str, benchmark: str) -> int | None:
-    """Return the paper's table of a family and a benchmark."""
     if documents(benchmark) is None:
         return None
     if name == "Qwen3-VL":
@@ -177,8 +172,7 @@ def _families(evidence: Evidence, rows: Iterable[Single]) -> Iterator[tuple[str,
     return ((name, found) for name, found in families.items() if found)
 
 
-def _metric_notes(benchmarks: Collection[str]) -> Iterator[str]:
-    """Yield what the scores of these benchmarks are."""
+def _metric_note(benchmarks: Collection[str]) -> str:
     named = {
         "pope": "POPE: F1 (interval: bootstrap)",
         "infovqa_val": "InfoVQA: ANLS x 100 (bootstrap)",
@@ -187,7 +181,7 @@ def _metric_notes(benchmarks: Collection[str]) -> Iterator[str]:
     special = [text for name, text in named.items() if name in benchmarks]
     if set(benchmarks) - named.keys():
         special.append("others: accuracy in percent" if special else "Accuracy in percent")
-    yield f"{'; '.join(special)}. (S2): two stages. Intervals of shares: Wilson, or the bootstrap of clusters."
+    return f"{'; '.join(special)}. (S2): two stages. Intervals of shares: Wilson, or the bootstrap of clusters."
 
 
 def is_papers(method: Method) -> bool:
@@ -220,12 +214,9 @@ def transfer_table(evidence: Evidence) -> Iterator[Table]:
         method = run.method.alone("large", "R", run.benchmark not in ONE_STAGE)
         return evidence.score(evidence.get(run.benchmark, method), paper(run, "large-R"))
 
-    def compared(run: Run) -> Comparison | None:
-        return evidence.compare(run, evidence.short(run, "large"))
-
     def relative(run: Run) -> Estimate | None:
         """Return the difference relative to the second score in percent, as Table 8 prints it."""
-        found = compared(run)
+        found = evidence.against_large_s(run)
         if found is None or not found.second:
             return None
         value = 100 * (found.first - found.second) / found.second
@@ -238,9 +229,9 @@ def transfer_table(evidence: Evidence) -> Iterator[Table]:
         Of("large S", "percent", 1, lambda run: evidence.score(evidence.short(run, "large"), paper(run, "large-S"))),
         Of("large R(S2)", "percent", 1, large_r),
         Of("Full RT", "percent", 1, lambda run: evidence.score(run, paper(run, "large + small-R"))),
-        *of_comparison(compared, difference="Full RT - large S, points"),
+        *of_comparison(evidence.against_large_s, difference="Full RT - large S, points"),
         Of("relative, %", "number", 1, relative),
-        *of_comparison(compared, p="p"),
+        *of_comparison(evidence.against_large_s, p="p"),
     ]
     return table(
         "table-8",
@@ -271,29 +262,26 @@ def sparse_table(evidence: Evidence) -> Iterator[Table]:
     rows: list[Run] = []
     for benchmark in evidence.benchmarks():
         sparse = [run for run in evidence.of("transfer", benchmark) if SPARSE in run.method.options]
-        rows += sorted(sparse, key=lambda run: (_layer(run) or 0, run.method.options))
+        rows += sorted(sparse, key=lambda run: (run.samples.layer.min(), run.method.options))
         rows += dict.fromkeys(one for run in sparse if (one := _full(evidence, run)) is not None)
 
     def paper(run: Run, column: str) -> PaperNumber | None:
         others = [one for one in run.method.options if one != SPARSE and not one.startswith("sparse_layer=")]
         is_known = run.benchmark == "pope" and is_papers(run.method) and not others
-        return number(9, _layer_name(run), "pope", column) if is_known else None
+        return number(9, _layer(run), "pope", column) if is_known else None
 
     def against_full(run: Run) -> Comparison | None:
         return evidence.compare(run, _full(evidence, run))
 
-    def against_large(run: Run) -> Comparison | None:
-        return evidence.compare(run, evidence.short(run, "large"))
-
     columns: list[Of[Run]] = [
         *of_run(evidence, lambda run: run),
-        Of("layer", "text", 0, _layer_name),
+        Of("layer", "text", 0, _layer),
         Of("n", "count", 0, lambda run: run.documents),
         Of("kept tokens", "number", 1, lambda run: _kept(evidence, run, paper(run, "tokens"))),
         Of("of scored, %", "number", 1, _kept_share),
         Of("score", "percent", 1, lambda run: evidence.score(run, paper(run, "f1"))),
         *of_comparison(against_full, difference="- Full RT, points"),
-        *of_comparison(against_large, difference="- large S, points"),
+        *of_comparison(evidence.against_large_s, difference="- large S, points"),
     ]
     return table(
         "table-9",
@@ -308,7 +296,6 @@ def sparse_table(evidence: Evidence) -> Iterator[Table]:
 
 
 def _kept(evidence: Evidence, run: Run, paper: PaperNumber | None) -> Estimate | None:
-    """Return the average number of transferred tokens of the thinking."""
     if SPARSE in run.method.options:
         found = run.samples.kept_tokens.dropna()
     else:
@@ -321,15 +308,8 @@ def _kept_share(run: Run) -> float | None:
     return 100 * float(run.samples.kept_tokens.sum()) / scored if scored else None
 
 
-def _layer(run: Run) -> int | None:
-    layers = run.samples.layer.dropna()
-    return int(layers.iloc[0]) if len(layers) else None
-
-
-def _layer_name(run: Run) -> str:
-    if SPARSE not in run.method.options:
-        return "Full"
-    return "?" if (layer := _layer(run)) is None else f"L{layer}"
+def _layer(run: Run) -> str:
+    return f"L{run.samples.layer.min():.0f}" if SPARSE in run.method.options else "Full"
 
 
 def _full(evidence: Evidence, run: Run) -> Run | None:

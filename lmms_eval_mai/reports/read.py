@@ -7,8 +7,7 @@ one `Run` for each of its tasks, with a table of its samples and a table of its 
 
 import json
 import math
-import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,12 @@ from lmms_eval_mai.paper.agreement import AgreementRules, read_answer
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS
 from lmms_eval_mai.paper.prompts import VARIANTS
 from lmms_eval_mai.reports import methods
+from lmms_eval_mai.reports.attention_tables import FILE as ATTENTION
 from lmms_eval_mai.reports.methods import Method
 from lmms_eval_mai.reports.scoring import form_of, score_of
-from lmms_eval_mai.run.figures import FIGURES, RESULTS
+from lmms_eval_mai.run.figures import FIGURES, FORMAT, RESULTS
 
 Line = dict[str, Any]
-KNOWN_VERSIONS = ("0.7.", "unknown")
-"""Versions of lmms-eval whose fields are known here. The figures name them; lmms-eval's own files do not."""
 BUILT_IN = {name: name for name in BENCHMARKS if name != "shapes"} | {"mmbench_en_dev_static": "mmbench_en_dev"}
 """lmms-eval's own tasks of the paper's benchmarks."""
 CIRCULAR = 1_000_000
@@ -75,7 +73,6 @@ CALLS: dict[str, tuple[type, str]] = {
     "output_tokens": (float, "All generated tokens"),
     "answer_tokens": (float, "Of the extracted answer; nan if they are not known"),
     "seconds": (float, "nan if the call is shared: another run made it"),
-    "started_at": (float, "Unix time; nan if it is not known"),
     "cut_off": (bool, "Whether a limit cut the answer off"),
     "shared": (bool, "Whether another run made the call"),
 }
@@ -150,10 +147,8 @@ class Record:
     """The calls as rows of the table of calls, and their `text`."""
 
 
-def read(folders: Sequence[Path], may_be_empty: Collection[Path] = ()) -> Found:
+def read(folders: Sequence[Path]) -> Found:
     """Read all runs in the folders and in their subfolders. A folder may also be a results file.
-
-    `may_be_empty`: folders that have something else.
 
     Raises `ArgumentError` if a folder does not exist.
     """
@@ -162,15 +157,14 @@ def read(folders: Sequence[Path], may_be_empty: Collection[Path] = ()) -> Found:
     for folder in folders:
         if not folder.exists():
             raise ArgumentError(f"{folder} does not exist. Give the --output_path of lmms-eval commands.")
-        before = len(found.runs)
         # lmms-eval's MMBench writes submissions/mmbench_en_dev_static_results.json.
         under = sorted(file for file in folder.rglob("*results.json") if file.parent.name != "submissions")
-        files = {file.resolve(): file for file in ([folder] if folder.is_file() else under)}
-        new = {path: file for path, file in files.items() if path not in done}  # a subfolder may be given too
-        for file in new.values():
-            _read_results(file, found)
-        done |= files.keys()
-        if len(found.runs) == before and (new or not files) and folder not in may_be_empty:
+        files = [folder] if folder.is_file() else under
+        for file in files:
+            if file.resolve() not in done:  # a subfolder may be given too
+                done.add(file.resolve())
+                _read_results(file, found)
+        if not files and not any(folder.rglob(ATTENTION)):
             found.gaps.append(f"{folder} has no run that can be used: it has no results file of lmms-eval 0.7.")
         found.gaps += _orphans(folder)
     return found
@@ -179,14 +173,12 @@ def read(folders: Sequence[Path], may_be_empty: Collection[Path] = ()) -> Found:
 def records(run: Run) -> Iterator[Record]:
     """Read the first answer to each document of a run again, with its texts, one at a time. Nothing if the run has no
     samples file."""
-    if run.samples_file is not None:
-        for answers in Reader(run).lines():
-            yield answers[0]
+    return (answers[0] for answers in _lines(run) if answers)
 
 
 def _orphans(folder: Path) -> Iterator[str]:
     """Return a sentence for each samples file without a results file: its run broke off while it wrote."""
-    for file in sorted(folder.rglob("*_samples_*.jsonl")) if folder.is_dir() else ():
+    for file in sorted(folder.rglob("*_samples_*.jsonl")):
         time = file.name.partition("_samples_")[0]
         if not (file.parent / f"{time}{RESULTS}").is_file():
             yield f"{file} is not used: it has no results file beside it, so its run broke off while it wrote."
@@ -196,9 +188,8 @@ def _read_results(file: Path, found: Found) -> None:
     """Add the runs of one results file, and the sentences about it."""
     try:
         results = json.loads(file.read_text(encoding="utf-8"))
-        tasks = results["results"]
-        known = {name: metrics for name, metrics in tasks.items() if isinstance(metrics, dict)}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        known = {name: metrics for name, metrics in results["results"].items() if isinstance(metrics, dict)}
+    except (OSError, *BROKEN):
         found.gaps.append(f"{file} is not used: it is not a results file of lmms-eval 0.7, or it is broken.")
         return
     if "configs" not in results or "n-samples" not in results:
@@ -206,14 +197,9 @@ def _read_results(file: Path, found: Found) -> None:
             f"{file} is of another version of lmms-eval: only the fields that this version knows are used."
         )
     figures = _figures(file, found)
-    version = figures.get("lmms_eval_version")
-    if isinstance(version, str) and not version.startswith(KNOWN_VERSIONS):
-        found.gaps.append(
-            f"{file} is of lmms-eval {version}: its fields may mean something else than those of lmms-eval 0.7."
-        )
-    groups = results.get("group_subtasks")
+    groups = results.get("group_subtasks") or {}
     for task, metrics in known.items():
-        if not (isinstance(groups, dict) and groups.get(task)):
+        if not groups.get(task):
             _read_task(file, task, metrics, results, figures, found)
 
 
@@ -223,12 +209,12 @@ def _figures(file: Path, found: Found) -> Line:
     if not path.is_file():
         return {}
     try:
-        figures = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(figures, dict) and figures.get("format") == 1:
+        figures: Line = json.loads(path.read_text(encoding="utf-8"))
+        if figures["format"] == FORMAT:
             return figures
-        found.gaps.append(f"{path} is not used: its format is not known to this version of lmms-eval-mai.")
-    except (OSError, ValueError):
-        found.gaps.append(f"{path} is not used: it is broken.")
+    except (OSError, *BROKEN):
+        pass
+    found.gaps.append(f"{path} is not used: it is broken, or of another version of lmms-eval-mai.")
     return {}
 
 
@@ -245,20 +231,45 @@ def _read_task(file: Path, task: str, metrics: Line, results: Line, figures: Lin
         )
         found.runs.append(run)
         return
-    reader = Reader(run)
-    rows: dict[int, tuple[list[Line], list[Line]]] = {}
-    repeated = 0
-    for answers in reader.lines():
-        doc_id = answers[0].row["doc_id"]
-        repeated += doc_id in rows
-        without_texts = [{**call, "text": None} for one in answers for call in one.calls]
-        rows[doc_id] = [one.row for one in answers], without_texts
-    found.gaps += reader.gaps(len(rows), repeated)
-    in_order = [rows[doc_id] for doc_id in sorted(rows)]
-    of_samples = [row for found, _ in in_order for row in found]
-    samples = _table({"doc_id": CALLS["doc_id"], **SAMPLES}, of_samples).set_index("doc_id")
-    calls = _table(CALLS, [call for _, found in in_order for call in found])
-    found.runs.append(replace(run, samples=samples, calls=calls, number=run.number or len(rows)))
+    rows: dict[int, list[tuple[Line, list[Line]]]] = {}
+    broken = unscored_repeats = 0
+    for answers in _lines(run):
+        broken += not answers
+        kept = [one for one in answers if not one.row["repeat"] or not math.isnan(one.row["score"])]
+        unscored_repeats += len(answers) - len(kept)
+        for one in answers[:1]:
+            # The texts would need much memory.
+            rows[one.row["doc_id"]] = [(one.row, [{**call, "text": None} for call in one.calls]) for one in kept]
+    in_order = [one for doc_id in sorted(rows) for one in rows[doc_id]]
+    samples = _table({"doc_id": CALLS["doc_id"], **SAMPLES}, [row for row, _ in in_order]).set_index("doc_id")
+    calls = _table(CALLS, [call for _, of_answer in in_order for call in of_answer])
+    run = replace(run, samples=samples, calls=calls, number=run.number or len(rows))
+    found.gaps += _doubts(run, broken, unscored_repeats)
+    found.runs.append(run)
+
+
+def _doubts(run: Run, broken: int, unscored_repeats: int) -> Iterator[str]:
+    """Return a sentence for each thing that is wrong with a samples file. Arguments: the numbers of lines that cannot
+    be read, and of repeats without a score."""
+    file, first = run.samples_file, run.samples[run.samples.repeat == 0]
+    missing, unscored, untraced = run.number - len(first), first.score.isna().sum(), first.exit.isna().sum()
+    if broken:
+        yield f"{file}: {_count(broken, 'line')} cannot be read. Did the run break off?"
+    if missing > 0:
+        why = ", because they failed." if run.not_answered >= missing else ". Did the run break off?"
+        yield f"{file}: {missing} of {run.number} documents have no line{why}"
+    if unscored:
+        yield f"{file}: {_count(unscored, 'document')} without a score from 0 to 1; the total score is used."
+    if run.ours and untraced:
+        yield (
+            f"{file}: {_count(untraced, 'document')} without a trace, because lmms-eval's response cache answered. "
+            "There are no exits, tokens and seconds for them."
+        )
+    if unscored_repeats:
+        yield (
+            f"{file}: each document was answered several times (-n). Answers without a known score are left out: "
+            f"{unscored_repeats}."
+        )
 
 
 def _table(columns: dict[str, tuple[type, str]], rows: Sequence[Line] = ()) -> pd.DataFrame:
@@ -268,7 +279,6 @@ def _table(columns: dict[str, tuple[type, str]], rows: Sequence[Line] = ()) -> p
 
 
 def _run(file: Path, task: str, metrics: Line, results: Line, figures: Line) -> Run:
-    """Return the run of one task without its samples."""
     metadata = ((results.get("configs") or {}).get(task) or {}).get("metadata")
     mai = (metadata.get("mai") if isinstance(metadata, dict) else None) or {}  # other tasks have a list
     variant, two_stage = VARIANTS.get(mai.get("variant") or "", (None, False))
@@ -279,8 +289,7 @@ def _run(file: Path, task: str, metrics: Line, results: Line, figures: Line) -> 
     ours = bool(figures) or model == "mai_cascade"
     of_task, engines = (figures.get("tasks") or {}).get(task) or {}, figures.get("engines") or {}
     sides = [of_task[side] for side in SIDES if side in of_task]
-    drafted = [side for side in sides if "proposed_tokens" in side]
-    is_known = drafted and all(side["proposed_tokens"] is not None for side in drafted)
+    drafted = [side for side in sides if side.get("proposed_tokens") is not None]
     return Run(
         file=file,
         samples_file=path if path.is_file() else None,
@@ -302,7 +311,7 @@ def _run(file: Path, task: str, metrics: Line, results: Line, figures: Line) -> 
             side: one["parameters"] for side, one in engines.items() if (one.get("parameters") or {}).keys() >= PARTS
         },
         speculation=(sum(side["proposed_tokens"] for side in drafted), sum(side["accepted_tokens"] for side in drafted))
-        if is_known
+        if drafted
         else None,
         not_answered=int(of_task.get("not_answered") or 0),
         arguments=frozenset((name, value) for name, value in arguments.items() if name not in methods.HARMLESS),
@@ -326,133 +335,94 @@ def _numbers(metrics: Line) -> dict[str, float]:
     return found
 
 
-class Reader:
-    """Reads the samples file of a run, and counts what is wrong with it."""
+def _lines(run: Run) -> Iterator[list[Record]]:
+    """Yield the answers of one line of a samples file after another: one, or one for each repeat (`-n`); none for a
+    line that cannot be read."""
+    if run.samples_file is None:
+        return
+    with run.samples_file.open(encoding="utf-8", newline="\n") as lines:
+        for text in filter(str.strip, lines):
+            try:
+                answers = _answers(run.benchmark, json.loads(text))
+            except BROKEN:
+                answers = []
+            yield answers
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
-        self.broken = self.unscored = self.untraced = self.unscored_repeats = 0
 
-    def lines(self) -> Iterator[list[Record]]:
-        """Yield the answers of one line after another: one, or one for each repeat (`-n`). Lines that are not JSON are
-        skipped."""
-        assert self.run.samples_file is not None
-        with self.run.samples_file.open(encoding="utf-8", newline="\n") as lines:
-            for text in lines:
-                if not text.strip():
-                    continue
-                try:
-                    found = self._answers(json.loads(text))
-                except BROKEN:
-                    self.broken += 1
-                    continue
-                self.unscored += math.isnan(found[0].row["score"])
-                self.untraced += found[0].row["exit"] is None
-                yield found
-
-    def gaps(self, number: int, repeated: int) -> Iterator[str]:
-        """Return a sentence for each thing that is wrong with the file. Arguments: the number of its documents, and of
-        its lines for a document that it has already."""
-        file, run = self.run.samples_file, self.run
-        if self.broken:
-            yield f"{file}: {_count(self.broken, 'line')} cannot be read. Did the run break off?"
-        if repeated:
-            yield f"{file}: {_count(repeated, 'line')} for a document that has one already; the last one is used."
-        missing = run.number - number
-        if missing > 0 and run.not_answered >= missing:
-            yield f"{file}: {missing} of {run.number} documents have no line, because they failed."
-        elif missing > 0:
-            yield f"{file}: {missing} of {run.number} documents have no line. Did the run break off?"
-        if self.unscored:
-            yield f"{file}: {_count(self.unscored, 'document')} without a score from 0 to 1; the total score is used."
-        if run.ours and self.untraced:
-            yield (
-                f"{file}: {_count(self.untraced, 'document')} without a trace, because lmms-eval's response cache "
-                "answered. There are no exits, tokens and seconds for them."
-            )
-        if self.unscored_repeats:
-            yield (
-                f"{file}: each document was answered several times (-n). Answers without a known score are left out: "
-                f"{self.unscored_repeats}."
-            )
-
-    def _answers(self, line: Line) -> list[Record]:
-        counts = line.get("token_counts") or [None]
-        first: Line = counts[0] if isinstance(counts, list) and counts[0] else {}
-        traces = [first, *(first.get("repeats") or ())]
-        found = [self._record(line, trace, repeat) for repeat, trace in enumerate(traces)]
-        scored = [one for one in found[1:] if not math.isnan(one.row["score"])]
-        self.unscored_repeats += len(found) - 1 - len(scored)
-        return [found[0], *scored]
-
-    def _record(self, line: Line, trace: Line, repeat: int) -> Record:
-        row = self._row(line, trace, repeat)
+def _answers(benchmark: str, line: Line) -> list[Record]:
+    counts = line.get("token_counts") or [None]
+    first: Line = counts[0] if isinstance(counts, list) and counts[0] else {}
+    question, answer = str(line.get("input") or ""), str(line.get("filtered_resps") or "")
+    found = []
+    for repeat, trace in enumerate([first, *(first.get("repeats") or ())]):
+        row = _row(benchmark, line, trace, repeat)
         calls = tuple(_call(call, row["doc_id"], repeat) for call in trace.get("calls") or ())
-        return Record(row, str(line.get("input") or ""), str(line.get("filtered_resps") or ""), calls)
+        found.append(Record(row, question, answer, calls))
+    return found
 
-    def _row(self, line: Line, trace: Line, repeat: int) -> Line:
-        target = str(line["target"])
-        labels = line.get("pope_f1_score")
-        rotation = line.get("gpt_eval_score")
-        index = int(rotation["index"]) if isinstance(rotation, dict) and "index" in rotation else None
-        if repeat:  # lmms-eval logs the score of the first answer
-            is_known = "parsed" in trace or trace.get("readable") is False
-            found = score_of(self.run.benchmark, trace.get("parsed"), target) if is_known else None
-            predicted = trace.get("parsed")
-        else:
-            found = _score(self.run.benchmark, line)
-            predicted = labels["prediction"] if isinstance(labels, dict) else None
-        compared = trace.get("answers") or ()
-        first, second = [*compared, None, None][:2]
-        selection = trace.get("selection") or {}
-        return {
-            "doc_id": int(line["doc_id"]),
-            "repeat": repeat,
-            "target": sys.intern(target),
-            "score": math.nan if found is None else found,
-            "predicted": _label(predicted) if isinstance(labels, dict) else None,
-            "gold": _label(labels["ground_truth"]) if isinstance(labels, dict) else None,
-            "group": math.nan if index is None else index % CIRCULAR,
-            "is_main": index is None or index < CIRCULAR,
-            "kind": sys.intern(_kind(line, trace, target)),
-            "images": tuple(map(sys.intern, trace["images"])) if trace.get("images") else None,
-            "output_tokens": _whole(trace.get("output_tokens")),
-            "exit": _interned(trace.get("exit")),
-            "readable": trace.get("readable"),
-            "small": _interned(first["small"]) if first else None,
-            "large": _interned(first["large"]) if first else None,
-            "agree": bool(first["agree"]) if first else None,
-            "thought": _interned(second["small"]) if second else self._thought(trace),
-            "agree_think": bool(second["agree"]) if second else None,
-            "layer": _whole(selection.get("layer")),
-            "kept_tokens": _whole(selection.get("kept_tokens")),
-            "scored_tokens": _whole(selection.get("scored_tokens")),
-        }
 
-    def _thought(self, trace: Line) -> str | None:
-        """Return the small model's answer after its thinking in Full RT, which does not compare it."""
-        if self.run.benchmark not in RULES_CAN_CHANGE or trace.get("answers"):
-            return None
-        calls = trace.get("calls") or ()
-        thoughts = [call["text"] for call in calls if (call["side"], call["stage"]) == ("small", "think")]
-        return read_answer(BENCHMARKS[self.run.benchmark], {}, thoughts[0]) if thoughts else None
+def _row(benchmark: str, line: Line, trace: Line, repeat: int) -> Line:
+    """Return an answer as a row of the table of samples, and its document."""
+    target = str(line["target"])
+    labels = line.get("pope_f1_score")
+    rotation = line.get("gpt_eval_score")
+    index = int(rotation["index"]) if isinstance(rotation, dict) and "index" in rotation else None
+    if repeat:  # lmms-eval logs the score of the first answer
+        is_known = "parsed" in trace or trace.get("readable") is False
+        score = score_of(benchmark, trace.get("parsed"), target) if is_known else None
+        predicted = trace.get("parsed")
+    else:
+        score = _score(benchmark, line)
+        predicted = labels["prediction"] if isinstance(labels, dict) else None
+    first, second = [*(trace.get("answers") or ()), {}, {}][:2]
+    selection = trace.get("selection") or {}
+    return {
+        "doc_id": int(line["doc_id"]),
+        "repeat": repeat,
+        "target": target,
+        "score": _number(score),
+        "predicted": _label(predicted) if isinstance(labels, dict) else None,
+        "gold": _label(labels["ground_truth"]) if isinstance(labels, dict) else None,
+        "group": math.nan if index is None else index % CIRCULAR,
+        "is_main": index is None or index < CIRCULAR,
+        "kind": _kind(line, trace, target),
+        "images": tuple(trace["images"]) if trace.get("images") else None,
+        "output_tokens": _number(trace.get("output_tokens")),
+        "exit": trace.get("exit"),
+        "readable": trace.get("readable"),
+        "small": first.get("small"),
+        "large": first.get("large"),
+        "agree": first.get("agree"),
+        "thought": second["small"] if second else _thought(benchmark, trace),
+        "agree_think": second.get("agree"),
+        "layer": _number(selection.get("layer")),
+        "kept_tokens": _number(selection.get("kept_tokens")),
+        "scored_tokens": _number(selection.get("scored_tokens")),
+    }
+
+
+def _thought(benchmark: str, trace: Line) -> str | None:
+    """Return the small model's answer after its thinking in Full RT, which does not compare it."""
+    if benchmark not in RULES_CAN_CHANGE or trace.get("answers"):
+        return None
+    calls = trace.get("calls") or ()
+    thoughts = [call["text"] for call in calls if (call["side"], call["stage"]) == ("small", "think")]
+    return read_answer(BENCHMARKS[benchmark], {}, thoughts[0]) if thoughts else None
 
 
 def _call(call: Line, doc_id: int, repeat: int) -> Line:
-    """Return a call as a row of the table of calls, and its text."""
     shared = bool(call.get("shared"))
     return {
         "doc_id": doc_id,
         "repeat": repeat,
-        "side": sys.intern(call["side"]),
-        "stage": sys.intern(call["stage"]),
+        "side": call["side"],
+        "stage": call["stage"],
         "prompt_tokens": int(call["prompt_tokens"]),
         "cached_tokens": int(call.get("cached_tokens") or 0),
-        "image_tokens": _whole(call.get("image_tokens")),
+        "image_tokens": _number(call.get("image_tokens")),
         "output_tokens": int(call["output_tokens"]),
-        "answer_tokens": _whole(call.get("answer_tokens")),
-        "seconds": _finite(None if shared else call["total_s"]),
-        "started_at": _finite(call.get("started_at")),
+        "answer_tokens": _number(call.get("answer_tokens")),
+        "seconds": _number(None if shared else call["total_s"]),
         "cut_off": call["finish_reason"] == "length",
         "shared": shared,
         "text": call["text"],
@@ -467,23 +437,11 @@ def _label(text: str | None) -> str:
     return text if text in ("yes", "no") else "other"
 
 
-def _whole(number: Any) -> float:
-    return math.nan if number is None else int(number)
-
-
-def _finite(number: Any) -> float:
-    """Return a number; nan for None. Raises ValueError if it is nan or infinite, TypeError if it is not a number."""
-    if number is not None and not math.isfinite(number):
-        raise ValueError(number)
-    return math.nan if number is None else float(number)
-
-
-def _interned(text: str | None) -> str | None:
-    return None if text is None else sys.intern(text)
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)
 
 
 def _score(benchmark: str, line: Line) -> float | None:
-    """Return the score of a line, 0 to 1. None if it has none."""
     for name in SCORES:
         value = line.get(name)
         if isinstance(value, int | float) and 0 <= value <= 1:

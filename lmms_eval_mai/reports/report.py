@@ -62,10 +62,14 @@ class Table:
     notes: tuple[str, ...] = ()
     """Sentences below the table."""
 
+    @property
+    def names(self) -> int:
+        """The number of the first columns that name a row."""
+        return sum(1 for _ in takewhile(lambda column: column.kind == "text", self.columns))
+
     def label(self, row: tuple[Cell, ...]) -> str:
-        """Return the name of a row: the texts in its first columns."""
-        named = takewhile(lambda one: one[0].kind == "text", zip(self.columns, row, strict=True))
-        return ", ".join(str(cell) for _, cell in named if cell is not None)
+        """Return the name of a row."""
+        return ", ".join(str(cell) for cell in row[: self.names] if cell is not None)
 
     def compared(self) -> Iterator[tuple[str, Column, Estimate]]:
         """Return each number that the paper has too, with the name of its row and its column."""
@@ -112,12 +116,10 @@ class Figure:
 
     key: str
     title: str
-    kind: Literal["points", "flow", "curve", "histogram"]
+    kind: Literal["points", "flow", "curve"]
     """points: score over cost, one point for each method. flow: documents from exit to exit. curve: score and cost over
-    a setting. histogram: numbers of documents in bins."""
+    a setting."""
     benchmark: str
-    axes: dict[str, str]
-    """Field of the data -> the name of its axis."""
     data: tuple[dict[str, Any], ...]
     """Plain JSON objects; docs/reports.md describes the fields of each kind."""
     method: str = ""

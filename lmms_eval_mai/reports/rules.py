@@ -125,6 +125,5 @@ def _agree(benchmark: str, small: pd.Series, large: pd.Series, rules: AgreementR
 
 
 def _tokens(run: Run, stages: tuple[str, ...], documents: pd.Index) -> pd.Series:
-    """Return the output tokens of each document in these stages."""
     calls = run.calls[run.calls.stage.isin(stages) & (run.calls.repeat == 0)]
     return calls.groupby("doc_id").output_tokens.sum().reindex(documents, fill_value=0)

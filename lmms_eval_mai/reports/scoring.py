@@ -7,13 +7,10 @@ follows without the document. tests/reports/test_scoring.py compares it with lmm
 
 import ast
 import re
-from collections.abc import Sequence
 
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS
 
 _LETTER = re.compile(r"[A-Z]")
-
-
 EQUAL_TEXTS = ("pope", "mmbench_en_dev", "mmmu_val")
 """Benchmarks whose scorers compare texts. MMMU's does it with option letters."""
 
@@ -28,9 +25,15 @@ def score_of(benchmark: str, parsed: str | None, target: str) -> float | None:
     if parsed is None:
         return 0.0
     if benchmark == "infovqa_val":
-        return _anls(parsed, golds_of(target))
+        from lmms_eval.api.metrics import anls
+
+        # Half of a longer answer must be deleted, so its ANLS is below the threshold of 0.5.
+        close = [gold for gold in golds_of(target) if len(parsed) < 2 * len(gold) + 2]
+        return float(anls(references=close, predictions=[parsed])["anls"]) if close else 0.0
     if benchmark == "chartqa":
-        return _relaxed(parsed, target)
+        from lmms_eval.tasks.chartqa.utils import relaxed_correctness
+
+        return float(relaxed_correctness(parsed, target))
     if benchmark == "mmmu_val" and not (_LETTER.fullmatch(parsed) and _LETTER.fullmatch(target)):
         from lmms_eval.tasks.mmmu.utils import eval_open, parse_open_response
 
@@ -65,26 +68,6 @@ def form_of(target: str) -> str:
     return "one word" if len(gold.split()) <= 1 else "several words"
 
 
-def _anls(parsed: str, golds: Sequence[str]) -> float:
-    if any(" ".join(gold.lower().split()) == parsed for gold in golds):
-        return 1.0
-    # Half of a longer answer must be deleted, so its ANLS is below the threshold of 0.5.
-    close = [gold for gold in golds if len(parsed) < 2 * len(gold) + 2]
-    if not close:
-        return 0.0
-    from lmms_eval.api.metrics import anls
-
-    return float(anls(references=close, predictions=[parsed])["anls"])
-
-
-def _relaxed(parsed: str, target: str) -> float:
-    if not (_is_number(parsed) and _is_number(target)):
-        return float(parsed.lower() == target.lower())
-    from lmms_eval.tasks.chartqa.utils import relaxed_correctness
-
-    return float(relaxed_correctness(parsed, target))
-
-
 def _realworldqa(parsed: str, target: str) -> float:
     if not re.fullmatch(r"[A-D]", target.upper()):
         return float(parsed.lower().strip().rstrip(".") == target.lower())
@@ -93,12 +76,3 @@ def _realworldqa(parsed: str, target: str) -> float:
     from lmms_eval.tasks._task_utils.mcq_extract import extract_mcq_answer
 
     return float(extract_mcq_answer(parsed, choices=["A", "B", "C", "D"]) == target.upper())
-
-
-def _is_number(text: str) -> bool:
-    """Return whether ChartQA's scorer reads a number in a text."""
-    try:
-        float(text.rstrip("%"))
-    except ValueError:
-        return False
-    return True

@@ -11,7 +11,6 @@ from lmms_eval_mai.reports.build import of_evidence
 from lmms_eval_mai.reports.claims import claims, ratio
 from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.read import read
-from lmms_eval_mai.reports.report import Estimate
 
 CHEAP = Answers("circle", "circle", "circle", "circle", "circle", "circle")
 """Both short answers agree: 8 output tokens."""
@@ -35,11 +34,9 @@ def test_the_large_model_alone_comes_first_then_full_rt(tmp_path: Path) -> None:
 
     def difference(other: str) -> str:
         found = row_of(table, "shapes", "MAI 8B + 2B-R", other)["difference, points"]
-        assert isinstance(found, Estimate)
-        return found.shown(1, "+", " points")
+        return str(found.shown(1, "+", " points"))
 
     score = row_of(report.table("methods"), "shapes", "MAI 8B + 2B-R")["score"]
-    assert isinstance(score, Estimate)
     assert claim.sentence == (
         f"On shapes (n = 4), MAI 8B + 2B-R scores {score.shown()} with 34.2 output tokens of both models per question."
     )

@@ -112,12 +112,8 @@ def test_answers_of_n_are_averaged_if_their_parsed_answers_are_logged(tmp_path: 
         return {"exit": "large", "parsed": answer, "calls": [call("large", "short", answer)], "output_tokens": 4}
 
     repeats = [trace("no"), trace("yes"), {**trace("no"), "readable": False, "parsed": None}]
-    POPE.write(tmp_path, "large")
-    (file,) = tmp_path.glob("*_samples_*")
-    lines = [json.loads(text) for text in file.read_text().splitlines()]
-    for logged in lines:
-        logged["token_counts"][0]["repeats"] = repeats
-    file.write_text("".join(json.dumps(logged) + "\n" for logged in lines))
+    documents = [dataclasses.replace(one, fields=(("repeats", repeats),)) for one in POPE.documents]
+    World("pope", documents).write(tmp_path, "large")
     runs, _ = evidence([tmp_path])
     run = one(runs)
     assert [gap for gap in runs.gaps if "-n" in gap] == []

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from support.folders import call, line, write_run
 
-from lmms_eval_mai.reports.metrics import Comparison, compare, compute, difference, score, share
+from lmms_eval_mai.reports.metrics import Comparison, compare, compute, difference, plain, score
 from lmms_eval_mai.reports.read import read
 from lmms_eval_mai.statistics import mcnemar
 
@@ -66,7 +66,7 @@ def test_methods_that_never_differ_have_an_interval(benchmark: str, clusters: pd
 
 
 def test_clusters_without_any_difference_between_them_count_as_one_document_each() -> None:
-    found = share(pd.Series([True] * 8), pd.Series([0, 0, 0, 0, 1, 1, 2, 3]))
+    found = score(plain(pd.Series([True] * 8)), "", pd.Series([0, 0, 0, 0, 1, 1, 2, 3]))
     assert found is not None and (found.value, found.n) == (100, 8)
     assert found.low == pytest.approx(51.01, abs=0.01)  # Wilson's for 4 of 4; 67.6 for 8 of 8
 

@@ -51,8 +51,8 @@ def test_a_cascade_is_read_with_its_exits_calls_and_models(tmp_path: Path) -> No
 
 
 def test_a_run_with_shared_calls_has_no_times(tmp_path: Path) -> None:
-    shared = call("small", "think", "A", shared=True, total_s=None, started_at=None)
-    calls = [shared, call("small", "stage2", "a"), call("large", "transfer", "[[a]]", started_at=1.8e9)]
+    shared = call("small", "think", "A", shared=True, total_s=None)
+    calls = [shared, call("small", "stage2", "a"), call("large", "transfer", "[[a]]")]
     write_run(
         tmp_path,
         "t",
@@ -63,10 +63,10 @@ def test_a_run_with_shared_calls_has_no_times(tmp_path: Path) -> None:
     )
     run = one_run(tmp_path)
     assert run.wall_s is None
-    expected = [(None, None, True), (0.25, None, False), (0.25, 1.8e9, False)]  # older versions log no start
-    assert rows(run.calls, "seconds", "started_at", "shared") == expected
+    expected = [(None, True), (0.25, False), (0.25, False)]
+    assert rows(run.calls, "seconds", "shared") == expected
     (record,) = records(run)
-    assert rows(pd.DataFrame(record.calls), "seconds", "started_at", "shared") == expected
+    assert rows(pd.DataFrame(record.calls), "seconds", "shared") == expected
     found = spent(Evidence([run]), run)
     assert (found["tokens"], found["call_s"], found["wall_s"]) == (108, None, None)
 
@@ -140,7 +140,7 @@ def test_files_that_lmms_eval_itself_wrote_are_read(
     assert cascade.wall_s is not None and cascade.wall_s > 0
     exits = [exit_of(doc_id) for doc_id in range(12)]
     assert list(cascade.samples.exit) == exits and (cascade.samples.score == 1).all()
-    assert cascade.calls.started_at.notna().all() and cascade.samples.images.notna().all()
+    assert cascade.samples.images.notna().all()
     assert list(large.samples.score) == [exit != "transfer" for exit in exits]
 
     evidence = Evidence(found.runs)

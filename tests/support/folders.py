@@ -124,7 +124,7 @@ def call(side: str, stage: str, text: str, **more: Any) -> Line:
     }
 
 
-TRACE = ("exit", "readable", "answers", "parsed", "category", "images", "repeats")
+TRACE = ("exit", "readable", "answers", "parsed", "category", "images", "repeats", "selection")
 """Fields of a trace."""
 
 

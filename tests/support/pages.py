@@ -1,6 +1,5 @@
-"""Runs for tests of the report's page: two benchmarks, texts that try to break out, and start times of calls."""
+"""Runs for tests of the report's page: two benchmarks, and texts that try to break out."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,15 +30,3 @@ def write_runs(folder: Path, number: int = 60) -> None:
     other.write(folder, "transfer", time="20260101_000013")
     hostile = replace(SHAPES, large="org/<img src=x onerror='window.hacked = 1'>")
     hostile.write(folder, "large", time="20260101_000011")
-    add_times(folder / "20260101_000000_samples_pope_s.jsonl")
-
-
-def add_times(samples: Path) -> None:
-    """Add start times to the calls of a samples file: each call starts when the call before it ends."""
-    lines = [json.loads(line) for line in samples.read_text().splitlines()]
-    start = 1_700_000_000.0
-    for line in lines:
-        for call in line["token_counts"][0]["calls"]:
-            call["started_at"] = start
-            start += call["total_s"]
-    samples.write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -1,9 +1,11 @@
 """Cells of a report's tables by the names of their row and column."""
 
+from typing import Any
+
 from lmms_eval_mai.reports.report import Cell, Estimate, Table
 
 
-def row_of(table: Table, *names: str) -> dict[str, Cell]:
+def row_of(table: Table, *names: str) -> dict[str, Any]:
     """Return the row whose first cells are the names, by column."""
     (row,) = [row for row in table.rows if row[: len(names)] == names]
     return {column.title: cell for column, cell in zip(table.columns, row, strict=True)}

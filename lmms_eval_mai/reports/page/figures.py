@@ -12,14 +12,11 @@ from typing import Any
 import plotly.graph_objects as go
 
 from lmms_eval_mai.paper.sample import EXITS
-from lmms_eval_mai.reports import figures as data
 from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.formats import p_value
 from lmms_eval_mai.reports.method_tables import Against, comparisons
-from lmms_eval_mai.reports.page.occupancy import BINS, occupancy
-from lmms_eval_mai.reports.page.sample_data import Look, looks, sample_runs
+from lmms_eval_mai.reports.page.sample_data import Look, looks
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
-from lmms_eval_mai.reports.read import Run
 from lmms_eval_mai.reports.report import Estimate, Figure, Report
 
 COSTS = (
@@ -51,14 +48,10 @@ def charts(report: Report, evidence: Evidence) -> Iterator[Chart]:
         if figure.kind == "points":
             fields = [cost for cost in COSTS if cost[1] in ALWAYS or any(point[cost[1]] for point in figure.data)]
             yield from (_points(figure, *cost, found) for cost in fields)
-        elif figure.kind == "histogram":
-            yield _histogram(figure, found)
         elif figure.kind == "curve":
             yield _curve(figure)
     for _, same in groupby(comparisons(evidence), key=lambda one: id(one[0])):
         yield _differences(list(same), evidence, found)
-    occupied = [_occupancy(run, evidence.name(run.method)) for run in sample_runs(evidence) if run.ours]
-    yield from sorted(occupied, key=lambda chart: "figure" not in chart)
 
 
 def _chart(card: str, benchmark: str, choice: str, numbers: Sequence[str], figure: go.Figure | None = None) -> Chart:
@@ -71,15 +64,14 @@ def _new(height: int, left: int = 50, top: int = 8, bottom: int = 42, **layout: 
     return go.Figure(layout={"template": "none", "height": height, "margin": margin, **layout})
 
 
-def _rows(names: Sequence[str], step: float = 1) -> dict[str, Any]:
+def _rows(names: Sequence[str]) -> dict[str, Any]:
     """Return a layout whose y axis has names only, the first on top."""
     axis = {"showline": False, "ticks": "", "showgrid": False, "autorange": "reversed"}
-    axis |= {"tickvals": [step * row for row in range(len(names))], "ticktext": [*map(escape, names)]}
+    axis |= {"tickvals": [*range(len(names))], "ticktext": [*map(escape, names)]}
     return {"left": round(18 + 6.7 * max(map(len, names))), "yaxis": axis}  # plotly's own measurement is slow
 
 
 def _scored(point: Point, digits: int = 1) -> str:
-    """Return a score with its interval."""
     return Estimate(point["score"], 0, point["low"], point["high"]).shown(digits)
 
 
@@ -90,7 +82,6 @@ def _bars(points: Sequence[Point], colour: str) -> dict[str, Any]:
 
 
 def _mark(x: float, y: float, look: Look, text: str, **more: Any) -> go.Scatter:
-    """Return one point of a method."""
     marker = {"color": f"var(--{look.role})", "symbol": look.symbol, "size": 11}
     more |= {"name": escape(look.short), "hovertext": escape(text), "hovertemplate": HOVER, "cliponaxis": False}
     return go.Scatter(x=[x], y=[y], mode="markers", marker=marker, **more)
@@ -190,7 +181,6 @@ def _points(figure: Figure, card: str, field: str, unit: str, looks: Looks) -> C
 
 
 def _differences(compared: Sequence[Against], evidence: Evidence, looks: Looks) -> Chart:
-    """Return the differences of a cascade from the other methods of its models."""
     run = compared[0][0]
     names = [evidence.name(other.method) for _, other, _ in compared]
     made = _new(max(190, 80 + 27 * len(names)), **_rows([looks[other].short for other in names]))
@@ -230,56 +220,3 @@ def _curve(figure: Figure) -> Chart:
     made.update_xaxes(title_text="output tokens for one document")
     made.update_yaxes(title_text="score, %")
     return _chart("rules", figure.benchmark, figure.method, texts, made)
-
-
-def _histogram(figure: Figure, looks: Looks) -> Chart:
-    """Return the distribution of output tokens of each method, one below the other."""
-    lows = [one["low"] for one in figure.data]
-    bins = {
-        low: f"{low:,}-{2 * low - 1:,}" if low > 1 else str(low) for low in data.BINS if min(lows) <= low <= max(lows)
-    }
-    methods = list(dict.fromkeys(one["method"] for one in figure.data))
-    made = _new(
-        80 + 38 * len(methods), bargap=0.12, barmode="overlay", **_rows([looks[one].short for one in methods], 1.2)
-    )
-    made.update_xaxes(title_text="output tokens", showgrid=False, type="category")
-    numbers = []
-    for row, method in enumerate(methods):
-        counts = {one["low"]: one["documents"] for one in figure.data if one["method"] == method}
-        total = sum(counts.values())
-        texts = [f"{counts.get(low, 0):,} of {total:,} documents have {name} tokens" for low, name in bins.items()]
-        numbers.append(f"{method}: {', '.join(text for low, text in zip(bins, texts, strict=True) if low in counts)}")
-        made.add_bar(
-            x=[*bins.values()],
-            y=[-counts.get(low, 0) / total for low in bins],  # the axis is reversed
-            base=1.2 * row + 0.4,
-            marker_color=f"var(--{looks[method].role})",
-            hovertext=[f"{escape(method)}: {text}" for text in texts],
-            hovertemplate=HOVER,
-        )
-    return _chart("histogram", figure.benchmark, "", numbers, made)
-
-
-def _occupancy(run: Run, name: str) -> Chart:
-    """Return the calls in flight of both engines, the large one on top."""
-    found = occupancy(run)
-    if found is None:
-        why = "The calls of this run have no start times: an older version made the run, or other runs made its calls."
-        return _chart("occupancy", run.benchmark, name, [why])
-    numbers = [f"{found.seconds:,.0f} s" + (f", without pauses of {found.paused:,.0f} s" if found.paused else "")]
-    made = _new(350, top=42, showlegend=True, grid={"rows": len(found.sides), "columns": 1, "ygap": 0.2})
-    made.update_xaxes(title_text="seconds since the first call", range=[0, found.seconds])
-    for row, (side, one) in enumerate(sorted(found.sides.items()), 1):
-        numbers.append(f"{side} model: {one.calls:,} calls, busy {100 * one.busy:.1f}%")
-        made.add_scatter(
-            x=[round(found.seconds * part / BINS, 2) for part in range(BINS)],
-            y=one.in_flight,
-            yaxis=f"y{row}",
-            name=numbers[-1],
-            mode="lines",
-            line={"color": f"var(--{side})", "width": 1.2, "shape": "hv"},
-            fill="tozeroy",
-            fillcolor=f"var(--{side},0.3)",
-            hovertemplate=f"%{{y:.1f}} calls at %{{x:.1f}} s<extra>{side}</extra>",
-        )
-    return _chart("occupancy", run.benchmark, name, numbers, made)

@@ -5,7 +5,6 @@ import hashlib
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from PIL import Image
 
@@ -43,10 +42,6 @@ class Images:
             self.data.append(base64.b64encode(data).decode("ascii"))
         self.of.setdefault(benchmark, {})[doc_id] = [self.numbers[_digest(image)] for image in images]
         return True
-
-    def packed(self) -> dict[str, Any]:
-        """Return the data of the page's block."""
-        return {"data": self.data, "of": self.of}
 
 
 def thumbnail(image: Image.Image) -> bytes:

@@ -51,7 +51,7 @@ def html(report: Report, evidence: Evidence, images: Images | None = None) -> st
     images = images or Images()
     blocks = {"charts": pack(list(charts(report, evidence))), **dict(sample_blocks(evidence))}
     if images.data:
-        blocks["images"] = pack(images.packed())
+        blocks["images"] = pack({"data": images.data, "of": images.of})
     blocks["plotly"] = pack_bytes(get_plotlyjs().encode())
     environment = Environment(
         loader=FileSystemLoader(ASSETS),

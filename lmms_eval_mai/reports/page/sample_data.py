@@ -6,19 +6,18 @@ chunks that a browser decompresses in a few milliseconds each. A text of several
 
 import base64
 import gzip
-import hashlib
 import json
 import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from lmms_eval_mai.reports.cascade_tables import RIGHT
+from lmms_eval_mai.reports.cascade_tables import transferred
 from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.methods import MODES
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
@@ -41,44 +40,24 @@ def pack_bytes(data: bytes) -> str:
     return base64.b64encode(gzip.compress(data, 6, mtime=0)).decode("ascii")
 
 
-class Words(dict[str, int]):
-    """Short texts and their numbers, such as questions and answers. They are kept in memory."""
+class Texts(dict[str, int]):
+    """Texts and their numbers. Equal texts have one number."""
 
     def number(self, text: str | None) -> int:
         """Return the number of a text; -1 for None."""
         return -1 if text is None else self.setdefault(text, len(self))
 
-
-class Texts:
-    """Long texts by number. Only digests are kept in memory; the texts are in compressed chunks."""
-
-    def __init__(self, chunk: int = CHUNK) -> None:
-        self._numbers: dict[bytes, int] = {}
-        self._open: list[str] = []
-        self._size = 0
-        self._chunk = chunk
-        self.chunks: list[str] = []
-        self.firsts: list[int] = []
-        """The number of the first text of each chunk."""
-
-    def number(self, text: str) -> int:
-        """Return the number of a text."""
-        key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-        found = self._numbers.get(key)
-        if found is None:
-            found = self._numbers[key] = len(self._numbers)
-            self._open.append(text)
-            self._size += len(text)
-            if self._size >= self._chunk:
-                self.close()
+    def chunks(self, size: int = CHUNK) -> list[list[str]]:
+        """Return all texts in the order of their numbers. A chunk ends when it has `size` characters."""
+        found: list[list[str]] = [[]]
+        length = 0
+        for text in self:
+            if length >= size:
+                found.append([])
+                length = 0
+            found[-1].append(text)
+            length += len(text)
         return found
-
-    def close(self) -> None:
-        """Compress the open chunk."""
-        if self._open:
-            self.firsts.append(len(self._numbers) - len(self._open))
-            self.chunks.append(pack(self._open))
-            self._open, self._size = [], 0
 
 
 def sample_runs(evidence: Evidence) -> list[Run]:
@@ -93,37 +72,30 @@ def sample_runs(evidence: Evidence) -> list[Run]:
 
 def sample_blocks(evidence: Evidence) -> Iterator[tuple[str, str]]:
     """Yield the name and the packed data of each block."""
-    words, texts, look = Words(), Texts(), looks(evidence)
+    words, texts, look = Texts(), Texts(), looks(evidence)
     keys: list[str] = []
     runs = []
     for number, run in enumerate(sample_runs(evidence)):
         benchmark, method = benchmark_name(run.benchmark), evidence.name(run.method)
         columns, calls = _columns(run, effects(evidence, run), words, texts)
-        key = re.sub(r"[^A-Za-z0-9.]+", "-", f"{benchmark}-{method}").strip("-") or "run"
-        keys.append(next(one for one in (key, *(f"{key}-{n}" for n in range(2, number + 3))) if one not in keys))
+        key = re.sub(r"[^A-Za-z0-9.]+", "-", f"{benchmark}-{method}").strip("-")
+        keys.append(f"{key}-{number}" if key in keys else key)
         about = {"key": keys[-1], "benchmark": benchmark, "images": run.benchmark, "method": method}
         about |= {"short": look[method].short, "mode": run.method.mode}
         runs.append({**about, "columns": columns})
         yield f"calls-{number}", pack(calls)
-    texts.close()
-    yield from ((f"texts-{number}", chunk) for number, chunk in enumerate(texts.chunks))
-    yield "index", pack({"words": [*words], "runs": runs, "firsts": texts.firsts})
+    chunks = texts.chunks()
+    yield from ((f"texts-{number}", pack(chunk)) for number, chunk in enumerate(chunks))
+    firsts = [*accumulate(map(len, chunks[:-1]), initial=0)]  # the number of the first text of each chunk
+    yield "index", pack({"words": [*words], "runs": runs, "firsts": firsts})
 
 
 def effects(evidence: Evidence, run: Run) -> dict[int, str]:
-    """Return "harm" or "rescue" for each document that a transfer changed against the large model's short
-    answer, as the table of harm and rescue counts them."""
-    samples, before = run.samples, None
-    if run.method.mode == "cascade":
-        before = evidence.large_short_scores(run)
-    elif run.method.mode == "transfer" and (other := evidence.short(run, "large")) is not None:
-        samples, theirs = evidence.common(run, other)
-        before = theirs.score
-    if before is None or before.isna().any():
+    """Return "harm" or "rescue" for each document that a transfer changed against the large model's short answer."""
+    answers = None if run.method.mode == "alone" else transferred(evidence, run)
+    if answers is None:
         return {}
-    samples = samples.assign(before=before.groupby(level=0).mean().reindex(samples.index) >= RIGHT)
-    samples = samples[(samples.repeat == 0) & (samples.exit == "transfer")]
-    changed = samples[(samples.score >= RIGHT) != samples.before]
+    changed = answers[(answers.repeat == 0) & (answers.after != answers.before)]
     return {doc_id: "harm" if was_right else "rescue" for doc_id, was_right in changed.before.items()}
 
 
@@ -160,7 +132,7 @@ def looks(evidence: Evidence) -> dict[str, Look]:
     return found
 
 
-def _columns(run: Run, effect: dict[int, str], words: Words, texts: Texts) -> tuple[dict[str, Any], dict[str, Any]]:
+def _columns(run: Run, effect: dict[int, str], words: Texts, texts: Texts) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the columns of a run for the list, and those of its calls and verifications, which have one list for each
     document. A call has three characters: side, stage, and `c` if it was cut off, `s` if it is shared. A verification
     has three numbers: both answers, and 1 if they agree."""
