@@ -1,7 +1,4 @@
-"""The engine contract: requests to an engine, its results, and its configuration.
-
-Does not know lmms-eval, the cascade or any benchmark.
-"""
+"""The engine contract: requests to an engine, its results, and its configuration."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

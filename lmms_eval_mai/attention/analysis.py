@@ -98,8 +98,7 @@ def _make_calls(
 ) -> AnalysisCalls:
     """Make the calls of all documents. The engines are stopped then, so that their memory is free for the next step."""
     calls = AnalysisCalls(own_thinking=parts.figures, seed=parts.seed, logged=logged)
-    engines = Engines(config)
-    run = Run(engines, config, calls, parts.sides(config, logged))
+    run = Run(Engines(config), config, calls, parts.sides(config, logged))
     if parts.table9:
         calls.layers = _layers(parts.layers, run.pair, config)
     samples = [(task, number) for task in tasks for number in task.numbers]
@@ -110,8 +109,7 @@ def _make_calls(
             {task.name: task.decoding for task in tasks},
         )
     finally:
-        engines.stop()
-        run.close()
+        run.stop()
     for task in tasks:
         if not any(isinstance(one, Trace) for one, (owner, _) in zip(outcomes, samples, strict=True) if owner is task):
             raise SampleError(f"No document of {task.name} was answered.")

@@ -21,7 +21,7 @@ from lmms_eval_mai.paper.cascade import MODES
 from lmms_eval_mai.paper.sample import Sample, Trace
 from lmms_eval_mai.paper.sample_run import decoding_of
 from lmms_eval_mai.redaction import error_text
-from lmms_eval_mai.run.ask import TASK, sample_of
+from lmms_eval_mai.run.ask import TASK, checked_question
 from lmms_eval_mai.run.config import Config, parse
 from lmms_eval_mai.run.decoding import check_conflict, sampling
 from lmms_eval_mai.run.engines import Engines
@@ -79,9 +79,8 @@ def _ask(given: argparse.Namespace) -> Iterator[str]:
     answer = _dry_answer if given.dry_run else _answer
     if given.question is not None:
         decoding = sampling(gen_kwargs, config, own_task=True)
-        trace, sample = answer(
-            config, {TASK: gen_kwargs}, lambda: sample_of(given.image, given.question, given.option, decoding)
-        )
+        open_sample = checked_question(given.image, given.question, given.option, decoding)
+        trace, sample = answer(config, {TASK: gen_kwargs}, open_sample)
         yield from _calls(trace, sample, given.dry_run)
         return
     documents = TaskDocuments(given.tasks, 1, gen_kwargs, given.include_path, first=given.doc)
@@ -94,8 +93,7 @@ def _ask(given: argparse.Namespace) -> Iterator[str]:
 
 def _answer(config: Config, decoding: Mapping[str, Any], open_sample: Callable[[], Sample]) -> tuple[Trace, Sample]:
     """Return the trace and the sample. Raises a `MaiError`."""
-    engines = Engines(config)
-    run = Run(engines, config)
+    run = Run(Engines(config), config)
     opened: list[Sample] = []
 
     def open_and_keep() -> Sample:
@@ -106,8 +104,7 @@ def _answer(config: Config, decoding: Mapping[str, Any], open_sample: Callable[[
         run.begin(decoding)
         return run.submit(open_and_keep).result(), opened[0]
     finally:
-        engines.stop()
-        run.close()
+        run.stop()
 
 
 def _score(documents: TaskDocuments, trace: Trace) -> str:

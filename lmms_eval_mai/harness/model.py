@@ -92,8 +92,7 @@ class CascadeModel(lmms):
 
     def close(self) -> None:
         """Stop the engines, if they are running. The next evaluation starts them again."""
-        self._engines.stop()
-        self._evaluation.close()
+        self._evaluation.stop()
 
     def remove_journal(self) -> None:
         """Remove the journal of the last evaluation: its results are on the disk."""
@@ -150,8 +149,8 @@ class CascadeModel(lmms):
             else:
                 self.close()
             totals = of_all_ranks(run.totals, self.world_size)
-            self._has_new_figures, self._scored = bool(totals.meter.tasks), False
-            if totals.meter.tasks:
+            self._has_new_figures, self._scored = bool(totals.tasks), False
+            if totals.tasks:
                 self.figures = figures(totals, self.config, run.settings())
                 usage.log_throughput(totals, self.config)
                 if self.rank == 0:

@@ -6,7 +6,7 @@ from lmms_eval.models.model_utils.gen_metrics import log_metrics
 from lmms_eval.models.model_utils.usage_metrics import log_usage
 from loguru import logger
 
-from lmms_eval_mai.contract import Side
+from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.paper.sample import EXITS, Trace
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.metering import RunTotals
@@ -31,11 +31,11 @@ def log_throughput(totals: RunTotals, config: Config) -> None:
     `avg_speed` (gen_metrics.py, `summarize_logged_metrics`). So all other figures here are averages or shares over
     samples. A run with shared calls has no entry, because its times are not those of its calls.
     """
-    if totals.meter.shared_calls():
+    total, wall_s = totals.of_all_tasks(), totals.wall_s
+    if total.usage_of(*SIDES).shared_calls:
         return
-    meter, wall_s = totals.meter, totals.wall_s
-    answered = sum(task.samples for task in meter.tasks.values())
-    usage = {engine.side: meter.usage(engine.side) for engine in config.engines()}
+    answered = total.samples
+    usage = {engine.side: total.usage_of(engine.side) for engine in config.engines()}
     tokens = sum(one.output_tokens for one in usage.values())
     averages: dict[str, float] = {}
     if answered:
@@ -47,9 +47,9 @@ def log_throughput(totals: RunTotals, config: Config) -> None:
             averages[f"{side}_cached_tokens_per_sample"] = one.cached_tokens / answered
             averages[f"{side}_call_seconds_per_sample"] = one.call_seconds / answered
         if len(EXITS[config.mode]) > 1:
-            averages |= {f"exit_{exit}_share": meter.exits()[exit] / answered for exit in EXITS[config.mode]}
-    if meter.failed():
-        averages["not_answered_share"] = meter.failed() / (answered + meter.failed())
+            averages |= {f"exit_{exit}_share": total.exits[exit] / answered for exit in EXITS[config.mode]}
+    if total.failed:
+        averages["not_answered_share"] = total.failed / (answered + total.failed)
     speed = tokens / wall_s if wall_s > 0 else 0.0
     # lmms-eval also logs these figures as one line of 900 characters, before the table.
     logger.disable(log_metrics.__module__)

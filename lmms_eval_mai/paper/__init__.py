@@ -4,9 +4,6 @@ Start with `cascade.py`: it is Section 4, one function per mode, with a table of
 the calls of one sample, `prompts.py` has the templates of Appendix C, `agreement.py` decides whether two answers agree
 by the rules of their benchmark in `benchmarks.py`, and `sample.py` defines the input and the output of the method.
 
-This package knows the engine contract (`contract`), and the parsers and metrics of lmms-eval's tasks. It does not
-know lmms-eval's requests, the kinds of engines, the journal or the meter.
-
 To add a benchmark, add its rules to `BENCHMARKS` in `benchmarks.py` and its Reason Transfer prompt to
 `TRANSFER_TEMPLATE` in `prompts.py`. Its images and questions belong to `harness/tasks.py`, and its YAML files to
 `task_configs/`.

@@ -1,8 +1,7 @@
 """Mutual verification (Section 4.1): whether a small and a large model's answers agree.
 
 An answer is read exactly as lmms-eval's scorer of the benchmark reads it. An answer that the scorer cannot read is
-None, and None agrees with nothing. `benchmarks.py` has the parser and the rule of each benchmark. This module knows
-nothing of engines.
+None, and None agrees with nothing. `benchmarks.py` has the parser and the rule of each benchmark.
 """
 
 import re

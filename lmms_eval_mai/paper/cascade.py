@@ -1,7 +1,6 @@
 """The method of Section 4 of the paper: mutual verification, then reasoning transfer. One async function per mode.
 
 Each function runs one sample from its first call to its trace. Many of them run at once, and none waits for another.
-This module knows nothing of lmms-eval and of the kinds of engines.
 
     Eq. 5    A_short^l = VLM_l(Q + Prompt_simple)               `cascade`, first call
     Eq. 6    A_short^s = VLM_s(Q + Prompt_simple)               `cascade`, second call, at the same time
@@ -21,7 +20,7 @@ from lmms_eval_mai.contract import AttentionRequest, Call, Side
 from lmms_eval_mai.paper import prompts
 from lmms_eval_mai.paper.agreement import parts_without_answer, without_answer
 from lmms_eval_mai.paper.sample import Sample, Trace
-from lmms_eval_mai.paper.sample_run import Pair, SampleRun, call_both
+from lmms_eval_mai.paper.sample_run import Pair, SampleRun, gather_or_cancel
 from lmms_eval_mai.paper.sparse import Sparse, cut_to
 
 
@@ -31,7 +30,7 @@ async def cascade(sample: Sample, pair: Pair) -> Trace:
     simple = _simple_prompt(sample)
 
     # Section 4.1, mutual verification of the two short answers (Eq. 5 and 6).
-    large_short, small_short = await call_both(run.call("large", "short", simple), run.call("small", "short", simple))
+    large_short, small_short = await gather_or_cancel(run.call(side, "short", simple) for side in ("large", "small"))
     if run.agree(small_short, large_short):
         return run.finish("agree_short", large_short)
 

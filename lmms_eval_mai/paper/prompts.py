@@ -2,7 +2,7 @@
 benchmark.
 
 The paper prints a typographic apostrophe, because LaTeX prints ' in this way. Here it is an ASCII apostrophe, as in
-lmms-eval's own prompts. docs/paper-notes.md lists the other choices. This module does not know engines or lmms-eval.
+lmms-eval's own prompts. docs/paper-notes.md lists the other choices.
 """
 
 import hashlib

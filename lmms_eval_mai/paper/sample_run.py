@@ -4,9 +4,9 @@ Also here: the pair of models, and what happens to thinking that does not fit a 
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from lmms_eval_mai.contract import (
     AttentionRequest,
@@ -26,6 +26,8 @@ from lmms_eval_mai.paper.agreement import AgreementRules, Doc, Verification, ext
 from lmms_eval_mai.paper.prompts import Variant
 from lmms_eval_mai.paper.sample import Exit, LoggedPrompt, Sample, Trace, logged_prompt
 from lmms_eval_mai.paper.sparse import Selection, Sparse, select
+
+R = TypeVar("R")
 
 SCORING = Sampling(max_tokens=1)
 """The decoding of the stage `score`, which needs only the prefill. Its only token is not used."""
@@ -196,13 +198,14 @@ def with_stage_text(sample: Sample, *text: str) -> tuple[Message, ...]:
     return (*messages, Message(last.role, (*last.content, *text)))
 
 
-async def call_both(first: Coroutine[Any, Any, Call], second: Coroutine[Any, Any, Call]) -> tuple[Call, Call]:
-    """Make two calls at once. If one fails, cancel the other one and raise the error."""
-    tasks = asyncio.ensure_future(first), asyncio.ensure_future(second)
+async def gather_or_cancel(coroutines: Iterable[Coroutine[Any, Any, R]]) -> list[R]:
+    """Run all coroutines at the same time and return their results.
+
+    If one fails, or the caller is cancelled, cancel the others, wait for their end and raise the first error.
+    """
     try:
-        return await asyncio.gather(*tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(coroutine) for coroutine in coroutines]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]

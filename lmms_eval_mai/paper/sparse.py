@@ -1,7 +1,6 @@
 """Select() of Eq. 12: the tokens of the thinking that are transferred with `transfer=sparse` (Sections 4.2 and 5.3).
 
-Pure functions of tokens and their attention weights. docs/paper-notes.md lists what the paper leaves open. This module
-does not know engines, prompts or lmms-eval.
+Pure functions of tokens and their attention weights. docs/paper-notes.md lists what the paper leaves open.
 """
 
 import bisect
@@ -95,12 +94,6 @@ def select(tokens: Sequence[str], weights: Sequence[float], sparse: Sparse) -> S
     texts = tuple(tokens[position] for position in (ranked[:kept] if by_weight else sorted(ranked[:kept])))
     heaviest_first = texts if by_weight else ()
     return Selection(tuple(ranked[:kept]), len(ranked), share(kept), "".join(texts), heaviest_first=heaviest_first)
-
-
-def layer_number(layer: int | float, depth: int) -> int:
-    """Return the number of a layer in a model with `depth` layers. `layer`: its number, which may be above `depth`, or
-    a share of the depth, above 0 and below 1."""
-    return layer if isinstance(layer, int) else max(1, round(layer * depth))
 
 
 def cut_to(attention: TokenWeights, parts: Iterable[tuple[int, int]]) -> TokenWeights:

@@ -5,8 +5,6 @@ it. A call is on the disk before its answer is used.
 """
 
 import dataclasses
-import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,9 @@ from lmms_eval_mai.engines.wrapper import EngineWrapper
 from lmms_eval_mai.errors import JournalError
 from lmms_eval_mai.run import fingerprint
 from lmms_eval_mai.run.journal.call_records import call_of, fields_of
-from lmms_eval_mai.run.journal.files import journal_io_errors, line_of, read_records, sync_folder
+from lmms_eval_mai.run.journal.files import Line, line_of, record_at
 from lmms_eval_mai.run.journal.journaled_engine import prompt_digest
-from lmms_eval_mai.run.journal.lock import close_locked, open_locked
+from lmms_eval_mai.run.journal.lock import JournalInUse
 from lmms_eval_mai.run.journal.writer import JournalWriter
 
 
@@ -29,28 +27,21 @@ class SharedCalls:
         self.path = path
         self.run = ""
         """The run that makes the next calls."""
-        self._lines: dict[tuple[str, str], tuple[int, int]] = {}
-        """Model and prompt of a call -> offset and length of its line, whose text stays on the disk until needed."""
-        with journal_io_errors(path.parent):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                self._file = open_locked(path)
-            except JournalError:
-                raise JournalError(
-                    f"Another `lmms-eval-mai reproduce` writes {path}. Wait until it ends, or give another "
-                    "--output_path."
-                ) from None
-            sync_folder(path.parent)
-            self._end = read_records(self._file, path, self._use)
-            os.ftruncate(self._file, self._end)  # cut off a torn last line
-            self._writer = JournalWriter(self._file, path)
+        self._lines: dict[tuple[str, str], Line] = {}
+        """Model and prompt of a call -> its line."""
+        try:
+            self._writer = JournalWriter(path, self._use)
+        except JournalInUse:
+            raise JournalError(
+                f"Another `lmms-eval-mai reproduce` writes {path}. Wait until it ends, or give another --output_path."
+            ) from None
+        self._end = self._writer.length
 
     def find(self, model: str, prompt: str) -> tuple[str, Call] | None:
         """Return the call of a prompt to a model, and the run that made it. `model`, `prompt`: their digests."""
         if (model, prompt) not in self._lines:
             return None
-        offset, length = self._lines[model, prompt]
-        record = json.loads(os.pread(self._file, length, offset))
+        record = record_at(self._lines[model, prompt])
         return record["run"], call_of(CallKey(*record["key"]), record["call"])
 
     async def add(self, model: str, prompt: str, call: Call) -> None:
@@ -59,7 +50,7 @@ class SharedCalls:
             return
         key, fields = dataclasses.astuple(call.key), fields_of(call)
         line = line_of({"model": model, "prompt": prompt, "run": self.run, "key": key, "call": fields})
-        place = self._end, len(line)
+        place = Line(self._writer.file, self._end, len(line))
         self._end += len(line)  # lines are written in the order of `append`
         await self._writer.append(line)
         self._lines.setdefault((model, prompt), place)
@@ -67,11 +58,10 @@ class SharedCalls:
     def close(self) -> None:
         """Close the file."""
         self._writer.close()
-        close_locked(self._file, self.path)
 
-    def _use(self, record: dict[str, Any], offset: int, length: int) -> None:
+    def _use(self, record: dict[str, Any], line: Line) -> None:
         CallKey(*record["key"])
-        self._lines.setdefault((record["model"], record["prompt"]), (offset, length))
+        self._lines.setdefault((record["model"], record["prompt"]), line)
 
 
 class SharingEngine(EngineWrapper):

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import itertools
 import threading
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
@@ -39,7 +39,6 @@ OneImage = PIL.Image.Image | str | Path
 
 Images = OneImage | list[OneImage] | tuple[OneImage, ...] | None
 """The images of a question."""
-
 
 _loading = threading.Lock()
 """Held while an image of the user is decoded. Pillow decodes an opened file and reads its EXIF data when they are first
@@ -98,8 +97,7 @@ class Cascade:
             return
         self._engines.check_caller(waits=True)
         with self._starting:
-            self._engines.stop()
-            self._run.close()
+            self._run.stop()
 
     def submit(self, image: Images, question: str, options: Sequence[str] | None = None) -> "Future[Trace]":
         """Ask a question and return a future with its trace at once.
@@ -112,18 +110,9 @@ class Cascade:
         answered, for example `UnreadableImage`, and `EngineCrashed` if an engine cannot be restarted. To cancel the
         future cancels the question.
         """
-        # The caller may change its lists before this question is opened.
-        images, options = _images(image), _options(options)
-        _text(question, options)
         # A journal finds the answer to the same question again, so its number must not depend on the order.
         number = next(self._numbers) if self.config.journal == "off" else None
-
-        def open_sample() -> Sample:
-            sample = sample_of(images, question, options, self._sampling, number)
-            # The first call imports lmms-eval's parser, which takes seconds. Do not do this on the event loop.
-            sample.benchmark.parse("", sample.doc)
-            return sample
-
+        open_sample = checked_question(image, question, options, self._sampling, number)
         try:
             return self._run.submit(open_sample)
         except EngineNotRunning:
@@ -176,57 +165,53 @@ class Cascade:
         await asyncio.to_thread(self.close)
 
 
-def sample_of(
+def checked_question(
     image: Images,
     question: str,
     options: Sequence[str] | None,
     decoding: Mapping[Stage, Sampling],
     number: int | None = None,
-) -> Sample:
-    """Return a question as a sample of the task `ask`, with decoded images. `number`: its number in messages. None: a
-    number that the same question has in every process. Raises `ArgumentError` or `UnreadableImage`."""
-    options = _options(options)
-    text = _text(question, options)
-    images = tuple(open_image(one) for one in _images(image))
-    doc = {"question": question, "options": list(options or [])}
-    return Sample(
-        task=TASK,
-        doc_id=_number_of(images, text) if number is None else number,
-        repeat=0,
-        question=(Message("user", (*images, text)),),
-        doc=doc,
-        benchmark=GENERIC,
-        kind=GENERIC.kind(doc),
-        variant="S",
-        two_stage=False,
-        sampling=decoding,
-    )
+) -> Callable[[], Sample]:
+    """Check a question and return a function that decodes its images and returns it as a sample of the task `ask`.
 
-
-def _images(given: Images) -> list[OneImage]:
-    """Return the images of a question as a list. Raises `ArgumentError`."""
-    images = [] if given is None else [*given] if isinstance(given, list | tuple) else [given]
-    for image in images:
-        if not isinstance(image, PIL.Image.Image | str | Path):
+    `number`: its number in messages. None: a number that the same question has in every process. Raises
+    `ArgumentError`, and the function raises `UnreadableImage`.
+    """
+    # The caller may change its lists before the question is opened.
+    sources = [] if image is None else [*image] if isinstance(image, list | tuple) else [image]
+    for source in sources:
+        if not isinstance(source, PIL.Image.Image | str | Path):
             raise ArgumentError(
-                f"An object of type {type(image).__name__} is not an image: give a PIL image, the path of an image "
+                f"An object of type {type(source).__name__} is not an image: give a PIL image, the path of an image "
                 "file, a list of them, or None."
             )
-    return images
-
-
-def _text(question: str, options: list[str] | None) -> str:
-    """Return the question and its options, each on its own line. Raises `ArgumentError`."""
+    doc = {"question": question, "options": [] if options is None else _checked_options(options)}
     if not isinstance(question, str) or not question.strip():
         raise ArgumentError(f"The question {question!r} is not a text, or it is empty.")
-    lines = [question, *(f"{letter}. {text}" for letter, text in zip(LETTERS, options or [], strict=False)), ""]
-    return replace_lone_surrogates("\n".join(lines))  # tokenizers refuse them
+    lines = [question, *(f"{letter}. {text}" for letter, text in zip(LETTERS, doc["options"], strict=False)), ""]
+    text = replace_lone_surrogates("\n".join(lines))  # tokenizers refuse them
+
+    def open_sample() -> Sample:
+        images = tuple(map(open_image, sources))
+        # The first call imports lmms-eval's parser, which takes seconds. Do not do this on the event loop.
+        GENERIC.parse("", doc)
+        return Sample(
+            task=TASK,
+            doc_id=_number_of(images, text) if number is None else number,
+            repeat=0,
+            question=(Message("user", (*images, text)),),
+            doc=doc,
+            benchmark=GENERIC,
+            kind=GENERIC.kind(doc),
+            variant="S",
+            two_stage=False,
+            sampling=decoding,
+        )
+
+    return open_sample
 
 
-def _options(given: Sequence[str] | None) -> list[str] | None:
-    """Return the options of a question as a list. Raises `ArgumentError`."""
-    if given is None:
-        return None
+def _checked_options(given: Sequence[str]) -> list[str]:
     ordered = isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping | Set)
     options = list(given) if ordered else []
     if not ordered or not all(isinstance(option, str) for option in options):
@@ -242,8 +227,7 @@ def open_image(source: OneImage) -> Image:
     try:
         if isinstance(source, PIL.Image.Image):
             with _loading:
-                upright = _upright(source, shown)
-            return to_image(_with_8_bits(upright))
+                return decode(source, shown)
         with PIL.Image.open(Path(source).expanduser()) as image:
             return decode(image, shown)
     except FileNotFoundError:
@@ -257,22 +241,12 @@ def open_image(source: OneImage) -> Image:
 def decode(image: PIL.Image.Image, shown: str) -> Image:
     """Decode an opened image, turned upright. `shown`: its name in messages. Raises errors of many kinds. Two threads
     must not decode the same object at the same time."""
-    return to_image(_with_8_bits(_upright(image, shown)))
-
-
-def _upright(image: PIL.Image.Image, shown: str) -> PIL.Image.Image:
-    """Return a decoded copy of the image, turned upright. `shown`: its name. Raises errors of many kinds."""
     if not (image.width and image.height):
         raise UnreadableImage(f"{shown} has a side of 0 pixels ({image.width} x {image.height}).")
-    return PIL.ImageOps.exif_transpose(image)
-
-
-def _with_8_bits(image: PIL.Image.Image) -> PIL.Image.Image:
-    """Return a grey image of 16 bits per pixel with 8 bits, and any other image unchanged. Pillow's conversion to RGB
-    makes every 16-bit value above 255 white."""
-    if not image.mode.startswith("I;16"):
-        return image
-    return image.convert("I").point(lambda value: value * (1 / 256)).convert("L")
+    upright = PIL.ImageOps.exif_transpose(image)
+    if upright.mode.startswith("I;16"):  # Pillow's conversion to RGB makes every 16-bit value above 255 white
+        upright = upright.convert("I").point(lambda value: value * (1 / 256)).convert("L")
+    return to_image(upright)
 
 
 def _number_of(images: Sequence[Image], text: str) -> int:

@@ -23,9 +23,6 @@ from lmms_eval_mai.run import presets
 from lmms_eval_mai.run.decoding_arguments import check_preset
 from lmms_eval_mai.run.readers import OWN_NAMES, READERS, RULES, choice, parse_literal
 
-MAX_OPEN_SAMPLES = 256
-"""Number of open samples if the user gives none."""
-
 
 @dataclass(frozen=True)
 class Config:
@@ -42,8 +39,8 @@ class Config:
     think: Variant = "R"
     """The small model's thinking prompt in `_s` tasks and in other lmms-eval tasks: `R` or `E`. `_e` and `_r` tasks use
     their own prompt."""
-    max_open_samples: int | None = None
-    """Number of samples processed at the same time. Their images are in memory. Default: 256."""
+    max_open_samples: int = 256
+    """Number of samples processed at the same time. Their images are in memory."""
     max_new_tokens: int | None = None
     """Limits the output tokens of every call. Without it, the limit is 4,096, and the task's own limit for the short
     answers in other lmms-eval tasks."""
@@ -102,10 +99,6 @@ class Config:
         """Return the engines that this mode uses."""
         return {"small": (self.small,), "large": (self.large,)}.get(self.mode, (self.small, self.large))
 
-    def open_samples(self) -> int:
-        """Return how many samples are open at the same time."""
-        return MAX_OPEN_SAMPLES if self.max_open_samples is None else self.max_open_samples
-
     def other(self, engine: EngineConfig) -> EngineConfig | None:
         """Return the second engine of this mode, if there is one."""
         return next((other for other in self.engines() if other.side != engine.side), None)
@@ -131,19 +124,19 @@ def refuse_lmms_evals_own(model_args: Mapping[str, Any]) -> None:
 
 
 def parse(arguments: Mapping[str, Any]) -> Config:
-    """Read model arguments as lmms-eval passes them. Raises `ArgumentError`."""
+    """Read model arguments as lmms-eval passes them. An argument of the run that is None is not given. Raises
+    `ArgumentError`."""
     preset = presets.load(arguments["pair"]) if arguments.get("pair") is not None else {}
     given = {**preset, **{name: value for name, value in arguments.items() if name != "pair"}}
     if not any(side in given for side in SIDES):  # the models of the default pair
         given.setdefault("official_decoding", presets.load(presets.DEFAULT).get("official_decoding"))
-    values = {name: read(name, given[name]) for name, read in READERS.items() if name in given}
-    run_arguments = {name: value for name, value in values.items() if name not in RULES}
-    rule_arguments = {name: value for name, value in values.items() if name in RULES}
+    values = {name: read(name, given[name]) for name, read in READERS.items() if given.get(name) is not None}
+    rules = AgreementRules(**{name: values.pop(name) for name in RULES if name in values})
     engine_arguments = {name: value for name, value in given.items() if name not in READERS}
     engines = _engine_configs(engine_arguments, arguments, set(preset))
     source = values.get("sparse_from", "large") if values.get("transfer") == "sparse" else None
     small, large = (dataclasses.replace(engine, attention=engine.side == source) for engine in engines)
-    config = Config(small=small, large=large, rules=AgreementRules(**rule_arguments), **run_arguments)
+    config = Config(small=small, large=large, rules=rules, **values)
     _check_sparse(config, arguments)
     check_preset(config.decoding, config.official_decoding)
     for engine in config.engines():

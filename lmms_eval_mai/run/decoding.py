@@ -1,6 +1,6 @@
 """The decoding of each call, from the decoding arguments of a task and of `--gen_kwargs`.
 
-Values reach the engines as lmms-eval's own vllm model passes them on. This module does not know lmms-eval.
+Values reach the engines as lmms-eval's own vllm model passes them on.
 """
 
 import dataclasses
@@ -37,14 +37,6 @@ def sampling(gen_kwargs: Mapping[str, Any], config: Config, own_task: bool, repe
         gen_kwargs = {**gen_kwargs, **(config.official_decoding or {})}
     given = {name: number(name, gen_kwargs.get(name)) for name in NUMBERS}
     limit = int(given["max_new_tokens"] or MAX_TOKENS)
-    long_limit = limit if own_task or config.decoding == "official" else MAX_TOKENS
-    limits: dict[Stage, int] = {
-        "short": limit,
-        "think": long_limit,
-        "stage2": long_limit,
-        "transfer": long_limit,
-        "task": limit,
-    }
     base = Sampling(
         max_tokens=1,
         temperature=float(given["temperature"] or 0),
@@ -57,10 +49,12 @@ def sampling(gen_kwargs: Mapping[str, Any], config: Config, own_task: bool, repe
         seed=None if given["seed"] is None else int(given["seed"]) + repeat,
         stop=stop_texts(gen_kwargs.get("stop")),
     )
-    return {
-        stage: dataclasses.replace(base, max_tokens=min(limit, config.max_new_tokens or limit))
-        for stage, limit in limits.items()
-    }
+
+    def limited(most: int) -> Sampling:
+        return dataclasses.replace(base, max_tokens=min(most, config.max_new_tokens or most))
+
+    short, long = limited(limit), limited(limit if own_task or config.decoding == "official" else MAX_TOKENS)
+    return {"short": short, "think": long, "stage2": long, "transfer": long, "task": short}
 
 
 def check_conflict(gen_kwargs: Mapping[str, Any], config: Config) -> None:

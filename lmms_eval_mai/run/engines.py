@@ -5,11 +5,10 @@ after the other, each with its own journal and totals (`run.py`).
 """
 
 import asyncio
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping
-from concurrent.futures import CancelledError, Future, InvalidStateError
+from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 from loguru import logger
@@ -18,15 +17,13 @@ from lmms_eval_mai.contract import SIDES, Engine, EngineConfig, Side
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.restart import RestartingEngine, StartLock
 from lmms_eval_mai.errors import EngineNotRunning, EngineStartError
+from lmms_eval_mai.paper.sample_run import gather_or_cancel
 from lmms_eval_mai.run.at_exit import at_end_of_main_thread
 from lmms_eval_mai.run.config import Config
-from lmms_eval_mai.run.event_loop import LoopThread, gather_or_cancel
+from lmms_eval_mai.run.event_loop import LoopThread
 from lmms_eval_mai.run.measured_engine import MeasuredEngine
 
 R = TypeVar("R")
-
-STOP_LIMIT_S = 10.0
-"""Seconds for the running work to end before the engines are closed under it."""
 
 
 class Engines:
@@ -39,14 +36,10 @@ class Engines:
         self.of_side: dict[Side, Engine] = build_engines(config, idle_check_s)
         self._configs: Mapping[Side, EngineConfig] = {engine.side: engine for engine in config.engines()}
         self._up: set[Side] = set()
-        self._work: set[asyncio.Task[Any]] = set()
-        """What runs on the event loop."""
         self._loop: LoopThread | None = None
         """None: the engines are not running."""
         self._ending: LoopThread | None = None
         """The event loop that `stop` ends now. Functions of cancelled futures still run in its thread."""
-        self._futures: set[Future[Any]] = set()
-        """The results of all work that has not ended."""
         self._starting = asyncio.Lock()
         self._having_loop = threading.Lock()
         """Held while `_loop` is read or changed and work is given to it."""
@@ -63,25 +56,20 @@ class Engines:
         """Run a coroutine to its end on the event loop, which is started if it does not run. On Ctrl-C the coroutine is
         cancelled, and this function waits up to 10 s for its end. Raises `EngineStartError` if `stop` has cancelled it,
         and `MaiError` for callers that would wait without end (`LoopThread.check_caller`)."""
-        ended = threading.Event()
         try:
             self.check_caller(waits=True)
             with self._stopping, self._having_loop:
                 if self._loop is None:
                     self._loop, self._starting = LoopThread(), asyncio.Lock()
                     self._drop_stop_at_end = at_end_of_main_thread(self.stop)
-                future = self._submit(self._loop, work, ended)
+                wait = self._loop.start(work)
         except BaseException:
             work.close()
             raise
         try:
-            return future.result()
+            return wait()
         except CancelledError:
             raise EngineStartError("The engines were stopped while they started or answered.") from None
-        except BaseException:
-            future.cancel()
-            ended.wait(timeout=STOP_LIMIT_S)
-            raise
 
     def submit(self, work: Coroutine[Any, Any, R]) -> "Future[R]":
         """Start a coroutine on the event loop and return its future. To cancel the future cancels the coroutine, and
@@ -91,7 +79,7 @@ class Engines:
             with self._having_loop:
                 if self._loop is None:
                     raise EngineNotRunning("The engines are not running. Start them first.")
-                return self._submit(self._loop, work, threading.Event())
+                return self._loop.submit(work)
         except BaseException:
             work.close()
             raise
@@ -135,37 +123,14 @@ class Engines:
             if loop is None:
                 return
             try:
-                loop.run(self._close_all())
+                loop.run(self._close_all(loop))
             finally:
                 self._up.clear()
                 loop.close()
                 self._ending = None
-                for future in list(self._futures):  # of work that ignored its cancellation
-                    with contextlib.suppress(InvalidStateError):
-                        future.set_exception(EngineNotRunning("The engines were stopped, and this work did not end."))
 
-    def _submit(self, loop: LoopThread, work: Coroutine[Any, Any, R], ended: threading.Event) -> "Future[R]":
-        future = loop.submit(self._listed(work, ended))
-        self._futures.add(future)
-        future.add_done_callback(self._futures.discard)
-        return future
-
-    async def _listed(self, work: Coroutine[Any, Any, R], ended: threading.Event) -> R:
-        """Run the coroutine as a task that `stop` can cancel. `ended` is set at its end."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._work.add(task)
-        try:
-            return await work
-        finally:
-            self._work.discard(task)
-            ended.set()
-
-    async def _close_all(self) -> None:
-        for task in (running := list(self._work)):  # an engine that is closed during a call would be restarted
-            task.cancel()
-        if running:
-            await asyncio.wait(running, timeout=STOP_LIMIT_S)
+    async def _close_all(self, loop: LoopThread) -> None:
+        await loop.cancel_work()  # an engine that is closed during a call would be restarted
         closing = (engine.close() for engine in self.of_side.values())
         for outcome in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(outcome, Exception):

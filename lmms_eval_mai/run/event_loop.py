@@ -1,15 +1,19 @@
 """An event loop in its own thread, for code that is not asynchronous."""
 
 import asyncio
+import contextlib
 import os
 import threading
-from collections.abc import Coroutine, Iterable
-from concurrent.futures import Future
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, InvalidStateError
 from typing import Any, TypeVar
 
-from lmms_eval_mai.errors import MaiError
+from lmms_eval_mai.errors import EngineNotRunning, MaiError
 
 R = TypeVar("R")
+
+STOP_LIMIT_S = 10.0
+"""Seconds that cancelled work may take to end. Then nobody waits for it any longer."""
 
 
 class LoopThread:
@@ -24,6 +28,10 @@ class LoopThread:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="mai-loop", daemon=True)
         self._thread.start()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        """The work that has begun and not ended."""
+        self._futures: set[Future[Any]] = set()
+        """The results of all work that has not ended."""
 
     @property
     def is_in_this_process(self) -> bool:
@@ -47,32 +55,62 @@ class LoopThread:
     def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
         """Run the coroutine to its end and return its result. On Ctrl-C the coroutine is cancelled, and this function
         waits up to 10 s for its end."""
+        return self.start(coroutine)()
+
+    def start(self, coroutine: Coroutine[Any, Any, R]) -> Callable[[], R]:
+        """Start the coroutine and return a function that waits for its result as `run` does."""
         ended = threading.Event()
+        future = self.submit(coroutine, ended)
+
+        def wait() -> R:
+            try:
+                return future.result()
+            except BaseException:
+                if not future.done():
+                    future.cancel()
+                    ended.wait(timeout=STOP_LIMIT_S)
+                raise
+
+        return wait
+
+    def submit(self, coroutine: Coroutine[Any, Any, R], ended: threading.Event | None = None) -> "Future[R]":
+        """Start the coroutine and return its future. To cancel the future cancels the coroutine. `ended` is set at the
+        end of the coroutine."""
 
         async def run_and_set() -> R:
+            task = asyncio.current_task()
+            assert task is not None
+            self._tasks.add(task)
             try:
                 return await coroutine
             finally:
-                ended.set()
+                self._tasks.discard(task)
+                if ended is not None:
+                    ended.set()
 
         future = asyncio.run_coroutine_threadsafe(run_and_set(), self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            ended.wait(timeout=10)
-            raise
+        self._futures.add(future)
+        future.add_done_callback(self._futures.discard)
+        return future
 
-    def submit(self, coroutine: Coroutine[Any, Any, R]) -> "Future[R]":
-        """Start the coroutine and return its future. To cancel the future cancels the coroutine."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+    async def cancel_work(self) -> None:
+        """Cancel all work except the caller, and wait up to 10 s for its end. The other tasks of the loop go on."""
+        running = self._tasks - {asyncio.current_task()}
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running, timeout=STOP_LIMIT_S)
 
     def close(self) -> None:
-        """Cancel the tasks that are left, and end the thread."""
+        """Cancel the tasks that are left, and end the thread. Futures of work that ignores its cancellation raise
+        `EngineNotRunning`."""
         asyncio.run_coroutine_threadsafe(_cancel_other_tasks(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+        for future in list(self._futures):
+            with contextlib.suppress(InvalidStateError):
+                future.set_exception(EngineNotRunning("The engines were stopped, and this work did not end."))
 
 
 async def _cancel_other_tasks() -> None:
@@ -86,16 +124,3 @@ async def _cancel_other_tasks() -> None:
     if others:
         ended, _ = await asyncio.wait(others, timeout=1)
         await asyncio.gather(*ended, return_exceptions=True)
-
-
-async def gather_or_cancel(coroutines: Iterable[Coroutine[Any, Any, R]]) -> list[R]:
-    """Run all coroutines at the same time and return their results.
-
-    If one fails, or the caller is cancelled, cancel the others, wait for their end and raise the first error.
-    """
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(coroutine) for coroutine in coroutines]
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]

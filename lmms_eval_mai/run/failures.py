@@ -1,14 +1,10 @@
-"""Groups the failed samples of a run by their cause, and turns unexpected errors into failed samples."""
+"""Groups the failed samples of a run by their cause."""
 
-import asyncio
 import re
 from collections import Counter
-from collections.abc import Awaitable
-
-from loguru import logger
+from dataclasses import dataclass
 
 from lmms_eval_mai.errors import MaiError, SampleError
-from lmms_eval_mai.paper.sample import Sample, Trace
 from lmms_eval_mai.run.journal.files import SampleKey
 
 SHOWN_CAUSES = 10
@@ -36,22 +32,23 @@ class Failures:
         text = f"{type(error).__name__}: {error}"
         self.kinds[type(error).__name__] += 1
         key = re.sub(r"\d+", "0", text)
-        cause = self._causes.get(key)
-        if cause is not None:
-            cause.add(sample)
-            return cause.first
-        if len(self._causes) < SHOWN_CAUSES:
-            self._causes[key] = _Cause(sample, text)
-        return None
+        known = self._causes.get(key)
+        self._add(key, _Cause(text, [sample]))
+        return None if known is None else known.samples[0]
 
     def merge(self, other: "Failures") -> None:
         """Add the failed samples of another rank."""
         self.kinds.update(other.kinds)
         for key, cause in other._causes.items():
-            if key in self._causes:
-                self._causes[key].merge(cause)
-            elif len(self._causes) < SHOWN_CAUSES:
-                self._causes[key] = cause
+            self._add(key, cause)
+
+    def _add(self, key: str, cause: "_Cause") -> None:
+        """Add samples that failed for one cause. Only the first `SHOWN_CAUSES` causes are kept."""
+        if (known := self._causes.get(key)) is not None:
+            known.count += cause.count
+            known.samples = [*known.samples, *cause.samples][: 1 + SHOWN_DOCUMENTS]
+        elif len(self._causes) < SHOWN_CAUSES:
+            self._causes[key] = cause
 
     def count(self) -> int:
         """Return the number of failed samples."""
@@ -65,56 +62,31 @@ class Failures:
     def __str__(self) -> str:
         """Return one line per cause: its first error, and the other samples that failed for it."""
         lines = [f"  {cause}" for cause in self._causes.values()]
-        others = self.count() - sum(1 + cause.others for cause in self._causes.values())
+        others = self.count() - sum(cause.count for cause in self._causes.values())
         return "\n".join([*lines, f"  ... and {others:,} more, named in the log above"] if others else lines)
 
 
+@dataclass
 class _Cause:
-    """One cause: the message of its first error, and the other samples that failed for it."""
+    """One cause: the message of its first error, and the samples that failed for it."""
 
-    def __init__(self, first: SampleKey, text: str) -> None:
-        self.first = first
-        self.others = 0
-        self._text = text
-        self._samples: list[SampleKey] = []
-        """The first `SHOWN_DOCUMENTS` other samples."""
-
-    def add(self, sample: SampleKey) -> None:
-        self.others += 1
-        if len(self._samples) < SHOWN_DOCUMENTS:
-            self._samples.append(sample)
-
-    def merge(self, other: "_Cause") -> None:
-        """Add the samples of another rank that failed for the same cause."""
-        self.others += 1 + other.others
-        self._samples = [*self._samples, other.first, *other._samples][:SHOWN_DOCUMENTS]
+    text: str
+    samples: list[SampleKey]
+    """The first one, whose message is kept, and `SHOWN_DOCUMENTS` others."""
+    count: int = 1
 
     def __str__(self) -> str:
-        if not self.others:
-            return self._text
-        more = self.others - len(self._samples)
-        documents = ", ".join(map(sample_name, sorted(self._samples))) + (
+        others = self.samples[1:]
+        if not others:
+            return self.text
+        more = self.count - len(self.samples)
+        documents = ", ".join(map(sample_name, sorted(others))) + (
             f" and {more:,} more, named in the log above" if more else ""
         )
-        return f"{self._text} {self.others:,} more with a similar message: {documents}."
+        return f"{self.text} {self.count - 1:,} more with a similar message: {documents}."
 
 
 def sample_name(sample: SampleKey) -> str:
     """Return a sample's name for messages, such as `pope_s document 12, repeat 1`."""
     task, document, repeat = sample
     return f"{task} document {document}" + (f", repeat {repeat}" if repeat else "")
-
-
-async def convert_unexpected_error(sample: Sample, running: Awaitable[Trace]) -> Trace:
-    """Return the trace. An unexpected error, for example of a parser, fails this sample and not the run."""
-    try:
-        return await running
-    except (MaiError, asyncio.CancelledError):
-        raise
-    except Exception as error:
-        logger.opt(exception=error).debug("mai_cascade: unexpected error")
-        raise SampleError(
-            f"{sample.task} document {sample.doc_id}: {type(error).__name__}: {error}. This is an error in "
-            "lmms-eval-mai or in lmms-eval's parser. Please run the command again with --verbosity DEBUG and report "
-            "the traceback that the log then shows."
-        ) from error

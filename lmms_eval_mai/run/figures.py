@@ -21,7 +21,7 @@ FORMAT = 1
 
 def figures(totals: RunTotals, config: Config, settings: Mapping[str, str]) -> dict[str, Any]:
     """Return the figures of a run. docs/output.md describes the fields. `settings`: of each engine, by side."""
-    tasks = {name: _task(task, config) for name, task in sorted(totals.meter.tasks.items())}
+    total = totals.of_all_tasks()
     return {
         "format": FORMAT,
         "version": version("lmms-eval-mai"),
@@ -40,10 +40,10 @@ def figures(totals: RunTotals, config: Config, settings: Mapping[str, str]) -> d
         "ranks": totals.ranks,
         "wall_s": _seconds(totals.wall_s),
         "earlier_s": _seconds(totals.earlier_s),
-        "samples": sum(task.samples for task in totals.meter.tasks.values()),
-        "not_answered": totals.meter.failed(),
-        "errors": dict(totals.meter.failures.kinds.most_common()),
-        "tasks": tasks,
+        "samples": total.samples,
+        "not_answered": total.failed,
+        "errors": dict(totals.failures.kinds.most_common()),
+        "tasks": {name: _task(task, config) for name, task in sorted(totals.tasks.items())},
     }
 
 

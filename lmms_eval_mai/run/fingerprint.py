@@ -26,13 +26,17 @@ SPARSE = ("transfer", "sparse_delta", "sparse_layer", "sparse_from", "sparse_ord
 def of_run(config: "Config", engines: Mapping[str, Identity], decoding: Mapping[str, Any]) -> Fingerprint:
     """Return the fingerprint of a run. `engines`: `Engine.identity()` by side. `decoding`: generation arguments by
     task, `--gen_kwargs` included."""
+    preset = config.decoding
+    if preset == "official":
+        values = sorted((config.official_decoding or {}).items())
+        preset = "official: " + ", ".join(f"{name}={value}" for name, value in values)
     fields = {
         "lmms-eval-mai": version("lmms-eval-mai"),
         "lmms-eval": version("lmms-eval"),
         "templates": prompts.digest(),
         "tasks": ",".join(sorted(decoding)),
         "decoding": json.dumps(decoding, sort_keys=True, default=str),
-        "decoding preset": _preset(config),
+        "decoding preset": preset,
         "mode": config.mode,
         "think": config.think,
         "max_new_tokens": str(config.max_new_tokens),
@@ -46,14 +50,6 @@ def of_run(config: "Config", engines: Mapping[str, Identity], decoding: Mapping[
     for side, identity in engines.items():
         fields |= {f"{side} {name}": value for name, value in identity.items()}
     return fields
-
-
-def _preset(config: "Config") -> str:
-    """Return the decoding preset with its values."""
-    if config.decoding != "official":
-        return config.decoding
-    values = sorted((config.official_decoding or {}).items())
-    return "official: " + ", ".join(f"{name}={value}" for name, value in values)
 
 
 def digest(fingerprint: Fingerprint) -> str:

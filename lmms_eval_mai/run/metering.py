@@ -88,9 +88,9 @@ class TaskTotals:
     """The calls of each engine and stage. A stage without a call has no entry."""
     selections: Selections = field(default_factory=Selections)
 
-    def usage_of(self, side: Side) -> Usage:
-        """Return the sum of one engine's calls."""
-        return sum((usage for (of, _), usage in self.usage.items() if of == side), Usage())
+    def usage_of(self, *sides: Side) -> Usage:
+        """Return the sum of the calls of these engines."""
+        return sum((usage for (side, _), usage in self.usage.items() if side in sides), Usage())
 
     def add_usage(self, side: Side, stage: Stage, usage: Usage) -> None:
         """Add calls of one engine and stage."""
@@ -109,12 +109,20 @@ class TaskTotals:
             self.add_usage(side, stage, usage)
 
 
-class Meter:
-    """Adds up traces as they finish. Its size does not depend on the number of samples."""
+@dataclass
+class RunTotals:
+    """The figures of one run, which may call `Run.run_samples` several times. Their size does not depend on the number
+    of samples."""
 
-    def __init__(self) -> None:
-        self.tasks: dict[str, TaskTotals] = {}
-        self.failures = Failures()
+    tasks: dict[str, TaskTotals] = field(default_factory=dict)
+    """The figures of each task, by name."""
+    failures: Failures = field(default_factory=Failures)
+    wall_s: float = 0.0
+    """Seconds in which samples ran, those of earlier processes included."""
+    earlier_s: float = 0.0
+    """The part of `wall_s` that earlier processes spent."""
+    ranks: int = 1
+    """Number of processes (ranks) whose figures these are."""
 
     def task(self, name: str) -> TaskTotals:
         """Return the figures of a task."""
@@ -136,52 +144,6 @@ class Meter:
         self.task(sample[0]).failed += 1
         return self.failures.add(sample, error)
 
-    def merge(self, other: "Meter") -> None:
-        """Add the figures of another rank."""
-        for name, totals in other.tasks.items():
-            self.task(name).merge(totals)
-        self.failures.merge(other.failures)
-
-    def failed(self) -> int:
-        """Return the number of failed samples of all tasks."""
-        return self.failures.count()
-
-    def unreadable(self) -> int:
-        """Return the number of samples of all tasks whose final answer the scorer cannot read."""
-        return sum(totals.unreadable for totals in self.tasks.values())
-
-    def selections(self) -> Selections:
-        """Return the sum of the selections of all tasks."""
-        return sum((totals.selections for totals in self.tasks.values()), Selections())
-
-    def shared_calls(self) -> int:
-        """Return the number of calls of all engines that other runs made."""
-        return sum(usage.shared_calls for totals in self.tasks.values() for usage in totals.usage.values())
-
-    def exits(self) -> Counter[Exit]:
-        """Return the exits of all tasks so far. Any thread may call this."""
-        total: Counter[Exit] = Counter()
-        for totals in list(self.tasks.values()):  # copies, because samples may finish meanwhile
-            total.update(dict(totals.exits))
-        return total
-
-    def usage(self, side: Side) -> Usage:
-        """Return the sum of one engine's calls over all tasks."""
-        return sum((totals.usage_of(side) for totals in self.tasks.values()), Usage())
-
-
-@dataclass
-class RunTotals:
-    """The figures of one run, which may call `Run.run_samples` several times."""
-
-    meter: Meter = field(default_factory=Meter)
-    wall_s: float = 0.0
-    """Seconds in which samples ran, those of earlier processes included."""
-    earlier_s: float = 0.0
-    """The part of `wall_s` that earlier processes spent."""
-    ranks: int = 1
-    """Number of processes (ranks) whose figures these are."""
-
     def add_earlier(self, keys: Sequence[SampleKey], wall_s: Callable[[Collection[SampleKey]], float]) -> None:
         """Add the wall time that earlier processes spent on these samples. `wall_s`: `Journal.wall_s`."""
         earlier_s = wall_s(keys)
@@ -189,7 +151,21 @@ class RunTotals:
         self.earlier_s += earlier_s
         if earlier_s:
             for name in {task for task, _, _ in keys}:
-                self.meter.task(name).wall_s += wall_s([key for key in keys if key[0] == name])
+                self.task(name).wall_s += wall_s([key for key in keys if key[0] == name])
+
+    def of_all_tasks(self) -> TaskTotals:
+        """Return the sums over all tasks. Their wall time is that of the longest task."""
+        total = TaskTotals()
+        for task in self.tasks.values():
+            total.merge(task)
+        return total
+
+    def exits(self) -> Counter[Exit]:
+        """Return the exits of all tasks so far. Any thread may call this."""
+        total: Counter[Exit] = Counter()
+        for totals in list(self.tasks.values()):  # copies, because samples may finish meanwhile
+            total.update(dict(totals.exits))
+        return total
 
     @classmethod
     def of_ranks(cls, ranks: Sequence["RunTotals"]) -> "RunTotals":
@@ -200,5 +176,7 @@ class RunTotals:
             ranks=len(ranks),
         )
         for one in ranks:
-            found.meter.merge(one.meter)
+            for name, totals in one.tasks.items():
+                found.task(name).merge(totals)
+            found.failures.merge(one.failures)
         return found

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from lmms_eval_mai.contract import Engine, Side
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.sample_run import Pair
-from lmms_eval_mai.paper.sparse import Sparse, layer_number
+from lmms_eval_mai.paper.sparse import Sparse
 from lmms_eval_mai.run.config import Config
 
 GIVES_ATTENTION = "transformers"
@@ -33,20 +33,17 @@ def sparse_of(config: Config, engine: Engine) -> Sparse:
     side, depth = engine.side, engine.layers()
     if depth is None:
         (kind,) = [one.engine for one in config.engines() if one.side == side]
+        others = [one.side for one in config.engines() if one.side != side and one.engine == GIVES_ATTENTION]
+        other_source = "".join(f"give sparse_from={other}, " for other in others)
         raise ArgumentError(
             f"transfer=sparse needs attention weights of the {side} model, and {side}_engine={kind} cannot give them: "
-            f"use {side}_engine={GIVES_ATTENTION} with a checkpoint, {_other_source(config)}or leave transfer out."
+            f"use {side}_engine={GIVES_ATTENTION} with a checkpoint, {other_source}or leave transfer out."
         )
-    layer = layer_number(config.sparse_layer, depth)
+    given = config.sparse_layer
+    layer = given if isinstance(given, int) else max(1, round(given * depth))
     if layer > depth:
         raise ArgumentError(
-            f"sparse_layer={config.sparse_layer} does not exist, because the {side} model has {depth} layers: give a "
+            f"sparse_layer={given} does not exist, because the {side} model has {depth} layers: give a "
             f"number from 1 to {depth}, or a share of the layers such as 0.33."
         )
     return Sparse(config.sparse_delta, layer, config.sparse_from, config.sparse_order, config.sparse_boundary)
-
-
-def _other_source(config: Config) -> str:
-    """Return the advice to use the attention of the other model, if its engine can give it."""
-    others = [one for one in config.engines() if one.side != config.sparse_from and one.engine == GIVES_ATTENTION]
-    return "".join(f"give sparse_from={one.side}, " for one in others)

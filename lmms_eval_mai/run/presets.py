@@ -41,7 +41,9 @@ def load(pair: Any) -> Mapping[str, Any]:
         if preset[side].startswith("./"):
             folder = path.parent / preset[side]
             if not (folder / "config.json").is_file():
-                raise ArgumentError(_missing_checkpoint_text(pair, path, folder))
+                raise ArgumentError(
+                    f"The checkpoint {folder} of pair={pair} has no config.json. Correct the path in {path}."
+                )
             preset[side] = str(folder)
     return preset
 
@@ -56,15 +58,6 @@ def models(name: str) -> tuple[str, str]:
     """Return the two models of a named pair as its file names them."""
     preset = yaml.safe_load((FOLDER / f"{name}.yaml").read_text())
     return preset["small"], preset["large"]
-
-
-def _missing_checkpoint_text(pair: Any, path: Path, folder: Path) -> str:
-    if path.parent != FOLDER:
-        return f"The checkpoint {folder} of pair={pair} has no config.json. Correct the path in {path}."
-    return (
-        f"The checkpoint of pair={pair} is missing from {folder}: install lmms-eval-mai again, or make the pair with "
-        "tools/train_demo_pair.py and give small=... and large=..."
-    )
 
 
 def _read(pair: Any, path: Path) -> dict[str, Any]:

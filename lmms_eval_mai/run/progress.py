@@ -14,7 +14,7 @@ from lmms_eval_mai.paper.sample import Trace
 from lmms_eval_mai.run.failures import sample_name
 from lmms_eval_mai.run.journal.files import SampleKey
 from lmms_eval_mai.run.journal.journal import Journal
-from lmms_eval_mai.run.metering import Meter, RunTotals
+from lmms_eval_mai.run.metering import RunTotals
 
 Outcome = Trace | SampleError
 """The result of a sample: its trace or its error."""
@@ -23,12 +23,12 @@ Outcome = Trace | SampleError
 class ProgressLine(tqdm):  # type: ignore[misc]  # tqdm has no types
     """A line of tqdm that ends in the exits so far. Their text is made only when the line is shown."""
 
-    meter: Meter | None = None
+    totals: RunTotals | None = None
 
     @property
     def format_dict(self) -> dict[str, Any]:
         """Return the fields of the line. tqdm's own thread calls this too."""
-        exits = self.meter.exits() if self.meter is not None else {}
+        exits = self.totals.exits() if self.totals is not None else {}
         return {**super().format_dict, "exits": "".join(f", {exit}={count}" for exit, count in exits.items())}
 
 
@@ -65,41 +65,32 @@ class Progress:
     """Index of the sample -> its outcome."""
 
     def __post_init__(self) -> None:
-        self.bar.meter = self.totals.meter
+        self.bar.totals = self.totals
         self._counted_until = self._last_exit_at = time.perf_counter()
 
     async def report(self, index: int, outcome: Outcome) -> bool:
         """Record a finished sample. Returns whether the run may go on."""
+        sample = self.keys[index]
         self.outcomes[index] = outcome
-        self.count_time(self.keys[index][0])
-        if isinstance(outcome, SampleError):
-            await self._add_error(index, outcome)
-        else:
-            await self._add_trace(index, outcome)
-        if self.keys[index] not in self.done:
-            self.bar.update()
-        return self.totals.meter.failed() <= self.allowed_errors
-
-    def count_time(self, task: str) -> None:
-        """Add the seconds since the previous call, or since the beginning, to the wall times of the run and of a task.
-
-        Samples of several tasks run at the same time, so the time between two finished samples belongs to the task of
-        the second one.
-        """
+        # Samples of several tasks run at the same time, so the time between two finished samples belongs to the task of
+        # the second one.
         now = time.perf_counter()
         seconds, self._counted_until = now - self._counted_until, now
         self.totals.wall_s += seconds
-        self.totals.meter.task(task).wall_s += seconds
+        self.totals.task(sample[0]).wall_s += seconds
+        if isinstance(outcome, SampleError):
+            await self._add_error(sample, outcome)
+        else:
+            seconds, self._last_exit_at = now - self._last_exit_at, now
+            if self.journal is not None:
+                await self.journal.add_exit(sample, outcome.exit, seconds)
+            self.totals.add(outcome)
+        if sample not in self.done:
+            self.bar.update()
+        return self.totals.failures.count() <= self.allowed_errors
 
-    async def _add_trace(self, index: int, trace: Trace) -> None:
-        seconds, self._last_exit_at = self._counted_until - self._last_exit_at, self._counted_until
-        if self.journal is not None:
-            await self.journal.add_exit(self.keys[index], trace.exit, seconds)
-        self.totals.meter.add(trace)
-
-    async def _add_error(self, index: int, error: SampleError) -> None:
-        sample = self.keys[index]
-        earlier = self.totals.meter.add_error(sample, error)
+    async def _add_error(self, sample: SampleKey, error: SampleError) -> None:
+        earlier = self.totals.add_error(sample, error)
         kind = type(error).__name__
         if earlier is None:
             text = f"sample failed and is not scored: {kind}: {error}"

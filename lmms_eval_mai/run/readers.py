@@ -1,6 +1,6 @@
 """Readers of single model arguments: each gets the name and the value as lmms-eval passes it, checks and converts it.
 
-`READERS` lists every argument of the run. It knows nothing of engines: an argument that is not listed belongs to one.
+`READERS` lists every argument of the run. An argument that is not listed belongs to an engine.
 """
 
 import ast
@@ -41,10 +41,6 @@ def _number(least: float) -> Reader:
     return read
 
 
-def _optional(read: Reader) -> Reader:
-    return lambda name, value: None if value is None else read(name, value)
-
-
 def _fraction(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
         raise ArgumentError(f"{name}={value} is invalid: expected a number above 0 and at most 1.")
@@ -73,7 +69,7 @@ def _max_errors(name: str, value: Any) -> float:
 
 def _journal(name: str, value: Any) -> str | None:
     """Return None for the default folder, `off`, or the given folder. lmms-eval reads true and false as bool."""
-    if value is None or value is True or value == "on":
+    if value is True or value == "on":
         return None
     return "off" if value is False else str(parse_literal(value, name) or "off")
 
@@ -109,8 +105,8 @@ def _mapping(name: str, value: Any) -> Mapping[str, Any] | None:
 READERS: dict[str, Reader] = {
     "mode": choice(MODES),
     "think": choice(("R", "E")),
-    "max_open_samples": _optional(positive_int),
-    "max_new_tokens": _optional(positive_int),
+    "max_open_samples": positive_int,
+    "max_new_tokens": positive_int,
     "decoding": choice(("greedy", "official")),
     "official_decoding": _mapping,
     "on_overflow": choice(("truncate", "error")),
@@ -124,10 +120,10 @@ READERS: dict[str, Reader] = {
     "journal": _journal,
     "log_prompts": choice((True, False)),
     "max_errors": _max_errors,
-    "call_timeout": _optional(_number(1e-3)),
+    "call_timeout": _number(1e-3),
     "engine_restarts": lambda name, value: int(_number(0)(name, value)),
     "keep": choice((True, False)),
-    "model_name": _optional(lambda name, value: str(value)),
+    "model_name": lambda name, value: str(value),
     "anls_threshold": _fraction,
     "chartqa_match": choice(("exact", "relaxed")),
 }

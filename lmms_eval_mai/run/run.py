@@ -1,8 +1,4 @@
-"""One run: the samples of one evaluation on engines that are up, with their journal, totals and error budget.
-
-This module does not know lmms-eval's requests: it takes the names of samples and a function that opens a sample (loads
-its document and decodes its images).
-"""
+"""One run: the samples of one evaluation on engines that are up, with their journal, totals and error budget."""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -12,14 +8,13 @@ from typing import Any
 from loguru import logger
 
 from lmms_eval_mai.contract import SIDES, Engine, Identity, Side
-from lmms_eval_mai.errors import EngineStartError, MaiError, TooManyErrors
+from lmms_eval_mai.errors import EngineStartError, MaiError, SampleError, TooManyErrors
 from lmms_eval_mai.paper.cascade import MODES, Mode
 from lmms_eval_mai.paper.sample import Sample, Trace
 from lmms_eval_mai.run import fingerprint
 from lmms_eval_mai.run.at_exit import at_end_of_main_thread
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.engines import Engines
-from lmms_eval_mai.run.failures import convert_unexpected_error
 from lmms_eval_mai.run.journal.files import SampleKey, folder_of
 from lmms_eval_mai.run.journal.journal import Journal
 from lmms_eval_mai.run.journal.journaled_engine import JournaledEngine
@@ -55,7 +50,7 @@ class Run:
         if sparse is not None and mode is None:  # another function may use other layers
             depth = self._of_side[sparse.source].layers()
             logger.info(f"mai_cascade: layer {sparse.layer} of {depth} of the {sparse.source} model selects tokens.")
-        self._slots = asyncio.Semaphore(config.open_samples())
+        self._slots = asyncio.Semaphore(config.max_open_samples)
         """Limits the open samples of `submit`."""
         self._journal: Journal | None = None
         self._begun = False
@@ -85,13 +80,18 @@ class Run:
             progress = Progress(keys, self.totals, self._journal, self._allowed_errors(), bar, done)
             try:
                 self._engines.run(
-                    run_samples(len(keys), open_sample, self._run_one, progress.report, self.config.open_samples())
+                    run_samples(len(keys), open_sample, self._run_one, progress.report, self.config.max_open_samples)
                 )
             except MaiError as error:
-                self.totals.meter.failures.add_to_message(error)
+                self.totals.failures.add_to_message(error)
                 raise
-        if self.totals.meter.failed() > self._allowed_errors():
-            raise TooManyErrors(self._too_many_errors_text())
+        if (failures := self.totals.failures).count() > self._allowed_errors():
+            raise TooManyErrors(
+                f"{failures.count():,} of {len(self._keys):,} samples failed, and max_errors="
+                f"{self.config.max_errors:g} allows {self._allowed_errors():,}:\n{failures}\n"
+                "Fix the causes above, or allow more with max_errors=N or a share like max_errors=0.01. The scores "
+                "then cover only the answered samples."
+            )
         return [progress.outcomes[index] for index in range(len(keys))]
 
     def begin(self, decoding: Mapping[str, Any], rank: int = 0, world_size: int = 1) -> None:
@@ -108,7 +108,7 @@ class Run:
         `open_sample` is called in a thread. `mode`: runs this sample; None: the function of the run. The future raises
         their errors and those of the engines. It may be cancelled. Raises `EngineNotRunning` before `begin`.
         """
-        return self._engines.submit(self._open_and_run(open_sample, mode or self._mode))
+        return self._engines.submit(self._open_and_run(open_sample, mode))
 
     def settings(self) -> dict[str, str]:
         """Return where each engine runs and with which settings, by side: with what vLLM chose, after its start."""
@@ -117,7 +117,7 @@ class Run:
     def resume_hint(self) -> str:
         """Return how to resume a run that stopped, or an empty text if there is nothing to resume."""
         if self.config.journal == "off":
-            return "journal=off: no answers of this run are kept." if self.totals.meter.tasks else ""
+            return "journal=off: no answers of this run are kept." if self.totals.tasks else ""
         if self._journal is None or self._journal.empty or not self._journal.path.exists():
             return ""
         path = self._journal.path
@@ -132,6 +132,11 @@ class Run:
         self._drop_close_at_end()
         if self._journal is not None:
             self._journal.close()
+
+    def stop(self) -> None:
+        """Stop the engines and close the journal."""
+        self._engines.stop()
+        self.close()
 
     def complete(self, results_written: Callable[[], bool] | None) -> None:
         """Close the journal and remove it, because lmms-eval has scored the run: now if `results_written` is None, else
@@ -180,23 +185,24 @@ class Run:
             logger.info(f"mai_cascade: resuming: {progress_text} ({journal.calls:,} calls in {journal.path}).")
         return done
 
-    async def _open_and_run(self, open_sample: Callable[[], Sample], mode: Mode) -> Trace:
+    async def _open_and_run(self, open_sample: Callable[[], Sample], mode: Mode | None) -> Trace:
         async with self._slots:
-            sample = await asyncio.to_thread(open_sample)
-            return await convert_unexpected_error(sample, mode(sample, self.pair))
+            return await self._run_one(await asyncio.to_thread(open_sample), mode)
 
-    async def _run_one(self, sample: Sample) -> Trace:
-        return await convert_unexpected_error(sample, self._mode(sample, self.pair))
+    async def _run_one(self, sample: Sample, mode: Mode | None = None) -> Trace:
+        """Run a sample. An unexpected error, for example of a parser, fails this sample and not the run."""
+        try:
+            return await (mode or self._mode)(sample, self.pair)
+        except MaiError:
+            raise
+        except Exception as error:
+            logger.opt(exception=error).debug("mai_cascade: unexpected error")
+            raise SampleError(
+                f"{sample.task} document {sample.doc_id}: {type(error).__name__}: {error}. This is an error in "
+                "lmms-eval-mai or in lmms-eval's parser. Please run the command again with --verbosity DEBUG and "
+                "report the traceback that the log then shows."
+            ) from error
 
     def _allowed_errors(self) -> int:
         allowed = self.config.max_errors
         return int(allowed) if allowed >= 1 else int(allowed * len(self._keys))
-
-    def _too_many_errors_text(self) -> str:
-        meter = self.totals.meter
-        return (
-            f"{meter.failed():,} of {len(self._keys):,} samples failed, and max_errors={self.config.max_errors:g} "
-            f"allows {self._allowed_errors():,}:\n{meter.failures}\n"
-            "Fix the causes above, or allow more with max_errors=N or a share like max_errors=0.01. The scores then "
-            "cover only the answered samples."
-        )

@@ -1,20 +1,19 @@
 """Runs many samples at the same time. A bounded number of samples is open, and none waits for another.
 
-To open a sample means to load its document and to decode its images. The sample is open until its run ends. This module
-does not know lmms-eval: it takes a function that opens sample number i and a function that runs it.
+To open a sample means to load its document and to decode its images. The sample is open until its run ends.
 """
 
 import asyncio
 import contextlib
 import gc
 import os
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from lmms_eval_mai.errors import MaiError, SampleError
-from lmms_eval_mai.run.event_loop import gather_or_cancel
+from lmms_eval_mai.paper.sample_run import gather_or_cancel
 
 NEW_OBJECTS = 10_000
 """New objects after which garbage is collected while samples run. Python's default is 700, which are two samples."""
@@ -37,52 +36,33 @@ async def run_samples(
     is raised. Then no further sample is opened, the open samples are finished, and the first such `MaiError` is raised.
     Any other exception, including cancellation, stops all samples at once.
     """
-    pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1), "mai-open")
-    queue = _SampleQueue(iter(range(count)), open_sample, run, report, pool)
+    loop, pool = asyncio.get_running_loop(), ThreadPoolExecutor(min(8, os.cpu_count() or 1), "mai-open")
+    waiting = deque(range(count))
+    errors: list[MaiError] = []
+
+    async def work() -> None:
+        """Run one sample after the other until none is left or the run stops."""
+        while waiting:
+            index = waiting.popleft()
+            outcome: R | SampleError
+            try:
+                try:
+                    outcome = await run(await loop.run_in_executor(pool, open_sample, index))
+                except SampleError as error:
+                    outcome = error
+                if not await report(index, outcome):
+                    waiting.clear()
+            except MaiError as error:
+                waiting.clear()
+                errors.append(error)
+
     try:
-        await gather_or_cancel(queue.work() for _ in range(min(max_open, count)))
+        await gather_or_cancel(work() for _ in range(min(max_open, count)))
     finally:
         # A document that hangs does not keep the engines up. The process still ends after it, or by a second Ctrl-C.
         pool.shutdown(wait=False, cancel_futures=True)
-    if queue.first_error is not None:
-        raise queue.first_error
-
-
-@dataclass
-class _SampleQueue(Generic[S, R]):
-    """The samples of one call of `run_samples`. All workers share it; each of them has one open sample at a time."""
-
-    waiting: Iterator[int]
-    """Numbers of the samples that no worker has taken yet."""
-    open_sample: Callable[[int], S]
-    run: Callable[[S], Awaitable[R]]
-    report: Callable[[int, R | SampleError], Awaitable[bool]]
-    pool: ThreadPoolExecutor
-    """Opens the samples."""
-    stopped: bool = False
-    """Whether no further sample may be opened."""
-    first_error: MaiError | None = None
-    """The first error that stopped the run."""
-
-    async def work(self) -> None:
-        """Run one sample after the other until none is left or the run stops."""
-        for index in self.waiting:
-            if self.stopped:
-                return
-            try:
-                if not await self.report(index, await self._result(index)):
-                    self.stopped = True
-            except MaiError as error:
-                self.stopped = True
-                self.first_error = self.first_error or error
-
-    async def _result(self, index: int) -> R | SampleError:
-        """Open and run one sample. Returns its result, or the `SampleError` that it raised."""
-        loop = asyncio.get_running_loop()
-        try:
-            return await self.run(await loop.run_in_executor(self.pool, self.open_sample, index))
-        except SampleError as error:
-            return error
+    if errors:
+        raise errors[0]
 
 
 @contextlib.contextmanager

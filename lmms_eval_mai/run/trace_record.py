@@ -4,13 +4,14 @@ from typing import Any
 
 from lmms_eval_mai.contract import Call
 from lmms_eval_mai.paper.sample import Trace
-from lmms_eval_mai.paper.sparse import Selection
 
 SPECULATION = ("proposed_tokens", "accepted_tokens", "target_calls")
 """The figures of drafted tokens, of a call and of a run. Those that the engine does not report are left out."""
 
 LOGPROBS = ("answer_logprob", "min_logprob")
 """How sure the model was of its answer. Left out if the engine does not report it."""
+
+SELECTION = ("layer", "scored_tokens", "kept_tokens", "transferred_tokens", "share", "text")
 
 
 def trace_record(trace: Trace) -> dict[str, Any]:
@@ -24,18 +25,14 @@ def trace_record(trace: Trace) -> dict[str, Any]:
         **({"images": list(trace.images)} if trace.images else {}),
     }
     if trace.selection is not None:
-        record["selection"] = _selection_record(trace.selection)
+        record["selection"] = {name: getattr(trace.selection, name) for name in SELECTION}
     for call, prompt in zip(record["calls"], trace.prompts, strict=False):
         call["prompt"] = list(prompt)
     return record
 
 
-def _selection_record(selection: Selection) -> dict[str, Any]:
-    names = ("layer", "scored_tokens", "kept_tokens", "transferred_tokens", "share", "text")
-    return {name: getattr(selection, name) for name in names}
-
-
 def _call_record(call: Call) -> dict[str, Any]:
+    times = {name: getattr(call, name) for name in ("queued_s", "ttft_s", "total_s", "started_at")}
     return {
         "side": call.key.side,
         "stage": call.key.stage,
@@ -49,12 +46,7 @@ def _call_record(call: Call) -> dict[str, Any]:
         **{name: round(value, 6) for name in LOGPROBS if (value := getattr(call, name)) is not None},
         **{name: figure for name in SPECULATION if (figure := getattr(call, name)) is not None},
         **({"dropped_tokens": call.dropped_tokens} if call.dropped_tokens else {}),
-        **_times(call),
+        # A shared call has no times.
+        **{name: None if s is None or call.shared else round(s, 6) for name, s in times.items()},
         **({"shared": True} if call.shared else {}),
     }
-
-
-def _times(call: Call) -> dict[str, float | None]:
-    """Return the times of a call; None for those that are not known. A shared call has no times."""
-    times = {name: getattr(call, name) for name in ("queued_s", "ttft_s", "total_s", "started_at")}
-    return {name: None if seconds is None or call.shared else round(seconds, 6) for name, seconds in times.items()}

@@ -47,7 +47,7 @@ class Service:
         self._gen_kwargs = dict(gen_kwargs)
         self._engines = Engines(config, idle_check_s=IDLE_CHECK_S)
         self._run = Run(self._engines, config)
-        self.admission = Admission(config.open_samples(), settings)
+        self.admission = Admission(config.max_open_samples, settings)
         self.metrics = Metrics(self.admission, self.up)
         self.asked = 0
         """Number of questions that were asked."""
@@ -65,7 +65,7 @@ class Service:
 
     def stop(self) -> None:
         """Stop the engines. Requests that are not answered yet are cancelled."""
-        self._engines.stop()
+        self._run.stop()
 
     def up(self) -> dict[Side, bool]:
         """Return for each side whether its engine answers calls. An engine that restarts does not."""

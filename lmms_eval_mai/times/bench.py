@@ -20,7 +20,7 @@ from lmms_eval_mai.paper.cascade import MODES
 from lmms_eval_mai.paper.sample import Sample, Trace
 from lmms_eval_mai.paper.sample_run import Pair
 from lmms_eval_mai.reports.report import Estimate, Of, Report, table
-from lmms_eval_mai.run.config import MAX_OPEN_SAMPLES, parse
+from lmms_eval_mai.run.config import Config, parse
 from lmms_eval_mai.run.scheduler import run_samples
 from lmms_eval_mai.statistics import mean
 from lmms_eval_mai.times.documents import Documents, PlannedEngine
@@ -221,7 +221,9 @@ class Measurement:
             calls.extend(trace.calls)
             return True
 
-        await run_samples(documents.count, documents.open, run, report, MAX_OPEN_SAMPLES if level == "max" else level)
+        await run_samples(
+            documents.count, documents.open, run, report, Config.max_open_samples if level == "max" else level
+        )
         return calls
 
     async def _started(self, names: Sequence[str]) -> bool:

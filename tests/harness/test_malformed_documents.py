@@ -129,7 +129,7 @@ def test_malformed_documents_are_answered_or_reported_and_change_no_other_answer
         {names[request.doc_id]: result for request, result in zip(asked, model.generate_until(asked), strict=True)}
         for asked in (good, requests)
     )
-    meter = model.totals.meter.tasks["pope_s"]
+    meter = model.totals.tasks["pope_s"]
     model.clean()
 
     refused = {name for name, result in among.items() if result.text is None}

@@ -61,7 +61,7 @@ class Memory(threading.Thread):
     def run(self) -> None:
         process = psutil.Process()
         while not self.stopped.wait(0.02):
-            done = sum(totals.samples for totals in list(self.model.totals.meter.tasks.values()))
+            done = sum(totals.samples for totals in list(self.model.totals.tasks.values()))
             self.seen.append((done, process.memory_info().rss))
 
     def growth(self, after: int) -> int:

@@ -37,6 +37,8 @@ every_benchmark = pytest.mark.parametrize("name", ALL)
 def test_verification_is_symmetric_and_changes_neither_the_document_nor_the_global_random_state(
     name: str, data: st.DataObject, texts: tuple[str, str], rules: AgreementRules, seeds: tuple[int, int]
 ) -> None:
+    import lmms_eval.tasks  # noqa: F401 - its first import draws random numbers
+
     doc = data.draw(documents(name))
     before, outcomes = copy.deepcopy(doc), []
     for seed in seeds:
@@ -119,20 +121,7 @@ def fixed_pairs() -> list[tuple[str, dict[str, Any], str, str]]:
 
     lmms-eval puts the candidates of an open MMMU answer into a set. The last texts have several candidates in common.
     """
-    texts = [
-        "A",
-        "(B)",
-        "B. green",
-        "red or green",
-        "yes",
-        "Not sure",
-        "100",
-        "104",
-        "2018",
-        "12,300",
-        "",
-        "north america",
-    ]
+    texts = ["(B)", "red or green", "yes", "104", "12,300", ""]  # one for each way to read an answer
     texts += ["the green one is the first that I can see", "therefore 5, 6, 7, 8 or 9 = 5"]
     colours = ["red", "green", "blue", "black", "white"]
     texts += ["\n".join(f"so it is {colour}" for colour in colours if colour != other) for other in colours]

@@ -4,17 +4,18 @@ import asyncio
 from typing import Any
 
 import pytest
+from support.attention import ShortContext, attentive_pair
 from support.documents import MMMU_OPEN
-from support.samples import OWN_INSTRUCTION, Recorder, sample, scripted_pair
+from support.samples import OWN_INSTRUCTION, Recorder, path, sample, scripted_pair, started_pair
 
 from lmms_eval_mai.contract import Call, Image, Prompt, Sampling
-from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions
+from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedOptions
 from lmms_eval_mai.engines.wrapper import EngineWrapper
 from lmms_eval_mai.errors import MissingAnswer, PromptTooLong
 from lmms_eval_mai.paper import prompts
 from lmms_eval_mai.paper.cascade import MODES, cascade
 from lmms_eval_mai.paper.sample import EXITS, Sample, Trace
-from lmms_eval_mai.paper.sample_run import Pair, category_of
+from lmms_eval_mai.paper.sample_run import category_of
 
 YES, NO = "[[Yes]]", "[[No]]"
 
@@ -29,10 +30,6 @@ def run_mode(
         return await MODES[mode](one, await scripted_pair(*scripts, **pair))
 
     return asyncio.run(run()), *scripts
-
-
-def path(trace: Trace) -> list[str]:
-    return [f"{call.key.side} {call.key.stage}" for call in trace.calls]
 
 
 def test_a_sample_with_agreeing_short_answers_finishes_at_agree_short() -> None:
@@ -181,13 +178,6 @@ def test_if_one_of_two_calls_fails_the_other_is_cancelled_and_the_error_is_raise
     assert len(calls) == 2
 
 
-class WithTokenizer(ScriptedEngine):
-    """A scripted engine with a tokenizer: a token is a word."""
-
-    def count_tokens(self, text: str) -> int | None:
-        return len(text.split())
-
-
 def test_every_call_has_the_number_of_tokens_of_its_extracted_answer_if_its_engine_has_a_tokenizer() -> None:
     small = {
         "short": Answer("[[Not sure]]", output_tokens=5),
@@ -196,13 +186,8 @@ def test_every_call_has_the_number_of_tokens_of_its_extracted_answer_if_its_engi
     large = {"short": Answer("Yes", output_tokens=2, answer_tokens=7), "transfer": Answer("[[Yes]]", output_tokens=4)}
 
     async def run() -> Trace:
-        engines = [
-            WithTokenizer("small", lambda prompt: small[prompt.key.stage]),
-            WithTokenizer("large", lambda prompt: large[prompt.key.stage]),
-        ]
-        for engine in engines:
-            await engine.start()
-        return await cascade(sample(), Pair(*engines))
+        scripts = (lambda prompt: small[prompt.key.stage]), (lambda prompt: large[prompt.key.stage])
+        return await cascade(sample(), await attentive_pair(*scripts, {}, sparse=None))
 
     trace = asyncio.run(run())
     # The number of a record is kept, and the answer of the trace is one of its calls.
@@ -222,38 +207,19 @@ def test_each_mode_reaches_exactly_its_exits() -> None:
     assert {mode: set(exits) for mode, exits in EXITS.items()} == seen
 
 
-class ShortContext(ScriptedEngine):
-    """A scripted engine with space for only `space` characters of thinking."""
-
-    space = 20
-
-    async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
-        text = "".join(block for block in prompt.messages[-1].content if isinstance(block, str))
-        if len(text) > 400:
-            raise PromptTooLong(f"{prompt.key}: does not fit")
-        return await super().generate(prompt, sampling)
-
-    async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
-        return thinking[-self.space :], len(thinking) - self.space
-
-
 def test_thinking_that_overflows_the_context_is_truncated_or_refused() -> None:
     thinking = "Look again. " * 100 + "So the answer is no."
 
-    async def run(**pair: Any) -> tuple[Trace, Recorder]:
+    async def run(**choices: Any) -> tuple[Trace, Recorder]:
         small = Recorder({"short": "[[No]]", "think": f"{thinking} [[No]]"})
         large = Recorder({"short": "[[Yes]]", "transfer": "Yes"})
-        engines = [ShortContext(name, script) for name, script in (("small", small), ("large", large))]
-        for engine in engines:
-            await engine.start()
-        return await cascade(sample(), Pair(*engines, **pair)), large
+        engines = ShortContext("small", small, {}), ShortContext("large", large, {})
+        return await cascade(sample(), await started_pair(*engines, **choices)), large
 
     trace, large = asyncio.run(run(log_prompts=True))
-    assert trace.exit == "transfer" and trace.answer.dropped_tokens == len(thinking) - 20
+    assert trace.exit == "transfer" and trace.answer.dropped_tokens == 200
     assert "".join(trace.prompts[3][0]["content"][1:]) == large.prompt_of("transfer")  # the prompt that was answered
-    assert f"{thinking[-20:]}\n Answer" in large.prompt_of("transfer") and "Look again" not in large.prompt_of(
-        "transfer"
-    )
+    assert large.prompt_of("transfer").endswith(prompts.transfer("pope", " So the answer is no.", "word"))
     assert [call.dropped_tokens for call in trace.calls if call is not trace.answer] == [0, 0, 0]
     with pytest.raises(PromptTooLong):
         asyncio.run(run(on_overflow="error"))

@@ -53,14 +53,9 @@ def test_the_last_brackets_and_the_space_before_them_are_cut_from_the_text(text:
 
 @settings(max_examples=100, deadline=None)
 @given(st.text("[]a <think>/", max_size=30))
-def test_the_answer_of_any_text_is_a_stripped_part_of_it(text: str) -> None:
-    answer = extract_answer(text)
-    assert answer == answer.strip()
-    assert answer in text
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.text("[]a <think>/", max_size=30))
-def test_text_that_loses_its_answer_is_shorter_and_not_empty(text: str) -> None:
-    rest = without_answer(text)
+def test_answer_of_any_text_is_a_stripped_part_of_it_and_the_text_without_it_is_shorter_and_not_empty(
+    text: str,
+) -> None:
+    answer, rest = extract_answer(text), without_answer(text)
+    assert answer == answer.strip() and answer in text
     assert rest == text or 0 < len(rest) < len(text)

@@ -42,32 +42,17 @@ def printed_prompts(shared: Path) -> dict[tuple[str, int], str]:
     return found
 
 
-@pytest.mark.parametrize(("number", "kind"), [(1, "word"), (2, "letter")])
-@pytest.mark.parametrize(
-    ("heading", "variant"), [("Simple (S)", "S"), ("Explain (E)", "E"), ("Reasoning (R)", "R")], ids="SER"
-)
-def test_each_instruction_equals_the_papers(
-    shared: Path, heading: str, variant: prompts.Variant, number: int, kind: Kind
-) -> None:
-    printed = printed_prompts(shared)[heading, number]
-    assert prompts.instruction(variant, kind) == INSTRUCTIONS[variant, kind] == printed
-
-
-@pytest.mark.parametrize(("number", "kind"), [(1, "word"), (2, "letter")])
-def test_stage_2_and_the_transfer_prompt_of_pope_and_chartqa_equal_the_papers(
-    shared: Path, number: int, kind: Kind
-) -> None:
-    assert STAGE2[kind] == printed_prompts(shared)["Stage 2", number]
-    assert REASON_TRANSFER["previous_thinking"]["word"] == printed_prompts(shared)["Reason Transfer", 1]
-
-
-def test_the_transfer_prompt_of_the_other_four_benchmarks_equals_prompt_2_of_the_paper(shared: Path) -> None:
-    printed = printed_prompts(shared)["Reason Transfer", 2]
-    assert REASON_TRANSFER["reference"]["letter"] == printed
+def test_every_template_equals_that_of_appendix_c(shared: Path) -> None:
+    printed = printed_prompts(shared)
+    for number, kind in ((1, "word"), (2, "letter")):
+        for heading, variant in (("Simple (S)", "S"), ("Explain (E)", "E"), ("Reasoning (R)", "R")):
+            assert INSTRUCTIONS[variant, kind] == printed[heading, number]  # type: ignore[index]
+        assert STAGE2[kind] == printed["Stage 2", number]  # type: ignore[index]
+    first, second = printed["Reason Transfer", 1], printed["Reason Transfer", 2]
+    assert REASON_TRANSFER["previous_thinking"]["word"] == first
+    assert REASON_TRANSFER["reference"]["letter"] == second
     # The word form has the same beginning, and the end of the paper's own Prompt 1.
-    opening = printed.split("Answer with", 1)[0]
-    ending = printed_prompts(shared)["Reason Transfer", 1].split("\n ", 1)[1]
-    assert REASON_TRANSFER["reference"]["word"] == opening + ending
+    assert REASON_TRANSFER["reference"]["word"] == second.split("Answer with", 1)[0] + first.split("\n ", 1)[1]
 
 
 def test_templates_have_real_line_feeds_around_the_thinking() -> None:

@@ -13,7 +13,7 @@ from support.answers import quick
 
 from lmms_eval_mai.contract import TokenWeights
 from lmms_eval_mai.paper.agreement import parts_without_answer, without_answer
-from lmms_eval_mai.paper.sparse import Selection, Sparse, cut_to, layer_number, select
+from lmms_eval_mai.paper.sparse import Selection, Sparse, cut_to, select
 
 TOKENS = st.sampled_from(["", "a", " the", "[[", "<|im_end|>", "é", "\n\n", "[[answer]]", "{", "\ufffd"])
 WEIGHTS = st.sampled_from([0.0, 0.1, 0.25, 5e-324, 1.0]) | st.floats(0, 1)
@@ -63,26 +63,17 @@ def test_with_boundary_most_kept_tokens_carry_at_most_delta_and_with_one_more_to
 
 
 @quick
-@given(pairs=scored, delta=DELTAS, boundary=st.sampled_from(BOUNDARIES), order=st.sampled_from(ORDERS))
-def test_selection_is_the_heaviest_tokens_and_of_equal_ones_the_earliest(
-    pairs: Scored, delta: float, boundary: str, order: str
-) -> None:
-    found = selected(pairs, delta=delta, boundary=boundary, order=order)
-    ranking = sorted((-weight, position) for position, (_, weight) in enumerate(pairs))
-    assert found.positions == tuple(position for _, position in ranking)[: found.kept_tokens]
-    assert found.scored_tokens == len(pairs)
-    assert 0 <= found.share <= 1  # also False for NaN
-
-
-@quick
-@given(pairs=scored, delta=st.floats(0, 1, exclude_min=True, exclude_max=True), boundary=st.sampled_from(BOUNDARIES))
-def test_text_is_the_kept_tokens_in_the_order_of_the_thinking_or_by_weight(
+@given(pairs=scored, delta=DELTAS, boundary=st.sampled_from(BOUNDARIES))
+def test_selection_is_the_heaviest_tokens_in_the_order_of_the_thinking_or_by_weight(
     pairs: Scored, delta: float, boundary: str
 ) -> None:
     original, by_weight = (selected(pairs, delta=delta, boundary=boundary, order=order) for order in ORDERS)
-    assert original.positions == by_weight.positions
-    if any(weight for _, weight in pairs):
-        assert original.text == "".join(pairs[position][0] for position in sorted(original.positions))
+    ranking = sorted((-weight, position) for position, (_, weight) in enumerate(pairs))  # of equal ones the earliest
+    assert original.positions == tuple(position for _, position in ranking)[: original.kept_tokens]
+    assert original.scored_tokens == len(pairs) and original.positions == by_weight.positions
+    assert 0 <= original.share <= 1  # also False for NaN
+    assert original.text == "".join(pairs[position][0] for position in sorted(original.positions))
+    if not is_kept_whole(pairs, delta):
         assert by_weight.text == "".join(pairs[position][0] for position in by_weight.positions)
 
 
@@ -110,14 +101,6 @@ def test_examples_of_selections(weights: tuple[float, ...], choices: dict[str, A
 def test_weights_that_are_no_probabilities_are_refused(weights: list[float]) -> None:
     with pytest.raises(ValueError, match="attention weight"):
         select(["a", "b"], weights, Sparse())
-
-
-def test_layer_is_a_number_or_a_share_of_the_layers() -> None:
-    depths = (36, 36, 36, 28, 4, 3, 48)
-    layers = (12, 0.33, 1 / 3, 0.33, 0.33, 0.01, 0.999)
-    assert [layer_number(one, depth) for one, depth in zip(layers, depths, strict=True)] == [
-        12, 12, 12, 9, 1, 1, 48,
-    ]  # fmt: skip
 
 
 # --- the small model's answer is cut before the weights are normalised -------------------------------------

@@ -5,16 +5,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from support.attention import LAYER, AttentiveEngine, attentive_pair, words
+from support.attention import LAYER, AttentiveEngine, ShortContext, attentive_pair
 from support.documents import MMMU_OPEN
-from support.samples import Recorder, sample
+from support.samples import Recorder, path, sample, started_pair
 
-from lmms_eval_mai.contract import AttentionRequest, Call, Prompt, Sampling
-from lmms_eval_mai.errors import PromptTooLong, SampleError
+from lmms_eval_mai.contract import AttentionRequest
+from lmms_eval_mai.errors import SampleError
 from lmms_eval_mai.paper import prompts
 from lmms_eval_mai.paper.cascade import MODES
 from lmms_eval_mai.paper.sample import Sample, Trace
-from lmms_eval_mai.paper.sample_run import Pair
 from lmms_eval_mai.paper.sparse import Sparse
 
 THINKING = "The small animal on the sofa is a dog, not a cat. [[Yes]]"
@@ -38,10 +37,6 @@ def run_mode(
         return await MODES[mode](one or sample(), await attentive_pair(small, large, heavy, **choices))
 
     return asyncio.run(run()), small, large
-
-
-def path(trace: Trace) -> list[str]:
-    return [f"{call.key.side} {call.key.stage}" for call in trace.calls]
 
 
 def request_of(recorder: Recorder, stage: str) -> AttentionRequest | None:
@@ -153,37 +148,20 @@ def test_weights_that_are_not_numbers_fail_the_sample_with_what_to_do(source: st
         run_mode("transfer", source=source, heavy={"dog,": float("nan")})
 
 
-class ShortContext(AttentiveEngine):
-    """An engine with space for only the last 5 words of a thinking."""
-
-    reserved: list[int]
-
-    async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
-        if sum(len(words(part)) for part in prompt.messages[-1].content if isinstance(part, str)) > 100:
-            raise PromptTooLong(f"{prompt.key}: does not fit")
-        return await super().generate(prompt, sampling)
-
-    async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
-        self.reserved = [*getattr(self, "reserved", []), sampling.max_tokens]
-        return "".join(words(thinking)[-5:]), len(words(thinking)) - 5
-
-
 def test_thinking_that_does_not_fit_is_truncated_before_it_is_scored() -> None:
     small = Recorder({"think": "again " * 200 + "so the red dog barks [[Yes]]"})
     large = Recorder({"score": "It", "transfer": "[[No]]"})
 
-    async def run() -> tuple[Trace, list[int]]:
+    async def run() -> tuple[Trace, tuple[int, ...]]:
         engines = AttentiveEngine("small", small, {}), ShortContext("large", large, {"red": 5.0})
-        for engine in engines:
-            await engine.start()
-        trace = await MODES["transfer"](sample(), Pair(*engines, sparse=Sparse(layer=LAYER)))
-        return trace, engines[1].reserved
+        pair = await started_pair(*engines, sparse=Sparse(layer=LAYER))
+        return await MODES["transfer"](sample(), pair), engines[1].reserved
 
     trace, reserved = asyncio.run(run())
     assert request_of(large, "score") == AttentionRequest((LAYER,), " so the red dog barks")
     assert trace.selection is not None and (trace.selection.text, trace.selection.scored_tokens) == (" red", 5)
     assert [call.dropped_tokens for call in trace.calls] == [0, 200, 0]
-    assert reserved == [64]  # the space for the answer of the transfer, and not of the scoring
+    assert reserved == (64,)  # the space for the answer of the transfer, and not of the scoring
 
 
 @pytest.mark.parametrize(
@@ -203,10 +181,8 @@ def test_lightest_tokens_are_left_out_if_a_selection_with_the_heaviest_first_doe
 
     async def run() -> Trace:
         engines = AttentiveEngine("small", small, heavy), ShortContext("large", large, {})
-        for engine in engines:
-            await engine.start()
         sparse = Sparse(**{"layer": LAYER, "source": "small", "delta": 0.99, **choices})
-        return await MODES["transfer"](sample(), Pair(*engines, sparse=sparse, transfer_answer="keep"))
+        return await MODES["transfer"](sample(), await started_pair(*engines, sparse=sparse, transfer_answer="keep"))
 
     trace = asyncio.run(run())
     assert large.prompt_of("transfer").endswith(prompts.transfer("pope", sent, "word"))

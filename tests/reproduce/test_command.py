@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from support.own_command import run_command
-from support.processes import Command
-from support.reproduce import RUNS, arguments, finished_run, scripts, shared_calls, without_marks
+from support.processes import Command, scripts
+from support.reproduce import RUNS, arguments, finished_run, shared_calls, without_marks
 
 ROWS = 12
 KILLS = 3
@@ -20,7 +20,7 @@ KILLS = 3
 
 @pytest.fixture(scope="module")
 def model_args(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return {**scripts(tmp_path_factory.mktemp("scripts"), ROWS, seconds=0.05), "max_open_samples": "2"}
+    return {**scripts(tmp_path_factory.mktemp("scripts"), "pope_s", ROWS, seconds=0.1), "max_open_samples": "2"}
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_cascade_is_equal_to_that_of_the_printed_single_command(
 
 @pytest.mark.slow
 def test_another_task_runs_with_its_own_prompt_and_mai_shares_all_calls(drawn_data: Path, tmp_path: Path) -> None:
-    scripted = scripts(tmp_path, 3, other_task="pope")
+    scripted = scripts(tmp_path, "pope", 3)
     text = ",".join(f"{name}={value}" for name, value in scripted.items())
     output = tmp_path / "out"
     given = ("reproduce", "--tasks", "pope", "--limit", "3", "--model_args", text, "--output_path", str(output))
@@ -180,7 +180,7 @@ def test_tasks_that_cannot_be_run_are_refused(
 ) -> None:
     monkeypatch.chdir(drawn_data)
     write_tasks(tmp_path / "tasks")
-    scripted = scripts(tmp_path / "scripts", 1)
+    scripted = scripts(tmp_path / "scripts", "pope_s", 1)
     model_args = ",".join(f"{name}={value}" for name, value in scripted.items())
     include = ["--include_path", str(tmp_path / "tasks")] if "--tasks" in given else []
     assert message in refused(*given.split(), *include, "--model_args", model_args)

@@ -17,30 +17,25 @@ from lmms_eval_mai.paper.prompts import instruction
 
 QUESTION = "Is there a dog in the image?"
 EXITS = ("agree_short", "agree_think", "transfer")
-Records = list[dict[str, Any]]
 
 
-def records(count: int, first: int = 0) -> tuple[Records, Records]:
-    """Return the answers of both models to questions `first`, `first + 1` ...; question i has exit EXITS[i % 3]."""
-    small, large = [], []
-    for number in range(first, first + count):
-        exit = EXITS[number % 3]
-        own = {"task": "ask", "doc_id": number, "output_tokens": 5}
-        small.append({**own, "stage": "short", "text": "[[Yes]]" if exit == "agree_short" else "[[No]]"})
-        small.append({**own, "stage": "think", "text": f"A tail. [[{'yes' if exit == 'agree_think' else 'no'}]]"})
-        large.append({**own, "stage": "short", "text": "[[Yes]]"})
-        large.append({**own, "stage": "transfer", "text": f"It is {number}. [[Maybe]]"})
-    return small, large
+def short(number: int, text: str = "[[yes]]", **more: Any) -> dict[str, Any]:
+    """Return the short answer to a question."""
+    return {"task": "ask", "doc_id": number, "stage": "short", "text": text, **more}
 
 
 @pytest.fixture
 def scripts(write_script: Callable[[str, Iterable[Any]], Path]) -> dict[str, Any]:
-    small, large = records(12)
-    return {
-        "engine": "scripted",
-        "small": str(write_script("small", small)),
-        "large": str(write_script("large", large)),
-    }
+    """The answers of both models to 12 questions; question i has exit EXITS[i % 3]."""
+    small, large = [], []
+    for number in range(12):
+        exit = EXITS[number % 3]
+        small.append(short(number, "[[Yes]]" if exit == "agree_short" else "[[No]]"))
+        thought = "yes" if exit == "agree_think" else "no"
+        small.append(short(number, f"A tail. [[{thought}]]", stage="think"))
+        large.append(short(number, "[[Yes]]"))
+        large.append(short(number, f"It is {number}. [[Maybe]]", stage="transfer"))
+    return {"engine": "scripted", "small": write_script("small", small), "large": write_script("large", large)}
 
 
 @pytest.fixture
@@ -86,8 +81,7 @@ def test_blocking_form_answers_also_while_an_event_loop_runs_in_the_thread(
 def test_prompt_has_the_images_then_the_question_then_its_options_then_the_instruction(
     write_script: Any, tmp_path: Path
 ) -> None:
-    large = [{"task": "ask", "doc_id": number, "stage": "short", "text": "[[B]]"} for number in range(3)]
-    script = write_script("large", large)
+    script = write_script("large", [short(number, "[[B]]") for number in range(3)])
     one, two = Image.new("RGBA", (20, 10)), tmp_path / "two.png"
     Image.new("L", (30, 10)).save(two)
     with Cascade(engine="scripted", mode="large", large=script, log_prompts=True) as mai:
@@ -103,9 +97,8 @@ def test_prompt_has_the_images_then_the_question_then_its_options_then_the_instr
 
 @pytest.mark.usefixtures("task_manager")
 def test_options_make_the_answer_a_letter_and_keep_their_value_although_the_list_is_changed(write_script: Any) -> None:
-    small = [{"task": "ask", "doc_id": n, "stage": "short", "text": "[[B]]"} for n in range(3)]
-    large = [{"task": "ask", "doc_id": n, "stage": "short", "text": "[[B. blue]]"} for n in range(3)]
-    given = {"small": write_script("small", small), "large": write_script("large", large)}
+    texts = {"small": "[[B]]", "large": "[[B. blue]]"}
+    given = {side: write_script(side, [short(n, text) for n in range(3)]) for side, text in texts.items()}
     with Cascade(engine="scripted", max_open_samples=1, log_prompts=True, **given) as mai:
         images, options = [Image.new("RGB", (9, 8))], ["red", "blue"]
         futures = [mai.submit(images, "Half \ud83d?", options) for _ in range(2)]
@@ -215,8 +208,7 @@ def test_cancelled_start_of_the_async_form_ends_and_leaves_nothing_running(secon
 
 
 def test_questions_that_wait_are_cancelled_when_the_engines_stop(write_script: Any) -> None:
-    hanging = [{"task": "ask", "doc_id": n, "stage": "short", "text": "", "fault": "hang"} for n in range(6)]
-    script = write_script("large", hanging)
+    script = write_script("large", [short(n, fault="hang") for n in range(6)])
     with Cascade(engine="scripted", mode="large", large=script, max_open_samples=2) as mai:
         futures = [mai.submit(None, QUESTION) for _ in range(6)]
         futures[0].cancel()
@@ -224,10 +216,7 @@ def test_questions_that_wait_are_cancelled_when_the_engines_stop(write_script: A
 
 
 def test_cancelled_question_leaves_its_place_to_the_next_one(write_script: Any) -> None:
-    large = [
-        {"task": "ask", "doc_id": 0, "stage": "short", "text": "", "fault": "hang"},
-        {"task": "ask", "doc_id": 1, "stage": "short", "text": "[[yes]]"},
-    ]
+    large = [short(0, fault="hang"), short(1)]
 
     async def ask() -> str:
         given = {"mode": "large", "large": write_script("large", large), "max_open_samples": 1}
@@ -244,9 +233,9 @@ def test_journal_answers_the_same_question_in_a_later_process(
     write_script: Any, image: Image.Image, tmp_path: Path
 ) -> None:
     def cascade(numbers: list[int]) -> Cascade:
-        large = [{"task": "ask", "doc_id": n, "stage": "short", "text": "[[yes]]"} for n in numbers]
+        script = write_script("large", map(short, numbers))
         # The file's name is in the fingerprint of the journal, its answers too: they are the same in all processes.
-        return Cascade(engine="scripted", mode="large", large=write_script("large", large), journal=tmp_path / "j")
+        return Cascade(engine="scripted", mode="large", large=script, journal=tmp_path / "j")
 
     with cascade([]) as mai, pytest.raises(MissingAnswer) as missing:
         mai.ask_blocking(image, QUESTION)
@@ -269,7 +258,7 @@ def test_journal_answers_the_same_question_in_a_later_process(
 def test_end_of_the_process_stops_the_engines_while_threads_can_still_be_started(
     write_script: Any, tmp_path: Path
 ) -> None:
-    script = write_script("large", [{"task": "ask", "doc_id": 0, "stage": "short", "text": "", "fault": "hang"}])
+    script = write_script("large", [short(0, fault="hang")])
     (tmp_path / "script.py").write_text(
         "from concurrent.futures import ThreadPoolExecutor\n"
         "from lmms_eval_mai import Cascade\n"

@@ -1,6 +1,7 @@
 """The journal of one rank: what it warns of, what it resumes, and when it is removed."""
 
 import asyncio
+import contextlib
 import fcntl
 import json
 import os
@@ -8,6 +9,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -80,38 +82,44 @@ def test_unfinished_run_in_another_mode_or_with_other_models_or_of_other_tasks_i
     assert warnings == []
 
 
-_WRITER = """
-import asyncio, sys
-from pathlib import Path
-from lmms_eval_mai.contract import Call, CallKey
-from lmms_eval_mai.run.journal.journal import Journal
-journal = Journal(Path(sys.argv[1]), {"mode": "cascade", "think": "R"}, ["pope_s"])
-call = Call(CallKey("pope_s", 0, 0, "small", "short"), "Yes", "stop", 1, 0, 1, 0, 0, 0)
-asyncio.run(journal.add_call(call, "prompt", []))
-print("ready", flush=True)
-sys.stdin.read()
-"""
+@contextlib.contextmanager
+def other_process(folder: Path, steps: str) -> Iterator[subprocess.Popen[str]]:
+    """Open the journal of the run in another process, do the steps there, and wait for its end after the block."""
+    lines = [
+        "import asyncio, sys",
+        "from pathlib import Path",
+        "from lmms_eval_mai.contract import Call, CallKey",
+        "from lmms_eval_mai.run.journal.journal import Journal",
+        f"journal = Journal(Path({str(folder)!r}), {R}, ['pope_s'])",
+        steps,
+        "print('ready', flush=True)",
+        "sys.stdin.read()",
+    ]
+    command = [sys.executable, "-c", "\n".join(lines)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        yield process
+
+
+def is_locked_for_others(path: Path) -> bool:
+    """Return whether another process sees that the journal is written."""
+    code = (
+        "import sys, pathlib, lmms_eval_mai.run.journal.lock as lock; print(lock.is_locked(pathlib.Path(sys.argv[1])))"
+    )
+    seen = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    return seen.stdout == "True\n"
 
 
 def test_run_of_another_process_is_mentioned_only_after_that_process_was_killed(
     tmp_path: Path, warnings: list[str]
 ) -> None:
-    command = [sys.executable, "-c", _WRITER, str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    call = "Call(CallKey('pope_s', 0, 0, 'small', 'short'), 'Yes', 'stop', 1, 0, 1, 0, 0, 0)"
+    with other_process(tmp_path, f"asyncio.run(journal.add_call({call}, 'prompt', []))") as process:
         Journal(tmp_path, E, ["pope_s"]).close()
         assert warnings == []
         process.kill()
     Journal(tmp_path, E, ["pope_s"]).close()
     assert len(warnings) == 1
-
-
-_IS_LOCKED = """
-import sys
-from pathlib import Path
-from lmms_eval_mai.run.journal.lock import is_locked
-print(is_locked(Path(sys.argv[1])))
-"""
 
 
 def test_run_of_this_process_is_not_mentioned_and_keeps_its_lock_and_its_files(
@@ -123,8 +131,8 @@ def test_run_of_this_process_is_not_mentioned_and_keeps_its_lock_and_its_files(
     Journal(tmp_path, E, ["pope_s"]).close()
     with pytest.raises(JournalError):
         Journal(tmp_path, R, ["pope_s"])
-    seen = subprocess.run([sys.executable, "-c", _IS_LOCKED, str(running.path)], capture_output=True, text=True)
-    assert (len(os.listdir("/proc/self/fd")), seen.stdout, warnings) == (before, "True\n", [])
+    assert is_locked_for_others(running.path)
+    assert (len(os.listdir("/proc/self/fd")), warnings) == (before, [])
     running.close()
 
 
@@ -142,16 +150,6 @@ def test_run_that_this_process_completed_is_mentioned_only_if_its_results_are_lo
     assert len(warnings) == 1 and journal.path.exists()
 
 
-def test_completed_run_is_removed_at_once_in_library_use(tmp_path: Path) -> None:
-    path = unfinished(tmp_path)
-    journal = Journal(tmp_path, R, ["pope_s"])
-    journal.close()
-    journal.complete({("pope_s", 1, 0)})
-    assert path.exists()  # it holds another sample, of a longer run
-    journal.complete({SAMPLE})
-    assert not path.exists()
-
-
 def test_same_run_in_the_same_process_starts_anew_after_its_results_were_written(tmp_path: Path) -> None:
     for written in (False, True):
         unfinished(tmp_path)
@@ -163,23 +161,9 @@ def test_same_run_in_the_same_process_starts_anew_after_its_results_were_written
         again.close()
 
 
-_SCORED = """
-import sys
-from pathlib import Path
-from lmms_eval_mai.run.journal.journal import Journal
-journal = Journal(Path(sys.argv[1]), {"mode": "cascade", "think": "R"}, ["pope_s"])
-journal.close()
-journal.complete({("pope_s", 0, 0)}, lambda: True)
-print("closed", flush=True)
-sys.stdin.read()  # lmms-eval scores
-"""
-
-
 def test_completed_run_does_not_remove_its_journal_under_a_second_run_of_the_same_command(tmp_path: Path) -> None:
     path = unfinished(tmp_path)
-    command = [sys.executable, "-c", _SCORED, str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
-        assert first.stdout is not None and first.stdout.readline() == "closed\n"
+    with other_process(tmp_path, f"journal.close(); journal.complete({{{SAMPLE}}}, lambda: True)") as first:
         second = Journal(tmp_path, R, ["pope_s"])
         first.communicate("")
         assert path.exists() and second.calls == 1
@@ -199,13 +183,12 @@ def test_completed_run_keeps_its_journals_locked_until_they_are_removed(
     unlink, seen = Path.unlink, []
 
     def look_then_unlink(path: Path, *rest: object) -> None:
-        looked = subprocess.run([sys.executable, "-c", _IS_LOCKED, str(path)], capture_output=True, text=True)
-        seen.append(looked.stdout.strip())
+        seen.append(is_locked_for_others(path))
         unlink(path)
 
     monkeypatch.setattr(Path, "unlink", look_then_unlink)
     journal.complete({SAMPLE})
-    assert seen == ["True", "True"] and list(tmp_path.iterdir()) == []
+    assert seen == [True, True] and list(tmp_path.iterdir()) == []
 
 
 def test_journal_that_another_process_removes_while_it_is_opened_is_made_again(

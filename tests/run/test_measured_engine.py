@@ -43,29 +43,23 @@ def measured(text: str, *tokens: tuple[str, float]) -> Call:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "expected"),
+    ("text", "tokens", "logprob", "least"),
     [
-        ([("[[", -1.0), ("yes]]", -2.0)], -2.0),  # a token with a part of the answer counts as a whole
-        ([("Yes", -1.0), (" it is", -2.0), ("", -9.0)], -3.0),  # without brackets the whole text; no end token
-        ([("[[", -1.0), ("", -2.0), ("\u00e9", -3.0), ("]]", -4.0)], -5.0),  # a character in two tokens
-        ([("[[", -1.0), ("]]", -2.0)], None),
-        ([("<think>[[a]]</think>", -1.0), ("[[", -2.0), ("a", -3.0), ("]]", -4.0)], -3.0),
-        ([("[[4]]", -1.0), ("<think>[[14]]</think>", -2.0)], -1.0),  # the last brackets are in reasoning tags
+        ("[[yes]]", [("[[", -1.0), ("yes]]", -2.0)], -2.0, -2.0),  # a token with a part of the answer counts as a whole
+        ("Yes it is", [("Yes", -1.0), (" it is", -2.0), ("", -9.0)], -3.0, -2.0),  # the whole text; no end token
+        ("Yes", [("Y", -1.0), ("es", -2.0), ("<|im_end|>", -9.0)], -3.0, -2.0),  # or a stop text that is shown
+        ("[[\u00e9]]", [("[[", -1.0), ("", -2.0), ("\u00e9", -3.0), ("]]", -4.0)], -5.0, -3.0),  # two tokens
+        ("[[]]", [("[[", -1.0), ("]]", -2.0)], None, None),
+        ("<think>[[a]]</think>[[a]]", [("<think>[[a]]</think>", -1.0), ("[[", -2.0), ("a]]", -3.0)], -3.0, -3.0),
+        ("[[4]]<think>[[14]]</think>", [("[[4]]", -1.0), ("<think>[[14]]</think>", -2.0)], -1.0, -1.0),
+        ("[[3]]. [[4 2]]", [("[[3]]. [[", -3.0), ("4", -0.5), (" 2", -0.25), ("]]", -6.0), ("", -7.0)], -0.75, -0.5),
     ],
 )
 def test_log_probability_of_an_answer_counts_each_token_that_has_a_part_of_it(
-    tokens: list[tuple[str, float]], expected: float | None
+    text: str, tokens: list[tuple[str, float]], logprob: float | None, least: float | None
 ) -> None:
-    text = "".join(text for text, _ in tokens)
-    assert measured(text, *tokens).answer_logprob == expected
-
-
-def test_log_probability_of_an_answer_is_that_of_its_own_tokens() -> None:
-    tokens = [("I", -1.0), (" saw [[", -2.0), ("3", -3.0), ("]].", -4.0), (" No: [[", -5.0)]
-    call = measured("I saw [[3]]. No: [[4 2]]", *tokens, ("4", -0.5), (" 2", -0.25), ("]]", -6.0), ("", -7.0))
-    assert (call.answer_logprob, call.min_logprob, call.logprobs) == (-0.75, -0.5, None)
-    # An end token or a stop text that the engine shows is no part of an answer without brackets.
-    assert measured("Yes", ("Y", -1.0), ("es", -2.0), ("<|im_end|>", -9.0)).answer_logprob == -3.0
+    call = measured(text, *tokens)
+    assert (call.answer_logprob, call.min_logprob, call.logprobs) == (logprob, least, None)
 
 
 def test_trace_and_journal_keep_the_two_figures_and_not_those_of_all_tokens() -> None:

@@ -2,10 +2,11 @@
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from lmms_eval_mai.contract import SIDES, Call, CallKey
+from lmms_eval_mai.contract import Call, CallKey, Side
 from lmms_eval_mai.errors import MissingAnswer, UnreadableImage
 from lmms_eval_mai.paper.sample import Exit, Trace
 from lmms_eval_mai.paper.sparse import Selection
@@ -13,7 +14,7 @@ from lmms_eval_mai.run.config import Config, parse
 from lmms_eval_mai.run.failures import SHOWN_CAUSES
 from lmms_eval_mai.run.figures import figures
 from lmms_eval_mai.run.final_table import table
-from lmms_eval_mai.run.metering import Meter, RunTotals
+from lmms_eval_mai.run.metering import RunTotals
 from lmms_eval_mai.run.progress import Progress, progress_bar
 
 
@@ -25,10 +26,14 @@ def totals(exits: dict[Exit, int]) -> RunTotals:
     found = RunTotals()
     for exit, count in exits.items():
         for doc_id in range(count):
-            side = "small" if exit == "small" else "large"
-            call = Call(CallKey("pope_s", doc_id, 0, side, "short"), "Yes", "stop", 9, 0, 2, None, None, 0.5)
-            found.meter.add(Trace(exit, call, (call,), ()))
+            one = call(doc_id=doc_id, side="small" if exit == "small" else "large")
+            found.add(Trace(exit, one, (one,), ()))
     return found
+
+
+def call(task: str = "pope_s", doc_id: int = 7, side: Side = "large", **fields: Any) -> Call:
+    """Return a call with 9 prompt tokens and 2 output tokens."""
+    return Call(CallKey(task, doc_id, 0, side, "short"), "Yes", "stop", 9, 0, 2, None, None, 0.5, **fields)
 
 
 def cells(text: str, number: int) -> list[str]:
@@ -53,9 +58,8 @@ def test_table_of_sparse_transfer_shows_the_kept_tokens_and_names_empty_selectio
     run = replace(config("transfer"), transfer="sparse")
     found = totals({"transfer": 2})
     for kept in ((2, 0, 1), ()):
-        call = Call(CallKey("pope_s", 7, 0, "large", "transfer"), "Yes", "stop", 9, 0, 2, None, None, 0.5)
-        selection = Selection(kept, 8, 0.9, "a b c", 3, 4)
-        found.meter.add(Trace("transfer", call, (call,), (), selection=selection))
+        one = call()
+        found.add(Trace("transfer", one, (one,), (), selection=Selection(kept, 8, 0.9, "a b c", 3, 4)))
     text = table(found, run)
     columns = columns_of(text)
     assert columns["kept tokens"] == "3 of 16 (18.75%)" and columns["Samples"] == "4"
@@ -66,8 +70,8 @@ def test_table_of_sparse_transfer_shows_the_kept_tokens_and_names_empty_selectio
 def test_table_with_shared_calls_counts_them_and_shows_no_times() -> None:
     found = totals({"large": 2})
     assert "Wall time" in table(found, config("large")) and "shared" not in table(found, config("large"))
-    call = Call(CallKey("pope_s", 7, 0, "large", "short"), "Yes", "stop", 9, 0, 2, None, None, 0.0, shared=True)
-    found.meter.add(Trace("large", call, (call,), ()))
+    shared = call(shared=True)
+    found.add(Trace("large", shared, (shared,), ()))
     text = table(found, config("large"))
     columns = columns_of(text)
     assert (columns["large calls"], columns["large shared calls"], columns["large output tokens"]) == ("3", "1", "6")
@@ -77,14 +81,9 @@ def test_table_with_shared_calls_counts_them_and_shows_no_times() -> None:
 def test_table_shows_answer_tokens_and_accepted_drafts_only_of_an_engine_that_reports_them_for_every_call() -> None:
     found = RunTotals()
     for number, accepted in enumerate((108, None)):
-        small, large = (
-            Call(CallKey("pope_s", number, 0, side, "short"), "Yes", "stop", 9, 0, 4, None, None, 0.5) for side in SIDES
-        )
-        small = replace(small, answer_tokens=1)
-        large = replace(large, answer_tokens=1 if accepted else None)
-        if accepted:
-            large = replace(large, proposed_tokens=131, accepted_tokens=accepted, target_calls=39)
-        found.meter.add(Trace("agree_short", large, (small, large), ()))
+        reported = {"answer_tokens": 1, "proposed_tokens": 131, "accepted_tokens": accepted, "target_calls": 39}
+        small, large = call(side="small", answer_tokens=1), call(**(reported if accepted else {}))
+        found.add(Trace("agree_short", large, (small, large), ()))
         columns = columns_of(table(found, config("cascade")))
         assert columns["small answer tokens"] == str(number + 1)
         assert not {"small drafted tokens accepted", "small target calls"} & set(columns)
@@ -95,7 +94,7 @@ def test_table_shows_answer_tokens_and_accepted_drafts_only_of_an_engine_that_re
             assert columns["large target calls"] == "39"
     large = replace(large, proposed_tokens=20, accepted_tokens=5)  # vLLM does not report the target calls
     found = RunTotals()
-    found.meter.add(Trace("large", large, (large,), ()))
+    found.add(Trace("large", large, (large,), ()))
     header = cells(table(found, config("large")), 0)
     assert "large drafted tokens accepted" in header and "large target calls" not in header
 
@@ -103,8 +102,8 @@ def test_table_shows_answer_tokens_and_accepted_drafts_only_of_an_engine_that_re
 def test_table_and_figures_count_the_failed_samples_of_all_ranks_and_group_them_by_cause() -> None:
     ranks = [totals({"agree_short": 1}), *(RunTotals() for _ in range(2))]
     for number in range(12):
-        ranks[number % 3].meter.add_error(("pope_s", number, 0), MissingAnswer(f"no answer to document {number}."))
-    ranks[2].meter.add_error(("pope_s", 12, 1), UnreadableImage("pope_s document 12: its image cannot be read."))
+        ranks[number % 3].add_error(("pope_s", number, 0), MissingAnswer(f"no answer to document {number}."))
+    ranks[2].add_error(("pope_s", 12, 1), UnreadableImage("pope_s document 12: its image cannot be read."))
     found = RunTotals.of_ranks(ranks)
     text = table(found, config("cascade"))
     assert cells(text, 1)[:3] == ["pope_s", "1", "13"]
@@ -120,7 +119,7 @@ def test_table_and_figures_count_the_failed_samples_of_all_ranks_and_group_them_
 
     causes = [MissingAnswer("cause " + "x" * number) for number in range(SHOWN_CAUSES + 2)]
     found = totals({"agree_short": 1})
-    assert all(found.meter.add_error(("pope_s", 0, 0), cause) is None for cause in causes)
+    assert all(found.add_error(("pope_s", 0, 0), cause) is None for cause in causes)
     text = table(found, config("cascade"))
     assert text.count("  MissingAnswer: cause") == SHOWN_CAUSES and "... and 2 more, named in the log above" in text
 
@@ -129,8 +128,8 @@ def test_table_counts_the_answers_that_no_scorer_can_read() -> None:
     found = totals({"agree_short": 3})
     assert "nreadable" not in table(found, config("cascade"))
     for doc_id, task in enumerate(["mmmu_val_s", "mmmu_val_s", "pope_s"]):
-        call = Call(CallKey(task, doc_id, 0, "large", "transfer"), "?", "stop", 9, 0, 2, None, None, 0.5)
-        found.meter.add(Trace("transfer", call, (call,), (), readable=False))
+        one = call(task, doc_id)
+        found.add(Trace("transfer", one, (one,), (), readable=False))
     text = table(found, config("cascade"))
     assert [cells(text, row)[:3] for row in range(3)] == [
         ["Task", "Samples", "Unreadable"],
@@ -159,16 +158,16 @@ def test_progress_begins_with_the_finished_samples_and_is_short_in_a_log_file(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     keys = [("pope_s", number, 0) for number in range(3)]
-    call = Call(CallKey("pope_s", 0, 0, "large", "short"), "Yes", "stop", 9, 0, 2, None, None, 0.5)
+    answer = call()
     with progress_bar(3, shown=True, done=2) as bar:
         progress = Progress(keys, RunTotals(), None, 0, bar, done=set(keys[:2]))
         for index in range(3):
-            asyncio.run(progress.report(index, Trace("agree_short", call, (call,), ())))
+            asyncio.run(progress.report(index, Trace("agree_short", answer, (answer,), ())))
     first, *_, last = capsys.readouterr().err.strip().split("\r")
     assert first.startswith("mai_cascade: 2/3, ") and last == "mai_cascade: 3/3, 00:00 left, agree_short=3"
     with progress_bar(5000, shown=True) as bar:  # in a log file, two texts and not one per sample
-        bar.meter = Meter()
-        bar.meter.task("pope_s").exits.update({"agree_short": 4000, "agree_think": 600, "transfer": 400})
+        bar.totals = RunTotals()
+        bar.totals.task("pope_s").exits.update({"agree_short": 4000, "agree_think": 600, "transfer": 400})
         for _ in range(5000):
             bar.update()
     shown = capsys.readouterr().err.strip().split("\r")
@@ -194,7 +193,7 @@ def trace_of(doc_id: int) -> Trace:
 def test_figures_are_the_sums_over_the_calls_of_all_ranks() -> None:
     ranks = [RunTotals() for _ in range(3)]
     for doc_id in range(7):
-        ranks[doc_id % 3].meter.add(trace_of(doc_id))
+        ranks[doc_id % 3].add(trace_of(doc_id))
     run = replace(config("transfer"), transfer="sparse", sparse_layer=0.33)
     found = figures(RunTotals.of_ranks(ranks), run, {})
     task = found["tasks"]["pope_s"]
@@ -220,7 +219,7 @@ def test_slowest_rank_decides_the_wall_time_of_the_run_and_of_each_task() -> Non
     for walls, earlier in (({"pope_s": 3.0, "mmmu_val_r": 1.0}, 0.5), ({"pope_s": 1.0, "mmmu_val_r": 2.5}, 2.0)):
         one = RunTotals(wall_s=sum(walls.values()), earlier_s=earlier)
         for task, wall_s in walls.items():
-            one.meter.task(task).wall_s = wall_s
+            one.task(task).wall_s = wall_s
         ranks.append(one)
     text = table(RunTotals.of_ranks(ranks), config("cascade"))
     assert "Wall time 4.0 s, 2.0 s of it before this start: mmmu_val_r 2.5 s, pope_s 3.0 s." in text

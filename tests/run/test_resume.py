@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import random
+import shutil
 import signal
 from collections import Counter
 from pathlib import Path
@@ -28,7 +29,23 @@ def data(drawn_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def model_args(data: Path) -> dict[str, Any]:
-    return {"engine": "scripted", "max_open_samples": 12, **scripts(data, "pope_s", ROWS, seconds=0.06)}
+    return {"max_open_samples": 12, **scripts(data, "pope_s", ROWS, seconds=0.06)}
+
+
+@pytest.fixture(scope="module")
+def killed(data: Path, model_args: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the journal of a run that was killed after a third of its calls."""
+    folder = tmp_path_factory.mktemp("killed")
+    process = start(data, folder / "found.json", "pope_s", journal=folder / "journal", **model_args)
+    assert strike(process, folder / "journal", after=300, how=signal.SIGKILL)
+    return folder / "journal"
+
+
+@pytest.fixture
+def unfinished(killed: Path, tmp_path: Path) -> Path:
+    """The only file in `tmp_path / "journal"`: the journal of the killed run."""
+    (file,) = shutil.copytree(killed, tmp_path / "journal").iterdir()
+    return file
 
 
 @pytest.fixture(scope="module")
@@ -82,49 +99,40 @@ def test_same_command_after_a_completed_run_starts_a_new_run(
 
 
 def test_completed_shorter_run_keeps_the_journal_of_a_longer_run(
-    data: Path, model_args: dict[str, Any], undisturbed: dict[str, Any], tmp_path: Path
+    data: Path, model_args: dict[str, Any], undisturbed: dict[str, Any], unfinished: Path, tmp_path: Path
 ) -> None:
-    journal, output = tmp_path / "journal", tmp_path / "found.json"
-    process = start(data, output, "pope_s", journal=journal, **model_args)
-    assert strike(process, journal, after=400, how=signal.SIGKILL)
-    kept = lines_of(journal)
+    journal, output, kept = unfinished.parent, tmp_path / "found.json", unfinished.read_text()
     end(start(data, tmp_path / "short.json", "pope_s", limit=8, journal=journal, **model_args))
-    assert (tmp_path / "short.json").exists() and lines_of(journal)[: len(kept)] == kept
+    assert (tmp_path / "short.json").exists() and unfinished.read_text().startswith(kept[: kept.rindex("\n")])
     end(start(data, output, "pope_s", journal=journal, **model_args))
     assert json.loads(output.read_text()) == undisturbed and list(journal.iterdir()) == []
     assert "resuming: " in output.with_suffix(".log").read_text()
 
 
-def test_run_of_another_task_has_its_own_journal(data: Path, model_args: dict[str, Any], tmp_path: Path) -> None:
-    journal = tmp_path / "journal"
-    process = start(data, tmp_path / "a.json", "pope_s", journal=journal, **model_args)
-    assert strike(process, journal, after=100, how=signal.SIGKILL)
-    before = lines_of(journal)
-    other = {**model_args, **scripts(tmp_path, "pope_e", ROWS, seconds=0)}
-    end(start(data, tmp_path / "b.json", "pope_e", journal=journal, **other))
-    assert (tmp_path / "b.json").exists() and lines_of(journal) == before
+def test_run_of_another_task_has_its_own_journal(
+    data: Path, model_args: dict[str, Any], unfinished: Path, tmp_path: Path
+) -> None:
+    before = unfinished.read_bytes()
+    other = {**model_args, **scripts(tmp_path, "pope_e", ROWS)}
+    end(start(data, tmp_path / "b.json", "pope_e", journal=unfinished.parent, **other))
+    assert (tmp_path / "b.json").exists() and unfinished.read_bytes() == before
 
 
 def test_run_with_another_argument_names_the_difference_to_the_unfinished_run(
-    data: Path, model_args: dict[str, Any], tmp_path: Path
+    data: Path, model_args: dict[str, Any], unfinished: Path, tmp_path: Path
 ) -> None:
-    journal = tmp_path / "journal"
-    process = start(data, tmp_path / "a.json", "pope_s", journal=journal, **model_args)
-    assert strike(process, journal, after=50, how=signal.SIGKILL)
-    end(start(data, tmp_path / "b.json", "pope_s", journal=journal, think="E", **model_args))
+    end(start(data, tmp_path / "b.json", "pope_s", journal=unfinished.parent, think="E", **model_args))
     log = (tmp_path / "b.log").read_text()
-    assert f"an unfinished run of pope_s is not resumed: think was R and is E. Its journal stays: {journal}/" in log
-    assert len(list(journal.iterdir())) == 1  # the first run can still be resumed
+    assert f"an unfinished run of pope_s is not resumed: think was R and is E. Its journal stays: {unfinished}" in log
+    assert list(unfinished.parent.iterdir()) == [unfinished]  # the first run can still be resumed
 
 
-def test_one_rank_resumes_the_work_of_two(data: Path, model_args: dict[str, Any], tmp_path: Path) -> None:
-    journal = tmp_path / "journal"
-    process = start(data, tmp_path / "a.json", "pope_s", journal=journal, **model_args)
-    assert strike(process, journal, after=300, how=signal.SIGKILL)
-    (file,) = journal.iterdir()
-    head, *lines = file.read_text().split("\n")[:-1]
-    stem = file.name.split("-")[0]
-    file.unlink()
+def test_one_rank_resumes_the_work_of_two(
+    data: Path, model_args: dict[str, Any], unfinished: Path, tmp_path: Path
+) -> None:
+    journal, stem = unfinished.parent, unfinished.name.split("-")[0]
+    head, *lines = unfinished.read_text().split("\n")[:-1]
+    unfinished.unlink()
     for rank in range(2):
         (journal / f"{stem}-{rank}of2.jsonl").write_text("\n".join([head, *lines[rank::2], ""]))
     end(start(data, tmp_path / "b.json", "pope_s", journal=journal, **model_args))
@@ -168,17 +176,14 @@ def test_second_run_cannot_write_a_journal_in_use(data: Path, model_args: dict[s
 
 
 def test_full_disk_ends_in_one_sentence_and_the_run_can_be_resumed(
-    data: Path, model_args: dict[str, Any], undisturbed: dict[str, Any], tmp_path: Path
+    data: Path, model_args: dict[str, Any], undisturbed: dict[str, Any], unfinished: Path, tmp_path: Path
 ) -> None:
-    journal, output = tmp_path / "journal", tmp_path / "found.json"
-    first = start(data, output, "pope_s", journal=journal, **model_args)
-    assert strike(first, journal, after=100, how=signal.SIGKILL)
-    (file,) = journal.iterdir()
-    space = file.stat().st_size + 10_000  # a few dozen lines and a part of the next one
+    journal, output = unfinished.parent, tmp_path / "found.json"
+    space = unfinished.stat().st_size + 10_000  # a few dozen lines and a part of the next one
     full = start(data, output, "pope_s", file_limit=space, journal=journal, **model_args)
     end(full)
-    assert full.exitcode == 1 and not output.exists() and file.stat().st_size == space
-    assert f"The journal {file} cannot be written (File too large)" in (tmp_path / "found.log").read_text()
+    assert full.exitcode == 1 and not output.exists() and unfinished.stat().st_size == space
+    assert f"The journal {unfinished} cannot be written (File too large)" in (tmp_path / "found.log").read_text()
     end(start(data, output, "pope_s", journal=journal, **model_args))
     assert json.loads(output.read_text()) == undisturbed
 

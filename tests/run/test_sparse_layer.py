@@ -19,7 +19,7 @@ def engine(side: str) -> AttentiveEngine:
     return AttentiveEngine(side, lambda prompt: Answer(""), {})
 
 
-@pytest.mark.parametrize(("given", "layer"), [(4, 4), (0.33, 1), (0.99, 4)])
+@pytest.mark.parametrize(("given", "layer"), [(4, 4), (0.01, 1), (0.33, 1), (0.4, 2), (0.99, 4)])
 @pytest.mark.parametrize("source", ["small", "large"])
 def test_pair_has_the_number_of_the_layer(source: str, given: float, layer: int) -> None:
     choices = {"sparse_order": "weight", "sparse_boundary": "most", "sparse_delta": 0.5, "sparse_from": source}

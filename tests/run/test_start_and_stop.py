@@ -21,9 +21,11 @@ from lmms_eval_mai.run.run import Run
 class SlowEngine(ScriptedEngine):
     """Starts when `may_start` is set, and records its steps in a list that several engines share."""
 
-    def __init__(self, side: Side, steps: list[str], may_start: asyncio.Event) -> None:
+    def __init__(self, side: Side, steps: list[str], waits: bool = True) -> None:
         super().__init__(side, lambda prompt: Answer("x"), ScriptedOptions())
-        self._steps, self.may_start = steps, may_start
+        self._steps, self.may_start = steps, asyncio.Event()
+        if not waits:
+            self.may_start.set()
         self.begun = threading.Event()
 
     async def start(self) -> None:
@@ -46,6 +48,12 @@ class BrokenEngine(SlowEngine):
 
 
 @pytest.fixture
+def found() -> list[str]:
+    """The steps of the engines of a test."""
+    return []
+
+
+@pytest.fixture
 def config(tmp_path: Path) -> Config:
     return parse({"engine": "scripted", "small": str(tmp_path / "a"), "large": str(tmp_path / "a"), "journal": "off"})
 
@@ -64,11 +72,10 @@ def engines(config: Config, tmp_path: Path) -> Engines:
     ],
 )
 def test_engines_start_at_the_same_time_unless_they_share_a_lock_also_after_a_stop(
-    engines: Engines, lock: str | None, steps: list[str]
+    engines: Engines, found: list[str], lock: str | None, steps: list[str]
 ) -> None:
-    found: list[str] = []
     starting = StartLock() if lock else None
-    slow = [SlowEngine(side, found, asyncio.Event()) for side in engines.of_side]
+    slow = [SlowEngine(side, found) for side in engines.of_side]
     engines.of_side = {engine.side: RestartingEngine(engine, 0, starting=starting) for engine in slow}
 
     async def start() -> None:
@@ -88,9 +95,8 @@ def test_engines_start_at_the_same_time_unless_they_share_a_lock_also_after_a_st
         engines.stop()
 
 
-def test_failed_start_cancels_the_start_of_the_other_engine(engines: Engines) -> None:
-    found: list[str] = []
-    engines.of_side = {"small": SlowEngine("small", found, asyncio.Event()), "large": BrokenEngine("large", [], ...)}  # type: ignore[arg-type]
+def test_failed_start_cancels_the_start_of_the_other_engine(engines: Engines, found: list[str]) -> None:
+    engines.of_side = {"small": SlowEngine("small", found), "large": BrokenEngine("large", found)}
     with pytest.raises(EngineStartError, match="large does not start"):
         engines.start()
     assert found == ["small begins", "small is cancelled"]
@@ -107,10 +113,9 @@ def begin_run(engines: Engines, config: Config) -> None:
 
 @pytest.mark.parametrize("begin", [start, begin_run])
 def test_stop_during_a_start_cancels_it_and_leaves_no_engine_running(
-    engines: Engines, config: Config, begin: Callable[[Engines, Config], None]
+    engines: Engines, config: Config, found: list[str], begin: Callable[[Engines, Config], None]
 ) -> None:
-    found: list[str] = []
-    slow = {side: SlowEngine(side, found, asyncio.Event()) for side in engines.of_side}
+    slow = {side: SlowEngine(side, found) for side in engines.of_side}
     engines.of_side.update(slow)
     with ThreadPoolExecutor(1) as threads:
         starting = threads.submit(begin, engines, config)
@@ -125,10 +130,8 @@ def test_stop_during_a_start_cancels_it_and_leaves_no_engine_running(
         engines.submit(asyncio.sleep(0))
 
 
-def test_start_that_comes_during_a_stop_begins_after_it(engines: Engines) -> None:
-    found: list[str] = []
-    may_start, closing, may_close = asyncio.Event(), threading.Event(), threading.Event()
-    may_start.set()
+def test_start_that_comes_during_a_stop_begins_after_it(engines: Engines, found: list[str]) -> None:
+    closing, may_close = threading.Event(), threading.Event()
 
     class SlowToClose(SlowEngine):
         async def close(self) -> None:
@@ -136,7 +139,7 @@ def test_start_that_comes_during_a_stop_begins_after_it(engines: Engines) -> Non
             await asyncio.to_thread(may_close.wait, 10)
             await super().close()
 
-    engines.of_side = {"large": SlowToClose("large", found, may_start)}
+    engines.of_side = {"large": SlowToClose("large", found, waits=False)}
     engines.start()
     with ThreadPoolExecutor(2) as threads:
         stopping = threads.submit(engines.stop)
@@ -151,9 +154,10 @@ def test_start_that_comes_during_a_stop_begins_after_it(engines: Engines) -> Non
     engines.stop()
 
 
-def test_run_that_is_closed_before_it_begins_starts_no_engine(engines: Engines, config: Config) -> None:
-    found: list[str] = []
-    engines.of_side["large"] = SlowEngine("large", found, asyncio.Event())
+def test_run_that_is_closed_before_it_begins_starts_no_engine(
+    engines: Engines, config: Config, found: list[str]
+) -> None:
+    engines.of_side["large"] = SlowEngine("large", found)
     run = Run(engines, config)
     run.close()
     with pytest.raises(EngineStartError, match="closed before it began"):
@@ -162,16 +166,17 @@ def test_run_that_is_closed_before_it_begins_starts_no_engine(engines: Engines, 
     assert "large begins" not in found
 
 
-def test_engine_that_fails_to_close_does_not_keep_the_others_running(engines: Engines, warnings: list[str]) -> None:
-    found: list[str] = []
-    may_start = asyncio.Event()
-    may_start.set()
-
+def test_engine_that_fails_to_close_does_not_keep_the_others_running(
+    engines: Engines, found: list[str], warnings: list[str]
+) -> None:
     class FailsToClose(SlowEngine):
         async def close(self) -> None:
             raise RuntimeError("no more threads")
 
-    engines.of_side = {"small": FailsToClose("small", [], may_start), "large": SlowEngine("large", found, may_start)}
+    engines.of_side = {
+        "small": FailsToClose("small", [], waits=False),
+        "large": SlowEngine("large", found, waits=False),
+    }
     engines.start()
     engines.stop()
     assert found[-1] == "large is closed"

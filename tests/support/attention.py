@@ -6,8 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from support.samples import started_pair
+
 from lmms_eval_mai.contract import Call, Prompt, Sampling, TokenWeights
 from lmms_eval_mai.engines.scripted.engine import ScriptedEngine
+from lmms_eval_mai.errors import PromptTooLong
 from lmms_eval_mai.paper.sample_run import Pair
 from lmms_eval_mai.paper.sparse import Sparse
 
@@ -44,6 +47,22 @@ class AttentiveEngine(ScriptedEngine):
         return replace(call, attention=TokenWeights(tokens, tuple(rows)))
 
 
+class ShortContext(AttentiveEngine):
+    """An engine with space for only the last 5 words of a thinking."""
+
+    reserved: tuple[int, ...] = ()
+    """The space for the answer at each truncation."""
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
+        if sum(len(words(part)) for part in prompt.messages[-1].content if isinstance(part, str)) > 100:
+            raise PromptTooLong(f"{prompt.key}: does not fit")
+        return await super().generate(prompt, sampling)
+
+    async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
+        self.reserved = (*self.reserved, sampling.max_tokens)
+        return "".join(words(thinking)[-5:]), len(words(thinking)) - 5
+
+
 def words(text: str) -> tuple[str, ...]:
     return tuple(re.findall(r"\s*\S+|\s+$", text))
 
@@ -52,9 +71,7 @@ async def attentive_pair(small: Any, large: Any, heavy: Mapping[str, float], **c
     """Return a pair of started engines, one for each script. `choices`: fields of `Sparse` or of `Pair`."""
     sparse = {name: choices.pop(name) for name in list(choices) if name in Sparse.__dataclass_fields__}
     engines = [AttentiveEngine(side, script, heavy) for side, script in (("small", small), ("large", large))]
-    for engine in engines:
-        await engine.start()
-    return Pair(*engines, **{"sparse": Sparse(**{"layer": LAYER, **sparse}), **choices})
+    return await started_pair(*engines, **{"sparse": Sparse(**{"layer": LAYER, **sparse}), **choices})
 
 
 def is_image(path: Path) -> bool:

@@ -12,7 +12,7 @@ import runpy
 import signal
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from importlib.metadata import entry_points
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -46,31 +46,79 @@ def large_pope(drawn_data: Path, folder: Path, rows: int) -> Path:
     return folder
 
 
-def scripts(folder: Path, task: str, rows: int, seconds: float, failing: Collection[int] = ()) -> dict[str, str]:
-    """Scripts of both sides in which the documents leave at all three exits, with tokens that differ from call to call.
-    The first call of each `failing` document fails."""
+def scripts(folder: Path, task: str, rows: int, seconds: float = 0.0, failing: Collection[int] = ()) -> dict[str, str]:
+    """Write scripts of both sides in which the documents leave at all three exits, with tokens that differ from call to
+    call. Returns the model arguments. They also have the answers of the models alone: to the `_r` task of the same
+    benchmark, and to a task that is not ours. The first call of each `failing` document fails."""
     rng = random.Random(5)
     lines: dict[str, list[str]] = {"small": [], "large": []}
     for doc_id in range(rows):
         way = doc_id % 3
-        large = "Yes" if rng.random() < 0.5 else "No"
-        other = "No" if large == "Yes" else "Yes"
-        texts = {
-            ("small", "short"): f"[[{large if way == 0 else other}]]",
-            ("large", "short"): f"[[{large}]]",
-            ("small", "think"): f"I look.\n[[{large if way == 1 else other}]]",
-            ("large", "transfer"): f"[[{other}]]",
-        }
-        for (side, stage), text in texts.items():
-            record = {"task": task, "doc_id": doc_id, "stage": stage, "text": text}
+        large = f"[[{rng.choice(['Yes', 'No'])}]]"
+        other = "[[No]]" if large == "[[Yes]]" else "[[Yes]]"
+        small, thought = large if way == 0 else other, large if way == 1 else other
+        texts = [
+            ("small", "short", small),
+            ("small", "task", small),
+            ("small", "think", f"I look.\n{thought}"),
+            ("large", "short", large),
+            ("large", "task", large),
+            ("large", "transfer", other),
+        ]
+        for side, stage, text in texts:
+            record = {"task": task, "doc_id": doc_id, "stage": stage, "text": text, "seconds": seconds * rng.random()}
             record |= {"prompt_tokens": rng.randint(50, 90), "output_tokens": rng.randint(1, 40)}
-            record |= {"seconds": seconds * rng.random()}
             if doc_id in failing and (side, stage) == ("small", "short"):
                 record["fault"] = "error"
             lines[side].append(json.dumps(record))
+            if stage == "think" and task.endswith("_s"):
+                lines[side].append(json.dumps({**record, "task": task.removesuffix("s") + "r"}))
+    folder.mkdir(parents=True, exist_ok=True)
     for side, records in lines.items():
         (folder / f"{side}.jsonl").write_text("\n".join(records))
-    return {side: str(folder / f"{side}.jsonl") for side in lines}
+    return {"engine": "scripted", **{side: str(folder / f"{side}.jsonl") for side in lines}}
+
+
+def start_process(
+    folder: Path,
+    log: Path,
+    function: Callable[..., None],
+    *arguments: Any,
+    engines: bool = True,
+    errors: Path | None = None,
+    environment: dict[str, str] | None = None,
+) -> BaseProcess:
+    """Call a function of a module in `folder`, in a new process that leads a session.
+
+    `log` gets all that it prints, except what it prints to standard error if `errors` is given. `environment`:
+    variables that it has besides those of the tests. `engines`: it may start vLLM engines.
+    """
+    preload(engines)
+    given = folder, log, errors, environment or {}, engines, function, arguments
+    process = SERVER.Process(target=_run, args=given)
+    process.start()
+    LOGS[process.pid] = log
+    return process
+
+
+def _run(
+    folder: Path,
+    log: Path,
+    errors: Path | None,
+    environment: dict[str, str],
+    engines: bool,
+    function: Callable[..., None],
+    arguments: tuple[Any, ...],
+) -> None:
+    os.setsid()  # a group of its own, for signals as a terminal sends them
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` may have ignored it for the tests
+    for number, path in ((1, log), (2, errors or log)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    os.chdir(folder)
+    os.environ.update(environment)
+    if engines:
+        serve_own_cores()
+    function(*arguments)
 
 
 def start(
@@ -81,29 +129,14 @@ def start(
     If it succeeds, it writes its results to `output`, and beside them all that lmms-eval logged of each sample.
     `file_limit`: the largest size in bytes to which any of its files can grow.
     """
+    given = output, task, limit, file_limit, model_args
     engines = model_args.get("engine") != "scripted"
-    preload(engines)
-    process = SERVER.Process(target=_evaluate, args=(data, output, task, limit, file_limit, engines, model_args))
-    process.start()
-    LOGS[process.pid] = output.with_suffix(".log")
-    return process
+    return start_process(data, output.with_suffix(".log"), _evaluate, *given, engines=engines)
 
 
-def _evaluate(
-    data: Path,
-    output: Path,
-    task: str,
-    limit: int | None,
-    file_limit: int | None,
-    engines: bool,
-    model_args: dict[str, Any],
-) -> None:
+def _evaluate(output: Path, task: str, limit: int | None, file_limit: int | None, model_args: dict[str, Any]) -> None:
     if file_limit is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
-    lead_a_session(output.with_suffix(".log"))
-    os.chdir(data)
-    if engines:
-        serve_own_cores()
     from lmms_eval.evaluator import simple_evaluate
     from lmms_eval.tasks import TaskManager
 
@@ -151,26 +184,18 @@ def end(process: BaseProcess) -> None:
 
 def start_script(script: Path, log: Path) -> BaseProcess:
     """Start a Python script in its folder. It may start vLLM engines."""
-    preload(engines=True)
-    process = SERVER.Process(target=_script, args=(script, log))
-    process.start()
-    LOGS[process.pid] = log
-    return process
+    return start_process(script.parent, log, _script, script)
 
 
-def _script(script: Path, log: Path) -> None:
-    lead_a_session(log)
-    os.chdir(script.parent)
-    serve_own_cores()
+def _script(script: Path) -> None:
     runpy.run_path(str(script), run_name="__main__")
 
 
 class Command:
     """A console command of lmms-eval or of this package, in a process like that of `start`.
 
-    `log` gets all that it prints, except what it prints to standard error if `errors` is given. `environment`:
-    variables that it has besides those of the tests. `engines`: it starts vLLM engines. `stopped_before_results`:
-    Ctrl-C comes when lmms-eval is about to write its results.
+    `log` and `environment`: as for `start_process`, and so are `errors` and `engines`. `stopped_before_results`: Ctrl-C
+    comes when lmms-eval is about to write its results.
     """
 
     def __init__(
@@ -179,17 +204,13 @@ class Command:
         log: Path,
         *arguments: str,
         name: str = "lmms-eval",
-        errors: Path | None = None,
-        environment: dict[str, str] | None = None,
         engines: bool = False,
         stopped_before_results: bool = False,
+        **settings: Any,
     ) -> None:
         self._log = log
-        preload(engines)
-        settings = (environment or {}, engines, stopped_before_results)
-        self.process = SERVER.Process(target=_command, args=(folder, log, errors, name, arguments, *settings))
-        self.process.start()
-        LOGS[self.process.pid] = log
+        given = name, arguments, stopped_before_results
+        self.process = start_process(folder, log, _command, *given, engines=engines, **settings)
 
     def end(self) -> tuple[int | None, str]:
         """Wait for the end; returns the exit code and the log. Fails if a process of the command is left."""
@@ -207,21 +228,7 @@ def _session(process: psutil.Process) -> int | None:
         return None
 
 
-def _command(
-    folder: Path,
-    log: Path,
-    errors: Path | None,
-    name: str,
-    arguments: tuple[str, ...],
-    environment: dict[str, str],
-    engines: bool,
-    stopped_before_results: bool,
-) -> None:
-    lead_a_session(log, errors)
-    os.chdir(folder)
-    os.environ.update(environment)
-    if engines:
-        serve_own_cores()
+def _command(name: str, arguments: tuple[str, ...], stopped_before_results: bool) -> None:
     if stopped_before_results:
         from lmms_eval.loggers import EvaluationTracker
 
@@ -232,13 +239,6 @@ def _command(
     (script,) = entry_points(group="console_scripts", name=name)
     sys.argv = [name, *arguments]
     sys.exit(script.load()())
-
-
-def lead_a_session(log: Path, errors: Path | None = None) -> None:
-    os.setsid()  # a group of its own, for signals as a terminal sends them
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` may have ignored it for the tests
-    for number, path in ((1, log), (2, errors or log)):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
 
 
 def lines_of(journal: Path) -> list[str]:

@@ -1,41 +1,12 @@
-"""Scripts of both models for the runs of Table 10 on POPE, and the files of finished runs without their times."""
+"""The runs of Table 10 on POPE, and the files of finished runs without their times."""
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
 RUNS = ("small/pope_s", "small/pope_r", "large/pope_s", "transfer/pope_s", "cascade/pope_s")
 """The runs of Table 10, in their order."""
 TIMES = ("queued_s", "ttft_s", "total_s", "started_at")
-
-
-def scripts(folder: Path, rows: int, seconds: float = 0.0, other_task: str | None = None) -> dict[str, str]:
-    """Write scripts in which the documents leave the cascade at all three exits. Returns the model arguments.
-    `other_task`: another lmms-eval task, instead of those of POPE."""
-    chance = random.Random(5)
-    lines: dict[str, list[str]] = {"small": [], "large": []}
-    for doc_id in range(rows):
-        large = chance.choice(["Yes", "No"])
-        other = "No" if large == "Yes" else "Yes"
-        thinking = f"I look.\n[[{large if doc_id % 3 == 1 else other}]]"
-        texts = [
-            ("small", "short", ("pope_s",), f"[[{large if doc_id % 3 == 0 else other}]]"),
-            ("small", "think", ("pope_r", "pope_s"), thinking),
-            ("large", "short", ("pope_s",), f"[[{large}]]"),
-            ("large", "transfer", ("pope_s",), f"[[{other}]]"),
-        ]
-        if other_task is not None:
-            texts = [(side, stage, (other_task,), text) for side, stage, _, text in texts]
-            texts += [(side, "task", tasks, text) for side, stage, tasks, text in texts if stage == "short"]
-        for side, stage, tasks, text in texts:
-            counts = {"prompt_tokens": chance.randint(50, 90), "output_tokens": chance.randint(1, 40)}
-            record = {"doc_id": doc_id, "stage": stage, "text": text, "seconds": seconds, **counts}
-            lines[side] += [json.dumps({"task": task, **record}) for task in tasks]
-    folder.mkdir(parents=True, exist_ok=True)
-    for side, records in lines.items():
-        (folder / f"{side}.jsonl").write_text("\n".join(records))
-    return {"engine": "scripted", **{side: str(folder / f"{side}.jsonl") for side in lines}}
 
 
 def arguments(scripts: dict[str, str], output: Path, *more: str) -> list[str]:

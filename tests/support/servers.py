@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from support.engine_cores import SERVER, preload, serve_own_cores
-from support.processes import lead_a_session
+from support.processes import start_process
 
 UNIPROC_EXECUTOR = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 
@@ -48,9 +47,8 @@ class Server:
         line += ["--max-model-len", "2048", "--block-size", "32", "--enforce-eager"]
         line += ["--kv-cache-memory-bytes", str(64 << 20), "--enable-prompt-tokens-details"]
         line += ["--distributed-executor-backend", UNIPROC_EXECUTOR, *self.arguments]
-        preload(engines=True)
-        self.process = SERVER.Process(target=_serve, args=(line, self.log))
-        self.process.start()
+        threads = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1"}
+        self.process = start_process(self.log.parent, self.log, _serve, line, environment=threads)
 
     def wait(self, seconds: float = 240) -> None:
         deadline = time.monotonic() + seconds
@@ -71,9 +69,6 @@ class Server:
             self.process = None
 
 
-def _serve(line: list[str], log: Path) -> None:
-    lead_a_session(log)
-    os.environ.update({"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1"})
-    serve_own_cores()
+def _serve(line: list[str]) -> None:
     sys.argv = ["vllm.entrypoints.openai.api_server", *line]
     runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__")

@@ -1,7 +1,7 @@
 """The journal of a run: a finished call is on the disk before its answer is used, so that a stopped run can be resumed.
 
 Start with `journal.py`: the lines of a journal, and the calls in it. `journaled_engine.py` returns journaled calls
-without calling the engine. `writer.py` writes lines to the disk, `files.py` has the default folder and the format of
+without calling the engine. `writer.py` opens and writes a file, `files.py` has the default folder and the format of
 the lines, `call_records.py` turns a call into fields and back, `lock.py` keeps two runs from writing one journal,
 `removal.py` removes the journal of a completed run, and `unfinished_runs.py` looks for the journals of other runs.
 

@@ -5,15 +5,10 @@ from typing import Any
 
 from lmms_eval_mai.contract import Call, CallKey, TokenWeights
 
-NAMES = tuple(field.name for field in dataclasses.fields(Call) if field.name not in ("key", "logprobs"))
-
 
 def fields_of(call: Call) -> dict[str, Any]:
-    """Return all fields of a call except its key."""
-    fields = {name: getattr(call, name) for name in NAMES}
-    if call.attention is not None:
-        fields["attention"] = {"tokens": call.attention.tokens, "weights": call.attention.weights}
-    return fields
+    """Return all fields of a call except its key and the log-probabilities of all tokens."""
+    return {name: value for name, value in dataclasses.asdict(call).items() if name not in ("key", "logprobs")}
 
 
 def call_of(key: CallKey, fields: dict[str, Any]) -> Call:

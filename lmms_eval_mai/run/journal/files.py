@@ -11,7 +11,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from loguru import logger
 
@@ -24,27 +24,26 @@ SampleKey = tuple[str, int, int]
 """Task, document, repeat."""
 
 
-def default_folder() -> Path:
-    """Return `lmms-eval-mai/journal` in the user's cache folder."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lmms-eval-mai" / "journal"
+class Line(NamedTuple):
+    """The place of a line in an open journal. Its text stays on the disk until it is needed."""
+
+    file: int
+    offset: int
+    length: int
 
 
 def folder_of(journal: str | None) -> Path | None:
-    """Return the folder of the model argument `journal`; None for `off`. It is checked now, because lmms-eval builds
-    the contexts of all documents before a journal is opened, which can take minutes. Raises `JournalError`."""
+    """Return the folder of the model argument `journal`; None for `off`. A file is made in it and removed now, because
+    lmms-eval builds the contexts of all documents before a journal is opened, which can take minutes. Raises
+    `JournalError`."""
     if journal == "off":
         return None
-    folder = Path(journal).expanduser() if journal else default_folder()
-    check_writable(folder)
-    return folder
-
-
-def check_writable(folder: Path) -> None:
-    """Create the folder and a file in it, and remove the file. Raises `JournalError`."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = Path(journal).expanduser() if journal else cache / "lmms-eval-mai" / "journal"
     with journal_io_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
-            pass
+            return folder
 
 
 def line_of(record: dict[str, Any]) -> bytes:
@@ -63,21 +62,27 @@ def lines_of(file: int) -> Iterator[tuple[int, bytes]]:
             offset += len(line)
 
 
-def read_records(file: int, path: Path, use: Callable[[dict[str, Any], int, int], None]) -> int:
-    """Give each record of an open journal to `use`, with the offset and the length of its line. Returns the offset at
-    which the last whole line ends. Damaged lines, and those that `use` cannot read, are left out with a warning."""
+def read_records(file: int, path: Path, use: Callable[[dict[str, Any], Line], None]) -> int:
+    """Give each record of an open journal and its line to `use`. Returns the offset at which the last whole line ends.
+    Damaged lines, and those that `use` cannot read, are left out with a warning."""
     end = damaged = 0
     for offset, line in lines_of(file):
         if not line.endswith(b"\n"):
             break
         end = offset + len(line)
         try:
-            use(json.loads(line), offset, len(line))
+            use(json.loads(line), Line(file, offset, len(line)))
         except (ValueError, TypeError, KeyError):
             damaged += 1
     if damaged:
         logger.warning(f"mai_cascade: {damaged} lines of {path} are damaged. Their calls are made again.")
     return end
+
+
+def record_at(line: Line) -> dict[str, Any]:
+    """Read one line of an open journal."""
+    record: dict[str, Any] = json.loads(os.pread(line.file, line.length, line.offset))
+    return record
 
 
 def head_of(path: Path) -> dict[str, Any]:

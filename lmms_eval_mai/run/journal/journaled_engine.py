@@ -1,6 +1,5 @@
 """Returns journaled calls without calling the engine, and journals new ones."""
 
-import functools
 import hashlib
 
 from lmms_eval_mai.contract import Call, Engine, Image, Prompt, Sampling
@@ -28,7 +27,7 @@ class JournaledEngine(EngineWrapper):
 
 def prompt_digest(prompt: Prompt, sampling: Sampling) -> str:
     """Return the hash of the whole request: roles, texts, the hashes of the images' pixels, sampling and attention."""
-    found = hashlib.blake2b(_sampling_bytes(sampling), digest_size=16)
+    found = hashlib.blake2b(repr(sampling).encode(), digest_size=16)
     for message in prompt.messages:
         found.update(b"\0turn" + message.role.encode())
         for part in message.content:
@@ -37,9 +36,3 @@ def prompt_digest(prompt: Prompt, sampling: Sampling) -> str:
     if prompt.attention is not None:  # a request without it keeps the digest that older journals have
         found.update(f"\0{prompt.attention!r}".encode("utf-8", "surrogatepass"))
     return found.hexdigest()
-
-
-@functools.lru_cache(64)
-def _sampling_bytes(sampling: Sampling) -> bytes:
-    """Return the text of a `Sampling`. A run has a few of them, one for each task and stage."""
-    return repr(sampling).encode()

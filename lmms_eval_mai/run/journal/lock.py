@@ -11,28 +11,43 @@ from loguru import logger
 
 from lmms_eval_mai.errors import JournalError
 
-_LOCKED_BY_OTHERS = (errno.EACCES, errno.EAGAIN)
-
 _held: set[Path] = set()
 """Journals that this process writes now."""
 
 
-def open_locked(path: Path) -> int:
-    """Open a journal, which is created if it is missing, and lock it until `close_locked`. Raises `OSError`, or
-    `JournalError` if a run of this or another process writes it."""
+class JournalInUse(JournalError):
+    """Raised when a run of this or another process writes the journal. Users catch it as `JournalError`."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"Another run with the same arguments is writing the journal {path}. Wait until it ends, or give this "
+            "run another folder with journal=FOLDER, or no journal with journal=off."
+        )
+
+
+def open_locked(path: Path, create: bool = True) -> int:
+    """Open a journal and lock it until `close_locked`. `create`: if it is missing. Raises `OSError` or
+    `JournalInUse`."""
     # A process is not locked out by its own locks, and closing any descriptor of the file would give up its lock.
     if path.resolve() in _held:
-        raise _used_by_other(path)
+        raise JournalInUse(path)
     while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        file = os.open(path, os.O_RDWR | os.O_APPEND | (os.O_CREAT if create else 0), 0o600)
         try:
-            _lock(file, path)
-            if _is_at(path, file):
-                _held.add(path.resolve())
-                return file
-        except BaseException:
-            os.close(file)
-            raise
+            # A `lockf` lock belongs to this process only, not to its children: an engine process that lives longer does
+            # not keep the journal locked.
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                os.close(file)
+                raise JournalInUse(path) from None
+            if create:
+                logger.warning(
+                    f"mai_cascade: {path} cannot be locked ({error.strerror}): make sure that no two runs write it."
+                )
+        if _is_at(path, file):
+            _held.add(path.resolve())
+            return file
         os.close(file)  # another process has removed the file since it was opened here
 
 
@@ -45,13 +60,9 @@ def close_locked(file: int, path: Path) -> None:
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[int]:
     """Lock a journal that exists, so that no run begins to write it. Yields its descriptor: to open the file again and
-    to close it would give up the lock. Raises `OSError`, or `JournalError` if a run writes it."""
-    if path.resolve() in _held:
-        raise _used_by_other(path)
-    file = os.open(path, os.O_RDWR)
-    _held.add(path.resolve())
+    to close it would give up the lock. Raises `OSError` or `JournalInUse`."""
+    file = open_locked(path, create=False)
     try:
-        _lock(file, path, warns=False)
         yield file
     finally:
         close_locked(file, path)
@@ -62,24 +73,10 @@ def is_locked(path: Path) -> bool:
     try:
         with locked(path):
             return False
-    except JournalError:
+    except JournalInUse:
         return True
     except OSError:
         return False
-
-
-def _lock(file: int, path: Path, warns: bool = True) -> None:
-    try:
-        # A `lockf` lock belongs to this process only, not to its children: an engine process that lives longer does not
-        # keep the journal locked.
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in _LOCKED_BY_OTHERS:
-            raise _used_by_other(path) from None
-        if warns:
-            logger.warning(
-                f"mai_cascade: {path} cannot be locked ({error.strerror}): make sure that no two runs write it."
-            )
 
 
 def _is_at(path: Path, file: int) -> bool:
@@ -87,10 +84,3 @@ def _is_at(path: Path, file: int) -> bool:
         return os.path.samestat(os.stat(path), os.fstat(file))
     except FileNotFoundError:
         return False
-
-
-def _used_by_other(path: Path) -> JournalError:
-    return JournalError(
-        f"Another run with the same arguments is writing the journal {path}. Wait until it ends, or give this "
-        "run another folder with journal=FOLDER, or no journal with journal=off."
-    )

@@ -9,7 +9,6 @@ With several ranks a rank does not know the samples of the others, so the journa
 """
 
 import contextlib
-import functools
 import json
 from collections.abc import Callable, Iterator
 from multiprocessing import util
@@ -40,7 +39,13 @@ def remove_now(files: list[Path], keys: set[SampleKey] | None) -> None:
 
 def remove_at_exit(files: list[Path], keys: set[SampleKey] | None, results_written: Callable[[], bool]) -> None:
     """Call `remove_now` when this process ends by itself, if `results_written()` is True then."""
-    removal = at_exit(functools.partial(_remove_if_written, files, keys, results_written))
+
+    def remove() -> None:
+        with contextlib.suppress(OSError):
+            if results_written():
+                remove_now(files, keys)
+
+    removal = at_exit(remove)
     _removals.update(dict.fromkeys(files, removal))
 
 
@@ -66,12 +71,6 @@ def keep() -> list[Path]:
     kept = list(_removals)
     _removals.clear()
     return kept
-
-
-def _remove_if_written(files: list[Path], keys: set[SampleKey] | None, results_written: Callable[[], bool]) -> None:
-    with contextlib.suppress(OSError):
-        if results_written():
-            remove_now(files, keys)
 
 
 def _records(file: int) -> Iterator[bytes]:
