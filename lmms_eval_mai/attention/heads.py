@@ -44,7 +44,7 @@ class HeadReader:
         if config.engine == "vllm":
             arguments = {name: value for name, value in arguments.items() if name in SHARED_ARGUMENTS}
         own = EngineConfig("large", "transformers", config.model, arguments, attention=True)
-        self._engine = TransformersEngine.from_config(own, None)
+        self._engine = TransformersEngine(own)
         self._engine.validate()
         self._layers = tuple(range(1, (self._engine.layers() or 0) + 1))
         self._loop: LoopThread | None = None

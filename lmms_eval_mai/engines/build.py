@@ -10,9 +10,10 @@ ENGINES: dict[str, str] = {
     "vllm": "lmms_eval_mai.engines.vllm.engine:VllmEngine",
     "transformers": "lmms_eval_mai.engines.transformers.engine:TransformersEngine",
     "openai": "lmms_eval_mai.engines.openai.engine:OpenAIEngine",
-    "scripted": "lmms_eval_mai.engines.scripted.engine:ScriptedEngine",
+    "scripted": "lmms_eval_mai.engines.scripted.engine:recorded_engine",
 }
-"""Kind -> "module:class". The class has a classmethod `from_config(config, other)`."""
+"""Kind -> "module:name". The name is that of a class or function that takes the configurations of the engine and of the
+other one (see `build`)."""
 
 OPTIONS: dict[str, str] = {
     "transformers": "lmms_eval_mai.engines.transformers.options:TransformersOptions",
@@ -27,9 +28,7 @@ def build(config: EngineConfig, other: EngineConfig | None = None) -> Engine:
 
     `other`: the second engine of the pair, if it runs on this machine.
     """
-    if other is not None and other.engine != "vllm":
-        other = None
-    engine: Engine = _load(ENGINES[config.engine]).from_config(config, other)
+    engine: Engine = _load(ENGINES[config.engine])(config, other)
     return engine
 
 

@@ -131,7 +131,6 @@ def local_folder(model: str, revision: str | None) -> Path | None:
 
 
 def _index(folder: Path) -> dict[str, Any]:
-    """Return the index of the weights, empty if there is none."""
     try:
         found = json.loads((folder / "model.safetensors.index.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

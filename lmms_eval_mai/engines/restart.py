@@ -185,7 +185,10 @@ class RestartingEngine(EngineWrapper):
                         raise self._stopped from crash
                     crashes, was_alone = self._turns.crashed(call)
                     if was_alone and crashes > 1:
-                        await self._isolate(generation, crash)
+                        self._consecutive_crashers += 1
+                        # Its first crash has used one counted restart.
+                        self._restarts_left = min(self._restarts, self._restarts_left + 1)
+                        await self._wait_for_restart(generation, crash, is_counted=False)
                         raise EngineCrashedByCall(
                             f"{key}: the {self.side} engine crashed {crashes} times during this call, the last time "
                             "while no other call ran. Look at the document, and at the engine's log above."
@@ -205,12 +208,6 @@ class RestartingEngine(EngineWrapper):
             if self._turns.is_idle() and not self._engine.is_up():
                 crash = EngineCrashed(f"The {self.side} engine stopped while it had no calls. See its log above.")
                 await self._wait_for_restart(self._generation, crash, is_counted=True)
-
-    async def _isolate(self, generation: int, crash: EngineCrashed) -> None:
-        """Restart the engine after one call was found to be the cause of its crashes."""
-        self._consecutive_crashers += 1
-        self._restarts_left = min(self._restarts, self._restarts_left + 1)  # the restart after its first crash
-        await self._wait_for_restart(generation, crash, is_counted=False)
 
     async def _wait_for_restart(self, generation: int, crash: EngineCrashed, is_counted: bool) -> None:
         """Start a restart if no other call of this crash has started it, and wait for its end. A cancelled call does
@@ -248,7 +245,6 @@ class RestartingEngine(EngineWrapper):
             self._restarting = None
 
     def _why_no_restart(self, is_counted: bool) -> str | None:
-        """Return why the engine must not be restarted and what to do, or None."""
         if self._consecutive_crashers >= MAX_CONSECUTIVE_CRASHERS:
             return f"it crashed on {self._consecutive_crashers} calls in a row. Fix the cause, which its log shows."
         if is_counted and self._restarts_left <= 0:

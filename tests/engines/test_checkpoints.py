@@ -45,21 +45,15 @@ def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fill:
     return write
 
 
-def test_size_of_a_partial_download_is_the_size_in_its_index(tmp_path: Path, cached: Fill) -> None:
-    assert weight_bytes(str(fill(tmp_path / "folder", SHARDS[:1], INDEX))) == 5_000
+def test_size_is_that_of_the_index_and_without_an_index_that_of_the_files_of_the_revision(
+    tmp_path: Path, cached: Fill
+) -> None:
+    assert weight_bytes(str(fill(tmp_path / "partial download", SHARDS[:1], INDEX))) == 5_000
+    copies = ("consolidated.safetensors", "consolidated-00001.safetensors")  # the same weights in another format
+    assert weight_bytes(str(fill(tmp_path / "folder", (*SHARDS, *copies)))) == 2_000
     cached(SHARDS[:1], INDEX)
-    assert weight_bytes("org/model") == 5_000
-
-
-def test_size_without_an_index_is_the_size_of_the_files_without_copies_in_another_format(tmp_path: Path) -> None:
-    folder = fill(tmp_path, (*SHARDS, "consolidated.safetensors", "consolidated-00001.safetensors"))
-    assert weight_bytes(str(folder)) == 2_000
-
-
-def test_size_is_that_of_the_revision(cached: Fill) -> None:
-    cached(SHARDS[:1])
     cached(SHARDS, revision="v2")
-    assert (weight_bytes("org/model"), weight_bytes("org/model", "v2")) == (1_000, 2_000)
+    assert (weight_bytes("org/model"), weight_bytes("org/model", "v2")) == (5_000, 2_000)
 
 
 def test_size_of_a_checkpoint_that_is_not_in_the_cache_is_that_of_the_hub(
@@ -88,15 +82,14 @@ def test_checkpoint_with_missing_weight_files_is_refused_with_their_names(tmp_pa
         check_weights("small", "org/model")  # the tests run offline
 
 
-def test_complete_checkpoints_are_accepted(tmp_path: Path, cached: Fill) -> None:
+def test_checkpoints_that_are_complete_or_can_still_be_downloaded_are_accepted(
+    tmp_path: Path, cached: Fill, monkeypatch: pytest.MonkeyPatch
+) -> None:
     check_weights("small", str(fill(tmp_path / "folder", SHARDS, INDEX)))
     check_weights("small", str(fill(tmp_path / "one-file", ("model.safetensors",))))
     check_weights("small", "org/model")  # unknown: vLLM has its own message
     cached(SHARDS, INDEX)
     check_weights("small", "org/model")
-
-
-def test_files_that_can_still_be_downloaded_are_not_missing(cached: Fill, monkeypatch: pytest.MonkeyPatch) -> None:
-    cached((), INDEX)
+    cached((), INDEX, revision="v2")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    check_weights("small", "org/model")
+    check_weights("small", "org/model", "v2")

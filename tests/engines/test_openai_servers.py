@@ -1,14 +1,13 @@
 """The demo pair on every real engine: vLLM in this process, two vLLM servers, transformers, and a mixture of them."""
 
 import json
-import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.processes import DEMO_DOCUMENTS, end, lines_of, start, strike, wait_for_lines
+from support.processes import DEMO_DOCUMENTS, end, lines_of, start, wait_for_lines
 from support.servers import Server
 
 from lmms_eval_mai.run.presets import FOLDER
@@ -83,13 +82,3 @@ def test_a_server_that_is_killed_and_restarted_loses_no_call_and_repeats_none(
         f"{servers['small'].url} (small) does not answer" in log
         and "Its requests are retried for up to 600 s (small_retry_for)" in " ".join(log.split())
     )
-
-
-def test_the_servers_still_run_after_a_run_was_stopped_by_sigterm(servers: dict[str, Server], tmp_path: Path) -> None:
-    servers["small"].wait()
-    journal, output = tmp_path / "journal", tmp_path / "found.json"
-    urls = {side: server.url for side, server in servers.items()}
-    process = start(tmp_path, output, "shapes_s", DEMO_DOCUMENTS, **PRESET, journal=journal, **urls)
-    assert strike(process, journal, after=30, how=signal.SIGTERM) and process.exitcode == 143
-    for server in servers.values():
-        server.wait()

@@ -28,10 +28,7 @@ def test_the_parts_add_up_to_the_weights_of_the_checkpoint(side):
     }
 
 
-def test_the_model_behind_an_endpoint_is_not_known():
-    assert parameters(EngineConfig("small", "openai", "http://localhost:1/v1")) is None
-
-
-def test_a_checkpoint_that_transformers_does_not_know_is_not_counted(tmp_path):
+def test_a_model_without_a_checkpoint_that_transformers_knows_is_not_counted(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "unheard-of"}')
     assert parameters(EngineConfig("small", "vllm", str(tmp_path))) is None
+    assert parameters(EngineConfig("small", "openai", "http://localhost:1/v1")) is None

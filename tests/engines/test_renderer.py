@@ -34,9 +34,9 @@ def edited(file: str, edit: Callable[[dict[str, Any]], Any]) -> Callable[[Path],
 
 def test_image_is_prepared_once_for_both_models_of_a_pair(vllm: Running, tiny_pair: tuple[Path, Path]) -> None:
     large = renderer(tiny_pair[1])
-    assert large is vllm.engine._started.renderer
+    assert large is vllm.engine.started.renderer
     # The engine itself keeps no images.
-    assert vllm.engine._started.llm.vllm_config.model_config.multimodal_config.mm_processor_cache_gb == 0
+    assert vllm.engine.started.llm.vllm_config.model_config.multimodal_config.mm_processor_cache_gb == 0
     image, cache = make_image("olive", (160, 96)), large._renderer.mm_processor_cache
     vllm.generate(prompt(0, image, "What is it?"))
     before = cache.make_stats()
@@ -48,7 +48,7 @@ def test_image_is_prepared_once_for_both_models_of_a_pair(vllm: Running, tiny_pa
 
 
 def test_clear_caches_empties_the_image_cache(vllm: Running) -> None:
-    image, own = make_image("teal", (160, 96)), vllm.engine._started.renderer
+    image, own = make_image("teal", (160, 96)), vllm.engine.started.renderer
     vllm.loop.run(own.render(prompt(0, image, "What is it?").messages))
     vllm.loop.run(vllm.engine.clear_caches())
     cache = own._renderer.mm_processor_cache
@@ -75,9 +75,9 @@ def test_checkpoints_that_prepare_prompts_differently_share_no_renderer(
     vllm: Running, tiny_pair: tuple[Path, Path], tmp_path: Path, difference: str
 ) -> None:
     folder = shutil.copytree(tiny_pair[1], tmp_path / "other")
-    assert renderer(folder) is vllm.engine._started.renderer  # the folder's name does not matter
+    assert renderer(folder) is vllm.engine.started.renderer  # the folder's name does not matter
     DIFFERENCES[difference](shutil.copytree(folder, tmp_path / "changed"))
-    assert renderer(tmp_path / "changed") is not vllm.engine._started.renderer
+    assert renderer(tmp_path / "changed") is not vllm.engine.started.renderer
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_checkpoints_that_prepare_prompts_differently_share_no_renderer(
 def test_engines_with_different_prompt_arguments_share_no_renderer(
     vllm: Running, tiny_pair: tuple[Path, Path], arguments: dict[str, Any]
 ) -> None:
-    assert renderer(tiny_pair[1], **arguments) is not vllm.engine._started.renderer
+    assert renderer(tiny_pair[1], **arguments) is not vllm.engine.started.renderer
 
 
 def test_renderer_and_its_images_are_freed_with_the_last_engine_that_uses_them(

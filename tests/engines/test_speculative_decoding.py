@@ -8,16 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from support.engines import Running, prompt
+from support.engines import Running, engine_of, prompt, started
 
 from lmms_eval_mai.contract import Call, Image, Prompt, Sampling
-from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.transformers.options import TransformersOptions
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper import prompts
 from lmms_eval_mai.plugin import task_dir
 from lmms_eval_mai.run import presets
-from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.event_loop import LoopThread
 
 UNTIL_END = Sampling(max_tokens=200)
@@ -41,32 +39,29 @@ def _question(number: int, document: dict[str, Any]) -> Prompt:
     return prompt(number, image, "\n".join([document["question"], *options, instruction]))
 
 
-def _started(loop: LoopThread, **arguments: Any) -> Iterator[Running]:
-    """Start the large model of the demo pair, as the engine `small`."""
-    model = presets.load("demo")["large"]
-    config = parse({"mode": "small", "engine": "transformers", "small": model, "dtype": "float32", **arguments})
-    engine = build(config.small)
-    engine.validate()
-    loop.run(engine.start())
-    yield Running(engine, loop)
-    loop.run(engine.close())
+@pytest.fixture(scope="module")
+def large() -> dict[str, Any]:
+    """The arguments of the large model of the demo pair, as the engine `small`."""
+    return {"engine": "transformers", "small": presets.load("demo")["large"], "dtype": "float32"}
 
 
 @pytest.fixture(scope="module")
-def alone(loop: LoopThread) -> Iterator[Running]:
-    yield from _started(loop)
+def alone(large: dict[str, Any], loop: LoopThread) -> Iterator[Running]:
+    with started(engine_of(**large), loop) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
-def drafted_by_small(loop: LoopThread) -> Iterator[Running]:
-    """The large model of the demo pair with the small one as its assistant."""
-    assistant = presets.load("demo")["small"]
-    yield from _started(loop, small_assistant_model=assistant, small_num_assistant_tokens=5)
+def drafted_by_small(large: dict[str, Any], loop: LoopThread) -> Iterator[Running]:
+    drafts = {"small_assistant_model": presets.load("demo")["small"], "small_num_assistant_tokens": 5}
+    with started(engine_of(**large, **drafts), loop) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
-def drafted_by_itself(loop: LoopThread) -> Iterator[Running]:
-    yield from _started(loop, small_assistant_model=presets.load("demo")["large"])
+def drafted_by_itself(large: dict[str, Any], loop: LoopThread) -> Iterator[Running]:
+    with started(engine_of(**large, small_assistant_model=large["small"]), loop) as running:
+        yield running
 
 
 @pytest.mark.slow
@@ -104,19 +99,10 @@ def test_accepted_tokens_and_target_calls_add_up_to_the_output_and_the_text_is_t
         (wanted,), (call,) = (running.generate(one, sampling=UNTIL_END) for running in (alone, drafted_by_small))
         assert (call.text, call.output_tokens) == (wanted.text, wanted.output_tokens)
         assert call.accepted_tokens + call.target_calls == call.output_tokens
+        # Without `num_assistant_tokens=5` a draft has up to 20 tokens.
         assert 0 < call.accepted_tokens <= call.proposed_tokens <= 5 * call.target_calls
         assert call.proposed_tokens > call.target_calls
         assert (wanted.proposed_tokens, wanted.accepted_tokens, wanted.target_calls) == (None, None, None)
-
-
-@pytest.mark.slow
-def test_with_one_assistant_token_each_target_call_checks_at_most_one_token(
-    loop: LoopThread, questions: list[Prompt]
-) -> None:
-    assistant = presets.load("demo")["small"]
-    for running in _started(loop, small_assistant_model=assistant, small_num_assistant_tokens=1):
-        (call,) = running.generate(questions[0], sampling=UNTIL_END)
-        assert 0 < call.accepted_tokens <= call.proposed_tokens <= call.target_calls
 
 
 def test_assistant_with_another_vocabulary_is_refused_before_the_start(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.engines import make_image, prompt
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, trainers
 
 from lmms_eval_mai.contract import Prompt
 from lmms_eval_mai.engines.messages import LiteralTokenizer
@@ -40,7 +41,6 @@ def byte_level() -> Any:
 def sentencepiece() -> Any:
     """The same processor with a tokenizer in the form of Llama's: spaces become U+2581, unknown characters become
     tokens of one byte."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     own = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
@@ -70,11 +70,6 @@ def sentencepiece() -> Any:
 def builder(request: pytest.FixtureRequest) -> InputBuilder:
     make: Callable[[], Any] = request.param
     return InputBuilder(make())
-
-
-@pytest.fixture(scope="module")
-def tokenizer(builder: InputBuilder) -> Any:
-    return builder.tokenizer
 
 
 def find(builder: InputBuilder, asked: Prompt, text: str) -> tuple[list[int], TokenSpan]:
@@ -111,37 +106,38 @@ def test_parts_of_the_tokens_are_the_text_and_all_other_tokens_have_no_part_of_i
 
 
 @settings(deadline=None, max_examples=40)
-@given(text=texts)
-def test_parts_of_an_answers_tokens_are_its_text(tokenizer: Any, text: str) -> None:
-    ids = [*LiteralTokenizer(tokenizer).tokens(text), tokenizer.convert_tokens_to_ids("<|im_end|>")]
-    decoded = tokenizer.decode(ids, skip_special_tokens=True).rstrip("\ufffd")
-    parts = find_in_output(ids, tokenizer, prompt(0).key, decoded)
-    assert "".join(parts) == decoded and len(parts) < len(ids)
-    assert texts_of_output(ids, tokenizer)[: len(parts)] == parts
-    cut = decoded[: len(decoded) // 2]  # a stop text ended the answer
-    assert "".join(find_in_output(ids, tokenizer, prompt(0).key, cut)) == cut
+@given(text=texts, data=st.data())
+def test_parts_of_an_answers_tokens_are_its_text_also_if_a_limit_or_a_stop_text_ended_it(
+    builder: InputBuilder, text: str, data: st.DataObject
+) -> None:
+    tokenizer = builder.tokenizer
+    whole = [*LiteralTokenizer(tokenizer).tokens(text), tokenizer.convert_tokens_to_ids("<|im_end|>")]
+    for ids in (whole, whole[: data.draw(st.integers(0, len(whole)))]):  # the limit may cut a character in two
+        decoded = tokenizer.decode(ids, skip_special_tokens=True).rstrip("\ufffd")
+        parts = find_in_output(ids, tokenizer, prompt(0).key, decoded)
+        assert "".join(parts) == decoded and len(parts) < len(whole)
+        assert texts_of_output(ids, tokenizer)[: len(parts)] == parts
+        cut = decoded[: len(decoded) // 2]  # a stop text ended the answer
+        assert "".join(find_in_output(ids, tokenizer, prompt(0).key, cut)) == cut
 
 
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())
-def test_parts_of_random_tokens_are_their_decoded_text_also_if_its_bytes_are_invalid(data: st.DataObject) -> None:
-    """Of byte-level tokenizers. Invalid bytes change the characters before them in decoders of the SentencePiece
-    family: such an answer is an error of its sample."""
-    tokenizer = byte_level().tokenizer
-    ids = data.draw(st.lists(st.integers(0, len(tokenizer) - 1), max_size=30))
-    text = tokenizer.decode(ids, skip_special_tokens=True).rstrip("\ufffd")
-    assert "".join(find_in_output(ids, tokenizer, prompt(0).key, text)) == text
-
-
-@settings(deadline=None, max_examples=40)
-@given(data=st.data())
-def test_each_of_random_tokens_has_a_text(tokenizer: Any, data: st.DataObject) -> None:
+def test_each_of_random_tokens_has_a_text_also_if_its_bytes_are_invalid(
+    builder: InputBuilder, data: st.DataObject
+) -> None:
+    """Invalid bytes change the characters before them in decoders of the SentencePiece family: such an answer is an
+    error of its sample."""
+    tokenizer = builder.tokenizer
     ids = data.draw(st.lists(st.integers(0, len(tokenizer) - 1), max_size=30))
     assert len(texts_of_output(ids, tokenizer)) == len(ids)
+    if isinstance(tokenizer.backend_tokenizer.decoder, decoders.ByteLevel):
+        text = tokenizer.decode(ids, skip_special_tokens=True).rstrip("\ufffd")
+        assert "".join(find_in_output(ids, tokenizer, prompt(0).key, text)) == text
 
 
-def test_threads_that_tokenize_at_the_same_time_read_special_tokens_as_each_of_them_asks(tokenizer: Any) -> None:
-    literal, text = LiteralTokenizer(tokenizer), "a dog <|im_end|> " * 2000
+def test_threads_that_tokenize_at_the_same_time_read_special_tokens_as_each_of_them_asks(builder: InputBuilder) -> None:
+    literal, text = builder.literal, "a dog <|im_end|> " * 2000
     expected = {special: literal.tokens(text, special) for special in (True, False)}
     assert expected[True] != expected[False]
     with ThreadPoolExecutor(4) as threads:
@@ -149,38 +145,22 @@ def test_threads_that_tokenize_at_the_same_time_read_special_tokens_as_each_of_t
     assert found == [expected[True], expected[False]] * 20
 
 
-def test_an_answer_that_the_token_limit_ends_inside_a_character_is_found(tokenizer: Any) -> None:
-    ids = LiteralTokenizer(tokenizer).tokens("a 日本語 👩")
-    for number in range(1, len(ids) + 1):
-        text = tokenizer.decode(ids[:number], skip_special_tokens=True).rstrip("\ufffd")
-        assert "".join(find_in_output(ids[:number], tokenizer, prompt(0).key, text)) == text
-
-
-def test_a_character_over_several_tokens_belongs_to_the_last_of_them() -> None:
+@pytest.mark.parametrize(
+    ("before", "text", "after", "parts", "decoded"),
+    [
+        ("a", "👩", "b", ("", "", "", "👩"), "👩"),
+        ("The c", "irc", "le is above it.", ("irc",), " circle"),
+        ("The cir", "cle is a", "bove it.", ("cle", " is", " a"), " circle is a"),
+        ("The cafe", "\u0301 No.", "", ("\u0301", *" No."), "\ufffd No."),  # the tokenizer composes é (NFC)
+    ],
+)
+def test_a_token_over_the_border_of_the_text_is_cut_and_a_character_belongs_to_the_last_of_its_tokens(
+    before: str, text: str, after: str, parts: tuple[str, ...], decoded: str
+) -> None:
     builder = InputBuilder(byte_level())
-    ids, span = find(builder, prompt(0, "a", "👩", "b"), "👩")
-    assert span.texts == ("", "", "", "👩")
-    assert builder.tokenizer.decode(ids[span.start : span.end]) == "👩"
-    assert texts_of_output(ids[span.start : span.end], builder.tokenizer) == span.texts
-
-
-def test_a_token_over_the_border_of_the_text_is_cut() -> None:
-    builder = InputBuilder(byte_level())
-    words = "The circle is above it."
-    _, whole = find(builder, prompt(0, words), words)
-    number = whole.start + whole.texts.index(" circle")
-    for before, part, parts in (("The c", "irc", ("irc",)), ("The cir", "cle is a", ("cle", " is", " a"))):
-        _, span = find(builder, prompt(0, before, part, words[len(before + part) :]), part)
-        assert (span.start, span.texts) == (number, parts)
-
-
-def test_a_mark_that_the_tokenizer_joins_with_the_character_before_the_text_belongs_to_that_token() -> None:
-    """Qwen's tokenizer composes characters (Unicode's NFC)."""
-    builder = InputBuilder(byte_level())
-    text = "\u0301 No."
-    ids, span = find(builder, prompt(0, "The cafe", text), text)
-    assert "".join(span.texts) == text and span.texts[0] == "\u0301"
-    assert builder.tokenizer.decode(ids[span.start - 1 : span.end]).endswith("\u00e9 No.")
+    ids, span = find(builder, prompt(0, before, text, after), text)
+    assert span.texts == parts
+    assert builder.tokenizer.decode(ids[span.start : span.end]) == decoded
 
 
 def test_the_content_part_that_equals_the_text_is_found_if_other_parts_have_the_text_too() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.engines import Running, make_image, processor_inputs, prompt
+from support.engines import Running, make_image, processor_inputs, prompt, started
 from transformers import AutoModelForImageTextToText, AutoProcessor, PreTrainedModel
 
 from lmms_eval_mai.contract import AttentionRequest, Call, EngineConfig, Prompt, Sampling, Side
@@ -34,10 +34,8 @@ def engine_of(path: Path, side: Side = "large", **arguments: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def running(loop: LoopThread) -> Iterator[Running]:
-    engine = engine_of(DEMO / "small")
-    loop.run(engine.start())
-    yield Running(engine, loop)
-    loop.run(engine.close())
+    with started(engine_of(DEMO / "small"), loop) as running:
+        yield running
 
 
 # --- log-probabilities ------------------------------------------------------------------------------------------
@@ -128,10 +126,8 @@ def test_a_call_with_attention_weights_has_the_same_log_probabilities(running: R
 
 
 def test_drafted_tokens_have_no_log_probabilities(loop: LoopThread) -> None:
-    engine = engine_of(DEMO / "large", assistant_model=str(DEMO / "small"))
-    loop.run(engine.start())
-    (call,) = Running(engine, loop).generate(PROMPTS[0], sampling=UNTIL_END)
-    loop.run(engine.close())
+    with started(engine_of(DEMO / "large", assistant_model=str(DEMO / "small")), loop) as running:
+        (call,) = running.generate(PROMPTS[0], sampling=UNTIL_END)
     assert isinstance(call, Call) and call.target_calls and call.logprobs is None
 
 

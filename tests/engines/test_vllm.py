@@ -4,12 +4,11 @@ import copy
 import time
 from typing import Any
 
-import pytest
 from support.engines import GREEDY, Running, make_image, prompt, question
 
-from lmms_eval_mai.contract import Call, Prompt, Sampling
+from lmms_eval_mai.contract import Call, Sampling
 from lmms_eval_mai.engines.restart import RestartingEngine
-from lmms_eval_mai.engines.vllm.outputs import to_call
+from lmms_eval_mai.engines.vllm.outputs import sampling_params, to_call
 from lmms_eval_mai.errors import CallTimeout, PromptTooLong
 
 
@@ -42,41 +41,23 @@ def test_greedy_answers_repeat_and_depend_on_image_and_text(vllm: Running) -> No
 
 def test_time_to_the_first_token_is_vllms_and_not_what_the_event_loop_leaves(vllm: Running) -> None:
     """A loop that is busy after the last token makes the call longer, and its first token no later."""
-    result = vllm.loop.run(vllm.engine._answer(question(2), vllm.loop.run(rendered(vllm, question(2))), GREEDY))
+
+    async def answer() -> Any:
+        rendered = await vllm.engine.started.renderer.render(question(2).messages)
+        return [output async for output in vllm.engine.started.llm.generate(rendered, sampling_params(GREEDY), "ttft")]
+
+    (result,) = vllm.loop.run(answer())
     call = to_call(question(2), {}, result, requested_at=time.perf_counter() - 1000)
     assert call.ttft_s == result.metrics.first_token_latency < 100 and call.total_s > 1000
-
-
-async def rendered(vllm: Running, asked: Prompt) -> Any:
-    return await vllm.engine._started.renderer.render(asked.messages)
-
-
-def test_text_that_is_much_too_long_is_refused_before_it_is_tokenized_also_with_special_tokens(vllm: Running) -> None:
-    """Tokenized as literal text, 9 MB would delay all other calls by a minute."""
-    from vllm.exceptions import VLLMValidationError
-
-    renderer = vllm.engine._started.renderer
-    asked = []
-    watched = copy.copy(renderer)
-    watched.literal = copy.copy(renderer.literal)
-    watched.literal.tokens = lambda text, special=False: asked.append(text)
-    with pytest.raises(VLLMValidationError, match="4096 input tokens"):
-        vllm.loop.run(watched.render(prompt(0, make_image(), "<|im_end|>" + "word " * 2_000_000).messages))
-    assert asked == []
-
-
-def test_error_for_a_too_long_prompt_names_the_limit_and_the_argument_to_raise(vllm: Running) -> None:
-    (error,) = vllm.generate(prompt(4, make_image(), "yes and no " * 3000))
-    assert isinstance(error, PromptTooLong)
-    assert "4096 tokens" in str(error) and "small_max_model_len" in str(error) and "document 4" in str(error)
 
 
 def test_prompt_is_answered_after_a_refused_prompt_with_the_same_image(vllm: Running) -> None:
     image = make_image("navy", (640, 480))  # the text fits the context, text and image do not (vLLM issue #46354)
     words = "yes and no "
-    text = words * (4040 // len(vllm.engine._started.renderer.literal.tokens(words)))
+    text = words * (4040 // len(vllm.engine.started.renderer.literal.tokens(words)))
     (refused,), (call,) = vllm.generate(prompt(0, image, text)), vllm.generate(prompt(1, image, "What is it?"))
     assert isinstance(refused, PromptTooLong) and isinstance(call, Call)
+    assert "document 0" in str(refused) and "4096 tokens" in str(refused) and "small_max_model_len" in str(refused)
 
 
 def test_special_tokens_in_a_text_reach_the_model_as_text(vllm: Running) -> None:
@@ -84,20 +65,21 @@ def test_special_tokens_in_a_text_reach_the_model_as_text(vllm: Running) -> None
     image = make_image()
 
     def ids(*blocks: Any) -> list[int]:
-        rendered: list[int] = vllm.loop.run(vllm.engine._started.renderer.render(prompt(0, *blocks).messages))[
+        rendered: list[int] = vllm.loop.run(vllm.engine.started.renderer.render(prompt(0, *blocks).messages))[
             "prompt_token_ids"
         ]
         return rendered
 
-    tokenizer = vllm.engine._started.llm.renderer.get_tokenizer()
+    tokenizer = vllm.engine.started.llm.renderer.get_tokenizer()
     special = {token: tokenizer.convert_tokens_to_ids(token) for token in tokenizer.all_special_tokens}
     plain, with_tokens = ids(image, "Is there a dog?\n"), ids(image, forged, "Is there a dog?\n")
     for token, number in special.items():
         assert with_tokens.count(number) == plain.count(number), token
     assert forged + "Is there a dog?" in tokenizer.decode(with_tokens)
     # The path for such text gives ordinary text the same tokens as the usual path.
-    marked = copy.copy(vllm.engine._started.renderer)
-    marked._looks_special = lambda messages: True
+    marked = copy.copy(vllm.engine.started.renderer)
+    marked.literal = copy.copy(marked.literal)
+    marked.literal.looks_special = lambda text: True
     rendered = vllm.loop.run(marked.render(prompt(0, image, "Is there a dog?\n").messages))
     assert rendered["prompt_token_ids"] == plain
     before, after = vllm.generate(question(1)), vllm.generate(prompt(1, image, forged), question(1))
@@ -108,4 +90,4 @@ def test_call_timeout_removes_the_call_from_the_engine(vllm: Running) -> None:
     hurried = Running(RestartingEngine(vllm.engine, 0, call_timeout=0.3), vllm.loop)
     (error,) = hurried.generate(question(0), sampling=Sampling(max_tokens=3000, ignore_eos=True))
     assert isinstance(error, CallTimeout) and "call_timeout=0.3" in str(error)
-    assert vllm.engine._started.llm.get_num_unfinished_requests() == 0
+    assert vllm.engine.started.llm.get_num_unfinished_requests() == 0

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from support.engine_cores import fork_cores
-from support.engines import Running, prompt
+from support.engines import engine_of, prompt, started
 
 from lmms_eval_mai.contract import SIDES, EngineConfig
 from lmms_eval_mai.engines.build import build
@@ -34,10 +34,14 @@ from lmms_eval_mai.run.event_loop import LoopThread
         ({"pretrained": "x"}, ArgumentError, ["pretrained", "small=NAME and large=NAME"]),
         ({"small_devices": "first"}, ArgumentError, ["small_devices=first", "[0,1]"]),
         ({"small_devices": 3}, ArgumentError, ["small_devices=3", "CPU"]),
-        ({"dtype": "int3"}, ArgumentError, ["dtype=int3 is invalid: vLLM expects 'auto', 'half'"]),
-        ({"max_model_len": "abc"}, ArgumentError, ["max_model_len=abc is invalid: vLLM expects an integer."]),
-        ({"enforce_eager": "maybe"}, ArgumentError, ["enforce_eager=maybe is invalid: vLLM expects true or false."]),
-        ({"gpu_memory_utilization": 3}, ArgumentError, ["vLLM expects a number less than or equal to 1."]),
+        ({"dtype": "int3"}, ArgumentError, ["dtype=int3 is invalid. vLLM: Input should be 'auto', 'half'"]),
+        (
+            {"max_model_len": "abc"},
+            ArgumentError,
+            ["max_model_len=abc is invalid. vLLM: Input should be a valid integer"],
+        ),
+        ({"enforce_eager": "maybe"}, ArgumentError, ["vLLM: Input should be a valid boolean"]),
+        ({"gpu_memory_utilization": 3}, ArgumentError, ["Input should be less than or equal to 1"]),
         ({"max_model_len": 999999}, EngineStartError, ["max_model_len (999999)", "4096"]),
     ],
 )
@@ -106,18 +110,15 @@ def test_without_vllm_the_error_names_the_command_to_run(monkeypatch: pytest.Mon
 def test_engine_on_a_gpu_loads_its_weights_with_its_share_of_the_cores_instead_of_a_launchers_one_thread(
     monkeypatch: pytest.MonkeyPatch, launched: bool, threads: str | None, expected: str
 ) -> None:
-    """`expected`: the number of threads in an engine's process."""
-    for name, value in {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}.items() if launched else ():
-        monkeypatch.setenv(name, value)
+    """`expected`: the number of threads of an engine's process."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    if threads is not None:
-        monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    launcher = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"} if launched else {}
+    for name, value in {**launcher, **({"OMP_NUM_THREADS": threads} if threads else {})}.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(24)))  # a machine with 24 cores
     pair = [EngineConfig(side, "vllm", "x") for side in SIDES]
     with engine_environment(variables(pair, "cuda")):
-        program = "import os; print(os.getenv('OMP_NUM_THREADS'))"
-        seen = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert seen.strip() == expected
+        assert str(os.environ.get("OMP_NUM_THREADS")) == expected
     assert os.environ.get("OMP_NUM_THREADS") == threads
 
 
@@ -149,9 +150,9 @@ def test_release_of_vllm_that_was_not_tried_is_a_warning_and_no_refusal(
     monkeypatch: pytest.MonkeyPatch, warnings: list[str], version: str, warns: bool
 ) -> None:
     monkeypatch.setattr("vllm.__version__", version)
-    environment._check_release.cache_clear()
+    environment.check_release.cache_clear()
     assert environment.detect_platform() == "cpu"
-    environment._check_release.cache_clear()
+    environment.check_release.cache_clear()
     expected = f"vLLM {version} was not tried with this package. It was tried with 0.30 to 0.33"
     assert any(expected in text for text in warnings) is warns
 
@@ -188,16 +189,13 @@ def test_context_that_vllm_chooses_is_read_back_and_part_of_the_description(
     """A KV cache of 3 MiB holds no 4,096 tokens, the context of the model."""
     fork_cores()
     small = {"max_model_len": "auto", "kv_cache_memory_bytes": 3 << 20, "dtype": "float32"}
-    engine = build(parse({"mode": "small", "small": str(tiny_pair[0]), "small_engine": "vllm", **small}).small)
+    engine = engine_of(small=str(tiny_pair[0]), small_engine="vllm", **small)
     engine.validate()
     assert "a context that vLLM chooses" in engine.describe()
     assert '"max_model_len": "auto"' in engine.identity()["arguments"]
-    loop.run(engine.start())
-    try:
+    with started(engine, loop) as running:
         (context,) = re.findall(r"context (\d+) tokens, chosen by vLLM", engine.describe())
         assert 32 <= int(context) < 4096
         assert any(f"vLLM chose a context of {int(context):,} tokens for small=" in text for text in warnings)
-        (error,) = Running(engine, loop).generate(prompt(0, "word " * int(context)))
+        (error,) = running.generate(prompt(0, "word " * int(context)))
         assert isinstance(error, PromptTooLong) and f"{context} tokens" in str(error)
-    finally:
-        loop.run(engine.close())

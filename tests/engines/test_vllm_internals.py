@@ -14,7 +14,7 @@ from lmms_eval_mai.engines.vllm import internals
 
 @pytest.fixture
 def llm(vllm: Running) -> Any:
-    return vllm.engine._started.llm
+    return vllm.engine.started.llm
 
 
 def test_processes_of_an_engine_are_found_by_their_names_and_from_its_object(llm: Any) -> None:

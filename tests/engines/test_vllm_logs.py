@@ -1,6 +1,5 @@
 """vLLM's log: warnings and errors by default, complete on request, and part of the error if a start fails."""
 
-import asyncio
 import os
 import shutil
 import subprocess
@@ -9,29 +8,21 @@ from pathlib import Path
 
 import pytest
 from support.engine_cores import fork_cores
+from support.engines import engine_of, started
 
-from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.errors import EngineStartError
-from lmms_eval_mai.run.config import parse
+from lmms_eval_mai.run.event_loop import LoopThread
 
 
 def test_log_of_an_engine_that_does_not_start_is_part_of_the_error(
-    tiny_pair: tuple[Path, Path], tmp_path: Path
+    tiny_pair: tuple[Path, Path], tmp_path: Path, loop: LoopThread
 ) -> None:
     fork_cores()
     broken = shutil.copytree(tiny_pair[0], tmp_path / "broken")
     weights = next(broken.glob("*.safetensors"))
     weights.write_bytes(weights.read_bytes()[:1000])
-    engine = build(parse({"mode": "small", "small": str(broken), "engine": "vllm"}).small)
-
-    async def start() -> None:
-        try:
-            await engine.start()
-        finally:
-            await engine.close()
-
-    with pytest.raises(EngineStartError) as raised:
-        asyncio.run(start())
+    with pytest.raises(EngineStartError) as raised, started(engine_of(small=str(broken), engine="vllm"), loop):
+        pass
     first_line, _, log = str(raised.value).partition("\n")
     assert first_line.startswith(f"vLLM cannot start small={broken}: ") and "Engine core init" not in first_line
     assert "SafetensorError" in first_line and "invalid header" in first_line
@@ -52,10 +43,8 @@ print(os.environ.get("VLLM_LOGGING_LEVEL"), environment.shows_log())
     ("own", "expected"),
     [
         ({}, "ERROR False"),  # on a CPU, vLLM's warnings are about our own defaults
-        ({"VERBOSITY": "INFO"}, "ERROR False"),
         ({"VERBOSITY": "DEBUG"}, "None True"),
         ({"VLLM_LOGGING_LEVEL": "INFO"}, "INFO True"),
-        ({"VLLM_LOGGING_LEVEL": "WARNING"}, "WARNING False"),
     ],
 )
 def test_log_is_complete_if_the_user_asks_for_it(own: dict[str, str], expected: str) -> None:

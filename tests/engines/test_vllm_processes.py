@@ -89,18 +89,20 @@ def test_killed_engine_fails_every_call_in_flight_and_can_be_restarted(
     vllm.loop.run(engine.start())
     processes = children(before)
 
-    async def kill_in_flight() -> list[Any]:
+    def long_calls() -> list[asyncio.Task[Call]]:
         long = Sampling(max_tokens=3000, ignore_eos=True)
-        calls = [asyncio.ensure_future(engine.generate(question(number), long)) for number in range(4)]
+        return [asyncio.ensure_future(engine.generate(question(number), long)) for number in range(4)]
+
+    async def kill_in_flight() -> list[Any]:
+        calls = long_calls()
         await asyncio.sleep(0.5)
         for process in processes:
-            with contextlib.suppress(ProcessLookupError):  # it ended with the one before it
-                os.kill(process.pid, signal.SIGKILL)
+            with contextlib.suppress(psutil.NoSuchProcess):  # it ended with the one before it
+                process.kill()
         return await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 60)
 
     errors = vllm.loop.run(kill_in_flight())
-    assert len(processes) >= 1
-    assert all(isinstance(error, EngineCrashed) for error in errors), errors
+    assert processes and all(isinstance(error, EngineCrashed) for error in errors), errors
     assert "large" in str(errors[0]) and str(tiny_pair[1]) in str(errors[0])
     (call,) = vllm.generate(question(0))
     assert isinstance(call, Call)
@@ -110,9 +112,8 @@ def test_killed_engine_fails_every_call_in_flight_and_can_be_restarted(
 
     async def close_in_flight() -> list[Any]:
         """As a restart does, if it begins before all calls have noticed the crash."""
-        long = Sampling(max_tokens=3000, ignore_eos=True)
-        calls = [asyncio.ensure_future(engine.generate(question(number), long)) for number in range(4)]
-        while engine._running().llm.output_processor.get_num_unfinished_requests() < len(calls):
+        calls = long_calls()
+        while engine.started.llm.output_processor.get_num_unfinished_requests() < len(calls):
             assert not any(call.done() for call in calls), calls
             await asyncio.sleep(0.01)
         await engine.close()
@@ -148,15 +149,19 @@ def test_engine_that_is_killed_before_it_reads_its_first_calls_fails_them(
     assert children(before) == []
 
 
-@pytest.mark.slow
-def test_engine_that_crashes_before_its_first_reply_has_failed_to_start(tiny_pair: tuple[Path, Path]) -> None:
+def test_engine_that_crashes_before_its_first_reply_has_failed_to_start(
+    vllm: Running, tiny_pair: tuple[Path, Path], before: frozenset[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm.v1.engine.async_llm import AsyncLLM
     from vllm.v1.engine.exceptions import EngineDeadError
 
-    async def reply() -> None:
+    async def crash(llm: AsyncLLM) -> None:
         raise EngineDeadError
 
+    monkeypatch.setattr(AsyncLLM, "get_supported_tasks", crash)  # the first request to the core
     with pytest.raises(EngineStartError, match=r"The large engine .* crashed after its start\."):
-        asyncio.run(vllm_engine(tiny_pair, "large")._within_start_limit(reply()))
+        vllm.loop.run(vllm_engine(tiny_pair, "large").start())
+    assert children(before) == []
 
 
 def hold_memory(ready: Any) -> None:

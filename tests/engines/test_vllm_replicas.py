@@ -6,12 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.engines import Running, make_image, prompt
+from support.engines import Running, engine_of, make_image, prompt, started
 
 from lmms_eval_mai.contract import CallKey
-from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.vllm.outputs import replica_of
-from lmms_eval_mai.run.config import parse
 
 COLOURS = ("red", "green", "blue", "navy", "teal", "olive", "purple", "maroon", "gray", "black", "white", "orange")
 
@@ -41,13 +39,9 @@ def test_all_calls_of_a_sample_have_one_replica_in_every_process() -> None:
 def test_two_replicas_find_as_many_prompt_tokens_in_their_caches_as_one(
     vllm: Running, tiny_pair: tuple[Path, Path]
 ) -> None:
-    config = parse({"mode": "small", "small": str(tiny_pair[0]), "dtype": "float32", "small_data_parallel_size": 2})
-    replicated = Running(build(config.small), vllm.loop)
-    vllm.loop.run(replicated.engine.start())
-    try:
+    engine = engine_of(small=str(tiny_pair[0]), dtype="float32", small_data_parallel_size=2)
+    with started(engine, vllm.loop) as replicated:
         one, two = cached_tokens(vllm), cached_tokens(replicated)
-    finally:
-        vllm.loop.run(replicated.engine.close())
     assert one >= 32 * len(COLOURS) and two >= 0.9 * one
 
 

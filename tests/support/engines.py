@@ -1,6 +1,8 @@
 """Engines on tiny checkpoints, and prompts for them."""
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,22 @@ class Running:
             return await asyncio.gather(*(self.engine.generate(p, sampling) for p in prompts), return_exceptions=True)
 
         return self.loop.run(generate_all())
+
+
+def engine_of(**arguments: Any) -> Any:
+    """Return the engine `small` of these model arguments."""
+    return build(parse({"mode": "small", **arguments}).small)
+
+
+@contextlib.contextmanager
+def started(engine: Any, loop: LoopThread) -> Iterator[Running]:
+    """Start an engine for a `with` block."""
+    engine.validate()
+    try:
+        loop.run(engine.start())
+        yield Running(engine, loop)
+    finally:
+        loop.run(engine.close())
 
 
 def make_image(colour: str = "red", size: tuple[int, int] = (96, 64), name: str | None = None) -> Image:

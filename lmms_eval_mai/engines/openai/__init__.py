@@ -3,7 +3,4 @@
 `engine.py` implements the engine contract, `chat.py` writes chat requests and reads their replies, `endpoints.py`
 chooses an endpoint and retries requests, `client.py` sends a request, and `options.py` reads the arguments. The package
 starts no servers.
-
-To add an argument, add a field to `OpenAIOptions` in `options.py`; if it cannot change an answer, also add its name to
-`PERFORMANCE_ARGUMENTS`.
 """

@@ -41,7 +41,7 @@ class OpenAIEngine:
     """One model on other machines, under the contract of `Engine`. Its calls have no `queued_s` and no `ttft_s`:
     endpoints do not report them."""
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, other: EngineConfig | None = None) -> None:
         """Raises `ArgumentError`."""
         self.side: Side = config.side
         self._config = config
@@ -51,10 +51,6 @@ class OpenAIEngine:
         self._model = ""
         self._context: int | None = None
         """Tokens. None: the endpoint does not report it."""
-
-    @classmethod
-    def from_config(cls, config: EngineConfig, other: EngineConfig | None) -> "OpenAIEngine":
-        return cls(config)
 
     def validate(self) -> None:
         variable = self._options.api_key_env
@@ -134,7 +130,6 @@ class OpenAIEngine:
         return None  # a request to /tokenize for each answer would double the number of requests
 
     async def _chat(self, prompt: Prompt, messages: tuple[Message, ...], sampling: Sampling) -> Call:
-        """Return the answer to these messages."""
         submitted_at = time.perf_counter()
         body = {
             "model": self._model,
@@ -156,7 +151,6 @@ class OpenAIEngine:
             raise self._cannot_truncate(prompt, f"has no /{path} to truncate it") from error
 
     def _cannot_truncate(self, prompt: Prompt, problem: str) -> PromptTooLong:
-        """Return the error for thinking that does not fit, on a server that cannot truncate it."""
         return PromptTooLong(
             f"{prompt.key}: the thinking does not fit, and {self._config.model} {problem}. Serve {self._model} with a "
             "longer context, or make the thinking shorter with a lower max_new_tokens."
@@ -176,7 +170,6 @@ class OpenAIEngine:
             raise self._call_error(prompt, error) from error
 
     def _call_error(self, prompt: Prompt, error: RequestError) -> MaiError:
-        """Return the error of a call whose request failed finally."""
         address, side, options = self._config.model, self.side, self._options
         if isinstance(error, RequestTimeout):
             return CallTimeout(
@@ -235,7 +228,6 @@ class OpenAIEngine:
         return name, models[name]
 
     def _start_error(self, address: str, error: RequestError) -> EngineStartError:
-        """Return the error of an endpoint that did not list its models within `retry_for` seconds."""
         if error.status == 404:
             return EngineStartError(
                 f"{address} does not list its models ({error}). Check the address, which usually ends in /v1. If it "
@@ -251,7 +243,6 @@ class OpenAIEngine:
         )
 
     def _key_error_text(self, address: str, error: RequestError) -> str:
-        """Return the message for a key that the server refuses or misses."""
         variable = self._options.api_key_env
         key = (
             f"the key in {variable}"

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import urllib.request
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from lmms_eval_mai.engines.arguments import number, positive_int
 from lmms_eval_mai.errors import ArgumentError, EngineStartError
@@ -50,18 +50,14 @@ def parse_addresses(side: str, given: str) -> list[str]:
                 "would print. Remove this part from the address. Put the key into the environment variable "
                 f"OPENAI_API_KEY, or into the one that {side}_api_key_env names."
             )
-        if parts.scheme not in ("http", "https") or not parts.hostname or not _has_valid_port(parts):
+        try:
+            is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:  # of the port
+            is_valid = False
+        if not is_valid:
             shown = url.partition("?")[0].rpartition("@")[2]  # a wrong address may have a password that was not found
             raise ArgumentError(f"{side}={shown} is not the address of an endpoint: expected http://HOST:PORT/v1.")
     return urls
-
-
-def _has_valid_port(parts: SplitResult) -> bool:
-    """Whether the address has a valid port or none."""
-    try:
-        return parts.port is None or parts.port > 0
-    except ValueError:
-        return False
 
 
 def read_api_key(variable: str) -> str:

@@ -107,12 +107,6 @@ class ScriptedEngine:
         self._end: asyncio.Future[str] | None = None
         """Its result is why the engine stopped. A new one at each start."""
 
-    @classmethod
-    def from_config(cls, config: EngineConfig, other: EngineConfig | None) -> "ScriptedEngine":
-        """Raises `ArgumentError` if the script cannot be read, or an argument is invalid."""
-        options = ScriptedOptions(**config.arguments)
-        return cls(config.side, RecordedScript(Path(config.model).expanduser()), options)
-
     def validate(self) -> None:
         """Do nothing: the script was read when the engine was built."""
 
@@ -213,3 +207,10 @@ class ScriptedEngine:
         if answer.seconds is not None:
             return min(ttft_s, answer.seconds), answer.seconds
         return ttft_s, ttft_s + (answer.output_tokens / options.tokens_per_s if options.tokens_per_s else 0.0)
+
+
+def recorded_engine(config: EngineConfig, other: EngineConfig | None) -> ScriptedEngine:
+    """Return the engine of a script file. Raises `ArgumentError` if the script cannot be read, or an argument is
+    invalid."""
+    options = ScriptedOptions(**config.arguments)
+    return ScriptedEngine(config.side, RecordedScript(Path(config.model).expanduser()), options)

@@ -109,7 +109,6 @@ class TransformersOptions:
 
 
 def _configuration(argument: str, model: str, **source: Any) -> Any:
-    """Return a checkpoint's configuration. Raises `ArgumentError`."""
     from transformers import AutoConfig
 
     check_checkpoint(argument, model)

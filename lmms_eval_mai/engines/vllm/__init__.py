@@ -7,9 +7,5 @@ runs inside the engine's processes. `renderer.py` turns a chat into tokens and i
 into a call.
 
 This package knows vLLM, and uses its public interface: `AsyncEngineArgs`, `AsyncLLM`, its renderer, and the plugin
-group `vllm.general_plugins`. What has no public way is in `internals.py`, with the reasons. The package does not know
-the other engines, the method or lmms-eval.
-
-Arguments of vLLM need no code: every argument of vLLM's `AsyncEngineArgs` is passed on. If an argument cannot change an
-answer, add its name to `PERFORMANCE_ARGUMENTS` in `configuration.py`, so that a run can be resumed with another value.
+group `vllm.general_plugins`. What has no public way is in `internals.py`, with the reasons.
 """

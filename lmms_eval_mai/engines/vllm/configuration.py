@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -95,7 +96,8 @@ def _configure(config: EngineConfig, other: EngineConfig | None, platform: Platf
         automatic = engine_args.max_model_len == gpu_memory.AUTOMATIC
         # Without a usage context vLLM takes the smallest batch limits, those of a bare engine.
         vllm_config = engine_args.create_engine_config(UsageContext.LLM_CLASS)
-        variables |= environment.preloaded()
+        if environment.PRELOADED in os.environ:  # on a CPU vLLM has added its own libraries
+            variables[environment.PRELOADED] = os.environ[environment.PRELOADED]
     return Configuration(
         vllm_config=vllm_config,
         environment=variables,
@@ -145,7 +147,6 @@ def _measures_a_shared_gpu(configs: list[EngineConfig], shares: Mapping[Side, Sh
 
 
 def _engine_args(config: EngineConfig, share: Share | None) -> Any:
-    """Return vLLM's `AsyncEngineArgs`: the user's arguments, and the GPUs and the memory of the engine."""
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     types = {field.name: str(field.type) for field in dataclasses.fields(AsyncEngineArgs)}

@@ -8,7 +8,6 @@ caches serve the later calls of a sample. Chat template, image preparation and v
 import asyncio
 import itertools
 import time
-from collections.abc import Awaitable
 from typing import Any
 
 from loguru import logger
@@ -19,7 +18,7 @@ from lmms_eval_mai.engines.messages import LiteralTokenizer, space_for_thinking,
 from lmms_eval_mai.engines.vllm import internals
 from lmms_eval_mai.engines.vllm.configuration import PERFORMANCE_ARGUMENTS, Configuration, configure
 from lmms_eval_mai.engines.vllm.errors import sample_error
-from lmms_eval_mai.engines.vllm.outputs import replica_count, replica_of, sampling_params, to_call
+from lmms_eval_mai.engines.vllm.outputs import replica_of, sampling_params, to_call
 from lmms_eval_mai.engines.vllm.starting import Start, Started, exit_if_script_runs_again, refuse_script_from_stdin
 from lmms_eval_mai.errors import EngineCrashed, EngineNotRunning, EngineStartError, MaiError, SampleError
 
@@ -35,13 +34,13 @@ class VllmEngine:
     def __init__(self, config: EngineConfig, other: EngineConfig | None) -> None:
         self.side: Side = config.side
         self._config = config
-        self._other = other
+        self._other = other if other is not None and other.engine == "vllm" else None
         self._configuration: Configuration | None = None
         self._description = ""
         self._starts_alone = True
         self._automatic_context = False
         self._start: Start | None = None
-        self._started: Started | None = None
+        self.started: Started | None = None
         self._literal: LiteralTokenizer | None = None
         """The tokenizer of the last start. It also counts tokens while the engine restarts."""
         self._context = 0
@@ -50,10 +49,6 @@ class VllmEngine:
         """The calls in flight. `close` ends them at once: vLLM ends those that it still has only if it notices a
         crash before it is stopped."""
         self._request_numbers = itertools.count()
-
-    @classmethod
-    def from_config(cls, config: EngineConfig, other: EngineConfig | None) -> "VllmEngine":
-        return cls(config, other)
 
     def validate(self) -> None:
         """Build the engine's configuration in this process, where wrong arguments and missing checkpoints show
@@ -94,11 +89,14 @@ class VllmEngine:
         started = await start.finish()
         if self._start is not start:
             raise EngineStartError(f"The {self.side} engine was closed during its start.")
-        self._start, self._started = None, started
-        llm = self._started.llm
-        self._literal = self._started.renderer.literal
+        self._start, self.started = None, started
+        llm = started.llm
+        self._literal = started.renderer.literal
         self._context = llm.vllm_config.model_config.max_model_len
-        self._replicas = replica_count(llm.vllm_config.parallel_config)
+        parallel = llm.vllm_config.parallel_config  # the replicas among which the caller of vLLM's engine can choose
+        self._replicas = (
+            parallel.data_parallel_size_local if parallel.local_engines_only else parallel.data_parallel_size
+        )
         if self._automatic_context:
             logger.warning(
                 f"mai_cascade: vLLM chose a context of {self._context:,} tokens for {self.side}={self._config.model}: "
@@ -109,12 +107,9 @@ class VllmEngine:
             )
         # vLLM asks its core for the supported tasks once, at their first use. It must not happen inside a call: if the
         # core crashed before its reply, the call would never end.
-        await self._within_start_limit(llm.get_supported_tasks())
-
-    async def _within_start_limit(self, reply: Awaitable[Any]) -> None:
         try:
             async with asyncio.timeout(REPLY_LIMIT_S):
-                await reply
+                await llm.get_supported_tasks()
         except Exception as error:  # vLLM's EngineDeadError, if the core crashed
             await self.close()
             reason = f"did not reply within {REPLY_LIMIT_S} s" if isinstance(error, TimeoutError) else "crashed"
@@ -124,7 +119,7 @@ class VllmEngine:
             ) from error
 
     async def close(self) -> None:
-        started, self._started = self._started, None
+        started, self.started = self.started, None
         self._configuration = None  # vLLM writes into it while the engine starts, so the next start needs a new one
         start, self._start = self._start, None
         if start is not None:
@@ -137,7 +132,7 @@ class VllmEngine:
             await asyncio.to_thread(started.stop)
 
     def is_up(self) -> bool:
-        return self._started is not None and not self._started.llm.errored
+        return self.started is not None and not self.started.llm.errored
 
     async def clear_caches(self) -> None:
         """Empty the prefix cache and the image caches, so that the next call is timed like a first one. No call may be
@@ -171,7 +166,6 @@ class VllmEngine:
         return to_call(prompt, engine_input, result, requested_at)
 
     async def _answer(self, prompt: Prompt, engine_input: Any, sampling: Sampling) -> Any:
-        """Return vLLM's output of a request. Raises `SampleError` or `EngineCrashed`."""
         llm = self._running().llm
         name = f"{self.side}-{next(self._request_numbers)}"
         result = None
@@ -219,18 +213,16 @@ class VllmEngine:
             raise self._error(prompt, running.llm, error) from error
 
     def _running(self) -> Started:
-        """Return the engine. Raises `EngineCrashed` if it does not run."""
-        if self._started is None:
+        if self.started is None:
             raise EngineNotRunning(f"The {self.side} engine is not running.")
-        return self._started
+        return self.started
 
     def _error(self, prompt: Prompt, llm: Any, error: Exception) -> MaiError:
-        """Return the error of a call to `llm`."""
         from vllm.v1.engine.exceptions import EngineDeadError
 
         engine = f"The {self.side} engine ({self._config.model})"
         if isinstance(error, EngineDeadError):
             return EngineCrashed(f"{engine} crashed during {prompt.key}. See its log above.")
-        if self._started is None or self._started.llm is not llm:
+        if self.started is None or self.started.llm is not llm:
             return EngineNotRunning(f"{engine} was closed during {prompt.key}.")
         return sample_error(prompt, self._config, self._context, error)

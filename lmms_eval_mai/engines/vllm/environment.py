@@ -76,7 +76,7 @@ def detect_platform() -> Platform:
         from vllm.platforms import current_platform
     except ImportError as error:
         raise EngineUnavailable(f"engine=vllm needs vLLM, and its import fails ({error}). {INSTALL}") from error
-    _check_release()
+    check_release()
     if current_platform.is_cpu():
         if quiet:
             os.environ[LOG_LEVEL] = "ERROR"
@@ -92,7 +92,7 @@ def detect_platform() -> Platform:
 
 
 @functools.cache  # warn once
-def _check_release() -> None:
+def check_release() -> None:
     """Warn about a release of vLLM with which this package was not tried, and about a missing plugin."""
     import vllm
 
@@ -117,11 +117,6 @@ def shows_log() -> bool:
 def binds_threads() -> bool:
     """Return whether the user binds vLLM's CPU threads to cores. vLLM then needs a process for the worker."""
     return os.environ.get(BOUND_THREADS, "nobind") != "nobind"
-
-
-def preloaded() -> dict[str, str]:
-    """Return the libraries that are preloaded now. On a CPU vLLM adds its own when it makes its configuration."""
-    return {PRELOADED: os.environ[PRELOADED]} if PRELOADED in os.environ else {}
 
 
 @dataclass(frozen=True)

@@ -32,15 +32,6 @@ MISSING_GUARD = (
     "and each of them runs the script again from the top. Put the call under that line."
 )
 
-EXPECTED = {
-    "a valid integer": "an integer",
-    "a valid boolean": "true or false",
-    "less than": "a number less than",
-    "greater than": "a number greater than",
-    "a valid ": "a ",
-}
-"""Beginning of what pydantic expects -> our words."""
-
 
 def invalid_argument(config: EngineConfig, error: Exception) -> ArgumentError | None:
     """Return the error for the first argument of the user whose type or range vLLM refuses. None: `error` is not about
@@ -49,15 +40,8 @@ def invalid_argument(config: EngineConfig, error: Exception) -> ArgumentError | 
         return None
     for detail in details():
         name = str(next(iter(detail["loc"]), ""))
-        text = str(detail["msg"])
-        if name in config.arguments and text.startswith("Input should be "):
-            expected = text.removeprefix("Input should be ").split(", unable")[0]
-            for pydantic, ours in EXPECTED.items():
-                if expected.startswith(pydantic):
-                    expected = ours + expected.removeprefix(pydantic)
-                    break
-            value = redacted(config.arguments)[name]
-            return ArgumentError(f"{name}={value} is invalid: vLLM expects {expected}.")
+        if name in config.arguments:
+            return ArgumentError(f"{name}={redacted(config.arguments)[name]} is invalid. vLLM: {detail['msg']}.")
     return None
 
 

@@ -107,7 +107,6 @@ def memory_of(config: EngineConfig) -> ModelMemory | None:
 
 @functools.cache
 def _checkpoint_memory(model: str, revision: str | None) -> ModelMemory | None:
-    """Return the memory of a checkpoint from its own files. None: unknown."""
     folder, size = local_folder(model, revision), weight_bytes(model, revision)
     if folder is None or size is None:
         return None

@@ -66,15 +66,11 @@ def compute_mode(gpu: int) -> str:
         import vllm.third_party.pynvml as nvml
 
         nvml.nvmlInit()
-        mode = nvml.nvmlDeviceGetComputeMode(_handle(nvml, gpu))
+        names = {getattr(nvml, f"NVML_COMPUTEMODE_{name}"): name for name in ("EXCLUSIVE_PROCESS", "PROHIBITED")}
+        return names.get(nvml.nvmlDeviceGetComputeMode(_handle(nvml, gpu)), "DEFAULT")
     except Exception as error:
         logger.debug(f"The compute mode of GPU {gpu} cannot be read ({error!r})")
         return "DEFAULT"
-    modes = {
-        "EXCLUSIVE_PROCESS": nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS,
-        "PROHIBITED": nvml.NVML_COMPUTEMODE_PROHIBITED,
-    }
-    return next((name for name, value in modes.items() if value == mode), "DEFAULT")
 
 
 def memory_bytes(gpu: int) -> int:

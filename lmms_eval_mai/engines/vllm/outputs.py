@@ -64,14 +64,6 @@ def _logprobs(found: Any) -> TokenLogprobs | None:
     return TokenLogprobs(texts, tuple(found.logprobs[number] for number in first))
 
 
-def replica_count(parallel_config: Any) -> int:
-    """Return the number of replicas among which the caller of vLLM's engine can choose (`data_parallel_size`).
-    `parallel_config`: vLLM's."""
-    local: bool = parallel_config.local_engines_only
-    count: int = parallel_config.data_parallel_size_local if local else parallel_config.data_parallel_size
-    return count
-
-
 def replica_of(key: CallKey, replicas: int) -> int | None:
     """Return the number of the replica that gets all calls of this call's sample, also when the run is resumed. None:
     there is one replica.

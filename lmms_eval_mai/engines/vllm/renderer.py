@@ -55,7 +55,8 @@ class Renderer:
         from vllm.renderers.params import ChatParams
 
         parameters = ChatParams(chat_template_kwargs={"add_generation_prompt": True, "tokenize": False})
-        if not self._looks_special(messages):
+        texts = ("".join(part for part in message.content if isinstance(part, str)) for message in messages)
+        if not any(map(self.literal.looks_special, texts)):
             chat = [_chat_message(message, None, []) for message in messages]
             _, (engine_input,) = await self._renderer.render_chat_async([chat], parameters)
             return engine_input
@@ -70,10 +71,6 @@ class Renderer:
         prompt["prompt_token_ids"] = await asyncio.to_thread(self._replace_marks, text, mark, hidden)
         (engine_input,) = await self._renderer.render_cmpl_async([prompt], tok_params)
         return engine_input
-
-    def _looks_special(self, messages: tuple[Message, ...]) -> bool:
-        texts = ("".join(part for part in message.content if isinstance(part, str)) for message in messages)
-        return any(map(self.literal.looks_special, texts))
 
     def _replace_marks(self, text: str, mark: str, hidden: list[str]) -> list[int]:
         """Return the tokens of the template's text, with the literal tokens of a hidden text at each mark."""

@@ -108,7 +108,6 @@ class Start:
 
 
 def _with_children(processes: Iterable[BaseProcess]) -> set[psutil.Process]:
-    """Return these processes and the processes below them."""
     found: set[psutil.Process] = set()
     for process in processes:
         with contextlib.suppress(psutil.Error):
@@ -171,15 +170,16 @@ def start_log(model: str, since: float) -> str:
     """
     files = [file for file in environment.log_folder().glob("*.log") if file.stat().st_mtime >= since]
     texts = {file.stem.split("-")[1]: file.read_text(errors="replace") for file in sorted(files)}
-    cores = [pid for pid, text in texts.items() if int(pid) not in _of_running_engines and _names(text, model)]
+    # vLLM's first line in a core's log is "Initializing a V1 LLM engine (...) with config: model='...', ...". A script
+    # without a guard has no such line.
+    about_model = (f"model={model!r}", MISSING_GUARD)
+    cores = [
+        pid
+        for pid, text in texts.items()
+        if int(pid) not in _of_running_engines and any(words in text for words in about_model)
+    ]
     workers = sorted(file.stem.split("-")[1] for file in files if file.stem.split("-")[0] in cores)
     return "".join(texts[pid] for pid in [*workers, *cores])
-
-
-def _names(text: str, model: str) -> bool:
-    """Return whether a core's log is about this model, or about a script that has no guard. vLLM's first line in it is
-    "Initializing a V1 LLM engine (...) with config: model='...', speculative_config=...'."""
-    return f"model={model!r}" in text or MISSING_GUARD in text
 
 
 def exit_if_script_runs_again() -> None:
