@@ -8,7 +8,6 @@ import json
 import os
 import platform
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -17,19 +16,17 @@ os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
 
 from pytablewriter import MarkdownTableWriter
 
+from lmms_eval_mai.times.measure import device_name
+
 
 def machine() -> dict[str, Any]:
     """Describe the machine and the versions that affect the figures."""
     import torch
     import vllm  # not importlib.metadata: the CPU build's distribution has another name
 
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return {
-        "cores": len(os.sched_getaffinity(0)),
-        "cpu": models[0] if models else platform.machine(),
-        "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
+        "cpu": device_name("cpu"),
+        "gpu": device_name("cuda:0") if torch.cuda.is_available() else None,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "vllm": vllm.__version__,

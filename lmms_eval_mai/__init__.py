@@ -18,24 +18,8 @@ nothing heavy, because it runs at every start of lmms-eval.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from lmms_eval_mai.errors import (
-    ArgumentError,
-    CallTimeout,
-    EndpointBusy,
-    EndpointRefused,
-    EngineCrashed,
-    EngineCrashedByCall,
-    EngineNotRunning,
-    EngineStartError,
-    EngineUnavailable,
-    JournalError,
-    MaiError,
-    MissingAnswer,
-    PromptTooLong,
-    SampleError,
-    TooManyErrors,
-    UnreadableImage,
-)
+from lmms_eval_mai import errors
+from lmms_eval_mai.errors import *  # noqa: F403 - all errors are public
 from lmms_eval_mai.plugin import install, task_dir
 
 if TYPE_CHECKING:
@@ -45,30 +29,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "ArgumentError",
-    "CallTimeout",
-    "Cascade",
-    "Config",
-    "EndpointBusy",
-    "EndpointRefused",
-    "EngineCrashed",
-    "EngineCrashedByCall",
-    "EngineNotRunning",
-    "EngineStartError",
-    "EngineUnavailable",
-    "JournalError",
-    "MaiCascade",
-    "MaiError",
-    "MissingAnswer",
-    "PromptTooLong",
-    "SampleError",
-    "TooManyErrors",
-    "UnreadableImage",
-    "__version__",
-    "parse",
-    "task_dir",
-]
+__all__ = ["Cascade", "Config", "MaiCascade", "__version__", "parse", "task_dir"]
+__all__ += [name for name in vars(errors) if not name.startswith("_")]
 
 _IMPORTED_WHEN_USED = {
     "Cascade": "lmms_eval_mai.run.ask",

@@ -6,7 +6,7 @@ imported. So `manifests()` also wraps `TaskManager.initialize_tasks`, which ever
 Nothing in this module raises, because an error here would break runs of other models. If one of our files is broken, or
 if lmms-eval has changed what we wrap, the user gets one warning, and lmms-eval's own models and tasks still work.
 
-This module knows nothing of the cascade and imports nothing heavy, because it runs at every start of lmms-eval.
+This module imports nothing heavy, because it runs at every start of lmms-eval.
 """
 
 import functools

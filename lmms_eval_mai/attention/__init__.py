@@ -1,7 +1,6 @@
 """The analysis of Section 5.3 and Appendix B.7: how the large model's attention is distributed over thinking.
 
-`lmms-eval-mai attention` runs it. Nothing here knows lmms-eval: the command opens the samples of a task and scores the
-answers.
+`lmms-eval-mai attention` runs it; the command opens the samples of a task and scores the answers.
 
     analysis.py     runs all parts: first the calls of all documents, then the heads of the large model
     calls.py        the calls of one document: thinkings, scores and answers

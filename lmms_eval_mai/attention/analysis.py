@@ -46,20 +46,15 @@ class Parts:
 
 
 class Documents(Protocol):
-    """The documents of one task. The analysis does not know lmms-eval."""
+    """The documents of one task: `harness.documents.TaskDocuments` with the scores of Table 9."""
 
     name: str
     decoding: Mapping[str, Any]
 
     @property
-    def numbers(self) -> list[int]:
-        """Return the numbers of the documents."""
-
-    def open(self, number: int, config: Config) -> Sample:
-        """Return the sample of a document. Raises a `SampleError`."""
-
-    def score(self, method: str, texts: Mapping[int, str]) -> table9.Scored:
-        """Score the answers of one method. `texts`: number of the document -> answer. Raises `ArgumentError`."""
+    def numbers(self) -> list[int]: ...
+    def open(self, number: int, config: Config) -> Sample: ...
+    def score(self, method: str, texts: Mapping[int, str]) -> table9.Scored: ...
 
 
 def run(
@@ -159,7 +154,6 @@ def _read_heads(
 
 
 def _settings(config: Config, parts: Parts, task: Documents, logged: LoggedThinking | None) -> dict[str, Any]:
-    """Return what the figures were measured with."""
     names = ("sparse_from", "sparse_order", "sparse_boundary", "transfer_answer")
     return {
         "version": fingerprint.version("lmms-eval-mai"),

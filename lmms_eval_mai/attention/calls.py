@@ -7,7 +7,7 @@ all layers.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lmms_eval_mai.attention.table9 import Answer, last_tokens, random_tokens, text_of
+from lmms_eval_mai.attention.table9 import Answer, random_tokens
 from lmms_eval_mai.contract import AttentionRequest, Call, CallKey, Side, TokenWeights
 from lmms_eval_mai.paper import prompts
 from lmms_eval_mai.paper.agreement import parts_without_answer, without_answer
@@ -93,8 +93,8 @@ class AnalysisCalls:
             seed = f"{self.seed} {sample.task} {sample.doc_id} {sample.repeat}"
             texts = {
                 "sparse": kept.text,
-                "random": text_of(tokens, random_tokens(len(tokens), count, seed)),
-                "last": text_of(tokens, last_tokens(len(tokens), count)),
+                "random": "".join(tokens[place] for place in random_tokens(len(tokens), count, seed)),
+                "last": "".join(tokens[len(tokens) - count :]),
             }
             for name, text in texts.items():
                 scoring = scoring_tokens if name == "sparse" else 0
@@ -136,5 +136,4 @@ class _Transfers:
 
 
 def _reference(thinking: Call, pair: Pair) -> str:
-    """Return the part of a thinking that is transferred."""
     return thinking.text if pair.transfer_answer == "keep" else without_answer(thinking.text)

@@ -38,7 +38,7 @@ def draw_figures(folder: Path, tables: Mapping[str, Sequence[Record]], delta: fl
         "total_weight": "attention on all thinking tokens",
         "token_share": f"share of thinking tokens with {delta:.0%} of it",
     }
-    figure = _figure(9, 3.4)
+    figure = _figure(3.4)
     for part, axes, (column, title) in zip("ab", figure.subplots(1, 2), titles.items(), strict=True):
         _lines(axes, tables["figure3"], column, f"({part}) {title}")
     figure.axes[0].legend(frameon=False)
@@ -50,7 +50,7 @@ def draw_figures(folder: Path, tables: Mapping[str, Sequence[Record]], delta: fl
 def draw_table9(folder: Path, rows: Sequence[Record]) -> None:
     """Draw Table 9: score and number of kept tokens by layer, with the controls and with full and no thinking."""
     (full,), (simple,) = ([row for row in rows if row["method"] == name] for name in ("full", "simple"))
-    figure = _figure(9, 3.4)
+    figure = _figure(3.4)
     left, right = figure.subplots(1, 2)
     for number, name in enumerate(("sparse", *CONTROLS)):
         found = [row for row in rows if row["method"] == name]
@@ -82,12 +82,12 @@ def _lines(axes: Any, rows: Sequence[Record], column: str, title: str) -> None:
         axes.plot(layers, mean, "o-", markersize=3, **STYLES[writer])
         axes.fill_between(layers, low, high, color=STYLES[writer]["color"], alpha=0.2, linewidth=0)
     axes.set(title=title, xlabel="layer", ylim=(0, 1.08 * float(np.nanmax(_columns(rows, column)))))
-    _whole_numbers(axes.xaxis)
+    axes.locator_params("x", integer=True)
 
 
 def _heads(path: Path, title: str, rows: Sequence[Record], column: str) -> None:
     """Draw one value per layer and head, for both thinkings. `path`: without its suffix."""
-    figure = _figure(9, 3.6)
+    figure = _figure(3.6)
     panels = figure.subplots(1, len(SIDES))
     heads = max(row["head"] for row in rows)
     values = _columns(rows, column)[0].reshape(len(SIDES), -1, heads)
@@ -95,23 +95,16 @@ def _heads(path: Path, title: str, rows: Sequence[Record], column: str) -> None:
         extent = (0.5, heads + 0.5, len(of_writer) + 0.5, 0.5)
         image = axes.imshow(of_writer, cmap="viridis", vmin=0, vmax=values.max(), aspect="auto", extent=extent)
         axes.set(title=STYLES[writer]["label"], xlabel="head", ylabel="layer")
-        _whole_numbers(axes.xaxis)
-        _whole_numbers(axes.yaxis)
+        axes.locator_params(integer=True)
     figure.colorbar(image, ax=list(panels), label=title)
     _save(figure, path)
 
 
-def _whole_numbers(axis: Any) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    axis.set_major_locator(MaxNLocator(integer=True))
-
-
-def _figure(width: float, height: float) -> Any:
+def _figure(height: float) -> Any:
     """Return an empty figure. Without pyplot: it needs no display and keeps no figure in memory."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout="constrained")
+    return Figure(figsize=(9, height), layout="constrained")
 
 
 def _save(figure: Any, path: Path) -> None:

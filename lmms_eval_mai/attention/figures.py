@@ -76,7 +76,6 @@ def tables(documents: Mapping[int, Mapping[Side, Reading]], delta: float) -> dic
 
 
 def _table_16(place: Record, readings: Sequence[Reading], delta: float, by_place: bool = False) -> list[Record]:
-    """Return the rows of one layer."""
     weighted = [(one.tokens, one.weights[place["layer"] - 1].tolist()) for one in readings]
     kept = np.array([kept_counts(weights, delta) for _, weights in weighted])
     place = place | means({"kept_tokens": kept, "token_share": kept / [len(tokens) for tokens, _ in weighted]})
@@ -110,8 +109,7 @@ def heaviest(
 def text(figure3: Sequence[Record], delta: float) -> str:
     """Return the rows of Figure 3 for the terminal."""
     by_layer = pd.DataFrame(figure3).pivot(index="layer", columns="thinking", values=["total_weight", "token_share"])
-    title = (
+    return (
         f"Figure 3, {figure3[0]['documents']:,} documents: the large model's attention on all tokens of a thinking, "
+        f"and the share of them that carries {delta:.0%} of it\n{by_layer.to_string(float_format='{:.1%}'.format)}"
     )
-    title += f"and the share of them that carries {delta:.0%} of it"
-    return f"{title}\n{by_layer.to_string(float_format='{:.1%}'.format)}"

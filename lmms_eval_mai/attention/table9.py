@@ -5,7 +5,7 @@ tokens. If they are as good as sparse transfer, the attention does not matter.
 """
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
@@ -76,20 +76,16 @@ def rows(answers: Mapping[int, Sequence[Answer]], score: Scorer) -> tuple[list[R
         table[method, layer] = row
     for method, other in COMPARED:
         layers = [(layer, layer if other in CONTROLS else None) for name, layer in lines if name == method]
-        tests = [_sign_test(scores[method, layer], scores[other, of_other]) for layer, of_other in layers]
+        tests: list[Record] = []
+        for layer, of_other in layers:
+            difference = np.subtract(scores[method, layer], scores[other, of_other])
+            better, worse = int((difference > 0).sum()), int((difference < 0).sum())
+            tests.append({"better": better, "worse": worse, "p": statistics.mcnemar(better, worse)})
         corrected = statistics.holm([test["p"] for test in tests])
         for (layer, _), test, p in zip(layers, tests, corrected, strict=True):
-            counted = {**test, "p_holm": p}
-            table[method, layer] |= {f"against_{other}_{name}": value for name, value in counted.items()}
+            numbers = {**test, "p_holm": p}
+            table[method, layer] |= {f"against_{other}_{name}": value for name, value in numbers.items()}
     return list(table.values()), [line for of_method in lines.values() for line in of_method]
-
-
-def _sign_test(first: Sequence[float], second: Sequence[float]) -> Record:
-    """Return the numbers of documents on which the first method has the higher and the lower score, and the exact
-    two-sided p of their difference."""
-    difference = np.subtract(first, second)
-    better, worse = int((difference > 0).sum()), int((difference < 0).sum())
-    return {"better": better, "worse": worse, "p": statistics.mcnemar(better, worse)}
 
 
 def text(table: Sequence[Record]) -> str:
@@ -101,9 +97,6 @@ def text(table: Sequence[Record]) -> str:
     return f"Table 9, {table[0]['documents']:,} documents\n{shown}"
 
 
-# --- the controls ---
-
-
 def random_tokens(tokens: int, kept: int, seed: str) -> list[int]:
     """Return `kept` of the positions 0..tokens-1, drawn with a seed, in ascending order.
 
@@ -113,13 +106,3 @@ def random_tokens(tokens: int, kept: int, seed: str) -> list[int]:
     positions = list(range(tokens))
     random.Random(seed).shuffle(positions)
     return sorted(positions[:kept])
-
-
-def last_tokens(tokens: int, kept: int) -> list[int]:
-    """Return the last `kept` of the positions 0..tokens-1."""
-    return list(range(tokens - kept, tokens))
-
-
-def text_of(tokens: Sequence[str], positions: Iterable[int]) -> str:
-    """Return the tokens at these positions as text, in the order of the thinking, as sparse transfer does."""
-    return "".join(tokens[position] for position in sorted(positions))

@@ -5,17 +5,20 @@ gives that command, because some import torch, pandas or lmms-eval, which take s
 commands share. This package may import all others, and no other package imports it.
 
 To add a command, add it to `COMMANDS`, and write a module of the same name with `add_arguments`, which describes its
-arguments, and `main`, which returns the exit code.
+arguments, and `main`, which may return an exit code and may raise a `MaiError`. `AFTER_INTERRUPT` is a sentence that is
+added to the message about Ctrl-C.
 """
 
 import argparse
 import difflib
 import importlib
+import re
 import sys
 import textwrap
 from collections.abc import Sequence
 
 import lmms_eval_mai
+from lmms_eval_mai.cli.terminal import exit_code_of
 from lmms_eval_mai.plugin import task_dir
 from lmms_eval_mai.run import presets
 
@@ -29,68 +32,65 @@ COMMANDS = {
         "check the installation, and what an lmms-eval command would start",
         "Check the packages, the devices, and whether lmms-eval knows the model and the tasks. Add an lmms-eval "
         "command, with all its arguments, to see which engines it would start on which devices, and whether its models "
-        "and endpoints can be reached. Nothing is started or downloaded. The exit code is 1 if there is a problem. "
-        "With --gpus, only how the models share such GPUs is shown. This needs no GPU, and for the models of the named "
-        "pairs no download.",
+        "and endpoints can be reached. Nothing is started or downloaded. With --gpus, only how the models share such "
+        "GPUs is shown. This needs no GPU, and for the models of the named pairs no download.",
     ),
     "ask": (
         "answer one question and print every call",
         "Answer one question, and print the prompt and the answer of every call to a model: a document of a task "
         "(--tasks TASK --doc N), which is also scored, or your own question (--question TEXT --image FILE). There is "
-        "no journal, unless the model arguments name one. The exit code is 1 after an error.",
+        "no journal, unless the model arguments name one.",
     ),
     "attention": (
         "analyse which tokens of a thinking the large model reads",
         "Measure how the large model's attention is distributed over the thinking of both models (Figures 3 to 5 and "
         "Table 16 of the paper), and compare sparse transfer by layer with full transfer and with two controls "
         "(Table 9). Figures are written as SVG and PNG, numbers as Parquet. The same command after an interruption "
-        "continues. The exit code is 1 after an error.",
+        "continues.",
     ),
     "reproduce": (
         "make all runs of the paper's tables in one process",
         "Make the runs that the chosen tables of the paper need: the small and the large model alone with each prompt, "
         "Full RT and MAI. The engines of a pair start once, and a greedy call that an earlier run made is not made "
         "again. Each run has the output folder of an lmms-eval command. At the end, the tables are printed. The same "
-        "command after an interruption continues. The exit code is 1 after an error.",
+        "command after an interruption continues.",
     ),
     "report": (
         "make the paper's tables from finished runs",
         "Read the output folders of lmms-eval, and print the tables of the paper that their runs allow, tables that "
         "the paper lacks, and a sentence for each thing that is missing. Runs need --output_path and --log_samples. "
-        "Nothing else is read, so the runs may be from another machine. The exit code is 1 if there is no run.",
+        "Nothing else is read, so the runs may be from another machine.",
     ),
     "profile": (
         "measure the times of a model on this machine",
         "Measure a model on this machine with synthetic images: preprocessing, vision encoder, time to first token and "
         "decoding (Tables 1 to 4 of the paper), and with vLLM also batches. Writes profile-MODEL-DEVICE.json for the "
         "command estimate, and prints the tables beside the paper's. For a pair, the models are compared, with the "
-        "crossing of Figure 1 (a). With vLLM, --model_args load_format=dummy needs no weights. The exit code is 1 "
-        "after an error.",
+        "crossing of Figure 1 (a). With vLLM, --model_args load_format=dummy needs no weights.",
     ),
     "estimate": (
         "estimate the time of finished runs from measured profiles",
         "Read the output folders of lmms-eval, and estimate how long the calls of their runs take one after another on "
         "the device of a profile: by Eq. 27 of the paper (Table 11), and without its double time to the first token. "
         "With profiles that have batch sizes, the time in full batches is estimated too. Runs need --output_path and "
-        "--log_samples. The exit code is 1 after an error.",
+        "--log_samples.",
     ),
     "bench": (
         "measure the time of the methods on this machine",
         "Start the models of a pair and measure MAI, Full RT, each model alone, speculative decoding and lmms-eval's "
         "own vllm model on the same documents (Table 12, and more): rows interleaved over all repeats, medians, and "
-        "ratios with their intervals. A row that fails gets no further runs. The last line is JSON. The exit code is 1 "
-        "after an error.",
+        "ratios with their intervals. A row that fails gets no further runs. The last line is JSON.",
     ),
     "serve": (
         "answer chat requests over HTTP",
         "Start the engines and answer chat requests over HTTP, as OpenAI's API does (docs/serve.md). SIGTERM and "
-        "Ctrl-C stop the server after the requests in flight are answered. The exit code is 1 after an error, 130 "
-        "after Ctrl-C, and 143 after SIGTERM while the engines start.",
+        "Ctrl-C stop the server after the requests in flight are answered.",
     ),
 }
 """Command -> its line in the help of `lmms-eval-mai`, and the description in its own help."""
 WIDTH = 110
 """Columns of a printed text."""
+EXIT_CODES = "The exit code is 1 after an error or a problem, 2 after a wrong option, and 130 after Ctrl-C."
 
 
 def main(given: Sequence[str] | None = None) -> None:
@@ -103,20 +103,19 @@ def main(given: Sequence[str] | None = None) -> None:
     commands = parser.add_subparsers(dest="command")
     for command, (line, description) in COMMANDS.items():
         # An option of lmms-eval such as --model must not be read as a short form of --model_args.
-        own = commands.add_parser(command, help=line, description=description, allow_abbrev=False)
+        own = commands.add_parser(command, help=line, description=description, epilog=EXIT_CODES, allow_abbrev=False)
         if command == name and module is not None:
             module.add_arguments(own)
     arguments, others = parser.parse_known_args(given)
-    if others and name != "doctor":
-        parser.error(f"unknown arguments: {' '.join(others)}")
-    for option in others:  # doctor takes a whole lmms-eval command, but a typo must not check something else
-        known = [f"--{name}" for name in vars(arguments)]
-        if close := difflib.get_close_matches(option.partition("=")[0], known, n=1, cutoff=0.85):
-            parser.error(f"{option} is unknown. Did you mean {close[0]}?")
+    known = re.findall(r"--[\w-]+", commands.choices.get(arguments.command, parser).format_usage())
+    for option in others:
+        near = difflib.get_close_matches(option.partition("=")[0], known, n=1, cutoff=0.85)
+        if near or name != "doctor":  # which takes a whole lmms-eval command, but a typo must not check something else
+            parser.error(f"{option} is unknown.{f' Did you mean {near[0]}?' if near else ''}")
     if arguments.command is None:
         parser.print_help()
     elif module is not None:
-        sys.exit(module.main(arguments))
+        sys.exit(exit_code_of(lambda: module.main(arguments), getattr(module, "AFTER_INTERRUPT", "")))
     else:
         SHORT[arguments.command]()
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from lmms_eval_mai.cli.terminal import exit_code_of, log_to_terminal, values_of
+from lmms_eval_mai.cli.terminal import log_to_terminal, values_of
 from lmms_eval_mai.contract import Call, Engine, EngineConfig, Prompt, Sampling, Side, TokenWeights
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
 from lmms_eval_mai.engines.transformers.options import TransformersOptions
@@ -42,11 +42,11 @@ LAYERS = 10_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
-    parser.add_argument("--tasks", metavar="TASK", help="ask a document of this task of lmms-eval")
+    asked = parser.add_mutually_exclusive_group(required=True)
+    asked.add_argument("--tasks", metavar="TASK", help="ask a document of this task of lmms-eval")
+    asked.add_argument("--question", metavar="TEXT", help="ask this question instead of a document")
     parser.add_argument("--doc", type=int, default=0, metavar="N", help="the number of the document (default: 0)")
     parser.add_argument("--include_path", help="a folder with more tasks, as in lmms-eval")
-    parser.add_argument("--question", metavar="TEXT", help="ask this question instead of a document")
     parser.add_argument("--image", action="append", metavar="FILE", help="an image of the question; may be repeated")
     parser.add_argument("--option", action="append", metavar="TEXT", help="an answer to choose from; repeat it")
     parser.add_argument("--model_args", default="", help="the model arguments (format as in lmms-eval)")
@@ -54,21 +54,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="print only the prompts, and load no model")
 
 
-def main(given: argparse.Namespace) -> int:
-    """Run the command. Returns the exit code."""
+def main(given: argparse.Namespace) -> None:
     log_to_terminal()
-
-    def run() -> None:
-        for text in _ask(given):
-            print(text, flush=True)
-
-    return exit_code_of(run)
+    for text in _ask(given):
+        print(text, flush=True)
 
 
 def _ask(given: argparse.Namespace) -> Iterator[str]:
-    """Return the texts to print. Raises a `MaiError`."""
-    if (given.tasks is None) == (given.question is None):
-        raise ArgumentError("Give either --tasks TASK and --doc N, or --question TEXT and --image FILE.")
     if given.tasks is not None and (given.image or given.option):
         raise ArgumentError("--image and --option belong to --question, and --tasks takes the images of its document.")
     if given.doc < 0:
@@ -92,7 +84,6 @@ def _ask(given: argparse.Namespace) -> Iterator[str]:
 
 
 def _answer(config: Config, decoding: Mapping[str, Any], open_sample: Callable[[], Sample]) -> tuple[Trace, Sample]:
-    """Return the trace and the sample. Raises a `MaiError`."""
     run = Run(Engines(config), config)
     opened: list[Sample] = []
 
@@ -108,7 +99,6 @@ def _answer(config: Config, decoding: Mapping[str, Any], open_sample: Callable[[
 
 
 def _score(documents: TaskDocuments, trace: Trace) -> str:
-    """Return the metrics of an answer and the right answer, as one text."""
     from lmms_eval_mai.harness.results import result, rounds_result  # lmms-eval is imported already here
 
     answered = rounds_result(trace) if documents.two_stage else result(trace, documents.own_task)

@@ -12,7 +12,7 @@ from lmms_eval_mai.attention.drawing import check_installed
 from lmms_eval_mai.attention.table9 import Scored
 from lmms_eval_mai.cli import finished_run
 from lmms_eval_mai.cli.finished_run import FinishedRun
-from lmms_eval_mai.cli.terminal import check_at_least_one, exit_code_of, log_to_terminal, names_of, values_of
+from lmms_eval_mai.cli.terminal import check_at_least_one, log_to_terminal, names_of, refuse, values_of
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.harness.documents import TaskDocuments
 from lmms_eval_mai.paper.agreement import extract_answer
@@ -20,9 +20,17 @@ from lmms_eval_mai.redaction import error_text
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.decoding import check_conflict
 
+OWN = {"mode": "transfer", "transfer": "sparse", "sparse_layer": 1}
+"""Model arguments of the analysis. The layer is not used: layer 1 exists in every model."""
+SET_HERE = {
+    "mode": "the analysis sets it itself",
+    "transfer": "the analysis sets it itself",
+    "sparse_layer": "--layers chooses the layers of Table 9",
+}
+"""Model arguments that the command sets itself, and why."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("--pair", help="a named pair, as in the model arguments")
     parser.add_argument("--tasks", metavar="TASKS", help="tasks of lmms-eval, separated by commas")
     parser.add_argument(
@@ -43,29 +51,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gen_kwargs", default="", help="decoding arguments (format as in lmms-eval)")
 
 
-def main(given: argparse.Namespace) -> int:
-    """Run the command. Returns the exit code."""
+AFTER_INTERRUPT = "The same command continues."
+
+
+def main(given: argparse.Namespace) -> None:
     log_to_terminal()
-
-    def run() -> None:
-        for text in _run(given):
-            print(f"\n{text}", flush=True)
-        print(f"\nFigures and tables are in {given.output_path}.")
-
-    return exit_code_of(run, after_interrupt="The same command continues.")
+    for text in _run(given):
+        print(f"\n{text}", flush=True)
+    print(f"\nFigures and tables are in {given.output_path}.")
 
 
 def _run(given: argparse.Namespace) -> Iterator[str]:
-    """Return the texts to print. Raises a `MaiError`."""
     check_installed()
     check_at_least_one(given, "limit")
     finished = finished_run.read(given.run) if given.run is not None else None
     arguments = values_of("--model_args", given.model_args)
+    refuse(arguments, SET_HERE)
+    if given.pair is not None:
+        arguments["pair"] = given.pair
+    if finished is not None:
+        arguments = finished.model_arguments(arguments)
+    config = parse({"journal": str(given.output_path / "journal"), **arguments, **OWN})
     gen_kwargs: Mapping[str, Any] = values_of("--gen_kwargs", given.gen_kwargs)
-    if finished is None:
-        config = parse(model_arguments(given.pair, arguments, given.output_path))
-    else:
-        config = parse(model_arguments(None, finished.model_arguments(given.pair, arguments), given.output_path))
+    if finished is not None:
         finished.check(config)
         if gen_kwargs:
             raise ArgumentError("--gen_kwargs has no effect with --run: those of the run are used. Leave it out.")
@@ -83,41 +91,25 @@ def _run(given: argparse.Namespace) -> Iterator[str]:
 
 def _tasks(
     given: argparse.Namespace, gen_kwargs: Mapping[str, Any], finished: FinishedRun | None
-) -> "tuple[list[ScoredDocuments], LoggedThinking | None]":
+) -> tuple[list["ScoredDocuments"], LoggedThinking | None]:
     """Load the tasks. Returns them with the thinking of the finished run. Raises `ArgumentError`."""
     if finished is None:
         names = names_of(given.tasks)
         if not names:
             raise ArgumentError("Give --tasks TASKS, or --run FOLDER.")
         return [ScoredDocuments(name, given.limit, gen_kwargs, given.include_path) for name in names], None
-    logged = {name: finished.thinking(name, given.limit) for name in finished.choose(given.tasks)}
-    tasks = []
-    for name, (_, targets) in logged.items():
+    tasks: list[ScoredDocuments] = []
+    texts: dict[tuple[str, int], str] = {}
+    for name in names_of(given.tasks) or finished.runs:
+        found = finished.thinking(name, given.limit)
+        texts |= {(name, number): text for number, (text, _) in found.items()}
         include_path = given.include_path or finished.include_path
-        tasks.append(ScoredDocuments(name, max(targets) + 1, gen_kwargs, include_path))
-        tasks[-1].keep(targets)
-    return tasks, finished.logged({name: texts for name, (texts, _) in logged.items()})
-
-
-def model_arguments(pair: str | None, given: dict[str, Any], output: Path) -> dict[str, Any]:
-    """Return the model arguments of the run. Raises `ArgumentError` for those that the analysis sets itself.
-
-    The layer of the arguments is not used: layer 1 exists in every model.
-    """
-    own = {"mode": "transfer", "transfer": "sparse", "sparse_layer": 1}
-    for name, value in own.items():
-        if given.get(name, value) != value:
-            remedy = "--layers chooses the layers of Table 9" if name == "sparse_layer" else "leave it out"
-            raise ArgumentError(
-                f"{name}={given[name]} has no effect here, because the analysis sets {name} itself: {remedy}."
-            )
-    if pair is not None:
-        given = {**given, "pair": pair}
-    return {"journal": str(output / "journal"), **given, **own}
+        tasks.append(ScoredDocuments(name, max(found) + 1, gen_kwargs, include_path))
+        tasks[-1].keep({number: target for number, (_, target) in found.items()})
+    return tasks, LoggedThinking(finished.thinker, texts, finished.results.name)
 
 
 def _layers(text: str | None) -> tuple[int, ...] | None:
-    """Return the layers of Table 9; None for all. Raises `ArgumentError`."""
     if text is None or text == "all":
         return None
     try:

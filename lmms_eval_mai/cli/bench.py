@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from lmms_eval_mai.cli.terminal import check_at_least_one, exit_code_of, log_to_terminal, tell, values_of
+from lmms_eval_mai.cli.terminal import check_at_least_one, log_to_terminal, refuse, tell, values_of
 from lmms_eval_mai.engines.transformers.options import TransformersOptions, device_of
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.harness.documents import TaskDocuments
@@ -39,12 +39,18 @@ SET_HERE = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("--pair", required=True, metavar="PAIR", help="a named pair, or the path of a YAML file")
     parser.add_argument("--model_args", default="", help="more model arguments (format as in lmms-eval)")
-    parser.add_argument("--task", metavar="TASK", help="the documents of this task; default: drawn bar charts")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--task", metavar="TASK", help="the documents of this task; default: drawn bar charts")
+    source.add_argument(
+        "--megapixels",
+        type=float,
+        default=MEGAPIXELS,
+        metavar="M",
+        help="size of a drawn chart; default: %(default)s",
+    )
     parser.add_argument("--include_path", metavar="DIR", help="a folder with more tasks, as in lmms-eval")
-    parser.add_argument("--megapixels", type=float, metavar="M", help=f"size of a drawn chart; default: {MEGAPIXELS}")
     parser.add_argument(
         "--lengths",
         default="own",
@@ -72,14 +78,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def main(given: argparse.Namespace) -> int:
-    """Run the command. Returns the exit code."""
-    log_to_terminal()
-    return exit_code_of(lambda: _run(given), after_interrupt="A table has the finished runs, if there are any.")
+AFTER_INTERRUPT = "A table has the finished runs, if there are any."
 
 
-def _run(given: argparse.Namespace) -> None:
+def main(given: argparse.Namespace) -> None:
     """Measure all rows and print them. Raises a `MaiError`."""
+    log_to_terminal()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # killed processes may still write into it
         measurement = _measurement(given, Path(folder))
         try:
@@ -98,18 +102,11 @@ def _measurement(given: argparse.Namespace, folder: Path) -> Measurement:
     benchmark = benchmark_of(given.lengths)
     chosen = cells(given.rows, given.concurrency)
     arguments = values_of("--model_args", given.model_args)
-    for name, reason in SET_HERE.items():
-        if name in arguments:
-            raise ArgumentError(f"{name}={arguments[name]} has no effect here, because {reason}. Leave it out.")
+    refuse(arguments, SET_HERE)
     arguments["pair"] = given.pair
     if given.max_new_tokens is not None:
         arguments["max_new_tokens"] = given.max_new_tokens
     config = parse(arguments)
-    if "vllm-ngram" in dict(chosen) and "speculative_config" in config.large.arguments:
-        raise ArgumentError(
-            "The row vllm-ngram gives the large model a speculative_config of its own: leave yours out, or name the "
-            "other rows with --rows."
-        )
     source, include_path = _source(given, folder, forced=benchmark is not None)
     single, many = (
         Documents(source, number, make_plan(benchmark, number) if benchmark else None, arguments)
@@ -127,19 +124,11 @@ def _measurement(given: argparse.Namespace, folder: Path) -> Measurement:
 
 
 def _source(given: argparse.Namespace, folder: Path, forced: bool) -> tuple[TaskDocuments, str | None]:
-    """Return the documents, and the folder with their task. Raises `ArgumentError`."""
-    megapixels = MEGAPIXELS if given.megapixels is None else given.megapixels
-    if given.task is None and given.include_path is not None:
-        raise ArgumentError("--include_path has no effect without --task: give --task too.")
-    if given.task is not None and given.megapixels is not None:
-        raise ArgumentError(
-            "--megapixels is for drawn charts, and --task has images of its own: leave one of them out."
-        )
-    if not 0 < megapixels <= 100:
-        raise ArgumentError(f"--megapixels {megapixels} is invalid: expected a number above 0 and up to 100.")
     task, include_path, count = given.task, given.include_path, max(given.samples, given.single_samples)
     if task is None:
-        write_charts(folder, count, megapixels)
+        if not 0 < given.megapixels <= 100:
+            raise ArgumentError(f"--megapixels {given.megapixels} is invalid: expected a number above 0 and up to 100.")
+        write_charts(folder, count, given.megapixels)
         task, include_path = CHARTS, str(folder)
     source = TaskDocuments(task, count, {}, include_path)
     if not forced and source.open(source.numbers[0], parse({})).variant != "R":
@@ -150,8 +139,7 @@ def _source(given: argparse.Namespace, folder: Path, forced: bool) -> tuple[Task
     return source, include_path
 
 
-def _print(given: argparse.Namespace, measurement: "Measurement") -> None:
-    """Print the table, and everything as a line of JSON."""
+def _print(given: argparse.Namespace, measurement: Measurement) -> None:
     machine = {
         "device": device_name(device_of(TransformersOptions())),
         **{name: version(name) for name in ("lmms-eval-mai", "lmms-eval", "torch", "transformers")},
@@ -174,10 +162,8 @@ def _print(given: argparse.Namespace, measurement: "Measurement") -> None:
 
 def settings_of(given: argparse.Namespace) -> dict[str, Any]:
     """Return the options for the line of JSON, without secrets."""
-    names = ("pair", "task", "megapixels", "lengths", "samples", "single_samples", "repeats", "max_new_tokens")
-    found: dict[str, Any] = {name: getattr(given, name) for name in (*names, "assistant_tokens")}
-    model_args = redacted(values_of("--model_args", given.model_args))
-    found["model_args"] = {
-        name: without_password(value) if isinstance(value, str) else value for name, value in model_args.items()
+    model_args = {
+        name: without_password(value) if isinstance(value, str) else value
+        for name, value in redacted(values_of("--model_args", given.model_args)).items()
     }
-    return found
+    return {**vars(given), "model_args": model_args}

@@ -11,16 +11,15 @@ import importlib
 import importlib.metadata
 import os
 import sys
-import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import psutil
 
 from lmms_eval_mai import redaction
-from lmms_eval_mai.cli import WIDTH, gpus
+from lmms_eval_mai.cli import gpus
 from lmms_eval_mai.cli.terminal import log_warnings_only, values_of
-from lmms_eval_mai.contract import EngineConfig
+from lmms_eval_mai.contract import Engine, EngineConfig
 from lmms_eval_mai.engines.arguments import did_you_mean
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.checkpoints import check_checkpoint, local_folder
@@ -51,7 +50,6 @@ class Finding:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command. All others are those of a pasted lmms-eval command."""
     parser.add_argument("--model", help="the model; with --model and without --model_args, the defaults are checked")
     parser.add_argument("--model_args", help="check these model arguments (format as in lmms-eval)")
     parser.add_argument("--tasks", help="check that lmms-eval knows these tasks")
@@ -67,7 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(given: argparse.Namespace) -> int:
-    """Run the command. Returns the exit code: 1 if there is a problem."""
+    """Run the command. Returns the exit code: 1 if there is a problem, or if models do not fit. Raises
+    `ArgumentError`."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # the report should fit one screen
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # no messages about retries
     log_warnings_only()
@@ -76,11 +75,12 @@ def main(given: argparse.Namespace) -> int:
     config, finding = check_arguments(given)
     if config is None:
         return report([finding])
-    return report_shares(given.gpus, config)
+    lines, fits = gpus.describe(config, gpus.parse_gpus(given.gpus), Launcher())
+    print("\n".join(lines))
+    return 0 if fits else 1
 
 
 def report(findings: Iterable[Finding]) -> int:
-    """Print the findings as they come. Returns the exit code."""
     problems = 0
     for finding in findings:
         problems += finding.mark == "PROBLEM"
@@ -89,18 +89,6 @@ def report(findings: Iterable[Finding]) -> int:
     checked = "lmms-eval itself checks its other options and data sets."
     print(f"\n{problems} problem{'s' * (problems != 1)}." if problems else f"\nNo problem found. {checked}")
     return 1 if problems else 0
-
-
-def report_shares(text: str, config: Config) -> int:
-    """Print how the models share the GPUs of a text such as `2x48GiB`. Returns the exit code: 1 if a model does not
-    fit, or if the size of one is unknown."""
-    try:
-        lines, fits = gpus.describe(config, gpus.parse_gpus(text), Launcher())
-    except ArgumentError as error:
-        print(textwrap.fill(str(error), WIDTH))
-        return 1
-    print("\n".join(lines))
-    return 0 if fits else 1
 
 
 def examine(given: argparse.Namespace) -> Iterator[Finding]:
@@ -115,9 +103,11 @@ def examine(given: argparse.Namespace) -> Iterator[Finding]:
     if absence is None:
         yield Finding("hub", "ok", "the Hugging Face hub answers")
     else:
-        remedy = "" if "HF_HUB_OFFLINE" in absence else " Set HF_HUB_OFFLINE=1, or a run retries for minutes."
-        text = f"{absence}. Only models and data sets in the cache can be used.{remedy}"
-        yield Finding("hub", "warning" if remedy else "ok", text)
+        text = f"{absence}. Only models and data sets in the cache can be used."
+        if "HF_HUB_OFFLINE" in absence:
+            yield Finding("hub", "ok", text)
+        else:
+            yield Finding("hub", "warning", f"{text} Set HF_HUB_OFFLINE=1, or a run retries for minutes.")
     yield from check_tasks(given.tasks, given.include_path)
     if config is None:
         return
@@ -151,15 +141,11 @@ def _text(error: BaseException) -> str:
 
 
 def _packages() -> Iterator[Finding]:
-    supported = (3, 11) <= sys.version_info < (3, 13)
-    version = sys.version.split()[0]
-    text = version if supported else f"{version}. Use Python 3.11 or 3.12."
-    yield Finding("python", "ok" if supported else "PROBLEM", text)
+    yield Finding("python", "ok", sys.version.split()[0])
     remedies = {
         "lmms_eval": "Run `pip install lmms-eval`.",
         "torch": "Run `pip install torch`.",
         "transformers": "Run `pip install transformers`, if you want engine=transformers.",
-        "aiohttp": "Run `pip install aiohttp`, if you want endpoints (small=http://...).",
         "vllm": f"engine=vllm needs vllm. {INSTALL}",
     }
     for name, remedy in remedies.items():
@@ -307,6 +293,6 @@ def check_model(config: EngineConfig, absence: str | None) -> None:
         ) from error
 
 
-async def _start_and_close(engine: Any) -> None:
+async def _start_and_close(engine: Engine) -> None:
     await engine.start()
     await engine.close()

@@ -4,13 +4,11 @@ import argparse
 from pathlib import Path
 
 from lmms_eval_mai.cli.report import add_output_arguments, write
-from lmms_eval_mai.cli.terminal import exit_code_of
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.times.estimate import Profiles, report
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="an --output_path of lmms-eval")
     parser.add_argument(
         "--profile",
@@ -29,12 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output_arguments(parser)
 
 
-def main(given: argparse.Namespace) -> int:
-    """Run the command. Returns the exit code."""
-    return exit_code_of(lambda: _estimate(given))
-
-
-def _estimate(given: argparse.Namespace) -> None:
+def main(given: argparse.Namespace) -> None:
     """Print or write the estimate. Raises a `MaiError`."""
     names = {side: getattr(given, side) for side in SIDES if getattr(given, side) is not None}
     write(report(given.runs, Profiles.read(given.profile, names)), given.format, given.output)

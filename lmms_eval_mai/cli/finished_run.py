@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lmms_eval_mai.attention.calls import LoggedThinking
-from lmms_eval_mai.cli.terminal import names_of, tell, values_of
+from lmms_eval_mai.cli.terminal import tell, values_of
 from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.plugin import MODEL_ID
@@ -41,13 +40,11 @@ class FinishedRun:
         """Return the model whose thinking the run has."""
         return "large" if self.config.mode == "large" else "small"
 
-    def model_arguments(self, pair: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    def model_arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the model arguments of the run with those of the command, which have priority. Raises
         `ArgumentError`."""
-        arguments = {name: value for name, value in self.arguments.items() if name not in NOT_TAKEN}
-        if pair is not None and pair != arguments.get("pair"):  # its models count, and `check` compares them
-            arguments = {name: value for name, value in arguments.items() if name not in SIDES} | {"pair": pair}
-        arguments |= given
+        left_out = (*NOT_TAKEN, *SIDES) if "pair" in given else NOT_TAKEN  # the models of a pair are those of its file
+        arguments = {name: value for name, value in self.arguments.items() if name not in left_out} | dict(given)
         missing = [side for side in SIDES if side not in arguments]
         if "pair" not in arguments and len(missing) == 1:
             raise ArgumentError(f"{self.results} names no {missing[0]} model: give it with --pair or --model_args.")
@@ -65,34 +62,21 @@ class FinishedRun:
         if config.think != self.config.think:
             raise ArgumentError(f"think={config.think} is given, and {self.results} has think={self.config.think}.")
 
-    def choose(self, wanted: str | None) -> list[str]:
-        """Return the tasks of the run, or those that are wanted. Raises `ArgumentError`."""
-        names = names_of(wanted) or list(self.runs)
-        for name in names:
-            if name not in self.runs:
-                raise ArgumentError(f"{self.results} has no samples of {name}, only of {', '.join(self.runs)}.")
-        return names
-
-    def thinking(self, task: str, limit: int | None) -> tuple[dict[int, str], dict[int, str]]:
+    def thinking(self, task: str, limit: int | None) -> dict[int, tuple[str, str]]:
         """Return the thinking and the right answer of the first documents with thinking, by number of the document.
         Raises `ArgumentError`."""
-        texts, targets = {}, {}
+        if task not in self.runs:
+            raise ArgumentError(f"{self.results} has no samples of {task}, only of {', '.join(self.runs)}.")
+        found = {}
         for record in records(self.runs[task]):
-            found = [call["text"] for call in record.calls if (call["side"], call["stage"]) == (self.thinker, "think")]
-            if found:
-                number = record.row["doc_id"]
-                texts[number], targets[number] = found[0], record.row["target"]
-        if not texts:
+            texts = [call["text"] for call in record.calls if (call["side"], call["stage"]) == (self.thinker, "think")]
+            if texts:
+                found[record.row["doc_id"]] = texts[0], record.row["target"]
+        if not found:
             raise ArgumentError(
                 f"{self.runs[task].samples_file} has no thinking of the {self.thinker} model (mode={self.config.mode})."
             )
-        chosen = sorted(texts)[:limit]
-        return {number: texts[number] for number in chosen}, {number: targets[number] for number in chosen}
-
-    def logged(self, texts: Mapping[str, Mapping[int, str]]) -> LoggedThinking:
-        """Return the thinking for the analysis. `texts`: task -> number of the document -> thinking."""
-        by_document = {(task, number): text for task, found in texts.items() for number, text in found.items()}
-        return LoggedThinking(self.thinker, by_document, self.results.name)
+        return {number: found[number] for number in sorted(found)[:limit]}
 
 
 def read(path: Path) -> FinishedRun:
@@ -118,14 +102,13 @@ def read(path: Path) -> FinishedRun:
 
 def recorded_command(results: Path) -> dict[str, Any]:
     """Return the options of the command that a results file names."""
-    config = json.loads(results.read_text(encoding="utf-8")).get("config")
-    return config if isinstance(config, dict) else {}
+    return json.loads(results.read_text(encoding="utf-8")).get("config") or {}
 
 
 def include_path_of(results: Path) -> str | None:
     """Return the folder of the command's own task files, if it had one."""
-    found = (recorded_command(results).get("resolved_cli_args") or {}).get("include_path")
-    return found if isinstance(found, str) else None
+    found: str | None = (recorded_command(results).get("resolved_cli_args") or {}).get("include_path")
+    return found
 
 
 def _values(command: Mapping[str, Any], option: str) -> dict[str, Any]:

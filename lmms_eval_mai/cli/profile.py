@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lmms_eval_mai.cli.report import add_output_arguments, write
-from lmms_eval_mai.cli.terminal import check_at_least_one, exit_code_of, log_to_terminal, tell, values_of
-from lmms_eval_mai.contract import SIDES, EngineConfig
+from lmms_eval_mai.cli.terminal import check_at_least_one, log_to_terminal, tell, values_of
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.times import profile as files
 from lmms_eval_mai.times.measure import FULL, QUICK, profile
@@ -20,7 +19,6 @@ ENGINES = ("vllm", "transformers")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--model", metavar="MODEL", help="measure this checkpoint: a path or a name on the hub")
     source.add_argument("--pair", metavar="PAIR", help="measure both models of a named pair, and compare them")
@@ -33,14 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output_arguments(parser)
 
 
-def main(given: argparse.Namespace) -> int:
-    """Run the command. Returns the exit code."""
-    log_to_terminal()
-    return exit_code_of(lambda: _run(given), after_interrupt="Profiles that are complete are kept.")
+AFTER_INTERRUPT = "Profiles that are complete are kept."
 
 
-def _run(given: argparse.Namespace) -> None:
+def main(given: argparse.Namespace) -> None:
     """Measure or read profiles, and print their tables. Raises a `MaiError`."""
+    log_to_terminal()
     found = list(_measure(given) if given.read is None else map(files.read, given.read))
     write(report(found), given.format, given.output)
 
@@ -52,16 +48,13 @@ def _measure(given: argparse.Namespace) -> Iterator[Profile]:
     if given.repeats is not None:
         plan = replace(plan, repeats=given.repeats, slow_repeats=given.repeats)
     files.make_folder(given.output_path)
-    for config in _configs(given):
+    arguments: dict[str, Any] = {**values_of("--model_args", given.model_args), "engine": given.engine}
+    if given.model is not None:
+        configs = [parse({**arguments, "mode": "large", "large": given.model}).large]
+    else:
+        pair = parse({**arguments, "pair": given.pair})
+        configs = [pair.small, pair.large]
+    for config in configs:
         found = profile(config, plan, {"quick": given.quick}, tell)
         tell(f"Wrote {files.write(found, given.output_path)}.")
         yield found
-
-
-def _configs(given: argparse.Namespace) -> list[EngineConfig]:
-    """Return the configuration of each model. Raises `ArgumentError`."""
-    arguments: dict[str, Any] = {**values_of("--model_args", given.model_args), "engine": given.engine}
-    if given.model is not None:
-        return [parse({**arguments, "mode": "large", "large": given.model}).large]
-    config = parse({**arguments, "pair": given.pair})
-    return [getattr(config, side) for side in SIDES]

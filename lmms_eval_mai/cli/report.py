@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lmms_eval_mai.cli.finished_run import include_path_of
-from lmms_eval_mai.cli.terminal import exit_code_of, log_warnings_only, tell
+from lmms_eval_mai.cli.terminal import log_warnings_only, tell
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.harness.documents import load_task, task_manager
 from lmms_eval_mai.redaction import error_text
@@ -27,7 +27,6 @@ from lmms_eval_mai.times.estimate import Profiles, report_tables, seconds_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="an --output_path of lmms-eval")
     add_output_arguments(parser)
     parser.add_argument(
@@ -63,12 +62,7 @@ def check_page_arguments(given: argparse.Namespace) -> None:
         raise ArgumentError("--images has no effect without --html: give --html FILE too.")
 
 
-def main(given: argparse.Namespace) -> int:
-    """Run the command. Returns the exit code."""
-    return exit_code_of(lambda: _report(given))
-
-
-def _report(given: argparse.Namespace) -> None:
+def main(given: argparse.Namespace) -> None:
     """Print or write the report, and write the page. Raises a `MaiError`."""
     check_page_arguments(given)
     profiles = Profiles.read(given.profile) if given.profile else None

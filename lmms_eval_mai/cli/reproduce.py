@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from lmms_eval_mai.cli.report import add_page_arguments, check_page_arguments, write_page
-from lmms_eval_mai.cli.terminal import check_at_least_one, exit_code_of, log_to_terminal, names_of, values_of
+from lmms_eval_mai.cli.terminal import check_at_least_one, log_to_terminal, names_of, refuse, values_of
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.reports import build
 from lmms_eval_mai.reproduce import methods, plan, printing
@@ -13,9 +13,15 @@ from lmms_eval_mai.reproduce.folder import OutputFolder, common_arguments
 from lmms_eval_mai.run.config import refuse_lmms_evals_own
 from lmms_eval_mai.run.decoding import check_conflict
 
+SET_HERE = {
+    "mode": "the runs have all modes",
+    "journal": "the command keeps all finished calls in --output_path",
+    "keep": "the engines always stay up between the runs",
+}
+"""Model arguments that the command sets itself, and why."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("--pairs", "--pair", metavar="PAIRS", help="named pairs, separated by commas")
     parser.add_argument("--benchmarks", metavar="NAMES", help="benchmarks of this package, separated by commas")
     parser.add_argument(
@@ -33,19 +39,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_page_arguments(parser)
 
 
-def main(given: argparse.Namespace) -> int:
-    """Run the command. Returns the exit code."""
-    log_to_terminal()
-    return exit_code_of(lambda: _reproduce(given), after_interrupt="The same command continues.")
+AFTER_INTERRUPT = "The same command continues."
 
 
-def _reproduce(given: argparse.Namespace) -> None:
+def main(given: argparse.Namespace) -> None:
     """Make the runs, and print the tables. Raises a `MaiError`."""
+    log_to_terminal()
     chosen = methods.read_tables(given.tables)
     benchmarks, others, pairs = (names_of(text) for text in (given.benchmarks, given.tasks, given.pairs))
     _check(given, [*benchmarks, *others])
     model_args, gen_kwargs = (values_of(f"--{name}", getattr(given, name)) for name in ("model_args", "gen_kwargs"))
     refuse_lmms_evals_own(model_args)
+    refuse(model_args, SET_HERE)
     models = plan.read_models(pairs, model_args)
     for pair in models:
         check_conflict(gen_kwargs, pair.config)
@@ -76,7 +81,6 @@ def _reproduce(given: argparse.Namespace) -> None:
 
 
 def _check(given: argparse.Namespace, names: list[str]) -> None:
-    """Refuse arguments that cannot work. Raises `ArgumentError`."""
     if not names:
         raise ArgumentError("Give --benchmarks NAMES or --tasks TASKS.")
     check_at_least_one(given, "limit")

@@ -6,13 +6,12 @@ import importlib.util
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from lmms_eval_mai.cli.terminal import exit_code_of, log_to_terminal, values_of
+from lmms_eval_mai.cli.terminal import log_to_terminal, values_of
 from lmms_eval_mai.errors import ArgumentError, EngineUnavailable
 from lmms_eval_mai.run import presets
 
@@ -24,7 +23,6 @@ LOCAL = ("127.0.0.1", "::1", "localhost")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("--pair", help="a named pair, or the path of a YAML file, as in the model arguments")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, help="the port to listen on (default: 8000)")
@@ -62,16 +60,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(given: argparse.Namespace) -> int:
     """Run the command. Returns the exit code: 0 after SIGTERM, 143 if the server was not ready then, and 130 after
-    Ctrl-C."""
+    Ctrl-C. Raises a `MaiError`."""
     log_to_terminal()
-    stopped_by: list[int] = []
     try:
         with _sigterm_raises():
-            code = exit_code_of(lambda: stopped_by.append(_serve(given)))
+            return 130 if _serve(given) == signal.SIGINT else 0
     except Terminated:
         print("lmms-eval-mai: stopped by SIGTERM before the server was ready.", file=sys.stderr)
         return 128 + signal.SIGTERM
-    return 130 if stopped_by == [signal.SIGINT] else code
 
 
 class Terminated(BaseException):
@@ -83,9 +79,6 @@ def _sigterm_raises() -> Iterator[None]:
     """Raise `Terminated` inside the block at the first SIGTERM. So the engines are stopped if they are still starting.
     Without a handler, the process would be killed at once, and its engines only some time later."""
     before = signal.getsignal(signal.SIGTERM)
-    if threading.current_thread() is not threading.main_thread() or before != signal.SIG_DFL:
-        yield
-        return
 
     def stop(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the engines must be stopped in peace
@@ -135,7 +128,9 @@ def settings_of(given: argparse.Namespace, pair: str | None) -> "Settings":
             raise ArgumentError(f"{option} {getattr(given, name)} is invalid: expected a number above 0.")
     if given.max_queue < 0:
         raise ArgumentError(f"--max-queue {given.max_queue} is invalid: expected a whole number of at least 0.")
-    key = _key_of(given.api_key_env)
+    key = None
+    if given.api_key_env is not None and not (key := os.environ.get(given.api_key_env, "").strip()):
+        raise ArgumentError(f"--api-key-env {given.api_key_env}: this environment variable is not set, or it is empty.")
     return Settings(
         model_name=given.served_name or (Path(str(pair)).stem if pair is not None else "mai_cascade"),
         max_queue=given.max_queue,
@@ -146,13 +141,3 @@ def settings_of(given: argparse.Namespace, pair: str | None) -> "Settings":
         # A web page may let a name of its own point to this machine, and ask a server here that needs no key.
         allowed_hosts=("127.0.0.1", "[::1]", "localhost") if given.host in LOCAL and key is None else ("*",),
     )
-
-
-def _key_of(variable: str | None) -> str | None:
-    """Return the key in an environment variable. Raises `ArgumentError`."""
-    if variable is None:
-        return None
-    key = os.environ.get(variable, "").strip()
-    if not key:
-        raise ArgumentError(f"--api-key-env {variable}: this environment variable is not set, or it is empty.")
-    return key

@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from loguru import logger
@@ -10,18 +10,17 @@ from loguru import logger
 from lmms_eval_mai.errors import ArgumentError, MaiError
 
 
-def exit_code_of(run: Callable[[], None], after_interrupt: str = "") -> int:
-    """Run a command. Returns 0, 1 after a `MaiError`, or 130 after Ctrl-C. `after_interrupt`: a sentence that is added
-    to the message about Ctrl-C."""
+def exit_code_of(run: Callable[[], int | None], after_interrupt: str) -> int:
+    """Run a command. Returns its exit code, 1 after a `MaiError`, or 130 after Ctrl-C. `after_interrupt`: a sentence
+    that is added to the message about Ctrl-C."""
     try:
-        run()
+        return run() or 0
     except MaiError as error:
         tell(str(error))
         return 1
     except KeyboardInterrupt:
         tell(f"stopped by Ctrl-C. {after_interrupt}".rstrip())
         return 130
-    return 0
 
 
 def tell(text: str) -> None:
@@ -31,8 +30,7 @@ def tell(text: str) -> None:
 
 def log_to_terminal() -> None:
     """Show warnings, and the information of this package, on the terminal."""
-    logger.remove()
-    logger.add(sys.stderr, level="WARNING", format="{message}")
+    log_warnings_only()
     logger.add(
         sys.stderr,
         level="INFO",
@@ -56,6 +54,12 @@ def values_of(option: str, text: str) -> dict[str, Any]:
     except ValueError:
         raise ArgumentError(f"{option} must be NAME=VALUE,NAME=VALUE: a part of it has no '='.") from None
     return values
+
+
+def refuse(arguments: Mapping[str, Any], set_here: Mapping[str, str]) -> None:
+    """Refuse model arguments that a command sets itself. `set_here`: name -> why. Raises `ArgumentError`."""
+    for name in set_here.keys() & arguments.keys():
+        raise ArgumentError(f"{name}={arguments[name]} has no effect here, because {set_here[name]}. Leave it out.")
 
 
 def names_of(text: str | None) -> list[str]:

@@ -139,7 +139,6 @@ class OutputFolder:
         return self.path / "unfinished" / run.name
 
     def _earlier(self) -> dict[str, str]:
-        """Return the arguments of the earlier commands. Raises `ArgumentError`."""
         try:
             return dict(json.loads(self._arguments.read_text(encoding="utf-8"))["arguments"])
         except (OSError, ValueError, TypeError, KeyError):

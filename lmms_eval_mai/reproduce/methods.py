@@ -39,7 +39,15 @@ METHODS = (
 )
 """All methods, in the order of their runs: single models first, so that their calls are made in runs of their own."""
 
-TABLES = (5, 6, 7, 8, 10, 15)
+TABLES = {
+    5: ("table-5", "table-13", "tokens"),
+    6: ("table-6", "scores"),
+    7: ("table-7", "table-14", "scores"),
+    8: ("table-8",),
+    10: ("table-10", "mai-against-others"),
+    15: ("table-15",),
+}
+"""Number of a table -> its keys in a report. Tables 13 and 14 are Tables 5 and 7 for InternVL3.5."""
 SAME = {13: 5, 14: 7}
 """Tables for InternVL3.5 -> those for Qwen3-VL with the same methods."""
 ELSEWHERE = {
@@ -54,7 +62,7 @@ ELSEWHERE = {
 def read_tables(text: str | None) -> tuple[int, ...]:
     """Return the tables of `--tables 5,6`; None: all. Raises `ArgumentError`."""
     if text is None:
-        return TABLES
+        return tuple(TABLES)
     found = []
     for part in text.split(","):
         number = int(part) if part.strip().isdecimal() else 0

@@ -12,13 +12,6 @@ from lmms_eval_mai.redaction import redacted
 from lmms_eval_mai.reproduce.methods import Method, methods_of
 from lmms_eval_mai.run.config import Config, parse
 
-SET_HERE = {
-    "mode": "the runs have all modes",
-    "journal": "the command keeps all finished calls in --output_path",
-    "keep": "the engines always stay up between the runs",
-}
-"""Model arguments that the command sets itself, and why."""
-
 
 @dataclass(frozen=True)
 class Subject:
@@ -67,10 +60,6 @@ class Run:
         """Return the folder of the run inside the output folder."""
         return str(Path(self.models.name, self.method.mode, self.task))
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the model arguments."""
-        return self.models.of_mode(self.method.mode)
-
 
 @dataclass(frozen=True)
 class Options:
@@ -82,7 +71,8 @@ class Options:
 
     def command(self, run: Run, output: Path, shown: bool = False) -> list[str]:
         """Return the arguments of the equivalent lmms-eval command. `shown`: without secrets, for people."""
-        given = redacted(run.arguments()) if shown else run.arguments()
+        given = run.models.of_mode(run.method.mode)
+        given = redacted(given) if shown else given
         model_args = ",".join(f"{name}={value}" for name, value in given.items())
         arguments = ["--model", MODEL_ID, "--model_args", model_args, "--tasks", run.task]
         for name in ("gen_kwargs", "limit", "include_path"):
@@ -93,9 +83,6 @@ class Options:
 
 def read_models(pairs: Sequence[str], given: Mapping[str, Any]) -> list[Models]:
     """Return the models of each pair. No pair: those of the model arguments. Raises `ArgumentError`."""
-    for name, reason in SET_HERE.items():
-        if name in given:
-            raise ArgumentError(f"{name}={given[name]} has no effect here, because {reason}. Leave it out.")
     if pairs and (twice := [name for name in ("pair", "small", "large") if name in given]):
         raise ArgumentError(f"--pairs {','.join(pairs)} and {twice[0]} in --model_args contradict each other.")
     found = []
@@ -134,5 +121,5 @@ def runs(models: Sequence[Models], subjects: Sequence[Subject], chosen: Sequence
 
 def _alone_key(config: Config, method: Method, subject: Subject) -> tuple[Any, ...]:
     """Return what the answers of one model alone depend on."""
-    engine = replace(config.small if method.mode == "small" else config.large, side="small", attention=False)
-    return engine, config.decoding, config.official_decoding, config.max_new_tokens, method.suffix, subject.name
+    engine = replace(getattr(config, method.mode), side="small", attention=False)
+    return engine, config.decoding, config.official_decoding, config.max_new_tokens, method.suffix, subject

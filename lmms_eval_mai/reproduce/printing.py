@@ -8,17 +8,8 @@ from pathlib import Path
 from lmms_eval_mai.reports import build
 from lmms_eval_mai.reports.formats import markdown
 from lmms_eval_mai.reproduce.folder import OutputFolder
+from lmms_eval_mai.reproduce.methods import TABLES
 from lmms_eval_mai.reproduce.plan import Options, Run
-
-REPORT_KEYS = {
-    5: ("table-5", "table-13", "tokens"),
-    6: ("table-6", "scores"),
-    7: ("table-7", "table-14", "scores"),
-    8: ("table-8",),
-    10: ("table-10", "mai-against-others"),
-    15: ("table-15",),
-}
-"""Number of a table -> its keys in a report. Tables 13 and 14 are Tables 5 and 7 for InternVL3.5."""
 
 
 def plan(runs: Sequence[Run], folder: OutputFolder) -> str:
@@ -39,7 +30,7 @@ def commands(runs: Sequence[Run], options: Options, folder: OutputFolder) -> str
 def chosen_tables(folder: Path, chosen: Collection[int]) -> str:
     """Return the chosen tables of the report on a folder. Raises `ArgumentError` if the folder has no run."""
     report = build.report([folder])
-    keys = {key for number in chosen for key in REPORT_KEYS[number]}
+    keys = {key for number in chosen for key in TABLES[number]}
     tables = tuple(table for table in report.tables if table.key in keys)
     gaps = tuple(gap for gap in report.gaps if gap != build.NO_CASCADE)
     return markdown(replace(report, tables=tables, gaps=gaps))

@@ -6,11 +6,10 @@ model runs its samples on engines that are up already.
 """
 
 import argparse
-import contextlib
 import dataclasses
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -50,7 +49,6 @@ def run_all(runs: Sequence[Run], tasks: Any, options: Options, folder: OutputFol
 
 
 def _run_models(runs: Sequence[Run], tasks: Any, options: Options, folder: OutputFolder, calls: SharedCalls) -> None:
-    """Make the runs of one pair."""
     models = runs[0].models
     engines = Engines(_config(models, "cascade", folder))
     try:
@@ -84,7 +82,7 @@ def evaluate(run: Run, model: CascadeModel, tasks: Any, options: Options, part: 
     given.output_path = str(part)  # some tasks write files there while they are scored
     tracker = EvaluationTracker(output_path=str(part))
     time = utils.get_datetime_str(timezone=given.timezone)
-    with _other_errors(run):
+    try:
         results = simple_evaluate(
             model=model,
             model_args=given.model_args,
@@ -105,9 +103,19 @@ def evaluate(run: Run, model: CascadeModel, tasks: Any, options: Options, part: 
             distributed_executor_backend="accelerate",
             process_docs_parallel=given.process_docs_parallel,
         )
+    except MaiError:
+        raise
+    except Exception as error:  # of another library, for example of a scorer
+        logger.opt(exception=error).debug("lmms-eval failed")
+        raise MaiError(
+            f"lmms-eval cannot evaluate {run.task} ({type(error).__name__}: {one_line(str(error)).rstrip('.')}). All "
+            "finished calls are kept: the same command continues."
+        ) from error
     assert results is not None  # this is the only rank
     samples = results.pop("samples")
-    _as_of_command(results, tracker, place)
+    # As in the command: `simple_evaluate` got a model object and the temporary folder.
+    tracker.general_config_tracker.model_source = results["config"]["model"] = MODEL_ID
+    results["config"]["resolved_cli_args"]["output_path"] = str(place)
     tracker.save_results_aggregated(results=results, samples=samples, datetime_str=time)
     tracker.save_results_samples(task_name=run.task, samples=samples[run.task])
     write_waiting()
@@ -115,23 +123,7 @@ def evaluate(run: Run, model: CascadeModel, tasks: Any, options: Options, part: 
     _check_written(run, file, samples)
 
 
-@contextlib.contextmanager
-def _other_errors(run: Run) -> Iterator[None]:
-    """Turn the error of another library inside the block, for example of a scorer, into a `MaiError`."""
-    try:
-        yield
-    except MaiError:
-        raise
-    except Exception as error:
-        logger.opt(exception=error).debug("lmms-eval failed")
-        raise MaiError(
-            f"lmms-eval cannot evaluate {run.task} ({type(error).__name__}: {one_line(str(error)).rstrip('.')}). All "
-            "finished calls are kept: the same command continues."
-        ) from error
-
-
 def _parse(command: Sequence[str]) -> argparse.Namespace:
-    """Return the options of a command as lmms-eval parses them."""
     from lmms_eval.__main__ import parse_eval_args
 
     given, sys.argv = sys.argv, ["lmms-eval", *command]  # the function reads the arguments of the process
@@ -140,14 +132,6 @@ def _parse(command: Sequence[str]) -> argparse.Namespace:
     finally:
         sys.argv = given
     return found
-
-
-def _as_of_command(results: dict[str, Any], tracker: EvaluationTracker, place: Path) -> None:
-    """Name the model and the output folder in the results as the command does. `simple_evaluate` got a model object and
-    the temporary folder."""
-    general = tracker.general_config_tracker
-    general.model_source = results["config"]["model"] = MODEL_ID
-    results["config"]["resolved_cli_args"]["output_path"] = str(place)
 
 
 def _check_written(run: Run, results: Path, samples: Mapping[str, Sequence[Any]]) -> None:

@@ -56,7 +56,6 @@ class SharedCalls:
         self._lines.setdefault((model, prompt), place)
 
     def close(self) -> None:
-        """Close the file."""
         self._writer.close()
 
     def _use(self, record: dict[str, Any], line: Line) -> None:

@@ -44,18 +44,13 @@ def subject(
     if task_of(request).variant is not None and not is_ours:
         benchmark = task_of(request).benchmark.name
         raise ArgumentError(f"Task {name} is one of the benchmark {benchmark}: give --benchmarks {benchmark}.")
-    _check_image(name, request, task, configs[0])
-    for config in configs:
-        # This refuses decoding arguments that cannot work.
-        sampling(fields_of(request).gen_kwargs, config, own_task=is_ours)
-    return Subject(name, name if is_ours else None, min(count, limit or count))
-
-
-def _check_image(name: str, request: Any, task: Any, config: Config) -> None:
-    """Refuse a task whose first document has no image, or has something else than texts and images."""
     try:
-        sample = open_sample(request, 0, {fields_of(request).task: task.dataset}, config)
+        sample = open_sample(request, 0, {fields_of(request).task: task.dataset}, configs[0])
     except SampleError as error:
         raise ArgumentError(f"Task {name} cannot be answered: {error}") from error
     if not any(isinstance(part, Image) for message in sample.question for part in message.content):
         raise ArgumentError(f"The questions of task {name} have no images. Choose a task with images.")
+    for config in configs:
+        # This refuses decoding arguments that cannot work.
+        sampling(fields_of(request).gen_kwargs, config, own_task=is_ours)
+    return Subject(name, name if is_ours else None, min(count, limit or count))

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import yaml
 from PIL import Image, ImageDraw
@@ -27,6 +27,7 @@ from lmms_eval_mai.contract import Call, Engine, Prompt, Sampling, Side, Stage
 from lmms_eval_mai.engines.arguments import did_you_mean
 from lmms_eval_mai.engines.wrapper import EngineWrapper
 from lmms_eval_mai.errors import ArgumentError, MaiError
+from lmms_eval_mai.harness.documents import TaskDocuments
 from lmms_eval_mai.paper.benchmarks import GENERIC
 from lmms_eval_mai.paper.sample import EXITS, Exit, Sample
 from lmms_eval_mai.plugin import task_dir
@@ -106,55 +107,38 @@ def benchmark_of(lengths: str) -> str | None:
 
 
 def make_plan(benchmark: str, samples: int) -> Plan:
-    """Plan a run. The large model's short answer is always 7; the small model's is 7 where the two must agree."""
-    exits = planned_exits(benchmark, samples)
-    small, large = (_spread([1.0] * samples, _papers(5, name, benchmark, "S"), least=1) for name in NAMES.values())
-    thinking = {
-        "small": _small_thinking(benchmark, exits),
-        "large": _drawn(samples, _papers(5, NAMES["large"], benchmark, "R")),
-    }
+    """Plan a run. The large model's short answer is always 7; the small model's is 7 where the two must agree. Exits
+    have the proportions of Table 10; samples that are left over by rounding get the first exit."""
+    documents = [_paper(10, "", benchmark, f"{exit}, documents") for exit in EXITS["cascade"]]
+    counts = [round(count * samples / sum(documents)) for count in documents]
+    counts[0] = samples - sum(counts[1:])
+    exits = [exit for exit, count in zip(EXITS["cascade"], counts, strict=True) for _ in range(count)]
+    random.Random(SEED).shuffle(exits)
+
+    small, large = (_spread([1.0] * samples, _paper(5, name, benchmark, "S"), least=1) for name in NAMES.values())
+    small_mean, large_mean = (_paper(5, name, benchmark, "R") for name in NAMES.values())
+    longer = DISAGREEING.get(benchmark, small_mean)
+    share = sum(documents[1:]) / sum(documents)
+    shorter = (small_mean - share * longer) / (1 - share)
+    agreeing = exits.count("agree_short")
+    thinking = {True: iter(_drawn(agreeing, shorter)), False: iter(_drawn(samples - agreeing, longer))}
+
     steps: dict[tuple[int, Side, Stage], Step] = {}
-    for doc_id, exit in enumerate(exits):
-        tokens = thinking["small"][doc_id]
+    for doc_id, (exit, large_thinking) in enumerate(zip(exits, _drawn(samples, large_mean), strict=True)):
+        tokens = next(thinking[exit == "agree_short"])
         words = " ".join(random.Random(f"thinking {doc_id}").choices(WORDS, k=tokens))
         steps[doc_id, "large", "short"] = Step(large[doc_id], "[[7]]")
         steps[doc_id, "small", "short"] = Step(small[doc_id], "[[7]]" if exit == "agree_short" else "[[3]]")
         steps[doc_id, "small", "think"] = Step(tokens, f"{words} {'[[5]]' if exit == 'transfer' else '[[7]]'}")
-        steps[doc_id, "large", "think"] = Step(thinking["large"][doc_id], "[[7]]")
+        steps[doc_id, "large", "think"] = Step(large_thinking, "[[7]]")
         steps[doc_id, "large", "transfer"] = Step(large[doc_id], "6")
     return Plan(tuple(exits), steps)
 
 
-def planned_exits(benchmark: str, samples: int) -> list[Exit]:
-    """Return one exit per sample, in the proportions of Table 10 and in random order. Samples that are left over by
-    rounding get the first exit."""
-    documents = paper_numbers.documents(benchmark) or 1
-    shares = [round(count * samples / documents) for count in _papers_exits(benchmark)]
-    shares[0] = samples - sum(shares[1:])
-    exits = [exit for exit, count in zip(EXITS["cascade"], shares, strict=True) for _ in range(count)]
-    random.Random(SEED).shuffle(exits)
-    return exits
-
-
-def _papers(number: int, row: str, benchmark: str, column: str) -> float:
+def _paper(number: int, row: str, benchmark: str, column: str) -> float:
     found = paper_numbers.number(number, row, benchmark, column)
     assert found is not None, "the paper has it for its six benchmarks"
     return found.value
-
-
-def _papers_exits(benchmark: str) -> list[float]:
-    return [_papers(10, "", benchmark, f"{exit}, documents") for exit in EXITS["cascade"]]
-
-
-def _small_thinking(benchmark: str, exits: Sequence[Exit]) -> list[int]:
-    """Return the tokens of the small model's thinking for each document."""
-    counts, mean = _papers_exits(benchmark), _papers(5, NAMES["small"], benchmark, "R")
-    share = sum(counts[1:]) / sum(counts)
-    longer = DISAGREEING.get(benchmark, mean)
-    shorter = (mean - share * longer) / (1 - share)
-    agree = [exit == "agree_short" for exit in exits]
-    tokens = {True: iter(_drawn(sum(agree), shorter)), False: iter(_drawn(len(agree) - sum(agree), longer))}
-    return [next(tokens[one]) for one in agree]
 
 
 def _drawn(count: int, mean: float) -> list[int]:
@@ -172,26 +156,11 @@ def _spread(weights: Sequence[float], mean: float, least: int) -> list[int]:
 # --- the documents ---
 
 
-class Source(Protocol):
-    """The first documents of a task."""
-
-    @property
-    def name(self) -> str:
-        """The name of the task."""
-
-    @property
-    def numbers(self) -> list[int]:
-        """The numbers of the documents."""
-
-    def open(self, number: int, config: Config) -> Sample:
-        """Open the sample of a document. Blocks: run it in a thread. Raises a `SampleError`."""
-
-
 @dataclass(frozen=True)
 class Documents:
     """The documents of one run, with the plan of their answers."""
 
-    source: Source
+    source: TaskDocuments
     count: int
     plan: Plan | None
     """None: the models end their answers themselves."""

@@ -62,17 +62,11 @@ class Profiles:
                 known = ", ".join(one.name for one in self.profiles)
                 raise ArgumentError(f"--{side} {name} is not a profile. The profiles are: {known}.")
 
-    def of(self, run: Run) -> dict[Side, CallTimes | str]:
-        """Return the times of each side of a run that makes calls; the name of the model if no profile has it. A model
-        alone may be the small or the large one of its pair."""
-        found: dict[Side, CallTimes | str] = {}
-        for side in SIDES:
-            model = run.method.model if side == "large" else run.method.small or run.method.model
-            if (run.calls["side"] == side).any():
-                name = self.names.get(side, model)
-                known = (one.model for one in self.profiles if name in (one.model, one.name, identity(one.model)))
-                found[side] = next((self._times[one] for one in known), model)
-        return found
+    def of(self, side: Side, model: str) -> CallTimes | None:
+        """Return the times of the calls of one side of a run. None: no profile has its model."""
+        name = self.names.get(side, model)
+        known = (one.model for one in self.profiles if name in (one.model, one.name, identity(one.model)))
+        return next((self._times[one] for one in known), None)
 
 
 # --- the calls with their times ---
@@ -95,7 +89,6 @@ class Timed:
         return float(self.calls[column].sum())
 
     def of_side(self, side: Side) -> pd.DataFrame:
-        """Return the calls of one model."""
         return self.calls[self.calls["side"] == side]
 
     def side_s(self, side: Side, column: str) -> float | None:
@@ -107,10 +100,12 @@ def timed(run: Run, profiles: Profiles) -> Timed | str:
     """Return all calls of a run with their estimated seconds, or why there are none."""
     if run.calls.empty or run.calls["doc_id"].nunique() != run.documents:
         return "its samples have no calls"
-    found = profiles.of(run)
-    if missing := [model for model in found.values() if isinstance(model, str)]:
+    # A model alone may be the small or the large one of its pair.
+    models = {"small": run.method.small or run.method.model, "large": run.method.model}
+    found = {side: profiles.of(side, models[side]) for side in SIDES if (run.calls["side"] == side).any()}
+    if missing := [models[side] for side, one in found.items() if one is None]:
         return f"no profile is of {' and '.join(missing)}"
-    times = {side: one for side, one in found.items() if not isinstance(one, str)}
+    times = {side: one for side, one in found.items() if one is not None}
     calls = run.calls.reset_index(drop=True)
     seconds = [one.of(calls[calls["side"] == side]) for side, one in times.items()]
     return Timed(run, calls.join(pd.concat(seconds)), times)
@@ -118,7 +113,7 @@ def timed(run: Run, profiles: Profiles) -> Timed | str:
 
 def seconds_of(run: Run, profiles: Profiles) -> pd.Series | None:
     """Return the estimated seconds of each document of a run, by its doc_id: its calls one after another, with a single
-    TTFT; the mean of its answers, if there are several. None: an answer has no calls, or a profile is missing."""
+    TTFT; the mean of its answers, if there are several. None: there is no estimate."""
     found = timed(run, profiles)
     return None if isinstance(found, str) else per_document(found.calls, found.calls["single_s"], run.samples)
 
@@ -154,24 +149,18 @@ def _printed(one: Timed, profiles: Profiles) -> PaperNumber | None:
 
 
 def report(folders: Sequence[Path], profiles: Profiles) -> Report:
-    """Return the estimated times of all runs in the folders. Raises `ArgumentError` if there is no run with a trace, or
-    none whose models have profiles."""
+    """Return the estimated times of all runs in the folders. Raises `ArgumentError` if no run has an estimate."""
     evidence, _ = build.evidence(folders)
-    made = list(tables(evidence, profiles))
+    found = _all_timed(evidence, profiles)
+    made = [*_table_11(evidence, profiles, found), *_by_stage(evidence, found), *_throughput(evidence, found)]
     reasons = {run: one for run in evidence.runs.values() if isinstance(one := timed(run, profiles), str)}
-    if not made and all("no calls" in reason for reason in reasons.values()):
-        raise ArgumentError(
-            f"{', '.join(map(str, folders))}: no run has the calls of its documents. Run mai_cascade with "
-            "--log_samples."
-        )
     if not made:
-        models = dict.fromkeys(
-            model for run in reasons for model in profiles.of(run).values() if isinstance(model, str)
-        )
+        causes = "; ".join(dict.fromkeys(reasons.values())) or "there is no run of mai_cascade"
         known = ", ".join(one.model for one in profiles.profiles)
         raise ArgumentError(
-            f"No profile is of {' or '.join(models)}: the profiles are of {known}. Measure it with lmms-eval-mai "
-            "profile, or choose the profiles with --small and --large."
+            f"{', '.join(map(str, folders))}: no run has an estimate ({causes}). A run must be of mai_cascade with "
+            f"--log_samples. The profiles are of {known}: measure others with lmms-eval-mai profile, or choose the "
+            "profiles with --small and --large."
         )
     gaps = [
         *evidence.gaps,
@@ -186,14 +175,6 @@ def report(folders: Sequence[Path], profiles: Profiles) -> Report:
             "paper does not have them."
         )
     return Report((), tuple(made), (), build.summaries(evidence), tuple(dict.fromkeys(gaps)))
-
-
-def tables(evidence: Evidence, profiles: Profiles) -> Iterator[Table]:
-    """Yield the estimated times of all runs that the profiles fit: Table 11, the same by stage, and full batches."""
-    found = _all_timed(evidence, profiles)
-    yield from _table_11(evidence, profiles, found)
-    yield from _by_stage(evidence, found)
-    yield from _throughput(evidence, found)
 
 
 def report_tables(evidence: Evidence, profiles: Profiles | None = None) -> Iterator[Table]:

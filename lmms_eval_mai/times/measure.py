@@ -7,7 +7,6 @@ its own, which is the first part of the prompt, so no cache has any part of it.
 import asyncio
 import bisect
 import datetime
-import functools
 import os
 import platform
 import random
@@ -17,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-import numpy as np
 import PIL.Image
 
 from lmms_eval_mai.contract import SIDES, Call, CallKey, Engine, EngineConfig, Image, Message, Prompt, Sampling
@@ -93,25 +91,16 @@ WORD = " red"
 """A token in most tokenizers."""
 
 
-class Noise:
-    """Makes square images of noise. Each has some pixels of its own."""
-
-    def __init__(self) -> None:
-        self._dice = np.random.default_rng(0)
-        self._pixels = functools.cache(lambda side: self._dice.integers(0, 256, (side, side, 3), dtype=np.uint8))
-
-    def image(self, side: int) -> PIL.Image.Image:
-        """Return a new image."""
-        pixels = self._pixels(side).copy()
-        pixels[:8, :8] = self._dice.integers(0, 256, (8, 8, 3), dtype=np.uint8)
-        return PIL.Image.fromarray(pixels)
+def noise(side: int) -> PIL.Image.Image:
+    """Return a new square image of noise."""
+    return PIL.Image.frombytes("RGB", (side, side), random.randbytes(3 * side * side))
 
 
 class Requests:
     """Makes requests to one started engine, which must have a tokenizer and report image tokens."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine, self._noise, self._number = engine, Noise(), 0
+        self._engine, self._number = engine, 0
         self._others: dict[int, int] = {}
         """Width of the image -> tokens of the prompt that are neither image nor text: those of the template."""
         self._texts: dict[int, str] = {}
@@ -154,7 +143,7 @@ class Requests:
 
     def _prompt(self, side: int, text: str) -> Prompt:
         self._number += 1
-        image = Image(self._noise.image(side), f"{TASK}-{side}-{self._number}-{random.random()}")
+        image = Image(noise(side), f"{TASK}-{side}-{self._number}-{random.random()}")
         return Prompt((Message("user", (image, text)),), CallKey(TASK, self._number, 0, "large", "task"))
 
 
@@ -172,6 +161,8 @@ def profile(config: EngineConfig, plan: Plan, settings: Mapping[str, Any], tell:
 
     `settings`: more fields for `Profile.settings`.
     """
+    import torch
+
     engine = build(config)
     engine.validate()
     loop = LoopThread()
@@ -187,7 +178,15 @@ def profile(config: EngineConfig, plan: Plan, settings: Mapping[str, Any], tell:
             loop.close()
     device, dtype = device_of(TransformersOptions()), _dtype_of(config)
     tell(f"{config.model}: preprocessing and vision encoder")  # after the engine, which needs the memory
-    images, no_vision = _vision(config, plan, device, dtype)
+    source = {name: config.arguments[name] for name in ("revision", "trust_remote_code") if name in config.arguments}
+    images: list[Row] = []
+    no_vision = ""
+    try:
+        images = list(measure_vision(config.model, device, dtype, source, plan.images, plan.repeats))
+    except Exception as error:  # the rest of a profile must not be lost for this
+        no_vision = error_text(error)
+    finally:
+        torch.cuda.empty_cache()
     return Profile(
         name=short_name(config.model),
         model=config.model,
@@ -224,8 +223,13 @@ async def measure(engine: Engine, plan: Plan, tell: Tell, batches: bool = True) 
         ("batches", plan.batches, (1, plan.batch_output_tokens), plan.batch_sizes, plan.slow_repeats),
     ]
     for kind, wanted, output_tokens, batch_sizes, repeats in parts if batches else parts[:2]:
-        fitting = [size for size in wanted if await _fits(requests, size, max(output_tokens))]
-        too_long |= dict.fromkeys(size for size in wanted if size not in fitting)
+        fitting = []
+        for size in wanted:
+            try:
+                await requests.make(1, *size, max(output_tokens))
+                fitting.append(size)
+            except PromptTooLong:
+                too_long[size] = None
         if kind != "batches" and not fitting:
             raise ArgumentError(
                 "Every prompt of the profile is too long for the context of the model. Raise max_model_len."
@@ -234,15 +238,6 @@ async def measure(engine: Engine, plan: Plan, tell: Tell, batches: bool = True) 
         tell(f"{kind}: {len(cells)} cells, {repeats} times each")
         rows += await _measure(requests, kind, cells, plan.warm_up, repeats)
     return rows, list(too_long)
-
-
-async def _fits(requests: Requests, size: Size, output_tokens: int) -> bool:
-    """Return whether a size fits the context with so many output tokens. Raises a `MaiError`."""
-    try:
-        await requests.make(1, *size, output_tokens)
-    except PromptTooLong:
-        return False
-    return True
 
 
 async def _measure(
@@ -265,19 +260,6 @@ async def _measure(
     return rows
 
 
-def _vision(config: EngineConfig, plan: Plan, device: str, dtype: str) -> tuple[list[Row], str]:
-    """Return Tables 1 and 2, and why they are empty: the rest of a profile must not be lost for them."""
-    import torch
-
-    source = {name: config.arguments[name] for name in ("revision", "trust_remote_code") if name in config.arguments}
-    try:
-        return list(measure_vision(config.model, device, dtype, source, plan.images, plan.repeats)), ""
-    except Exception as error:
-        return [], error_text(error)
-    finally:
-        torch.cuda.empty_cache()
-
-
 def measure_vision(
     model: str, device: str, dtype: str, source: Mapping[str, Any], sides: tuple[int, ...], repeats: int
 ) -> Iterator[Row]:
@@ -291,7 +273,7 @@ def measure_vision(
 
     from lmms_eval_mai.engines.transformers.inputs import InputBuilder
 
-    path, noise = os.path.expanduser(model), Noise()
+    path = os.path.expanduser(model)
     processors: Any = AutoProcessor
     models: Any = AutoModelForImageTextToText
     processor = processors.from_pretrained(path, **source)
@@ -302,16 +284,16 @@ def measure_vision(
         encoder = models.from_config(config, dtype=getattr(torch, dtype))  # its vision encoder is complete
     encoder = encoder.to(device).eval()
 
-    def synchronise() -> None:
-        """Wait for the device, whose work goes on after a call returns."""
+    def wait_for_device() -> None:
+        """Wait for the work of a GPU, which goes on after a call returns."""
         if device != "cpu":
             torch.accelerator.synchronize(torch.device(device))
 
     def inputs(side: int) -> Any:
-        return builder.build((Message("user", (Image(noise.image(side), "profile"), "the")),))
+        return builder.build((Message("user", (Image(noise(side), TASK), "the")),))
 
     def preprocessing_s(side: int) -> float:
-        image = noise.image(side)
+        image = noise(side)
         began = time.perf_counter()
         processor.image_processor(images=[image], return_tensors="pt")
         return time.perf_counter() - began
@@ -322,11 +304,11 @@ def measure_vision(
             name: tensor.to(device, encoder.dtype if tensor.is_floating_point() else tensor.dtype)
             for name, tensor in tensors.items()
         }
-        synchronise()
+        wait_for_device()
         began = time.perf_counter()
         with torch.inference_mode():
             encoder.get_image_features(**moved)
-        synchronise()
+        wait_for_device()
         return time.perf_counter() - began
 
     kinds: dict[str, Callable[[int], float]] = {"preprocessing": preprocessing_s, "vision": vision_s}

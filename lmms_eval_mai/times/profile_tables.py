@@ -148,7 +148,6 @@ def _crossing(small: Profile, large: Profile) -> Iterator[Table]:
 
 
 def _single_s(times: CallTimes, prompt_tokens: int, output_tokens: int) -> float:
-    """Return the time of a call with one TTFT."""
     return float(times.ttft_s(prompt_tokens)[0] + (output_tokens - 1) * times.later_token_s(prompt_tokens))
 
 

@@ -85,11 +85,10 @@ def test_controls_transfer_as_many_tokens_as_the_layer_keeps() -> None:
 def test_weights_of_the_small_model_need_no_scoring_call_and_leave_out_the_answer() -> None:
     calls = AnalysisCalls(LAYERS)
     _, _, large = run(calls, source="small")
-    assert "score" not in stages(large)
     found = answers(calls)
+    assert "score" not in stages(large) and " red dog" in transferred(large)
     assert found["full", None].kept_tokens == 8
     assert found["sparse", LAYER].prefilled_tokens == found["sparse", LAYER].prompt_tokens
-    assert " red dog" in transferred(large)
 
 
 @pytest.mark.parametrize("source", ["large", "small"])
@@ -120,25 +119,22 @@ def logged(writer: Side) -> LoggedThinking:
     return LoggedThinking(writer, {("pope_x", 0): "It is logged. [[No]]"}, "run")
 
 
-def test_logged_thinking_of_the_small_model_is_transferred_without_a_call() -> None:
-    calls = AnalysisCalls(LAYERS, own_thinking=True, logged=logged("small"))
-    trace, small, large = run(calls)
-    assert small.prompts == [] and transferred(large)[0] == "It is logged."
-    assert calls.thinkings["pope_x", 0] == {"small": "It is logged.", "large": "It is a dog."}
-    assert {call.key.side for call in trace.calls} == {"large"}
-
-
-def test_logged_thinking_of_the_large_model_is_read_without_a_call() -> None:
-    calls = AnalysisCalls(own_thinking=True, logged=logged("large"))
-    _, small, large = run(calls)
-    assert (stages(small), stages(large)) == (["think"], [])
-    assert calls.thinkings["pope_x", 0] == {"small": REFERENCE, "large": "It is logged."}
-
-
-def test_small_model_thinks_again_if_its_own_attention_is_needed() -> None:
-    calls = AnalysisCalls(LAYERS, logged=logged("small"))
-    _, small, large = run(calls, source="small")
-    assert stages(small) == ["think"] and transferred(large)[0] == REFERENCE
+@pytest.mark.parametrize(
+    ("writer", "table9", "source", "small_calls", "thinking"),
+    [
+        ("small", True, "large", [], "It is logged."),
+        ("large", False, "large", ["think"], "It is logged."),
+        ("small", True, "small", ["think"], REFERENCE),  # its own attention is needed, so it thinks again
+    ],
+)
+def test_logged_thinking_is_used_without_a_call(
+    writer: Side, table9: bool, source: str, small_calls: list[str], thinking: str
+) -> None:
+    calls = AnalysisCalls(LAYERS if table9 else (), own_thinking=True, logged=logged(writer))
+    _, small, large = run(calls, source=source)
+    assert stages(small) == small_calls and ("think" in stages(large)) is (writer == "small")
+    assert calls.thinkings["pope_x", 0][writer] == thinking
+    assert transferred(large)[:1] == ([thinking] if table9 else [])
 
 
 @pytest.mark.parametrize(

@@ -67,8 +67,3 @@ def test_both_sides_of_a_case_that_is_computed_by_hand() -> None:
     small = np.array([0.3]), np.array([[0.0, 1.0]])
     expected = np.hypot(1.8, 0.9), np.hypot(2, 1) + 0.8 * 2, np.hypot(2, 1) + 2 * 0.1 * 2, 2
     assert sides(large, small, 0.8) == pytest.approx(expected)
-
-
-def test_with_delta_1_both_sides_are_equal() -> None:
-    left, right, right_of_shares, _ = sides(states(0, 9, 3), states(1, 12, 3), 1.0)
-    assert left == pytest.approx(right) == pytest.approx(right_of_shares)

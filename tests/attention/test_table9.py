@@ -11,7 +11,7 @@ from support.attention import is_image
 
 from lmms_eval_mai.attention.drawing import draw_table9
 from lmms_eval_mai.attention.results import Record
-from lmms_eval_mai.attention.table9 import Answer, Scored, last_tokens, random_tokens, rows, text, text_of
+from lmms_eval_mai.attention.table9 import Answer, Scored, random_tokens, rows, text
 
 LAYERS = (1, 3)
 TEXTS = {"simple": "no", "full": "yes", "sparse": "yes", "random": "no", "last": "maybe"}
@@ -39,8 +39,11 @@ def score(method: str, texts: Mapping[int, str]) -> Scored:
 
 @pytest.fixture(scope="module")
 def table() -> dict[tuple[str, int | None], Record]:
-    """The rows of 20 documents, by method and layer."""
-    return {(row["method"], row["layer"]): row for row in rows(answers(20), score)[0]}
+    """The rows of 20 documents, by method and layer. Each answer is a row of its own too."""
+    found, of_answers = rows(answers(20), score)
+    wrong = {"doc_id": 0, "method": "sparse", "layer": 3, "text": "no", "score": 0.0, "kept_tokens": 30}
+    assert len(of_answers) == 20 * len(found) and any(wrong.items() <= row.items() for row in of_answers)
+    return {(row["method"], row["layer"]): row for row in found}
 
 
 def test_table_has_all_methods_with_scores_metrics_and_tokens(table: dict[tuple[str, int | None], Record]) -> None:
@@ -71,13 +74,6 @@ def test_sparse_transfer_is_compared_with_full_transfer_and_with_the_controls_of
     assert not any(name.startswith("against_") for name in table["simple", None])
 
 
-def test_each_answer_is_a_row_with_its_score() -> None:
-    _, found = rows(answers(3), score)
-    assert len(found) == 3 * len(WITHOUT_LAYER + BY_LAYER)
-    wrong = {"doc_id": 0, "method": "sparse", "layer": 3, "text": "no", "score": 0.0, "kept_tokens": 30}
-    assert any(wrong.items() <= row.items() for row in found)
-
-
 def test_table_is_printed_and_drawn_and_the_same_numbers_give_the_same_svg(tmp_path: Path) -> None:
     found, _ = rows(answers(20), score)
     header, *lines = text(found).splitlines()[1:]
@@ -100,11 +96,3 @@ def test_random_tokens_are_positions_of_the_thinking_and_grow_with_their_number(
     assert len(found) == kept and found == sorted(set(found)) and set(found) <= set(range(tokens))
     assert found == random_tokens(tokens, kept, seed)
     assert set(found) <= set(random_tokens(tokens, min(kept + 1, tokens), seed))
-    assert len({tuple(random_tokens(30, 10, f"{seed} {other}")) for other in range(5)}) == 5
-
-
-def test_last_tokens_are_joined_in_the_order_of_the_thinking() -> None:
-    tokens = ["The", " shape", " is", " red", "."]
-    assert text_of(tokens, last_tokens(5, 2)) == " red."
-    assert text_of(tokens, [4, 0, 1]) == "The shape."
-    assert text_of(tokens, last_tokens(5, 0)) == ""

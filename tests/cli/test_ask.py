@@ -13,6 +13,7 @@ pytestmark = pytest.mark.usefixtures("task_manager")  # all of them import lmms-
 
 NO_MODELS = "small=/not/there,large=/not/there"
 """Model arguments with which every start of an engine fails."""
+WHY = ("--question", "Why?", "--model_args")
 
 
 def calls(text: str) -> list[str]:
@@ -79,13 +80,8 @@ def test_dry_run_prints_the_prompt_of_every_call_and_loads_no_model(
 def test_dry_run_of_sparse_transfer_prints_the_scoring_prompt_and_tells_that_the_thinking_would_be_shorter(
     capsys: Any, arguments: str, path: list[str]
 ) -> None:
-    own = [
-        "--question",
-        "Which colour?",
-        "--model_args",
-        f"{NO_MODELS},engine=transformers,transfer=sparse,{arguments}",
-    ]
-    code, text, _ = run_command(capsys, "ask", *own, "--dry-run")
+    model_args = f"{NO_MODELS},engine=transformers,transfer=sparse,{arguments}"
+    code, text, _ = run_command(capsys, "ask", *WHY, model_args, "--dry-run")
     assert code == 0 and calls(text) == path
     prompt = "incomplete): <thinking of the small model>\n\n\n\n Please answer the question yourself"
     assert text.count(prompt) == len([call for call in path if call.startswith("large ") and "short" not in call])
@@ -106,14 +102,8 @@ def test_own_question_is_asked_with_its_images_and_options(write_script: Any, tm
     code, _, error = run_command(capsys, "ask", *own, *one_model)
     found = numbers.search(error)
     assert code == 1 and found is not None, error
-    record = {
-        "task": "ask",
-        "doc_id": int(found[1]),
-        "stage": "short",
-        "text": "I see [[B]]",
-        "answer_logprob": -0.10536,
-    }
-    write_script("large", [record])
+    answer = {"stage": "short", "text": "I see [[B]]", "answer_logprob": -0.10536}
+    write_script("large", [{"task": "ask", "doc_id": int(found[1]), **answer}])
     code, text, _ = run_command(capsys, "ask", *own, *one_model)
     assert code == 0
     assert "finish reason stop, probability of the answer 0.900\n" in text
@@ -123,40 +113,26 @@ def test_own_question_is_asked_with_its_images_and_options(write_script: Any, tm
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "Give either --tasks TASK and --doc N, or --question TEXT and --image FILE."),
-        (["--tasks", "pope_s", "--question", "Why?"], "Give either --tasks TASK"),
         (["--tasks", "pope_s", "--image", "a.png"], "--image and --option belong to --question"),
         (["--tasks", "pope_s", "--doc", "-1"], "the first document has the number 0"),
         (["--tasks", "pope_s", "--doc", "1000"], "Task pope_s has no document 1000"),
         (["--tasks", "pope_r_s2", "--model_args", "mode=transfer"], "mode=transfer cannot run pope_r_s2"),
         (["--tasks", "pope_s", "--gen_kwargs", "temprature=1"], "temprature"),
-        (["--question", "Why?", "--model_args", "max_open_sample=1"], "max_open_sample"),
+        ([*WHY, "max_open_sample=1"], "max_open_sample"),
         (
-            [
-                "--tasks",
-                "pope_s",
-                "--model_args",
-                "decoding=official,pair=qwen3vl-2b-8b",
-                "--gen_kwargs",
-                "temperature=0",
-            ],
+            [*WHY, "decoding=official,pair=qwen3vl-2b-8b", "--gen_kwargs", "temperature=0"],
             "decoding=official sets temperature=0.7, and --gen_kwargs sets temperature=0",
         ),
         (
-            [
-                "--question",
-                "Why?",
-                "--model_args",
-                "engine=transformers,transfer=sparse,attn_implementation=eager",
-            ],
+            [*WHY, "engine=transformers,transfer=sparse,attn_implementation=eager"],
             "large_attn_implementation=eager gives no attention weights",
         ),
         (
-            ["--question", "Why?", "--model_args", "transfer=sparse,sparse_from=small"],
+            [*WHY, "transfer=sparse,sparse_from=small"],
             "small_engine=vllm cannot give them: use small_engine=transformers",
         ),
         (
-            ["--question", "Why?", "--model_args", "transfer=sparse,large_engine=openai,large=http://localhost:1/v1"],
+            [*WHY, "transfer=sparse,large_engine=openai,large=http://localhost:1/v1"],
             "large_engine=openai cannot give them",
         ),
         (["--question", "Why?", "--image", "not_there.png"], "The image not_there.png does not exist"),
@@ -170,6 +146,25 @@ def test_wrong_argument_ends_with_one_sentence_and_code_1(
     assert code == 1 and text == ""
     (line,) = [line for line in error.splitlines() if line.startswith("lmms-eval-mai: ")]
     assert message in line and "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["ask", "--question", "Why?", "--imag", "x"], "--imag is unknown. Did you mean --image?"),
+        (["ask"], "one of the arguments --tasks --question is required"),
+        (["ask", "--tasks", "x", "--question", "Why?"], "argument --question: not allowed with argument --tasks"),
+        (
+            ["bench", "--pair", "demo", "--task", "x", "--megapixels", "1"],
+            "argument --megapixels: not allowed with argument --task",
+        ),
+        (["estimate", "runs", "--foo"], "--foo is unknown."),
+        (["doctor", "--model_arg", "x"], "--model_arg is unknown. Did you mean --model_args?"),
+    ],
+)
+def test_unknown_and_contradicting_options_are_refused(capsys: Any, arguments: list[str], message: str) -> None:
+    code, _, error = run_command(capsys, *arguments)
+    assert code == 2 and error.endswith(f": error: {message}\n")
 
 
 @pytest.mark.slow

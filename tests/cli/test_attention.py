@@ -10,11 +10,9 @@ from support.attention import is_image
 from support.own_command import run_command
 from support.pope_scripts import gold_of
 
-from lmms_eval_mai.cli.attention import ScoredDocuments, model_arguments
-from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.cli.attention import ScoredDocuments
 from lmms_eval_mai.reports.build import report
 from lmms_eval_mai.run import presets
-from lmms_eval_mai.run.config import parse
 
 pytestmark = pytest.mark.usefixtures("task_manager")  # most of them import lmms-eval's tasks
 
@@ -42,24 +40,16 @@ def test_answers_of_another_task_are_read_from_their_brackets_except_short_ones(
     assert documents.score("simple", {0: gold}).scores == [1.0]
 
 
-def test_run_is_a_sparse_transfer_with_a_journal_in_the_folder_of_the_results() -> None:
-    config = parse(model_arguments("demo", {"sparse_delta": 0.9}, Path("out")))
-    assert (config.mode, config.transfer, config.sparse_delta) == ("transfer", "sparse", 0.9)
-    assert config.journal == "out/journal"
-    with pytest.raises(ArgumentError, match="mode=cascade has no effect here"):
-        model_arguments("demo", {"mode": "cascade"}, Path("out"))
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ([], "Give --tasks TASKS, or --run FOLDER."),
         (["--tasks", "shapes_r", "--limit", "0"], "--limit 0 is invalid"),
-        pytest.param(["--tasks", "shapes_x"], "shapes_x is unknown to lmms-eval. Did you", marks=pytest.mark.slow),
         (["--tasks", "shapes_r_s2", "--limit", "1"], "mode=transfer cannot run shapes_r_s2"),
         (["--tasks", "shapes_r", "--layers", "1,x"], "--layers 1,x is invalid"),
         ([*DEMO, "--table9", "--layers", "1,99"], "--layers 99 is invalid: the large model has the layers 1 to "),
-        ([*DEMO[:-1], "sparse_layer=4"], "sparse_layer=4 has no effect here, because the analysis sets sparse_layer"),
+        ([*DEMO[:-1], "sparse_layer=4"], "sparse_layer=4 has no effect here, because --layers chooses the layers of "),
+        ([*DEMO[:-1], "mode=cascade"], "mode=cascade has no effect here, because the analysis sets it itself. Leave"),
         ([*DEMO, "--layers", "1"], "--layers 1 has no effect without --table9"),
         ([*DEMO[:-1], "sparse_delta=2"], "sparse_delta=2 is invalid"),
         ([*DEMO[:-2], "--model_args", "large=http://localhost:1/v1"], "large_engine=openai"),

@@ -43,7 +43,7 @@ def test_arguments_of_the_command_have_priority_over_those_of_the_run(tmp_path: 
     recorded = "pair=demo,mode=transfer,transfer=sparse,sparse_layer=2,engine=transformers,journal=off"
     write_run(tmp_path / "run", [sample(0, "a")], model_args=recorded)
     run = finished_run.read(tmp_path / "run")
-    assert run.model_arguments("demo", {"dtype": "float32", "engine": "vllm"}) == {
+    assert run.model_arguments({"pair": "demo", "dtype": "float32", "engine": "vllm"}) == {
         "pair": "demo",
         "engine": "vllm",
         "dtype": "float32",
@@ -55,8 +55,8 @@ def test_run_of_one_model_needs_the_name_of_the_other_model(tmp_path: Path) -> N
     write_run(tmp_path / "run", [sample(0, "a")], model_args=f"small={small},mode=small")
     run = finished_run.read(tmp_path / "run")
     with pytest.raises(ArgumentError, match="names no large model"):
-        run.model_arguments(None, {})
-    run.check(parse(run.model_arguments("demo", {})))
+        run.model_arguments({})
+    run.check(parse(run.model_arguments({"pair": "demo"})))
 
 
 @pytest.mark.parametrize(

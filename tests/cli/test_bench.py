@@ -20,19 +20,16 @@ from lmms_eval_mai.times.documents import CHARTS, make_plan
     ("arguments", "sentence"),
     [
         (("--rows", "mia"), "--rows mia is unknown: choose from large-r, small-r, "),
+        (("--rows", "hf", "--concurrency", "32"), "--rows hf needs --concurrency 1: add it, or leave the row out."),
         (("--lengths", "paper:x"), "--lengths paper:x is unknown: choose one of own, paper:pope, "),
+        (("--lengths", "chartqa"), "--lengths chartqa is unknown: choose one of own, paper:pope, "),
         (("--samples", "0"), "--samples 0 is invalid: expected at least 1."),
-        (("--concurrency", "x"), "--concurrency x is invalid: "),
+        (("--concurrency", "0"), "--concurrency 0 is invalid: expected numbers of at least 1, or max."),
+        (("--concurrency", "all"), "--concurrency all is invalid: "),
         (("--pair", "no-such-pair"), "pair=no-such-pair is unknown: choose one of demo, "),
         (("--megapixels", "0"), "--megapixels 0.0 is invalid: "),
-        (("--task", "shapes_s", "--megapixels", "1"), "--megapixels is for drawn charts, "),
-        (("--include_path", "tasks"), "--include_path has no effect without --task: give --task too."),
         (("--model_args", "mode=large"), "mode=large has no effect here, because --rows chooses the methods. Leave "),
         (("--rows", "mai", "--model_args", "transfer=sparse"), "transfer=sparse has no effect here, because "),
-        (
-            ("--model_args", 'large_speculative_config={"method": "ngram"}'),
-            "The row vllm-ngram gives the large model a speculative_config of its own: leave yours out, or name ",
-        ),
         # Rows that need other levels are left out if the user did not ask for them, so the next check comes.
         (("--concurrency", "1", "--megapixels", "0"), "--megapixels 0.0 is invalid: "),
         pytest.param(("--task", "shapes_s"), "Task shapes_s has no Reasoning prompt, ", marks=pytest.mark.slow),

@@ -1,5 +1,6 @@
 """`lmms-eval-mai doctor`: its checks, its report, and the plan of the GPU memory."""
 
+import functools
 import http.server
 import os
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 from huggingface_hub import constants
+from support.own_command import run_command
 from support.processes import Command
 
 from lmms_eval_mai.cli import doctor, gpus
@@ -26,6 +28,13 @@ def run(command: type[Command], folder: Path, *arguments: str) -> tuple[int | No
     line = ("doctor", *arguments)
     code, printed = command(folder, folder / "log", *line, name="lmms-eval-mai", errors=folder / "errors").end()
     return code, printed.strip().splitlines()
+
+
+@pytest.fixture(autouse=True)
+def variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the variables that the command sets, so that its values do not stay."""
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "ERROR")
+    monkeypatch.setenv("HF_HUB_VERBOSITY", "error")
 
 
 def check(model_args: str | None, model: str | None = None) -> tuple[Any, Finding]:
@@ -115,27 +124,14 @@ def test_failed_optional_check_is_not_a_problem(capsys: pytest.CaptureFixture[st
 # --- the hub ----------------------------------------------------------------------------------------------
 
 
-class _Answer(http.server.BaseHTTPRequestHandler):
-    """A hub with one model."""
-
-    def do_HEAD(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-
-    def do_GET(self) -> None:
-        self.send_response(200 if "an/owned-model" in self.path else 404)
-        self.send_header("Content-Length", "2")
-        self.end_headers()
-        self.wfile.write(b"{}")
-
-    def log_message(self, *arguments: object) -> None:
-        pass
-
-
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The address of a hub on this machine."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Answer) as found:
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    """The address of a hub on this machine, with one model."""
+    model = tmp_path / "api" / "models" / "an" / "owned-model"
+    model.mkdir(parents=True)
+    (model / "auth-check").write_text("{}")
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as found:
         threading.Thread(target=found.serve_forever, daemon=True).start()
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setenv("HF_HUB_OFFLINE", "0")
@@ -184,8 +180,9 @@ def described(text: str, **arguments: Any) -> str:
     return " ".join(" ".join(lines).split())
 
 
-def test_shares_of_other_gpus_are_shown_without_a_gpu(command: type[Command], tmp_path: Path) -> None:
-    code, lines = run(command, tmp_path, "--gpus", "48GiB", "--model", "mai_cascade", "--tasks", "pope_s")
+def test_shares_of_other_gpus_are_shown_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text, _ = run_command(capsys, "doctor", "--gpus", "48GiB", "--model", "mai_cascade", "--tasks", "pope_s")
+    lines = text.splitlines()
     headings, small, large = (" ".join(line.split()) for line in lines[2:5])
     assert code == 0 and lines[0] == "On 1 x 48GiB:"
     assert headings == "GPU weights GiB share KV cache GiB KV cache tokens context"
@@ -193,21 +190,20 @@ def test_shares_of_other_gpus_are_shown_without_a_gpu(command: type[Command], tm
     assert large == "large Qwen/Qwen3-VL-8B-Instruct 0 16.3 59% 8.4 61,402 32,768 fits"
 
 
-def test_pair_that_does_not_fit_ends_with_1_and_two_ways_out(capsys: pytest.CaptureFixture[str]) -> None:
-    assert doctor.report_shares("24GiB", parse({"pair": "qwen3vl-4b-8b"})) == 1
-    text = " ".join(capsys.readouterr().out.split())
-    assert "Does not fit." in text and "quantization=fp8" in text and "smaller models" in text
-    assert "tight" in described("24GiB", quantization="fp8")
-
-
-def test_wrong_arguments_and_unknown_gpus_end_with_1(capsys: pytest.CaptureFixture[str]) -> None:
-    for text in ("3xL5", "0.5GiB", "70xL4", ""):
-        assert doctor.report_shares(text, parse({})) == 1
-        assert "--gpus" in capsys.readouterr().out
-    assert doctor.report_shares("L4", parse({"devices": 3})) == 1
-    assert "devices=3 names a GPU that does not exist" in " ".join(capsys.readouterr().out.split())
-    assert doctor.report_shares("L4", parse({"large": "/a/no-such-model"})) == 1
-    assert "The size of a model is unknown" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("gpus_text", "model_args", "words"),
+    [
+        ("24GiB", "pair=qwen3vl-4b-8b", ["Does not fit.", "quantization=fp8", "smaller models"]),
+        *((text, "", ["--gpus"]) for text in ("3xL5", "0.5GiB", "70xL4", "")),
+        ("L4", "devices=3", ["devices=3 names a GPU that does not exist"]),
+        ("L4", "large=/a/no-such-model", ["The size of a model is unknown"]),
+    ],
+)
+def test_models_that_do_not_fit_and_gpus_that_do_not_exist_end_with_1(
+    capsys: pytest.CaptureFixture[str], gpus_text: str, model_args: str, words: list[str]
+) -> None:
+    code, *texts = run_command(capsys, "doctor", "--gpus", gpus_text, "--model_args", model_args)
+    assert code == 1 and all(word in " ".join(" ".join(texts).split()) for word in words)
 
 
 @pytest.mark.parametrize(
@@ -222,6 +218,7 @@ def test_text_of_gpus_is_understood(text: str, gib: list[float]) -> None:
 
 
 def test_report_names_idle_gpus_a_shared_gpu_and_engines_of_other_kinds() -> None:
+    assert "tight" in described("24GiB", quantization="fp8")
     assert "6 of 8 GPUs are idle. `torchrun --nproc_per_node 8 -m lmms_eval ...`" in described("8x80GiB")
     assert "idle" not in described("2x48GiB") and "nvidia-cuda-mps-control" not in described("2x48GiB")
     assert "nvidia-cuda-mps-control -d" in described("H100")

@@ -38,6 +38,7 @@ def test_profiles_of_files_and_the_format_json(tmp_path: Path, capsys: Any) -> N
     [
         (("--profile", "no.json"), "The profile no.json cannot be read"),
         (("--small", "3B"), "--small 3B is not a profile"),
+        (("no-such-folder",), "no-such-folder does not exist."),
     ],
 )
 def test_wrong_arguments_end_with_one_line_and_exit_code_1(
@@ -47,8 +48,3 @@ def test_wrong_arguments_end_with_one_line_and_exit_code_1(
     code, out, err = run_command(capsys, "estimate", tmp_path, *arguments)
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert err.startswith(f"lmms-eval-mai: {sentence}")
-
-
-def test_a_folder_without_runs_ends_with_one_line_and_exit_code_1(tmp_path: Path, capsys: Any) -> None:
-    code, _, err = run_command(capsys, "estimate", tmp_path)
-    assert code == 1 and err.count("\n") == 1 and "there is no run of lmms-eval" in err

@@ -22,6 +22,8 @@ def test_profiles_of_files_are_printed_and_two_are_compared(tmp_path: Path, caps
     ("arguments", "sentence"),
     [
         (("--read", "no.json"), "The profile no.json cannot be read (No such file or directory)."),
+        (("--pair", "no-such-pair"), "pair=no-such-pair is unknown"),
+        (("--model", "./no/model", "--engine", "transformers"), "large=./no/model is not a checkpoint"),
         (("--model", "x/y", "--repeats", "0"), "--repeats 0 is invalid: expected at least 1."),
         (("--model", "x/y", "--output_path", __file__), f"No profile can be written to {__file__} (File exists). "),
     ],
@@ -32,18 +34,3 @@ def test_wrong_arguments_end_with_one_line_and_exit_code_1(
     code, out, err = run_command(capsys, "profile", *arguments)
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert err.startswith(f"lmms-eval-mai: {sentence}")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (("--model", "./no/model", "--engine", "transformers"), "large=./no/model is not a checkpoint"),
-        (("--pair", "no-such-pair"), "pair=no-such-pair"),
-    ],
-)
-def test_a_model_or_a_pair_that_does_not_exist_is_one_sentence(
-    capsys: Any, arguments: tuple[str, ...], sentence: str
-) -> None:
-    code, _, err = run_command(capsys, "profile", *arguments, "--quick")
-    assert code == 1 and err.splitlines()[-1].startswith(f"lmms-eval-mai: {sentence}")

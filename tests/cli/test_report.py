@@ -47,30 +47,31 @@ def test_html_writes_the_page_beside_the_tables(tmp_path: Path, capsys: Any) -> 
     assert "On POPE (n = 4), MAI 8B + 2B-R scores" in file.read_text()
 
 
-def test_images_need_a_page(tmp_path: Path, capsys: Any) -> None:
-    POPE.write(tmp_path, "cascade")
-    code, out, err = run_command(capsys, "report", tmp_path, "--images")
-    assert (code, out) == (1, "") and "--images has no effect without --html" in err
-
-
-def test_a_folder_without_runs_ends_with_one_line_and_exit_code_1(tmp_path: Path, capsys: Any) -> None:
-    code, out, err = run_command(capsys, "report", tmp_path)
-    assert (code, out, err.count("\n")) == (1, "", 1)
-    assert err.startswith(f"lmms-eval-mai: {tmp_path}: there is no run of lmms-eval.")
-
-
-def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path, capsys: Any) -> None:
-    POPE.write(tmp_path, "cascade")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["runs", "--images"], "--images has no effect without --html"),
+        (["."], "there is no run of lmms-eval."),
+        (["runs", "--output", "file/x.md"], "--output file/x.md cannot be written"),
+    ],
+)
+def test_what_cannot_be_made_ends_with_one_line_and_exit_code_1(
+    tmp_path: Path, capsys: Any, monkeypatch: Any, arguments: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if "runs" in arguments:
+        POPE.write(tmp_path / "runs", "cascade")
     (tmp_path / "file").write_text("")
-    code, _, err = run_command(capsys, "report", tmp_path, "--output", tmp_path / "file" / "x.md")
-    assert code == 1 and "cannot be written" in err
+    code, out, err = run_command(capsys, "report", *arguments)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith("lmms-eval-mai: ") and message in err
 
 
 # --- images ----------------------------------------------------------------------------------------------
 
 
-def evidence(golds: list[str], folder: Path, benchmark: str = "shapes") -> Evidence:
-    World(benchmark, [Answers(gold, gold, gold, gold, gold) for gold in golds]).write(folder, "cascade")
+def evidence(golds: list[str], folder: Path) -> Evidence:
+    World("shapes", [Answers(gold, gold, gold, gold, gold) for gold in golds]).write(folder, "cascade")
     return build.evidence([folder])[0]
 
 
@@ -81,22 +82,12 @@ def golds() -> list[str]:
     return list(parquet.read_table(file, columns=["answer"])["answer"].to_pylist()[:5])
 
 
-@pytest.mark.slow
 def test_each_document_gets_the_image_of_its_task(golds: list[str], tmp_path: Path) -> None:
     images = load_images(evidence(golds, tmp_path))
     assert images.gaps == []
     assert sorted(images.of["shapes"]) == [0, 1, 2, 3, 4] and len(images.data) == 5
 
 
-@pytest.mark.slow
 def test_a_run_on_another_data_set_gets_no_images_and_a_sentence(golds: list[str], tmp_path: Path) -> None:
     images = load_images(evidence([*golds[:4], "something else"], tmp_path))
     assert images.gaps == ["shapes has no images: document 4 of task shapes_s has another gold answer than in the run."]
-
-
-@pytest.mark.slow
-def test_a_task_that_cannot_be_loaded_is_a_sentence(tmp_path: Path) -> None:
-    images = load_images(evidence(["yes"], tmp_path, "unknown"))
-    assert len(images.gaps) == 1 and images.gaps[0].startswith(
-        "unknown has no images: unknown_s is unknown to lmms-eval."
-    )

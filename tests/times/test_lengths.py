@@ -9,7 +9,6 @@ import pytest
 from PIL import Image
 
 from lmms_eval_mai.contract import Side, Stage
-from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.harness.documents import TaskDocuments
 from lmms_eval_mai.paper.sample import EXITS
 from lmms_eval_mai.reports import paper_numbers
@@ -19,7 +18,6 @@ from lmms_eval_mai.times.documents import (
     DISAGREEING,
     Documents,
     Plan,
-    benchmark_of,
     draw_chart,
     make_plan,
     side_of,
@@ -57,15 +55,6 @@ def test_a_plan_is_the_same_each_time_and_has_whole_proportions_for_few_document
     plan = make_plan("chartqa", 25)
     assert plan == make_plan("chartqa", 25)
     assert Counter(plan.exits) == {"agree_short": 18, "agree_think": 2, "transfer": 5}
-
-
-@pytest.mark.parametrize("lengths", ["paper:chartqu", "chartqa", "paper"])
-def test_unknown_lengths_are_refused_with_all_choices(lengths: str) -> None:
-    with pytest.raises(
-        ArgumentError, match=f"--lengths {lengths} is unknown: choose one of own, paper:.*paper:chartqa"
-    ):
-        benchmark_of(lengths)
-    assert (benchmark_of("own"), benchmark_of("paper:chartqa")) == (None, "chartqa")
 
 
 def test_charts_have_about_the_given_size_in_whole_image_tokens_and_are_drawn_alike_each_time() -> None:

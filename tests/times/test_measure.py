@@ -13,7 +13,7 @@ from lmms_eval_mai.contract import Call, Prompt, Sampling
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.errors import ArgumentError, PromptTooLong
 from lmms_eval_mai.times.call_times import CallTimes
-from lmms_eval_mai.times.measure import FULL, QUICK, Plan, Size, measure, measure_vision, short_name
+from lmms_eval_mai.times.measure import Plan, Size, measure, measure_vision, short_name
 from lmms_eval_mai.times.profile import Profile, table
 
 PLAN = Plan(
@@ -110,13 +110,6 @@ def test_an_answer_that_the_context_cuts_off_is_left_out() -> None:
 
     found, _ = measured(Cut())
     assert set(cells(found, "decoding", "image", "text_tokens")) == {(64, 20)}
-
-
-def test_the_plan_of_the_paper_has_its_cells_and_longer_prompts() -> None:
-    assert FULL.images == (256, 512, 1024, 2048, 4096) and FULL.output_tokens == (8, 128, 256, 512)
-    assert {(image, text) for image in (256, 512, 1024) for text in (64, 256, 512)} < set(FULL.ttft)
-    assert max(text for _, text in FULL.ttft) + 1024 == 8192
-    assert FULL.batch_sizes == QUICK.batch_sizes == (1, 8, 32, 128)
 
 
 def test_a_model_of_a_pair_has_the_name_of_the_pair_too() -> None:

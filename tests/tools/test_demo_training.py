@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from demo_pair import checkpoint, network, samples, shapes
-from demo_pair.batches import Batches, places_of
-from demo_pair.losses import Auxiliary, losses
+from demo_pair import checkpoint, samples, shapes
+from demo_pair.batches import Batches
 from demo_pair.questions import ask
 from demo_pair.thinking import mistaken, solve
-from train_demo_pair import Recipe, Training, optimizers
+from train_demo_pair import Recipe, Training
 
 from lmms_eval_mai.harness import tasks
 from lmms_eval_mai.paper import prompts
@@ -168,34 +167,10 @@ def test_a_transferred_thought_is_in_the_prompt_without_its_answer_and_the_respo
     assert {sample.form for sample in both} == {"reference", "stage2"}
 
 
-def test_a_batch_has_one_image_with_the_small_models_thinking_for_five_new_images(batches: Batches) -> None:
-    thoughts = [samples.Thought("thinking 0", ("a thought",) * 2)]
-    batch = Batches(batches.tokenizer, "large", thoughts).draw(random.Random(2), images=10, samples=3)
-    assert len(batch.patches) == len(batch.cells) == 12
-    assert sum("a thought" in sample.prompt for group in batch.samples for sample in group) == 4
-    assert sum(map(len, batch.samples)) == 34 and len(batch.groups) == 6
-
-
-def test_places_are_the_cells_of_the_question(drawn: list[tuple[shapes.Cells, shapes.Question]]) -> None:
-    for cells, question in drawn:
-        first, second = places_of(question, cells)[:9], places_of(question, cells)[9:]
-        if question.category == "where":
-            assert cells[first.index(1.0)] == by_hand(cells, question) and sum(first) == 1
-        if question.category == "path":
-            assert divmod(first.index(1.0), shapes.SIDE) == question.place and sum(first) == 1
-        if question.category == "count":
-            assert sum(first) == int(by_hand(cells, question))
-        assert (set(second) == {-1.0}) is (question.category != "compare")
-
-
 def test_the_tokenizer_has_a_token_for_every_word_and_encodes_any_text(batches: Batches) -> None:
     assert batches.tokenizer.tokenize("How many red circle") == ["How", "Ġmany", "Ġred", "Ġcircle"]
     text = "¿naïve 漢字 🙂?"
     assert batches.tokenizer.decode(batches.tokenizer(text).input_ids) == text
-
-
-def test_the_same_seed_gives_the_same_vocabulary(batches: Batches) -> None:
-    assert checkpoint.make_tokenizer(seed=0).get_vocab() == batches.tokenizer.get_vocab()
 
 
 def test_an_image_shows_its_cells(drawn: list[tuple[shapes.Cells, shapes.Question]]) -> None:
@@ -218,56 +193,17 @@ def test_an_image_shows_its_cells(drawn: list[tuple[shapes.Cells, shapes.Questio
 def test_an_interrupted_training_gives_the_same_checkpoint(tmp_path: Path) -> None:
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
-    recipe = Recipe(steps=4, seed=2, images=3, samples=4, warmup=1)
+    recipe = Recipe(steps=2, seed=2, images=3, samples=4, warmup=1)
     Training(tmp_path / "whole", "small", recipe).run(log_every=2)
     interrupted = Training(tmp_path / "parts", "small", recipe)
     interrupted.step()
     interrupted.save_state()
     Training(tmp_path / "parts", "small", recipe).run(log_every=2)
     lines = [json.loads(line) for line in (tmp_path / "parts" / "small.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines] == [2, 4]
+    assert [line["step"] for line in lines] == [2]
     assert all(line[part] > 0 for line in lines for part in ("loss", "cell_loss", "place_loss", "option_loss"))
     models = [AutoModelForImageTextToText.from_pretrained(tmp_path / one / "small") for one in ("whole", "parts")]
     assert models[0].dtype == torch.bfloat16
     for a, b in zip(*(model.parameters() for model in models), strict=True):
         torch.testing.assert_close(a, b)
     assert AutoProcessor.from_pretrained(tmp_path / "parts" / "small").tokenizer.model_max_length == checkpoint.CONTEXT
-
-
-def test_the_learning_rate_rises_stays_constant_and_falls_to_zero() -> None:
-    recipe = Recipe(steps=1000, seed=1, learning_rate=1.0, warmup=100, decay=0.4)
-    assert [recipe.rate(step) for step in (0, 49, 99, 400, 599)] == [0.01, 0.5, 1.0, 1.0, 1.0]
-    assert [recipe.rate(step) for step in (800, 1000)] == [0.5, 0.0]
-    again = Recipe(steps=1000, seed=1, learning_rate=1.0, warmup=100, vision_steps=200)
-    assert [again.rate(step) for step in (99, 199, 200, 299, 599)] == [1.0, 1.0, 0.01, 1.0, 1.0]
-
-
-@pytest.mark.slow
-def test_vision_steps_train_only_the_vision_tower(tmp_path: Path) -> None:
-    recipe = Recipe(steps=9, seed=1, vision_steps=2, images=2, samples=2, warmup=1)
-    training = Training(tmp_path, "large", recipe)
-    before = {name: weight.clone() for name, weight in training.model.named_parameters()}
-    losses = [training.step(), training.step()]
-    assert all(parts[1] > 0 and parts[0] == parts[2] == parts[3] == 0 for parts in losses)
-    changed = {name for name, weight in training.model.named_parameters() if not weight.equal(before[name])}
-    assert changed and all("visual" in name or "embed_tokens" in name for name in changed)
-    assert all(part > 0 for part in training.step())
-
-
-@pytest.mark.slow
-def test_training_lowers_the_loss(batches: Batches) -> None:
-    batches = Batches(batches.tokenizer, "small")
-    torch.manual_seed(0)
-    model = checkpoint.make_model(checkpoint.SIZES["small"], batches.tokenizer)
-    net = network.Network(model, batches.positions(model), (1, 3))
-    auxiliary = Auxiliary(model, batches.tokenizer, checkpoint.SIZES["small"].hidden)
-    batch, found = batches.draw(random.Random(2), 4, 4), []
-    all_optimizers = optimizers(model, auxiliary)
-    for _ in range(12):
-        parts = losses(net, auxiliary, batch)
-        found.append([float(part.detach()) for part in parts])
-        sum(parts).backward()
-        for optimizer in all_optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
-    assert all(last < 0.8 * first for first, last in zip(found[0], found[-1], strict=True)), (found[0], found[-1])
