@@ -18,9 +18,10 @@ from typing import Any
 from loguru import logger
 
 from lmms_eval_mai.errors import MaiError
-from lmms_eval_mai.harness.running_command import running_command
+from lmms_eval_mai.harness.running_command import configurations
+from lmms_eval_mai.run.journal.removal import keep
 
-SIGNALS = {signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP"}
+SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class SignalReceived(BaseException):
@@ -46,7 +47,7 @@ def report_errors_to_user(hint: Callable[[], str] = lambda: "") -> Iterator[None
                 raise SystemExit(130) from None
             raise
         except SignalReceived as received:
-            _print(f"mai_cascade: received {SIGNALS[signal.Signals(received.number)]}. {hint()}")
+            _print(f"mai_cascade: received {signal.Signals(received.number).name}. {hint()}")
             raise SystemExit(128 + received.number) from None
         except MaiError as error:
             if not _exits_with_error():
@@ -63,30 +64,24 @@ def report_errors_to_user(hint: Callable[[], str] = lambda: "") -> Iterator[None
             raise SystemExit(1) from None
 
 
-_sink: int | None = None
-
-
-def watch_for_unsaved_results(hint: Callable[[], str]) -> None:
-    """Under lmms-eval's command, exit with 1 if it cannot write its results.
+def watch_for_unsaved_results() -> None:
+    """Under lmms-eval's command, exit with 1 and keep all journals if it cannot write its results.
 
     lmms-eval only logs a warning and exits with 0 (loggers/evaluation_tracker.py), so a log sink waits for that
-    warning. May be called more than once; the last `hint` counts.
+    warning.
     """
-    global _sink
 
     def exit_with_error(message: Any) -> None:
+        paths = ", ".join(map(str, keep()))
+        hint = f"All answers are still in {paths}: the same command with another --output_path scores them."
         _print(
             f"mai_cascade: lmms-eval cannot write its results ({sys.exc_info()[1]}). Check --output_path and the free "
-            f"disk space. {hint()}"
+            f"disk space. {hint if paths else ''}"
         )
         raise SystemExit(1)
 
-    if _sink is not None:
-        with contextlib.suppress(ValueError):  # lmms-eval removes all sinks when its command starts
-            logger.remove(_sink)
-        _sink = None
     if _exits_with_error():
-        _sink = logger.add(exit_with_error, level="WARNING", filter=_results_not_saved, catch=False)
+        logger.add(exit_with_error, level="WARNING", filter=_results_not_saved, catch=False)
 
 
 def _results_not_saved(record: Any) -> bool:
@@ -115,8 +110,7 @@ def _raise_signal_received(number: int, frame: FrameType | None) -> None:
 def _exits_with_error() -> bool:
     """Return whether an error must end the process: under lmms-eval's command with one configuration. With several
     configurations in one `--config` file, lmms-eval continues with the next one after an error."""
-    command = running_command()
-    return command is not None and command.configurations <= 1
+    return configurations() == 1
 
 
 def _print(text: str) -> None:

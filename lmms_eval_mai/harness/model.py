@@ -23,7 +23,6 @@ from lmms_eval_mai.harness import usage
 from lmms_eval_mai.harness.exit_codes import report_errors_to_user, watch_for_unsaved_results
 from lmms_eval_mai.harness.figures_file import write_beside, write_waiting
 from lmms_eval_mai.harness.other_tasks import format_sentence, notice
-from lmms_eval_mai.harness.ranks import of_all_ranks
 from lmms_eval_mai.harness.requests import (
     TWO_STAGE_TASKS,
     check_stages,
@@ -34,13 +33,7 @@ from lmms_eval_mai.harness.requests import (
     task_of,
 )
 from lmms_eval_mai.harness.results import add_repeats, result, rounds_result
-from lmms_eval_mai.harness.running_command import (
-    gen_kwargs,
-    print_last,
-    results_file,
-    results_written,
-    running_command,
-)
+from lmms_eval_mai.harness.running_command import configurations, gen_kwargs, print_last, results_file
 from lmms_eval_mai.paper.sample import Sample
 from lmms_eval_mai.run.config import Config, parse, refuse_lmms_evals_own
 from lmms_eval_mai.run.decoding import check_conflict, sampling
@@ -48,7 +41,6 @@ from lmms_eval_mai.run.decoding_arguments import ignored_arguments
 from lmms_eval_mai.run.engines import Engines
 from lmms_eval_mai.run.figures import figures
 from lmms_eval_mai.run.final_table import table
-from lmms_eval_mai.run.journal.removal import keep
 from lmms_eval_mai.run.metering import RunTotals
 from lmms_eval_mai.run.progress import Outcome
 from lmms_eval_mai.run.run import Run
@@ -76,7 +68,6 @@ class CascadeModel(lmms):
         self._keeps_engines, self._removes_journal = keeps_engines, removes_journal
         self._evaluation = self._new_run()
         """The run of the evaluation that is under way or comes next."""
-        self._warned: set[str] = set()
         self.figures: dict[str, Any] = {}
         """The figures of the last run that answered samples, as in `<time>_mai_cascade.json` (docs/output.md). Empty
         before the end of the first run. With several ranks they are those of all ranks."""
@@ -131,13 +122,30 @@ class CascadeModel(lmms):
 
     @property
     def batch_sizes(self) -> dict[str, int]:
-        """Return an empty dict, and call `_on_scored`.
-
-        lmms-eval reads this property after scoring and at no other time (evaluator.py, `simple_evaluate`), and it calls
-        nothing else of the model at that moment.
-        """
-        self._on_scored()
+        """Return an empty dict. lmms-eval reads this property after scoring and at no other time (evaluator.py,
+        `simple_evaluate`), and it calls nothing else of the model at that moment. So here the journal of the run is
+        removed, and its figures are written beside the results, as soon as lmms-eval has written them."""
+        if not self._scored:  # lmms-eval reads it twice
+            self._scored = True
+            self._finish()
         return {}
+
+    def _finish(self) -> None:
+        file, found = None, True
+        try:
+            file = results_file()
+        except LookupError as error:
+            found = False
+            logger.warning(
+                "mai_cascade: the figures of this run are not written beside lmms-eval's results, because the name of "
+                f"the results file was not found ({error}). Install lmms-eval 0.7.3."
+            )
+        if self._has_new_figures and file is not None:
+            write_beside(file, self.figures)
+        if self._removes_journal:
+            in_library = configurations() is None  # the caller has the results then
+            self._evaluation.complete(None if in_library else lambda: found and (file is None or file.exists()))
+        watch_for_unsaved_results()
 
     def clean(self) -> None:
         """Stop the engines unless they are kept, fill lmms-eval's throughput table, and print our own table below
@@ -154,21 +162,8 @@ class CascadeModel(lmms):
                 self.figures = figures(totals, self.config, run.settings())
                 usage.log_throughput(totals, self.config)
                 if self.rank == 0:
-                    print_last(running_command(), table(totals, self.config))
+                    print_last(table(totals, self.config))
             super().clean()
-
-    def _on_scored(self) -> None:
-        """Once the results are written, remove the journal of the run and write its figures beside the results. Calling
-        it again has no effect: lmms-eval reads `batch_sizes` twice."""
-        if self._scored:
-            return
-        self._scored = True
-        file = results_file()
-        if self._has_new_figures and file is not None:
-            write_beside(file, self.figures)
-        if self._removes_journal:
-            self._evaluation.complete(results_written(running_command(), file))
-        watch_for_unsaved_results(_keep_journals_and_say_where)
 
     def _run(self, requests: list[Instance], rounds: bool = False) -> list[Outcome | None]:
         """Return one outcome per request; None for padding. After any error no engine is left running, because
@@ -179,26 +174,24 @@ class CascadeModel(lmms):
         with report_errors_to_user(run.resume_hint), self._stopped_on_error():
             self._reject_unsupported(requests, rounds)
             self._tell_about_other_tasks(requests)
-            todo = [
-                (index, repeat) for index, repeat in enumerate(repeats(requests)) if not is_padding(requests[index])
-            ]
+            numbered = zip(requests, repeats(requests), strict=True)
+            todo = [(request, repeat) for request, repeat in numbered if not is_padding(request)]
 
             def open_(number: int) -> Sample:
-                index, repeat = todo[number]
-                return open_sample(requests[index], repeat, self.task_dict, self.config)
+                return open_sample(*todo[number], self.task_dict, self.config)
 
             fields = [fields_of(request) for request in requests]
-            keys = [(fields[index].task, fields[index].doc_id, repeat) for index, repeat in todo]
+            keys = [(fields_of(request).task, fields_of(request).doc_id, repeat) for request, repeat in todo]
             arguments = {of.task: of.gen_kwargs for of in fields}
-            found = run.run_samples(keys, open_, arguments, self.rank, self.world_size)
+            outcomes = run.run_samples(keys, open_, arguments, self.rank, self.world_size)
             models = {engine.side: engine.model for engine in self.config.engines()}
-            outcomes: list[Outcome | None] = [None] * len(requests)
-            for (index, _), outcome in zip(todo, found, strict=True):
-                outcomes[index] = outcome
+            for outcome in outcomes:
                 if not isinstance(outcome, SampleError):
                     usage.log_call_usage(outcome, models)
-        exclude_from_scoring([requests[i] for i, outcome in enumerate(outcomes) if isinstance(outcome, SampleError)])
-        return outcomes
+        answered = zip(todo, outcomes, strict=True)
+        exclude_from_scoring([request for (request, _), outcome in answered if isinstance(outcome, SampleError)])
+        left = iter(outcomes)
+        return [None if is_padding(request) else next(left) for request in requests]
 
     def _reject_unsupported(self, requests: list[Instance], rounds: bool) -> None:
         """Refuse tasks and decoding arguments that cannot work, before the engines start. Raises `ArgumentError`."""
@@ -221,8 +214,7 @@ class CascadeModel(lmms):
             given = fields_of(request).gen_kwargs
             sampling(given, self.config, own_task=variant is not None)
             ignored = ignored_arguments(given)
-            if ignored and name not in self._warned:
-                self._warned.add(name)
+            if ignored:
                 logger.warning(f"{name}: mai_cascade ignores {', '.join(ignored)}, as lmms-eval's vllm model does.")
 
     def _tell_about_other_tasks(self, requests: list[Instance]) -> None:
@@ -264,7 +256,7 @@ class MaiCascade(CascadeModel):
         with report_errors_to_user():
             config = parse(arguments)
             # With several configurations in a command, each has a model of its own.
-            keeps_engines = config.keep and running_command() is None
+            keeps_engines = config.keep and configurations() is None
             super().__init__(Engines(config), config, keeps_engines=keeps_engines, removes_journal=True)
 
     @classmethod
@@ -289,25 +281,20 @@ class MaiCascade(CascadeModel):
         self.close()
 
 
-def _keep_journals_and_say_where() -> str:
-    """Cancel the removal of all journals. Returns their paths and how to score their answers, or an empty text."""
-    paths = ", ".join(map(str, keep()))
-    return (
-        f"All answers are still in {paths}: the same command with another --output_path scores them." if paths else ""
-    )
-
-
 def exclude_from_scoring(failed: Sequence[Instance]) -> None:
     """Remove samples without an answer from their tasks. lmms-eval skips documents that have no request (evaluator.py,
     "a partial rerun can leave a document ... without any corresponding requests")."""
-    tasks: dict[int, Any] = {}
-    for request in failed:
-        _, doc_to_messages, _, doc_id, name, _ = fields_of(request)
-        task = tasks[id(request)] = getattr(doc_to_messages, "__self__", None)
-        if task is None or not isinstance(getattr(task, "_instances", None), list):
-            raise MaiError(
-                f"{name} document {doc_id} has no answer, and with this version of lmms-eval, mai_cascade cannot leave "
-                "it out of the scores. Fix the cause, which the warning above names, or install lmms-eval 0.7.3."
-            )
-    for task in {id(task): task for task in tasks.values()}.values():
-        task._instances = [instance for instance in task._instances if id(instance) not in tasks]
+    excluded = {id(request) for request in failed}
+    tasks = [fields_of(request).doc_to_messages.__self__ for request in failed]
+    for task in {id(task): task for task in tasks}.values():
+        task._instances = [instance for instance in task._instances if id(instance) not in excluded]
+
+
+def of_all_ranks(totals: RunTotals, world_size: int) -> RunTotals:
+    """Return the figures of the whole run: lmms-eval itself collects only scores and samples. All ranks must call this
+    at the same point of the run."""
+    if world_size == 1 or not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return totals
+    found: list[RunTotals] = [totals] * world_size
+    torch.distributed.all_gather_object(found, totals)
+    return RunTotals.of_ranks(found)

@@ -106,9 +106,10 @@ def open_sample(request: Any, repeat: int, documents: Mapping[str, Any], config:
     with _document_errors(where):
         doc = documents[task][split][doc_id]
         prompt = _messages(doc_to_messages(doc), where)
-        question = (
-            _without_instruction(prompt) if variant else question_of(prompt, format_sentence(doc_to_messages, prompt))
-        )
+        if variant:  # without the instruction, the last text of our tasks: every stage has its own
+            question = (*prompt[:-1], Message("user", prompt[-1].content[:-1]))
+        else:
+            question = question_of(prompt, format_sentence(doc_to_messages, prompt))
         if not has_text(question):
             raise SampleError(f"{where}: its question is empty. Repair the dataset, {_OR_ALLOW_FAILURES}.")
         return Sample(
@@ -147,25 +148,17 @@ def _document_errors(where: str) -> Iterator[None]:
 
 def _messages(chat: Sequence[Mapping[str, Any]], where: str) -> tuple[Message, ...]:
     """Return the messages of the task. Raises `SampleError` if they do not end with a message of the user."""
-    messages = tuple(_message(message, where) for message in chat)
+    messages = []
+    for message in chat:
+        content = message["content"]
+        parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        messages.append(Message(message["role"], tuple(_content_part(part, where) for part in parts)))
     if not messages or messages[-1].role != "user":
         raise SampleError(
             f"{where}: the task's messages are empty or do not end with a message of the user, so the model has "
             f"nothing to answer. Correct doc_to_messages of the task, {_OR_ALLOW_FAILURES}."
         )
-    return messages
-
-
-def _without_instruction(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """Drop the instruction, the last text of our tasks: every stage has its own."""
-    return (*messages[:-1], Message("user", messages[-1].content[:-1]))
-
-
-def _message(message: Mapping[str, Any], where: str) -> Message:
-    content = message["content"]
-    if isinstance(content, str):
-        return Message(message["role"], (replace_lone_surrogates(content),))
-    return Message(message["role"], tuple(_content_part(part, where) for part in content))
+    return tuple(messages)
 
 
 def _content_part(part: Mapping[str, Any], where: str) -> ContentPart:
@@ -179,11 +172,6 @@ def _content_part(part: Mapping[str, Any], where: str) -> ContentPart:
     image = part["url"]
     if isinstance(image, str):
         image = PIL.Image.open(image)
-    if not isinstance(image, PIL.Image.Image):
-        raise UnreadableImage(
-            f"{where}: doc_to_messages returned an object of type {type(image).__name__} as an image: expected a PIL "
-            f"image or a path. Correct the task or the dataset, {_OR_ALLOW_FAILURES}."
-        )
     if not (image.width and image.height):
         raise UnreadableImage(
             f"{where}: its image has a side of 0 pixels ({image.width} x {image.height}). Repair the dataset, "

@@ -4,11 +4,12 @@ Questions and images come from lmms-eval's own task of the same benchmark, so th
 Question and instruction are separate blocks of the message: the cascade can replace the instruction without parsing
 text, and any other lmms-eval model gets the same words.
 
-To add a benchmark, add its functions to `DOC_TO_VISUAL` and `DOC_TO_TEXT`.
+To add a benchmark, add it to `FUNCTIONS`.
 """
 
+import functools
 import importlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lmms_eval.api.filter import Filter
@@ -18,32 +19,18 @@ from lmms_eval_mai.paper import prompts
 from lmms_eval_mai.paper.agreement import Doc, extract_answer
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS
 
-DOC_TO_VISUAL: dict[str, str] = {
-    "pope": "lmms_eval.tasks.pope.utils.pope_doc_to_visual",
-    "mmmu_val": "lmms_eval.tasks.mmmu.utils.mmmu_doc_to_visual",
-    "mmbench_en_dev": "lmms_eval.tasks.mmbench.en_utils.mmbench_doc_to_visual",
-    "chartqa": "lmms_eval.tasks.chartqa.utils.chartqa_doc_to_visual",
-    "infovqa_val": "lmms_eval.tasks.infovqa.utils.infovqa_doc_to_visual",
-    "realworldqa": "lmms_eval.tasks.realworldqa.utils.realworldqa_doc_to_visual",
-    "shapes": "lmms_eval_mai.harness.shapes.shapes_doc_to_visual",
+FUNCTIONS = {
+    "pope": "lmms_eval.tasks.pope.utils.pope",
+    "mmmu_val": "lmms_eval.tasks.mmmu.utils.mmmu",
+    "mmbench_en_dev": "lmms_eval.tasks.mmbench.en_utils.mmbench",
+    "chartqa": "lmms_eval.tasks.chartqa.utils.chartqa",
+    "infovqa_val": "lmms_eval.tasks.infovqa.utils.infovqa",
+    "realworldqa": "lmms_eval.tasks.realworldqa.utils.realworldqa",
+    "shapes": "lmms_eval_mai.harness.shapes.shapes",
 }
-"""Benchmark -> the function that returns the images of a document. Imported at the first use: `lmms_eval.tasks` takes
-seconds."""
+"""Benchmark -> module and first word of the functions `..._doc_to_visual` and `..._doc_to_text`. They are imported at
+the first use: `lmms_eval.tasks` takes seconds."""
 
-DOC_TO_TEXT: dict[str, str] = {
-    "pope": "lmms_eval.tasks.pope.utils.pope_doc_to_text",
-    "mmbench_en_dev": "lmms_eval.tasks.mmbench.en_utils.mmbench_doc_to_text",
-    "chartqa": "lmms_eval.tasks.chartqa.utils.chartqa_doc_to_text",
-    "infovqa_val": "lmms_eval.tasks.infovqa.utils.infovqa_doc_to_text",
-    "realworldqa": "lmms_eval.tasks.realworldqa.utils.realworldqa_doc_to_text",
-    "shapes": "lmms_eval_mai.harness.shapes.shapes_doc_to_text",
-}
-"""Benchmark -> the function that returns the text of a document. `_question` handles `mmmu_val` itself."""
-
-REALWORLDQA_WORD = "Please answer directly with a single word or number."
-"""The format sentence that the dataset adds to an open question. Our instruction replaces it."""
-
-ContentPart = dict[str, Any]
 Messages = list[dict[str, Any]]
 
 
@@ -73,13 +60,13 @@ def two_stage_text(
     info) that lmms-eval requires.
     """
     if not round_idx or not previous_output:
-        _log_notice_once()
+        _log_notice()
         return doc_to_text(doc, lmms_eval_specific_kwargs)
     if round_idx > 1:
         return None, None, True, previous_output, previous_round_info
     benchmark = lmms_eval_specific_kwargs["benchmark"]
     text = _question(benchmark, doc) + prompts.stage2(previous_output[-1], BENCHMARKS[benchmark].kind(doc))
-    return _function(DOC_TO_VISUAL[benchmark])(doc), text, False, previous_output, previous_round_info
+    return _call(benchmark, "doc_to_visual", doc), text, False, previous_output, previous_round_info
 
 
 def two_stage_messages(
@@ -106,33 +93,30 @@ class AnswerFilter(Filter):
 
     def apply(self, resps: Iterable[list[Any]], docs: Any) -> list[list[str]]:
         """Return the answers of each document's responses, in the same order."""
-        return [[extract_answer(self.final_text(response)) for response in responses] for responses in resps]
-
-    def final_text(self, response: Any) -> str:
-        """Return the part of a response that contains the answer. Here: the whole response."""
-        return str(response)
+        return [[extract_answer(str(response)) for response in responses] for responses in resps]
 
 
 class TwoStageAnswerFilter(AnswerFilter):
     """Extracts the answer of `_s2` tasks, whose responses are lists of rounds. Refuses a response with one round only.
     Otherwise the score of a one-stage answer would be reported for a two-stage task."""
 
-    def final_text(self, response: Any) -> str:
-        """Return the text of the last round. Raises `ValueError` if there are fewer than two rounds."""
-        if not isinstance(response, list) or len(response) < 2:
-            raise ValueError(
-                "An _s2 task got an answer of one round, because this model does not support "
-                "generate_until_multi_round. Use mai_cascade (mode=small or mode=large for one model alone) or vllm. "
-                "Or use the task without _s2."
-            )
-        return str(response[-1])
+    def apply(self, resps: Iterable[list[Any]], docs: Any) -> list[list[str]]:
+        """Return the answers in the last rounds. Raises `ValueError` if a response has fewer than two rounds."""
+        return super().apply([[_last_round(response) for response in responses] for responses in resps], docs)
 
 
-def _function(path: str) -> Callable[..., Any]:
-    """Import and return a function by its dotted path."""
-    module, _, name = path.rpartition(".")
-    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    return function
+def _last_round(response: Any) -> Any:
+    if not isinstance(response, list) or len(response) < 2:
+        raise ValueError(
+            "An _s2 task got an answer of one round, because this model does not support generate_until_multi_round. "
+            "Use mai_cascade (mode=small or mode=large for one model alone) or vllm. Or use the task without _s2."
+        )
+    return response[-1]
+
+
+def _call(benchmark: str, name: str, *arguments: Any) -> Any:
+    module, _, prefix = FUNCTIONS[benchmark].rpartition(".")
+    return getattr(importlib.import_module(module), f"{prefix}_{name}")(*arguments)
 
 
 def _instruction(benchmark: str, variant: str, doc: Doc) -> str:
@@ -155,42 +139,32 @@ def _question(benchmark: str, doc: Doc) -> str:
 
         text: str = construct_prompt(doc, marker, marker)
     else:
-        text = _function(DOC_TO_TEXT[benchmark])(doc, {"pre_prompt": "", "post_prompt": "\n" + marker})
-    if benchmark == "realworldqa":
-        text = text.replace(REALWORLDQA_WORD, "")  # lmms-eval removes only the sentence about letters
+        text = _call(benchmark, "doc_to_text", doc, {"pre_prompt": "", "post_prompt": "\n" + marker})
+    if benchmark == "realworldqa":  # lmms-eval removes only the sentence about letters
+        text = text.replace("Please answer directly with a single word or number.", "")
     if not text.endswith(marker):  # a stage would get two instructions
         raise ValueError(f"doc_to_text of {benchmark} does not end with its post_prompt")
     return text.removesuffix(marker)
 
 
 def _messages(benchmark: str, doc: Doc, ending: str) -> Messages:
-    return [{"role": "user", "content": [*_question_blocks(benchmark, doc), {"type": "text", "text": ending}]}]
+    if benchmark == "mmmu_val":  # its images are between the parts of the text
+        marker = _instruction(benchmark, "s", doc)
+        options = {"multiple_choice_prompt": marker, "open_ended_prompt": marker, "prompt_type": "format"}
+        *blocks, last = _call(benchmark, "doc_to_messages", doc, options)[0]["content"]
+        question = last["text"].removesuffix(marker)
+    else:
+        blocks = [{"type": "image", "url": image} for image in _call(benchmark, "doc_to_visual", doc)]
+        question = _question(benchmark, doc)
+    texts = [{"type": "text", "text": text} for text in (question, ending)]
+    return [{"role": "user", "content": [*blocks, *texts]}]
 
 
-def _question_blocks(benchmark: str, doc: Doc) -> list[ContentPart]:
-    if benchmark != "mmmu_val":
-        images = [{"type": "image", "url": image} for image in _function(DOC_TO_VISUAL[benchmark])(doc)]
-        return [*images, {"type": "text", "text": _question(benchmark, doc)}]
-    # MMMU puts its images between the parts of the text.
-    from lmms_eval.tasks.mmmu.utils import mmmu_doc_to_messages
-
-    marker = _instruction(benchmark, "s", doc)
-    options = {"multiple_choice_prompt": marker, "open_ended_prompt": marker, "prompt_type": "format"}
-    *blocks, last = mmmu_doc_to_messages(doc, options)[0]["content"]
-    question = last["text"].removesuffix(marker)
-    return [*blocks, {"type": "text", "text": question}]
-
-
-_notice_logged = False
-
-
-def _log_notice_once() -> None:
-    """Log which models can run `_s2` tasks. Models without multi-round support may fail with an error that does not
-    name the cause."""
-    global _notice_logged
-    if not _notice_logged:
-        _notice_logged = True
-        logger.info(
-            "_s2 tasks call the model twice, through generate_until_multi_round. mai_cascade and vllm support this; a "
-            "model without multi-round support fails with an error."
-        )
+@functools.cache
+def _log_notice() -> None:
+    """Log once which models can run `_s2` tasks. Models without multi-round support may fail with an error that does
+    not name the cause."""
+    logger.info(
+        "_s2 tasks call the model twice, through generate_until_multi_round. mai_cascade and vllm support this; a "
+        "model without multi-round support fails with an error."
+    )

@@ -91,12 +91,21 @@ class Routes:
 
     async def error(self, request: Request, error: Exception) -> Response:
         """Return the reply for an error."""
-        found = _request_error(request, error)
+        if isinstance(error, RequestError | MaiError):
+            found = to_request_error(error)
+        elif isinstance(error, HTTPException):  # a path or a method that does not exist
+            text = f"{request.method} {request.url.path[:100]} is not supported ({error.detail})."
+            found = RequestError(error.status_code, text, "not_found", headers=error.headers or {})
+        else:
+            # Log where the error is, without its message: the message may contain the text of a prompt.
+            where = "".join(traceback.format_tb(error.__traceback__))
+            logger.error(f"mai_cascade: unexpected {type(error).__name__} in a request:\n{where}")
+            text = "An unexpected error happened in lmms-eval-mai. The log of the server shows where."
+            found = RequestError(500, text, "internal_error")
         self._service.metrics.replied(found.status)
         return json_response(found.body(), found.status, found.headers)
 
     def _check_key(self, request: Request) -> None:
-        """Refuse a request without the key. Raises `RequestError`."""
         given = request.headers.get("authorization", "").encode("latin-1")  # as the client sent it
         if self._key is not None and not hmac.compare_digest(given, self._key):
             text = "The API key is missing or wrong. Send the header Authorization: Bearer KEY."
@@ -170,37 +179,21 @@ class ChatResponse(Response):
         self._service.metrics.answered(question.mode, trace, time.monotonic() - began)
 
 
-def _request_error(request: Request, error: Exception) -> RequestError:
-    """Return the error that the reply has."""
-    if isinstance(error, RequestError | MaiError):
-        return to_request_error(error)
-    if isinstance(error, HTTPException):  # a path or a method that does not exist
-        text = f"{request.method} {request.url.path[:100]} is not supported ({error.detail})."
-        return RequestError(error.status_code, text, "not_found", headers=error.headers or {})
-    # Log where the error is, without its message: the message may contain the text of a prompt.
-    where = "".join(traceback.format_tb(error.__traceback__))
-    logger.error(f"mai_cascade: unexpected {type(error).__name__} in a request:\n{where}")
-    text = "An unexpected error happened in lmms-eval-mai. The log of the server shows where."
-    return RequestError(500, text, "internal_error")
-
-
 def describe(model_name: str) -> dict[str, Any]:
     """Return the OpenAPI description of a server."""
     body = ChatRequest.model_json_schema(ref_template="#/components/schemas/{model}")
     parts = body.pop("$defs")
     body["properties"] |= {"model": {"enum": [model_name]}}
-    errors = {
-        status: {"description": "An error", "content": {"application/json": {"schema": {"required": ["error"]}}}}
-        for status in ("4XX", "5XX")
+    error = {"description": "An error", "content": {"application/json": {"schema": {"required": ["error"]}}}}
+    errors = {"4XX": error, "5XX": error}
+    answer = {
+        "description": "The answer, in parts if the request has `stream: true`",
+        "content": {"application/json": {}, "text/event-stream": {}},
     }
-    answer = "The answer, in parts if the request has `stream: true`"
     chat = {
         "summary": "Answer the question of a chat",
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
-        "responses": {
-            "200": {"description": answer, "content": {"application/json": {}, "text/event-stream": {}}},
-            **errors,
-        },
+        "responses": {"200": answer, **errors},
     }
     models = {"description": "The pair that is served", "content": {"application/json": {}}}
     return {

@@ -65,7 +65,6 @@ class Admission:
         """Bytes of bodies that are not complete yet."""
 
     def _check(self) -> None:
-        """Raise `RequestError` if there is no place."""
         free = self._places - self.count
         if free <= 0 or self._arriving > free * self._settings.max_body_bytes:
             text = (

@@ -1,13 +1,15 @@
 """Observes the calls of requests, for streamed replies and for the metrics in Prometheus' format."""
 
 import functools
-from collections.abc import Callable, Mapping
+import time
+from collections import Counter as Numbers
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from lmms_eval_mai.contract import SIDES, Call, CallKey, Engine, Prompt, Sampling, Side
+from lmms_eval_mai.contract import Call, CallKey, Engine, Prompt, Sampling, Side
 from lmms_eval_mai.engines.wrapper import EngineWrapper
 from lmms_eval_mai.errors import MaiError
 from lmms_eval_mai.paper.sample import Trace
@@ -20,13 +22,13 @@ SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 6
 
 @dataclass(frozen=True)
 class CallEvent:
-    """A call to a model has begun, is done or has failed."""
+    """A call to a model has begun, is done or has failed. A cancelled call has failed too."""
 
     key: CallKey
     state: Literal["begun", "done", "failed"]
     call: Call | None = None
     """The finished call. None: it is not done."""
-    error: MaiError | None = None
+    error: BaseException | None = None
 
 
 Observer = Callable[[CallEvent], object]
@@ -44,7 +46,7 @@ class ObservedEngine(EngineWrapper):
         self._observe(CallEvent(prompt.key, "begun"))
         try:
             call = await self._engine.generate(prompt, sampling)
-        except MaiError as error:
+        except BaseException as error:
             self._observe(CallEvent(prompt.key, "failed", error=error))
             raise
         self._observe(CallEvent(prompt.key, "done", call))
@@ -60,8 +62,8 @@ def observed(pair: Pair, observe: Observer) -> Pair:
 class Metrics:
     """Counts requests, calls, tokens and errors. All methods may be called from any thread."""
 
-    def __init__(self, admission: Admission, up: Callable[[], Mapping[Side, bool]]) -> None:
-        """`up`: returns for each side whether its engine answers calls."""
+    def __init__(self, admission: Admission, sides: Iterable[Side], up: Callable[[], Mapping[Side, bool]]) -> None:
+        """`up`: returns for each of the sides whether its engine answers calls."""
         self._registry = registry = CollectorRegistry()
         self._replies = Counter("mai_replies", "Replies by status.", ["status"], registry=registry)
         self._exits = Counter("mai_exits", "Answered questions by exit.", ["mode", "exit"], registry=registry)
@@ -77,9 +79,17 @@ class Metrics:
         open_now.labels("open").set_function(lambda: min(admission.count, admission.max_open))
         open_now.labels("queued").set_function(lambda: max(0, admission.count - admission.max_open))
         engines = Gauge("mai_engine_up", "Whether the engine answers calls.", ["side"], registry=registry)
-        for side in SIDES:
-            if side in up():
-                engines.labels(side).set_function(functools.partial(lambda side: float(up()[side]), side))
+        for side in sides:
+            engines.labels(side).set_function(functools.partial(lambda side: float(up()[side]), side))
+
+        self._running: Numbers[Side] = Numbers()
+        """Calls of each side that have not ended."""
+        self._answered_at: dict[Side, float] = {}
+        """When each side last answered a call, or got one while it had none."""
+
+    def silent_s(self, side: Side) -> float:
+        """Return for how many seconds a side has had calls without answering any. 0 if it has no calls."""
+        return time.monotonic() - self._answered_at[side] if self._running[side] else 0.0
 
     def text(self) -> bytes:
         """Return all metrics in the format of Prometheus."""
@@ -95,9 +105,12 @@ class Metrics:
         self._request_s.labels(trace.exit).observe(seconds)
 
     def observe(self, event: CallEvent) -> None:
-        """Count a finished or failed call."""
+        """Count a call that has begun, is done or has failed."""
         key, call = event.key, event.call
-        if event.error is not None:
+        if event.state == "done" or (event.state == "begun" and not self._running[key.side]):
+            self._answered_at[key.side] = time.monotonic()
+        self._running[key.side] += 1 if event.state == "begun" else -1
+        if isinstance(event.error, MaiError):
             self._errors.labels(key.side, type(event.error).__name__).inc()
         if call is not None:
             self._call_s.labels(key.side, key.stage).observe(call.total_s)

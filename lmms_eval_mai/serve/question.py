@@ -88,16 +88,20 @@ def question_of(request: ChatRequest, config: Config, gen_kwargs: Mapping[str, A
     mode = _mode(mai, config)
     *before, last = turns
     end = max(number for number, part in enumerate(last.content) if isinstance(part, str))
+
+    def with_end(text: str) -> Turn:
+        """Return the last turn with another last text."""
+        return Turn(last.role, (*last.content[:end], text, *last.content[end + 1 :]))
+
     text, variant, kind = split_instruction(str(last.content[end]))
-    last = Turn(last.role, (*last.content[:end], text, *last.content[end + 1 :]))
-    recognised = options_of(last.text())
+    recognised = options_of(with_end(text).text())
     question = Question(
         turns=turns,
         mode=mode if len(config.engines()) == 1 else "large",
         variant=None,
         kind="word",
         benchmark=GENERIC,
-        doc=_doc(None, last.text(), []),
+        doc={},
         sampling=decoding_of(request, config, gen_kwargs),
         with_trace=mai.trace,
         streamed=bool(request.stream),
@@ -107,15 +111,18 @@ def question_of(request: ChatRequest, config: Config, gen_kwargs: Mapping[str, A
         return question
     options = _options(mai, kind, recognised)
     if mai.options is not None:
-        last = Turn(last.role, (*last.content[:end], with_options(text, mai.options), *last.content[end + 1 :]))
+        text = with_options(text, mai.options)
+    doc = _doc(mai.benchmark, with_end(text).text(), options)
+    if text[-1:].strip() and end == len(last.content) - 1:
+        text += "\n"  # before the instruction: so all prompts begin like those of the tasks of this package
     return dataclasses.replace(
         question,
-        turns=(*before, _with_line_break(last)),
+        turns=(*before, with_end(text)),
         mode=mode,
         variant=mai.think or variant or "S",
         kind=mai.kind or ("letter" if mai.options else kind) or ("letter" if options else "word"),
         benchmark=GENERIC if mai.benchmark is None else BENCHMARKS[mai.benchmark],
-        doc=_doc(mai.benchmark, last.text(), options),
+        doc=doc,
     )
 
 
@@ -283,7 +290,6 @@ def _options(mai: MaiOptions, kind: Kind | None, recognised: list[str]) -> list[
 
 
 def _doc(benchmark: str | None, question: str, options: list[str]) -> Doc:
-    """Return the fields that the parser of the benchmark reads."""
     if benchmark == "mmmu_val":
         kind = "multiple-choice" if options else "open"
         return {"question": question, "question_type": kind, "options": repr(options)}
@@ -295,12 +301,3 @@ def _doc(benchmark: str | None, question: str, options: list[str]) -> Doc:
             )
         return {"question": question, **dict(zip(LETTERS, options, strict=False))}
     return {"question": question, "options": options}
-
-
-def _with_line_break(turn: Turn) -> Turn:
-    """Return the turn with a line break at its end, before the instruction. The beginning of all prompts of a question
-    is then the same as in the tasks of this package."""
-    *parts, end = turn.content
-    if not isinstance(end, str) or end[-1:].isspace() or not end:
-        return turn
-    return Turn(turn.role, (*parts, f"{end}\n"))

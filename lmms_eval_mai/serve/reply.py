@@ -80,7 +80,6 @@ def _finish_reason(trace: Trace) -> str:
 
 
 def _usage(trace: Trace) -> dict[str, Any]:
-    """Return the tokens of all calls together."""
     prompt = sum(call.prompt_tokens for call in trace.calls)
     output = sum(call.output_tokens for call in trace.calls)
     thinking = sum(call.output_tokens for call in trace.calls if call.key.stage == "think")

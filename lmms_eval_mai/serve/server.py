@@ -9,10 +9,11 @@ import signal
 import socket
 from typing import Any
 
+import h11
 import uvicorn
 from loguru import logger
 from starlette.applications import Starlette
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.serve.app import make_app
@@ -23,28 +24,17 @@ from lmms_eval_mai.serve.service import Service
 BACKLOG = 2048
 DESCRIPTORS = 65_536
 """File descriptors that the process asks for. Linux gives 1,024 by default."""
-MAX_HEAD = 64 * 2**10
-"""Bytes of the first line and the headers of a request. That of uvicorn's other parser, h11."""
-MAX_IGNORED = 64 * 2**20
-"""Bytes that a client may send after the reply to a request whose body was not read."""
-MAX_PIPELINED = 8
-"""Requests that a client may send before it has the reply to an earlier one. No usual client sends any."""
 BUSY = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 10\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 """The reply to a connection too many."""
-
-_Protocol: Any = AutoHTTPProtocol
 
 
 def bind(host: str, port: int) -> socket.socket:
     """Return a socket for this address. It is bound before the engines start, so that a port in use is found at once.
     Raises `ArgumentError`."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        bound = socket.socket(family, kind, protocol)
+        bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
+        bound.bind((host, port))
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ArgumentError(f"The server cannot use {host}:{port} ({reason}). Give another --host or --port.") from None
@@ -130,68 +120,62 @@ def raise_descriptor_limit() -> int:
     return wanted
 
 
-class LimitedProtocol(_Protocol):
+class LimitedProtocol(H11Protocol):
     """uvicorn's HTTP protocol for one connection, with limits that uvicorn does not have.
 
-    Without them, a client without a key could keep all connections open, or fill the memory with a head without an end,
-    with requests whose replies it does not read, or with unread replies.
+    Without them, a client without a key could keep all connections open, or fill the memory with unread replies. h11
+    itself limits the size of a head.
     """
 
     def __init__(self, *rest: Any, settings: Settings, **named: Any) -> None:
         """The other arguments are those of uvicorn."""
         super().__init__(*rest, **named)
         self._settings = settings
-        self._head_size = 0
-        self._head_timer: asyncio.TimerHandle | None = None
-        self._write_timer: asyncio.TimerHandle | None = None
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        """What the client must do -> the end of its time."""
 
-    def connection_made(self, transport: Any) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         transport.set_write_buffer_limits(0)  # `pause_writing` as soon as the client's machine takes no more
         if len(self.connections) > self._settings.max_connections:
             transport.write(BUSY)
             transport.close()
         else:
-            self._expect_head()
+            self._expect("head", self._settings.body_timeout)
 
     def data_received(self, data: bytes) -> None:
         cycle = self.cycle  # the last request whose head is complete
-        is_body = cycle is not None and cycle.more_body and not cycle.response_complete
-        super().data_received(data)
-        if len(getattr(self, "pipeline", ())) > MAX_PIPELINED:  # h11 parses one request at a time
+        try:
+            super().data_received(data)
+        except h11.LocalProtocolError:  # a wrong body, after the reply was sent
             self.transport.abort()
-        if is_body or self.cycle is not cycle:
-            self._end_head()
-            return
-        self._expect_head()
-        self._head_size += len(data)
-        is_ignored_body = cycle is not None and cycle.more_body
-        if self._head_size > (MAX_IGNORED if is_ignored_body else MAX_HEAD):
+        if self.cycle is not cycle:
+            self._end("head")
+        if self.cycle is None or self.cycle.response_complete:  # a part of a head, or of a body that nobody reads
+            self._expect("head", self._settings.body_timeout)
+        elif not self.cycle.more_body and self.conn.trailing_data[0].strip():
+            # The client asks again before it has its reply. uvicorn reads no more then, and so it would not see the
+            # end of the connection, which cancels the request. No usual client does this.
             self.transport.abort()
 
     def pause_writing(self) -> None:
         """Wait for a client that does not read, also if the connection is closed when it has read all."""
         super().pause_writing()
-        self._write_timer = self.loop.call_later(self._settings.sending_timeout, self.transport.abort)
+        self._expect("read", self._settings.sending_timeout)
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._end_timer(self._write_timer)
+        self._end("read")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end_head()
-        self._end_timer(self._write_timer)
+        self._end("head")
+        self._end("read")
         super().connection_lost(exc)
 
-    def _expect_head(self) -> None:
-        if self._head_timer is None:
-            self._head_timer = self.loop.call_later(self._settings.body_timeout, self.transport.abort)
+    def _expect(self, what: str, seconds: float) -> None:
+        if what not in self._timers:
+            self._timers[what] = self.loop.call_later(seconds, self.transport.abort)
 
-    def _end_head(self) -> None:
-        self._head_size = 0
-        self._end_timer(self._head_timer)
-        self._head_timer = None
-
-    def _end_timer(self, timer: asyncio.TimerHandle | None) -> None:
-        if timer is not None:
-            timer.cancel()
+    def _end(self, what: str) -> None:
+        if what in self._timers:
+            self._timers.pop(what).cancel()

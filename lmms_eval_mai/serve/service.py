@@ -48,7 +48,7 @@ class Service:
         self._engines = Engines(config, idle_check_s=IDLE_CHECK_S)
         self._run = Run(self._engines, config)
         self.admission = Admission(config.max_open_samples, settings)
-        self.metrics = Metrics(self.admission, self.up)
+        self.metrics = Metrics(self.admission, self._engines.of_side, self.up)
         self.asked = 0
         """Number of questions that were asked."""
         self._readers = ThreadPoolExecutor(THREADS, "mai-read")
@@ -68,8 +68,11 @@ class Service:
         self._run.stop()
 
     def up(self) -> dict[Side, bool]:
-        """Return for each side whether its engine answers calls. An engine that restarts does not."""
-        return {side: engine.is_up() for side, engine in self._engines.of_side.items()}
+        """Return for each side whether its engine answers calls. An engine that restarts does not, and neither does one
+        that has calls and has answered none for as long as a request may take."""
+        limit = self.settings.request_timeout
+        engines = self._engines.of_side.items()
+        return {side: engine.is_up() and self.metrics.silent_s(side) <= limit for side, engine in engines}
 
     async def read(self, body: bytearray) -> Question:
         """Return the question in the body of a request. Raises `RequestError`."""

@@ -58,14 +58,20 @@ def test_signal_ends_the_command_with_its_exit_code_and_a_hint_how_to_resume(
     assert "To resume, run the same command with the same models again." in text and "Traceback" not in text
 
 
-def test_too_many_errors_end_the_command_with_1_and_no_traceback(
-    run_pope: Callable[..., Command], data: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"time_scale": 0}, f"of {ROWS} samples failed, and max_errors=0 allows 0:"),
+        ({"mode": "both"}, "mai_cascade: mode=both is unknown: choose one of cascade, transfer, small, large."),
+    ],
+)
+def test_error_ends_the_command_with_1_and_one_message_without_a_traceback(
+    run_pope: Callable[..., Command], tmp_path: Path, arguments: dict[str, Any], message: str
 ) -> None:
-    process = run_pope(tmp_path, time_scale=0, **scripts(tmp_path, "pope_s", ROWS, seconds=1, failing=(7, 30)))
-    code, text = process.end()
-    assert code == 1 and "Traceback" not in text
-    assert f"of {ROWS} samples failed, and max_errors=0 allows 0:" in text
-    assert "To resume, run the same command with the same models again." in text
+    failing = scripts(tmp_path, "pope_s", ROWS, seconds=1, failing=(7, 30))
+    code, text = run_pope(tmp_path, **arguments, **failing).end()
+    assert code == 1 and "Traceback" not in text and message in text
+    assert ("To resume, run the same command with the same models again." in text) is ("mode" not in arguments)
 
 
 def test_results_that_cannot_be_written_end_the_command_with_1_and_keep_the_journal(
@@ -100,15 +106,6 @@ def test_command_that_ends_before_its_results_are_written_keeps_the_journal(
     figures = json.loads(file.read_text())  # they contain what the first attempt spent
     assert figures["samples"] == ROWS and 0 < figures["earlier_s"] < figures["wall_s"]
     assert figures["tasks"]["pope_s"]["small"]["calls"] == ROWS * 5 // 3
-
-
-def test_wrong_argument_ends_the_command_with_1_and_one_sentence(
-    run_pope: Callable[..., Command], data: Path, tmp_path: Path
-) -> None:
-    process = run_pope(tmp_path, mode="both", small="x", large="y")
-    code, text = process.end()
-    assert code == 1 and "Traceback" not in text
-    assert "mai_cascade: mode=both is unknown: choose one of cascade, transfer, small, large." in text
 
 
 def test_error_in_library_use_is_an_exception_that_ends_with_the_hint() -> None:

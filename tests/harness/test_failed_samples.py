@@ -12,23 +12,41 @@ from support.pope_scripts import pope_scripts, record
 from lmms_eval_mai.errors import EngineCrashed, TooManyErrors
 
 
-def test_sample_without_an_answer_is_an_error_and_not_a_text(evaluate: Any, write_script: Any) -> None:
-    scripts = pope_scripts(write_script, "pope_s", rows=11)
-    with pytest.raises(TooManyErrors, match=r"1 of 12 samples failed, and max_errors=0 allows 0") as error:
-        evaluate(["pope_s"], **scripts)
-    assert "doc_id 11" in str(error.value) and "stage 'short'" in str(error.value)
+@pytest.mark.parametrize(
+    ("tasks", "answered", "max_errors", "message"),
+    [
+        (["pope_s"], 11, 0, "1 of 12 samples failed, and max_errors=0 allows 0"),
+        (["pope_s"], 9, 0.2, "3 of 12 samples failed, and max_errors=0.2 allows 2"),
+        # One-stage and two-stage tasks reach the model in two calls of lmms-eval, here with two errors each.
+        (["pope_s", "pope_r_s2"], 10, 3, "4 of 24 samples failed, and max_errors=3 allows 3"),
+    ],
+)
+def test_run_with_more_errors_than_max_errors_stops_and_names_the_failed_samples(
+    evaluate: Any, write_script: Any, tasks: list[str], answered: int, max_errors: float, message: str
+) -> None:
+    answers = [record(task, doc_id, "short", "[[Yes]]") for task in tasks for doc_id in range(answered)]
+    script = write_script("both", answers)
+    with pytest.raises(TooManyErrors, match=message) as error:
+        evaluate(tasks, engine="scripted", small=script, large=script, max_errors=max_errors)
+    assert any(f"doc_id {doc_id} and stage 'short'" in str(error.value) for doc_id in range(answered, 12))
     assert "To resume, run the same command with the same models again." in str(error.value)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", ["pope_s", "pope_r_s2"])
+@pytest.mark.parametrize(("task", "max_errors"), [("pope_s", 3), ("pope_r_s2", 0.25)])
 def test_failed_samples_are_counted_and_not_scored(
-    evaluate: Any, write_script: Any, capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
+    evaluate: Any,
+    write_script: Any,
+    capsys: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    task: str,
+    max_errors: float,
 ) -> None:
     # With a run id, lmms-eval reads the cache's log of the previous run, in which blank texts count as answers.
     monkeypatch.setenv("LMMS_CACHE_RUN_ID", "the-same")
-    scripts = pope_scripts(write_script, task, rows=9, two_stage=task.endswith("s2"))
-    results = evaluate([task], {"use_cache": str(tmp_path / "cache")}, max_errors=3, **scripts)
+    scripts = pope_scripts(write_script, task, rows=9)
+    results = evaluate([task], {"use_cache": str(tmp_path / "cache")}, max_errors=max_errors, **scripts)
     assert results["results"][task]["pope_accuracy,none"] == 1.0
     assert sorted(sample["doc_id"] for sample in results["samples"][task]) == list(range(9))
     printed = capsys.readouterr().out
@@ -40,25 +58,9 @@ def test_failed_samples_are_counted_and_not_scored(
     assert named is not None and {int(number) for number in named.groups()} == {9, 10, 11}
     assert results["throughput"]["avg_not_answered_share"] == 3 / 12
     # lmms-eval's response cache did not store them as answers: with complete scripts, they are answered.
-    whole = pope_scripts(write_script, task, rows=12, two_stage=task.endswith("s2"))
-    again = evaluate([task], {"use_cache": str(tmp_path / "cache")}, max_errors=3, **whole)
+    whole = pope_scripts(write_script, task, rows=12)
+    again = evaluate([task], {"use_cache": str(tmp_path / "cache")}, max_errors=max_errors, **whole)
     assert len(again["samples"][task]) == 12 and again["usage"]["by_source"]["large"]["n_api_calls"] == 4
-
-
-def test_the_errors_of_all_tasks_of_a_run_count_together(evaluate: Any, write_script: Any) -> None:
-    """One-stage and two-stage tasks reach the model in two calls of lmms-eval, with two errors each."""
-    tasks = ["pope_s", "pope_r_s2"]
-    answers = [record(task, doc_id, "short", "[[Yes]]") for task in tasks for doc_id in range(10)]
-    scripts = {side: write_script(side, answers) for side in ("small", "large")}
-    with pytest.raises(TooManyErrors, match=r"4 of 24 samples failed, and max_errors=3 allows 3"):
-        evaluate(tasks, engine="scripted", max_errors=3, **scripts)
-
-
-def test_max_errors_below_1_is_a_share_of_all_samples(evaluate: Any, write_script: Any) -> None:
-    scripts = pope_scripts(write_script, "pope_s", rows=9)
-    with pytest.raises(TooManyErrors, match=r"max_errors=0.2 allows 2"):
-        evaluate(["pope_s"], max_errors=0.2, **scripts)
-    assert len(evaluate(["pope_s"], max_errors=0.25, **scripts)["samples"]["pope_s"]) == 9
 
 
 def test_error_of_an_engine_without_restarts_names_the_samples_that_failed_before(

@@ -20,11 +20,11 @@ Record = dict[str, Any]
 def scripts(write_script: Any) -> dict[str, str]:
     """Scripts for pope_s and pope_r_s2. In pope_s, document 3 fails and the final answer to document 5 cannot be
     read."""
-    records: dict[str, list[Record]] = {"small": [], "large": []}
-    for task in ("pope_s", "pope_r_s2"):
-        arguments = pope_scripts(write_script, task, two_stage=task.endswith("s2"))
-        for side, found in records.items():
-            found += map(json.loads, Path(arguments[side]).read_text().splitlines())
+    arguments = pope_scripts(write_script, "pope_s", "pope_r_s2")
+    records = {
+        side: [json.loads(line) for line in Path(arguments[side]).read_text().splitlines()]
+        for side in ("small", "large")
+    }
 
     def change(side: str, doc_id: int, stage: str, **fields: str) -> None:
         names = [(one["task"], one["doc_id"], one["stage"]) for one in records[side]]
@@ -75,7 +75,7 @@ def files_of(folder: Path) -> list[tuple[Record, Record, dict[str, list[Record]]
         time = results.name.removesuffix("_results.json")
         samples = {
             file.name.removeprefix(f"{time}_samples_").removesuffix(".jsonl"): [
-                json.loads(line) for line in file.read_text().split("\n") if line
+                json.loads(line) for line in file.open()
             ]
             for file in results.parent.glob(f"{time}_samples_*.jsonl")
         }

@@ -53,7 +53,7 @@ def test_a_run_has_lmms_evals_score_and_the_trace_of_every_sample(
 def test_a_two_stage_task_verifies_the_second_stage_and_is_scored_on_the_final_answer(
     evaluate: Any, write_script: Any
 ) -> None:
-    results = evaluate(["pope_r_s2"], **pope_scripts(write_script, "pope_r_s2", two_stage=True))
+    results = evaluate(["pope_r_s2"], **pope_scripts(write_script, "pope_r_s2"))
     assert results["results"]["pope_r_s2"]["pope_accuracy,none"] == 1.0
     traces = counts(results, "pope_r_s2")
     assert [trace["exit"] for trace in traces] == [exit_of(i) for i in range(12)]
@@ -64,22 +64,21 @@ def test_a_two_stage_task_verifies_the_second_stage_and_is_scored_on_the_final_a
 
 
 @pytest.mark.parametrize(
-    ("mode", "task", "accuracy", "per_sample"),
+    ("mode", "accuracy", "stages"),
     [
-        ("small", "pope_s", 4 / 12, ["small short"]),
-        ("large", "pope_s", 8 / 12, ["large short"]),
-        ("transfer", "pope_s", 1.0, ["small think", "large transfer"]),
-        ("small", "pope_r", 4 / 12, ["small think"]),
-        ("small", "pope_r_s2", 4 / 12, ["small think", "small stage2"]),
+        ("small", 4 / 12, {"pope_s": ["short"], "pope_r": ["think"], "pope_r_s2": ["think", "stage2"]}),
+        ("large", 8 / 12, {"pope_s": ["short"]}),
+        ("transfer", 1.0, {"pope_s": ["think", "transfer"]}),
     ],
 )
 def test_the_baselines_run_through_the_same_engines_meter_and_scorer(
-    evaluate: Any, write_script: Any, mode: str, task: str, accuracy: float, per_sample: list[str]
+    evaluate: Any, write_script: Any, mode: str, accuracy: float, stages: dict[str, list[str]]
 ) -> None:
-    results = evaluate([task], **pope_scripts(write_script, task, two_stage=task.endswith("s2")), mode=mode)
-    assert results["results"][task]["pope_accuracy,none"] == pytest.approx(accuracy)
-    for trace in counts(results, task):
-        assert [f"{call['side']} {call['stage']}" for call in trace["calls"]] == per_sample
+    results = evaluate([*stages], **pope_scripts(write_script, *stages), mode=mode)
+    for task, expected in stages.items():
+        assert results["results"][task]["pope_accuracy,none"] == pytest.approx(accuracy)
+        assert [[call["stage"] for call in trace["calls"]] for trace in counts(results, task)] == [expected] * 12
+    assert set(results["usage"]["by_source"]) == ({"small", "large"} if mode == "transfer" else {mode})
 
 
 def test_our_task_and_another_lmms_eval_task_run_together_and_are_counted_separately(
@@ -171,12 +170,8 @@ def test_ranks_share_the_documents_and_padding_is_answered_without_a_call(
     assert [code for code, _ in ends] == [0, 0], text
     # Rank 0 has documents 0, 2 and 4; rank 1 has 1 and 3, and one request of padding. The table is that of the run.
     (cells,) = [line.split("|")[1:6] for line in text.splitlines() if line.startswith("|pope_s|") and "%" in line]
-    assert [cell.strip() for cell in cells[1:]] == [
-        "5",
-        "2 (40.00%)",
-        "2 (40.00%)",
-        "1 (20.00%)",
-    ] and ", 2 ranks" in text
+    assert [cell.strip() for cell in cells[1:]] == ["5", "2 (40.00%)", "2 (40.00%)", "1 (20.00%)"]
+    assert ", 2 ranks" in text
     (file,) = (tmp_path / "out").rglob("*_mai_cascade.json")
     figures = json.loads(file.read_text())
     assert figures["ranks"] == 2 and figures["tasks"]["pope_s"]["small"]["calls"] == 5 + 3

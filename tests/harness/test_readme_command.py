@@ -4,35 +4,24 @@ import json
 from pathlib import Path
 
 from support.command_line import lmms_eval, read_samples
-from support.processes import Command
-from support.servers import UNIPROC_EXECUTOR
 
-from lmms_eval_mai.harness.tasks import TwoStageAnswerFilter
-
-TASKS = ["pope_s", "chartqa_s", "mmmu_val_s", "mmbench_en_dev_s", "realworldqa_s"]
+TASKS = ["pope_s", "chartqa_s", "mmmu_val_s", "mmbench_en_dev_s", "realworldqa_s", "infovqa_val_s", "chartqa_r_s2"]
+LIMIT = 6
 
 
 def test_the_readme_command_in_a_new_process_runs_the_pair_and_traces_every_sample(
     drawn_data: Path, tiny_pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    tasks = [*TASKS, "infovqa_val_s", "chartqa_r_s2"]
-    line = arguments(tiny_pair, tasks, tmp_path / "out", limit=6)
-    check(tmp_path / "out", tasks, limit=6, text=lmms_eval(drawn_data, *line))
-
-
-def arguments(tiny_pair: tuple[Path, Path], tasks: list[str], output: Path, limit: int) -> list[str]:
     model_args = f"small={tiny_pair[0]},large={tiny_pair[1]},max_new_tokens=40"
-    line = ["--model", "mai_cascade", "--model_args", model_args, "--tasks", ",".join(tasks), "--limit", str(limit)]
-    return [*line, "--output_path", str(output), "--log_samples"]
+    line = ["--model", "mai_cascade", "--model_args", model_args, "--tasks", ",".join(TASKS), "--limit", str(LIMIT)]
+    output = tmp_path / "out"
+    text = lmms_eval(drawn_data, *line, "--output_path", str(output), "--log_samples")
 
-
-def check(output: Path, tasks: list[str], limit: int, text: str) -> None:
-    """Check the traces, lmms-eval's totals and the printed table of a run, and that harmless warnings are hidden."""
     # vLLM's CPU build says this before it reads how much it may log: once in each of its processes.
     assert text.count("Disabling Triton") <= 3 and "leaving Torch threads" not in text and "EngineCore pid" not in text
-    samples = {task: read_samples(output, task) for task in tasks}
+    samples = {task: read_samples(output, task) for task in TASKS}
     for task, task_samples in samples.items():
-        assert 0 < len(task_samples) <= limit, text[-3000:]
+        assert len(task_samples) == LIMIT, text[-3000:]
         for sample in task_samples:
             trace = sample["token_counts"][0]
             assert trace["exit"] in ("agree_short", "agree_think", "transfer")
@@ -56,22 +45,3 @@ def check(output: Path, tasks: list[str], limit: int, text: str) -> None:
     assert {row[0]: int(row[1]) for row in rows} == {task: len(one) for task, one in samples.items()}
     for row in rows:
         assert sum(int(cell.split()[0]) for cell in row if cell.endswith("%)")) == int(row[1])  # the exits
-
-
-def test_lmms_evals_vllm_model_runs_the_two_rounds_of_an_s2_task(
-    command: type[Command], drawn_data: Path, tiny_pair: tuple[Path, Path], tmp_path: Path
-) -> None:
-    # The engine runs in the command's own process: its other processes would import vLLM again.
-    model_args = f"model={tiny_pair[0]},enforce_eager=True,kv_cache_memory_bytes={64 << 20},max_new_tokens=64"
-    model_args += f",distributed_executor_backend={UNIPROC_EXECUTOR}"
-    line = ["--model", "vllm", "--model_args", model_args, "--tasks", "pope_r_s2", "--limit", "2"]
-    line += ["--gen_kwargs", "max_new_tokens=64"]  # lmms-eval's model uses the larger of the two limits
-    line += ["--output_path", str(tmp_path), "--log_samples"]
-    environment = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-    _, text = command(drawn_data, tmp_path / "log", *line, environment=environment, engines=True).end()
-    samples = read_samples(tmp_path, "pope_r_s2")
-    assert len(samples) == 2, text[-3000:]
-    for sample in samples:
-        (rounds,) = sample["resps"]
-        assert len(rounds) == 2 and rounds[0] != rounds[1]
-        assert sample["filtered_resps"] == TwoStageAnswerFilter().apply([[rounds]], None)[0][0]

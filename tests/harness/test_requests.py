@@ -32,22 +32,16 @@ def test_an_unknown_decoding_argument_is_refused_before_an_engine_starts(evaluat
 
 
 @pytest.mark.parametrize("task", ["pope_s", "pope"])
-def test_a_value_of_gen_kwargs_is_refused_with_official_decoding_even_if_it_is_the_tasks_own_value(
+def test_gen_kwargs_may_repeat_official_decoding_and_not_replace_it_and_ignored_ones_are_named_in_a_warning(
     task: str, evaluate: Any, write_script: Any
 ) -> None:
     scripts = pope_scripts(write_script, task)
     official = {"decoding": "official", "official_decoding": '{"temperature":0.7}'}
     with pytest.raises(ArgumentError, match=r"sets temperature=0\.7, and --gen_kwargs sets temperature=0\."):
         evaluate([task], {"limit": 1, "gen_kwargs": "temperature=0"}, **scripts, **official)
-    evaluate([task], {"limit": 2, "gen_kwargs": "temperature=0.7,seed=5"}, **scripts, **official)
-
-
-def test_a_warning_names_decoding_arguments_that_are_ignored_although_they_ask_for_something(
-    evaluate: Any, write_script: Any
-) -> None:
     with logged() as messages:
-        evaluate(["pope"], {"limit": 2, "gen_kwargs": "visual_cot=True"}, **pope_scripts(write_script, "pope"))
-    warning = "pope: mai_cascade ignores visual_cot, as lmms-eval's vllm model does."
+        evaluate([task], {"limit": 2, "gen_kwargs": "temperature=0.7,seed=5,visual_cot=True"}, **scripts, **official)
+    warning = f"{task}: mai_cascade ignores visual_cot, as lmms-eval's vllm model does."
     assert [message for message in messages if "mai_cascade ignores" in message] == [warning]
 
 

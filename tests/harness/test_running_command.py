@@ -1,112 +1,49 @@
 """What is read from lmms-eval's running command, and what happens if lmms-eval changes."""
 
-import ast
-import importlib.util
+import inspect
 from collections.abc import Callable
 from pathlib import Path
-from types import CodeType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from lmms_eval.__main__ import cli_evaluate
+from lmms_eval.evaluator import simple_evaluate
 from lmms_eval.loggers import EvaluationTracker
+from support.pope_scripts import record
 
 from lmms_eval_mai.harness import figures_file
-from lmms_eval_mai.harness.running_command import Command, results_file, results_written, running_command
+from lmms_eval_mai.harness.running_command import configurations, results_file
+from lmms_eval_mai.run.journal.removal import finish_removal
+
+EVALUATION = "evaluator.py:simple_evaluate"
 
 
-def source_of(module: str) -> str:
-    """Return the source of a module of lmms-eval without importing the module."""
-    spec = importlib.util.find_spec(module)
-    assert spec is not None and spec.origin is not None
-    return Path(spec.origin).read_text(encoding="utf-8")
-
-
-def function_code(source: str, name: str) -> CodeType:
-    (code,) = [
-        constant
-        for constant in compile(source, "<source>", "exec").co_consts
-        if isinstance(constant, CodeType) and constant.co_name == name
-    ]
-    return code
-
-
-def inside_command(
-    function: Callable[[], Any],
-    file: str = "lmms_eval/__main__.py",
-    command: str = "cli_evaluate",
-    **local_variables: Any,
-) -> Any:
-    """Call `function` from a function that looks like lmms-eval's command with these local variables."""
+def inside(function: Callable[[], Any], caller: str, **local_variables: Any) -> Any:
+    """Call `function` from a function of lmms-eval (`file:name`) with these local variables."""
+    file, _, name = caller.partition(":")
     assignments = "".join(f"    {name} = values[{name!r}]\n" for name in local_variables)
-    source = f"def {command}(function, values):\n{assignments}    return function()\n"
+    source = f"def {name}(function, values):\n{assignments}    return function()\n"
     namespace: dict[str, Any] = {}
-    exec(compile(source, f"/site-packages/{file}", "exec"), namespace)
-    return namespace[command](function, local_variables)
+    exec(compile(source, f"/site-packages/lmms_eval/{file}", "exec"), namespace)
+    return namespace[name](function, local_variables)
 
 
-def test_lmms_evals_command_still_has_the_variables_that_are_read() -> None:
-    names = function_code(source_of("lmms_eval.__main__"), "cli_evaluate").co_varnames
-    assert {"args", "args_list"} <= set(names)
+def test_lmms_eval_still_has_the_variables_that_are_read_and_reads_batch_sizes_after_the_evaluation() -> None:
+    assert "args_list" in cli_evaluate.__code__.co_varnames
+    function = inspect.unwrap(simple_evaluate)
+    assert {"evaluation_tracker", "datetime_str", "gen_kwargs"} <= {*function.__code__.co_varnames}
+    before, after = inspect.getsource(function).split(" evaluate(")
+    assert "lm.batch_sizes" in after and "lm.batch_sizes" not in before
 
 
-def test_lmms_eval_still_reads_batch_sizes_after_the_evaluation() -> None:
-    tree = ast.parse(source_of("lmms_eval.evaluator"))
-    (function,) = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "simple_evaluate"]
-    evaluated = [
-        node.lineno
-        for node in ast.walk(function)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "evaluate"
-    ]
-    read = [
-        node.lineno
-        for node in ast.walk(function)
-        if isinstance(node, ast.Attribute) and ast.unparse(node) == "lm.batch_sizes"
-    ]
-    assert evaluated and read and max(evaluated) < min(read)
-
-
-def test_library_use_is_not_a_command_and_its_results_need_no_check() -> None:
-    assert running_command() is None and results_written(None, None) is None
-    args = SimpleNamespace(output_path="out")
-    assert inside_command(running_command, file="other/__main__.py", args=args, args_list=[args]) is None
-
-
-def test_output_path_and_number_of_configurations_are_read_from_the_command() -> None:
-    args = SimpleNamespace(output_path="out")
-    found = inside_command(running_command, args=args, args_list=[args, args])
-    assert found == Command(output_path="out", configurations=2, known=True)
-
-
-@pytest.mark.parametrize(
-    "local_variables",
-    [
-        {},
-        {"arguments": SimpleNamespace(output_path=None), "args_list": []},
-        {"args": SimpleNamespace(output_path=None), "configurations": []},
-        {"args": SimpleNamespace(output_path="out"), "args_list": [], "command": "run_evaluation"},
-    ],
-)
-def test_unknown_layout_of_the_command_means_that_the_results_are_not_written(local_variables: dict[str, Any]) -> None:
-    command = inside_command(running_command, **local_variables)
-    assert not command.known
-    written = results_written(command, None)
-    assert written is not None and written() is False
-
-
-def test_results_are_written_when_the_results_file_exists(tmp_path: Path) -> None:
-    file = tmp_path / "new_results.json"
-    written = results_written(Command(str(tmp_path), 1, known=True), file)
-    assert written is not None and not written()
-    file.touch()
-    assert written()
-    unknown_name = results_written(Command(str(tmp_path), 1, known=True), None)
-    assert unknown_name is not None and not unknown_name()
-    only_printed = results_written(Command(None, 1, known=True), None)
-    assert only_printed is not None and only_printed()
-
-
-def inside_evaluation(function: Callable[[], Any], **local_variables: Any) -> Any:
-    return inside_command(function, "lmms_eval/evaluator.py", "simple_evaluate", **local_variables)
+def test_number_of_configurations_is_read_from_the_command() -> None:
+    assert configurations() is None
+    assert inside(configurations, "models/__main__.py:cli_evaluate", args_list=["a"]) is None
+    assert inside(configurations, "__main__.py:cli_evaluate", args_list=["a", "b"]) == 2
+    single = lambda: inside(configurations, "__main__.py:cli_evaluate_single")  # noqa: E731
+    assert inside(single, "__main__.py:cli_evaluate", args_list=["a", "b"]) == 2
+    assert single() == inside(configurations, "__main__.py:other", args_list=None) == 1
 
 
 def test_name_of_the_results_file_is_that_of_the_running_evaluation(tmp_path: Path) -> None:
@@ -114,26 +51,39 @@ def test_name_of_the_results_file_is_that_of_the_running_evaluation(tmp_path: Pa
     tracker = EvaluationTracker(output_path=str(tmp_path))
     tracker.general_config_tracker.model_name_sanitized = "a__b"
     given = {"evaluation_tracker": tracker, "datetime_str": "20261122_10:00:00"}
-    found = inside_evaluation(results_file, **given)
+    found = inside(results_file, EVALUATION, **given)
     tracker.save_results_aggregated({}, {}, given["datetime_str"])
     assert [found] == list(tmp_path.rglob("*_results.json"))
-    assert inside_evaluation(results_file, **{**given, "evaluation_tracker": EvaluationTracker()}) is None
-    assert inside_evaluation(results_file, **{**given, "evaluation_tracker": None}) is None
+    for without_file in (EvaluationTracker(), None):
+        assert inside(results_file, EVALUATION, **{**given, "evaluation_tracker": without_file}) is None
 
 
 @pytest.mark.parametrize(
-    "local_variables",
+    ("caller", "local_variables"),
     [
-        {"evaluation_tracker": SimpleNamespace(folder="out"), "datetime_str": "1"},
-        {"evaluation_tracker": SimpleNamespace(output_path="out"), "datetime_str": "1"},
-        {"evaluation_tracker": EvaluationTracker(output_path="out")},
+        (EVALUATION, {"evaluation_tracker": SimpleNamespace(folder="out"), "datetime_str": "1"}),
+        (EVALUATION, {"evaluation_tracker": SimpleNamespace(output_path="out"), "datetime_str": "1"}),
+        (EVALUATION, {"evaluation_tracker": EvaluationTracker(output_path="out")}),
+        ("__main__.py:cli_evaluate", {}),
     ],
 )
-def test_unknown_layout_of_the_evaluation_is_a_warning_and_no_error(
-    local_variables: dict[str, Any], warnings: list[str]
+def test_unknown_layout_of_the_evaluation_is_an_error_of_its_own(caller: str, local_variables: dict[str, Any]) -> None:
+    with pytest.raises(LookupError):
+        inside(results_file, caller, **local_variables)
+
+
+def test_command_whose_results_file_is_not_found_keeps_the_journal_and_warns(
+    evaluate: Any, write_script: Any, tmp_path: Path, warnings: list[str]
 ) -> None:
-    assert inside_evaluation(results_file, **local_variables) is None
-    assert len(warnings) == 1 and "the figures of this run are not written" in warnings[0]
+    script = write_script("both", [record("pope_s", 0, "short", "[[Yes]]")])
+    given = {"engine": "scripted", "small": script, "large": script, "journal": tmp_path / "journal"}
+    tracker = SimpleNamespace(general_config_tracker=EvaluationTracker().general_config_tracker)
+    options = {"limit": 1, "evaluation_tracker": tracker}
+    inside(lambda: evaluate(["pope_s"], options, **given), "__main__.py:cli_evaluate")
+    assert [warning for warning in warnings if "the figures of this run are not written" in warning]
+    (journal,) = (tmp_path / "journal").iterdir()
+    finish_removal(journal)  # as at the end of the process
+    assert journal.exists()
 
 
 def test_figures_that_cannot_be_written_are_a_warning_and_no_error(tmp_path: Path, warnings: list[str]) -> None:

@@ -31,22 +31,11 @@ OFFICIAL = {
 """The instruction at the end of lmms-eval's own prompt. RealWorldQA's is part of its dataset."""
 
 
-def question_of(tasks: Loaded, benchmark: str, doc: Doc, words: str) -> str:
+def question_of(benchmark: str, doc: Doc, words: str) -> str:
     """Return the built-in task's text without the instruction at its end."""
-    if benchmark == "realworldqa":
-        return words
     official = OFFICIAL.get(benchmark) or OFFICIAL[f"{benchmark} {kind_of(benchmark, doc)}"]
     assert words.endswith(official)
     return words.removesuffix(official)
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("realworldqa")])
-def test_text_equals_the_built_in_tasks_text_except_for_the_instruction(tasks: Loaded, name: str) -> None:
-    benchmark, _ = split_name(name)
-    for doc in documents(tasks, name):
-        theirs = "".join(texts(tasks.built_in[benchmark].doc_to_messages(doc)))
-        ours = "".join(texts(tasks.chat[name].doc_to_messages(doc)))
-        assert ours == question_of(tasks, benchmark, doc, theirs) + instruction_of(name, doc)
 
 
 @pytest.mark.parametrize("kind", ["letter", "word"])
@@ -63,53 +52,41 @@ def test_realworldqa_has_our_instruction_instead_of_the_datasets_own(tasks: Load
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_last_block_is_exactly_the_instruction_of_the_documents_kind(tasks: Loaded, name: str) -> None:
+def test_messages_equal_those_of_the_built_in_task_except_for_the_instruction_in_the_last_block(
+    tasks: Loaded, name: str
+) -> None:
     benchmark, variant = split_name(name)
-    kinds = Counter()
-    for doc in documents(tasks, name):
-        *question, last = texts(tasks.chat[name].doc_to_messages(doc))
-        kinds[kind_of(benchmark, doc)] += 1
-        assert last == INSTRUCTIONS[variant[0], kind_of(benchmark, doc)]
-        assert "[[answer]]" not in "".join(question)
-        assert question[-1].endswith("\n")
-    both = {"mmmu_val": {"letter": 8, "word": 4}, "realworldqa": {"letter": 6, "word": 6}}
-    assert kinds == both.get(benchmark, {"letter" if benchmark == "mmbench_en_dev" else "word": 12})
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_images_have_the_same_positions_as_in_the_built_in_task(tasks: Loaded, name: str) -> None:
-    benchmark, _ = split_name(name)
-    orders = set()
+    kinds, orders = Counter(), set()
     for doc in documents(tasks, name):
         theirs = tasks.built_in[benchmark].doc_to_messages(doc)
         ours = tasks.chat[name].doc_to_messages(doc)
-        assert types(ours) == [*types(theirs), "text"]
-        assert image_bytes(ours) == image_bytes(theirs)
+        *question, last = texts(ours)
+        kind = kind_of(benchmark, doc)
+        assert last == INSTRUCTIONS[variant[0], kind]
+        if benchmark != "realworldqa":
+            assert "".join(question) == question_of(benchmark, doc, "".join(texts(theirs)))
+        assert "[[answer]]" not in "".join(question) and question[-1].endswith("\n")
+        assert types(ours) == [*types(theirs), "text"] and image_bytes(ours) == image_bytes(theirs)
+        kinds[kind] += 1
         orders.add(tuple(types(ours)))
+    both = {"mmmu_val": {"letter": 8, "word": 4}, "realworldqa": {"letter": 6, "word": 6}}
+    assert kinds == both.get(benchmark, {"letter" if benchmark == "mmbench_en_dev" else "word": 12})
     interleaved = {("text", "image", "text", "text"), ("image", "text", "text")}
     assert orders == (interleaved if benchmark == "mmmu_val" else {("image", "text", "text")})
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("mmmu_val")])
-def test_text_for_simple_models_equals_the_text_of_the_message(tasks: Loaded, name: str) -> None:
-    for doc in documents(tasks, name):
-        assert tasks.chat[name].doc_to_text(doc) == "".join(texts(tasks.chat[name].doc_to_messages(doc)))
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("mmmu_val")])
-def test_mmmu_text_has_a_placeholder_where_the_message_has_an_image(tasks: Loaded, name: str) -> None:
-    for doc in documents(tasks, name):
-        text = tasks.chat[name].doc_to_text(doc)
-        assert "<image 1>" in text
-        assert text.replace("<image 1>", "").split() == " ".join(texts(tasks.chat[name].doc_to_messages(doc))).split()
-
-
 @pytest.mark.parametrize("name", NAMES)
-def test_text_is_the_same_without_the_image_column(tasks: Loaded, name: str) -> None:
+def test_text_for_simple_models_equals_the_text_of_the_message_and_does_not_need_the_image(
+    tasks: Loaded, name: str
+) -> None:
     for doc in documents(tasks, name):
+        text, blocks = tasks.chat[name].doc_to_text(doc), texts(tasks.chat[name].doc_to_messages(doc))
+        if name.startswith("mmmu_val"):  # its text has a placeholder where the message has an image
+            assert "<image 1>" in text and text.replace("<image 1>", "").split() == " ".join(blocks).split()
+        else:
+            assert text == "".join(blocks)
         bare = {key: value for key, value in doc.items() if not isinstance(value, Image.Image)}
-        assert len(bare) < len(doc)
-        assert tasks.chat[name].doc_to_text(bare) == tasks.chat[name].doc_to_text(doc)
+        assert len(bare) < len(doc) and tasks.chat[name].doc_to_text(bare) == text
 
 
 def test_building_mmmu_messages_does_not_change_later_texts(tasks: Loaded) -> None:
@@ -163,7 +140,7 @@ def test_mmmu_puts_images_between_the_parts_of_question_and_options(
     assert types(ours) == order.split() == [*types(theirs), "text"]
     assert [block["url"].width for block in ours[0]["content"] if block["type"] == "image"] == sizes
     words = "".join(texts(theirs))
-    assert "".join(texts(ours)) == question_of(tasks, "mmmu_val", doc, words) + instruction_of("mmmu_val_e", doc)
+    assert "".join(texts(ours)) == question_of("mmmu_val", doc, words) + instruction_of("mmmu_val_e", doc)
 
 
 @pytest.mark.parametrize("question", ["Is {this} it?", "[[answer]]", f"Say: {INSTRUCTIONS['s', 'word']}", "a\n\nb  "])

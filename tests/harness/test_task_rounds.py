@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from PIL import Image
 from support.tasks import (
-    NAMES,
     TWO_STAGE,
     Loaded,
     documents,
@@ -17,7 +16,6 @@ from support.tasks import (
     types,
 )
 
-ONE_STAGE = [name for name in NAMES if not name.endswith("_s2")]
 THINKING = "I see {two} discs, {stage1_response}:\n\nthe [[first]] is \\frac{1}{2} \n"
 STAGE_2 = {
     "word": f"According to previous thinking: {THINKING}\n Answer the question using a single word or phrase.",
@@ -90,10 +88,3 @@ def test_a_simple_model_gets_the_same_two_rounds(tasks: Loaded, name: str) -> No
 def test_an_empty_first_response_is_followed_by_a_second_round(tasks: Loaded, name: str) -> None:
     _, second = chat_rounds(tasks.chat[name], 0, ["", "[[red]]"])
     assert texts(second)[-1].startswith("According to previous thinking: \n Answer")
-
-
-@pytest.mark.parametrize("name", ONE_STAGE)
-def test_a_one_stage_task_has_one_message_and_no_rounds(tasks: Loaded, name: str) -> None:
-    assert tasks.chat[name].OUTPUT_TYPE == "generate_until"
-    doc = documents(tasks, name)[0]
-    assert isinstance(tasks.chat[name].doc_to_messages(doc, round_idx=1, previous_output=["x"]), list)

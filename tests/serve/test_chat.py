@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from support.serving import EXITS, Running, chat, image_url, scripted, serving, user, written
 
+from lmms_eval_mai.contract import Sampling
 from lmms_eval_mai.paper.prompts import instruction, stage2
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.serve.errors import RequestError
@@ -53,7 +54,7 @@ def test_reply_has_the_answer_the_sums_of_tokens_and_the_trace(api: Running) -> 
 
 
 @pytest.mark.slow
-def test_openai_client_reads_the_reply(api: Running) -> None:
+def test_openai_client_reads_a_reply_and_a_stream(api: Running) -> None:
     import openai
 
     with openai.OpenAI(base_url=f"{api.url}/v1", api_key="none") as client:
@@ -67,24 +68,42 @@ def test_openai_client_reads_the_reply(api: Running) -> None:
         assert reply.mai["exit"] == EXITS[number % 3]  # type: ignore[attr-defined]
         with pytest.raises(openai.NotFoundError, match="not served here"):
             client.chat.completions.create(model="other", messages=body["messages"])
+        number = api.service.asked
+        stream = client.chat.completions.create(**chat(), stream=True)
+        assert "".join(part.choices[0].delta.content or "" for part in stream) == f"answer {number}"
 
 
-def test_question_with_options_is_asked_for_a_letter_and_any_other_for_a_word(api: Running) -> None:
-    first = prompts_of(api.ask("Is it red?"))["large short"]
-    assert first == ["<image 8x6>", "Is it red?\n", instruction("S", "word")]
-    for number, text in enumerate((PICK, "Which?\n(A) a dog\n(B) a cat", "Which?\n A) a\n B) b\n\n"), start=1):
-        reply = api.ask(text)
-        assert reply["mai"]["kind"] == "letter", number
-        assert prompts_of(reply)["large short"][-1] == instruction("S", "letter")
-    for text in ("A. only one option", "B. no\nC. first letter", "A. a\nC. no B", "A.nospace\nB.nospace"):
-        assert api.ask(text)["mai"]["kind"] == "word"
+WORD, LETTER = instruction("S", "word"), instruction("S", "letter")
+OPTIONS = {"options": ["the circle", "the square"]}
 
 
-def test_options_of_the_field_mai_are_written_below_the_question(api: Running) -> None:
-    reply = api.ask("Which is red?", mai={"options": ["the circle", "the square"]})
-    assert prompts_of(reply)["large short"][1:] == [f"{PICK}\n", instruction("S", "letter")]
-    again = api.ask(PICK, mai={"options": ["the circle", "the square"]})
-    assert prompts_of(again)["large short"] == prompts_of(reply)["large short"]
+@pytest.mark.parametrize(
+    ("text", "mai", "question", "ending"),
+    [
+        ("Is it red?", {}, "Is it red?\n", WORD),
+        (PICK, {}, f"{PICK}\n", LETTER),
+        (PICK, {"kind": "word"}, f"{PICK}\n", WORD),
+        ("Which?\n(A) a dog\n(B) a cat", {}, "Which?\n(A) a dog\n(B) a cat\n", LETTER),
+        ("Which?\n A) a\n B) b\n\n", {}, "Which?\n A) a\n B) b\n\n", LETTER),
+        ("A. only one option", {}, "A. only one option\n", WORD),
+        ("B. no\nC. first letter", {}, "B. no\nC. first letter\n", WORD),
+        ("A. a\nC. no B", {}, "A. a\nC. no B\n", WORD),
+        ("A.nospace\nB.nospace", {}, "A.nospace\nB.nospace\n", WORD),
+        # The options of the field mai are written below the question, unless they are there already.
+        ("Which is red?", OPTIONS, f"{PICK}\n", LETTER),
+        (PICK, OPTIONS, f"{PICK}\n", LETTER),
+        # The instruction of a task is not sent twice.
+        (f"{PICK}\n{LETTER}", {}, f"{PICK}\n", LETTER),
+        (f"Which is red?\n{WORD}", OPTIONS, f"{PICK}\n", LETTER),
+        (stage2("Hm.", "word"), {}, f"{stage2('Hm.', 'word')}\n", WORD),  # this is not an instruction
+    ],
+)
+def test_question_with_options_is_asked_for_a_letter_and_any_other_for_a_word(
+    text: str, mai: dict[str, Any], question: str, ending: str, api: Running
+) -> None:
+    reply = api.ask(text, mai=mai)
+    assert prompts_of(reply)["large short"] == ["<image 8x6>", question, ending]
+    assert reply["mai"]["kind"] == ("letter" if ending == LETTER else "word")
 
 
 def test_field_mai_chooses_the_mode_the_thinking_and_the_kind(api: Running) -> None:
@@ -94,14 +113,8 @@ def test_field_mai_chooses_the_mode_the_thinking_and_the_kind(api: Running) -> N
     assert api.ask(mai={"mode": "small"})["mai"]["exit"] == "small"
     assert list(prompts_of(api.ask(mai={"mode": "large"}))) == ["large short"]
     assert list(prompts_of(api.ask(mai={"mode": "small", "think": "R"}))) == ["small think"]
-    word = api.ask(PICK, mai={"kind": "word"})
-    assert word["mai"]["kind"] == "word" and prompts_of(word)["large short"][-1] == instruction("S", "word")
-
-
-def test_prompt_of_a_task_is_recognised_and_its_instruction_is_not_sent_twice(api: Running) -> None:
-    reply = api.ask(f"{PICK}\n{instruction('S', 'letter')}")
-    assert prompts_of(reply)["large short"] == ["<image 8x6>", f"{PICK}\n", instruction("S", "letter")]
-    explained = api.ask(f"Is it red?\n{instruction('E', 'word')}")
+    as_a_task = f"Is it red?\n{instruction('E', 'word')}"
+    explained = api.ask(as_a_task, mai={"mode": "transfer"})
     assert prompts_of(explained)["small think"] == ["<image 8x6>", "Is it red?\n", instruction("E", "word")]
 
 
@@ -157,34 +170,42 @@ def test_benchmark_decides_how_answers_are_parsed_and_whether_they_agree(tmp_pat
         assert server.ask()["mai"]["exit"] == "agree_think"
 
 
-def test_token_limit_of_a_request_applies_to_the_short_answers_only(tmp_path: Path) -> None:
-    def limits(config: dict[str, Any], gen_kwargs: dict[str, Any], **fields: Any) -> list[int]:
-        request = ChatRequest.model_validate(chat(**fields))
-        stages = decoding_of(request, parse(scripted(tmp_path) | config), gen_kwargs)
-        return [stages[stage].max_tokens for stage in ("short", "task", "think", "transfer")]
-
-    assert limits({}, {}) == [4096] * 4
-    assert limits({}, {}, max_tokens=9) == [9, 9, 4096, 4096]
-    assert limits({"max_new_tokens": 512}, {}, max_tokens=9) == [9, 9, 512, 512]
-    assert limits({"max_new_tokens": 512}, {}, max_completion_tokens=900, max_tokens=9) == [512] * 4
-    assert limits({}, {"max_new_tokens": 100}, max_tokens=900) == [900, 900, 100, 100]
+def decoding(config: dict[str, Any], gen_kwargs: dict[str, Any], **fields: Any) -> dict[str, Sampling]:
+    """Return how a server with these arguments decodes a request with these fields."""
+    models = {"engine": "scripted", "small": "small.jsonl", "large": "large.jsonl"}
+    return {**decoding_of(ChatRequest.model_validate(chat(**fields)), parse(models | config), gen_kwargs)}
 
 
-def test_decoding_arguments_of_a_request_replace_those_of_the_server(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("config", "gen_kwargs", "fields", "limits"),
+    [
+        ({}, {}, {}, [4096] * 4),
+        ({}, {}, {"max_tokens": 9}, [9, 9, 4096, 4096]),
+        ({"max_new_tokens": 512}, {}, {"max_tokens": 9}, [9, 9, 512, 512]),
+        ({"max_new_tokens": 512}, {}, {"max_completion_tokens": 900, "max_tokens": 9}, [512] * 4),
+        ({}, {"max_new_tokens": 100}, {"max_tokens": 900}, [900, 900, 100, 100]),
+    ],
+)
+def test_token_limit_of_a_request_applies_to_the_short_answers_only(
+    config: dict[str, Any], gen_kwargs: dict[str, Any], fields: dict[str, Any], limits: list[int]
+) -> None:
+    stages = decoding(config, gen_kwargs, **fields)
+    assert [stages[stage].max_tokens for stage in ("short", "task", "think", "transfer")] == limits
+
+
+def test_decoding_arguments_of_a_request_replace_those_of_the_server() -> None:
     fields = {"temperature": 0.5, "top_p": 0.9, "top_k": 20, "seed": 7, "stop": "END", "presence_penalty": 1.0}
-    config = parse(scripted(tmp_path))
-    found = decoding_of(ChatRequest.model_validate(chat(**fields)), config, {"temperature": 1, "min_p": 0.1})["short"]
-    assert (found.temperature, found.top_p, found.top_k, found.seed) == (0.5, 0.9, 20, 7)
-    assert (found.stop, found.presence_penalty, found.min_p) == (("END",), 1.0, 0.1)
+    found = decoding({}, {"temperature": 1, "min_p": 0.1}, **fields)["short"]
+    expected = fields | {"stop": ("END",), "min_p": 0.1}
+    assert {name: getattr(found, name) for name in expected} == expected
 
 
-def test_decoding_arguments_that_the_official_ones_would_replace_are_refused(tmp_path: Path) -> None:
-    own = {"decoding": "official", "official_decoding": {"temperature": 0.7}}
-    config = parse(scripted(tmp_path) | own)
+def test_decoding_arguments_that_the_official_ones_would_replace_are_refused() -> None:
+    official = {"decoding": "official", "official_decoding": {"temperature": 0.7}}
     for given in (0.7, 0):  # 0 is what a harness sends for a task of this package
-        assert decoding_of(ChatRequest.model_validate(chat(temperature=given)), config, {})["short"].temperature == 0.7
+        assert decoding(official, {}, temperature=given)["short"].temperature == 0.7
     with pytest.raises(RequestError, match=r"decodes with temperature=0\.7"):
-        decoding_of(ChatRequest.model_validate(chat(temperature=0.2)), config, {})
+        decoding(official, {}, temperature=0.2)
 
 
 @pytest.mark.slow
@@ -196,13 +217,3 @@ def test_server_with_one_model_answers_every_chat_with_it(tmp_path: Path) -> Non
         assert server.post(story).json()["mai"]["exit"] == "large"
         status, error = server.refused(chat(mai={"mode": "cascade"}))
         assert status == 400 and "only one model" in error["message"] and error["param"] == "mai.mode"
-
-
-def test_stage2_text_in_a_question_is_not_taken_for_an_instruction(api: Running) -> None:
-    text = stage2("Hm.", "word")
-    assert prompts_of(api.ask(text))["large short"][1] == f"{text}\n"
-
-
-def test_options_of_the_field_mai_are_asked_for_a_letter_even_if_the_text_asks_for_a_word(api: Running) -> None:
-    reply = api.ask(f"Which is red?\n{instruction('S', 'word')}", mai={"options": ["the circle", "the square"]})
-    assert prompts_of(reply)["large short"][1:] == [f"{PICK}\n", instruction("S", "letter")]

@@ -1,5 +1,5 @@
 """Limits of requests and connections: the bounded queue, timeouts, clients that disconnect or misbehave, and the end of
-the server."""
+the engines."""
 
 import contextlib
 import socket
@@ -45,6 +45,14 @@ def post(body: bytes, size: int | None = None) -> bytes:
 def ask_on(server: Running, **fields: Any) -> socket.socket:
     """Send a question on a connection of its own, which the caller closes."""
     return connect(server, post(httpx.Request("POST", server.url, json=chat(**fields)).content))
+
+
+def received_until(connection: socket.socket, end: bytes) -> bytes:
+    """Return the bytes of the server up to this end."""
+    reply = b""
+    while not reply.endswith(end):
+        reply += connection.recv(1000)
+    return reply
 
 
 def is_closed(connection: socket.socket) -> bool:
@@ -106,21 +114,32 @@ def test_connection_of_a_client_that_does_not_send_its_headers_is_closed(tmp_pat
                 assert is_closed(connection)
 
 
-def test_connection_with_too_large_headers_is_closed(tmp_path: Path) -> None:
+def test_connection_with_too_large_headers_or_a_wrong_body_after_the_reply_is_closed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with serving(**scripted(tmp_path)) as server, connect(server, GET) as connection:
-        reply = b""
-        while not reply.endswith(b"}"):
-            reply += connection.recv(1000)
+        assert received_until(connection, b"}").startswith(b"HTTP/1.1 200 ")
         connection.sendall(b"GET /health HTTP/1.1\r\nX: ")
         with contextlib.suppress(ConnectionError):
             for _ in range(20):
                 connection.sendall(b"x" * 10_000)
-        assert is_closed(connection)
+        assert is_closed(connection) or is_closed(connection)  # the first bytes may be those of the status 400
+        with connect(server, b"POST /v1/models HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n") as other:
+            assert received_until(other, b"}").startswith(b"HTTP/1.1 405 ")
+            other.sendall(b"no size\r\n")
+            assert is_closed(other)
+    assert not caplog.records
 
 
-def test_client_that_sends_many_requests_without_waiting_for_replies_is_disconnected(tmp_path: Path) -> None:
-    with serving(**scripted(tmp_path)) as server, connect(server, GET * 20) as connection:
-        assert is_closed(connection)
+def test_client_that_sends_a_request_before_it_has_its_reply_is_disconnected(tmp_path: Path) -> None:
+    with serving(**with_hanging_first_request(tmp_path)) as server:
+        with connect(server, GET * 2) as connection:
+            assert is_closed(connection)
+        with ask_on(server) as connection:
+            wait_until(lambda: server.service.asked == 1)
+            connection.sendall(GET)
+            assert is_closed(connection)
+        assert server.ask()["choices"][0]["message"]["content"] == "answer 1"
 
 
 def test_a_connection_too_many_gets_status_503(tmp_path: Path) -> None:
@@ -146,29 +165,6 @@ def test_client_that_does_not_read_its_reply_is_disconnected_and_does_not_delay_
                 while part := connection.recv(1 << 20):
                     received += len(part)
         assert received < len(text)
-
-
-def test_many_clients_get_each_its_own_answer(tmp_path: Path) -> None:
-    count = 60
-    arguments = scripted(tmp_path, count) | {"max_open_samples": 7}
-    with serving({"max_queue": count}, **arguments) as server, ThreadPoolExecutor(16) as pool:
-        replies = list(pool.map(lambda _: server.ask(), range(count)))
-    answers = [reply["choices"][0]["message"]["content"] for reply in replies]
-    assert sorted(answers) == sorted(f"answer {number}" for number in range(count))
-    assert len({reply["id"] for reply in replies}) == count
-    assert server.service.admission.count == 0
-
-
-def test_requests_in_flight_are_answered_before_the_server_stops(tmp_path: Path) -> None:
-    with serving(**scripted(tmp_path, 3, seconds=0.3)) as server, ThreadPoolExecutor(3) as pool:
-        replies = [pool.submit(server.ask) for _ in range(3)]
-        wait_until(lambda: server.service.asked == 3)
-        server.stop()
-        found = {reply.result(20)["choices"][0]["message"]["content"] for reply in replies}
-        assert found == {"answer 0", "answer 1", "answer 2"}
-        server.join()
-        with pytest.raises(httpx.ConnectError):
-            httpx.get(f"{server.url}/health")
 
 
 def test_requests_get_status_503_after_the_engines_were_stopped(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The metrics and the health of the server, and its engines' crashes."""
 
 import re
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -73,3 +74,20 @@ def test_health_is_503_while_an_engine_is_down(tmp_path: Path) -> None:
         text = server.client.get("/metrics").text
         assert (value(text, "mai_engine_up", side="large"), value(text, "mai_engine_up", side="small")) == (0, 1)
         assert value(text, "mai_errors_total", side="large", error="EngineCrashed") == 1
+
+
+def test_health_is_503_while_an_engine_has_calls_and_answers_none(tmp_path: Path) -> None:
+    small, large = chat_records(2)
+    large[0]["fault"] = "hang"
+    with serving(**written(tmp_path, small, large)) as server, ThreadPoolExecutor(1) as pool:
+        hanging = pool.submit(server.refused, chat())
+        wait_until(lambda: server.service.asked == 1)
+        assert server.client.get("/health").status_code == 200
+        server.change(request_timeout=0)  # for `/health`; the hanging request has its limit already
+        wait_until(lambda: server.client.get("/health").json()["down"] == ["large"])
+        assert value(server.client.get("/metrics").text, "mai_engine_up", side="large") == 0
+        server.change(request_timeout=60)
+        assert server.ask()["choices"][0]["message"]["content"] == "answer 1"
+        assert server.client.get("/health").status_code == 200
+        threading.Thread(target=server.service.stop).start()
+        assert hanging.result(20)[0] == 503

@@ -72,27 +72,6 @@ async def ask(client: openai.AsyncOpenAI, doc: dict[str, Any]) -> Any:
     )
 
 
-def check(replies: list[Any], demo_run: Any) -> None:
-    """Check that these are the answers, the exits and the tokens of the lmms-eval run, and that each came once."""
-    samples = demo_run[1][:QUESTIONS]
-    assert [sample["doc_id"] for sample in samples] == list(range(QUESTIONS))
-    assert [[reply.choices[0].message.content] for reply in replies] == [one["filtered_resps"] for one in samples]
-    assert [reply.mai["exit"] for reply in replies] == [one["token_counts"][0]["exit"] for one in samples]
-    output = [sum(call["output_tokens"] for call in one["token_counts"][0]["calls"]) for one in samples]
-    assert [reply.usage.completion_tokens for reply in replies] == output
-    assert len({reply.id for reply in replies}) == QUESTIONS
-
-
-def test_openai_client_gets_the_answers_and_exits_of_an_lmms_eval_run(
-    demo_run: Any, demo_server: "tuple[Command, str]"
-) -> None:
-    async def ask_all() -> list[Any]:
-        async with openai.AsyncOpenAI(base_url=f"{demo_server[1]}/v1", api_key="none") as client:
-            return await asyncio.gather(*(ask(client, doc) for doc in documents()))
-
-    check(asyncio.run(ask_all()), demo_run)
-
-
 def cores_of(process: "Command") -> list[psutil.Process]:
     """Return the processes of the engines of a server: they are the children of its fork server."""
     below = psutil.Process(process.process.pid).children(recursive=True)
@@ -110,7 +89,7 @@ async def watch(http: httpx.AsyncClient, status: int) -> dict[str, Any]:
     return found
 
 
-def test_requests_in_flight_are_asked_again_after_an_engine_is_killed(
+def test_replies_are_the_answers_and_exits_of_an_lmms_eval_run_also_after_an_engine_is_killed(
     demo_run: Any, demo_server: "tuple[Command, str]"
 ) -> None:
     process, url = demo_server
@@ -134,10 +113,17 @@ def test_requests_in_flight_are_asked_again_after_an_engine_is_killed(
             return answered + await asyncio.gather(*asking)
 
     try:
-        check(asyncio.run(ask_all()), demo_run)
+        replies = asyncio.run(ask_all())
     finally:
         with contextlib.suppress(psutil.NoSuchProcess):
             core.resume()  # the server could not stop
+    samples = demo_run[1][:QUESTIONS]
+    assert [sample["doc_id"] for sample in samples] == list(range(QUESTIONS))
+    assert [[reply.choices[0].message.content] for reply in replies] == [one["filtered_resps"] for one in samples]
+    assert [reply.mai["exit"] for reply in replies] == [one["token_counts"][0]["exit"] for one in samples]
+    output = [sum(call["output_tokens"] for call in one["token_counts"][0]["calls"]) for one in samples]
+    assert [reply.usage.completion_tokens for reply in replies] == output
+    assert len({reply.id for reply in replies}) == QUESTIONS
 
 
 def test_an_engine_that_dies_while_nobody_asks_is_restarted_before_the_next_request(

@@ -1,5 +1,6 @@
 """Scripts of POPE answers that force the exit of every document."""
 
+import itertools
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,12 @@ def exit_of(doc_id: int) -> str:
     return FORCED_EXITS[doc_id % 3]
 
 
-def pope_scripts(
-    write: Callable[[str, Iterable[Record]], Path], task: str, rows: int = 12, two_stage: bool = False
-) -> dict[str, str]:
+def pope_scripts(write: Callable[[str, Iterable[Record]], Path], *tasks: str, rows: int = 12) -> dict[str, str]:
     """Write scripts of both models in which document i has exit `exit_of(i)` and the final answer is right."""
     small, large = [], []
-    for doc_id, gold in enumerate(gold_of("POPE", "test")[:rows]):
+    for task, (doc_id, gold) in itertools.product(tasks, enumerate(gold_of("POPE", "test")[:rows])):
         right, wrong = f"[[{gold.title()}]]", "[[No]]" if gold == "yes" else "[[Yes]]"
-        exit = exit_of(doc_id)
+        exit, two_stage = exit_of(doc_id), task.endswith("_s2")
         small.append(record(task, doc_id, "short", right if exit == "agree_short" else wrong))
         thought = right if exit == "agree_think" else wrong
         small.append(
