@@ -226,3 +226,44 @@ def _draws(number: int) -> npt.NDArray[np.float32]:
     for line in found:
         line[:] = np.bincount(random.integers(0, number, number), minlength=number)
     return found
+
+
+# --- a bound on a loss ---
+
+BETS = tuple(0.99 * 0.5**power for power in range(7))
+"""Shares of the capital that are bet in `loss_p_value`, from bold to careful."""
+
+
+def loss_p_value(losses: Array, most: float, clusters: Sequence[int] | Array | None = None) -> float:
+    """Return the p value of the hypothesis that the mean loss of a document is more than `most`. It is valid for any
+    number of documents and any distribution of losses from -1 to 1, such as differences of two scores.
+
+    Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting" (JRSS B 86, 2024): a capital of 1
+    is bet, document by document, on losses below `most`. Under the hypothesis it grows in no bet on average, so it
+    exceeds 1/p with a probability of at most p. The capital is the mean over all `BETS`, so the order of the documents
+    does not matter. Documents of one cluster are one bet.
+    """
+    return min(1.0, math.exp(-float(_log_capital(_won(losses, most, clusters)))))
+
+
+def documents_needed(losses: Array, most: float, p: float, clusters: Sequence[int] | Array | None = None) -> int | None:
+    """Return about how many documents like these `loss_p_value` needs for a value of at most `p`. None: their mean
+    loss is not below `most`."""
+    won = _won(losses, most, clusters)
+    growth = max(float(np.log1p(bet * won).mean()) for bet in BETS)
+    if growth <= 0:
+        return None
+    return math.ceil(math.log(len(BETS) / p) / growth * len(losses) / len(won))
+
+
+def _won(losses: Array, most: float, clusters: Sequence[int] | Array | None) -> Array:
+    """Return what each cluster wins, as a share of a stake that it can lose entirely: -1 or more."""
+    parts = np.column_stack([most - np.asarray(losses, dtype=np.float64), np.ones(len(losses))])
+    sums = _cluster_sums(parts, clusters)
+    found: Array = sums[:, 0] / (sums[:, 1].max() * (1 - most))
+    return found
+
+
+def _log_capital(won: Array) -> float:
+    capitals = np.array([np.log1p(bet * won).sum() for bet in BETS])
+    return float(np.logaddexp.reduce(capitals) - math.log(len(BETS)))

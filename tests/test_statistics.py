@@ -11,8 +11,10 @@ from lmms_eval_mai.statistics import (
     Statistic,
     bootstrap,
     difference,
+    documents_needed,
     f1,
     holm,
+    loss_p_value,
     mcnemar,
     mean,
     mean_score,
@@ -177,3 +179,43 @@ def test_swap_test_counts_the_exchanges_of_whole_clusters(seed: int) -> None:
     assert swap_test(*means, ratio, clusters) == pytest.approx(all_exchanges(*means, ratio, clusters))
     f1s = of_f1(golds, first), of_f1(golds, second)
     assert swap_test(*f1s, f1, clusters) == pytest.approx(all_exchanges(*f1s, f1, clusters), abs=0.02)  # 9,999 of them
+
+
+@pytest.mark.parametrize(
+    ("number", "most", "gain"), [(300, 0.02, 0.0), (600, 0.01, 0.0), (120, 0.05, 0.1), (120, 0.02, 0.3)]
+)
+def test_the_p_value_of_a_loss_is_at_most_5_percent_in_at_most_5_percent_of_all_samples(
+    number: int, most: float, gain: float
+) -> None:
+    # Each document loses 1 with the probability most + gain and gains 1 with the probability gain, so the mean loss is
+    # exactly the limit. The sum is over all numbers of losses and gains.
+    wrong = 0.0
+    for lost in range(number + 1):
+        chance = stats.binom.pmf(lost, number, most + gain)
+        if chance < 1e-12:
+            continue
+        for gained in range(number - lost + 1) if gain else (0,):
+            of_these = stats.binom.pmf(gained, number - lost, gain / (1 - most - gain))
+            if chance * of_these < 1e-9:
+                continue
+            losses = np.repeat([1.0, -1.0, 0.0], [lost, gained, number - lost - gained])
+            wrong += chance * of_these * (loss_p_value(losses, most) <= 0.05)
+    assert wrong <= 0.05
+
+
+def test_the_p_value_of_a_loss_knows_clusters_and_not_the_order() -> None:
+    losses = np.repeat([1.0, -1.0, 0.0], [3, 4, 593])
+    p = loss_p_value(losses, 0.02)
+    assert loss_p_value(losses[::-1], 0.02) == pytest.approx(p)
+    assert p < 0.03 < 0.05 < loss_p_value(losses[:60], 0.02)
+    twice = np.repeat(losses, 2)
+    assert loss_p_value(twice, 0.02, np.repeat(np.arange(600), 2)) == pytest.approx(p)
+    assert loss_p_value(twice, 0.02) < p
+
+
+def test_the_number_of_documents_that_a_bound_needs() -> None:
+    losses = np.repeat([1.0, -1.0, 0.0], [1, 2, 297])
+    needed = documents_needed(losses, 0.01, 0.05)
+    assert needed is not None and 600 < needed < 1200
+    assert loss_p_value(np.tile(losses, 4), 0.01) <= 0.05 < loss_p_value(np.tile(losses, 2), 0.01)
+    assert documents_needed(np.repeat([1.0, 0.0], [10, 290]), 0.01, 0.05) is None

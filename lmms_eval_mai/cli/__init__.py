@@ -61,6 +61,13 @@ COMMANDS = {
         "the paper lacks, and a sentence for each thing that is missing. Runs need --output_path and --log_samples. "
         "Nothing else is read, so the runs may be from another machine.",
     ),
+    "calibrate": (
+        "choose the threshold of verify=confidence by your own documents",
+        "Read the output folders of one cascade and of Full RT on the same documents, and choose the cheapest "
+        "threshold of verify=confidence that, with the given confidence, loses at most --max_loss points on other "
+        "documents of the same kind. Nothing is run. Prints the arguments to paste, and writes a file for "
+        "min_confidence. Do not score the same documents with it.",
+    ),
     "profile": (
         "measure the times of a model on this machine",
         "Measure a model on this machine with synthetic images: preprocessing, vision encoder, time to first token and "

@@ -7,7 +7,7 @@ from lmms_eval.models.model_utils.usage_metrics import log_usage
 from loguru import logger
 
 from lmms_eval_mai.contract import SIDES, Side
-from lmms_eval_mai.paper.sample import EXITS, Trace
+from lmms_eval_mai.paper.sample import Trace
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.metering import RunTotals
 
@@ -46,8 +46,8 @@ def log_throughput(totals: RunTotals, config: Config) -> None:
                 averages[f"{side}_answer_tokens_per_sample"] = one.answer_tokens / answered
             averages[f"{side}_cached_tokens_per_sample"] = one.cached_tokens / answered
             averages[f"{side}_call_seconds_per_sample"] = one.call_seconds / answered
-        if len(EXITS[config.mode]) > 1:
-            averages |= {f"exit_{exit}_share": total.exits[exit] / answered for exit in EXITS[config.mode]}
+        if len(config.exits()) > 1:
+            averages |= {f"exit_{exit}_share": total.exits[exit] / answered for exit in config.exits()}
     if total.failed:
         averages["not_answered_share"] = total.failed / (answered + total.failed)
     speed = tokens / wall_s if wall_s > 0 else 0.0

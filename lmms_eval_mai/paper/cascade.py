@@ -29,10 +29,17 @@ async def cascade(sample: Sample, pair: Pair) -> Trace:
     run = SampleRun(sample, pair)
     simple = _simple_prompt(sample)
 
-    # Section 4.1, mutual verification of the two short answers (Eq. 5 and 6).
-    large_short, small_short = await gather_or_cancel(run.call(side, "short", simple) for side in ("large", "small"))
-    if run.agree(small_short, large_short):
-        return run.finish("agree_short", large_short)
+    if pair.first_check.verify == "confidence":  # not in the paper: confidence.py
+        large_short = await run.call("large", "short", simple)
+        if run.is_confident(large_short):
+            return run.finish("confident", large_short)
+    else:
+        # Section 4.1, mutual verification of the two short answers (Eq. 5 and 6).
+        both = (run.call(side, "short", simple) for side in ("large", "small"))
+        large_short, small_short = await gather_or_cancel(both)
+        agree = run.agree(small_short, large_short)
+        if agree and (pair.first_check.verify == "agreement" or run.is_confident(large_short)):
+            return run.finish("agree_short", large_short)
 
     # The small model thinks, and its new answer is verified with the same short answer (Eq. 7 and 8).
     thinking, thought_answer = await _think(run, "small")
@@ -49,6 +56,7 @@ async def transfer(sample: Sample, pair: Pair) -> Trace:
     transfer=sparse: sparse reasoning transfer, Table 9."""
     run = SampleRun(sample, pair)
     thinking = await _reason(run, "small")  # Eq. 7
+    run.read_thought(thinking)
     return run.finish("transfer", await _transfer(run, thinking))  # Eq. 9, or Eq. 12 and 13
 
 

@@ -9,10 +9,11 @@ from lmms_eval_mai.paper.agreement import Benchmark, Doc, Verification, extract_
 from lmms_eval_mai.paper.prompts import Kind, Variant
 from lmms_eval_mai.paper.sparse import Selection
 
-Exit = Literal["agree_short", "agree_think", "transfer", "small", "large"]
+Exit = Literal["agree_short", "confident", "agree_think", "transfer", "small", "large"]
 """Where a sample finishes, with the names of Table 10: agree_short is MV small(S)/large(S), agree_think is
-MV small(R)/large(S), transfer is RT (MV: mutual verification; RT: reasoning transfer). `small` and `large` are the only
-exits of the modes of these names."""
+MV small(R)/large(S), transfer is RT (MV: mutual verification; RT: reasoning transfer). `confident` is not in the paper:
+it takes the place of agree_short with `verify=confidence`. `small` and `large` are the only exits of the modes of these
+names."""
 
 EXITS: dict[str, tuple[Exit, ...]] = {
     "cascade": ("agree_short", "agree_think", "transfer"),
@@ -20,7 +21,14 @@ EXITS: dict[str, tuple[Exit, ...]] = {
     "small": ("small",),
     "large": ("large",),
 }
-"""Mode -> its exits."""
+"""Mode -> its exits, with the paper's rule."""
+
+
+def exits_of(mode: str, verify: str = "agreement") -> tuple[Exit, ...]:
+    """Return the exits of a mode with a rule of the first check."""
+    if mode == "cascade" and verify == "confidence":
+        return ("confident", *EXITS[mode][1:])
+    return EXITS[mode]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +78,10 @@ class Trace:
     selection: Selection | None = None
     """The tokens of the thinking that were transferred (Eq. 12). None: nothing was selected, because the whole thinking
     was transferred or none."""
+    min_confidence: float | None = None
+    """The threshold of the first check. None: it needs none."""
+    thought: str | None = None
+    """Full RT: the parsed answer after the thinking, which this mode does not verify. None: it cannot be read."""
     parsed: str | None = None
     """The final answer as the benchmark's scorer reads it. None: the scorer cannot read it, or is not known."""
     images: tuple[str, ...] = ()

@@ -23,6 +23,7 @@ from lmms_eval_mai.contract import (
 )
 from lmms_eval_mai.errors import PromptTooLong, SampleError
 from lmms_eval_mai.paper.agreement import AgreementRules, Doc, Verification, extract_answer, read_answer, verify
+from lmms_eval_mai.paper.confidence import FirstCheck, probability
 from lmms_eval_mai.paper.prompts import Variant
 from lmms_eval_mai.paper.sample import Exit, LoggedPrompt, Sample, Trace, logged_prompt
 from lmms_eval_mai.paper.sparse import Selection, Sparse, select
@@ -43,6 +44,7 @@ class Pair:
     think: Variant = "R"
     """Prompt_think of Eq. 7 for tasks that name none themselves: `_s` tasks and other lmms-eval tasks."""
     rules: AgreementRules = AgreementRules()  # noqa: RUF009 - frozen
+    first_check: FirstCheck = FirstCheck()  # noqa: RUF009 - frozen
     on_overflow: str = "truncate"
     """How to treat thinking that does not fit the context: `truncate` or `error`."""
     transfer_answer: Literal["cut", "keep"] = "cut"
@@ -70,6 +72,10 @@ class SampleRun:
     """The prompt of each call, if the trace holds them."""
     verifications: list[Verification] = field(default_factory=list)
     selection: Selection | None = None
+    thought: str | None = None
+    """The parsed answer after the thinking of Full RT, which does not verify it."""
+    min_confidence: float | None = None
+    """The threshold, if the first check used one."""
 
     @property
     def think(self) -> Variant:
@@ -152,6 +158,19 @@ class SampleRun:
         self.verifications.append(result)
         return result.agree
 
+    def read_thought(self, thinking: Call) -> None:
+        """Record the answer after the small model's thinking, so that a report can tell what a cascade would do."""
+        self.thought = read_answer(self.sample.benchmark, self.sample.doc, thinking.text)
+
+    def is_confident(self, large: Call) -> bool:
+        """Return whether the large model gave its short answer a probability of at least the threshold
+        (`confidence.py`). An answer without a probability, and one that the scorer cannot read, is not confident."""
+        sample = self.sample
+        self.min_confidence = self.pair.first_check.threshold(sample.benchmark.name)
+        found = probability(large)
+        is_readable = read_answer(sample.benchmark, sample.doc, large.text) is not None
+        return found is not None and found >= self.min_confidence and is_readable
+
     def finish(self, exit: Exit, answer: Call) -> Trace:
         """Return the trace. Its calls are in the order of the stages, because short answers may finish in any order."""
         stages = get_args(Stage)
@@ -168,6 +187,8 @@ class SampleRun:
             readable=parsed is not None if is_own_task else bool(extract_answer(answer.text)),
             prompts=prompts,
             selection=self.selection,
+            min_confidence=self.min_confidence,
+            thought=self.thought,
             parsed=parsed,
             images=tuple(
                 part.uuid for message in sample.question for part in message.content if isinstance(part, Image)

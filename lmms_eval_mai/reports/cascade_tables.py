@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from lmms_eval_mai.paper.sample import EXITS
+from lmms_eval_mai.paper.sample import exits_of
 from lmms_eval_mai.reports import metrics
 from lmms_eval_mai.reports.evidence import Evidence, of_comparison, of_run
 from lmms_eval_mai.reports.metrics import Comparison
@@ -44,7 +44,11 @@ def exit_table(evidence: Evidence) -> Iterator[Table]:
         "accuracy-by-exit",
         "Accuracy by exit",
         columns,
-        [(run, exit, run.samples[run.samples.exit == exit]) for run in evidence.traced() for exit in EXITS["cascade"]],
+        [
+            (run, exit, run.samples[run.samples.exit == exit])
+            for run in evidence.traced()
+            for exit in exits_of("cascade", run.method.verify)
+        ],
         ("Mean score of the documents in percent. The documents are those of MAI.", *OF_DOCUMENTS),
     )
 

@@ -158,7 +158,7 @@ class Evidence:
         """Yield the cascades whose documents have a trace and a score."""
         for run in self.of("cascade"):
             samples = run.samples
-            if len(samples) and samples.agree.notna().all() and samples.score.notna().all():
+            if len(samples) and samples.exit.notna().all() and samples.score.notna().all():
                 yield run
 
     # --- names ---
@@ -362,5 +362,5 @@ def short_scores(run: Run, side: Side) -> pd.Series:
     found = [score_of(run.benchmark, *one) for one in zip(samples[side], samples.target, strict=True)]
     scores = pd.Series(found, index=samples.index, dtype=float)
     if side == "large":  # where the models agree, its short answer is the final answer
-        return scores.where(~samples.exit.isin(("agree_short", "agree_think")), samples.score)
+        return scores.where(~samples.exit.isin(("agree_short", "confident", "agree_think")), samples.score)
     return scores

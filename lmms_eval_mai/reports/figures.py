@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from lmms_eval_mai.paper.sample import exits_of
 from lmms_eval_mai.reports.cascade_tables import RIGHT
 from lmms_eval_mai.reports.evidence import COSTS, Evidence
 from lmms_eval_mai.reports.method_tables import comparisons, spent
@@ -26,12 +27,14 @@ def figures(evidence: Evidence) -> Iterator[Figure]:
         yield Figure(f"flow-{number}", title, "flow", run.benchmark, tuple(_flow(run)), name)
     for number, (run, outcomes) in enumerate(curves(evidence)):
         data = tuple(
-            {"rule": one.name, "of_the_run": one.is_run, "tokens": one.tokens, "score": one.score.value}
-            | {"low": one.score.low, "high": one.score.high, "exits": one.exits}
+            {"rule": one.rule.name(run.benchmark), "verify": one.rule.verify, "of_the_run": one.is_run}
+            | {"tokens": one.tokens, "score": one.score.value, "low": one.score.low, "high": one.score.high}
             for one in outcomes
         )
+        others = [evidence.short(run, "large"), evidence.large_r(run), evidence.full_rt(run)]
+        data += tuple(filter(None, (_operating_point(evidence, other) for other in others)))
         name = evidence.name(run.method)
-        title = f"Other rules of agreement, {benchmark_name(run.benchmark)}, {name}"
+        title = f"Other rules of verification, {benchmark_name(run.benchmark)}, {name}"
         yield Figure(f"rules-{number}", title, "curve", run.benchmark, data, name)
 
 
@@ -47,6 +50,19 @@ def _point(evidence: Evidence, run: Run, dominated: dict[tuple[Run, str], str]) 
         **{name: found[name] for name in ("small_tokens", "large_tokens", "tokens", "compute", "seconds", "wall_s")},
         "dominated": {kind: dominated.get((run, kind)) for kind in COSTS},
     }
+
+
+def _operating_point(evidence: Evidence, run: Run | None) -> dict[str, Any] | None:
+    """Return another method as a point beside the curves."""
+    cost = None if run is None else evidence.cost(run, "tokens")
+    score = None if run is None else evidence.accuracy(run, run.samples)
+    if run is None or cost is None or score is None:
+        return None
+    return (
+        {"rule": evidence.name(run.method), "verify": None, "of_the_run": False, "tokens": float(cost.mean())}
+        | {name: getattr(score, name) for name in ("low", "high")}
+        | {"score": score.value}
+    )
 
 
 def _dominated(evidence: Evidence) -> dict[tuple[Run, str], str]:
@@ -69,11 +85,11 @@ def _flow(run: Run) -> Iterator[dict[str, Any]]:
     """Yield the bands: from all documents to the exits, and through "disagree" to the later ones."""
     samples = run.samples[run.samples.repeat == 0]  # figures count documents
     exits = samples.exit
+    first, *later = exits_of("cascade", run.method.verify)
     bands = [
-        ("documents", "agree_short", exits == "agree_short"),
-        ("documents", "disagree", exits.isin(("agree_think", "transfer"))),
-        ("disagree", "agree_think", exits == "agree_think"),
-        ("disagree", "transfer", exits == "transfer"),
+        ("documents", first, exits == first),
+        ("documents", "disagree", exits.isin(later)),
+        *(("disagree", exit, exits == exit) for exit in later),
     ]
     for source, target, chosen in bands:
         right = int((samples.score[chosen] >= RIGHT).sum())

@@ -29,10 +29,12 @@ TRANSFER = {
 }
 """Arguments that change the thinking or the transfer, with their defaults."""
 AGREEMENT = {"anls_threshold": "0.9", "chartqa_match": "exact"}
-"""Arguments that change the verification (`AgreementRules`), with their defaults."""
+"""Arguments that change the agreement (`AgreementRules`), with their defaults."""
+FIRST_CHECK = {"verify": "agreement", "min_confidence": ""}
+"""Arguments that change the first check, with their defaults."""
 HARMLESS = ("journal", "max_open_samples", "max_errors", "log_prompts", "model_name", "seed", "mode")
 """Arguments in which repeats of one run may differ. The mode is part of the method."""
-DEFAULTS = DECODING | TRANSFER | AGREEMENT
+DEFAULTS = DECODING | TRANSFER | AGREEMENT | FIRST_CHECK
 THINK_E = "think=E"
 """The option of a cascade or Full RT on another lmms-eval task that thinks with the Explain prompt."""
 MODES = ("alone", "transfer", "cascade")
@@ -64,6 +66,12 @@ class Method:
         if self.mode == "alone":
             return "own prompt"
         return "E" if THINK_E in self.options else "R"
+
+    @property
+    def verify(self) -> str:
+        """The rule of the first check of a cascade."""
+        found = [option.partition("=")[2] for option in self.options if option.startswith("verify=")]
+        return found[0] if found else "agreement"
 
     def alone(self, side: Side, variant: Variant | None, two_stage: bool = False) -> "Method":
         """Return the method of one model of this pair."""

@@ -112,7 +112,7 @@ def compare(first: pd.DataFrame, second: pd.DataFrame, benchmark: str, clusters:
     (a, statistic), (b, _) = _parts(first, benchmark), _parts(second, benchmark)
     places = places_of(a.index, clusters)
     x, y = a.to_numpy(), b.loc[a.index].to_numpy()
-    mine, theirs = _units(first), _units(second)
+    mine, theirs = units(first), units(second)
     better = worse = None
     if statistics.is_right_or_wrong(mine) and statistics.is_right_or_wrong(theirs):
         theirs = theirs.loc[mine.index]
@@ -148,7 +148,7 @@ def plain(scores: pd.Series) -> pd.DataFrame:
     return pd.DataFrame({"score": scores.astype(float), "group": math.nan, "is_main": True, "gold": None})
 
 
-def _units(samples: pd.DataFrame) -> Any:
+def units(samples: pd.DataFrame) -> Any:
     """Return the score of each document, the mean over its answers. MMBench: of each question, whose score is that of
     its worst rotation; questions without their original order are left out, as lmms-eval does."""
     if not samples.group.notna().all():
@@ -171,8 +171,7 @@ def _parts(samples: pd.DataFrame, benchmark: str) -> tuple[pd.DataFrame, Statist
         # An answer that is neither yes nor no is in neither the precision nor the recall, as lmms-eval computes F1.
         parts = pd.DataFrame({"right": yes & right, "wrong": yes & ~right, "missed": no & right}).astype(float)
         return _per_document(parts), statistics.f1
-    units = _units(samples)
-    return pd.DataFrame({"score": units, "number": 1.0}), statistics.ratio
+    return pd.DataFrame({"score": units(samples), "number": 1.0}), statistics.ratio
 
 
 def _interval(parts: pd.DataFrame, statistic: Statistic, clusters: Clusters | None) -> Interval:

@@ -357,7 +357,7 @@ def cascade_table(evidence: Evidence) -> Iterator[Table]:
         "table-10",
         "Table 10: multi-agent inference (MAI)",
         columns,
-        evidence.of("cascade"),
+        [run for run in evidence.of("cascade") if run.method.verify == "agreement"],
         (
             "n is that of MAI; other scores are of all documents of their own runs. agree_short is MV "
             "small(S)/large(S), agree_think is MV small(R)/large(S), transfer is RT.",

@@ -16,7 +16,7 @@ import pandas as pd
 
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.paper.agreement import AgreementRules, read_answer
+from lmms_eval_mai.paper.agreement import AgreementRules
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS
 from lmms_eval_mai.paper.prompts import VARIANTS
 from lmms_eval_mai.reports import methods
@@ -32,8 +32,6 @@ CIRCULAR = 1_000_000
 """MMBench: the index of a rotated question is that of the question plus a multiple of this number."""
 SCORES = ("score", "exact_match", "relaxed_overall", "anls", "acc", "accuracy")
 """Fields of a line that hold a score of 0 to 1, the best first."""
-RULES_CAN_CHANGE = ("chartqa", "infovqa_val")
-"""Benchmarks whose rule of agreement has a parameter. Their parsers do not read the document."""
 PARTS = {"text", "output", "vision", "patches", "merger"}
 """The numbers of parameters that compute needs."""
 BROKEN = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
@@ -53,8 +51,9 @@ SAMPLES: dict[str, tuple[type, str]] = {
     "readable": (object, "Whether the scorer can read the final answer; None if it is not known"),
     "small": (object, "The parsed answers of the first verification: the small model's short answer,"),
     "large": (object, "the large model's,"),
-    "agree": (object, "and whether they agree; None without a verification"),
+    "agree": (object, "and whether they agree; None without a verification of both"),
     "thought": (object, "The small model's answer after its thinking: that of the second verification, or of Full RT"),
+    "answer_logprob": (float, "Of the large model's short answer; nan if the engine does not report it"),
     "agree_think": (object, "Whether the thought answer agrees with the large model's short answer; None without one"),
     "layer": (float, "Sparse transfer: the layer whose attention selected the tokens; nan if nothing was selected"),
     "kept_tokens": (float, "Sparse transfer: the tokens of the thinking that were kept,"),
@@ -374,7 +373,11 @@ def _row(benchmark: str, line: Line, trace: Line, repeat: int) -> Line:
     else:
         score = _score(benchmark, line)
         predicted = labels["prediction"] if isinstance(labels, dict) else None
-    first, second = [*(trace.get("answers") or ()), {}, {}][:2]
+    calls = {(call["side"], call["stage"]): call for call in trace.get("calls") or ()}
+    compared = list(trace.get("answers") or ())
+    if ("small", "short") not in calls:  # verify=confidence has only the second verification
+        compared.insert(0, {})
+    first, second = [*compared, {}, {}][:2]
     selection = trace.get("selection") or {}
     return {
         "doc_id": int(line["doc_id"]),
@@ -391,23 +394,15 @@ def _row(benchmark: str, line: Line, trace: Line, repeat: int) -> Line:
         "exit": trace.get("exit"),
         "readable": trace.get("readable"),
         "small": first.get("small"),
-        "large": first.get("large"),
+        "large": trace.get("parsed") if trace.get("exit") == "confident" else (first or second).get("large"),
         "agree": first.get("agree"),
-        "thought": second["small"] if second else _thought(benchmark, trace),
+        "thought": second["small"] if second else trace.get("thought"),
+        "answer_logprob": _number(calls.get(("large", "short"), {}).get("answer_logprob")),
         "agree_think": second.get("agree"),
         "layer": _number(selection.get("layer")),
         "kept_tokens": _number(selection.get("kept_tokens")),
         "scored_tokens": _number(selection.get("scored_tokens")),
     }
-
-
-def _thought(benchmark: str, trace: Line) -> str | None:
-    """Return the small model's answer after its thinking in Full RT, which does not compare it."""
-    if benchmark not in RULES_CAN_CHANGE or trace.get("answers"):
-        return None
-    calls = trace.get("calls") or ()
-    thoughts = [call["text"] for call in calls if (call["side"], call["stage"]) == ("small", "think")]
-    return read_answer(BENCHMARKS[benchmark], {}, thoughts[0]) if thoughts else None
 
 
 def _call(call: Line, doc_id: int, repeat: int) -> Line:

@@ -1,120 +1,210 @@
-"""The cascade with other rules of agreement, recomputed from the tables of samples and calls.
+"""What a cascade would have done with another first check or with other rules of agreement, without a new run.
 
-A looser rule only ends a sample earlier, so its calls are known. A stricter rule needs calls that the cascade did not
-make; they are those of Full RT on the same document, if its calls do not depend on the run: greedy decoding, and an
-engine whose answers do not depend on the batch.
+`known_answers` puts together what one cascade and Full RT of the same documents have: all calls that any rule needs.
+Those of Full RT are the same as in a cascade only if they do not depend on the run: greedy decoding, and an engine
+whose answers do not depend on the batch. A rule that needs no other calls than those of the cascade needs no Full RT.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import pandas as pd
 
+from lmms_eval_mai.contract import Side
 from lmms_eval_mai.paper.agreement import AgreementRules
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS
-from lmms_eval_mai.paper.sample import EXITS
-from lmms_eval_mai.reports.evidence import Evidence, of_run, short_scores
+from lmms_eval_mai.paper.confidence import Verify
+from lmms_eval_mai.paper.sample import exits_of
+from lmms_eval_mai.reports import metrics
+from lmms_eval_mai.reports.evidence import Evidence, of_run
 from lmms_eval_mai.reports.read import Run
 from lmms_eval_mai.reports.report import Estimate, Of, Table, table
 
-SETTINGS: dict[str, tuple[AgreementRules, ...]] = {
+THRESHOLDS = (1.0, 0.999, 0.99, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.5, 0.4, 0.3)
+"""The thresholds of the table and of the figure."""
+AGREEMENT: dict[str, tuple[AgreementRules, ...]] = {
     "infovqa_val": tuple(AgreementRules(anls_threshold=value / 100) for value in (50, 60, 70, 80, 85, 90, 95, 100)),
     "chartqa": (AgreementRules(chartqa_match="exact"), AgreementRules(chartqa_match="relaxed")),
 }
-"""Benchmark -> the rules to try."""
-THINKING = ("think", "stage2")
-TRANSFER = ("score", "transfer")
+"""Benchmark -> the rules of agreement to try."""
+STAGES: dict[str, tuple[Side, tuple[str, ...]]] = {
+    "large_short": ("large", ("short",)),
+    "small_short": ("small", ("short",)),
+    "thinking": ("small", ("think", "stage2")),
+    "transfer": ("large", ("score", "transfer")),
+}
+"""Column with output tokens -> the model and the stages of its calls."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The two checks: the rule of the first one with its threshold, and the rules of agreement of both."""
+
+    verify: Verify
+    threshold: float | None
+    """None: verify=agreement."""
+    agreement: AgreementRules
+
+    def name(self, benchmark: str) -> str:
+        """Return the arguments that set the rule."""
+        if self.threshold is not None:
+            return f"verify={self.verify},min_confidence={self.threshold:g}"
+        if benchmark == "chartqa":
+            return f"chartqa_match={self.agreement.chartqa_match}"
+        return f"anls_threshold={self.agreement.anls_threshold:g}" if benchmark in AGREEMENT else "verify=agreement"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a cascade with another rule would have done."""
+    """What a cascade with a rule would have done."""
 
     run: Run
-    rules: AgreementRules
-    exits: dict[str, int]
+    rule: Rule
+    documents: pd.DataFrame
+    """Of each document: `exit`, `score` and `tokens` (output tokens of both models)."""
     score: Estimate
-    tokens: float
-    """Output tokens of both models for one document."""
+    against: Estimate | None
+    """The score minus that of Full RT, in points. None: no Full RT."""
 
     @property
     def is_run(self) -> bool:
-        """Whether these are the rules of the run itself."""
-        return self.rules == self.run.rules
+        """Whether this is the rule of the run itself."""
+        return self.rule.verify == self.run.method.verify == "agreement" and self.rule.agreement == self.run.rules
 
     @property
-    def name(self) -> str:
-        """The argument that sets the rule."""
-        if self.run.benchmark == "chartqa":
-            return f"chartqa_match={self.rules.chartqa_match}"
-        return f"anls_threshold={self.rules.anls_threshold:g}"
+    def tokens(self) -> float:
+        """Output tokens of both models for one document."""
+        return float(self.documents.tokens.mean())
+
+    def share(self, exit: str) -> float:
+        """Return the share of the documents that finish at an exit, in percent."""
+        return 100 * float((self.documents.exit == exit).mean())
 
 
 def rules_table(evidence: Evidence) -> Iterator[Table]:
-    """Yield score and cost of the cascade with looser and stricter rules of agreement."""
+    """Yield score and cost of the cascade with other first checks and with other rules of agreement."""
     columns: list[Of[Outcome]] = [
         *of_run(evidence, lambda row: row.run),
-        Of("rule", "text", 0, lambda row: row.name),
+        Of("rule", "text", 0, lambda row: row.rule.name(row.run.benchmark)),
         Of("of the run", "text", 0, lambda row: "yes" if row.is_run else None),
-        *(Of(exit, "count", 0, partial(lambda exit, row: row.exits[exit], exit)) for exit in EXITS["cascade"]),
+        Of("first check, %", "percent", 1, lambda row: row.share(exits_of("cascade", row.rule.verify)[0])),
+        *(Of(f"{exit}, %", "percent", 1, partial(lambda exit, row: row.share(exit), exit)) for exit in LATER),
         Of("score", "percent", 2, lambda row: row.score),
+        Of("- Full RT, points", "percent", 2, lambda row: row.against),
         Of("output tokens", "number", 1, lambda row: row.tokens),
     ]
     return table(
         "rules",
-        "The cascade with other rules of agreement, recomputed from the traces",
+        "The cascade with other first checks and other rules of agreement, recomputed from the traces",
         columns,
         [outcome for _, outcomes in curves(evidence) for outcome in outcomes],
         (
-            "Output tokens of both models for one document. A rule that is stricter than that of the run needs Full RT "
-            "on the same documents, and is left out without it. Its calls are those of Full RT, which are the same "
-            "only with greedy decoding and if answers do not depend on the batch (vLLM's may differ by a token in "
-            "bfloat16).",
+            "verify=confidence and verify=both are not in the paper: the first check asks for the probability that the "
+            "large model gave to its short answer (docs/confidence.md). A threshold that was chosen with these "
+            "documents looks better than it is: lmms-eval-mai calibrate chooses it with a bound.",
+            "Scores are means over documents. Output tokens of both models for one document. A rule that needs more "
+            "calls than the run has made takes them from Full RT on the same documents, and is left out without it. "
+            "They are the same only with greedy decoding and if answers do not depend on the batch (vLLM's may differ "
+            "by a token in bfloat16).",
         ),
     )
 
 
+LATER = exits_of("cascade")[1:]
+"""The exits after the first check."""
+
+
 def curves(evidence: Evidence) -> Iterator[tuple[Run, list[Outcome]]]:
-    """Yield each cascade on a benchmark whose rule has a parameter, with what other rules would have done."""
+    """Yield each cascade for which other rules are known, with what they would have done."""
     for run in evidence.traced():
-        if run.benchmark in SETTINGS:
-            # The thinking of Full RT has one stage, so it does not tell what a second stage would answer.
-            full_rt = None if run.method.two_stage else evidence.full_rt(run)
-            found = [recompute(evidence, run, rules, full_rt) for rules in SETTINGS[run.benchmark]]
-            if any(found):
-                yield run, list(filter(None, found))
+        found = outcomes(evidence, run) if run.benchmark in BENCHMARKS else []
+        if len(found) > 1:
+            yield run, found
 
 
-def recompute(evidence: Evidence, run: Run, rules: AgreementRules, full_rt: Run | None) -> Outcome | None:
-    """Return what the cascade would have done with these rules. None: calls are missing."""
-    samples = run.samples.assign(large_score=short_scores(run, "large"))
+def outcomes(evidence: Evidence, run: Run) -> list[Outcome]:
+    """Return what each rule would have done whose calls are known."""
+    known = known_answers(evidence, run)
+    agreements = dict.fromkeys([*AGREEMENT.get(run.benchmark, ()), run.rules])
+    rules = [Rule("agreement", None, one) for one in agreements]
+    if known.probability.notna().any():
+        verifies: tuple[Verify, ...] = ("confidence", "both")
+        rules += [Rule(verify, threshold, run.rules) for verify in verifies for threshold in THRESHOLDS]
+    found = []
+    for rule in rules:
+        documents = decide(known, rule, run.benchmark)
+        score = None if documents is None else evidence.accuracy(run, documents)
+        if documents is not None and score is not None:
+            found.append(Outcome(run, rule, documents, score, _against(evidence, run, documents, known.full_rt_score)))
+    return found
+
+
+def known_answers(evidence: Evidence, run: Run) -> pd.DataFrame:
+    """Return what is known of each document of a cascade, from it and from Full RT with the same thinking.
+
+    Columns: `probability` of the large model's short answer; the parsed answers `small`, `large` and `thought`; the
+    scores `large_score`, `transfer_score` and `full_rt_score`; output tokens by `STAGES`. What no run has is missing.
+    """
+    samples = run.samples.assign(large_score=evidence.large_short_scores(run))
     samples = samples[samples.repeat == 0]
-    thought_tokens, transfer_tokens = (_tokens(run, stages, samples.index) for stages in (THINKING, TRANSFER))
-    has_thought, has_transfer = samples.agree_think.notna(), samples.exit == "transfer"
-    thoughts, scores = samples.thought, samples.score
-    if full_rt is not None:
-        other = full_rt.samples[full_rt.samples.repeat == 0].reindex(samples.index)
-        known = other.exit.notna() & (other.target == samples.target)
-        thoughts = thoughts.where(has_thought, other.thought.where(known, None))
-        scores = scores.where(has_transfer, other.score)
-        thought_tokens = thought_tokens.where(has_thought, _tokens(full_rt, ("think",), samples.index))
-        transfer_tokens = transfer_tokens.where(has_transfer, _tokens(full_rt, TRANSFER, samples.index))
-        has_thought, has_transfer = has_thought | known, has_transfer | known
-    short = _agree(run.benchmark, samples.small, samples.large, rules)
-    think = ~short & _agree(run.benchmark, thoughts, samples.large, rules)
-    transfer = ~short & ~think
-    if not (has_thought | short).all() or not (has_transfer | ~transfer).all():
+    tokens = {name: _tokens(run, *stages) for name, stages in STAGES.items()}
+    moved = samples.exit == "transfer"
+    found = pd.DataFrame(
+        {
+            "probability": np.exp(samples.answer_logprob),
+            **{name: samples[name] for name in ("small", "large", "thought", "large_score")},
+            "transfer_score": samples.score.where(moved),
+            "full_rt_score": np.nan,
+            **tokens,
+        },
+        index=samples.index,
+    )
+    # The thinking of Full RT has one stage, so it does not tell what a second stage would answer.
+    full_rt = None if run.method.two_stage else evidence.full_rt(run)
+    if full_rt is None:
+        return found
+    other = full_rt.samples[full_rt.samples.repeat == 0].reindex(samples.index)
+    same = other.exit.notna() & (other.target == samples.target)
+    new = same & found.thinking.isna()
+    found.loc[new, "thought"] = other.thought[new]
+    found["thinking"] = found.thinking.where(~new, _tokens(full_rt, *STAGES["thinking"]))
+    new = same & ~moved
+    found["transfer_score"] = found.transfer_score.where(~new, other.score)
+    found["transfer"] = found.transfer.where(~new, _tokens(full_rt, *STAGES["transfer"]))
+    found["full_rt_score"] = other.score.where(same)
+    return found
+
+
+def decide(known: pd.DataFrame, rule: Rule, benchmark: str) -> pd.DataFrame | None:
+    """Return `exit`, `score` and `tokens` of each document with a rule. None: a call that it needs is missing."""
+    if rule.verify != "confidence" and known.small_short.isna().any():
         return None
-    final = samples.large_score.where(~transfer, scores)
-    tokens = _tokens(run, ("short",), samples.index)
-    tokens = tokens + thought_tokens.where(~short, 0) + transfer_tokens.where(transfer, 0)
-    exits: dict[str, int] = {
-        exit: int(one.sum()) for exit, one in zip(EXITS["cascade"], (short, think, transfer), strict=True)
-    }
-    score = evidence.accuracy(run, pd.DataFrame({"score": final}))
-    assert score is not None
-    return Outcome(run, rules, exits, score, float(tokens.mean()))
+    first = pd.Series(True, index=known.index)
+    if rule.threshold is not None:
+        first &= known.probability.ge(rule.threshold) & known.large.notna()
+    if rule.verify != "confidence":
+        first &= _agree(benchmark, known.small, known.large, rule.agreement)
+    second = ~first & _agree(benchmark, known.thought, known.large, rule.agreement)
+    moved = ~first & ~second
+    tokens = known.large_short + known.thinking.where(~first, 0) + known.transfer.where(moved, 0)
+    if rule.verify != "confidence":
+        tokens += known.small_short
+    scores = known.large_score.where(~moved, known.transfer_score)
+    if scores.isna().any() or tokens.isna().any():
+        return None
+    exits = exits_of("cascade", rule.verify)
+    exit = np.select([first, second], exits[:2], exits[2])
+    return pd.DataFrame({"exit": exit, "score": scores, "tokens": tokens}, index=known.index)
+
+
+def _against(evidence: Evidence, run: Run, documents: pd.DataFrame, full_rt: pd.Series) -> Estimate | None:
+    """Return the mean score minus that of Full RT on the same documents, in points."""
+    if full_rt.isna().any():
+        return None
+    comparison = metrics.compare(metrics.plain(documents.score), metrics.plain(full_rt), "", evidence.clusters(run))
+    return None if comparison is None else comparison.difference
 
 
 def _agree(benchmark: str, small: pd.Series, large: pd.Series, rules: AgreementRules) -> pd.Series:
@@ -124,6 +214,8 @@ def _agree(benchmark: str, small: pd.Series, large: pd.Series, rules: AgreementR
     return pd.Series(found, index=small.index, dtype=bool)
 
 
-def _tokens(run: Run, stages: tuple[str, ...], documents: pd.Index) -> pd.Series:
-    calls = run.calls[run.calls.stage.isin(stages) & (run.calls.repeat == 0)]
-    return calls.groupby("doc_id").output_tokens.sum().reindex(documents, fill_value=0)
+def _tokens(run: Run, side: Side, stages: Sequence[str]) -> pd.Series:
+    """Return the output tokens of each document in these stages. Documents without such a call are left out."""
+    calls = run.calls
+    calls = calls[(calls.side == side) & calls.stage.isin(stages) & (calls.repeat == 0)]
+    return calls.groupby("doc_id").output_tokens.sum()

@@ -17,9 +17,12 @@ from lmms_eval_mai.engines.arguments import reject_unknown_arguments
 from lmms_eval_mai.engines.build import ENGINES, argument_names
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.agreement import AgreementRules
+from lmms_eval_mai.paper.confidence import DEFAULT, FirstCheck, Verify
 from lmms_eval_mai.paper.prompts import Variant
+from lmms_eval_mai.paper.sample import Exit, exits_of
 from lmms_eval_mai.paper.sparse import Boundary, Order
-from lmms_eval_mai.run import presets
+from lmms_eval_mai.run import calibration, presets
+from lmms_eval_mai.run.calibration import Calibration
 from lmms_eval_mai.run.decoding_arguments import check_preset
 from lmms_eval_mai.run.readers import OWN_NAMES, READERS, RULES, choice, parse_literal
 
@@ -39,6 +42,16 @@ class Config:
     think: Variant = "R"
     """The small model's thinking prompt in `_s` tasks and in other lmms-eval tasks: `R` or `E`. `_e` and `_r` tasks use
     their own prompt."""
+    verify: Verify = "agreement"
+    """The first check of the cascade: `agreement` of both short answers (the paper's rule); `confidence`: the large
+    model gave its short answer a probability of at least `min_confidence`, and the small model gives no short answer;
+    `both`. `confidence` and `both` are not in the paper."""
+    min_confidence: float | str | None = None
+    """The threshold of `verify=confidence` and `verify=both`: a probability above 0 and at most 1, or a file of
+    `lmms-eval-mai calibrate`, which chooses it by documents of your own. Default: 0.9, which is not calibrated for any
+    pair."""
+    calibration: Calibration | None = None
+    """The file of `min_confidence`."""
     max_open_samples: int = 256
     """Number of samples processed at the same time. Their images are in memory."""
     max_new_tokens: int | None = None
@@ -99,6 +112,16 @@ class Config:
         """Return the engines that this mode uses."""
         return {"small": (self.small,), "large": (self.large,)}.get(self.mode, (self.small, self.large))
 
+    def exits(self) -> tuple[Exit, ...]:
+        """Return the exits that samples can have."""
+        return exits_of(self.mode, self.verify)
+
+    def first_check(self) -> FirstCheck:
+        """Return the rule of the first check with its thresholds."""
+        if self.calibration is not None:
+            return self.calibration.first_check()
+        return FirstCheck(self.verify, DEFAULT if self.min_confidence is None else float(self.min_confidence))
+
     def other(self, engine: EngineConfig) -> EngineConfig | None:
         """Return the second engine of this mode, if there is one."""
         return next((other for other in self.engines() if other.side != engine.side), None)
@@ -136,8 +159,11 @@ def parse(arguments: Mapping[str, Any]) -> Config:
     engines = _engine_configs(engine_arguments, arguments, set(preset))
     source = values.get("sparse_from", "large") if values.get("transfer") == "sparse" else None
     small, large = (dataclasses.replace(engine, attention=engine.side == source) for engine in engines)
+    if isinstance(values.get("min_confidence"), str):
+        values["calibration"] = calibration.read(values["min_confidence"])
     config = Config(small=small, large=large, rules=rules, **values)
     _check_sparse(config, arguments)
+    _check_verify(config, arguments)
     check_preset(config.decoding, config.official_decoding)
     for engine in config.engines():
         if not engine.model:
@@ -161,6 +187,28 @@ def _check_sparse(config: Config, given: Mapping[str, Any]) -> None:
         raise ArgumentError(
             f"transfer=sparse has no effect with mode={config.mode}, which transfers nothing: choose mode=cascade or "
             "mode=transfer, or leave transfer out."
+        )
+
+
+def _check_verify(config: Config, given: Mapping[str, Any]) -> None:
+    """Refuse a rule of the first check that would have no effect, or that contradicts its file. A pair's file may have
+    the arguments."""
+    named = next((name for name in ("verify", "min_confidence") if given.get(name) not in (None, "agreement")), None)
+    if named and config.mode != "cascade":
+        raise ArgumentError(
+            f"{named}={given[named]} has no effect with mode={config.mode}, which verifies nothing: choose "
+            f"mode=cascade, or leave {named} out."
+        )
+    if given.get("min_confidence") is not None and config.verify == "agreement":
+        raise ArgumentError(
+            f"min_confidence={given['min_confidence']} has no effect with verify=agreement: give verify=confidence or "
+            "verify=both too, or leave min_confidence out."
+        )
+    found = config.calibration
+    if found is not None and config.verify not in ("agreement", found.verify):
+        raise ArgumentError(
+            f"min_confidence={config.min_confidence} has the thresholds of verify={found.verify}, and "
+            f"verify={config.verify} is given: give verify={found.verify}, or calibrate again."
         )
 
 

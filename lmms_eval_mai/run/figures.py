@@ -6,7 +6,6 @@ from typing import Any, get_args
 
 from lmms_eval_mai.contract import Side, Stage
 from lmms_eval_mai.engines.parameters import parameters
-from lmms_eval_mai.paper.sample import EXITS
 from lmms_eval_mai.redaction import without_password
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.fingerprint import SPARSE, version
@@ -53,7 +52,7 @@ def _task(totals: TaskTotals, config: Config) -> dict[str, Any]:
         "not_answered": totals.failed,
         "unreadable": totals.unreadable,
         "wall_s": _seconds(totals.wall_s),
-        "exits": {exit: totals.exits[exit] for exit in EXITS[config.mode]},
+        "exits": {exit: totals.exits[exit] for exit in config.exits()},
         **({"selections": dataclasses.asdict(totals.selections)} if config.transfer == "sparse" else {}),
         **{engine.side: _engine(totals, engine.side) for engine in config.engines()},
     }

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pytablewriter import MarkdownTableWriter
 
 from lmms_eval_mai.contract import SIDES
-from lmms_eval_mai.paper.sample import EXITS
 from lmms_eval_mai.redaction import without_password
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.metering import RunTotals, TaskTotals, Usage
@@ -74,9 +73,9 @@ def _row(name: str, task: TaskTotals, total: TaskTotals, config: Config) -> dict
         row["Not answered"] = str(task.failed)
     if total.unreadable:
         row["Unreadable"] = str(task.unreadable)
-    if len(EXITS[config.mode]) > 1:
+    if len(config.exits()) > 1:
         samples = max(1, task.samples)
-        row |= {exit: f"{task.exits[exit]} ({task.exits[exit] / samples:.2%})" for exit in EXITS[config.mode]}
+        row |= {exit: f"{task.exits[exit]} ({task.exits[exit] / samples:.2%})" for exit in config.exits()}
     if config.transfer == "sparse":
         row["kept tokens"] = _part(task.selections.kept_tokens, task.selections.scored_tokens)
     for engine in config.engines():

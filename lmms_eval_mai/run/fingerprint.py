@@ -45,6 +45,10 @@ def of_run(config: "Config", engines: Mapping[str, Identity], decoding: Mapping[
         "anls_threshold": str(config.rules.anls_threshold),
         "chartqa_match": config.rules.chartqa_match,
     }
+    if config.verify != "agreement":
+        check = config.first_check()
+        own = [f"{name}: {value}" for name, value in sorted(check.by_benchmark.items())]
+        fields |= {"verify": config.verify, "min_confidence": ", ".join([str(check.min_confidence), *own])}
     if config.transfer == "sparse":  # without it, the fingerprint is that of versions without this argument
         fields |= {name: str(getattr(config, name)) for name in SPARSE}
     for side, identity in engines.items():

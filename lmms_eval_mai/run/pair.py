@@ -20,6 +20,7 @@ def pair_of(engines: Mapping[Side, Engine], config: Config) -> Pair:
         engines.get("large"),
         think=config.think,
         rules=config.rules,
+        first_check=config.first_check(),
         on_overflow=config.on_overflow,
         transfer_answer=config.transfer_answer,
         sparse=sparse_of(config, engines[config.sparse_from]) if config.transfer == "sparse" else None,

@@ -7,13 +7,14 @@ import ast
 import dataclasses
 import json
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.engines.arguments import positive_int
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.agreement import AgreementRules
 from lmms_eval_mai.paper.cascade import MODES
+from lmms_eval_mai.paper.confidence import Verify
 
 Reader = Callable[[str, Any], Any]
 """Gets the name and the value as lmms-eval passes it. Returns the value to use. Raises `ArgumentError`."""
@@ -45,6 +46,11 @@ def _fraction(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
         raise ArgumentError(f"{name}={value} is invalid: expected a number above 0 and at most 1.")
     return float(value)
+
+
+def _min_confidence(name: str, value: Any) -> float | str:
+    """Return a threshold, or the path of a file of `lmms-eval-mai calibrate`."""
+    return value if isinstance(value, str) else _fraction(name, value)
 
 
 def _layer(name: str, value: Any) -> int | float:
@@ -105,6 +111,8 @@ def _mapping(name: str, value: Any) -> Mapping[str, Any] | None:
 READERS: dict[str, Reader] = {
     "mode": choice(MODES),
     "think": choice(("R", "E")),
+    "verify": choice(get_args(Verify)),
+    "min_confidence": _min_confidence,
     "max_open_samples": positive_int,
     "max_new_tokens": positive_int,
     "decoding": choice(("greedy", "official")),

@@ -8,8 +8,10 @@ from typing import Any
 from loguru import logger
 
 from lmms_eval_mai.contract import SIDES, Engine, Identity, Side
-from lmms_eval_mai.errors import EngineStartError, MaiError, SampleError, TooManyErrors
+from lmms_eval_mai.errors import ArgumentError, EngineStartError, MaiError, SampleError, TooManyErrors
+from lmms_eval_mai.paper.agreement import extract_answer
 from lmms_eval_mai.paper.cascade import MODES, Mode
+from lmms_eval_mai.paper.confidence import DEFAULT
 from lmms_eval_mai.paper.sample import Sample, Trace
 from lmms_eval_mai.run import fingerprint
 from lmms_eval_mai.run.at_exit import at_end_of_main_thread
@@ -50,6 +52,13 @@ class Run:
         if sparse is not None and mode is None:  # another function may use other layers
             depth = self._of_side[sparse.source].layers()
             logger.info(f"mai_cascade: layer {sparse.layer} of {depth} of the {sparse.source} model selects tokens.")
+        if config.verify != "agreement" and config.min_confidence is None:
+            logger.warning(
+                f"mai_cascade: the threshold min_confidence={DEFAULT} is not calibrated for this pair. lmms-eval-mai "
+                "calibrate chooses one by your own documents."
+            )
+        self._has_probability = False
+        """Whether a large model's short answer had a probability, which a first check by confidence needs."""
         self._slots = asyncio.Semaphore(config.max_open_samples)
         """Limits the open samples of `submit`."""
         self._journal: Journal | None = None
@@ -192,7 +201,7 @@ class Run:
     async def _run_one(self, sample: Sample, mode: Mode | None = None) -> Trace:
         """Run a sample. An unexpected error, for example of a parser, fails this sample and not the run."""
         try:
-            return await (mode or self._mode)(sample, self.pair)
+            trace = await (mode or self._mode)(sample, self.pair)
         except MaiError:
             raise
         except Exception as error:
@@ -202,6 +211,22 @@ class Run:
                 "lmms-eval-mai or in lmms-eval's parser. Please run the command again with --verbosity DEBUG and "
                 "report the traceback that the log then shows."
             ) from error
+        self._check_probability(trace)
+        return trace
+
+    def _check_probability(self, trace: Trace) -> None:
+        """Refuse a run whose first check needs a probability that the engine does not report: no sample would ever be
+        confident. Raises `ArgumentError`."""
+        if trace.min_confidence is None or self._has_probability:
+            return
+        (short,) = [call for call in trace.calls if (call.key.side, call.key.stage) == ("large", "short")]
+        self._has_probability = short.answer_logprob is not None
+        if not self._has_probability and extract_answer(short.text):
+            raise ArgumentError(
+                "The first check by confidence needs the probability of the large model's short answer, and "
+                f"large_engine={self.config.large.engine} did not report it for {short.key}. Use an engine or an "
+                "endpoint that gives log-probabilities (logprobs), or verify=agreement."
+            )
 
     def _allowed_errors(self) -> int:
         allowed = self.config.max_errors

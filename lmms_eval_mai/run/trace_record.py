@@ -21,7 +21,11 @@ def trace_record(trace: Trace) -> dict[str, Any]:
         "readable": trace.readable,
         "answers": [{"small": v.small, "large": v.large, "agree": v.agree} for v in trace.verifications],
         "calls": [_call_record(call) for call in trace.calls],
-        **{name: value for name in ("parsed", "category") if (value := getattr(trace, name)) is not None},
+        **{
+            name: value
+            for name in ("min_confidence", "thought", "parsed", "category")
+            if (value := getattr(trace, name)) is not None
+        },
         **({"images": list(trace.images)} if trace.images else {}),
     }
     if trace.selection is not None:

@@ -11,6 +11,7 @@ from lmms_eval_mai.engines.messages import replace_lone_surrogates
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.agreement import Benchmark, Doc
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS, GENERIC
+from lmms_eval_mai.paper.confidence import FirstCheck
 from lmms_eval_mai.paper.prompts import INSTRUCTIONS, Kind, Variant
 from lmms_eval_mai.run.ask import LETTERS
 from lmms_eval_mai.run.config import Config
@@ -66,6 +67,7 @@ class Question:
     doc: Doc
     """The question and its options, for the parsers."""
     sampling: Mapping[Stage, Sampling]
+    first_check: FirstCheck
     with_trace: bool
     """Whether the reply has the calls and the parsed answers."""
     streamed: bool
@@ -103,6 +105,7 @@ def question_of(request: ChatRequest, config: Config, gen_kwargs: Mapping[str, A
         benchmark=GENERIC,
         doc={},
         sampling=decoding_of(request, config, gen_kwargs),
+        first_check=_first_check(mai, config.first_check()),
         with_trace=mai.trace,
         streamed=bool(request.stream),
         with_usage=bool(request.stream_options and request.stream_options.include_usage),
@@ -269,6 +272,20 @@ def _mode(mai: MaiOptions, config: Config) -> str:
             param="mai.mode",
         )
     return mai.mode
+
+
+def _first_check(mai: MaiOptions, own: FirstCheck) -> FirstCheck:
+    """Return the first check of a request. `own`: that of the server."""
+    check = own if mai.verify is None else dataclasses.replace(own, verify=mai.verify)
+    if mai.min_confidence is None:
+        return check
+    if check.verify == "agreement":
+        raise bad_request(
+            "The field mai.min_confidence has no effect with the rule agreement. Give mai.verify=confidence or both, "
+            "or leave mai.min_confidence out.",
+            param="mai.min_confidence",
+        )
+    return FirstCheck(check.verify, mai.min_confidence)
 
 
 def _options(mai: MaiOptions, kind: Kind | None, recognised: list[str]) -> list[str]:

@@ -71,6 +71,10 @@ class MaiOptions(_Fields):
     """Default: the mode of the server."""
     think: Literal["E", "R"] | None = None
     """The thinking prompt. In the modes `small` and `large`, the model thinks only if it is given."""
+    verify: Literal["agreement", "confidence", "both"] | None = None
+    """The first check of the cascade. Default: that of the server."""
+    min_confidence: Annotated[float, Field(gt=0, le=1)] | None = None
+    """The threshold of a first check by confidence. Default: that of the server."""
     options: Annotated[list[str], Field(min_length=2, max_length=26)] | None = None
     """The texts of the answers to choose from. The answer is a letter."""
     kind: Literal["letter", "word"] | None = None

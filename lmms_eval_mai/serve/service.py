@@ -1,6 +1,7 @@
 """Answers chat requests on one pair of engines: from the body of a request to the trace of its question."""
 
 import asyncio
+import dataclasses
 import itertools
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -92,6 +93,7 @@ class Service:
 
         async def ask(sample: Sample, pair: Pair) -> Trace:
             try:
+                pair = dataclasses.replace(pair, first_check=question.first_check)
                 return await MODES[question.mode](sample, observed(pair, observe_and_count))
             finally:
                 # vLLM leaves each image in a reference cycle, which keeps its pixels until a later garbage collection.

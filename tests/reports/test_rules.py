@@ -4,12 +4,13 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.folders import Answers, World
 
 from lmms_eval_mai.paper.agreement import AgreementRules
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS
 from lmms_eval_mai.reports.build import evidence, report
-from lmms_eval_mai.reports.rules import curves, recompute
+from lmms_eval_mai.reports.rules import Rule, curves, decide, known_answers
 
 
 def relaxed(a: str, b: str) -> bool:
@@ -57,21 +58,54 @@ def test_a_stricter_rule_takes_the_missing_calls_from_full_rt(tmp_path: Path, ta
 def check(
     world: World, folder: Path, agree: Any, rules: AgreementRules, full_rt: bool = False, suffix: str = "s"
 ) -> None:
-    """Recompute a cascade with another rule, and compare it with a cascade that has this rule."""
+    """Recompute a cascade with another rule of agreement, and compare it with a cascade that has this rule."""
+    other = dataclasses.replace(world, agree=agree)
+    compare(world, other, folder, Rule("agreement", None, rules), full_rt, suffix)
+
+
+def compare(world: World, other: World, folder: Path, rule: Rule, full_rt: bool, suffix: str = "s") -> None:
     world.write(folder / "runs", "cascade", suffix)
     if full_rt:
         world.write(folder / "runs", "transfer", time="20260102_000000")
-    other = dataclasses.replace(world, agree=agree)
-    other.write(folder / "other", "cascade", suffix)
+    args = "" if rule.threshold is None else f"verify={rule.verify},min_confidence={rule.threshold}"
+    other.write(folder / "other", "cascade", suffix, model_args=args)
     runs, _ = evidence([folder / "runs"])
     ((run,), (expected,)) = (evidence([folder / name])[0].of("cascade") for name in ("runs", "other"))
-    outcome = recompute(runs, run, rules, runs.full_rt(run) if full_rt else None)
-    assert outcome is not None
-    exits = list(expected.samples.exit)
-    assert exits != list(run.samples.exit)
-    assert outcome.exits == {exit: exits.count(exit) for exit in outcome.exits}
-    assert outcome.tokens == expected.samples.output_tokens.mean()
-    assert outcome.score.n == 4
+    documents = decide(known_answers(runs, run), rule, run.benchmark)
+    assert documents is not None
+    assert list(expected.samples.exit) != list(run.samples.exit)
+    for column, name in (("exit", "exit"), ("score", "score"), ("tokens", "output_tokens")):
+        assert list(documents[column]) == list(expected.samples[name]), column
+
+
+SURE = World(
+    "shapes",
+    [
+        Answers("red", "red", "red", "red", "red", probability=0.99),
+        Answers("red", "blue", "blue", "red", "red", probability=0.3),  # both guess the same
+        Answers("red", "blue", "red", "blue", "red", probability=0.8),
+        Answers("red", "blue", "red", "red", "blue", probability=0.5),
+        Answers("red", "red", "", "red", "red", probability=1.0),  # cannot be read
+    ],
+)
+
+
+@pytest.mark.parametrize("threshold", [0.4, 0.7, 1.0])
+@pytest.mark.parametrize("verify", ["confidence", "both"])
+@pytest.mark.parametrize("first", [("agreement", 0.0), ("confidence", 0.9)])
+def test_the_first_check_by_confidence_is_recomputed_from_a_cascade_and_full_rt(
+    tmp_path: Path, task_manager: Any, verify: Any, threshold: float, first: tuple[str, float]
+) -> None:
+    made = dataclasses.replace(SURE, verify=first[0], min_confidence=first[1])
+    rule = Rule(verify, threshold, AgreementRules())
+    if first[0] == "confidence" and verify == "both":  # nobody has asked the small model
+        made.write(tmp_path, "cascade")
+        made.write(tmp_path, "transfer", time="20260102_000000")
+        runs, _ = evidence([tmp_path])
+        (run,) = runs.of("cascade")
+        assert decide(known_answers(runs, run), rule, "shapes") is None
+    else:
+        compare(made, dataclasses.replace(SURE, verify=verify, min_confidence=threshold), tmp_path, rule, full_rt=True)
 
 
 def test_a_stricter_rule_takes_no_calls_from_a_document_with_another_gold_answer(
@@ -83,14 +117,14 @@ def test_a_stricter_rule_takes_no_calls_from_a_document_with_another_gold_answer
     dataclasses.replace(loose, documents=others).write(tmp_path, "transfer", time="20260102_000000")
     runs, _ = evidence([tmp_path])
     (run,) = runs.of("cascade")
-    assert recompute(runs, run, AgreementRules(anls_threshold=0.85), runs.full_rt(run)) is None
+    assert decide(known_answers(runs, run), Rule("agreement", None, AgreementRules(0.85)), run.benchmark) is None
 
 
 def test_a_stricter_rule_is_left_out_without_full_rt(tmp_path: Path, task_manager: Any) -> None:
     loose = dataclasses.replace(PAGES, agree=close(0.6))
     loose.write(tmp_path, "cascade", model_args="anls_threshold=0.6")
     ((_, outcomes),) = curves(evidence([tmp_path])[0])
-    assert [one.rules.anls_threshold for one in outcomes] == [0.5, 0.6]
-    assert [one.is_run for one in outcomes] == [False, True]
+    assert [one.rule.agreement.anls_threshold for one in outcomes if one.rule.verify == "agreement"] == [0.5, 0.6]
+    assert [one.is_run for one in outcomes][:2] == [False, True]
     rows = report([tmp_path]).table("rules").rows
-    assert [row[2:4] for row in rows] == [("anls_threshold=0.5", None), ("anls_threshold=0.6", "yes")]
+    assert [row[2:4] for row in rows][:2] == [("anls_threshold=0.5", None), ("anls_threshold=0.6", "yes")]

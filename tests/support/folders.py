@@ -1,6 +1,7 @@
 """Writes output folders as lmms-eval and mai_cascade write them, from the answers of two models to some documents."""
 
 import json
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ class Answers:
     thought: str
     transferred: str
     large_thought: str = ""
+    probability: float = 1.0
+    """Of the large model's short answer."""
     fields: tuple[tuple[str, Any], ...] = ()
     """More fields of the line, such as the subject of an MMMU question, and of the trace (`TRACE`)."""
 
@@ -38,6 +41,8 @@ class World:
     agree: Callable[[str, str], bool] = lambda a, b: a == b
     small: str = SMALL
     large: str = LARGE
+    verify: str = "agreement"
+    min_confidence: float = 0.0
 
     def write(self, folder: Path, mode: str, suffix: str = "s", time: str = "20260101_000000", **options: Any) -> Path:
         """Write the run of a mode on the task `<benchmark>_<suffix>`. Returns the results file."""
@@ -65,8 +70,10 @@ class World:
             self.score(answer, one.gold),
             exit=exit,
             readable=bool(answer),
+            **({"parsed": answer} if answer else {}),
             answers=verifications,
             calls=calls,
+            **({"thought": one.thought or None} if mode == "transfer" else {}),
             **(pope_fields(doc_id, answer, one.gold) if self.benchmark == "pope" else {}),
             **dict(one.fields),
         )
@@ -75,10 +82,14 @@ class World:
         return bool(a and b and self.agree(a, b))
 
     def _cascade(self, one: Answers, suffix: str) -> Given:
-        calls = [call("small", "short", one.small), call("large", "short", one.large)]
-        compared = [(one.small, one.large)]
-        if self._agrees(one.small, one.large):
-            return "agree_short", one.large, compared, calls
+        logprob = math.log(one.probability)
+        calls, compared = [call("large", "short", one.large, answer_logprob=logprob)], []
+        passed = self.verify == "agreement" or (bool(one.large) and one.probability >= self.min_confidence)
+        if self.verify != "confidence":
+            calls, compared = [call("small", "short", one.small), *calls], [(one.small, one.large)]
+            passed = passed and self._agrees(one.small, one.large)
+        if passed:
+            return "confident" if self.verify == "confidence" else "agree_short", one.large, compared, calls
         calls += thinking("small", one.thought, suffix)
         compared.append((one.thought, one.large))
         if self._agrees(one.thought, one.large):
@@ -124,7 +135,7 @@ def call(side: str, stage: str, text: str, **more: Any) -> Line:
     }
 
 
-TRACE = ("exit", "readable", "answers", "parsed", "category", "images", "repeats", "selection")
+TRACE = ("exit", "readable", "answers", "parsed", "category", "images", "repeats", "selection", "thought")
 """Fields of a trace."""
 
 

@@ -14,8 +14,9 @@ PACKAGE = ROOT / "lmms_eval_mai"
 WIDTH = 120
 
 RUN = [("run/config.py", "Config"), ("paper/agreement.py", "AgreementRules")]
-"""The files and classes with the arguments of a run. `small`, `large` and `rules` are groups of arguments."""
-GROUPS = ("small", "large", "rules")
+"""The files and classes with the arguments of a run. `small`, `large` and `rules` are groups of arguments, and
+`calibration` is a file."""
+GROUPS = ("small", "large", "rules", "calibration")
 
 SHORT = (
     "mode",

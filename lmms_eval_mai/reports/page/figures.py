@@ -11,7 +11,6 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from lmms_eval_mai.paper.sample import EXITS
 from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.formats import p_value
 from lmms_eval_mai.reports.method_tables import Against, comparisons
@@ -131,8 +130,9 @@ def _exits(flows: Sequence[Figure], looks: Looks) -> Chart:
     made = _new(116 + 42 * len(rows), top=48, barmode="stack", bargap=0.35, showlegend=True, **_rows(rows))
     made.update_xaxes(title_text="documents, %", range=[0, 100])
     numbers: list[str] = []
-    for exit in EXITS["cascade"]:
-        bands = [next(band for band in flow.data if band["target"] == exit) for flow in flows]
+    for exit in dict.fromkeys(band["target"] for flow in flows for band in flow.data if band["target"] != "disagree"):
+        none = {"target": exit, "documents": 0, "right": 0}
+        bands = [next((band for band in flow.data if band["target"] == exit), none) for flow in flows]
         texts = [f"{row}: {_band(band, total)}" for row, band, total in zip(rows, bands, totals, strict=True)]
         made.add_bar(
             name=exit,
@@ -195,28 +195,45 @@ def _differences(compared: Sequence[Against], evidence: Evidence, looks: Looks) 
     return _chart("differences", run.benchmark, evidence.name(run.method), texts, made)
 
 
+CURVES = {"agreement": "mai", "confidence": "full-rt", "both": "other", None: "large"}
+"""First check -> the colour of its curve. None: other methods, which are points."""
+
+
 def _curve(figure: Figure) -> Chart:
-    """Return score over output tokens with other rules of agreement. Rules with one outcome share a point."""
-    points: dict[tuple[float, float], Point] = {}
-    for one in sorted(figure.data, key=lambda one: float(one["tokens"])):
-        point = points.setdefault((one["tokens"], one["score"]), {**one, "rules": [], "of_the_run": False})
-        point["rules"].append(one["rule"])
-        point["of_the_run"] |= one["of_the_run"]
-    shown = [*points.values()]
-    texts = [f"{', '.join(one['rules'])}: score {_scored(one, 2)}, {one['tokens']:.1f} output tokens" for one in shown]
-    made = _new(330).add_scatter(
-        x=[one["tokens"] for one in shown],
-        y=[one["score"] for one in shown],
-        mode="lines+markers+text",
-        text=[", ".join(rule.rpartition("=")[2] for rule in one["rules"]) for one in shown],
-        textposition="top center",
-        line={"color": "var(--mai)", "width": 1.5},
-        marker={"size": 12, "symbol": ["circle-open-dot" if one["of_the_run"] else "circle" for one in shown]},
-        error_y=_bars(shown, "mai"),
-        cliponaxis=False,
-        hovertext=texts,
-        hovertemplate=HOVER,
-    )
+    """Return score over output tokens with other rules of verification, one curve for each first check. Rules with one
+    outcome share a point."""
+    made, texts = _new(360, showlegend=True), []
+    for verify, colour in CURVES.items():
+        points: dict[tuple[float, float], Point] = {}
+        for one in sorted(figure.data, key=lambda one: float(one["tokens"])):
+            if one["verify"] == verify:
+                point = points.setdefault((one["tokens"], one["score"]), {**one, "rules": [], "of_the_run": False})
+                point["rules"].append(one["rule"])
+                point["of_the_run"] |= one["of_the_run"]
+        shown = [*points.values()]
+        found = [
+            f"{', '.join(one['rules'])}: score {_scored(one, 2)}, {one['tokens']:.1f} output tokens" for one in shown
+        ]
+        texts += found
+        if shown:
+            made.add_scatter(
+                name=verify or "other methods",
+                x=[one["tokens"] for one in shown],
+                y=[one["score"] for one in shown],
+                mode="lines+markers+text" if verify else "markers+text",
+                text=[", ".join(rule.rpartition("=")[2] for rule in one["rules"]) for one in shown],
+                textposition="top center",
+                line={"color": f"var(--{colour})", "width": 1.5},
+                marker={
+                    "size": 10,
+                    "color": f"var(--{colour})",
+                    "symbol": ["circle-open-dot" if one["of_the_run"] else "circle" for one in shown],
+                },
+                error_y=_bars(shown, colour),
+                cliponaxis=False,
+                hovertext=[*map(escape, found)],
+                hovertemplate=HOVER,
+            )
     made.update_xaxes(title_text="output tokens for one document")
     made.update_yaxes(title_text="score, %")
     return _chart("rules", figure.benchmark, figure.method, texts, made)

@@ -14,7 +14,7 @@ async function startBrowser() {
   byId("browser").hidden = false;
   const unique = (values) => [...new Set(values)];
   const tasks = unique(store.runs.map((run) => run.benchmark)), methods = unique(store.runs.map((run) => run.method));
-  const exits = ["agree_short", "agree_think", "transfer", "small", "large"].filter((exit) => store.runs.some((run) => run.columns.exit.includes(exit)));
+  const exits = ["agree_short", "confident", "agree_think", "transfer", "small", "large"].filter((exit) => store.runs.some((run) => run.columns.exit.includes(exit)));
   if (store.runs.some((run) => run.mode === "cascade")) exits.push(DISAGREE);
   fill("task", tasks, tasks.length > 1);
   fill("method", methods, true);

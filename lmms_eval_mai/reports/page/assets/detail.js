@@ -8,7 +8,10 @@ function reason(exit, mode, verifications) {
   const quoted = (text) => (text === null ? "an answer that cannot be read" : `“${text}”`);
   const [first, second] = verifications;
   if (exit === "agree_short" && first) return `Both short answers agree: small ${quoted(first.small)}, large ${quoted(first.large)}. The large model's short answer is the result, and no model had to think.`;
-  const before = first ? `The short answers do not agree: small ${quoted(first.small)}, large ${quoted(first.large)}. ` : "";
+  if (exit === "confident") return "The large model was confident of its short answer, so it is the result, and no other call was made.";
+  const short = first && `small ${quoted(first.small)}, large ${quoted(first.large)}`;
+  let before = "The large model was not confident of its short answer. ";
+  if (first) before = first.agree ? `The short answers agree (${short}), but the large model was not confident of its own. ` : `The short answers do not agree: ${short}. `;
   if (exit === "agree_think" && second) return `${before}After thinking, the small model answered ${quoted(second.small)}, which agrees with the large model's short answer ${quoted(second.large)}. That answer is the result.`;
   if (exit === "transfer" && second) return `${before}After thinking, the small model answered ${quoted(second.small)}, which does not agree with the large model's short answer ${quoted(second.large)} either. So the large model answered again, with the small model's thinking in its prompt.`;
   if (mode === "transfer") return "Full RT does not compare answers: the large model always answers with the small model's thinking in its prompt.";
@@ -73,9 +76,11 @@ async function imageNodes(sample) {
 async function detailNodes(sample, searched) {
   const one = listed(sample), run = runOf(sample);
   const { calls, verifications } = await details(sample);
-  const verified = verifications.map((each, i) => [
+  // With verify=confidence, the small model has no short answer, and the only verification is the second one.
+  if (verifications.length && !calls.some((call) => call.side === "small" && call.stage === "s")) verifications.unshift(null);
+  const verified = verifications.map((each, i) => each && [
     make("dt", {}, i ? "after the thinking" : "short answers"),
-    make("dd", {}, `small ${each.small ?? "(unreadable)"}, large ${each.large ?? "(unreadable)"}: ${each.agree ? "agree" : "do not agree"}`)]).flat();
+    make("dd", {}, `small ${each.small ?? "(unreadable)"}, large ${each.large ?? "(unreadable)"}: ${each.agree ? "agree" : "do not agree"}`)]).filter(Boolean).flat();
   const copy = make("button", { type: "button", class: "plain", id: "copy" }, "Copy link");
   const close = make("button", { type: "button", class: "plain", id: "close" }, "Close");
   return [

@@ -1,0 +1,46 @@
+"""The first check by confidence. **Not in the paper**, whose rule is `verify=agreement`, the default.
+
+The paper's first check (Section 4.1) trusts two models that guess alike. A model that guesses is often unsure, so the
+check can ask for the probability that the large model gave to its own short answer of Eq. 5:
+
+    p = P(A_short^l | Q + Prompt_simple) = exp(Call.answer_logprob)
+
+    verify=agreement     A_short^s and A_short^l agree
+    verify=confidence    p >= min_confidence; the small model gives no short answer
+    verify=both          A_short^s and A_short^l agree, and p >= min_confidence
+
+The second check (A_think^s and A_short^l agree) and the transfer are those of the paper in all three.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from lmms_eval_mai.contract import Call
+
+Verify = Literal["agreement", "confidence", "both"]
+
+DEFAULT = 0.9
+"""The threshold if the user gives none. It is not calibrated for any pair."""
+
+
+@dataclass(frozen=True)
+class FirstCheck:
+    """The rule of the first check, and its threshold."""
+
+    verify: Verify = "agreement"
+    min_confidence: float = DEFAULT
+    """The least probability of a confident answer, above 0 and at most 1."""
+    by_benchmark: Mapping[str, float] = field(default_factory=dict)
+    """Benchmark -> its own threshold, from a file of `lmms-eval-mai calibrate`."""
+
+    def threshold(self, benchmark: str) -> float:
+        """Return the threshold of a benchmark."""
+        return self.by_benchmark.get(benchmark, self.min_confidence)
+
+
+def probability(answer: Call) -> float | None:
+    """Return the probability that a model gave to its answer, from 0 to 1. None: the engine did not report it, or there
+    is no answer."""
+    return None if answer.answer_logprob is None else min(1.0, math.exp(answer.answer_logprob))

@@ -1,0 +1,58 @@
+"""The file that `lmms-eval-mai calibrate` writes and `min_confidence=FILE` reads: thresholds, and what chose them."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.paper.confidence import FirstCheck, Verify
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Thresholds of one pair of models, and the documents that chose them."""
+
+    verify: Verify
+    pooled: float | None
+    """The threshold of all benchmarks together. None: none keeps the promise."""
+    thresholds: Mapping[str, float]
+    """Benchmark -> its threshold. Benchmarks without a threshold that keeps the promise are left out."""
+    promise: str
+    """What the thresholds promise, as a sentence."""
+    small: str
+    large: str
+    """The models."""
+    documents: Mapping[str, int]
+    """Benchmark -> the number of documents that were used."""
+    images: tuple[str, ...]
+    """The hashes of the images of these documents, so that a report can tell a score on the same ones."""
+    format: int = FORMAT
+
+    def write(self, file: Path) -> None:
+        """Write the file. Raises `OSError`."""
+        file.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n", encoding="utf-8")
+
+    def first_check(self) -> FirstCheck:
+        """Return the rule with these thresholds."""
+        # Without a pooled threshold, no answer is confident on other benchmarks: the small model always thinks there.
+        return FirstCheck(self.verify, 1.0 if self.pooled is None else self.pooled, self.thresholds)
+
+
+def read(file: str) -> Calibration:
+    """Read a file of `lmms-eval-mai calibrate`. Raises `ArgumentError`."""
+    try:
+        found = json.loads(Path(file).read_text(encoding="utf-8"))
+        if found["format"] != FORMAT:
+            raise ArgumentError(f"min_confidence={file}: its format {found['format']} is not known to this version.")
+        return Calibration(**{**found, "images": tuple(found["images"])})
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, ArgumentError):
+            raise
+        raise ArgumentError(
+            f"min_confidence={file} is invalid: expected a number above 0 and at most 1, or a file that lmms-eval-mai "
+            "calibrate has written."
+        ) from error
