@@ -267,3 +267,30 @@ def _won(losses: Array, most: float, clusters: Sequence[int] | Array | None) -> 
 def _log_capital(won: Array) -> float:
     capitals = np.array([np.log1p(bet * won).sum() for bet in BETS])
     return float(np.logaddexp.reduce(capitals) - math.log(len(BETS)))
+
+
+# --- probabilities ---
+
+
+def auroc(probabilities: Array, right: Array, clusters: Sequence[int] | Array | None = None) -> Interval | None:
+    """Return the area under the ROC curve with its percentile bootstrap interval: how often a right answer has a higher
+    probability than a wrong one. Ties count half. None if all answers are right, or all wrong.
+
+    `right`: 1 or 0. `clusters`: whole clusters are drawn; None: each document is one.
+    """
+    _, ranks = np.unique(probabilities, return_inverse=True)
+    _, places = np.unique(np.arange(len(right)) if clusters is None else np.asarray(clusters), return_inverse=True)
+    number = int(places.max()) + 1
+
+    def area(weights: Array) -> float:
+        good, bad = (np.bincount(ranks, weights * of) for of in (right, 1 - right))
+        pairs = good.sum() * bad.sum()
+        return float(good @ (np.cumsum(bad) - bad / 2) / pairs) if pairs else math.nan
+
+    value = area(np.ones(len(right)))
+    if math.isnan(value):
+        return None
+    random = np.random.default_rng(SEED)
+    found = [area(np.bincount(random.integers(0, number, number), minlength=number)[places]) for _ in range(999)]
+    low, high = np.nanquantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(value, float(low), float(high), float(np.nanstd(found, ddof=1)), len(right))

@@ -140,6 +140,8 @@ def _calls(trace: Trace, sample: Sample, dry_run: bool) -> Iterator[str]:
         if trace.selection is not None:
             yield "With a model, only the key tokens of the thinking are transferred (transfer=sparse)."
         return
+    if trace.min_confidence is not None:
+        yield f"the first check needs a probability of the large model's short answer of {trace.min_confidence:g}"
     for verification in trace.verifications:
         verdict = "agree" if verification.agree else "do not agree"
         yield f"parsed answers: small {verification.small!r}, large {verification.large!r}: they {verdict}"

@@ -34,6 +34,7 @@ SET_HERE = {
     "pair": "--pair names the pair",
     "mode": "--rows chooses the methods",
     "transfer": "all rows transfer the whole thinking",
+    "verify": "the row mai-confident has verify=confidence",
 }
 """Model arguments that the command sets itself, and why."""
 
@@ -106,6 +107,8 @@ def _measurement(given: argparse.Namespace, folder: Path) -> Measurement:
     arguments["pair"] = given.pair
     if given.max_new_tokens is not None:
         arguments["max_new_tokens"] = given.max_new_tokens
+    threshold = {name: arguments.pop(name) for name in ("min_confidence",) if name in arguments}
+    first_check = parse({**arguments, **threshold, "verify": "confidence"}).first_check()
     config = parse(arguments)
     source, include_path = _source(given, folder, forced=benchmark is not None)
     single, many = (
@@ -120,7 +123,7 @@ def _measurement(given: argparse.Namespace, folder: Path) -> Measurement:
     for name in dict.fromkeys(name for row, _ in chosen for name in ROWS[row].engines):
         build(name).validate()  # before the first start
     one_row = torch.cuda.is_available()
-    return Measurement(chosen, single, many, given.repeats, limit, include_path, build, one_row, tell)
+    return Measurement(chosen, single, many, given.repeats, limit, include_path, build, one_row, tell, first_check)
 
 
 def _source(given: argparse.Namespace, folder: Path, forced: bool) -> tuple[TaskDocuments, str | None]:

@@ -17,6 +17,7 @@ SET_HERE = {
     "mode": "the runs have all modes",
     "journal": "the command keeps all finished calls in --output_path",
     "keep": "the engines always stay up between the runs",
+    "verify": "MAI has the paper's rule, and min_confidence adds its run with verify=confidence",
 }
 """Model arguments that the command sets itself, and why."""
 

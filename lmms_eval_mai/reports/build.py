@@ -13,6 +13,7 @@ from lmms_eval_mai.reports import (
     figures,
     method_tables,
     paper_tables,
+    probabilities,
     rules,
 )
 from lmms_eval_mai.reports.claims import claims
@@ -37,6 +38,7 @@ TABLES: tuple[Make, ...] = (
     cascade_tables.harm_table,
     method_tables.router_table,
     rules.rules_table,
+    probabilities.probability_tables,
     cascade_tables.kinds_table,
 )
 COUNTS = ("table-10", "accuracy-by-exit", "agreement", "harm-and-rescue")
@@ -86,7 +88,7 @@ def of_evidence(runs: Evidence, of_attention: Sequence[Table] = (), more: Sequen
             "estimate can choose a profile for each model with --small and --large."
         )
     claimed = tuple(f"{claim.sentence} {claim.more}" for claim in claims(runs))
-    sentences = dict.fromkeys([*runs.gaps, *_other_numbers(runs), *_other_pairs(runs), *missing])
+    sentences = dict.fromkeys([*runs.gaps, *_other_numbers(runs), *_other_pairs(runs), *_on_calibrated(runs), *missing])
     drawn = tuple(figures.figures(runs))
     return Report(claimed, (*tables, *of_attention), drawn, summaries(runs), tuple(sentences))
 
@@ -131,6 +133,18 @@ def _other_numbers(runs: Evidence) -> Iterator[str]:
             yield (
                 f"{benchmark_name(benchmark)}: the paper has {expected} documents and these runs {shown}, so the "
                 "differences from the paper are between different documents."
+            )
+
+
+def _on_calibrated(runs: Evidence) -> Iterator[str]:
+    """Yield a sentence for each run whose threshold was chosen with documents that it is scored on."""
+    for run in runs.of("cascade"):
+        used = sum(not run.calibrated_with.isdisjoint(images) for images in run.samples.images.dropna())
+        if used:
+            yield (
+                f"{benchmark_name(run.benchmark)}: {used:,} of the {len(run.samples):,} scored answers of "
+                f"{runs.name(run.method)} are about images that chose its threshold, so its score may be too good. "
+                "Score it on other documents."
             )
 
 

@@ -113,6 +113,8 @@ class Run:
     not_answered: int = 0
     arguments: frozenset[tuple[str, str]] = frozenset()
     """The arguments of the command that repeats of a run have in common."""
+    calibrated_with: frozenset[str] = frozenset()
+    """The images of the documents that chose the threshold of the first check."""
     derived: bool = False
     """Whether these are the short answers inside a cascade instead of a run of their own."""
     repeats: tuple["Run", ...] = ()
@@ -313,6 +315,7 @@ def _run(file: Path, task: str, metrics: Line, results: Line, figures: Line) -> 
         if drafted
         else None,
         not_answered=int(of_task.get("not_answered") or 0),
+        calibrated_with=frozenset(((figures.get("first_check") or {}).get("calibration") or {}).get("images") or ()),
         arguments=frozenset((name, value) for name, value in arguments.items() if name not in methods.HARMLESS),
     )
 

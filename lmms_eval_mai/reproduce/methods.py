@@ -1,10 +1,11 @@
 """The methods of the paper as modes of `mai_cascade` and variants of a benchmark's task, and those of each table."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.paper.confidence import Verify
 from lmms_eval_mai.paper.prompts import VARIANTS
 from lmms_eval_mai.reports.paper_numbers import ONE_STAGE
 
@@ -19,12 +20,15 @@ class Method:
     mode: str
     suffix: str
     """The suffix of the task's name: a key of `VARIANTS`, or `OWN`."""
+    verify: Verify = "agreement"
+    """The first check of a cascade."""
 
     @property
     def title(self) -> str:
         """Return the name for people, such as "small, R(S2)" or "Full RT"."""
         if self.mode not in SIDES:
             name = {"transfer": "Full RT", "cascade": "MAI"}[self.mode]
+            name += ", confidence" * (self.verify != "agreement")
             return f"{name}, R(S2)" if self.suffix == "r_s2" else name
         if self.suffix == OWN:
             return f"{self.mode}, own prompt"
@@ -36,6 +40,7 @@ METHODS = (
     *(Method(side, suffix) for side in SIDES for suffix in (*VARIANTS, OWN)),
     *(Method(mode, suffix) for mode in ("transfer", "cascade") for suffix in ("s", OWN)),
     Method("cascade", "r_s2"),
+    *(Method("cascade", suffix, "confidence") for suffix in ("s", OWN)),
 )
 """All methods, in the order of their runs: single models first, so that their calls are made in runs of their own."""
 
@@ -76,25 +81,27 @@ def read_tables(text: str | None) -> tuple[int, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def methods_of(tables: Collection[int], benchmark: str | None) -> list[Method]:
+def methods_of(tables: Collection[int], benchmark: str | None, with_confidence: bool = False) -> list[Method]:
     """Return the methods that these tables need, in the order of their runs. `benchmark`: a benchmark of our tasks;
-    None: another lmms-eval task."""
+    None: another lmms-eval task. `with_confidence`: with the cascade that the paper does not have."""
     needed = {method for number in tables for method in _needed(number, benchmark)}
-    return [method for method in METHODS if method in needed]
+    return [method for method in METHODS if method in needed and (with_confidence or method.verify == "agreement")]
 
 
 def _needed(number: int, benchmark: str | None) -> set[Method]:
     if benchmark is None:
         alone = {Method(side, OWN) for side in SIDES}
         full_rt, cascade = Method("transfer", OWN), Method("cascade", OWN)
-        return {8: {*alone, full_rt}, 10: {*alone, full_rt, cascade}, 15: {cascade}}.get(number, alone)
+        confident = replace(cascade, verify="confidence")
+        return {8: {*alone, full_rt}, 10: {*alone, full_rt, cascade, confident}, 15: {cascade}}.get(number, alone)
     small, large = SIDES
     full_rt, cascade = Method("transfer", "s"), Method("cascade", "s")
     thought = "r" if benchmark in ONE_STAGE else "r_s2"
     if number == 8:
         return {full_rt, Method(small, "r"), Method(large, "s"), Method(large, thought)}
     if number == 10:
-        return {full_rt, cascade, Method(small, "s"), Method(small, "r"), Method(large, "s")}
+        confident = replace(cascade, verify="confidence")
+        return {full_rt, cascade, confident, Method(small, "s"), Method(small, "r"), Method(large, "s")}
     if number == 15:
         return {cascade, Method("cascade", "r_s2")}
     return {Method(side, suffix) for side in SIDES for suffix in _prompts(number, benchmark)}

@@ -35,9 +35,13 @@ class Models:
     config: Config
     """The configuration of MAI."""
 
-    def of_mode(self, mode: str) -> dict[str, Any]:
+    def of(self, method: Method) -> dict[str, Any]:
         """Return the model arguments of a run."""
-        given = self.arguments
+        given, mode = {**self.arguments}, method.mode
+        if method.verify == "agreement":
+            given.pop("min_confidence", None)
+        else:
+            given["verify"] = method.verify
         if mode in SIDES:  # a mode with one model refuses the arguments of the transfer
             given = {name: value for name, value in given.items() if name != "transfer" and name[:7] != "sparse_"}
         return {**given, "mode": mode}
@@ -58,7 +62,8 @@ class Run:
     @property
     def name(self) -> str:
         """Return the folder of the run inside the output folder."""
-        return str(Path(self.models.name, self.method.mode, self.task))
+        confident = "" if self.method.verify == "agreement" else f"-{self.method.verify}"
+        return str(Path(self.models.name, self.method.mode + confident, self.task))
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,7 @@ class Options:
 
     def command(self, run: Run, output: Path, shown: bool = False) -> list[str]:
         """Return the arguments of the equivalent lmms-eval command. `shown`: without secrets, for people."""
-        given = run.models.of_mode(run.method.mode)
+        given = run.models.of(run.method)
         given = redacted(given) if shown else given
         model_args = ",".join(f"{name}={value}" for name, value in given.items())
         arguments = ["--model", MODEL_ID, "--model_args", model_args, "--tasks", run.task]
@@ -89,9 +94,9 @@ def read_models(pairs: Sequence[str], given: Mapping[str, Any]) -> list[Models]:
     for pair in pairs or (None,):
         arguments = dict(given) if pair is None else {"pair": pair, **given}
         name = Path(str(arguments["pair"])).stem if "pair" in arguments else "models"
-        models = Models(name, arguments, parse({**arguments, "mode": "cascade"}))
-        for mode in ("small", "large", "transfer"):
-            parse(models.of_mode(mode))
+        models = Models(name, arguments, parse({**arguments, "mode": "cascade", "verify": "confidence"}))
+        for mode in ("small", "large", "transfer", "cascade"):
+            parse(models.of(Method(mode, "s")))
         found.append(models)
     names = [models.name for models in found]
     if len(set(names)) < len(names):
@@ -106,7 +111,7 @@ def runs(models: Sequence[Models], subjects: Sequence[Subject], chosen: Sequence
     alone: list[tuple[Any, ...]] = []
     for pair in models:
         for subject in subjects:
-            for method in methods_of(chosen, subject.benchmark):
+            for method in methods_of(chosen, subject.benchmark, pair.config.min_confidence is not None):
                 if method.mode in SIDES:
                     if (key := _alone_key(pair.config, method, subject)) in alone:
                         continue

@@ -26,6 +26,7 @@ from lmms_eval_mai.harness.model import CascadeModel
 from lmms_eval_mai.plugin import MODEL_ID
 from lmms_eval_mai.redaction import one_line
 from lmms_eval_mai.reproduce.folder import OutputFolder
+from lmms_eval_mai.reproduce.methods import Method
 from lmms_eval_mai.reproduce.plan import Models, Options, Run
 from lmms_eval_mai.reproduce.sharing import SharedCalls, SharingEngine
 from lmms_eval_mai.run.config import Config, parse
@@ -50,7 +51,7 @@ def run_all(runs: Sequence[Run], tasks: Any, options: Options, folder: OutputFol
 
 def _run_models(runs: Sequence[Run], tasks: Any, options: Options, folder: OutputFolder, calls: SharedCalls) -> None:
     models = runs[0].models
-    engines = Engines(_config(models, "cascade", folder))
+    engines = Engines(_config(models, Method("cascade", "s"), folder))
     try:
         modes = {run.method.mode for run in runs}
         engines.start([side for side in SIDES if modes - {*SIDES} or side in modes])
@@ -58,7 +59,7 @@ def _run_models(runs: Sequence[Run], tasks: Any, options: Options, folder: Outpu
             logger.info(f"Run {number} of {len(runs)} of {models.name}: {run.method.title} on {run.task}.")
             engines.clear_caches()
             calls.run = run.name
-            config = _config(models, run.method.mode, folder)
+            config = _config(models, run.method, folder)
             model = CascadeModel(engines, config, share=lambda engine: SharingEngine(engine, calls))
             evaluate(run, model, tasks, options, folder.begin(run), folder.place(run))
             folder.finish(run)
@@ -67,9 +68,9 @@ def _run_models(runs: Sequence[Run], tasks: Any, options: Options, folder: Outpu
         engines.stop()
 
 
-def _config(models: Models, mode: str, folder: OutputFolder) -> Config:
+def _config(models: Models, method: Method, folder: OutputFolder) -> Config:
     """Return the configuration of a run. Its journal is in the output folder."""
-    return dataclasses.replace(parse(models.of_mode(mode)), journal=str(folder.journal))
+    return dataclasses.replace(parse(models.of(method)), journal=str(folder.journal))
 
 
 # --- one run ---

@@ -27,6 +27,7 @@ def figures(totals: RunTotals, config: Config, settings: Mapping[str, str]) -> d
         "lmms_eval_version": version("lmms-eval"),
         "mode": config.mode,
         **({name: getattr(config, name) for name in SPARSE} if config.transfer == "sparse" else {}),
+        **_first_check(config),
         "engines": {
             one.side: {
                 "engine": one.engine,
@@ -44,6 +45,16 @@ def figures(totals: RunTotals, config: Config, settings: Mapping[str, str]) -> d
         "errors": dict(totals.failures.kinds.most_common()),
         "tasks": {name: _task(task, config) for name, task in sorted(totals.tasks.items())},
     }
+
+
+def _first_check(config: Config) -> dict[str, Any]:
+    """Return the rule of the first check, if it is not the paper's, with its thresholds and what chose them."""
+    if config.verify == "agreement":
+        return {}
+    found = dataclasses.asdict(config.first_check())
+    if config.calibration is not None:
+        found["calibration"] = dataclasses.asdict(config.calibration)
+    return {"first_check": found}
 
 
 def _task(totals: TaskTotals, config: Config) -> dict[str, Any]:

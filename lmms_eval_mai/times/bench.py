@@ -17,10 +17,12 @@ from lmms_eval_mai.engines.arguments import did_you_mean
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.errors import ArgumentError, MaiError, SampleError
 from lmms_eval_mai.paper.cascade import MODES
+from lmms_eval_mai.paper.confidence import FirstCheck, Verify
 from lmms_eval_mai.paper.sample import Sample, Trace
 from lmms_eval_mai.paper.sample_run import Pair
 from lmms_eval_mai.reports.report import Estimate, Of, Report, table
 from lmms_eval_mai.run.config import Config, parse
+from lmms_eval_mai.run.measured_engine import MeasuredEngine
 from lmms_eval_mai.run.scheduler import run_samples
 from lmms_eval_mai.statistics import mean
 from lmms_eval_mai.times.documents import Documents, PlannedEngine
@@ -50,6 +52,8 @@ class Row:
     """The only levels that it has. None: all."""
     reference: str = "large-r"
     """The row whose time is divided by that of this row."""
+    verify: Verify = "agreement"
+    """The first check of a cascade."""
 
 
 PAIR = ("small", "large")
@@ -58,6 +62,7 @@ ROWS: dict[str, Row] = {
     "small-r": Row("small R", "small", ("small alone",)),
     "full-rt": Row("Full RT", "transfer", PAIR),
     "mai": Row("MAI", "cascade", PAIR),
+    "mai-confident": Row("MAI, verify=confidence", "cascade", PAIR, verify="confidence"),
     "vllm-ngram": Row("large R, vLLM's n-gram speculation", "large", ("large ngram",)),
     "hf": Row("large R, transformers", "large", ("large transformers",), (ONE,), "hf"),
     "hf-speculative": Row(
@@ -145,6 +150,8 @@ class Measurement:
     """Returns an engine by its name, not started."""
     one_row: bool
     tell: Callable[[str], None]
+    first_check: FirstCheck = FirstCheck("confidence")  # noqa: RUF009 - frozen
+    """That of the row `mai-confident`."""
     runs: list[Measured] = field(default_factory=list)
     starts: list[tuple[str, float]] = field(default_factory=list)
     """Name of an engine and seconds, for each start."""
@@ -208,10 +215,11 @@ class Measurement:
     async def _answer(self, row: Row, level: Level, documents: Documents) -> list[Call]:
         """Answer all documents with the running engines of a row, as an evaluation does. Returns all calls. Raises a
         `MaiError`."""
-        engines = [self._running[name] for name in row.engines]
+        engines: list[Engine] = [MeasuredEngine(self._running[name]) for name in row.engines]
         if documents.plan is not None:
             engines = [PlannedEngine(engine, documents.plan) for engine in engines]
-        pair = Pair(engines[0], engines[-1])
+        check = FirstCheck() if row.verify == "agreement" else self.first_check
+        pair = Pair(engines[0], engines[-1], first_check=check)
         calls: list[Call] = []
 
         async def run(sample: Sample) -> Trace:

@@ -89,6 +89,9 @@ class PlannedEngine(EngineWrapper):
                 f"{key} decoded {call.output_tokens} tokens instead of {step.tokens}: the model's context is too "
                 "short. Raise max_model_len, or choose other --lengths."
             )
+        if (key.side, key.stage) == ("large", "short"):  # confident where the short answers agree
+            agree = self._plan.steps[key.doc_id, "small", "short"].text == step.text
+            call = dataclasses.replace(call, answer_logprob=0.0 if agree else -99.0)
         return dataclasses.replace(call, text=step.text)
 
 

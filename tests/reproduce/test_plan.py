@@ -74,9 +74,21 @@ def test_model_of_two_pairs_runs_alone_once() -> None:
 
 def test_runs_of_one_model_have_no_arguments_of_sparse_transfer() -> None:
     found = plan(transfer="sparse", sparse_layer=2, engine="transformers", max_new_tokens=9)
-    by_mode = {run.method.mode: run.models.of_mode(run.method.mode) for run in found}
+    by_mode = {run.method.mode: run.models.of(run.method) for run in found}
     assert by_mode["small"].keys() == {"engine", "small", "large", "max_new_tokens", "mode"}
     assert by_mode["transfer"]["sparse_layer"] == 2
+
+
+def test_a_threshold_adds_one_run_that_the_paper_does_not_have() -> None:
+    paper, more = plan(chosen=(10,)), plan(chosen=(10,), min_confidence=0.7)
+    assert [run.name for run in more][: len(paper)] == [run.name for run in paper]
+    (added,) = more[len(paper) :]
+    assert (added.name, added.method.title) == ("models/cascade-confidence/shapes_s", "MAI, confidence")
+    for run in more:
+        given = run.models.of(run.method)
+        assert (given.get("verify"), given.get("min_confidence")) == (
+            ("confidence", 0.7) if run is added else (None, None)
+        )
 
 
 def test_pair_and_models_contradict_each_other() -> None:

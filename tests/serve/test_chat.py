@@ -53,6 +53,17 @@ def test_reply_has_the_answer_the_sums_of_tokens_and_the_trace(api: Running) -> 
         assert reply["object"] == "chat.completion" and reply["model"] == "pair"
 
 
+def test_a_request_chooses_the_first_check(tmp_path: Path) -> None:
+    with serving(**scripted(tmp_path, 9, answer_logprob=-0.1)) as running:  # a probability of 0.905
+        chosen = {"verify": "confidence", "min_confidence": 0.9}
+        assert [running.ask(mai=chosen)["mai"]["exit"] for _ in EXITS] == ["confident"] * 3
+        exits = [running.ask(mai={**chosen, "min_confidence": 0.95})["mai"]["exit"] for _ in EXITS]
+        assert exits == ["agree_think" if exit == "agree_think" else "transfer" for exit in EXITS]
+        assert [running.ask()["mai"]["exit"] for _ in EXITS] == list(EXITS)  # the rule of the server
+        status, error = running.refused(chat(mai={"min_confidence": 0.9}))
+        assert status == 400 and error["param"] == "mai.min_confidence"
+
+
 @pytest.mark.slow
 def test_openai_client_reads_a_reply_and_a_stream(api: Running) -> None:
     import openai

@@ -82,9 +82,8 @@ def test_every_row_makes_its_planned_calls_in_each_repeat_and_every_second_repea
     charts: TaskDocuments,
 ) -> None:
     log: list[str] = []
-    result = measured(
-        bench_of(charts, "large-r,small-r,full-rt,mai", "1,max", lambda name: Counted(name.split()[0], log))
-    )
+    rows = "large-r,small-r,full-rt,mai,mai-confident"
+    result = measured(bench_of(charts, rows, "1,max", lambda name: Counted(name.split()[0], log)))
     made = [(run.row, run.level) for run in result.runs]
     assert made == [*result.cells, *reversed(result.cells)] and not result.failed
     assert log.count("start small") == log.count("start large") == 2  # each alone and in the pair
@@ -101,6 +100,7 @@ def test_every_row_makes_its_planned_calls_in_each_repeat_and_every_second_repea
         "small-r": sum(think["small"]),
         "full-rt": sum(think["small"]) + sum(transfer["large"]),
         "mai": sum(short["small"]) + sum(short["large"]) + think["small"][2] + transfer["large"][2],
+        "mai-confident": sum(short["large"]) + think["small"][2] + transfer["large"][2],  # the exits of MAI
     }
 
 

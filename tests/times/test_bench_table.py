@@ -21,7 +21,7 @@ RUNS = [
 
 
 def measurement(runs: list[Measured]) -> Measurement:
-    found = Measurement([], None, None, 3, 8, None, None, False, print, runs)  # type: ignore[arg-type]
+    found = Measurement([], None, None, 3, 8, None, None, False, print, runs=runs)  # type: ignore[arg-type]
     found.starts = [("small", 3.0), ("large", 4.0), ("large", 6.0), ("large alone", 7.0)]
     found.failed = {"hf": "It has no checkpoint."}
     return found
@@ -64,7 +64,8 @@ def test_a_single_repeat_gives_no_interval() -> None:
 
 def test_rows_have_only_their_own_levels() -> None:
     found = cells(None, "1,32,max")
-    assert [name for name, level in found if level == 32] == ["large-r", "small-r", "full-rt", "mai", "vllm-ngram"]
+    rows = ["large-r", "small-r", "full-rt", "mai", "mai-confident", "vllm-ngram"]
+    assert [name for name, level in found if level == 32] == rows
     assert {level for name, level in found if name == "hf-speculative"} == {1}
     assert {level for name, level in found if name == "lmms-eval-vllm"} == {"max"}
     assert cells(None, "1") == [(name, level) for name, level in found if level == 1]

@@ -163,9 +163,8 @@ def test_a_click_on_a_part_of_the_exits_lists_its_samples(shown: Page, evidence:
 def test_each_figure_is_drawn_with_its_numbers_in_its_description_and_in_a_list(
     shown: Page, evidence: Evidence
 ) -> None:
-    for key in ("flow", "tokens", "seconds", "differences", "exits"):
+    for key in ("flow", "tokens", "seconds", "differences", "exits", "rules"):
         assert shown.locator(f"#chart-{key} .main-svg").count() >= 1, key
-    assert not shown.locator("#card-rules").is_visible()
     assert shown.locator("#chart-tokens .point").count() == 4
     (run,) = evidence.of("cascade", "pope")
     score = evidence.score(run)
