@@ -291,6 +291,7 @@ def auroc(probabilities: Array, right: Array, clusters: Sequence[int] | Array | 
     if math.isnan(value):
         return None
     random = np.random.default_rng(SEED)
-    found = [area(np.bincount(random.integers(0, number, number), minlength=number)[places]) for _ in range(999)]
+    draws = (np.bincount(random.integers(0, number, number), minlength=number)[places] for _ in range(999))
+    found = [area(weights.astype(np.float64)) for weights in draws]
     low, high = np.nanquantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(value, float(low), float(high), float(np.nanstd(found, ddof=1)), len(right))

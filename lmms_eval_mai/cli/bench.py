@@ -110,6 +110,13 @@ def _measurement(given: argparse.Namespace, folder: Path) -> Measurement:
     threshold = {name: arguments.pop(name) for name in ("min_confidence",) if name in arguments}
     first_check = parse({**arguments, **threshold, "verify": "confidence"}).first_check()
     config = parse(arguments)
+    if "vllm-ngram" in dict(chosen) and "speculative_config" in config.large.arguments:
+        raise ArgumentError(
+            "The row vllm-ngram gives the large model a speculative_config of its own: leave yours out, or name the "
+            "other rows with --rows."
+        )
+    if given.task is None and given.include_path is not None:
+        raise ArgumentError("--include_path has no effect without --task: give --task too.")
     source, include_path = _source(given, folder, forced=benchmark is not None)
     single, many = (
         Documents(source, number, make_plan(benchmark, number) if benchmark else None, arguments)

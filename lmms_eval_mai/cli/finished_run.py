@@ -43,7 +43,8 @@ class FinishedRun:
     def model_arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the model arguments of the run with those of the command, which have priority. Raises
         `ArgumentError`."""
-        left_out = (*NOT_TAKEN, *SIDES) if "pair" in given else NOT_TAKEN  # the models of a pair are those of its file
+        is_other = given.get("pair", self.arguments.get("pair")) != self.arguments.get("pair")
+        left_out = (*NOT_TAKEN, *SIDES) if is_other else NOT_TAKEN  # the models of a pair are those of its file
         arguments = {name: value for name, value in self.arguments.items() if name not in left_out} | dict(given)
         missing = [side for side in SIDES if side not in arguments]
         if "pair" not in arguments and len(missing) == 1:

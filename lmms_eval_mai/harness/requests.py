@@ -172,6 +172,11 @@ def _content_part(part: Mapping[str, Any], where: str) -> ContentPart:
     image = part["url"]
     if isinstance(image, str):
         image = PIL.Image.open(image)
+    if not isinstance(image, PIL.Image.Image):
+        raise UnreadableImage(
+            f"{where}: doc_to_messages returned an object of type {type(image).__name__} as an image: expected a PIL "
+            f"image or a path. Correct the task or the dataset, {_OR_ALLOW_FAILURES}."
+        )
     if not (image.width and image.height):
         raise UnreadableImage(
             f"{where}: its image has a side of 0 pixels ({image.width} x {image.height}). Repair the dataset, "

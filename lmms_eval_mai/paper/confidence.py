@@ -24,6 +24,9 @@ Verify = Literal["agreement", "confidence", "both"]
 DEFAULT = 0.9
 """The threshold if the user gives none. It is not calibrated for any pair."""
 
+NEVER = 2.0
+"""A threshold that no probability reaches: the small model always thinks."""
+
 
 @dataclass(frozen=True)
 class FirstCheck:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from lmms_eval_mai import statistics
 from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.paper.benchmarks import BENCHMARKS
 from lmms_eval_mai.paper.confidence import Verify
 from lmms_eval_mai.reports import metrics
 from lmms_eval_mai.reports.evidence import Evidence
@@ -82,7 +83,9 @@ def choices(evidence: Evidence, verify: Verify, against: str, max_loss: float, c
     missing: list[str] = []
     for run in evidence.traced():
         baseline = evidence.full_rt(run) if against == "full-rt" else evidence.large_r(run)
-        losses = None if baseline is None else losses_of(evidence, run, baseline, verify)
+        losses = None
+        if baseline is not None and run.benchmark in BENCHMARKS:
+            losses = losses_of(evidence, run, baseline, verify)
         if losses is None:
             missing.append(evidence.name(run.method))
         elif losses.names[0] in {one.names[0] for one in found}:

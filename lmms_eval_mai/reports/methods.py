@@ -140,6 +140,11 @@ def method(arguments: Arguments, figures: dict[str, Any], variant: Variant | Non
     if variant == "S":
         variant = "E" if arguments.get("think") == "E" else "R"
     found = options(arguments, DECODING | TRANSFER if mode == "transfer" else DEFAULTS)
+    if check := figures.get("first_check"):  # the arguments may lack it: a pair's file, or a file of thresholds
+        found = tuple(option for option in found if option.partition("=")[0] not in FIRST_CHECK)
+        thresholds = check.get("by_benchmark") or {"": check.get("min_confidence", 0)}
+        values = "/".join(f"{value:g}" for _, value in sorted(thresholds.items()))
+        found += (f"min_confidence={values}", f"verify={check.get('verify')}")
     if variant is not None:  # it names the thinking prompt
         found = tuple(option for option in found if not option.startswith("think="))
     return Method(mode, large, small, variant, two_stage, found)

@@ -53,6 +53,7 @@ SAMPLES: dict[str, tuple[type, str]] = {
     "large": (object, "the large model's,"),
     "agree": (object, "and whether they agree; None without a verification of both"),
     "thought": (object, "The small model's answer after its thinking: that of the second verification, or of Full RT"),
+    "has_thought": (bool, "Whether the trace has the answer after the thinking; older traces of Full RT do not"),
     "answer_logprob": (float, "Of the large model's short answer; nan if the engine does not report it"),
     "agree_think": (object, "Whether the thought answer agrees with the large model's short answer; None without one"),
     "layer": (float, "Sparse transfer: the layer whose attention selected the tokens; nan if nothing was selected"),
@@ -198,7 +199,8 @@ def _read_results(file: Path, found: Found) -> None:
             f"{file} is of another version of lmms-eval: only the fields that this version knows are used."
         )
     figures = _figures(file, found)
-    groups = results.get("group_subtasks") or {}
+    groups = results.get("group_subtasks")
+    groups = groups if isinstance(groups, dict) else {}
     for task, metrics in known.items():
         if not groups.get(task):
             _read_task(file, task, metrics, results, figures, found)
@@ -400,6 +402,7 @@ def _row(benchmark: str, line: Line, trace: Line, repeat: int) -> Line:
         "large": trace.get("parsed") if trace.get("exit") == "confident" else (first or second).get("large"),
         "agree": first.get("agree"),
         "thought": second["small"] if second else trace.get("thought"),
+        "has_thought": bool(second) or "thought" in trace,
         "answer_logprob": _number(calls.get(("large", "short"), {}).get("answer_logprob")),
         "agree_think": second.get("agree"),
         "layer": _number(selection.get("layer")),
@@ -436,6 +439,9 @@ def _label(text: str | None) -> str:
 
 
 def _number(value: float | None) -> float:
+    """Return a number; nan for None. Raises `ValueError` if it is nan or infinite."""
+    if value is not None and not math.isfinite(value):
+        raise ValueError(value)
     return math.nan if value is None else float(value)
 
 

@@ -167,7 +167,7 @@ def known_answers(evidence: Evidence, run: Run) -> pd.DataFrame:
         return found
     other = full_rt.samples[full_rt.samples.repeat == 0].reindex(samples.index)
     same = other.exit.notna() & (other.target == samples.target)
-    new = same & found.thinking.isna()
+    new = same & found.thinking.isna() & other.has_thought.eq(True)
     found.loc[new, "thought"] = other.thought[new]
     found["thinking"] = found.thinking.where(~new, _tokens(full_rt, *STAGES["thinking"]))
     new = same & ~moved

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.paper.confidence import FirstCheck, Verify
+from lmms_eval_mai.paper.confidence import NEVER, FirstCheck, Verify
 
 FORMAT = 1
 
@@ -38,8 +38,9 @@ class Calibration:
 
     def first_check(self) -> FirstCheck:
         """Return the rule with these thresholds."""
-        # Without a pooled threshold, no answer is confident on other benchmarks: the small model always thinks there.
-        return FirstCheck(self.verify, 1.0 if self.pooled is None else self.pooled, self.thresholds)
+        # A benchmark whose documents refused every threshold must not get the pooled one.
+        refused = dict.fromkeys(self.documents, NEVER)
+        return FirstCheck(self.verify, NEVER if self.pooled is None else self.pooled, {**refused, **self.thresholds})
 
 
 def read(file: str) -> Calibration:

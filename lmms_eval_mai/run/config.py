@@ -118,9 +118,9 @@ class Config:
 
     def first_check(self) -> FirstCheck:
         """Return the rule of the first check with its thresholds."""
-        if self.calibration is not None:
+        if self.calibration is not None and self.verify != "agreement":
             return self.calibration.first_check()
-        return FirstCheck(self.verify, DEFAULT if self.min_confidence is None else float(self.min_confidence))
+        return FirstCheck(self.verify, self.min_confidence if isinstance(self.min_confidence, float) else DEFAULT)
 
     def other(self, engine: EngineConfig) -> EngineConfig | None:
         """Return the second engine of this mode, if there is one."""

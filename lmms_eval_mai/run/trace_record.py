@@ -23,11 +23,13 @@ def trace_record(trace: Trace) -> dict[str, Any]:
         "calls": [_call_record(call) for call in trace.calls],
         **{
             name: value
-            for name in ("min_confidence", "thought", "parsed", "category")
+            for name in ("min_confidence", "parsed", "category")
             if (value := getattr(trace, name)) is not None
         },
         **({"images": list(trace.images)} if trace.images else {}),
     }
+    if trace.exit == "transfer" and not trace.verifications:  # Full RT; null: the answer cannot be read
+        record["thought"] = trace.thought
     if trace.selection is not None:
         record["selection"] = {name: getattr(trace.selection, name) for name in SELECTION}
     for call, prompt in zip(record["calls"], trace.prompts, strict=False):

@@ -22,6 +22,8 @@ from lmms_eval_mai.serve.limits import Settings
 from lmms_eval_mai.serve.service import Service
 
 BACKLOG = 2048
+MAX_HEAD = 64 * 2**10
+"""Bytes of the headers of a request. h11's own limit of 16 KiB is too small for some proxies."""
 DESCRIPTORS = 65_536
 """File descriptors that the process asks for. Linux gives 1,024 by default."""
 BUSY = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 10\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
@@ -32,9 +34,11 @@ def bind(host: str, port: int) -> socket.socket:
     """Return a socket for this address. It is bound before the engines start, so that a port in use is found at once.
     Raises `ArgumentError`."""
     try:
-        bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        bound = socket.socket(family, kind, protocol)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((host, port))
+        bound.bind(address)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ArgumentError(f"The server cannot use {host}:{port} ({reason}). Give another --host or --port.") from None
@@ -81,6 +85,7 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 app,
                 http=functools.partial(LimitedProtocol, settings=settings),  # type: ignore[arg-type]
+                h11_max_incomplete_event_size=MAX_HEAD,
                 ws="none",
                 log_config=None,
                 log_level="critical",  # its errors would have the message of an exception, and so texts of prompts

@@ -11,6 +11,7 @@ from support.folders import Answers, World
 from support.own_command import run_command
 
 from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.paper.confidence import NEVER
 from lmms_eval_mai.run.config import parse
 
 RIGHT = Answers("red", "red", "red", "red", "red")
@@ -49,7 +50,8 @@ def test_the_cheapest_threshold_that_keeps_the_promise_is_written(
     given = {"engine": "scripted", "small": "a", "large": "b", "verify": "confidence", "min_confidence": str(file)}
     check = parse(given).first_check()
     assert check.threshold("shapes") == found["thresholds"]["shapes"]
-    assert check.threshold("pope") == 1.0  # not calibrated
+    assert check.threshold("pope") == NEVER
+    assert parse({**given, "verify": "agreement", "min_confidence": None}).first_check().verify == "agreement"
     with pytest.raises(ArgumentError, match="has the thresholds of verify=confidence, and verify=both is given"):
         parse({**given, "verify": "both"})
 

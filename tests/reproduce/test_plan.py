@@ -14,6 +14,7 @@ from lmms_eval_mai.reproduce import printing
 from lmms_eval_mai.reproduce.folder import OutputFolder, common_arguments
 from lmms_eval_mai.reproduce.methods import TABLES, Method, methods_of, read_tables
 from lmms_eval_mai.reproduce.plan import Options, Run, Subject, read_models, runs
+from lmms_eval_mai.run.config import parse
 
 SCRIPTED = {"engine": "scripted", "small": "a.jsonl", "large": "b.jsonl"}
 SHAPES = Subject("shapes", "shapes", 1234)
@@ -86,9 +87,8 @@ def test_a_threshold_adds_one_run_that_the_paper_does_not_have() -> None:
     assert (added.name, added.method.title) == ("models/cascade-confidence/shapes_s", "MAI, confidence")
     for run in more:
         given = run.models.of(run.method)
-        assert (given.get("verify"), given.get("min_confidence")) == (
-            ("confidence", 0.7) if run is added else (None, None)
-        )
+        assert given.get("min_confidence") == (0.7 if run is added else None)
+        assert parse(given).verify == ("confidence" if run is added else "agreement")
 
 
 def test_pair_and_models_contradict_each_other() -> None:
