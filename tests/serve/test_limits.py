@@ -123,7 +123,8 @@ def test_connection_with_too_large_headers_or_a_wrong_body_after_the_reply_is_cl
         with contextlib.suppress(ConnectionError):
             for _ in range(20):
                 connection.sendall(b"x" * 10_000)
-        assert is_closed(connection) or is_closed(connection)  # the first bytes may be those of the status 400
+        # The first bytes may be those of the status 400, which uvicorn sends in up to three parts.
+        assert any(is_closed(connection) for _ in range(4))
         with connect(server, b"POST /v1/models HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n") as other:
             assert received_until(other, b"}").startswith(b"HTTP/1.1 405 ")
             other.sendall(b"no size\r\n")
