@@ -107,8 +107,8 @@ def _measurement(given: argparse.Namespace, folder: Path) -> Measurement:
     arguments["pair"] = given.pair
     if given.max_new_tokens is not None:
         arguments["max_new_tokens"] = given.max_new_tokens
-    threshold = {name: arguments.pop(name) for name in ("min_confidence",) if name in arguments}
-    first_check = parse({**arguments, **threshold, "verify": "confidence"}).first_check()
+    first_check = parse({**arguments, "verify": "confidence"}).first_check()
+    arguments.pop("min_confidence", None)  # the other rows do not verify by confidence
     config = parse(arguments)
     if "vllm-ngram" in dict(chosen) and "speculative_config" in config.large.arguments:
         raise ArgumentError(

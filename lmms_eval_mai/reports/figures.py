@@ -9,7 +9,7 @@ from lmms_eval_mai.reports.evidence import COSTS, Evidence
 from lmms_eval_mai.reports.method_tables import comparisons, spent
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.read import Run
-from lmms_eval_mai.reports.report import Figure
+from lmms_eval_mai.reports.report import Estimate, Figure
 from lmms_eval_mai.reports.rules import curves
 
 
@@ -26,16 +26,17 @@ def figures(evidence: Evidence) -> Iterator[Figure]:
         title = f"Flow of documents, {benchmark_name(run.benchmark)}, {name}"
         yield Figure(f"flow-{number}", title, "flow", run.benchmark, tuple(_flow(run)), name)
     for number, (run, outcomes) in enumerate(curves(evidence)):
-        data = tuple(
-            {"rule": one.rule.name(run.benchmark), "verify": one.rule.verify, "of_the_run": one.is_run}
-            | {"tokens": one.tokens, "score": one.score.value, "low": one.score.low, "high": one.score.high}
+        data = [
+            _curve_point(one.rule.name(run.benchmark), one.rule.verify, one.tokens, one.score, one.is_run)
             for one in outcomes
-        )
-        others = [evidence.short(run, "large"), evidence.large_r(run), evidence.full_rt(run)]
-        data += tuple(filter(None, (_operating_point(evidence, other) for other in others)))
+        ]
+        for other in filter(None, (evidence.short(run, "large"), evidence.large_r(run), evidence.full_rt(run))):
+            cost, score = evidence.cost(other, "tokens"), evidence.accuracy(other, other.samples)
+            if cost is not None and score is not None:
+                data.append(_curve_point(evidence.name(other.method), None, float(cost.mean()), score, False))
         name = evidence.name(run.method)
         title = f"Other rules of verification, {benchmark_name(run.benchmark)}, {name}"
-        yield Figure(f"rules-{number}", title, "curve", run.benchmark, data, name)
+        yield Figure(f"rules-{number}", title, "curve", run.benchmark, tuple(data), name)
 
 
 def _point(evidence: Evidence, run: Run, dominated: dict[tuple[Run, str], str]) -> dict[str, Any] | None:
@@ -52,17 +53,10 @@ def _point(evidence: Evidence, run: Run, dominated: dict[tuple[Run, str], str]) 
     }
 
 
-def _operating_point(evidence: Evidence, run: Run | None) -> dict[str, Any] | None:
-    """Return another method as a point beside the curves."""
-    cost = None if run is None else evidence.cost(run, "tokens")
-    score = None if run is None else evidence.accuracy(run, run.samples)
-    if run is None or cost is None or score is None:
-        return None
-    return (
-        {"rule": evidence.name(run.method), "verify": None, "of_the_run": False, "tokens": float(cost.mean())}
-        | {name: getattr(score, name) for name in ("low", "high")}
-        | {"score": score.value}
-    )
+def _curve_point(rule: str, verify: str | None, tokens: float, score: Estimate, of_the_run: bool) -> dict[str, Any]:
+    """Return a point of a curve. `verify`: None for another method beside the curves."""
+    named = {"rule": rule, "verify": verify, "of_the_run": of_the_run, "tokens": tokens}
+    return {**named, "score": score.value, "low": score.low, "high": score.high}
 
 
 def _dominated(evidence: Evidence) -> dict[tuple[Run, str], str]:

@@ -5,9 +5,9 @@ Those of Full RT are the same as in a cascade only if they do not depend on the 
 whose answers do not depend on the batch. A rule that needs no other calls than those of the cascade needs no Full RT.
 """
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -90,7 +90,7 @@ def rules_table(evidence: Evidence) -> Iterator[Table]:
         Of("rule", "text", 0, lambda row: row.rule.name(row.run.benchmark)),
         Of("of the run", "text", 0, lambda row: "yes" if row.is_run else None),
         Of("first check, %", "percent", 1, lambda row: row.share(exits_of("cascade", row.rule.verify)[0])),
-        *(Of(f"{exit}, %", "percent", 1, partial(lambda exit, row: row.share(exit), exit)) for exit in LATER),
+        *(Of(f"{exit}, %", "percent", 1, functools.partial(lambda exit, row: row.share(exit), exit)) for exit in LATER),
         Of("score", "percent", 2, lambda row: row.score),
         Of("- Full RT, points", "percent", 2, lambda row: row.against),
         Of("output tokens", "number", 1, lambda row: row.tokens),
@@ -116,12 +116,12 @@ LATER = exits_of("cascade")[1:]
 """The exits after the first check."""
 
 
-def curves(evidence: Evidence) -> Iterator[tuple[Run, list[Outcome]]]:
-    """Yield each cascade for which other rules are known, with what they would have done."""
-    for run in evidence.traced():
-        found = outcomes(evidence, run) if run.benchmark in BENCHMARKS else []
-        if len(found) > 1:
-            yield run, found
+@functools.lru_cache(1)
+def curves(evidence: Evidence) -> tuple[tuple[Run, list[Outcome]], ...]:
+    """Return each cascade for which other rules are known, with what they would have done. The table and the figure
+    need the same outcomes, and their intervals take seconds."""
+    known = ((run, outcomes(evidence, run)) for run in evidence.traced() if run.benchmark in BENCHMARKS)
+    return tuple((run, found) for run, found in known if len(found) > 1)
 
 
 def outcomes(evidence: Evidence, run: Run) -> list[Outcome]:
