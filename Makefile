@@ -43,19 +43,13 @@ test: lint
 	$(PY) -m coverage report --include="lmms_eval_mai/paper/*,lmms_eval_mai/run/*" --skip-covered --fail-under=97
 	$(PYTEST) -m "not measured" $(ARGS)
 
-# The first 200 of the 3,000 documents; demo-full runs them all.
+# The first 200 of the 3,000 documents; demo-full runs them all. The engines of the pair start once for all methods.
 demo: LIMIT := --limit 200
 demo-full: LIMIT :=
 demo demo-full: env
-	@rm -rf out/demo && mkdir -p out/demo  # lmms-eval exits with 0 if a run fails: keep no table of an older run
-	@echo "MAI on documents of shapes, on real vLLM; lmms-eval's own tables are in out/demo/mai.log ..."
-	@$(call shapes,mai,cascade) > out/demo/mai.log
-	@echo "Full RT on the same documents, for comparison; its output is in out/demo/full_rt.log ..."
-	@$(call shapes,full_rt,transfer) > out/demo/full_rt.log 2>&1 || { cat out/demo/full_rt.log; exit 1; }
-	@$(PY) -m lmms_eval_mai report out/demo/mai out/demo/full_rt --html out/demo/report.html --images
-
-shapes = .venv/bin/lmms-eval --model mai_cascade --model_args pair=demo,mode=$(2) --tasks shapes_s \
-	--output_path out/demo/$(1) --log_samples $(LIMIT)
+	@rm -rf out/demo
+	@$(PY) -m lmms_eval_mai reproduce --pair demo --benchmarks shapes --tables 8,10 $(LIMIT) --output_path out/demo \
+		--html out/demo/report.html --images
 
 clean:
 	rm -rf $(WORK) out build dist *.egg-info .coverage .coverage.*

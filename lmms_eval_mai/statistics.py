@@ -241,7 +241,11 @@ def loss_p_value(losses: Array, most: float, clusters: Sequence[int] | Array | N
     Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting" (JRSS B 86, 2024): a capital of 1
     is bet, document by document, on losses below `most`. Under the hypothesis it grows in no bet on average, so it
     exceeds 1/p with a probability of at most p. The capital is the mean over all `BETS`, so the order of the documents
-    does not matter. Documents of one cluster are one bet.
+    does not matter.
+
+    Documents of one cluster are one bet. The sizes of the clusters are taken as given: the mean loss is that of
+    documents in clusters of the same sizes. If large clusters lose more, more of them would lose more. (The clusters
+    need not have the same mean: by the inequality of the means, the expected capital is largest if they have.)
     """
     return min(1.0, math.exp(-float(_log_capital(_won(losses, most, clusters)))))
 

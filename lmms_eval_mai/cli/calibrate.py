@@ -64,9 +64,10 @@ def _write(file: Path, verify: str, found: list[Choice], evidence: Evidence, pro
     ]
     images = {image for run in cascades for of_one in run.samples.images.dropna() for image in of_one}
     thresholds = {choice.name: choice.threshold for choice in found if choice.threshold is not None}
+    everything = thresholds.get(found[0].name) if len(found) == 1 else thresholds.pop(POOLED, None)
     calibration = Calibration(
         verify=verify,  # type: ignore[arg-type]
-        pooled=thresholds.pop(POOLED, None),
+        pooled=everything,
         thresholds=thresholds,
         promise=promise,
         small=cascades[0].method.small,

@@ -4,7 +4,8 @@ Learn then Test (Angelopoulos et al., arXiv 2110.01052) with a fixed sequence: t
 another, from the safest to the cheapest, until one test fails. The last one before it is chosen. Each test is
 `statistics.loss_p_value`, which is valid for any number of documents. The sequence does not depend on the documents, so
 no correction for its length is needed. What is promised: with the given confidence, the mean loss of the chosen
-threshold on other documents of the same kind is at most `max_loss`.
+threshold on other documents of the same kind, with as many documents about one image, is at most `max_loss`. That of
+all benchmarks together is promised for their mixture only, with these shares of each.
 """
 
 from collections.abc import Iterator, Sequence
@@ -81,6 +82,7 @@ def choices(evidence: Evidence, verify: Verify, against: str, max_loss: float, c
     """
     found: list[Losses] = []
     missing: list[str] = []
+    pairs: set[tuple[str, str]] = set()
     for run in evidence.traced():
         baseline = evidence.full_rt(run) if against == "full-rt" else evidence.large_r(run)
         losses = None
@@ -95,6 +97,10 @@ def choices(evidence: Evidence, verify: Verify, against: str, max_loss: float, c
             )
         else:
             found.append(losses)
+            pairs.add((run.method.small, run.method.model))
+    if len(pairs) > 1:
+        shown = "; ".join(f"{small} and {large}" for small, large in sorted(pairs))
+        raise ArgumentError(f"The cascades have different models ({shown}). Give the folders of one pair.")
     if not found:
         other = "Full RT (mode=transfer)" if against == "full-rt" else "large R (mode=large with the task's _r)"
         named = f" of {', '.join(missing)}" if missing else ""
@@ -168,8 +174,8 @@ def refusal(choice: Choice, max_loss: float, confidence: float) -> str | None:
     if choice.needed is None:
         lost = 100 * float(np.mean(choice.losses.values[choice.shown]))
         return (
-            f"{name}: no threshold can promise a loss of at most {promise}: even the safest one, with which the small "
-            f"model always thinks, loses {lost:.2f} points here. Allow more with --max_loss."
+            f"{name}: no threshold can promise a loss of at most {promise}: even min_confidence=1, with which the "
+            f"small model thinks unless the large one is certain, loses {lost:.2f} points here. Allow more with --max_loss."
         )
     return (
         f"{name}: {choice.documents:,} documents cannot promise a loss of at most {promise}; about {choice.needed:,} "
@@ -197,5 +203,5 @@ def choice_table(found: Sequence[Choice], against: str) -> Iterator[Table]:
         "The cheapest thresholds that keep the promise",
         columns,
         found,
-        ("Without a threshold, the row is that of min_confidence=1, with which the small model always thinks.",),
+        ("Without a threshold, the row is that of min_confidence=1.",),
     )

@@ -21,7 +21,7 @@ Answered = tuple[Run, str, pd.DataFrame]
 
 def probabilities(evidence: Evidence, run: Run) -> pd.DataFrame:
     """Return the `probability` of the large model's short answers, and whether they are `right` (1 or 0). Answers
-    without a probability or a score are left out."""
+    without a probability or a score are left out, and so are repeated ones (`-n`)."""
     scores = evidence.large_short_scores(run)
     found = pd.DataFrame(
         {
@@ -30,7 +30,7 @@ def probabilities(evidence: Evidence, run: Run) -> pd.DataFrame:
             "agree": run.samples.agree,
         }
     )
-    return found[found.probability.notna() & found.right.notna()]
+    return found[found.probability.notna() & found.right.notna() & (run.samples.repeat == 0)]
 
 
 def bins(found: pd.DataFrame) -> Iterator[tuple[float, float, pd.DataFrame]]:

@@ -4,7 +4,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.confidence import NEVER, FirstCheck, Verify
@@ -18,7 +18,7 @@ class Calibration:
 
     verify: Verify
     pooled: float | None
-    """The threshold of all benchmarks together. None: none keeps the promise."""
+    """The threshold of all documents together, also for other benchmarks. None: none keeps the promise."""
     thresholds: Mapping[str, float]
     """Benchmark -> its threshold. Benchmarks without a threshold that keeps the promise are left out."""
     promise: str
@@ -41,6 +41,12 @@ class Calibration:
         # A benchmark whose documents refused every threshold must not get the pooled one.
         refused = dict.fromkeys(self.documents, NEVER)
         return FirstCheck(self.verify, NEVER if self.pooled is None else self.pooled, {**refused, **self.thresholds})
+
+    def is_of(self, small: str, large: str) -> bool:
+        """Return whether the thresholds may be those of these models: paths of a checkpoint differ between machines,
+        and the address of an endpoint names no model."""
+        named = ((small, self.small), (large, self.large))
+        return all("://" in one + other or PurePath(one).name == PurePath(other).name for one, other in named)
 
 
 def read(file: str) -> Calibration:

@@ -118,8 +118,8 @@ class Config:
 
     def first_check(self) -> FirstCheck:
         """Return the rule of the first check with its thresholds."""
-        if self.calibration is not None and self.verify != "agreement":
-            return self.calibration.first_check()
+        if self.calibration is not None:
+            return dataclasses.replace(self.calibration.first_check(), verify=self.verify)
         return FirstCheck(self.verify, self.min_confidence if isinstance(self.min_confidence, float) else DEFAULT)
 
     def other(self, engine: EngineConfig) -> EngineConfig | None:
@@ -208,7 +208,7 @@ def _check_verify(config: Config, given: Mapping[str, Any]) -> None:
     if found is not None and config.verify not in ("agreement", found.verify):
         raise ArgumentError(
             f"min_confidence={config.min_confidence} has the thresholds of verify={found.verify}, and "
-            f"verify={config.verify} is given: give verify={found.verify}, or calibrate again."
+            f"verify={config.verify} is given: give verify={found.verify}, a number, or calibrate again."
         )
 
 

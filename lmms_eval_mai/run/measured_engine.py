@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from lmms_eval_mai.contract import Call, Prompt, Sampling
 from lmms_eval_mai.engines.wrapper import EngineWrapper
-from lmms_eval_mai.paper.agreement import answer_span
+from lmms_eval_mai.paper.agreement import answer_span, extract_answer
 
 
 class MeasuredEngine(EngineWrapper):
@@ -23,7 +23,8 @@ class MeasuredEngine(EngineWrapper):
 def with_answer_logprob(call: Call) -> Call:
     """Return the call with the log-probabilities of its answer instead of those of all tokens.
 
-    A token that has a part of the answer counts as a whole. A token without a text may be a part of a character.
+    A token that has a part of the answer counts as a whole. A token without a text may be a part of a character. If the
+    answer is not found among the tokens, all of them count. The sum has 6 digits, in a run as in its traces.
     """
     if call.logprobs is None:
         return call
@@ -37,6 +38,8 @@ def with_answer_logprob(call: Call) -> Call:
             if position < end and (position + len(text) > start or position >= start):
                 values.append(value)
             position += len(text)
+    if not values and extract_answer(call.text):
+        values = list(call.logprobs.values)
     if not values:
         return replace(call, logprobs=None)
-    return replace(call, logprobs=None, answer_logprob=sum(values), min_logprob=min(values))
+    return replace(call, logprobs=None, answer_logprob=round(sum(values), 6), min_logprob=round(min(values), 6))

@@ -52,11 +52,10 @@ class Run:
         if sparse is not None and mode is None:  # another function may use other layers
             depth = self._of_side[sparse.source].layers()
             logger.info(f"mai_cascade: layer {sparse.layer} of {depth} of the {sparse.source} model selects tokens.")
-        if config.verify != "agreement" and config.min_confidence is None:
-            logger.warning(
-                f"mai_cascade: the threshold min_confidence={DEFAULT} is not calibrated for this pair. lmms-eval-mai "
-                "calibrate chooses one by your own documents."
-            )
+        self._uncalibrated: set[str] = set()
+        """Benchmarks whose threshold promises nothing, which the user was told."""
+        if config.verify != "agreement":
+            _warn_if_uncalibrated(config)
         self._has_probability = False
         """Whether a large model's short answer had a probability, which a first check by confidence needs."""
         self._slots = asyncio.Semaphore(config.max_open_samples)
@@ -211,13 +210,24 @@ class Run:
                 "lmms-eval-mai or in lmms-eval's parser. Please run the command again with --verbosity DEBUG and "
                 "report the traceback that the log then shows."
             ) from error
-        self._check_probability(trace)
+        if trace.min_confidence is not None:
+            self._tell_if_uncalibrated(sample.benchmark.name)
+            self._check_probability(trace)
         return trace
+
+    def _tell_if_uncalibrated(self, benchmark: str) -> None:
+        found = self.config.calibration
+        if found is not None and benchmark not in {*found.documents, *self._uncalibrated}:
+            self._uncalibrated.add(benchmark)
+            logger.warning(
+                f"mai_cascade: min_confidence={self.config.min_confidence} was chosen with documents of "
+                f"{', '.join(found.documents)}, so it promises nothing for other questions ({benchmark})."
+            )
 
     def _check_probability(self, trace: Trace) -> None:
         """Refuse a run whose first check needs a probability that the engine does not report: no sample would ever be
         confident. Raises `ArgumentError`."""
-        if trace.min_confidence is None or self._has_probability:
+        if self._has_probability:
             return
         (short,) = [call for call in trace.calls if (call.key.side, call.key.stage) == ("large", "short")]
         self._has_probability = short.answer_logprob is not None
@@ -231,3 +241,16 @@ class Run:
     def _allowed_errors(self) -> int:
         allowed = self.config.max_errors
         return int(allowed) if allowed >= 1 else int(allowed * len(self._keys))
+
+
+def _warn_if_uncalibrated(config: Config) -> None:
+    """Tell the user if the threshold of the first check was not chosen with these models."""
+    found, (small, large) = config.calibration, (config.small.model, config.large.model)
+    if config.min_confidence is None:
+        text = f"the threshold min_confidence={DEFAULT} is not calibrated for this pair"
+    elif found is not None and not found.is_of(small, large):
+        text = f"min_confidence={config.min_confidence} was chosen with {found.small} and {found.large}, so it promises "
+        text += f"nothing for {small} and {large}"
+    else:
+        return
+    logger.warning(f"mai_cascade: {text}. lmms-eval-mai calibrate chooses a threshold by your own documents.")

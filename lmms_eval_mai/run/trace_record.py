@@ -49,7 +49,7 @@ def _call_record(call: Call) -> dict[str, Any]:
         "cached_tokens": call.cached_tokens,
         "output_tokens": call.output_tokens,
         "answer_tokens": call.answer_tokens,
-        **{name: round(value, 6) for name in LOGPROBS if (value := getattr(call, name)) is not None},
+        **{name: value for name in LOGPROBS if (value := getattr(call, name)) is not None},
         **{name: figure for name in SPECULATION if (figure := getattr(call, name)) is not None},
         **({"dropped_tokens": call.dropped_tokens} if call.dropped_tokens else {}),
         # A shared call has no times.

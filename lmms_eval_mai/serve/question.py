@@ -105,7 +105,7 @@ def question_of(request: ChatRequest, config: Config, gen_kwargs: Mapping[str, A
         benchmark=GENERIC,
         doc={},
         sampling=decoding_of(request, config, gen_kwargs),
-        first_check=_first_check(mai, config.first_check()),
+        first_check=_first_check(mai, mode, config),
         with_trace=mai.trace,
         streamed=bool(request.stream),
         with_usage=bool(request.stream_options and request.stream_options.include_usage),
@@ -274,18 +274,32 @@ def _mode(mai: MaiOptions, config: Config) -> str:
     return mai.mode
 
 
-def _first_check(mai: MaiOptions, own: FirstCheck) -> FirstCheck:
-    """Return the first check of a request. `own`: that of the server."""
+def _first_check(mai: MaiOptions, mode: str, config: Config) -> FirstCheck:
+    """Return the first check of a request."""
+    own = config.first_check()
     check = own if mai.verify is None else dataclasses.replace(own, verify=mai.verify)
-    if mai.min_confidence is None:
-        return check
-    if check.verify == "agreement":
+    named = next((name for name in ("verify", "min_confidence") if getattr(mai, name) is not None), None)
+    if named and mode != "cascade":
+        raise bad_request(
+            f"The field mai.{named} has no effect with mode={mode}, which verifies nothing. Leave it out, or give "
+            "mai.mode=cascade.",
+            param=f"mai.{named}",
+        )
+    if mai.min_confidence is not None and check.verify == "agreement":
         raise bad_request(
             "The field mai.min_confidence has no effect with the rule agreement. Give mai.verify=confidence or both, "
             "or leave mai.min_confidence out.",
             param="mai.min_confidence",
         )
-    return FirstCheck(check.verify, mai.min_confidence)
+    if mai.min_confidence is not None:
+        return FirstCheck(check.verify, mai.min_confidence)
+    if config.calibration is not None and check.verify not in ("agreement", config.calibration.verify):
+        raise bad_request(
+            f"The threshold of this server is that of mai.verify={config.calibration.verify}. Give "
+            f"mai.min_confidence for mai.verify={check.verify}.",
+            param="mai.min_confidence",
+        )
+    return check
 
 
 def _options(mai: MaiOptions, kind: Kind | None, recognised: list[str]) -> list[str]:

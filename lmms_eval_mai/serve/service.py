@@ -18,7 +18,7 @@ from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.decoding import check_conflict, sampling
 from lmms_eval_mai.run.engines import Engines
 from lmms_eval_mai.run.run import Run
-from lmms_eval_mai.serve.errors import RequestError
+from lmms_eval_mai.serve.errors import RequestError, bad_request
 from lmms_eval_mai.serve.images import THREADS, EncodedImage, decode_image
 from lmms_eval_mai.serve.limits import Admission, Settings
 from lmms_eval_mai.serve.metrics import CallEvent, Metrics, Observer, observed
@@ -105,6 +105,8 @@ class Service:
         try:
             async with asyncio.timeout(timeout):
                 return await asyncio.wrap_future(self._run.submit(lambda: open_question(question, number), ask))
+        except ArgumentError as error:  # the engine gives no probability
+            raise bad_request(str(error), param="mai.verify") from None
         except TimeoutError:
             text = f"The request was not answered within {timeout:g} s (--request-timeout). Its calls were cancelled."
             raise RequestError(504, text, "request_timeout") from None

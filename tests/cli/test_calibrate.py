@@ -45,12 +45,16 @@ def test_the_cheapest_threshold_that_keeps_the_promise_is_written(
     file = tmp_path / "file.json"
     found = json.loads(file.read_text())
     assert 0.5 <= found["thresholds"]["shapes"] <= 0.6
-    assert (found["verify"], found["documents"], found["pooled"]) == ("confidence", {"shapes": 1000}, None)
+    assert (found["verify"], found["documents"], found["pooled"] in found["thresholds"].values()) == ("confidence", {"shapes": 1000}, True)
     assert f"verify=confidence,min_confidence={file}" in out and "at most 1 points below that of Full RT" in out
     given = {"engine": "scripted", "small": "a", "large": "b", "verify": "confidence", "min_confidence": str(file)}
     check = parse(given).first_check()
     assert check.threshold("shapes") == found["thresholds"]["shapes"]
-    assert check.threshold("pope") == NEVER
+    assert check.threshold("pope") == found["pooled"]
+    refused = {**found, "pooled": None, "thresholds": {}}
+    file.write_text(json.dumps(refused))
+    assert {parse(given).first_check().threshold(name) for name in ("shapes", "pope")} == {NEVER}
+    file.write_text(json.dumps(found))
     assert parse({**given, "verify": "agreement", "min_confidence": None}).first_check().verify == "agreement"
     with pytest.raises(ArgumentError, match="has the thresholds of verify=confidence, and verify=both is given"):
         parse({**given, "verify": "both"})
@@ -77,10 +81,19 @@ def test_a_cascade_that_loses_at_its_second_check_is_refused(tmp_path: Path, cap
     lost = Answers("red", "blue", "blue", "blue", "red", probability=0.5)
     code, _, err = calibrate(tmp_path, World("shapes", [lost, *world(20).documents] * 30), capsys)
     assert code == 1
-    assert "even the safest one, with which the small model always thinks, loses 4.76 points here" in err
+    assert "even min_confidence=1, with which the small model thinks unless the large one is certain, loses 4.76 points" in err
 
 
 def test_folders_without_full_rt_or_probabilities_are_refused(tmp_path: Path, capsys: Any, task_manager: Any) -> None:
     world(20).write(tmp_path, "cascade")
     code, _, err = run_command(capsys, "calibrate", tmp_path)
     assert code == 1 and "give the folders of one cascade (mode=cascade), of Full RT (mode=transfer)" in err
+
+
+def test_cascades_of_different_pairs_are_refused(tmp_path: Path, capsys: Any, task_manager: Any) -> None:
+    for benchmark, large in (("shapes", "big"), ("realworldqa", "bigger")):
+        made = replace(world(300), benchmark=benchmark, large=large)
+        made.write(tmp_path / benchmark / "mai", "cascade")
+        made.write(tmp_path / benchmark / "rt", "transfer")
+    code, _, err = run_command(capsys, "calibrate", tmp_path)
+    assert code == 1 and "have different models" in err and "bigger). Give the folders of one pair." in err

@@ -15,6 +15,7 @@ from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.cascade import MODES
 from lmms_eval_mai.paper.confidence import FirstCheck
 from lmms_eval_mai.paper.sample import Trace
+from lmms_eval_mai.run.calibration import Calibration
 
 YES, NO = "[[Yes]]", "[[No]]"
 SMALL = {"short": YES, "think": f"Step 1 ... {YES}"}
@@ -78,13 +79,33 @@ def test_the_papers_rule_does_not_read_the_probability() -> None:
     assert (trace.exit, trace.min_confidence) == ("agree_short", None)
 
 
-def test_a_run_whose_engine_reports_no_probability_is_refused_after_its_first_sample(tmp_path: Path) -> None:
+def scripts(folder: Path, **fields: float) -> dict[str, str]:
+    """Write a script for the first question of a `Cascade`. `fields`: those of the large model's answers."""
     files = {}
     for side, texts in (("small", SMALL), ("large", {"short": NO, "transfer": YES})):
-        file = files[side] = tmp_path / f"{side}.jsonl"
-        lines = ({"task": "ask", "doc_id": 0, "stage": stage, "text": text} for stage, text in texts.items())
+        file = folder / f"{side}.jsonl"
+        more = fields if side == "large" else {}
+        lines = ({"task": "ask", "doc_id": 0, "stage": stage, "text": text, **more} for stage, text in texts.items())
         file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    arguments = {side: str(file) for side, file in files.items()}
+        files[side] = str(file)
+    return {"engine": "scripted", **files}
+
+
+def test_a_run_whose_engine_reports_no_probability_is_refused_after_its_first_sample(tmp_path: Path) -> None:
     refused = pytest.raises(ArgumentError, match="large_engine=scripted did not report it for ask document 0")
-    with Cascade(engine="scripted", **arguments, verify="confidence") as mai, refused:
+    with Cascade(**scripts(tmp_path), verify="confidence") as mai, refused:
         mai.ask_blocking(None, "Is there a dog?")
+
+
+def test_the_user_is_told_if_a_threshold_was_chosen_for_other_models_or_questions(
+    tmp_path: Path, warnings: list[str]
+) -> None:
+    file = tmp_path / "file.json"
+    for large in ("large.jsonl", "other.jsonl"):
+        Calibration("confidence", 0.9, {}, "", "x/small.jsonl", f"x/{large}", {"pope": 1}, ()).write(file)
+        given = scripts(tmp_path, answer_logprob=-0.1)
+        with Cascade(**given, verify="confidence", min_confidence=str(file)) as mai:
+            assert mai.ask_blocking(None, "Is there a dog?").exit == "confident"
+    kinds, models, _ = "".join(warnings).split("mai_cascade: ")[1:]
+    assert "documents of pope, so it promises nothing for other questions (any)" in kinds
+    assert "was chosen with x/small.jsonl and x/other.jsonl, so it promises nothing for" in models

@@ -9,6 +9,7 @@ from support.serving import EXITS, Running, chat, image_url, scripted, serving, 
 
 from lmms_eval_mai.contract import Sampling
 from lmms_eval_mai.paper.prompts import instruction, stage2
+from lmms_eval_mai.run.calibration import Calibration
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.serve.errors import RequestError
 from lmms_eval_mai.serve.question import decoding_of
@@ -60,8 +61,24 @@ def test_a_request_chooses_the_first_check(tmp_path: Path) -> None:
         exits = [running.ask(mai={**chosen, "min_confidence": 0.95})["mai"]["exit"] for _ in EXITS]
         assert exits == ["agree_think" if exit == "agree_think" else "transfer" for exit in EXITS]
         assert [running.ask()["mai"]["exit"] for _ in EXITS] == list(EXITS)  # the rule of the server
-        status, error = running.refused(chat(mai={"min_confidence": 0.9}))
-        assert status == 400 and error["param"] == "mai.min_confidence"
+        for wrong, param in (({"min_confidence": 0.9}, "min_confidence"), ({"verify": "both", "mode": "large"}, "verify")):
+            status, error = running.refused(chat(mai=wrong))
+            assert status == 400 and error["param"] == f"mai.{param}" and "has no effect with" in error["message"]
+
+
+def test_the_first_check_of_a_request_needs_probabilities_and_a_threshold_of_its_rule(
+    api: Running, tmp_path: Path
+) -> None:
+    status, error = api.refused(chat(mai={"verify": "confidence"}))
+    assert status == 400 and error["param"] == "mai.verify" and "did not report it" in error["message"]
+    file = tmp_path / "file.json"
+    Calibration("confidence", 0.9, {}, "", "small", "large", {"pope": 1}, ()).write(file)
+    chosen = {"verify": "confidence", "min_confidence": str(file)}
+    with serving(**scripted(tmp_path, 9, answer_logprob=-0.1), **chosen) as running:
+        assert running.ask()["mai"]["exit"] == "confident"
+        status, error = running.refused(chat(mai={"verify": "both"}))
+        assert status == 400 and "The threshold of this server is that of mai.verify=confidence" in error["message"]
+        assert running.ask(mai={"verify": "both", "min_confidence": 0.9})["mai"]["exit"] in EXITS
 
 
 @pytest.mark.slow
