@@ -60,7 +60,7 @@ def main(given: argparse.Namespace) -> int:
 def _write(file: Path, verify: str, found: list[Choice], evidence: Evidence, promise: str) -> None:
     """Write the file for `min_confidence`. Raises `ArgumentError`."""
     cascades = [
-        run for run in evidence.traced() if run.benchmark in {name for one in found for name in one.losses.names}
+        run for run in evidence.first_checks() if run.benchmark in {name for one in found for name in one.losses.names}
     ]
     images = {image for run in cascades for of_one in run.samples.images.dropna() for image in of_one}
     thresholds = {choice.name: choice.threshold for choice in found if choice.threshold is not None}

@@ -83,7 +83,7 @@ def choices(evidence: Evidence, verify: Verify, against: str, max_loss: float, c
     found: list[Losses] = []
     missing: list[str] = []
     pairs: set[tuple[str, str]] = set()
-    for run in evidence.traced():
+    for run in evidence.first_checks():
         baseline = evidence.full_rt(run) if against == "full-rt" else evidence.large_r(run)
         losses = None
         if baseline is not None and run.benchmark in BENCHMARKS:

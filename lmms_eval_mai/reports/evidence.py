@@ -161,6 +161,15 @@ class Evidence:
             if len(samples) and samples.exit.notna().all() and samples.score.notna().all():
                 yield run
 
+    def first_checks(self) -> Iterator[Run]:
+        """Yield the cascades that tell what other first checks would do. Where one has the paper's rule, it has all
+        calls of those with another one."""
+        found = list(self.traced())
+        for run in found:
+            same = {one.method.verify for one in found if one.benchmark == run.benchmark and _same_calls(one, run)}
+            if run.method.verify == "agreement" or "agreement" not in same:
+                yield run
+
     # --- names ---
 
     def label(self, model: str) -> str:
@@ -364,3 +373,7 @@ def short_scores(run: Run, side: Side) -> pd.Series:
     if side == "large":  # where the models agree, its short answer is the final answer
         return scores.where(~samples.exit.isin(("agree_short", "confident", "agree_think")), samples.score)
     return scores
+
+
+def _same_calls(first: Run, second: Run) -> bool:
+    return first.method.full_rt() == second.method.full_rt() and first.method.two_stage == second.method.two_stage

@@ -227,7 +227,7 @@ def transfer_table(evidence: Evidence) -> Iterator[Table]:
         Of("n", "count", 0, lambda run: run.documents),
         Of("small R", "percent", 1, small_r),
         Of("large S", "percent", 1, lambda run: evidence.score(evidence.short(run, "large"), paper(run, "large-S"))),
-        Of("large R(S2)", "percent", 1, large_r),
+        Of("large R", "percent", 1, large_r),
         Of("Full RT", "percent", 1, lambda run: evidence.score(run, paper(run, "large + small-R"))),
         *of_comparison(evidence.against_large_s, difference="Full RT - large S, points"),
         Of("relative, %", "number", 1, relative),
@@ -243,6 +243,7 @@ def transfer_table(evidence: Evidence) -> Iterator[Table]:
             "large R has two. The difference is paired, on the same documents, and p is of this difference. It is not "
             "adjusted for the number of rows.",
             ("MMMU", "On MMMU, large R has one stage."),
+            ("shapes", "On shapes, large R has one stage."),
             OF_F1,
             *_own_prompt_note(evidence, "transfer"),
         ),

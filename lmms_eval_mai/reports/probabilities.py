@@ -43,7 +43,7 @@ def bins(found: pd.DataFrame) -> Iterator[tuple[float, float, pd.DataFrame]]:
 
 def probability_tables(evidence: Evidence) -> Iterator[Table]:
     """Yield how well the probability of the large model's short answer tells right from wrong, and its reliability."""
-    runs = [(run, found) for run in evidence.traced() if len(found := probabilities(evidence, run))]
+    runs = [(run, found) for run in evidence.first_checks() if len(found := probabilities(evidence, run))]
 
     def area(row: Answered) -> Estimate | None:
         run, _, found = row

@@ -120,7 +120,7 @@ LATER = exits_of("cascade")[1:]
 def curves(evidence: Evidence) -> tuple[tuple[Run, list[Outcome]], ...]:
     """Return each cascade for which other rules are known, with what they would have done. The table and the figure
     need the same outcomes, and their intervals take seconds."""
-    known = ((run, outcomes(evidence, run)) for run in evidence.traced() if run.benchmark in BENCHMARKS)
+    known = ((run, outcomes(evidence, run)) for run in evidence.first_checks() if run.benchmark in BENCHMARKS)
     return tuple((run, found) for run, found in known if len(found) > 1)
 
 

@@ -49,7 +49,7 @@ TABLES = {
     6: ("table-6", "scores"),
     7: ("table-7", "table-14", "scores"),
     8: ("table-8",),
-    10: ("table-10", "mai-against-others"),
+    10: ("table-10", "methods", "mai-against-others"),
     15: ("table-15",),
 }
 """Number of a table -> its keys in a report. Tables 13 and 14 are Tables 5 and 7 for InternVL3.5."""

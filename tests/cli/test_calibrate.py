@@ -40,6 +40,8 @@ def calibrate(folder: Path, made: World, capsys: Any, *options: str) -> tuple[in
 def test_the_cheapest_threshold_that_keeps_the_promise_is_written(
     tmp_path: Path, capsys: Any, task_manager: Any
 ) -> None:
+    confident = replace(world(1000), verify="confidence", min_confidence=0.9)  # adds nothing to the other cascade
+    confident.write(tmp_path / "rt", "cascade", time="20260102_000000", model_args="verify=confidence")
     code, out, _ = calibrate(tmp_path, world(1000), capsys)
     assert code == 0, out
     file = tmp_path / "file.json"

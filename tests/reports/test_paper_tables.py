@@ -40,7 +40,7 @@ EXITS = Counter(map(exit_of, WORLD.documents))
     [
         ("10", "MAI 8B + 2B-R", {"MAI": 89.4, "small S": 88.6, "small R": 88.4, "large S": 87.1, "Full RT": 89.2}),
         ("10", "MAI 8B + 2B-R(S2)", {"MAI": None, "small R": None, "Full RT": 89.2}),
-        ("8", "Full RT 8B + 2B-R", {"small R": 88.4, "large S": 87.1, "large R(S2)": 89.5, "Full RT": 89.2}),
+        ("8", "Full RT 8B + 2B-R", {"small R": 88.4, "large S": 87.1, "large R": 89.5, "Full RT": 89.2}),
         ("6", "2B", {"S": 88.6, "R": 88.4, "R(S2)": 89.9}),
         ("6", "8B", {"S": 87.1, "R": 88.2, "R(S2)": 89.5}),
     ],

@@ -1,6 +1,7 @@
 """The tables of the large model's probabilities, and the mark of a score on documents that chose the threshold."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ def value(cell: Any) -> float:
 
 def test_tables_have_auroc_and_the_share_of_right_answers_by_probability(tmp_path: Path, task_manager: Any) -> None:
     WORLD.write(tmp_path, "cascade")
+    confident = replace(WORLD, verify="confidence", min_confidence=0.5)  # the same short answers are shown once
+    confident.write(tmp_path, "cascade", time="20260102_000000", model_args="verify=confidence,min_confidence=0.5")
     found = report([tmp_path])
     everything, agreed = found.table("probability").rows
     assert (everything[2:4], value(everything[4]), value(everything[6])) == (("all", 4), 50, 75)
