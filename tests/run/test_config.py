@@ -146,6 +146,13 @@ def test_layer_in_the_file_of_a_pair_has_no_effect_on_full_transfer() -> None:
     assert parse_text("pair=demo,transfer=sparse,sparse_layer=5").sparse_layer == 5
 
 
+def test_threshold_in_the_file_of_a_pair_has_no_effect_on_agreement() -> None:
+    assert parse_text("pair=demo").first_check().verify == "agreement"
+    check = parse_text("pair=demo,verify=confidence").first_check()
+    assert check.verify == "confidence" and check.threshold("shapes") == check.threshold("any") == 0.82
+    assert parse_text("pair=demo,verify=both,min_confidence=0.5").first_check().threshold("shapes") == 0.5
+
+
 def test_journal_is_on_off_or_a_folder() -> None:
     assert [parse_text(f"journal={text}").journal for text in ("on", "true", "off", "false", "none")] == [
         None, None, "off", "off", "off",
