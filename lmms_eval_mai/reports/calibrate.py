@@ -175,7 +175,8 @@ def refusal(choice: Choice, max_loss: float, confidence: float) -> str | None:
         lost = 100 * float(np.mean(choice.losses.values[choice.shown]))
         return (
             f"{name}: no threshold can promise a loss of at most {promise}: even min_confidence=1, with which the "
-            f"small model thinks unless the large one is certain, loses {lost:.2f} points here. Allow more with --max_loss."
+            f"small model thinks unless the large one is certain, loses {lost:.2f} points here. Allow more with "
+            "--max_loss."
         )
     return (
         f"{name}: {choice.documents:,} documents cannot promise a loss of at most {promise}; about {choice.needed:,} "

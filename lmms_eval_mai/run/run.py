@@ -249,8 +249,10 @@ def _warn_if_uncalibrated(config: Config) -> None:
     if config.min_confidence is None:
         text = f"the threshold min_confidence={DEFAULT} is not calibrated for this pair"
     elif found is not None and not found.is_of(small, large):
-        text = f"min_confidence={config.min_confidence} was chosen with {found.small} and {found.large}, so it promises "
-        text += f"nothing for {small} and {large}"
+        text = (
+            f"min_confidence={config.min_confidence} was chosen with {found.small} and {found.large}, so it promises "
+            f"nothing for {small} and {large}"
+        )
     else:
         return
     logger.warning(f"mai_cascade: {text}. lmms-eval-mai calibrate chooses a threshold by your own documents.")

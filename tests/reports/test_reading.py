@@ -14,7 +14,8 @@ from lmms_eval_mai.paper.agreement import AgreementRules
 from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.method_tables import spent
 from lmms_eval_mai.reports.methods import Method
-from lmms_eval_mai.reports.read import CALLS, SAMPLES, Run, read, records
+from lmms_eval_mai.reports.read import Run, read, records
+from lmms_eval_mai.reports.rows import CALLS, SAMPLES
 
 
 def rows(table: pd.DataFrame, *columns: str) -> list[tuple[Any, ...]]:

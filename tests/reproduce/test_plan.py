@@ -109,7 +109,8 @@ def test_command_has_the_options_of_all_runs_and_those_of_its_run_and_is_shown_w
     run = plan(chosen=(10,), pairs=["demo"], think="E")[-2]
     options = Options(gen_kwargs="max_new_tokens=9", limit=40, include_path="more")
     assert options.command(run, Path("out/demo/cascade/shapes_s")) == [
-        *("--model", "mai_cascade", "--model_args", "pair=demo,think=E,verify=agreement,mode=cascade", "--tasks", "shapes_s"),
+        *("--model", "mai_cascade", "--model_args", "pair=demo,think=E,verify=agreement,mode=cascade"),
+        *("--tasks", "shapes_s"),
         *("--gen_kwargs", "max_new_tokens=9", "--limit", "40", "--include_path", "more"),
         *("--output_path", "out/demo/cascade/shapes_s", "--log_samples"),
     ]

@@ -61,9 +61,10 @@ def test_a_request_chooses_the_first_check(tmp_path: Path) -> None:
         exits = [running.ask(mai={**chosen, "min_confidence": 0.95})["mai"]["exit"] for _ in EXITS]
         assert exits == ["agree_think" if exit == "agree_think" else "transfer" for exit in EXITS]
         assert [running.ask()["mai"]["exit"] for _ in EXITS] == list(EXITS)  # the rule of the server
-        for wrong, param in (({"min_confidence": 0.9}, "min_confidence"), ({"verify": "both", "mode": "large"}, "verify")):
+        for wrong in ({"min_confidence": 0.9}, {"verify": "both", "mode": "large"}):
             status, error = running.refused(chat(mai=wrong))
-            assert status == 400 and error["param"] == f"mai.{param}" and "has no effect with" in error["message"]
+            assert status == 400 and "has no effect" in error["message"]
+            assert error["param"] == f"mai.{next(iter(wrong))}"
 
 
 def test_the_first_check_of_a_request_needs_probabilities_and_a_threshold_of_its_rule(
