@@ -241,6 +241,8 @@ def _engine_configs(
 def _engine_kind(side: Side, own: Any, both: Any, model: Any) -> str:
     """Return `<side>_engine`, else "openai" if the model is an address, else `engine`, else "vllm"."""
     is_address = str(model).lstrip("[ \"'").lower().startswith(("http://", "https://"))
+    if re.match(r"[\w.-]+:\d+(/|$)", str(model)):
+        raise ArgumentError(f"{side}={model} looks like an address without its beginning. Give {side}=http://{model}.")
     if own is not None:
         name, wanted = f"{side}_engine", own
     elif is_address:

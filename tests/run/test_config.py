@@ -193,6 +193,7 @@ def test_journal_is_on_off_or_a_folder() -> None:
         ("min_confidence=0.7", ["has no effect with verify=agreement"]),
         ("mode=large,verify=both", ["verify=both has no effect with mode=large"]),
         ("engine=scripted,small=a.jsonl", ["large=PATH"]),
+        ("small=node-1:8000/v1", ["Give small=http://node-1:8000/v1."]),
         ("small_mm_processor_kwargs={max_pixels:5}", ["JSON"]),
     ],
 )
