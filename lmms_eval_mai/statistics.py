@@ -247,12 +247,12 @@ def loss_p_value(losses: Array, most: float, clusters: Sequence[int] | Array | N
     documents in clusters of the same sizes. If large clusters lose more, more of them would lose more. (The clusters
     need not have the same mean: by the inequality of the means, the expected capital is largest if they have.)
     """
-    return min(1.0, math.exp(-float(_log_capital(_won(losses, most, clusters)))))
+    return math.exp(min(0.0, -_log_capital(_won(losses, most, clusters))))
 
 
 def documents_needed(losses: Array, most: float, p: float, clusters: Sequence[int] | Array | None = None) -> int | None:
     """Return about how many documents like these `loss_p_value` needs for a value of at most `p`. None: their mean
-    loss is not below `most`."""
+    loss is too near to `most`, or above it."""
     won = _won(losses, most, clusters)
     growth = max(float(np.log1p(bet * won).mean()) for bet in BETS)
     if growth <= 0:

@@ -37,6 +37,8 @@ def main(given: argparse.Namespace) -> int:
         raise ArgumentError(f"--confidence {given.confidence:g} is invalid: expected at least 0.5 and below 1.")
     max_loss, name = given.max_loss / 100, {"full-rt": "Full RT", "large-r": "large R"}[given.against]
     evidence, _ = build.evidence(given.folders)
+    for gap in evidence.gaps:
+        tell(gap)
     found = calibrate.choices(evidence, given.verify, given.against, max_loss, given.confidence)
     print(markdown(Report((), tuple(calibrate.choice_table(found, name)), (), ())))
     for choice in found:
@@ -44,8 +46,8 @@ def main(given: argparse.Namespace) -> int:
             tell(refused)
     promise = (
         f"With a confidence of {given.confidence:.0%}, the mean score on other documents of the same kind is at most "
-        f"{given.max_loss:g} points below that of {name}. This holds for each threshold by itself, for this pair of "
-        "models, and not for the documents that chose it."
+        f"{calibrate.points(given.max_loss)} below that of {name}. This holds for each threshold by itself, for this "
+        "pair of models, and not for the documents that chose it."
     )
     if all(choice.threshold is None for choice in found):
         return 1

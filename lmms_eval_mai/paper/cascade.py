@@ -37,8 +37,8 @@ async def cascade(sample: Sample, pair: Pair) -> Trace:
         # Section 4.1, mutual verification of the two short answers (Eq. 5 and 6).
         both = (run.call(side, "short", simple) for side in ("large", "small"))
         large_short, small_short = await gather_or_cancel(both)
-        agree = run.agree(small_short, large_short)
-        if agree and (pair.first_check.verify == "agreement" or run.is_confident(large_short)):
+        is_sure = pair.first_check.verify == "agreement" or run.is_confident(large_short)
+        if run.agree(small_short, large_short) and is_sure:
             return run.finish("agree_short", large_short)
 
     # The small model thinks, and its new answer is verified with the same short answer (Eq. 7 and 8).

@@ -17,14 +17,13 @@ import numpy.typing as npt
 
 from lmms_eval_mai import statistics
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.paper.benchmarks import BENCHMARKS
 from lmms_eval_mai.paper.confidence import Verify
 from lmms_eval_mai.reports import metrics
 from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.read import Run
 from lmms_eval_mai.reports.report import Estimate, Of, Table, table
-from lmms_eval_mai.reports.rules import Rule, decide, known_answers
+from lmms_eval_mai.reports.rules import Rule, decide, has_rules, known_answers
 from lmms_eval_mai.statistics import Array
 
 THRESHOLDS = (1.0, 0.999, 0.998, 0.995, *(percent / 100 for percent in range(99, 0, -1)))
@@ -56,7 +55,7 @@ class Choice:
     threshold: float | None
     """None: no threshold keeps the promise."""
     needed: int | None
-    """About how many documents like these are needed for the safest threshold. None: that one loses too much."""
+    """About how many documents like these are needed for the safest threshold. None: it loses too much, or almost."""
 
     @property
     def name(self) -> str:
@@ -86,7 +85,7 @@ def choices(evidence: Evidence, verify: Verify, against: str, max_loss: float, c
     for run in evidence.first_checks():
         baseline = evidence.full_rt(run) if against == "full-rt" else evidence.large_r(run)
         losses = None
-        if baseline is not None and run.benchmark in BENCHMARKS:
+        if baseline is not None and has_rules(run):
             losses = losses_of(evidence, run, baseline, verify)
         if losses is None:
             missing.append(evidence.name(run.method))
@@ -107,7 +106,8 @@ def choices(evidence: Evidence, verify: Verify, against: str, max_loss: float, c
         raise ArgumentError(
             f"No documents{named} have all the calls: give the folders of one cascade (mode=cascade), of Full RT "
             f"(mode=transfer){'' if against == 'full-rt' else ' and of ' + other} on the same documents, with the same "
-            "pair, by an engine that reports log-probabilities, and with --log_samples."
+            "pair, by an engine that reports log-probabilities, and with --log_samples. The task must be one of this "
+            "package, or a copy with other documents, with thinking in one stage (such as chartqa_s)."
         )
     return [choose(one, max_loss, confidence) for one in (*found, *([pooled(found)] if len(found) > 1 else []))]
 
@@ -165,17 +165,22 @@ def pooled(parts: Sequence[Losses]) -> Losses:
     )
 
 
+def points(value: float) -> str:
+    """Return a number of points in words."""
+    return f"{value:g} point" if value == 1 else f"{value:g} points"
+
+
 def refusal(choice: Choice, max_loss: float, confidence: float) -> str | None:
     """Return why no threshold keeps the promise, as a sentence. None: one does."""
     if choice.threshold is not None:
         return None
     name = POOLED if choice.name == POOLED else benchmark_name(choice.name)
-    promise = f"{100 * max_loss:g} points with a confidence of {confidence:.0%}"
+    promise = f"{points(100 * max_loss)} with a confidence of {confidence:.0%}"
+    lost = 100 * float(np.mean(choice.losses.values[choice.shown]))
     if choice.needed is None:
-        lost = 100 * float(np.mean(choice.losses.values[choice.shown]))
         return (
-            f"{name}: no threshold can promise a loss of at most {promise}: even min_confidence=1, with which the "
-            f"small model thinks unless the large one is certain, loses {lost:.2f} points here. Allow more with "
+            f"{name}: these {choice.documents:,} documents cannot promise a loss of at most {promise}. The tests begin "
+            f"with min_confidence=1, the safest threshold, which loses {lost:.2f} points here. Allow more with "
             "--max_loss."
         )
     return (

@@ -124,9 +124,11 @@ def method_of_other(model: str, arguments: Arguments, variant: Variant | None, t
     return Method("alone", named, "", variant, two_stage, options(arguments))
 
 
-def method(arguments: Arguments, figures: dict[str, Any], variant: Variant | None, two_stage: bool) -> Method:
-    """Return the method of a run of `mai_cascade`. `variant` and `two_stage`: the prompt of the task. Raises ValueError
-    if the mode is unknown."""
+def method(
+    arguments: Arguments, figures: dict[str, Any], variant: Variant | None, two_stage: bool, benchmark: str | None
+) -> Method:
+    """Return the method of a run of `mai_cascade`. `variant` and `two_stage`: the prompt of the task. `benchmark`: that
+    of our tasks. Raises ValueError if the mode is unknown."""
     mode = figures.get("mode") or arguments.get("mode") or "cascade"
     if mode not in EXITS:
         raise ValueError(f"unknown mode {mode}")
@@ -142,9 +144,8 @@ def method(arguments: Arguments, figures: dict[str, Any], variant: Variant | Non
     found = options(arguments, DECODING | TRANSFER if mode == "transfer" else DEFAULTS)
     if check := figures.get("first_check"):  # the arguments may lack it: a pair's file, or a file of thresholds
         found = tuple(option for option in found if option.partition("=")[0] not in FIRST_CHECK)
-        thresholds = check.get("by_benchmark") or {"": check.get("min_confidence", 0)}
-        values = "/".join(f"{value:g}" for _, value in sorted(thresholds.items()))
-        found += (f"min_confidence={values}", f"verify={check.get('verify')}")
+        value = (check.get("by_benchmark") or {}).get(benchmark, check.get("min_confidence", 0))
+        found += (f"min_confidence={value:g}", f"verify={check.get('verify')}")
     if variant is not None:  # it names the thinking prompt
         found = tuple(option for option in found if not option.startswith("think="))
     return Method(mode, large, small, variant, two_stage, found)

@@ -230,7 +230,7 @@ def _run(file: Path, task: str, metrics: Line, results: Line, figures: Line) -> 
         samples_file=path if path.is_file() else None,
         task=task,
         benchmark=str(mai.get("benchmark") or BUILT_IN.get(task, task)),
-        method=methods.method(arguments, figures, variant, two_stage)
+        method=methods.method(arguments, figures, variant, two_stage, mai.get("benchmark"))
         if ours
         else methods.method_of_other(model, arguments, variant, two_stage),
         ours=ours,

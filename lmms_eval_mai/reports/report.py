@@ -116,7 +116,7 @@ class Figure:
 
     key: str
     title: str
-    kind: Literal["points", "flow", "curve"]
+    kind: Literal["points", "flow", "curve", "reliability"]
     """points: score over cost, one point for each method. flow: documents from exit to exit. curve: score and cost over
     a setting."""
     benchmark: str

@@ -116,11 +116,16 @@ LATER = exits_of("cascade")[1:]
 """The exits after the first check."""
 
 
+def has_rules(run: Run) -> bool:
+    """Return whether a run has the rules of agreement of its benchmark: lmms-eval's own tasks have general ones."""
+    return run.benchmark in BENCHMARKS and run.method.variant is not None
+
+
 @functools.lru_cache(1)
 def curves(evidence: Evidence) -> tuple[tuple[Run, list[Outcome]], ...]:
     """Return each cascade for which other rules are known, with what they would have done. The table and the figure
     need the same outcomes, and their intervals take seconds."""
-    known = ((run, outcomes(evidence, run)) for run in evidence.first_checks() if run.benchmark in BENCHMARKS)
+    known = ((run, outcomes(evidence, run)) for run in evidence.first_checks() if has_rules(run))
     return tuple((run, found) for run, found in known if len(found) > 1)
 
 

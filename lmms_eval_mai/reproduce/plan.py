@@ -40,7 +40,8 @@ class Models:
         given, mode = {**self.arguments}, method.mode
         if method.verify == "agreement":
             given.pop("min_confidence", None)
-        if mode == "cascade" and self.config.min_confidence is not None:  # a pair's file may have another rule
+        is_other = method.verify != "agreement"
+        if mode == "cascade" and (is_other or parse({**given, "mode": mode}).verify != "agreement"):  # of a pair's file
             given["verify"] = method.verify
         if mode in SIDES:  # a mode with one model refuses the arguments of the transfer
             given = {name: value for name, value in given.items() if name != "transfer" and name[:7] != "sparse_"}

@@ -54,9 +54,14 @@ def read(file: str) -> Calibration:
     try:
         found = json.loads(Path(file).read_text(encoding="utf-8"))
         if found["format"] != FORMAT:
-            raise ArgumentError(f"min_confidence={file}: its format {found['format']} is not known to this version.")
-        return Calibration(**{**found, "images": tuple(found["images"])})
-    except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ArgumentError(
+                f"min_confidence={file}: its format {found['format']} is not known to this version. Calibrate again."
+            )
+        thresholds = [*found["thresholds"].values(), *([] if found["pooled"] is None else [found["pooled"]])]
+        if not all(0 < float(one) <= 1 for one in thresholds) or found["verify"] not in ("confidence", "both"):
+            raise ValueError(thresholds)
+        return Calibration(**{**found, "documents": dict(found["documents"]), "images": tuple(found["images"])})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, ArgumentError):
             raise
         raise ArgumentError(

@@ -164,6 +164,7 @@ def parse(arguments: Mapping[str, Any]) -> Config:
     config = Config(small=small, large=large, rules=rules, **values)
     _check_sparse(config, arguments)
     _check_verify(config, arguments)
+    config = _without_unused_check(config)
     check_preset(config.decoding, config.official_decoding)
     for engine in config.engines():
         if not engine.model:
@@ -205,11 +206,22 @@ def _check_verify(config: Config, given: Mapping[str, Any]) -> None:
             "verify=both too, or leave min_confidence out."
         )
     found = config.calibration
-    if found is not None and config.verify not in ("agreement", found.verify):
+    if "min_confidence" in given and found is not None and config.verify != found.verify:
         raise ArgumentError(
             f"min_confidence={config.min_confidence} has the thresholds of verify={found.verify}, and "
             f"verify={config.verify} is given: give verify={found.verify}, a number, or calibrate again."
         )
+
+
+def _without_unused_check(config: Config) -> Config:
+    """Leave out what a pair's file says about the first check, if the mode has none or if the thresholds are those of
+    another rule."""
+    found = config.calibration
+    if config.mode != "cascade":
+        return dataclasses.replace(config, verify="agreement", min_confidence=None, calibration=None)
+    if found is not None and config.verify not in ("agreement", found.verify):
+        return dataclasses.replace(config, min_confidence=None, calibration=None)
+    return config
 
 
 # --- engines ----------------------------------------------------------------------------------------------

@@ -211,13 +211,14 @@ class Run:
                 "report the traceback that the log then shows."
             ) from error
         if trace.min_confidence is not None:
-            self._tell_if_uncalibrated(sample.benchmark.name)
+            self._tell_if_uncalibrated(sample.benchmark.name, trace.min_confidence)
             self._check_probability(trace)
         return trace
 
-    def _tell_if_uncalibrated(self, benchmark: str) -> None:
-        found = self.config.calibration
-        if found is not None and benchmark not in {*found.documents, *self._uncalibrated}:
+    def _tell_if_uncalibrated(self, benchmark: str, threshold: float) -> None:
+        found = self.config.calibration  # a request to a server may have a threshold of its own
+        is_used = found is not None and threshold == found.first_check().threshold(benchmark)
+        if found is not None and is_used and benchmark not in {*found.documents, *self._uncalibrated}:
             self._uncalibrated.add(benchmark)
             logger.warning(
                 f"mai_cascade: min_confidence={self.config.min_confidence} was chosen with documents of "

@@ -49,7 +49,7 @@ def test_the_cheapest_threshold_that_keeps_the_promise_is_written(
     assert 0.5 <= found["thresholds"]["shapes"] <= 0.6
     assert (found["verify"], found["documents"]) == ("confidence", {"shapes": 1000})
     assert found["pooled"] == found["thresholds"]["shapes"]
-    assert f"verify=confidence,min_confidence={file}" in out and "at most 1 points below that of Full RT" in out
+    assert f"verify=confidence,min_confidence={file}" in out and "at most 1 point below that of Full RT" in out
     given = {"engine": "scripted", "small": "a", "large": "b", "verify": "confidence", "min_confidence": str(file)}
     check = parse(given).first_check()
     assert check.threshold("shapes") == found["thresholds"]["shapes"]
@@ -84,7 +84,7 @@ def test_a_cascade_that_loses_at_its_second_check_is_refused(tmp_path: Path, cap
     lost = Answers("red", "blue", "blue", "blue", "red", probability=0.5)
     code, _, err = calibrate(tmp_path, World("shapes", [lost, *world(20).documents] * 30), capsys)
     assert code == 1
-    assert "even min_confidence=1, with which the small model thinks unless the large one is certain, loses 4.76" in err
+    assert "min_confidence=1, the safest threshold, which loses 4.76 points here. Allow more with --max_loss." in err
 
 
 def test_folders_without_full_rt_or_probabilities_are_refused(tmp_path: Path, capsys: Any, task_manager: Any) -> None:

@@ -91,9 +91,12 @@ def scripts(folder: Path, **fields: float) -> dict[str, str]:
     return {"engine": "scripted", **files}
 
 
-def test_a_run_whose_engine_reports_no_probability_is_refused_after_its_first_sample(tmp_path: Path) -> None:
+@pytest.mark.parametrize("verify", ["confidence", "both"])
+def test_a_run_whose_engine_reports_no_probability_is_refused_after_its_first_sample(
+    tmp_path: Path, verify: str
+) -> None:
     refused = pytest.raises(ArgumentError, match="large_engine=scripted did not report it for ask document 0")
-    with Cascade(**scripts(tmp_path), verify="confidence") as mai, refused:
+    with Cascade(**scripts(tmp_path), verify=verify) as mai, refused:
         mai.ask_blocking(None, "Is there a dog?")
 
 

@@ -103,7 +103,7 @@ def test_json_has_the_whole_report_with_the_differences_and_the_data_of_the_figu
     assert [one["title"] for one in table["columns"]][:3] == ["benchmark", "method", "n"]
     cell = table["rows"][0][9]
     assert cell["paper"] == 89.4 and cell["difference"] == cell["value"] - 89.4
-    assert {one["kind"] for one in shown["figures"]} == {"points", "flow", "curve"}
+    assert {one["kind"] for one in shown["figures"]} == {"points", "flow", "curve", "reliability"}
     assert [one["used"] for one in shown["runs"]] == [True] * 9
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.folders import Answers, World
 
 from lmms_eval_mai.reports.build import report
@@ -36,6 +37,9 @@ def test_tables_have_auroc_and_the_share_of_right_answers_by_probability(tmp_pat
     assert agreed[2:4] == ("both short answers agree", 2)
     rows = [(row[2], row[3], value(row[5])) for row in found.table("reliability").rows]
     assert rows == [("0 to 0.5", 1, 0), ("0.5 to 0.6", 2, 50), ("0.99 to 1", 1, 100)]
+    (drawn,) = [figure for figure in found.figures if figure.kind == "reliability"]
+    assert [(one["n"], one["score"]) for one in drawn.data] == [(1, 0), (2, 50), (1, 100)]
+    assert [one["probability"] for one in drawn.data] == pytest.approx([30, 53.5, 99.5])
 
 
 def test_a_score_on_images_that_chose_the_threshold_is_marked(tmp_path: Path, task_manager: Any) -> None:

@@ -91,6 +91,13 @@ def test_a_threshold_adds_one_run_that_the_paper_does_not_have() -> None:
         assert parse(given).verify == ("confidence" if run is added else "agreement")
 
 
+def test_rule_in_the_file_of_a_pair_does_not_change_the_run_with_the_papers_rule(tmp_path: Path) -> None:
+    file = tmp_path / "pair.yaml"
+    file.write_text("small: a\nlarge: b\nverify: confidence\n")
+    for run in plan(chosen=(10,), pairs=[str(file)]):
+        assert run.method.verify == parse(run.models.of(run.method)).verify == "agreement"
+
+
 def test_pair_and_models_contradict_each_other() -> None:
     with pytest.raises(ArgumentError, match=r"--pairs demo and small in --model_args contradict each other\."):
         read_models(["demo"], {"small": "x"})
@@ -109,7 +116,7 @@ def test_command_has_the_options_of_all_runs_and_those_of_its_run_and_is_shown_w
     run = plan(chosen=(10,), pairs=["demo"], think="E")[-2]
     options = Options(gen_kwargs="max_new_tokens=9", limit=40, include_path="more")
     assert options.command(run, Path("out/demo/cascade/shapes_s")) == [
-        *("--model", "mai_cascade", "--model_args", "pair=demo,think=E,verify=agreement,mode=cascade"),
+        *("--model", "mai_cascade", "--model_args", "pair=demo,think=E,mode=cascade"),
         *("--tasks", "shapes_s"),
         *("--gen_kwargs", "max_new_tokens=9", "--limit", "40", "--include_path", "more"),
         *("--output_path", "out/demo/cascade/shapes_s", "--log_samples"),

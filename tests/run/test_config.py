@@ -1,5 +1,6 @@
 """Model arguments, as lmms-eval passes them. Invalid ones are refused with a sentence."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,9 @@ import pytest
 from lmms_eval.utils import simple_parse_args_string
 
 from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.paper.confidence import FirstCheck
 from lmms_eval_mai.run import presets
+from lmms_eval_mai.run.calibration import Calibration
 from lmms_eval_mai.run.config import Config, parse
 from lmms_eval_mai.run.readers import parse_literal
 
@@ -151,6 +154,28 @@ def test_threshold_in_the_file_of_a_pair_has_no_effect_on_agreement() -> None:
     check = parse_text("pair=demo,verify=confidence").first_check()
     assert check.verify == "confidence" and check.threshold("shapes") == check.threshold("any") == 0.82
     assert parse_text("pair=demo,verify=both,min_confidence=0.5").first_check().threshold("shapes") == 0.5
+    assert parse_text("pair=demo,verify=both").min_confidence is None  # the threshold is that of another rule
+
+
+def test_first_check_in_the_file_of_a_pair_has_no_effect_on_other_modes(tmp_path: Path) -> None:
+    file = tmp_path / "pair.yaml"
+    file.write_text("small: org/a\nlarge: org/b\nverify: confidence\nmin_confidence: 0.8\n")
+    assert parse_text(f"pair={file}").first_check() == FirstCheck("confidence", 0.8)
+    for mode in ("small", "large", "transfer"):
+        config = parse_text(f"pair={file},mode={mode}")
+        assert (config.verify, config.min_confidence) == ("agreement", None)
+
+
+@pytest.mark.parametrize(
+    "change", [{"thresholds": None}, {"documents": 5}, {"pooled": 5}, {"thresholds": {"pope": "x"}}, {"verify": "no"}]
+)
+def test_damaged_file_of_thresholds_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    file = tmp_path / "file.json"
+    Calibration("confidence", 0.9, {"pope": 0.9}, "", "a", "b", {"pope": 1}, ()).write(file)
+    assert parse_text(f"pair=demo,verify=confidence,min_confidence={file}").first_check().threshold("pope") == 0.9
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    with pytest.raises(ArgumentError, match="or a file that lmms-eval-mai calibrate has written"):
+        parse_text(f"pair=demo,verify=confidence,min_confidence={file}")
 
 
 def test_journal_is_on_off_or_a_folder() -> None:

@@ -49,6 +49,8 @@ def charts(report: Report, evidence: Evidence) -> Iterator[Chart]:
             yield from (_points(figure, *cost, found) for cost in fields)
         elif figure.kind == "curve":
             yield _curve(figure)
+        elif figure.kind == "reliability":
+            yield _reliability(figure)
     for _, same in groupby(comparisons(evidence), key=lambda one: id(one[0])):
         yield _differences(list(same), evidence, found)
 
@@ -203,6 +205,7 @@ def _curve(figure: Figure) -> Chart:
     """Return score over output tokens with other rules of verification, one curve for each first check. Rules with one
     outcome share a point."""
     made, texts = _new(360, showlegend=True), []
+    widest = max(one["tokens"] for one in figure.data)
     for verify, colour in CURVES.items():
         points: dict[tuple[float, float], Point] = {}
         for one in sorted(figure.data, key=lambda one: float(one["tokens"])):
@@ -215,14 +218,25 @@ def _curve(figure: Figure) -> Chart:
             f"{', '.join(one['rules'])}: score {_scored(one, 2)}, {one['tokens']:.1f} output tokens" for one in shown
         ]
         texts += found
+        labels, last = [], -widest
+        for one in shown:  # a label of a curve needs 4% of the width
+            is_free = verify is None or one["tokens"] - last > 0.04 * widest
+            names = ("Full RT" if "RT" in rule else rule.rpartition("=")[2] for rule in one["rules"])
+            labels.append(", ".join(names) if is_free else "")
+            last = one["tokens"] if is_free else last
         if shown:
             made.add_scatter(
                 name=verify or "other methods",
                 x=[one["tokens"] for one in shown],
                 y=[one["score"] for one in shown],
                 mode="lines+markers+text" if verify else "markers+text",
-                text=[", ".join(rule.rpartition("=")[2] for rule in one["rules"]) for one in shown],
-                textposition="top center",
+                text=labels,
+                textposition=[
+                    f"bottom {'left' if one['tokens'] > widest / 2 else 'right'}"
+                    if verify is None
+                    else f"{'bottom' if verify == 'both' else 'top'} center"
+                    for one in shown
+                ],
                 line={"color": f"var(--{colour})", "width": 1.5},
                 marker={
                     "size": 10,
@@ -237,3 +251,27 @@ def _curve(figure: Figure) -> Chart:
     made.update_xaxes(title_text="output tokens for one document")
     made.update_yaxes(title_text="score, %")
     return _chart("rules", figure.benchmark, figure.method, texts, made)
+
+
+def _reliability(figure: Figure) -> Chart:
+    """Return how many short answers are right over their mean probability, beside the line on which both are equal."""
+    made, bins = _new(300), figure.data
+    texts = [
+        f"mean probability {one['probability']:.1f}%: {_scored(one, 1)}% of {one['n']:,} answers are right"
+        for one in bins
+    ]
+    made.add_scatter(x=[0, 100], y=[0, 100], mode="lines", line={"color": "var(--quiet)", "dash": "dot", "width": 1})
+    made.add_scatter(
+        x=[one["probability"] for one in bins],
+        y=[one["score"] for one in bins],
+        mode="lines+markers",
+        line={"color": "var(--large)", "width": 1.5},
+        marker={"size": 10, "color": "var(--large)"},
+        error_y=_bars(bins, "large"),
+        cliponaxis=False,
+        hovertext=[*map(escape, texts)],
+        hovertemplate=HOVER,
+    )
+    made.update_xaxes(title_text="mean probability of the large model's short answer, %", range=[0, 102])
+    made.update_yaxes(title_text="right answers, %", range=[0, 102])
+    return _chart("reliability", figure.benchmark, figure.method, texts, made)
