@@ -141,7 +141,8 @@ def _calls(trace: Trace, sample: Sample, dry_run: bool) -> Iterator[str]:
             yield "With a model, only the key tokens of the thinking are transferred (transfer=sparse)."
         return
     if trace.min_confidence is not None:
-        yield f"the first check needs a probability of the large model's short answer of {trace.min_confidence:g}"
+        least = f"of at least {trace.min_confidence:g}" if trace.min_confidence <= 1 else "that none can have"
+        yield f"the first check needs a probability of the large model's short answer {least}"
     for verification in trace.verifications:
         verdict = "agree" if verification.agree else "do not agree"
         yield f"parsed answers: small {verification.small!r}, large {verification.large!r}: they {verdict}"

@@ -104,8 +104,9 @@ def choices(evidence: Evidence, verify: Verify, against: str, max_loss: float, c
         other = "Full RT (mode=transfer)" if against == "full-rt" else "large R (mode=large with the task's _r)"
         named = f" of {', '.join(missing)}" if missing else ""
         raise ArgumentError(
-            f"No documents{named} have all the calls: give the folders of one cascade (mode=cascade), of Full RT "
-            f"(mode=transfer){'' if against == 'full-rt' else ' and of ' + other} on the same documents, with the same "
+            f"No documents{named} have all the calls: give the folders of one cascade (mode=cascade, "
+            f"verify=agreement){' and' if against == 'full-rt' else ','} of Full RT (mode=transfer)"
+            f"{'' if against == 'full-rt' else ' and of ' + other} on the same documents, with the same "
             "pair, by an engine that reports log-probabilities, and with --log_samples. The task must be one of this "
             "package, or a copy with other documents, with thinking in one stage (such as chartqa_s)."
         )
@@ -185,7 +186,7 @@ def refusal(choice: Choice, max_loss: float, confidence: float) -> str | None:
         )
     return (
         f"{name}: {choice.documents:,} documents cannot promise a loss of at most {promise}; about {choice.needed:,} "
-        "can. Use more documents, or allow more with --max_loss."
+        "like these may. Use more documents, or allow more with --max_loss."
     )
 
 

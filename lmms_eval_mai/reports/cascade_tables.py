@@ -168,7 +168,7 @@ def harm_table(evidence: Evidence) -> Iterator[Table]:
         Of("rescue, %", "percent", 1, lambda row: evidence.share(row[0], of(row, False))),
         Of("net", "count", 0, lambda row: int(row[1].after.sum()) - int(row[1].before.sum())),
         Of("p", "p", 0, p),
-        Of("lost by agreement", "count", 0, lambda row: _lost_by_agreement(evidence, row[0])),
+        Of("lost by the checks", "count", 0, lambda row: _lost_by_agreement(evidence, row[0])),
     ]
     runs = [*evidence.traced(), *evidence.of("transfer")]
     changed = [(run, answers) for run in runs if (answers := transferred(evidence, run)) is not None]
@@ -178,10 +178,10 @@ def harm_table(evidence: Evidence) -> Iterator[Table]:
         columns,
         [row for row in changed if len(row[1]) or row[0].method.mode == "cascade"],
         (
-            "MAI transfers only documents on which the models disagree, and the short answer is its own; Full RT "
-            "transfers all. Right: a score of at least 0.5. p is of lost against won (McNemar's exact test if each "
-            "document counts by itself). Lost by agreement: wrong answers that both models gave, so that nothing was "
-            "transferred, and that Full RT has right.",
+            "MAI transfers only documents that pass no check, and the short answer is its own; Full RT transfers all. "
+            "Right: a score of at least 0.5. p is of lost against won (McNemar's exact test if each document counts by "
+            "itself). Lost by the checks: wrong short answers that passed a check, by agreement or by confidence, and "
+            "that Full RT has right.",
         ),
     )
 

@@ -164,11 +164,16 @@ class Evidence:
     def first_checks(self) -> Iterator[Run]:
         """Yield the cascades that tell what other first checks would do. Where one has the paper's rule, it has all
         calls of those with another one."""
-        found = list(self.traced())
-        for run in found:
-            same = {one.method.verify for one in found if one.benchmark == run.benchmark and _same_calls(one, run)}
+        for run in self.traced():
+            same = {one.method.verify for one in self.same_calls(run)}
             if run.method.verify == "agreement" or "agreement" not in same:
                 yield run
+
+    def same_calls(self, run: Run) -> list[Run]:
+        """Return the cascades of a pair whose calls are the same where they make them, this one included."""
+        wanted = run.method.full_rt(), run.method.two_stage
+        others = self.of("cascade", run.benchmark)
+        return [one for one in others if (one.method.full_rt(), one.method.two_stage) == wanted]
 
     # --- names ---
 
@@ -373,7 +378,3 @@ def short_scores(run: Run, side: Side) -> pd.Series:
     if side == "large":  # where the models agree, its short answer is the final answer
         return scores.where(~samples.exit.isin(("agree_short", "confident", "agree_think")), samples.score)
     return scores
-
-
-def _same_calls(first: Run, second: Run) -> bool:
-    return first.method.full_rt() == second.method.full_rt() and first.method.two_stage == second.method.two_stage

@@ -70,8 +70,15 @@ class Method:
     @property
     def verify(self) -> str:
         """The rule of the first check of a cascade."""
-        found = [option.partition("=")[2] for option in self.options if option.startswith("verify=")]
-        return found[0] if found else "agreement"
+        return dict(option.split("=", 1) for option in self.options).get("verify", "agreement")
+
+    @property
+    def min_confidence(self) -> float | None:
+        """The threshold of the first check. None: not known, or verify=agreement."""
+        try:
+            return float(dict(option.split("=", 1) for option in self.options)["min_confidence"])
+        except (KeyError, ValueError):  # a file of thresholds, and no figures
+            return None
 
     def alone(self, side: Side, variant: Variant | None, two_stage: bool = False) -> "Method":
         """Return the method of one model of this pair."""

@@ -67,11 +67,8 @@ class Outcome:
     score: Estimate
     against: Estimate | None
     """The score minus that of Full RT, in points. None: no Full RT."""
-
-    @property
-    def is_run(self) -> bool:
-        """Whether this is the rule of the run itself."""
-        return self.rule.verify == self.run.method.verify == "agreement" and self.rule.agreement == self.run.rules
+    is_run: bool
+    """Whether a run has this rule."""
 
     @property
     def tokens(self) -> float:
@@ -88,7 +85,7 @@ def rules_table(evidence: Evidence) -> Iterator[Table]:
     columns: list[Of[Outcome]] = [
         *of_run(evidence, lambda row: row.run),
         Of("rule", "text", 0, lambda row: row.rule.name(row.run.benchmark)),
-        Of("of the run", "text", 0, lambda row: "yes" if row.is_run else None),
+        Of("of a run", "text", 0, lambda row: "yes" if row.is_run else None),
         Of("first check, %", "percent", 1, lambda row: row.share(exits_of("cascade", row.rule.verify)[0])),
         *(Of(f"{exit}, %", "percent", 1, functools.partial(lambda exit, row: row.share(exit), exit)) for exit in LATER),
         Of("score", "percent", 2, lambda row: row.score),
@@ -132,17 +129,21 @@ def curves(evidence: Evidence) -> tuple[tuple[Run, list[Outcome]], ...]:
 def outcomes(evidence: Evidence, run: Run) -> list[Outcome]:
     """Return what each rule would have done whose calls are known."""
     known = known_answers(evidence, run)
+    made = {(one.method.verify, one.method.min_confidence, one.rules) for one in evidence.same_calls(run)}
     agreements = dict.fromkeys([*AGREEMENT.get(run.benchmark, ()), run.rules])
     rules = [Rule("agreement", None, one) for one in agreements]
     if known.probability.notna().any():
+        thresholds = {*THRESHOLDS, *(threshold for _, threshold, _ in made if threshold is not None and threshold <= 1)}
         verifies: tuple[Verify, ...] = ("confidence", "both")
-        rules += [Rule(verify, threshold, run.rules) for verify in verifies for threshold in THRESHOLDS]
+        rules += [Rule(verify, value, run.rules) for verify in verifies for value in sorted(thresholds, reverse=True)]
     found = []
     for rule in rules:
         documents = decide(known, rule, run.benchmark)
         score = None if documents is None else evidence.accuracy(run, documents)
         if documents is not None and score is not None:
-            found.append(Outcome(run, rule, documents, score, _against(evidence, run, documents, known.full_rt_score)))
+            against = _against(evidence, run, documents, known.full_rt_score)
+            is_run = (rule.verify, rule.threshold, rule.agreement) in made
+            found.append(Outcome(run, rule, documents, score, against, is_run))
     return found
 
 

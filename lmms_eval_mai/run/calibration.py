@@ -61,6 +61,11 @@ def read(file: str) -> Calibration:
         if not all(0 < float(one) <= 1 for one in thresholds) or found["verify"] not in ("confidence", "both"):
             raise ValueError(thresholds)
         return Calibration(**{**found, "documents": dict(found["documents"]), "images": tuple(found["images"])})
+    except FileNotFoundError as error:
+        raise ArgumentError(
+            f"min_confidence={file} is neither a number above 0 and at most 1 nor a file that exists here. "
+            "lmms-eval-mai calibrate writes such a file."
+        ) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, ArgumentError):
             raise

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pytablewriter import MarkdownTableWriter
 
 from lmms_eval_mai.contract import SIDES
+from lmms_eval_mai.paper.confidence import DEFAULT
 from lmms_eval_mai.redaction import without_password
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.metering import RunTotals, TaskTotals, Usage
@@ -30,6 +31,9 @@ def table(totals: RunTotals, config: Config) -> str:
     models = ", ".join(f"{engine.side} {without_password(engine.model)}" for engine in config.engines())
     lines = "\n".join(_lines(totals, total))
     mode = f"mode={config.mode}{', transfer=sparse' if config.transfer == 'sparse' else ''}"
+    if config.verify != "agreement":
+        given = DEFAULT if config.min_confidence is None else config.min_confidence
+        mode += f", verify={config.verify}, min_confidence={given}"
     return f"\nmai_cascade {mode}: {models}{ranks}\n{writer.dumps()}\n{lines}\n"
 
 

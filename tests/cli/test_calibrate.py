@@ -77,7 +77,10 @@ def test_too_few_documents_are_refused_with_the_number_that_is_needed(
 ) -> None:
     code, _, err = calibrate(tmp_path, world(200), capsys, "--max_loss", "0.5")
     assert code == 1 and not (tmp_path / "file.json").exists()
-    assert "200 documents cannot promise a loss of at most 0.5 points with a confidence of 95%; about 996 can." in err
+    assert (
+        "200 documents cannot promise a loss of at most 0.5 points with a confidence of 95%; about 996 like these may."
+        in err
+    )
 
 
 def test_a_cascade_that_loses_at_its_second_check_is_refused(tmp_path: Path, capsys: Any, task_manager: Any) -> None:
@@ -90,7 +93,10 @@ def test_a_cascade_that_loses_at_its_second_check_is_refused(tmp_path: Path, cap
 def test_folders_without_full_rt_or_probabilities_are_refused(tmp_path: Path, capsys: Any, task_manager: Any) -> None:
     world(20).write(tmp_path, "cascade")
     code, _, err = run_command(capsys, "calibrate", tmp_path)
-    assert code == 1 and "give the folders of one cascade (mode=cascade), of Full RT (mode=transfer)" in err
+    assert (
+        code == 1
+        and "give the folders of one cascade (mode=cascade, verify=agreement) and of Full RT (mode=transfer)" in err
+    )
 
 
 def test_cascades_of_different_pairs_are_refused(tmp_path: Path, capsys: Any, task_manager: Any) -> None:

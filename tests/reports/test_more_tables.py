@@ -79,7 +79,7 @@ def test_harm_and_rescue_count_the_documents_that_the_transfer_changes(found: Re
     rows = (row_of(found.table("harm-and-rescue"), "POPE", name) for name in ("MAI 8B + 2B-R", "Full RT 8B + 2B-R"))
     agreed = [*AGREE_SHORT, *AGREE_THINK]  # wrong answers that agreement accepted and Full RT has right
     lost = sum(one.transferred == one.gold != one.large for one in agreed)
-    assert lost > 0 and [row["lost by agreement"] for row in rows] == [lost, None]
+    assert lost > 0 and [row["lost by the checks"] for row in rows] == [lost, None]
 
 
 def test_harm_of_a_cascade_is_against_its_own_short_answers(tmp_path: Path) -> None:

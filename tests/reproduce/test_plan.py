@@ -137,7 +137,7 @@ def test_command_has_the_options_of_all_runs_and_those_of_its_run_and_is_shown_w
 )
 def test_model_arguments_have_the_same_values_after_they_were_written(text: str) -> None:
     values = values_of("--model_args", f"pair=demo,{text}")
-    run = plan(chosen=(10,), pairs=["demo"], **{name: value for name, value in values.items() if name != "pair"})[-1]
+    run = plan(chosen=(10,), pairs=["demo"], **{name: value for name, value in values.items() if name != "pair"})[-2]
     command = Options().command(run, Path("out"))
     assert values_of("--model_args", command[3]) == {**values, "mode": "cascade"}
 

@@ -214,7 +214,7 @@ def test_journal_is_on_off_or_a_folder() -> None:
         ("anls_threshold=2", ["at most 1"]),
         ("chartqa_match=fuzzy", ["exact, relaxed"]),
         ("verify=confidence,min_confidence=0", ["above 0 and at most 1"]),
-        ("verify=confidence,min_confidence=none.json", ["or a file that lmms-eval-mai calibrate has written"]),
+        ("verify=confidence,min_confidence=none.json", ["nor a file that exists here"]),
         ("min_confidence=0.7", ["has no effect with verify=agreement"]),
         ("mode=large,verify=both", ["verify=both has no effect with mode=large"]),
         ("engine=scripted,small=a.jsonl", ["large=PATH"]),
