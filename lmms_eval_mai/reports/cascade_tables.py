@@ -168,7 +168,7 @@ def harm_table(evidence: Evidence) -> Iterator[Table]:
         Of("rescue, %", "percent", 1, lambda row: evidence.share(row[0], of(row, False))),
         Of("net", "count", 0, lambda row: int(row[1].after.sum()) - int(row[1].before.sum())),
         Of("p", "p", 0, p),
-        Of("lost by the checks", "count", 0, lambda row: _lost_by_agreement(evidence, row[0])),
+        Of("lost by the checks", "count", 0, lambda row: _lost_by_checks(evidence, row[0])),
     ]
     runs = [*evidence.traced(), *evidence.of("transfer")]
     changed = [(run, answers) for run in runs if (answers := transferred(evidence, run)) is not None]
@@ -186,7 +186,7 @@ def harm_table(evidence: Evidence) -> Iterator[Table]:
     )
 
 
-def _lost_by_agreement(evidence: Evidence, run: Run) -> int | None:
+def _lost_by_checks(evidence: Evidence, run: Run) -> int | None:
     """Return the number of answers that a cascade did not transfer, that are wrong, and that Full RT has right. None:
     there is no Full RT beside a cascade."""
     full_rt = evidence.full_rt(run)

@@ -3,14 +3,12 @@
 from collections.abc import Iterator
 from typing import Any
 
-import pandas as pd
-
 from lmms_eval_mai.paper.sample import exits_of
 from lmms_eval_mai.reports.cascade_tables import RIGHT
 from lmms_eval_mai.reports.evidence import COSTS, Evidence
 from lmms_eval_mai.reports.method_tables import comparisons, spent
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
-from lmms_eval_mai.reports.probabilities import bins, probabilities
+from lmms_eval_mai.reports.probabilities import reliability
 from lmms_eval_mai.reports.read import Run
 from lmms_eval_mai.reports.report import Estimate, Figure
 from lmms_eval_mai.reports.rules import curves
@@ -40,11 +38,11 @@ def figures(evidence: Evidence) -> Iterator[Figure]:
         name = evidence.name(run.method)
         title = f"Other rules of verification, {benchmark_name(run.benchmark)}, {name}"
         yield Figure(f"rules-{number}", title, "curve", run.benchmark, tuple(data), name)
-    for number, run in enumerate(evidence.first_checks()):
-        if data := [_bin(evidence, run, of_bin) for _, _, of_bin in bins(probabilities(evidence, run))]:
-            name = evidence.name(run.method)
-            title = f"Reliability of the probability, {benchmark_name(run.benchmark)}, {name}"
-            yield Figure(f"reliability-{number}", title, "reliability", run.benchmark, tuple(data), name)
+    for number, (run, bins) in enumerate(reliability(evidence)):
+        name = evidence.name(run.method)
+        title = f"Reliability of the probability, {benchmark_name(run.benchmark)}, {name}"
+        shares = [{"probability": one.probability, "n": one.n, **_scored(one.right)} for one in bins]
+        yield Figure(f"reliability-{number}", title, "reliability", run.benchmark, tuple(shares), name)
 
 
 def _point(evidence: Evidence, run: Run, dominated: dict[tuple[Run, str], str]) -> dict[str, Any] | None:
@@ -61,18 +59,14 @@ def _point(evidence: Evidence, run: Run, dominated: dict[tuple[Run, str], str]) 
     }
 
 
-def _bin(evidence: Evidence, run: Run, found: pd.DataFrame) -> dict[str, Any]:
-    """Return the answers of one bin: their number, their mean probability and how many are right, in percent."""
-    right = evidence.share(run, found.right)
-    assert right is not None  # a bin has answers
-    named = {"probability": 100 * float(found.probability.mean()), "n": len(found)}
-    return {**named, "score": right.value, "low": right.low, "high": right.high}
-
-
 def _curve_point(rule: str, verify: str | None, tokens: float, score: Estimate, of_the_run: bool) -> dict[str, Any]:
     """Return a point of a curve. `verify`: None for another method beside the curves."""
     named = {"rule": rule, "verify": verify, "of_the_run": of_the_run, "tokens": tokens}
-    return {**named, "score": score.value, "low": score.low, "high": score.high}
+    return {**named, **_scored(score)}
+
+
+def _scored(score: Estimate) -> dict[str, Any]:
+    return {"score": score.value, "low": score.low, "high": score.high}
 
 
 def _dominated(evidence: Evidence) -> dict[tuple[Run, str], str]:

@@ -7,10 +7,11 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.paper.agreement import AgreementRules
+from lmms_eval_mai.paper.confidence import Verify
 from lmms_eval_mai.paper.prompts import Variant
 from lmms_eval_mai.paper.sample import EXITS
 from lmms_eval_mai.run import presets
@@ -68,16 +69,16 @@ class Method:
         return "E" if THINK_E in self.options else "R"
 
     @property
-    def verify(self) -> str:
+    def verify(self) -> Verify:
         """The rule of the first check of a cascade."""
-        return dict(option.split("=", 1) for option in self.options).get("verify", "agreement")
+        return cast(Verify, self._value("verify") or "agreement")
 
     @property
     def min_confidence(self) -> float | None:
         """The threshold of the first check. None: not known, or verify=agreement."""
         try:
-            return float(dict(option.split("=", 1) for option in self.options)["min_confidence"])
-        except (KeyError, ValueError):  # a file of thresholds, and no figures
+            return float(self._value("min_confidence"))
+        except ValueError:  # none, or a file of thresholds without figures
             return None
 
     def alone(self, side: Side, variant: Variant | None, two_stage: bool = False) -> "Method":
@@ -92,6 +93,9 @@ class Method:
     def full_rt(self) -> "Method":
         """Return Full RT of the same pair with the same thinking, which has one stage (Table 8)."""
         return replace(self, mode="transfer", two_stage=False, options=self._options(DECODING | TRANSFER))
+
+    def _value(self, name: str) -> str:
+        return next((option.partition("=")[2] for option in self.options if option.startswith(f"{name}=")), "")
 
     def _options(self, names: Collection[str]) -> tuple[str, ...]:
         return tuple(option for option in self.options if option.partition("=")[0] in names)

@@ -1,7 +1,9 @@
 """How well the large model knows when its short answer is right: AUROC, and the reliability of its probabilities."""
 
+import functools
 import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -33,12 +35,32 @@ def probabilities(evidence: Evidence, run: Run) -> pd.DataFrame:
     return found[found.probability.notna() & found.right.notna() & (run.samples.repeat == 0)]
 
 
-def bins(found: pd.DataFrame) -> Iterator[tuple[float, float, pd.DataFrame]]:
-    """Yield the limits and the answers of each bin that has answers."""
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """The answers with a probability between two limits."""
+
+    low: float
+    high: float
+    n: int
+    probability: float
+    """Their mean probability, in percent."""
+    right: Estimate
+    """How many are right, in percent."""
+
+
+@functools.lru_cache(1)
+def reliability(evidence: Evidence) -> tuple[tuple[Run, tuple[Bin, ...]], ...]:
+    """Return the bins with answers of each cascade. The table and the figure need the same."""
+    runs = ((run, probabilities(evidence, run)) for run in evidence.first_checks())
+    return tuple((run, tuple(_bins(evidence, run, found))) for run, found in runs if len(found))
+
+
+def _bins(evidence: Evidence, run: Run, found: pd.DataFrame) -> Iterator[Bin]:
     for low, high in itertools.pairwise(LIMITS):
-        of_bin = found[(found.probability >= low) & ((found.probability < high) | (high == LIMITS[-1]))]
-        if len(of_bin):
-            yield low, high, of_bin
+        part = found[(found.probability >= low) & ((found.probability < high) | (high == LIMITS[-1]))]
+        right = evidence.share(run, part.right)  # None: the bin has no answers
+        if right is not None:
+            yield Bin(low, high, len(part), 100 * float(part.probability.mean()), right)
 
 
 def probability_tables(evidence: Evidence) -> Iterator[Table]:
@@ -72,14 +94,14 @@ def probability_tables(evidence: Evidence) -> Iterator[Table]:
             "chance. Right: a score of at least 0.5. verify=confidence needs a high AUROC, and a threshold: calibrate.",
         ),
     )
-    of_bin: list[Of[Answered]] = [
+    of_bin: list[Of[tuple[Run, Bin]]] = [
         *of_run(evidence, lambda row: row[0]),
-        Of("probability", "text", 0, lambda row: row[1]),
-        Of("n", "count", 0, lambda row: len(row[2])),
-        Of("mean probability, %", "percent", 1, lambda row: 100 * float(row[2].probability.mean())),
-        Of("right, %", "percent", 1, lambda row: evidence.share(row[0], row[2].right)),
+        Of("probability", "text", 0, lambda row: f"{row[1].low:g} to {row[1].high:g}"),
+        Of("n", "count", 0, lambda row: row[1].n),
+        Of("mean probability, %", "percent", 1, lambda row: row[1].probability),
+        Of("right, %", "percent", 1, lambda row: row[1].right),
     ]
-    binned = [(run, f"{low:g} to {high:g}", part) for run, found in runs for low, high, part in bins(found)]
+    binned = [(run, one) for run, all_bins in reliability(evidence) for one in all_bins]
     yield from table(
         "reliability",
         "Reliability of the probability: right answers in each bin",

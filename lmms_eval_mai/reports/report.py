@@ -118,12 +118,12 @@ class Figure:
     title: str
     kind: Literal["points", "flow", "curve", "reliability"]
     """points: score over cost, one point for each method. flow: documents from exit to exit. curve: score and cost over
-    a setting."""
+    a setting. reliability: right answers over the model's probability."""
     benchmark: str
     data: tuple[dict[str, Any], ...]
     """Plain JSON objects; docs/reports.md describes the fields of each kind."""
     method: str = ""
-    """The cascade of a flow or of a curve. Empty: the data name their methods."""
+    """The cascade of the data. Empty, of points: the data name their methods."""
 
 
 @dataclass(frozen=True, slots=True)

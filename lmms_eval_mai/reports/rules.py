@@ -129,11 +129,11 @@ def curves(evidence: Evidence) -> tuple[tuple[Run, list[Outcome]], ...]:
 def outcomes(evidence: Evidence, run: Run) -> list[Outcome]:
     """Return what each rule would have done whose calls are known."""
     known = known_answers(evidence, run)
-    made = {(one.method.verify, one.method.min_confidence, one.rules) for one in evidence.same_calls(run)}
+    made = {Rule(one.method.verify, one.method.min_confidence, one.rules) for one in evidence.same_calls(run)}
     agreements = dict.fromkeys([*AGREEMENT.get(run.benchmark, ()), run.rules])
     rules = [Rule("agreement", None, one) for one in agreements]
     if known.probability.notna().any():
-        thresholds = {*THRESHOLDS, *(threshold for _, threshold, _ in made if threshold is not None and threshold <= 1)}
+        thresholds = {*THRESHOLDS, *(one.threshold for one in made if one.threshold is not None and one.threshold <= 1)}
         verifies: tuple[Verify, ...] = ("confidence", "both")
         rules += [Rule(verify, value, run.rules) for verify in verifies for value in sorted(thresholds, reverse=True)]
     found = []
@@ -142,8 +142,7 @@ def outcomes(evidence: Evidence, run: Run) -> list[Outcome]:
         score = None if documents is None else evidence.accuracy(run, documents)
         if documents is not None and score is not None:
             against = _against(evidence, run, documents, known.full_rt_score)
-            is_run = (rule.verify, rule.threshold, rule.agreement) in made
-            found.append(Outcome(run, rule, documents, score, against, is_run))
+            found.append(Outcome(run, rule, documents, score, against, rule in made))
     return found
 
 

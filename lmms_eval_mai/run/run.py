@@ -216,9 +216,10 @@ class Run:
         return trace
 
     def _tell_if_uncalibrated(self, benchmark: str, threshold: float) -> None:
-        found = self.config.calibration  # a request to a server may have a threshold of its own
-        is_used = found is not None and threshold == found.first_check().threshold(benchmark)
-        if found is not None and is_used and benchmark not in {*found.documents, *self._uncalibrated}:
+        found = self.config.calibration
+        if found is None or benchmark in found.documents or benchmark in self._uncalibrated:
+            return
+        if threshold == self.pair.first_check.threshold(benchmark):  # a request to a server may have its own
             self._uncalibrated.add(benchmark)
             logger.warning(
                 f"mai_cascade: min_confidence={self.config.min_confidence} was chosen with documents of "
