@@ -1,8 +1,8 @@
-# make check - install into .venv; linters, types, documentation and all fast tests, in less than a minute
+# make check - install into .venv; linters, types, documentation and all fast tests, in one to two minutes
 # make test  - install into .venv; the same and all other tests
 # make demo  - install into .venv and evaluate the demo pair on 200 documents of shapes, on real vLLM (demo-full: 3,000)
-# All of them reuse .venv. On a machine whose registry lacks torch's CPU build, set
-# PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu or let the default build be installed.
+# All of them reuse .venv. Its installation takes half a minute to a minute with a fast registry. With
+# PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu it downloads torch's CPU build, which is smaller.
 
 .PHONY: env lint docs check test demo demo-full clean
 WORK := .checkpoints

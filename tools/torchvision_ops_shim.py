@@ -1,4 +1,4 @@
-"""Let torchvision's CUDA wheel import on a CPU build of torch.
+"""Let torchvision's CUDA wheel import on a CPU build of torch, and hide a warning about Triton.
 
 Some registries have only CUDA builds of torchvision. With a CPU torch their compiled operators do not load, and
 `import torchvision` fails while it registers the shapes of `nms` and `qnms`. vLLM's Qwen3-VL needs the transforms of
@@ -11,6 +11,7 @@ with a `.pth` file, which also works for the engine processes that vLLM spawns.
 
 import importlib.abc
 import importlib.machinery
+import logging
 import sys
 
 SCHEMAS = (
@@ -47,3 +48,5 @@ def _declare_missing_ops(package_dir: str) -> None:
 def install() -> None:
     """Install the import hook. The `.pth` file calls this at every start of Python, so it imports nothing heavy."""
     sys.meta_path.insert(0, _BeforeTorchvision())
+    # "Triton is installed, but doesn't include CPU backend": vLLM writes it before it has read VLLM_LOGGING_LEVEL.
+    logging.getLogger("vllm.triton_utils.importing").setLevel(logging.ERROR)
