@@ -17,6 +17,7 @@ from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.harness.documents import TaskDocuments
 from lmms_eval_mai.paper.agreement import extract_answer
 from lmms_eval_mai.redaction import error_text
+from lmms_eval_mai.reports.rows import score_of_line
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.decoding import check_conflict
 
@@ -138,9 +139,12 @@ class ScoredDocuments(TaskDocuments):
 
 
 def _numbers(task: str, results: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Return one number per document: `score` if the scorer returns it, else the first metric that is a number. Raises
-    `ArgumentError`."""
-    for name in ("score", *results[0]):
+    """Return one number per document: its score from 0 to 1 if it is known, else the first metric that is a number.
+    Raises `ArgumentError`."""
+    scores = [score for result in results if (score := score_of_line(dict(result))) is not None]
+    if len(scores) == len(results):
+        return scores
+    for name in results[0]:
         values = [result.get(name) for result in results]
         numbers = [value.get("score") if isinstance(value, Mapping) else value for value in values]
         if all(isinstance(number, int | float) for number in numbers):

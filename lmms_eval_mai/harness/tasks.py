@@ -46,6 +46,14 @@ def doc_to_messages(doc: Doc, lmms_eval_specific_kwargs: Mapping[str, Any]) -> M
     return _messages(benchmark, doc, _instruction(benchmark, variant, doc))
 
 
+def mmmu_process_results(doc: Doc, results: Sequence[str]) -> dict[str, Any]:
+    """Return what lmms-eval's metric `mmmu_acc` needs of an answer. lmms-eval's own function returns two more results
+    that are not in the `metric_list`. lmms-eval writes them as empty lists, which W&B cannot log."""
+    from lmms_eval.tasks.mmmu.utils import mmmu_process_results
+
+    return {"mmmu_acc": mmmu_process_results(doc, results)["mmmu_acc"]}
+
+
 def two_stage_text(
     doc: Doc,
     lmms_eval_specific_kwargs: Mapping[str, Any],

@@ -104,7 +104,7 @@ def _row(benchmark: str, line: Line, trace: Line, repeat: int) -> Line:
         score = score_of(benchmark, trace.get("parsed"), target) if is_known else None
         predicted = trace.get("parsed")
     else:
-        score = _score(benchmark, line)
+        score = score_of_line(line)
         predicted = labels["prediction"] if isinstance(labels, dict) else None
     calls = {(call["side"], call["stage"]): call for call in trace.get("calls") or ()}
     compared = list(trace.get("answers") or ())
@@ -169,7 +169,8 @@ def _number(value: float | None) -> float:
     return math.nan if value is None else float(value)
 
 
-def _score(benchmark: str, line: Line) -> float | None:
+def score_of_line(line: Line) -> float | None:
+    """Return the score of a sample, 0 to 1, by the results of its task's scorer. None: no score is known."""
     for name in SCORES:
         value = line.get(name)
         if isinstance(value, int | float) and 0 <= value <= 1:

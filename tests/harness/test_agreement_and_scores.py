@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from support.answers import ATOMS, FORMS, RULESETS, answers, documents, quick, two_answers
 from support.documents import MMMU_OPEN, RELAXED, RULES, mmmu_letter
 from support.published import REPLAYS, replay, scored_doc
+from support.scores import lmms_evals_score
 
-from lmms_eval_mai.harness import scoring
 from lmms_eval_mai.harness.tasks import AnswerFilter
 from lmms_eval_mai.paper.agreement import AgreementRules, extract_answer, read_answer, verify
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS
@@ -24,7 +24,7 @@ every_benchmark = pytest.mark.parametrize("name", BENCHMARKS)
 def score(name: str, doc: Doc, text: str) -> float:
     """Return the score of a model's text, as our task gets it from lmms-eval's scorer."""
     ((answer,),) = AnswerFilter().apply([[text]], None)
-    return float(getattr(scoring, name)(doc, [answer.strip()])["score"])
+    return lmms_evals_score(name, doc, answer)
 
 
 def gold_texts(name: str, doc: Doc, *texts: str) -> list[str]:

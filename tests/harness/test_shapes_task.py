@@ -107,4 +107,4 @@ def test_lmms_eval_scores_with_its_exact_match(
     assert config(task_manager, name)["metric_list"][0]["metric"] == "exact_match"
     for doc in docs[:40]:
         for given, right in ((doc["answer"], 1.0), (doc["answer"].upper() + ".", 1.0), ("purple", 0.0), ("", 0.0)):
-            assert shapes[name].process_results(doc, [given]) == {"score": right, "exact_match": right}
+            assert shapes[name].process_results(doc, [given]) == {"exact_match": right}

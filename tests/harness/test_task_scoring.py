@@ -13,6 +13,7 @@ import pytest
 from support.tasks import BUILT_IN, NAMES, TWO_STAGE, Doc, Loaded, split_name
 
 from lmms_eval_mai.harness.tasks import AnswerFilter
+from lmms_eval_mai.reports.rows import score_of_line
 
 # --- scoring ------------------------------------------------------------------------------------------------
 
@@ -27,16 +28,18 @@ def filtered(task: Any, responses: list[Any]) -> list[Any]:
 
 
 def score(task: Any, answer: Callable[[Doc], str]) -> dict[str, float]:
-    """Return the task's metrics, and the mean of the numbers `score`. Every response has `answer(document)` in its last
-    brackets, after wrong ones."""
+    """Return the task's metrics, and as `score` the mean score of the samples, as reports read it. Every response has
+    `answer(document)` in its last brackets, after wrong ones."""
     docs = list(task.test_docs())
     texts = [f"First I thought [[nothing]].\n\nBut it is [[ {answer(doc)}\x0b ]]." for doc in docs]
     responses: list[Any] = [["thinking, [[wrong]]", text] for text in texts] if task.config.task in TWO_STAGE else texts
+    results = [task.process_results(doc, [left]) for doc, left in zip(docs, filtered(task, responses), strict=True)]
     found: dict[str, list[Any]] = {}
-    for doc, left in zip(docs, filtered(task, responses), strict=True):
-        for metric, value in task.process_results(doc, [left]).items():
-            found.setdefault(metric, []).append(value)
-    metrics = {"score": statistics.mean(found["score"])}
+    for metric, value in itertools.chain.from_iterable(result.items() for result in results):
+        found.setdefault(metric, []).append(value)
+    # lmms-eval writes any other result as an empty list, and its W&B logger then fails.
+    assert found.keys() <= task.aggregation().keys()
+    metrics = {"score": statistics.mean(score_of_line(result) for result in results)}
     for metric, aggregate in task.aggregation().items():
         takes_args = "args" in inspect.signature(aggregate).parameters
         metrics[metric] = aggregate(found[metric], args=None) if takes_args else aggregate(found[metric])
@@ -74,7 +77,7 @@ def test_the_scorer_gets_the_content_of_the_last_brackets(
 
 
 @pytest.mark.parametrize("benchmark", BUILT_IN)
-def test_the_mean_of_the_number_of_each_sample_is_the_main_metric(
+def test_the_mean_score_of_the_samples_is_the_main_metric(
     tasks: Loaded, benchmark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -7,8 +7,8 @@ import pytest
 from support.answers import ATOMS
 from support.documents import DOCS
 from support.published import scored_doc
+from support.scores import lmms_evals_score
 
-from lmms_eval_mai.harness import scoring as scorer
 from lmms_eval_mai.paper.agreement import extract_answer, read_answer
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS
 from lmms_eval_mai.reports.scoring import form_of, golds_of, score_of
@@ -32,7 +32,7 @@ def scored(name: str, doc: Doc, text: str, gold: str) -> float:
         doc = {**scored_doc(name, record), **doc, "answer": gold}
     else:
         doc = {**doc, "answer": gold, "answers": [gold, "another answer"]}
-    return float(getattr(scorer, name)(doc, [extract_answer(text)])["score"])
+    return lmms_evals_score(name, doc, extract_answer(text))
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)

@@ -50,7 +50,7 @@ def result(sample: dict[str, Any]) -> list[Any]:
     """Return what a sample has in each run."""
     trace = sample["token_counts"][0]
     calls = [[call[name] for name in RESULT] for call in trace["calls"]]
-    return [sample["score"], trace["exit"], trace["answers"], calls]
+    return [sample["exact_match"], trace["exit"], trace["answers"], calls]
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ def finished_run(folder: Path) -> dict[str, Any]:
     found = json.loads(results.read_text())
     assert results.with_name(results.name.replace("_results", "_mai_cascade")).is_file()
     lines = [json.loads(line) for line in samples.read_text().split("\n") if line]
-    kept = ("doc_id", "target", "resps", "filtered_resps", "score", "token_counts", "doc_hash")
+    kept = ("doc_id", "target", "resps", "filtered_resps", "pope_accuracy", "token_counts", "doc_hash")
     return {
         "model": (found["config"]["model"], found["model_source"], found["config"]["model_args"]),
         "scores": found["results"],

@@ -1,0 +1,59 @@
+"""The score of one answer by lmms-eval's scorer of each benchmark."""
+
+from typing import Any
+
+import pandas
+
+from lmms_eval_mai.paper.benchmarks import quiet_mmbench
+
+Doc = dict[str, Any]
+
+
+def lmms_evals_score(benchmark: str, doc: Doc, answer: str) -> float:
+    """Return the score, 0 to 1. lmms-eval guesses an MMMU option at random if it cannot read the answer."""
+    return float(globals()[f"_{benchmark}"](doc, [answer.strip()]))
+
+
+def _pope(doc: Doc, results: list[str]) -> float:
+    from lmms_eval.tasks.pope.utils import pope_process_results
+
+    return pope_process_results(doc, results)["pope_accuracy"]["score"]
+
+
+def _mmmu_val(doc: Doc, results: list[str]) -> float:
+    from lmms_eval.tasks.mmmu.utils import evaluate_mmmu, mmmu_process_results
+
+    return evaluate_mmmu([mmmu_process_results(doc, results)["mmmu_acc"]])[1]["acc"]
+
+
+def _mmbench_en_dev(doc: Doc, results: list[str]) -> float:
+    from lmms_eval.tasks.mmbench.en_utils import mmbench_evaluator, mmbench_process_results
+
+    row = mmbench_process_results(doc, results)["gpt_eval_score"]
+    with quiet_mmbench():
+        return mmbench_evaluator.eval_sub_data(pandas.DataFrame([row]), {row["index"]: row["answer"]}, True)
+
+
+def _chartqa(doc: Doc, results: list[str]) -> float:
+    from lmms_eval.tasks.chartqa.utils import chartqa_process_results
+
+    return chartqa_process_results(doc, results)["relaxed_overall"]
+
+
+def _infovqa_val(doc: Doc, results: list[str]) -> float:
+    from lmms_eval.api.metrics import anls
+
+    return anls(references=list(doc["answers"]), predictions=results)["anls"]
+
+
+def _realworldqa(doc: Doc, results: list[str]) -> float:
+    from lmms_eval.tasks.realworldqa.utils import realworldqa_process_results
+
+    return realworldqa_process_results(doc, results)["exact_match"]
+
+
+def _shapes(doc: Doc, results: list[str]) -> float:
+    from lmms_eval.api.metrics import exact_match_hf_evaluate
+
+    answers = {"predictions": results, "references": [doc["answer"]]}
+    return exact_match_hf_evaluate(**answers, ignore_case=True, ignore_punctuation=True)["exact_match"]
