@@ -49,7 +49,7 @@ demo-full: LIMIT :=
 demo demo-full: env
 	@rm -rf out/demo
 	@$(PY) -m lmms_eval_mai reproduce --pair demo --benchmarks shapes --tables 8,10 $(LIMIT) --output_path out/demo \
-		--html out/demo/report.html --images
+		--html out/demo/report.html --images --summary
 
 clean:
 	rm -rf $(WORK) out build dist *.egg-info .coverage .coverage.*

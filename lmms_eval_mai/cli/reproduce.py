@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="print the runs and the equivalent lmms-eval commands, and run nothing"
     )
+    parser.add_argument("--summary", action="store_true", help="print one row for each method instead of the tables")
     add_page_arguments(parser)
 
 
@@ -63,22 +64,29 @@ def main(given: argparse.Namespace) -> None:
     from lmms_eval_mai.reproduce import tasks  # these import lmms-eval, which takes seconds
     from lmms_eval_mai.reproduce.run_all import run_all
 
+    log_to_terminal()  # lmms-eval removes all logs when it is imported
+    tasks.hide_progress_bars()
     manager = tasks.task_manager(benchmarks, others, given.include_path)
     given_to_all = (manager, [pair.config for pair in models], gen_kwargs, given.limit)
     subjects = [tasks.subject(name, True, *given_to_all) for name in benchmarks]
     subjects += [tasks.subject(name, False, *given_to_all) for name in others]
     runs = plan.runs(models, subjects, chosen)
-    print(printing.plan(runs, folder), flush=True)
+    if given.dry_run or not given.summary:
+        print(printing.plan(runs, folder), flush=True)
     if given.dry_run:
         print(f"\nThe equivalent commands:\n\n{printing.commands(runs, options, folder)}")
         return
     folder.create(common)
     run_all(runs, manager, options, folder)
-    print(f"\n{printing.chosen_tables(given.output_path, chosen)}")
-    print(f"{printing.shared_calls(runs, folder)}\nAll tables: lmms-eval-mai report {given.output_path}")
+    evidence, of_attention = build.evidence([given.output_path])
+    report = build.of_evidence(evidence, of_attention)
+    if given.summary:
+        print(f"\n{printing.summary(runs, folder, evidence)}", end="")
+    else:
+        print(f"\n{printing.chosen_tables(report, chosen)}")
+        print(f"{printing.shared_calls(runs, folder)}\nAll tables: lmms-eval-mai report {given.output_path}")
     if given.html is not None:
-        evidence, of_attention = build.evidence([given.output_path])
-        write_page(given.html, build.of_evidence(evidence, of_attention), evidence, given.images)
+        write_page(given.html, report, evidence, given.images)
 
 
 def _check(given: argparse.Namespace, names: list[str]) -> None:

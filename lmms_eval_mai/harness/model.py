@@ -58,14 +58,16 @@ class CascadeModel(lmms):
         share: Callable[[Engine], Engine] = lambda engine: engine,
         keeps_engines: bool = True,
         removes_journal: bool = False,
+        prints_table: bool = True,
     ) -> None:
         """`share`: as for `Run`. `keeps_engines`: the engines stay up after an evaluation, and the caller stops them.
-        `removes_journal`: the journal is removed when the evaluation is scored, and else by `remove_journal`. Raises
-        `ArgumentError` or `JournalError`."""
+        `removes_journal`: the journal is removed when the evaluation is scored, and else by `remove_journal`.
+        `prints_table`: an evaluation ends with its final table. Raises `ArgumentError` or `JournalError`."""
         super().__init__()
         self.config = config
         self._engines, self._share = engines, share
         self._keeps_engines, self._removes_journal = keeps_engines, removes_journal
+        self._prints_table = prints_table
         self._evaluation = self._new_run()
         """The run of the evaluation that is under way or comes next."""
         self.figures: dict[str, Any] = {}
@@ -161,7 +163,7 @@ class CascadeModel(lmms):
             if totals.tasks:
                 self.figures = figures(totals, self.config, run.settings())
                 usage.log_throughput(totals, self.config)
-                if self.rank == 0:
+                if self.rank == 0 and self._prints_table:
                     print_last(table(totals, self.config))
             super().clean()
 

@@ -26,11 +26,11 @@ def markdown(report: Report) -> str:
     """Return the report for people: claims, tables, differences from the paper, and gaps."""
     parts = [_bullets(report.claims)] if report.claims else []
     for table in report.tables:
-        parts.append(f"## {table.title}\n\n{_markdown_table(table)}")
+        parts.append(f"## {table.title}\n\n{markdown_table(table)}")
         if (compared := against_paper(table)) is not None:
-            parts.append(f"### {compared.title}\n\n{_markdown_table(compared)}")
+            parts.append(f"### {compared.title}\n\n{markdown_table(compared)}")
     if report.runs:
-        parts.append("## Runs\n\n" + _markdown_table(runs_table(report)))
+        parts.append("## Runs\n\n" + markdown_table(runs_table(report)))
     if report.gaps:
         parts.append("## What is missing, and doubts about the input\n\n" + _bullets(report.gaps))
     return "\n\n".join(parts) + "\n"
@@ -119,7 +119,8 @@ def runs_table(report: Report) -> Table:
     return next(make_table("runs", "Runs", columns, report.runs), Table("runs", "Runs", (), ()))
 
 
-def _markdown_table(table: Table) -> str:
+def markdown_table(table: Table) -> str:
+    """Return a table and its notes."""
     writer = MarkdownTableWriter()
     writer.headers = [column.title for column in table.columns]
     writer.value_matrix = [_texts(table, row) for row in table.rows]

@@ -7,6 +7,7 @@ model runs its samples on engines that are up already.
 
 import argparse
 import dataclasses
+import gc
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -55,16 +56,18 @@ def _run_models(runs: Sequence[Run], tasks: Any, options: Options, folder: Outpu
     try:
         modes = {run.method.mode for run in runs}
         engines.start([side for side in SIDES if modes - {*SIDES} or side in modes])
+        gc.freeze()  # lmms-eval collects garbage twice after each run, in 0.9 s with all objects of vLLM
         for number, run in enumerate(runs, start=1):
             logger.info(f"Run {number} of {len(runs)} of {models.name}: {run.method.title} on {run.task}.")
             engines.clear_caches()
             calls.run = run.name
             config = _config(models, run.method, folder)
-            model = CascadeModel(engines, config, share=lambda engine: SharingEngine(engine, calls))
+            model = CascadeModel(engines, config, lambda engine: SharingEngine(engine, calls), prints_table=False)
             evaluate(run, model, tasks, options, folder.begin(run), folder.place(run))
             folder.finish(run)
             model.remove_journal()  # the results are on the disk
     finally:
+        gc.unfreeze()
         engines.stop()
 
 

@@ -3,6 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import lmms_eval.api.task
+import lmms_eval.evaluator
+from datasets import disable_progress_bars
+from tqdm import tqdm
+
 from lmms_eval_mai.contract import Image
 from lmms_eval_mai.engines.arguments import did_you_mean
 from lmms_eval_mai.errors import ArgumentError, SampleError
@@ -13,6 +18,20 @@ from lmms_eval_mai.paper.prompts import VARIANTS
 from lmms_eval_mai.reproduce.plan import Subject
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.decoding import sampling
+
+
+class HiddenBar(tqdm):
+    """A progress bar that is never shown."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **{**options, "disable": True})
+
+
+def hide_progress_bars() -> None:
+    """Hide the progress bars of lmms-eval and datasets in this process. Ours stays."""
+    disable_progress_bars()
+    for module in (lmms_eval.api.task, lmms_eval.evaluator):
+        vars(module)["tqdm"] = HiddenBar
 
 
 def task_manager(benchmarks: Sequence[str], others: Sequence[str], include_path: str | None) -> Any:

@@ -63,6 +63,21 @@ def test_one_command_makes_all_runs_of_a_table_and_prints_it(undisturbed: Path) 
     assert f"Wrote the page to {page}." in text and "POPE has no images" not in text
     assert 'id="block-images"' in page.read_text()
     assert text.count("small is ready") == 1 and text.count("large is ready") == 1
+    assert "Postprocessing" not in text and "mai_cascade mode=" not in text  # no bars and no table of a single run
+
+
+@pytest.mark.slow
+def test_summary_is_one_table_with_a_row_for_each_run_that_the_large_model_answers(
+    undisturbed: Path, drawn_data: Path, model_args: dict[str, str], tmp_path: Path
+) -> None:
+    given = arguments(model_args, undisturbed, "--summary")
+    code, text = Command(drawn_data, tmp_path / "log.txt", *given, name="lmms-eval-mai").end()
+    assert code == 0, text
+    table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
+    assert table[0] == ["method", "score %", "small model's tokens", "large model's tokens"]
+    assert [row[0] for row in table[2:]] == ["large S", "Full RT", "MAI"]
+    assert [float(row[2]) > 0 for row in table[2:]] == [False, True, True]
+    assert max(map(len, text.splitlines())) <= 100
 
 
 @pytest.mark.slow
