@@ -191,7 +191,8 @@ def _table_11(evidence: Evidence, profiles: Profiles, found: list[Timed]) -> Ite
         f"The calls of the runs with the profile of {profiles.device}, one after another (Eq. 27): TTFT by the image "
         "tokens and the other tokens of the prompt (by the length of the prompt where the image tokens are not known), "
         "plus output tokens / (tokens per second). One TTFT: the same without the share of the TTFT in the tokens per "
-        "second, which Eq. 27 counts twice. Full RT / this: on the documents that both runs have."
+        "second, which Eq. 27 counts twice. Full RT / this: on the documents that both runs have.",
+        *[profile.PAPER_NOTE] * (profiles.device == profile.PAPER_DEVICE),
     ]
     if beyond:
         notes.append(

@@ -8,7 +8,7 @@ import pandas as pd
 
 from lmms_eval_mai.reports.report import Cell, Kind, Of, Report, Table, table
 from lmms_eval_mai.times.call_times import CallTimes
-from lmms_eval_mai.times.profile import SIZES, Profile, Row, of_paper
+from lmms_eval_mai.times.profile import PAPER_NOTE, SIZES, Profile, Row, of_paper
 
 TITLES = {
     "preprocessing": ("table-1", "Table 1: preprocessing of one image"),
@@ -142,6 +142,7 @@ def _crossing(small: Profile, large: Profile) -> Iterator[Table]:
     notes = (
         f"Prompts of {prompt} tokens, in the paper's column 320. The times are those with one TTFT. Paper: the large "
         "model with 128 output tokens is faster than the small one with 256 (Section 3.2).",
+        PAPER_NOTE,
     )
     title = "Figure 1 (a): where the large model is faster"
     yield from table("figure-1a", title, columns, CROSSING_TOKENS, notes)
