@@ -14,9 +14,6 @@ Stage = Literal["short", "think", "stage2", "score", "transfer", "task"]
 """short: Eq. 5-6. think: Eq. 7 and 10. stage2: Eq. 8. score: the prefill that scores the thinking for Eq. 12. transfer:
 Eq. 9 and 13. task: the own prompt of another lmms-eval task."""
 
-Identity = dict[str, str]
-"""Everything about one engine that can change an answer: kind and version, model, checkpoint, arguments."""
-
 
 @dataclass(frozen=True)
 class EngineConfig:
@@ -40,8 +37,10 @@ class Image:
 
     pixels: "PIL.Image.Image"
     uuid: str
-    """The hash of the pixels. vLLM's image cache and the journal use it, so vLLM does not prepare the image again for a
-    later call of the sample."""
+    """The hash of the pixels. vLLM's image cache and the call store use it, so vLLM does not prepare the image again
+    for a later call of the sample."""
+    encodings: dict[Any, Any] = field(default_factory=dict, repr=False)
+    """What engines make of the pixels once and share, such as the PNG for servers. It is freed with the image."""
 
 
 ContentPart = str | Image
@@ -114,6 +113,9 @@ class Prompt:
     key: CallKey
     attention: AttentionRequest | None = None
     """The attention weights that the call must return (`Call.attention`). None: none."""
+    logprobs: bool = False
+    """Whether the call returns the log-probabilities of its tokens (`Call.logprobs`). They cost vLLM a fifth of its
+    speed, so only short answers ask for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,7 @@ class Call:
     dropped_tokens: int = 0
     """Thinking tokens that were left out so that the prompt fits the context."""
     answer_tokens: int | None = None
-    """Tokens of the extracted answer, which is a part of the text. None: not known. `paper.sample_run` fills it in."""
+    """Tokens of the extracted answer, which is a part of the text. None: not known. `Pair.call` fills it in."""
     proposed_tokens: int | None = None
     """Speculative decoding: tokens that were drafted (Appendix B.4). None: no drafts, or not reported."""
     accepted_tokens: int | None = None
@@ -175,25 +177,23 @@ class Call:
     """The attention weights that `Prompt.attention` asks for. None: it asks for none."""
     started_at: float | None = None
     """When the request was made, in seconds since 1970 (Unix time), so that `started_at + total_s` is its end. Retries
-    do not count. None: not known, or the call is shared. `run.measured_engine` fills it in."""
+    do not count. None: not known, or the call is shared. `Pair.call` fills it in."""
     image_tokens: int | None = None
     """The prompt tokens that stand for images; 0 without an image. None: the engine does not report it."""
     logprobs: TokenLogprobs | None = None
-    """The log-probabilities of all generated tokens, as the engine reports them. `run.measured_engine` fills in the
-    next two fields and then drops this one, which would fill traces and journals. None: the engine does not report
-    it."""
+    """The log-probabilities of all generated tokens, if `Prompt.logprobs` asks for them and the engine reports them.
+    `Pair.call` fills in `answer_logprob` and then drops this field, which would fill traces and the call store."""
     answer_logprob: float | None = None
     """The sum of the log-probabilities of the tokens of the extracted answer, without the brackets. So its exponential
-    is the probability that the model gave to its answer. None: not known, or there is no answer."""
-    min_logprob: float | None = None
-    """The smallest of these log-probabilities."""
+    is the probability that the model gave to its answer. None: not asked for, not known, or there is no answer."""
     shared: bool = False
     """Whether another run of the same command made this call and this run only found it again. The tokens are those of
     that call. The call has no times: `total_s` is 0, and the other times are None."""
 
 
 class Engine(Protocol):
-    """One running model.
+    """One running model. The constructor of an engine refuses a configuration that cannot work, before anything starts:
+    it raises `ArgumentError`, `EngineUnavailable` or `EngineStartError`.
 
     `generate` may be called any number of times at once; answers may come in any order. Cancelling a call frees its
     slot. A prompt that does not fit, or an image that cannot be prepared, raises a `SampleError` for that call only. A
@@ -201,33 +201,15 @@ class Engine(Protocol):
     """
 
     @property
-    def side(self) -> str:
-        """`small` or `large`, for messages."""
+    def description(self) -> str:
+        """Where the engine runs and with which settings, for people."""
 
-    def validate(self) -> None:
-        """Refuse a configuration that cannot work, before anything is started. Raises `ArgumentError` or
-        `EngineUnavailable`."""
-
-    def describe(self) -> str:
-        """Return where the engine runs and with which settings, for people. Call `validate` first."""
-
-    def identity(self) -> Identity:
-        """Return everything about the engine that can change an answer. Call `validate` first."""
-
-    def starts_alone(self) -> bool:
-        """Return True if this engine must not start at the same time as another engine that returns True. Call
-        `validate` first."""
-
-    def layers(self) -> int | None:
-        """Return the number of the model's decoder layers. None: the engine cannot give attention weights. Call
-        `validate` first."""
+    def identity(self) -> str:
+        """Return everything about the engine that can change an answer: version, model, checkpoint, arguments. The text
+        may hold secrets: it is hashed, and never stored or shown. An endpoint must have started."""
 
     async def start(self) -> None:
         """Start the engine. Raises `EngineStartError`."""
-
-    def is_up(self) -> bool:
-        """Return whether the engine answers calls. It does not before `start`, after `close`, and after a crash. An
-        engine that uses servers waits for them, so it is up even if none answers."""
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
         """Return the model's answer. Raises a `SampleError` or `EngineCrashed`."""
@@ -237,16 +219,12 @@ class Engine(Protocol):
         tokens.
 
         `thinking` must be part of the last message. Space for an answer is kept free. Raises `PromptTooLong` if the
-        prompt does not fit even without thinking.
+        prompt does not fit even without thinking, or if the engine cannot truncate.
         """
 
     def count_tokens(self, text: str) -> int | None:
         """Return the number of the model's tokens in a text. None: the engine has no tokenizer, or was never
         started."""
-
-    async def clear_caches(self) -> None:
-        """Forget the prompts and images of earlier calls, so that the next call costs as much as a first one. No call
-        may be in flight. Has no effect on an engine without such caches, and on a server."""
 
     async def close(self) -> None:
         """Stop the engine, also during its start, and leave no process behind. May be called more than once; `start`

@@ -9,7 +9,7 @@ Every message is a full sentence: what happened, with which value, and, where th
     ├── EngineCrashed            the engine of a call crashed, or does not answer any more
     │   └── EngineNotRunning     the engine was not started, or was closed
     ├── EndpointRefused          an endpoint refuses the key, or does not serve the model any more
-    ├── JournalError             the journal cannot be read or written
+    ├── StoreError               the call store cannot be read or written
     ├── TooManyErrors            more samples failed than `max_errors` allows
     └── SampleError              one sample cannot be answered; the engine and the other samples are fine
         ├── PromptTooLong        a prompt does not fit the model's context
@@ -54,8 +54,8 @@ class EndpointRefused(MaiError):
     """
 
 
-class JournalError(MaiError):
-    """Raised when the journal cannot be read or written."""
+class StoreError(MaiError):
+    """Raised when the call store cannot be read or written."""
 
 
 class TooManyErrors(MaiError):

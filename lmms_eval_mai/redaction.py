@@ -4,7 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-SECRET_WORDS = ("key", "token", "secret", "password", "authorization", "credential", "headers")
+SECRET = re.compile(r"(^|[_-])(key|token|password|secret)$|authorization|headers|credential", re.IGNORECASE)
+"""Names of arguments whose values may be secrets. `tokenizer` and `max_num_batched_tokens` are not among them."""
 
 
 def one_line(text: str) -> str:
@@ -39,7 +40,4 @@ def _redacted_value(value: Any) -> Any:
 
 
 def _is_secret(name: str) -> bool:
-    """Return whether the value of an argument with this name may be a secret. The value of a name that ends with
-    `tokens`, for example `max_num_batched_tokens`, is a number of tokens."""
-    lower = str(name).lower()
-    return any(word in lower for word in SECRET_WORDS) and not lower.endswith("tokens") and "token_id" not in lower
+    return SECRET.search(str(name)) is not None

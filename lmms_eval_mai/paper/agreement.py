@@ -33,8 +33,7 @@ class AgreementRules:
 
     anls_threshold: float = 0.9
     """InfoVQA: two answers without digits agree if their ANLS is at least this value. Answers with digits, or with more
-    than 500 characters, must be equal. The threshold 0.5 of the metric is too low: the ANLS of "north" and "south" is
-    0.6."""
+    than 500 characters, must be equal. The metric's 0.5 is too low: the ANLS of "north" and "south" is 0.6."""
     chartqa_match: Literal["exact", "relaxed"] = "exact"
     """ChartQA: `exact` requires equal texts. `relaxed`: each answer must be correct by lmms-eval's relaxed rule (5%) if
     the other answer is the reference."""
@@ -66,9 +65,8 @@ class Verification:
 def extract_answer(text: str) -> str:
     """Return the content of the last `[[...]]`, or the whole text if there are no brackets. The result is stripped.
 
-    Control characters, and reasoning between lmms-eval's default tags (`<think>`, `<analysis>`), are removed first.
-    lmms-eval writes MMBench's answers to a spreadsheet, and one character that pandas or openpyxl refuses would lose
-    the results of the whole run.
+    Reasoning between lmms-eval's default tags (`<think>`, `<analysis>`) is removed first, and control characters:
+    lmms-eval writes MMBench's answers to a spreadsheet, where one of them would lose the results of the whole run.
     """
     text = _without_reasoning(text)
     found = _BRACKETS.findall(text)
@@ -96,25 +94,18 @@ def _without_reasoning(text: str) -> str:
 
 
 def without_answer(text: str) -> str:
-    """Return the text without its last `[[...]]`, if this is the answer that `extract_answer` finds.
-
-    The space before the brackets is removed too, and the space at the end of the text. If nothing is left, the text is
-    returned unchanged.
-    """
+    """Return the text without its last `[[...]]`, if this is the answer that `extract_answer` finds, and without the
+    space before the brackets and at the end. If nothing is left, the text is returned unchanged."""
     return "".join(text[start:end] for start, end in parts_without_answer(text))
 
 
 def parts_without_answer(text: str) -> list[tuple[int, int]]:
-    """Return start and end of the parts that `without_answer` keeps: the one before the answer, and the one after
-    it."""
+    """Return start and end of the parts that `without_answer` keeps: before the answer and after it."""
     whole = [(0, len(text))]
-    found = list(_BRACKETS.finditer(text))
-    seen = _BRACKETS.findall(_without_reasoning(text))
-    if (
-        not found or not seen or _CONTROL.sub("", found[-1].group(1)) != seen[-1]
-    ):  # the last brackets are in reasoning tags
-        return whole
-    before, after = text[: found[-1].start()].rstrip(), text[found[-1].end() :]
+    *_, last = [None, *_BRACKETS.finditer(text)]
+    if last is None or _BRACKETS.findall(_without_reasoning(text))[-1:] != [_CONTROL.sub("", last[1])]:
+        return whole  # there are no brackets, or the last ones are in reasoning tags
+    before, after = text[: last.start()].rstrip(), text[last.end() :]
     while before.endswith("[[") and after.lstrip().startswith("]]"):  # the answer has several pairs of brackets
         before, after = before.rstrip("[").rstrip(), after.lstrip().lstrip("]")
     kept = len((before + after).rstrip())

@@ -1,29 +1,25 @@
 """The benchmarks: for each, the form of the answer, its parser and its rule of agreement (Section 4.1).
 
-Parsers and metrics are lmms-eval's own: an answer is read exactly as the scorer of the benchmark reads it. Two answers
-that agree have the same score, except on InfoVQA, whose scores of similar words may differ, and with
-`chartqa_match=relaxed`. Agreement is symmetric and deterministic: it never guesses and never depends on the order of a
-set.
-
-To add a benchmark, add a `Benchmark` to `BENCHMARKS`. Functions import lmms-eval's task modules when they first need
-them, because `lmms_eval.tasks` takes seconds to import.
+Parsers and metrics are lmms-eval's own. Two answers that agree have the same score, except on InfoVQA, whose scores of
+similar words may differ, and with `chartqa_match=relaxed`. Agreement never guesses and never depends on the order of a
+set. Functions import lmms-eval's task modules when they first need them, because `lmms_eval.tasks` takes seconds to
+import.
 """
 
 import ast
 import contextlib
+import logging
 import re
 import string
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from loguru import logger
-
 from lmms_eval_mai.paper.agreement import AgreementRules, Benchmark, Doc
 from lmms_eval_mai.paper.prompts import Kind
 
-_NOISY_MODULE = "lmms_eval.tasks.mmbench.mmbench_evals"
 _QUIET = threading.RLock()
+_SILENT = logging.Logger("mmbench", logging.CRITICAL)
 _DIGIT = re.compile(r"\d")
 _MANY_DIGITS = re.compile(r"\d{300}")
 LONGEST_ANLS = 500
@@ -31,15 +27,9 @@ LONGEST_ANLS = 500
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-# --- POPE ---------------------------------------------------------------------------------------------
-
-
 def _parse_yes_no(answer: str, doc: Doc) -> str | None:
     answer = answer.lower().strip()  # as pope_process_results: "Yes." and "Yes, there is a dog" have a score of 0
     return answer if answer in ("yes", "no") else None
-
-
-# --- MMMU ---------------------------------------------------------------------------------------------
 
 
 class _NoGuess(list):  # type: ignore[type-arg]
@@ -70,8 +60,8 @@ def _parse_mmmu(answer: str, doc: Doc) -> str | None:
 
 
 def _agree_mmmu(a: str, b: str, rules: AgreementRules) -> bool:
-    """Equal, or the scorer reads the same list of texts and numbers in both, or each answer is right with the other one
-    as gold. The last rule requires both directions, because MMMU's open rule is not symmetric."""
+    """Return whether the scorer reads the same texts and numbers in both, or each answer is right with the other one as
+    gold. Both directions are required, because MMMU's open rule is not symmetric."""
     if a == b or _MANY_DIGITS.search(a + " " + b):  # the parser needs minutes for 30,000 digits in a row
         return a == b
     from lmms_eval.tasks.mmmu.utils import eval_open, parse_open_response
@@ -85,9 +75,6 @@ def _agree_mmmu(a: str, b: str, rules: AgreementRules) -> bool:
 
 def _mmmu_kind(doc: Doc) -> Kind:
     return "letter" if doc["question_type"] == "multiple-choice" else "word"
-
-
-# --- MMBench, RealWorldQA: option letters -----------------------------------------------------------------
 
 
 def _parse_mmbench(answer: str, doc: Doc) -> str | None:
@@ -104,14 +91,17 @@ def _parse_mmbench(answer: str, doc: Doc) -> str | None:
 
 @contextlib.contextmanager
 def quiet_mmbench() -> Iterator[None]:
-    """Hide the line that lmms-eval's evaluator of MMBench logs for many answers with the word "A". Only one
-    thread at a time can be in the block: lmms-eval scores in four threads."""
+    """Hide the line that lmms-eval's evaluator of MMBench logs for many answers with the word "A". loguru cannot say
+    whether the user disabled a module, so the module gets another logger for the time of the block. Only one thread at
+    a time can be in the block: lmms-eval scores in four threads."""
+    from lmms_eval.tasks.mmbench import mmbench_evals
+
     with _QUIET:
-        logger.disable(_NOISY_MODULE)
+        own, mmbench_evals.eval_logger = mmbench_evals.eval_logger, _SILENT
         try:
             yield
         finally:
-            logger.enable(_NOISY_MODULE)
+            mmbench_evals.eval_logger = own
 
 
 def _is_given(option: Any) -> bool:
@@ -135,9 +125,6 @@ def _parse_realworldqa(answer: str, doc: Doc) -> str | None:
     if letters[-1] > "D":  # the scorer reads a letter if the gold is A to D, and a text if it is E to H
         return answer.strip().rstrip(".")
     return extract_mcq_answer(answer, choices=list("ABCD")) or None
-
-
-# --- ChartQA, InfoVQA, shapes, and other lmms-eval tasks -----------------------------------------------------
 
 
 def _normalise(answer: str, doc: Doc) -> str | None:
@@ -211,13 +198,6 @@ def _parse_generic(answer: str, doc: Doc) -> str | None:
     return letter if letter and re.search(rf"\b{letter}\b", answer) else None
 
 
-# --- The table ----------------------------------------------------------------------------------------
-
-
-def _word(doc: Doc) -> Kind:
-    return "word"
-
-
 def _letter_if(options: Callable[[Doc], list[str]]) -> Callable[[Doc], Kind]:
     return lambda doc: "letter" if options(doc) else "word"
 
@@ -225,11 +205,11 @@ def _letter_if(options: Callable[[Doc], list[str]]) -> Callable[[Doc], Kind]:
 BENCHMARKS: dict[str, Benchmark] = {
     benchmark.name: benchmark
     for benchmark in (
-        Benchmark("pope", _word, _parse_yes_no, _equal),
+        Benchmark("pope", lambda doc: "word", _parse_yes_no, _equal),
         Benchmark("mmmu_val", _mmmu_kind, _parse_mmmu, _agree_mmmu),
         Benchmark("mmbench_en_dev", lambda doc: "letter", _parse_mmbench, _equal),
-        Benchmark("chartqa", _word, _normalise, _agree_chartqa),
-        Benchmark("infovqa_val", _word, _parse_infovqa, _agree_infovqa),
+        Benchmark("chartqa", lambda doc: "word", _normalise, _agree_chartqa),
+        Benchmark("infovqa_val", lambda doc: "word", _parse_infovqa, _agree_infovqa),
         Benchmark("realworldqa", _letter_if(_realworldqa_letters), _parse_realworldqa, _equal),
         Benchmark("shapes", _letter_if(_options), _parse_shapes, _equal),
     )

@@ -19,45 +19,45 @@ from collections.abc import Awaitable, Callable
 from lmms_eval_mai.contract import AttentionRequest, Call, Side
 from lmms_eval_mai.paper import prompts
 from lmms_eval_mai.paper.agreement import parts_without_answer, without_answer
+from lmms_eval_mai.paper.calls import OpenSample, Pair, gather_or_cancel
 from lmms_eval_mai.paper.sample import Sample, Trace
-from lmms_eval_mai.paper.sample_run import Pair, SampleRun, gather_or_cancel
 from lmms_eval_mai.paper.sparse import Sparse, cut_to
 
 
 async def cascade(sample: Sample, pair: Pair) -> Trace:
     """Multi-agent inference (MAI), the paper's final proposal: Figure 2 (c), Table 10."""
-    run = SampleRun(sample, pair)
+    opened = OpenSample(sample, pair)
     simple = _simple_prompt(sample)
 
     if pair.first_check.verify == "confidence":  # not in the paper: confidence.py
-        large_short = await run.call("large", "short", simple)
-        if run.is_confident(large_short):
-            return run.finish("confident", large_short)
+        large_short = await pair.call(opened, "large", "short", simple)
+        if opened.is_confident(large_short):
+            return opened.finish("confident", large_short)
     else:
         # Section 4.1, mutual verification of the two short answers (Eq. 5 and 6).
-        both = (run.call(side, "short", simple) for side in ("large", "small"))
+        both = (pair.call(opened, side, "short", simple) for side in ("large", "small"))
         large_short, small_short = await gather_or_cancel(both)
-        is_sure = pair.first_check.verify == "agreement" or run.is_confident(large_short)
-        if run.agree(small_short, large_short) and is_sure:
-            return run.finish("agree_short", large_short)
+        is_sure = pair.first_check.verify == "agreement" or opened.is_confident(large_short)
+        if opened.agree(small_short, large_short) and is_sure:
+            return opened.finish("agree_short", large_short)
 
     # The small model thinks, and its new answer is verified with the same short answer (Eq. 7 and 8).
-    thinking, thought_answer = await _think(run, "small")
-    if run.agree(thought_answer, large_short):
-        return run.finish("agree_think", large_short)
+    thinking, thought_answer = await _think(opened, "small")
+    if opened.agree(thought_answer, large_short):
+        return opened.finish("agree_think", large_short)
 
     # Section 4.2, reasoning transfer: the large model answers with the small model's thinking in its prompt (Eq. 9), or
     # with the key tokens of this thinking (Eq. 12 and 13).
-    return run.finish("transfer", await _transfer(run, thinking))
+    return opened.finish("transfer", await _transfer(opened, thinking))
 
 
 async def transfer(sample: Sample, pair: Pair) -> Trace:
     """Full RT, the baseline of Tables 8, 10 and 11: the small model always thinks, the large model always answers. With
     transfer=sparse: sparse reasoning transfer, Table 9."""
-    run = SampleRun(sample, pair)
-    thinking = await _reason(run, "small")  # Eq. 7
-    run.read_thought(thinking)
-    return run.finish("transfer", await _transfer(run, thinking))  # Eq. 9, or Eq. 12 and 13
+    opened = OpenSample(sample, pair)
+    thinking = await _reason(opened, "small")  # Eq. 7
+    opened.read_thought(thinking)
+    return opened.finish("transfer", await _transfer(opened, thinking))  # Eq. 9, or Eq. 12 and 13
 
 
 async def small(sample: Sample, pair: Pair) -> Trace:
@@ -87,67 +87,68 @@ def _simple_prompt(sample: Sample) -> str:
     return "" if sample.variant is None else prompts.instruction("S", sample.kind)
 
 
-async def _think(run: SampleRun, side: Side) -> tuple[Call, Call]:
+async def _think(opened: OpenSample, side: Side) -> tuple[Call, Call]:
     """Let one model think. Returns the call with the thinking and the call with the answer after it.
 
     In the one-stage form the two are the same call: "adopting R_think^s in lieu of A_think^s" (end of Section 4.2). In
     the two-stage form (S2, Appendix B.3) a second call gives the answer.
     """
-    thinking = await _reason(run, side)  # Eq. 7; Eq. 10 if side is large
-    if not run.sample.two_stage:
+    pair, sample = opened.pair, opened.sample
+    thinking = await _reason(opened, side)  # Eq. 7; Eq. 10 if side is large
+    if not sample.two_stage:
         return thinking, thinking
-    stage2 = prompts.stage2(thinking.text, run.sample.kind)
-    answer = await run.call(side, "stage2", stage2, thinking=thinking.text)  # Eq. 8
+    stage2 = prompts.stage2(thinking.text, sample.kind)
+    answer = await pair.call(opened, side, "stage2", stage2, thinking=thinking.text)  # Eq. 8
     return thinking, answer
 
 
-async def _reason(run: SampleRun, side: Side) -> Call:
+async def _reason(opened: OpenSample, side: Side) -> Call:
     """Return the call with one model's thinking. With `sparse_from=small`, it also has the weights for Eq. 12."""
-    sparse = run.pair.sparse
+    pair, sparse = opened.pair, opened.pair.sparse
+    text = prompts.instruction(opened.think, opened.sample.kind)
     scores = sparse is not None and sparse.source == side == "small"
     attention = AttentionRequest((sparse.layer,)) if sparse is not None and scores else None
-    return await run.call(side, "think", prompts.instruction(run.think, run.sample.kind), attention=attention)
+    return await pair.call(opened, side, "think", text, attention=attention)
 
 
-async def _transfer(run: SampleRun, thinking: Call) -> Call:
+async def _transfer(opened: OpenSample, thinking: Call) -> Call:
     """Return the large model's answer to the Reason Transfer prompt: with the whole thinking (Eq. 9), or with its key
-    tokens (Eq. 13).
-
-    The small model's `[[answer]]` is not transferred, as in Example 3 (Appendix B.6), unless the user keeps it.
-    """
-    sample, sparse = run.sample, run.pair.sparse
-    reference = thinking.text if run.pair.transfer_answer == "keep" else without_answer(thinking.text)
+    tokens (Eq. 13). The small model's `[[answer]]` is not transferred, as in Example 3 (Appendix B.6), unless the user
+    keeps it."""
+    sample, pair, sparse = opened.sample, opened.pair, opened.pair.sparse
+    reference = thinking.text if pair.transfer_answer == "keep" else without_answer(thinking.text)
     if sparse is not None and reference:
-        reference = await _select(run, sparse, thinking, reference)  # Eq. 12
+        reference = await _select(opened, sparse, thinking, reference)  # Eq. 12
     text = prompts.transfer(sample.benchmark.name, reference, sample.kind)
-    return await run.call("large", "transfer", text, thinking=reference)  # Eq. 9; Eq. 13 with transfer=sparse
+    # Eq. 9; Eq. 13 with transfer=sparse
+    return await pair.call(opened, "large", "transfer", text, thinking=reference)
 
 
-async def _select(run: SampleRun, sparse: Sparse, thinking: Call, reference: str) -> str:
+async def _select(opened: OpenSample, sparse: Sparse, thinking: Call, reference: str) -> str:
     """Return the key tokens of the thinking as text: Select() of Eq. 12.
 
     The weights are attention to the thinking. Section 4.2: the attention of the last token of the transfer prompt of
     Eq. 9, in the large model. This is a prefill of its own. With `sparse_from=small`, which is not in the paper: the
     attention of the small model's last token, which the call with the thinking has returned.
     """
-    scored = thinking
+    pair, scored = opened.pair, thinking
     if sparse.source == "large":
-        before, after = prompts.transfer_parts(run.sample.benchmark.name, run.sample.kind)
-        request = AttentionRequest((sparse.layer,), reference)
-        scored = await run.call("large", "score", before, reference, after, thinking=reference, attention=request)
+        before, after = prompts.transfer_parts(opened.sample.benchmark.name, opened.sample.kind)
+        prompt, request = (before, reference, after), AttentionRequest((sparse.layer,), reference)
+        scored = await pair.call(opened, "large", "score", *prompt, thinking=reference, attention=request)
     weights = scored.attention
     assert weights is not None  # by the contract of the engines
     if sparse.source == "small" and reference != thinking.text:  # the tokens of the cut answer must not count
         weights = cut_to(weights, parts_without_answer(thinking.text))
-    return run.select(weights, sparse).text
+    return opened.select(weights, sparse).text
 
 
 async def _alone(sample: Sample, pair: Pair, side: Side) -> Trace:
     """Answer with one model. Another lmms-eval task (`variant` None) keeps its own prompt."""
-    run = SampleRun(sample, pair)
+    opened = OpenSample(sample, pair)
     if sample.variant is None:
-        return run.finish(side, await run.call(side, "task", _simple_prompt(sample)))
+        return opened.finish(side, await pair.call(opened, side, "task", _simple_prompt(sample)))
     if sample.variant == "S":
-        return run.finish(side, await run.call(side, "short", _simple_prompt(sample)))
-    _, answer = await _think(run, side)
-    return run.finish(side, answer)
+        return opened.finish(side, await pair.call(opened, side, "short", _simple_prompt(sample)))
+    _, answer = await _think(opened, side)
+    return opened.finish(side, answer)

@@ -1,15 +1,11 @@
 """The first check by confidence. **Not in the paper**, whose rule is `verify=agreement`, the default.
 
-The paper's first check (Section 4.1) trusts two models that guess alike. A model that guesses is often unsure, so the
-check can ask for the probability that the large model gave to its own short answer of Eq. 5:
-
-    p = P(A_short^l | Q + Prompt_simple) = exp(Call.answer_logprob)
+The paper's first check (Section 4.1) trusts two models that guess alike. It can also ask for the probability that the
+large model gave to its own short answer of Eq. 5, p = P(A_short^l | Q + Prompt_simple) = exp(Call.answer_logprob):
 
     verify=agreement     A_short^s and A_short^l agree
     verify=confidence    p >= min_confidence; the small model gives no short answer
     verify=both          A_short^s and A_short^l agree, and p >= min_confidence
-
-The second check (A_think^s and A_short^l agree) and the transfer are those of the paper in all three.
 """
 
 import math

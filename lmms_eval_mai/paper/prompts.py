@@ -1,8 +1,5 @@
-"""The prompt templates of Appendix C, copied exactly except for the apostrophe of "option's", and the template of each
-benchmark.
-
-The paper prints a typographic apostrophe, because LaTeX prints ' in this way. Here it is an ASCII apostrophe, as in
-lmms-eval's own prompts. docs/paper-notes.md lists the other choices.
+"""The prompt templates of Appendix C, and the template of each benchmark. They are copied exactly, except for the
+apostrophe of "option's", which LaTeX prints as a typographic one. docs/paper-notes.md lists the other choices.
 """
 
 import hashlib
@@ -48,12 +45,11 @@ INSTRUCTIONS: dict[tuple[Variant, Kind], str] = {
     ),
 }
 
+_PREVIOUS = "According to previous thinking: {stage1_response}\n "
+
 STAGE2: dict[Kind, str] = {
-    "word": ("According to previous thinking: {stage1_response}\n Answer the question using a single word or phrase."),
-    "letter": (
-        "According to previous thinking: {stage1_response}\n"
-        " Answer with the option's letter from the given choices directly."
-    ),
+    "word": _PREVIOUS + "Answer the question using a single word or phrase.",
+    "letter": _PREVIOUS + "Answer with the option's letter from the given choices directly.",
 }
 
 _REFERENCE = (
@@ -87,8 +83,8 @@ TRANSFER_TEMPLATE: dict[str, str] = {
 `reference`."""
 
 MAX_TOKENS = 4096
-"""Output limit of every call, in tokens. lmms-eval's vllm model gives this limit to each of our tasks too. The longest
-average in Tables 5 and 13 is 2,019 (2B, MMMU, R)."""
+"""Output limit of every call, in tokens, as in lmms-eval's vllm model. The longest average in Tables 5 and 13 is 2,019
+(2B, MMMU, R)."""
 
 
 def instruction(variant: Variant, kind: Kind) -> str:

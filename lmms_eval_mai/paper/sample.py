@@ -10,10 +10,9 @@ from lmms_eval_mai.paper.prompts import Kind, Variant
 from lmms_eval_mai.paper.sparse import Selection
 
 Exit = Literal["agree_short", "confident", "agree_think", "transfer", "small", "large"]
-"""Where a sample finishes, with the names of Table 10: agree_short is MV small(S)/large(S), agree_think is
-MV small(R)/large(S), transfer is RT (MV: mutual verification; RT: reasoning transfer). `confident` is not in the paper:
-it takes the place of agree_short with `verify=confidence`. `small` and `large` are the only exits of the modes of these
-names."""
+"""Where a sample finishes. Table 10: agree_short is MV small(S)/large(S), agree_think is MV small(R)/large(S), transfer
+is RT (MV: mutual verification; RT: reasoning transfer). `confident` takes the place of agree_short with
+`verify=confidence`, which is not in the paper."""
 
 EXITS: dict[str, tuple[Exit, ...]] = {
     "cascade": ("agree_short", "agree_think", "transfer"),
@@ -71,13 +70,11 @@ class Trace:
     verifications: tuple[Verification, ...]
     """In order: the two short answers (Eq. 5 and 6), then the thought answer with the large model's short answer."""
     readable: bool = True
-    """Whether the scorer can read the final answer. For another lmms-eval task, whose scorer is not known: whether the
-    final answer is not empty."""
+    """Whether the scorer can read the final answer. For another lmms-eval task: whether the answer is not empty."""
     prompts: tuple[LoggedPrompt, ...] = ()
     """The prompt of each call, with `log_prompts=true`; else empty."""
     selection: Selection | None = None
-    """The tokens of the thinking that were transferred (Eq. 12). None: nothing was selected, because the whole thinking
-    was transferred or none."""
+    """The tokens of the thinking that were transferred (Eq. 12). None: the whole thinking was transferred, or none."""
     min_confidence: float | None = None
     """The threshold of the first check. None: it needs none."""
     thought: str | None = None
@@ -97,10 +94,15 @@ class Trace:
 
 def logged_prompt(messages: Sequence[Message]) -> LoggedPrompt:
     """Return a prompt without the pixels of its images."""
-    return tuple(
-        {"role": message.role, "content": [_text_of(part) for part in message.content]} for message in messages
-    )
+    return tuple({"role": message.role, "content": [*map(_text_of, message.content)]} for message in messages)
 
 
 def _text_of(part: ContentPart) -> str:
     return f"<image {part.pixels.width}x{part.pixels.height}>" if isinstance(part, Image) else part
+
+
+def category_of(doc: Doc) -> str | None:
+    """Return the kind of a question: POPE, MMBench and shapes have `category`, InfoVQA has `answer_type`."""
+    kind = doc.get("category") or doc.get("answer_type")
+    kind = ", ".join(map(str, kind)) if isinstance(kind, list | tuple) else kind
+    return kind if isinstance(kind, str) and kind else None

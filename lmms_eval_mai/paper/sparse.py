@@ -4,16 +4,11 @@ Pure functions of tokens and their attention weights. docs/paper-notes.md lists 
 """
 
 import bisect
-import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from lmms_eval_mai.contract import Side, TokenWeights
-
-Order = Literal["original", "weight"]
-Boundary = Literal["least", "most"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +21,6 @@ class Sparse:
     """The decoder layer whose attention gives the weights, numbered from 1."""
     source: Side = "large"
     """The model whose attention gives the weights."""
-    order: Order = "original"
-    """Order of the kept tokens: that of the thinking, or the heaviest token first."""
-    boundary: Boundary = "least"
-    """`least`: the fewest tokens that carry at least `delta`. `most`: the most tokens that carry at most `delta`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +30,6 @@ class Selection:
     positions: tuple[int, ...]
     """Their positions among the scored tokens, the heaviest first."""
     scored_tokens: int
-    """Number of tokens that had a weight."""
     share: float
     """Share of the weight of all scored tokens that the kept tokens carry."""
     text: str
@@ -48,30 +38,18 @@ class Selection:
     """The layer whose attention gave the weights."""
     transferred_tokens: int | None = None
     """Tokens of the text, counted by the large model's tokenizer. None: not known."""
-    heaviest_first: tuple[str, ...] = ()
-    """The texts of the kept tokens, if the text has them in the order of their weights. Empty: it has the order of the
-    thinking."""
 
     @property
     def kept_tokens(self) -> int:
         return len(self.positions)
 
-    def heaviest(self, length: int) -> str:
-        """Return the beginning of `heaviest_first` as text: whole tokens with together at most `length` characters."""
-        lengths = list(itertools.accumulate(map(len, self.heaviest_first)))
-        return "".join(self.heaviest_first[: bisect.bisect_right(lengths, length)])
-
 
 def select(tokens: Sequence[str], weights: Sequence[float], sparse: Sparse) -> Selection:
-    """Select the key tokens of a thinking (Eq. 12, Section 5.3).
+    """Select the key tokens of a thinking (Eq. 12, Section 5.3): the fewest heaviest tokens that carry the share
+    `delta` of the sum of all weights, in the order of the thinking. Of two equal weights, the earlier token counts
+    first. The whole text is kept if `delta` is 1 or all weights are 0.
 
-    The tokens are ranked by weight in descending order; of two equal weights, the earlier token comes first. The first
-    tokens of this ranking are kept, up to the share `delta` of the sum of all weights. The kept tokens become text by
-    joining their texts. With `delta` 1 the whole text is kept unchanged. It is also kept if all weights are 0, because
-    then no token is more important than another one.
-
-    `tokens`: their texts, in the order of the thinking. `weights`: one number per token, not negative; they need not
-    add up to 1. Raises `ValueError` for other weights.
+    `weights`: one number per token, not negative; they need not add up to 1. Raises `ValueError` for other weights.
     """
     if len(weights) != len(tokens):
         raise ValueError(f"there are {len(weights)} attention weights for {len(tokens)} tokens")
@@ -85,29 +63,19 @@ def select(tokens: Sequence[str], weights: Sequence[float], sparse: Sparse) -> S
     def share(count: int) -> float:
         return math.fsum(weights[position] for position in ranked[:count]) / total
 
-    counts = range(len(ranked) + 1)
-    if sparse.boundary == "least":
-        kept = bisect.bisect_left(counts, sparse.delta, key=share)
-    else:
-        kept = bisect.bisect_right(counts, sparse.delta, key=share) - 1
-    by_weight = sparse.order == "weight"
-    texts = tuple(tokens[position] for position in (ranked[:kept] if by_weight else sorted(ranked[:kept])))
-    heaviest_first = texts if by_weight else ()
-    return Selection(tuple(ranked[:kept]), len(ranked), share(kept), "".join(texts), heaviest_first=heaviest_first)
+    kept = ranked[: bisect.bisect_left(range(len(ranked) + 1), sparse.delta, key=share)]
+    return Selection(tuple(kept), len(ranked), share(len(kept)), "".join(tokens[position] for position in sorted(kept)))
 
 
 def cut_to(attention: TokenWeights, parts: Iterable[tuple[int, int]]) -> TokenWeights:
-    """Return the tokens of parts of the text, with their weights.
-
-    `parts`: start and end of each part in the text, in order. A token at the border of a part is cut to its text in the
-    part. A token without text is the beginning of a character, and belongs to the part that has this character.
-    """
+    """Return the tokens of parts of the text, with their weights. A token at the border of a part is cut to its text in
+    the part. `parts`: start and end of each part in the text, in order."""
     spans = list(parts)
     kept: list[tuple[int, str]] = []
     begin = 0
     for position, token in enumerate(attention.tokens):
         end = begin + len(token)
-        # A token without text has the position of its character.
+        # A token without text is the beginning of a character, and belongs to the part that has this character.
         found = [(a, b) for a, b in spans if begin < b and (end > a if token else begin >= a)]
         if found:
             kept.append((position, "".join(token[max(a - begin, 0) : b - begin] for a, b in found)))
