@@ -1,16 +1,12 @@
-"""Checkpoints on this machine or on the Hugging Face hub: checks, identity and size. Also the identity of arguments."""
+"""Checkpoints on this machine: whether they exist, their identity and their size."""
 
 import hashlib
 import json
-import os
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-from loguru import logger
 
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.redaction import redacted
 
 CHUNK = 65_536
 """Bytes. For a file with more than 64 chunks (weights), only its size and 16 chunks are hashed."""
@@ -19,12 +15,10 @@ CHUNK = 65_536
 def check_checkpoint(argument: str, model: str) -> None:
     """Refuse a path that does not exist: it would be used as a name on the Hugging Face hub and fail much later. Raises
     `ArgumentError`."""
-    path = os.path.expanduser(model)
-    looks_like_path = path.startswith((".", "/")) or model.count("/") > 1
-    if looks_like_path and not os.path.exists(os.path.join(path, "config.json")):
+    looks_like_path = model.startswith((".", "/", "~")) or (model.count("/") > 1 and "://" not in model)
+    if looks_like_path and not Path(model).expanduser().exists():
         raise ArgumentError(
-            f"{argument}={model} is not a checkpoint: there is no {os.path.join(path, 'config.json')}. "
-            "Give the folder of a Hugging Face checkpoint, or a name on the hub."
+            f"{argument}={model} does not exist. Give the folder of a checkpoint, or a name on the Hugging Face hub."
         )
 
 
@@ -63,57 +57,31 @@ def file_digest(path: Path) -> str:
     return found.hexdigest()
 
 
-def argument_identity(given: Mapping[str, Any], performance_arguments: Collection[str]) -> str:
-    """Return the engine arguments that can change an answer, as text without secrets.
-
-    `performance_arguments` change the speed, the device or the memory of an engine, but no answer. They are left out: a
-    run may be resumed with less memory or on another GPU.
-    """
-    kept = {name: value for name, value in given.items() if name not in performance_arguments}
-    return json.dumps(redacted(kept), sort_keys=True, default=str)
-
-
 def weight_bytes(model: str, revision: str | None = None) -> int | None:
     """Return the size of a checkpoint's weights in bytes. None: unknown.
 
     The index of the weights has the size of all of them, also after a partial download. Without an index the files are
-    counted: those on this machine, else those that the hub lists.
+    counted: those on this machine, else those that the Hugging Face hub lists. `consolidated...` are the same weights a
+    second time, in Mistral's format.
     """
-    folder = local_folder(model, revision)
-    if folder is not None:
-        if size := (_index(folder).get("metadata") or {}).get("total_size"):
-            return int(size)
-        if size := sum(file.stat().st_size for file in folder.glob("*.safetensors") if _is_loaded(file.name)):
-            return size
-        if folder == Path(model).expanduser():
-            return None
     from huggingface_hub import HfApi
 
-    try:
-        files = HfApi().model_info(model, revision=revision, files_metadata=True).siblings or []
-    except Exception as error:
-        logger.debug(f"The hub does not list the size of {model} ({error})")
-        return None
-    return sum(file.size or 0 for file in files if _is_loaded(file.rfilename)) or None
-
-
-def check_weights(argument: str, model: str, revision: str | None = None) -> None:
-    """Refuse a checkpoint of which weight files are missing, for example after a partial download: an engine would find
-    out minutes later. A checkpoint from the hub is checked only offline; otherwise its files can still be downloaded.
-    Raises `ArgumentError`."""
-    from huggingface_hub import constants
-
     folder = local_folder(model, revision)
-    if folder is None or (folder != Path(model).expanduser() and not constants.is_offline_mode()):
-        return
-    named = sorted(set((_index(folder).get("weight_map") or {}).values()))
-    missing = [name for name in named if not (folder / name).exists()]
-    if missing:
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        raise ArgumentError(
-            f"{argument}={model} is not complete: {', '.join(missing[:3])}{more} of its {len(named)} weight files are "
-            f"missing from {folder}. Download the checkpoint again (`hf download`)."
-        )
+    sizes: dict[str, int] = {}
+    if folder is not None:
+        if (index := folder / "model.safetensors.index.json").exists():
+            return int(json.loads(index.read_text(encoding="utf-8"))["metadata"]["total_size"])
+        sizes = {file.name: file.stat().st_size for file in folder.glob("*.safetensors")}
+    if not sizes and folder != Path(model).expanduser():
+        try:
+            listed = HfApi().model_info(model, revision=revision, files_metadata=True).siblings or []
+        except Exception:  # offline, not on the hub, no permission: the kind of error is that of the library behind it
+            return None
+        sizes = {
+            file.rfilename: file.size or 0 for file in listed if re.fullmatch(r"[^/]+\.safetensors", file.rfilename)
+        }
+    plain = {name: size for name, size in sizes.items() if not name.startswith("consolidated")}
+    return sum((plain or sizes).values()) or None
 
 
 def local_folder(model: str, revision: str | None) -> Path | None:
@@ -122,23 +90,10 @@ def local_folder(model: str, revision: str | None) -> Path | None:
     if folder.is_dir():
         return folder
     from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
 
     try:
         found = try_to_load_from_cache(model, "config.json", revision=revision)
-    except ValueError:  # not a name of the hub
+    except HFValidationError:  # not a name of the hub
         return None
     return Path(found).parent if isinstance(found, str) else None
-
-
-def _index(folder: Path) -> dict[str, Any]:
-    try:
-        found = json.loads((folder / "model.safetensors.index.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _is_loaded(name: str) -> bool:
-    """Return whether an engine loads this file. `consolidated...` are the same weights a second time, in Mistral's
-    format. Files in folders belong to other formats too."""
-    return name.endswith(".safetensors") and "/" not in name and not name.startswith("consolidated")

@@ -1,36 +1,46 @@
-"""Builds the configuration of one vLLM engine from its arguments, and checks it."""
+"""Builds vLLM's configuration of one engine from the user's arguments."""
 
+import contextlib
 import dataclasses
-import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from loguru import logger
+from pydantic import ValidationError
 
-from lmms_eval_mai.contract import SIDES, EngineConfig, Side
-from lmms_eval_mai.engines.checkpoints import check_checkpoint, check_weights, text_only_error
-from lmms_eval_mai.engines.vllm import environment, gpu_memory, internals, machine_checks
-from lmms_eval_mai.engines.vllm.environment import Launcher, Platform, worker_count
-from lmms_eval_mai.engines.vllm.errors import invalid_argument, start_error
-from lmms_eval_mai.engines.vllm.gpu_memory import GIB, Share
-from lmms_eval_mai.errors import ArgumentError, MaiError
+from lmms_eval_mai.contract import EngineConfig
+from lmms_eval_mai.engines.checkpoints import check_checkpoint, text_only_error
+from lmms_eval_mai.engines.logs import is_debug
+from lmms_eval_mai.engines.vllm.environment import BOUND_THREADS, Machine, detect_platform, worker_count
+from lmms_eval_mai.engines.vllm.gpu_memory import Share, shares
+from lmms_eval_mai.errors import ArgumentError, EngineStartError, EngineUnavailable, MaiError
+from lmms_eval_mai.redaction import error_text, one_line, redacted
 
-OWN_ARGUMENTS = frozenset({"devices"})
-"""Arguments of this engine that vLLM does not have."""
-
-PERFORMANCE_ARGUMENTS = {
-    *("devices", "device_ids", "gpu_memory_utilization", "kv_cache_memory_bytes", "cpu_offload_gb", "max_num_seqs"),
-    *("max_num_batched_tokens", "block_size", "enforce_eager", "disable_log_stats", "load_format", "download_dir"),
-    *("mm_processor_cache_gb", "enable_prefix_caching", "distributed_executor_backend"),
-    "per_request_spec_decode_metrics",
-}
+PERFORMANCE_ARGUMENTS = frozenset(
+    {
+        *("devices", "device_ids", "gpu_memory_utilization", "kv_cache_memory_bytes", "cpu_offload_gb", "max_num_seqs"),
+        *("max_num_batched_tokens", "block_size", "enforce_eager", "disable_log_stats", "load_format", "download_dir"),
+        *("mm_processor_cache_gb", "enable_prefix_caching", "distributed_executor_backend"),
+        "per_request_spec_decode_metrics",
+    }
+)
 """Arguments that change the speed, the device or the memory of an engine, but no answer. A run may be resumed with
 other values."""
 
-MAX_CPU_CONTEXT = 8192
+AUTOMATIC, ANY_CONTEXT = -1, "a context that vLLM chooses"
+"""Value of vLLM's `max_model_len` with which vLLM chooses the longest context that fits, and its description."""
+LONGEST_CPU_CONTEXT = 8_192
 """Longest context, in tokens, that is chosen for the user on a CPU."""
+
+ON_CPU = {
+    "enforce_eager": True,  # compilation takes minutes and needs a C++ compiler
+    "block_size": 32,  # a short prompt never fills a block of 128, the default, so it is never cached
+}
+"""Defaults on a CPU, and why vLLM's own do not serve."""
+ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
+"""On a CPU vLLM replaces the public name "uni" by two processes, which wait for each other in busy loops. It needs two
+to bind threads to cores, and we bind none."""
 
 
 @dataclass(frozen=True)
@@ -38,177 +48,110 @@ class Configuration:
     """Everything that an engine needs to start."""
 
     vllm_config: Any
-    environment: dict[str, str]
-    """Environment variables for the engine's processes."""
+    max_model_len: int
+    """Requested context in tokens, or `AUTOMATIC`."""
     description: str
     starts_alone: bool
-    image_cache_gib: float
-    """Size of the renderer's cache of prepared images. The renderer may serve two engines, so it keeps the images, and
-    the engines keep none."""
-    automatic_context: bool
-    """Whether vLLM chooses the context while it starts."""
+    """Whether no other engine may allocate memory while this one starts: it measures the free memory of a GPU that they
+    share (vLLM issue #55827). With a given size of the KV cache an engine does not measure."""
 
 
 def argument_names() -> frozenset[str] | None:
     """Return the names of the engine's arguments. None: vLLM is not installed, so they are unknown."""
     try:
-        environment.detect_platform()
-        from vllm.engine.arg_utils import AsyncEngineArgs
-    except (ImportError, MaiError):
+        detect_platform()
+    except EngineUnavailable:
         return None
-    return frozenset(field.name for field in dataclasses.fields(AsyncEngineArgs)) - {"model"} | OWN_ARGUMENTS
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    return frozenset(field.name for field in dataclasses.fields(AsyncEngineArgs)) - {"model"} | {"devices"}
 
 
-def configure(config: EngineConfig, other: EngineConfig | None) -> Configuration:
-    """Return the configuration. `other`: the second engine on this machine.
-
-    Raises `ArgumentError`, `EngineUnavailable` or `EngineStartError`.
-    """
-    platform = environment.detect_platform()
+@contextlib.contextmanager
+def start_errors(config: EngineConfig) -> Iterator[None]:
+    """Turn an error of vLLM into an `ArgumentError` if vLLM refuses the type or the range of an argument of the user,
+    else into an `EngineStartError`."""
     try:
-        return _configure(config, other, platform)
+        yield
     except MaiError:
         raise
     except Exception as error:
-        raise invalid_argument(config, error) or start_error(config, error) from error
+        given, reason = redacted(config.arguments), error_text(error)
+        if isinstance(error, ValidationError):
+            problem = error.errors()[0]
+            name, reason = str(next(iter(problem["loc"]), "")), problem["msg"]
+            if name in given:
+                raise ArgumentError(f"{name}={given[name]} is invalid. vLLM: {reason}.") from error
+        raise EngineStartError(
+            f"vLLM cannot start {config.side}={config.model}: {one_line(reason).rstrip('.')}. The engine's arguments: "
+            f"{given or 'none'}. Look for the cause in vLLM's log above, and check the model's name or path, and the "
+            f"`{config.side}_<argument>` values."
+        ) from error
 
 
-def _configure(config: EngineConfig, other: EngineConfig | None, platform: Platform) -> Configuration:
-    from vllm.usage.usage_lib import UsageContext
-
-    configs = sorted((one for one in (config, other) if one is not None), key=lambda one: SIDES.index(one.side))
-    shares = _shares(tuple(configs), platform)
-    share = shares.get(config.side)
+def configure(config: EngineConfig, pair: Sequence[EngineConfig], machine: Machine) -> Configuration:
+    """Return the configuration. `pair`: all vLLM engines of a pair, this one included. Imports vLLM and blocks. Raises
+    `ArgumentError`, or `EngineStartError` if vLLM refuses the model or its arguments."""
     check_checkpoint(config.side, config.model)
-    if config.arguments.get("load_format") != "dummy":
-        check_weights(config.side, config.model, config.arguments.get("revision"))
-    machine_checks.check_gpus({side: one.gpus for side, one in shares.items()})
-    machine_checks.check_shared_memory(worker_count(config))
-    variables = environment.variables(configs, platform)
-    with environment.engine_environment(variables):
-        engine_args = _engine_args(config, share)
-        model_config = engine_args.create_model_config()
+    with start_errors(config):
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.platforms import current_platform
+        from vllm.usage.usage_lib import UsageContext
+
+        share, place = None, "on the CPU"
+        if machine.platform == "cuda":
+            share = shares(pair, current_platform.device_count(), machine.rank)[config.side]
+            place = f"on GPU {','.join(map(str, share.gpus))}"
+        elif "devices" in config.arguments:
+            raise ArgumentError(f"{config.side}_devices names GPUs, but vLLM runs on the CPU here. Leave it out.")
+        arguments = AsyncEngineArgs(model=config.model, **_arguments(config, share, machine))
+        model_config = arguments.create_model_config()
         if not model_config.is_multimodal_model:
             raise text_only_error(config.side, config.model, model_config.architectures)
-        _set_defaults(engine_args, config, model_config, platform)
-        image_cache_gib = engine_args.mm_processor_cache_gb
-        engine_args.mm_processor_cache_gb = 0  # the renderer keeps the images
-        automatic = engine_args.max_model_len == gpu_memory.AUTOMATIC
+        is_shared = share is not None and share.utilization is not None
+        if is_shared:
+            place += f" with {arguments.gpu_memory_utilization:.0%} of its memory"
+        if arguments.max_model_len is None:
+            on_cpu = machine.platform == "cpu"
+            arguments.max_model_len = min(model_config.max_model_len, LONGEST_CPU_CONTEXT) if on_cpu else AUTOMATIC
+        if machine.platform == "cpu" and not arguments.kv_cache_memory_bytes:
+            # Of 16 bits, for four sequences of full length. vLLM's default is 92% of the memory of a NUMA node.
+            heads, head_size = model_config.get_total_num_kv_heads(), model_config.get_head_size()
+            per_token = 2 * 2 * model_config.hf_text_config.num_hidden_layers * heads * head_size  # keys and values
+            arguments.kv_cache_memory_bytes = max(64 << 20, 4 * per_token * arguments.max_model_len)
         # Without a usage context vLLM takes the smallest batch limits, those of a bare engine.
-        vllm_config = engine_args.create_engine_config(UsageContext.LLM_CLASS)
-        if environment.PRELOADED in os.environ:  # on a CPU vLLM has added its own libraries
-            variables[environment.PRELOADED] = os.environ[environment.PRELOADED]
-    return Configuration(
-        vllm_config=vllm_config,
-        environment=variables,
-        description=_description(engine_args, str(model_config.dtype), share),
-        starts_alone=platform == "cuda" and _measures_a_shared_gpu(configs, shares),
-        image_cache_gib=image_cache_gib,
-        automatic_context=automatic,
-    )
+        vllm_config = arguments.create_engine_config(UsageContext.LLM_CLASS)
+    length = arguments.max_model_len
+    context = ANY_CONTEXT if length == AUTOMATIC else f"context {length} tokens"
+    description = f"{place}, {str(model_config.dtype).removeprefix('torch.')}, {context}"
+    measures = any(not one.arguments.get("kv_cache_memory_bytes") for one in pair)
+    return Configuration(vllm_config, length, description, starts_alone=is_shared and measures)
 
 
-def _shares(configs: tuple[EngineConfig, ...], platform: Platform) -> Mapping[Side, Share]:
-    """Return the GPUs and the memory of each engine; empty on a CPU. Raises `ArgumentError`."""
-    from vllm.platforms import current_platform
-
-    if platform == "cpu":
-        for config in configs:
-            gpu_memory.given_devices(config, 0, Launcher())
-        return {}
-    count: int = current_platform.device_count()
-    if not count:
-        raise ArgumentError(
-            "engine=vllm is built for GPUs, and this process can see none: check CUDA_VISIBLE_DEVICES and `nvidia-smi`."
-        )
-    totals = [machine_checks.memory_bytes(number) for number in range(count)]
-    shares = gpu_memory.shares(configs, totals, Launcher.from_environment())
-    for config in configs:
-        if shares[config.side].verdict == "does not fit":
-            _warn_once(
-                f"By an estimate, {config.side}={config.model} does not fit. If it does not start: "
-                f"{gpu_memory.ways_out(configs)}"
-            )
-    return shares
-
-
-@functools.cache  # both engines, and every restart, are configured
-def _warn_once(text: str) -> None:
-    logger.warning(f"mai_cascade: {text}")
-
-
-def _measures_a_shared_gpu(configs: list[EngineConfig], shares: Mapping[Side, Share]) -> bool:
-    """Return whether the engines use the same GPU and one of them measures its free memory while it starts (vLLM issue
-    #55827). The other one must not allocate memory then. With a given size of the KV cache an engine does not
-    measure."""
-    if len(configs) < 2 or not set(shares["small"].gpus) & set(shares["large"].gpus):
-        return False
-    return not all(config.arguments.get("kv_cache_memory_bytes") for config in configs)
-
-
-def _engine_args(config: EngineConfig, share: Share | None) -> Any:
+def _arguments(config: EngineConfig, share: Share | None, machine: Machine) -> dict[str, Any]:
+    """Return the user's arguments for vLLM, and defaults for two engines that share one machine."""
     from vllm.engine.arg_utils import AsyncEngineArgs
 
+    found: dict[str, Any] = {"use_tqdm_on_load": is_debug()}
+    if "speculative_config" in config.arguments:
+        found["per_request_spec_decode_metrics"] = "summary"  # for the drafted and accepted tokens of a call
+    if machine.platform == "cpu":
+        found |= ON_CPU
+        # If the user binds threads to cores, vLLM needs a process for the worker.
+        if worker_count(config) == 1 and os.environ.get(BOUND_THREADS) == "nobind":
+            found["distributed_executor_backend"] = ONE_PROCESS
     types = {field.name: str(field.type) for field in dataclasses.fields(AsyncEngineArgs)}
-    arguments: dict[str, Any] = {}
     for name, value in config.arguments.items():
-        if name in OWN_ARGUMENTS:
-            continue
         # lmms-eval reads -1 and 1e4 as floats.
         whole = isinstance(value, float) and value.is_integer() and "float" not in types.get(name, "")
-        arguments[name] = int(value) if whole else value
-    if arguments.get("max_model_len") == "auto":
-        arguments["max_model_len"] = gpu_memory.AUTOMATIC  # vLLM reads "auto" only on its own command line
+        found[name] = int(value) if whole else value
+    if found.get("max_model_len") == "auto":
+        found["max_model_len"] = AUTOMATIC  # vLLM reads "auto" only on its own command line
     if share is not None:
-        arguments["device_ids"] = list(share.gpus)
+        found["device_ids"] = list(share.gpus)
         if share.utilization is not None:
-            arguments.setdefault("gpu_memory_utilization", share.utilization)
-        if share.context is not None:
-            arguments.setdefault("max_model_len", share.context)
-        if config.arguments.get("devices") is not None:  # the named GPUs hold one model together
-            copies = worker_count(config) // int(arguments.get("tensor_parallel_size") or 1)
-            arguments.setdefault("tensor_parallel_size", max(1, len(share.gpus) // copies))
-    if not environment.shows_log():
-        arguments.setdefault("use_tqdm_on_load", False)
-    return AsyncEngineArgs(model=config.model, **arguments)
-
-
-def _set_defaults(engine_args: Any, config: EngineConfig, model_config: Any, platform: Platform) -> None:
-    """Set arguments that the user left out and whose default in vLLM needs too much memory or time if two engines share
-    one machine."""
-    given = config.arguments
-    longest = MAX_CPU_CONTEXT if platform == "cpu" else gpu_memory.MAX_CONTEXT
-    if engine_args.max_model_len is None:
-        engine_args.max_model_len = min(model_config.max_model_len, longest)
-    if engine_args.speculative_config is not None and "per_request_spec_decode_metrics" not in given:
-        engine_args.per_request_spec_decode_metrics = "summary"  # for the drafted and accepted tokens of a call
-    if platform != "cpu":
-        return
-    if worker_count(config) == 1 and "distributed_executor_backend" not in given and not environment.binds_threads():
-        engine_args.distributed_executor_backend = internals.ONE_PROCESS
-    if "enforce_eager" not in given:
-        engine_args.enforce_eager = True  # compilation takes minutes and needs a C++ compiler
-    if "block_size" not in given:
-        engine_args.block_size = 32  # a short prompt never fills a block of 128, the default, so it is never cached
-    if "kv_cache_memory_bytes" not in given:
-        engine_args.kv_cache_memory_bytes = _cpu_kv_cache_bytes(model_config, engine_args.max_model_len)
-
-
-def _cpu_kv_cache_bytes(model_config: Any, max_model_len: int) -> int:
-    """Return the size of a KV cache for four sequences of full length, at least 64 MiB. vLLM's default is 92% of the
-    memory of a NUMA node."""
-    heads, size = model_config.get_total_num_kv_heads(), model_config.get_head_size()
-    layers = model_config.hf_text_config.num_hidden_layers
-    return max(64 << 20, 4 * gpu_memory.kv_bytes(layers, heads, size) * max_model_len)
-
-
-def _description(engine_args: Any, dtype: str, share: Share | None) -> str:
-    place = "on the CPU"
-    if share is not None:
-        gpus = ",".join(map(str, share.gpus))
-        place = f"{engine_args.gpu_memory_utilization:.0%} of the memory of GPU {gpus}"
-    cache = engine_args.kv_cache_memory_bytes
-    kv_cache = f", a KV cache of {cache / GIB:.2f} GiB" if cache else ""
-    automatic = engine_args.max_model_len == gpu_memory.AUTOMATIC
-    context = "a context that vLLM chooses" if automatic else f"context {engine_args.max_model_len} tokens"
-    return f"{place}, {dtype.removeprefix('torch.')}{kv_cache}, {context}"
+            found["gpu_memory_utilization"] = share.utilization
+        if found.pop("devices", None) is not None:  # the named GPUs hold one model together
+            copies = worker_count(config) // int(found.get("tensor_parallel_size") or 1)
+            found.setdefault("tensor_parallel_size", max(1, len(share.gpus) // copies))
+    return found

@@ -1,30 +1,35 @@
-"""The call that an output of vLLM becomes, and the replica that makes it."""
+"""One call in the terms of vLLM: its chat, its sampling parameters, its replica, and its result or error."""
 
+import dataclasses
 import hashlib
 import time
 from typing import Any
 
-from lmms_eval_mai.contract import Call, CallKey, Prompt, Sampling, TokenLogprobs
+from lmms_eval_mai.contract import Call, CallKey, EngineConfig, Image, Message, Prompt, Sampling, TokenLogprobs
+from lmms_eval_mai.engines.messages import is_too_long, merge_adjacent_text
+from lmms_eval_mai.errors import PromptTooLong, SampleError, UnreadableImage
+from lmms_eval_mai.redaction import error_text
 
 
-def sampling_params(sampling: Sampling) -> Any:
-    """Return vLLM's `SamplingParams`, with which vLLM returns an answer when it is complete, with the log-probability
-    of each token before temperature and penalties."""
+def chat_message(message: Message) -> dict[str, Any]:
+    """Return the message in vLLM's format. With the uuid of an image, vLLM prepares the image once per engine."""
+    content = [
+        {"type": "image_pil", "image_pil": part.pixels, "uuid": part.uuid}
+        if isinstance(part, Image)
+        else {"type": "text", "text": part}
+        for part in merge_adjacent_text(message.content)
+    ]
+    return {"role": message.role, "content": content}
+
+
+def sampling_params(sampling: Sampling, logprobs: bool) -> Any:
+    """Return vLLM's `SamplingParams`, with which vLLM returns an answer when it is complete. `logprobs`: with the
+    log-probability of each token before temperature and penalties."""
     from vllm.sampling_params import RequestOutputKind, SamplingParams
 
-    return SamplingParams(
-        max_tokens=sampling.max_tokens,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        min_p=sampling.min_p,
-        repetition_penalty=sampling.repetition_penalty,
-        presence_penalty=sampling.presence_penalty,
-        frequency_penalty=sampling.frequency_penalty,
-        seed=sampling.seed,
-        stop=list(sampling.stop),
-        ignore_eos=sampling.ignore_eos,
-        logprobs=0,  # of the sampled token only
+    return SamplingParams(  # has the names of `Sampling`
+        **{**dataclasses.asdict(sampling), "stop": list(sampling.stop)},
+        logprobs=0 if logprobs else None,  # of the sampled token only
         flat_logprobs=True,  # lists instead of two objects for each token
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
@@ -65,13 +70,26 @@ def _logprobs(found: Any) -> TokenLogprobs | None:
 
 
 def replica_of(key: CallKey, replicas: int) -> int | None:
-    """Return the number of the replica that gets all calls of this call's sample, also when the run is resumed. None:
-    there is one replica.
-
-    vLLM balances calls by load. The later calls of a sample would then miss the prefix cache of the replica that
-    answered the first one. Samples are distributed evenly.
-    """
+    """Return the number of the replica that gets all calls of this call's sample, also when the run is resumed: vLLM
+    balances calls by load, and the later calls of a sample would miss the prefix cache of the first one. Samples are
+    distributed evenly. None: there is one replica."""
     if replicas <= 1:
         return None
     sample = f"{key.task} {key.doc_id} {key.repeat}"
     return int.from_bytes(hashlib.blake2b(sample.encode(), digest_size=8).digest()) % replicas
+
+
+def sample_error(prompt: Prompt, config: EngineConfig, context: int, error: Exception) -> SampleError:
+    """Return the error of a request that vLLM refused. `context`: the model's context in tokens."""
+    reason = error_text(error.__cause__ or error)
+    if is_too_long(str(error)):
+        return PromptTooLong(
+            f"{prompt.key}: the prompt does not fit the context of {config.model}, {context} tokens ({reason}). Raise "
+            f'{config.side}_max_model_len, or shrink images with {config.side}_mm_processor_kwargs={{"max_pixels":N}} '
+            '(InternVL: {"max_patches":N}).'
+        )
+    kind = UnreadableImage if "Processor" in str(error) else SampleError  # the processor prepares only images here
+    return kind(
+        f"{prompt.key}: vLLM refused this request to {config.model} ({type(error).__name__}: {reason}). Check the "
+        "document, also its image, and vLLM's log above."
+    )

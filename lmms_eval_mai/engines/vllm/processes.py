@@ -1,0 +1,103 @@
+"""The processes of one vLLM engine: they start, and they are stopped.
+
+vLLM pickles an engine's configuration for each process of the engine. The dictionary `additional_config` in it is
+replaced by a `Marked` one. So this module learns exactly which processes belong to the engine, and each of them gets
+the variable with which `plugin.py` ends it when its parent is gone. `os.environ` of this process does not change: the
+user's own processes would inherit the variable.
+"""
+
+import multiprocessing
+import os
+import signal
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from multiprocessing import resource_tracker
+from multiprocessing.context import get_spawning_popen
+from typing import Any
+
+from lmms_eval_mai.engines.vllm import plugin
+
+STOP_LIMIT_S = 20.0
+"""Seconds in which vLLM's core must end by itself. It needs one, and several on a machine with too much other work."""
+END_LIMIT_S = 10.0
+"""Seconds in which a killed process must end. It frees its memory first."""
+COORDINATOR = "VLLM_DP_Coordinator"
+"""Name of the process that coordinates the replicas of an engine. It gets no configuration and loads no plugin."""
+
+
+class Marked(dict[str, Any]):
+    """vLLM's `additional_config`. Wherever it is pickled for a new process, it records and marks this process."""
+
+    def __init__(self, items: Any) -> None:
+        super().__init__(items)
+        self.started: list[Any] = []
+        """The processes that this process has started: `Popen` objects of multiprocessing, without a `pid` at first."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        process = get_spawning_popen()
+        if process is None:  # it is copied, or stored in a file
+            return dict, (dict(self),)
+        self.started.append(process)
+        coordinators = [child.pid for child in multiprocessing.active_children() if child.name == COORDINATOR]
+        return _marked, (dict(self), " ".join(map(str, [os.getpid(), *coordinators])))
+
+
+def _marked(items: dict[str, Any], parents: str) -> Marked:
+    """Return the dictionary in the new process, and mark this process."""
+    os.environ[plugin.VARIABLE] = parents
+    return Marked(items)
+
+
+class Processes:
+    """The processes of one start of an engine: its cores. The workers of a core are the core's own children.
+
+    The `AsyncLLM` is built in a thread that blocks Ctrl-C for the processes that it starts: a terminal sends Ctrl-C to
+    all processes at once, and this process stops the engine.
+    """
+
+    def __init__(self, vllm_config: Any) -> None:
+        self._marked = vllm_config.additional_config = Marked(vllm_config.additional_config)
+        self._expected: int = vllm_config.parallel_config.data_parallel_size_local
+        resource_tracker.ensure_running()  # multiprocessing starts it with the first process, and then unblocks SIGINT
+        thread = ThreadPoolExecutor(1, "vllm-start", signal.pthread_sigmask, (signal.SIG_BLOCK, {signal.SIGINT}))
+        self.llm: Future[Any] = thread.submit(_build, vllm_config)
+        thread.shutdown(wait=False)
+
+    def _cores(self) -> list[Any]:
+        return [process for process in self._marked.started if hasattr(process, "pid")]
+
+    def wait_until_spawned(self) -> None:
+        """Wait until the cores run, or the start has failed. vLLM does not read the environment any more."""
+        while not self.llm.done() and len(self._cores()) < self._expected:
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        """Stop the engine. Blocks until its cores have ended: vLLM does not wait for a process that it kills, and its
+        GPU memory is free only then. An engine that is still starting is killed, so that this takes no minutes."""
+        while not self.llm.done():
+            for core in self._cores():
+                core.kill()
+            time.sleep(0.1)
+        try:
+            if self.llm.exception() is None:
+                self.llm.result().shutdown(timeout=STOP_LIMIT_S)
+        finally:
+            for core in self._cores():
+                core.wait(END_LIMIT_S)
+
+
+def _build(vllm_config: Any) -> Any:
+    from vllm.v1.engine.async_llm import AsyncLLM
+    from vllm.v1.metrics.loggers import PrometheusStatLogger
+
+    class NoPrometheus(PrometheusStatLogger):  # type: ignore[misc]  # vLLM has no types here
+        """Of two engines that start at the same time, both may add a metric to the registry, and one start fails. A new
+        logger also removes the metrics of the user's own engines."""
+
+        def __init__(self, *arguments: Any, **named: Any) -> None: ...
+
+        record = record_admission_rejection = log_engine_initialized = __init__
+
+    # With statistics on, every output has the times at which it was queued and scheduled, and of its first and last
+    # token.
+    return AsyncLLM.from_vllm_config(vllm_config, disable_log_stats=False, stat_loggers=[NoPrometheus])
