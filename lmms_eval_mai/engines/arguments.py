@@ -1,18 +1,108 @@
-"""Checks of argument names and values that all engines share."""
+"""Reads and checks arguments with pydantic, and turns its errors into sentences. All engines and the run share this."""
 
+import ast
 import difflib
-from collections.abc import Collection, Iterable
-from typing import Any
+import json
+from collections.abc import Collection, Iterable, Mapping
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.redaction import redacted
+
+M = TypeVar("M", bound="Arguments")
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float):  # pydantic reads True and "1" as 1
+        raise ValueError("expected a number")
+    return value
+
+
+Count = Annotated[int, Field(ge=1), BeforeValidator(_number)]
+"""A whole number of at least 1. lmms-eval may have read it as a float."""
+Whole = Annotated[int, Field(ge=0), BeforeValidator(_number)]
+"""A whole number of at least 0."""
+Number = Annotated[float, Field(ge=0), BeforeValidator(_number)]
+"""A number of at least 0."""
+Share = Annotated[float, Field(gt=0, le=1), BeforeValidator(_number)]
+"""A number above 0 and at most 1."""
+
+
+EXPECTED = {
+    "int": "a whole number",
+    "float": "a number",
+    "finite": "a finite number",
+    "bool": "true or false",
+    "string": "a text",
+    "mapping": "a mapping",
+    "dict": "a mapping",
+    "tuple": "a list",
+}
+"""The beginning of the type of a pydantic error -> what is expected."""
+
+
+class Arguments(BaseModel):
+    """Arguments that are checked when they are read, and do not change. The docstring of a field is its
+    documentation."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, arbitrary_types_allowed=True, allow_inf_nan=False
+    )
+
+
+def read(model: type[M], given: Mapping[str, Any], prefix: str = "") -> M:
+    """Return the checked arguments. `prefix`: what stands before their names in messages, such as `small_`. Raises
+    `ArgumentError`."""
+    try:
+        return model(**given)
+    except ValidationError as error:
+        raise ArgumentError(sentence(error, given, prefix)) from None
+
+
+def sentence(error: ValidationError, given: Mapping[str, Any], prefix: str = "") -> str:
+    """Return the first problem of a ValidationError as a sentence: the argument, its value, and what is expected."""
+    problem = error.errors()[0]
+    if not problem["loc"]:  # a check of several arguments, which is a sentence already
+        return problem["msg"].removeprefix("Value error, ")
+    name = str(problem["loc"][0])
+    value = redacted({name: given.get(name)})[name]
+    kind = EXPECTED.get(problem["type"].partition("_")[0])
+    text = f"expected {kind}" if kind else problem["msg"].removeprefix("Value error, ").rstrip(".")
+    if problem["type"] == "literal_error":
+        options = str(problem["ctx"]["expected"]).replace(" or ", ", ").replace("'", "")
+        return f"{prefix}{name}={value} is unknown: choose one of {options}."
+    return f"{prefix}{name}={value} is invalid: {text.replace('Input should be', 'expected a value that is')}."
+
+
+def parse_literal(value: Any) -> Any:
+    """Convert an argument that lmms-eval leaves as text: JSON or Python text of a dict or list, quoted text, or none.
+    Raises `ValueError`."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'":
+        return text[1:-1]
+    if text.lower() in ("none", "null"):
+        return None
+    if text[:1] in ("{", "["):
+        for read_text in (json.loads, ast.literal_eval):
+            try:
+                return read_text(text)
+            except (ValueError, SyntaxError):
+                continue
+        # The message leaves out the value, which may hold a key.
+        raise ValueError('expected JSON or a Python literal, with quoted names, such as {"image": 8}')
+    return value
 
 
 def reject_unknown_arguments(
-    side: str, given: Iterable[str], known: Collection[str], engine: str, suggestions: Collection[str] = ()
+    side: str, given: Mapping[str, str], known: Collection[str], engine: str, suggestions: Collection[str] = ()
 ) -> None:
-    """Refuse names that are not in `known`, and suggest near ones of `known` and `suggestions`. Raises
-    `ArgumentError`."""
-    for name in given:
+    """Refuse names that are not in `known`, and suggest near ones of `known` and `suggestions`. `given`: each name, and
+    how the user wrote it. Raises `ArgumentError`."""
+    for name, written in given.items():
         if name in known:
             continue
         hint = did_you_mean(name, [*suggestions, *known])
@@ -22,7 +112,7 @@ def reject_unknown_arguments(
             of_engine = ", ".join(sorted(known)) if len(known) < 50 else f"those of {engine} itself"  # vLLM has 200
             hint = f" The arguments of mai_cascade: {', '.join(suggestions)}. Of the {engine} engine: {of_engine}."
         raise ArgumentError(
-            f"Unknown model argument {name!r}: neither mai_cascade nor the {engine} engine ({side}) has it.{hint}"
+            f"Unknown model argument {written!r}: neither mai_cascade nor the {engine} engine ({side}) has it.{hint}"
         )
 
 
@@ -30,17 +120,3 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a question with up to three similar names, for the end of a message. Empty if no name is similar."""
     near = difflib.get_close_matches(name, list(known), n=3)
     return f" Did you mean {' or '.join(near)}?" if near else ""
-
-
-def number(name: str, value: Any, least: float = 0) -> None:
-    """Refuse a value that is not a number of at least `least`. Raises `ArgumentError`."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
-        raise ArgumentError(f"{name}={value} is invalid: expected a number of at least {least:g}.")
-
-
-def positive_int(name: str, value: Any) -> int:
-    """Return `value` as a whole number of at least 1; lmms-eval may have read it as a float. Raises `ArgumentError`."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not float(value).is_integer() or value < 1:
-        shown = f"{value:g}" if isinstance(value, float) else value
-        raise ArgumentError(f"{name}={shown} is invalid: expected a whole number of at least 1.")
-    return int(value)

@@ -1,6 +1,5 @@
 """Builds an engine of any kind from its configuration, and knows the argument names of each kind."""
 
-import dataclasses
 import importlib
 from typing import Any
 
@@ -20,11 +19,11 @@ OPTIONS: dict[str, str] = {
     "openai": "lmms_eval_mai.engines.openai.options:OpenAIOptions",
     "scripted": "lmms_eval_mai.engines.scripted.engine:ScriptedOptions",
 }
-"""Kind -> the dataclass of its arguments. The vllm engine has the arguments of vLLM itself."""
+"""Kind -> the class of its `Arguments`. The vllm engine has the arguments of vLLM itself."""
 
 
 def build(config: EngineConfig, other: EngineConfig | None = None) -> Engine:
-    """Return an engine that is not started yet. Raises `ArgumentError`.
+    """Return an engine that is not started yet. Raises `ArgumentError`, `EngineUnavailable` or `EngineStartError`.
 
     `other`: the second engine of the pair, if it runs on this machine.
     """
@@ -38,7 +37,7 @@ def argument_names(kind: str) -> frozenset[str] | None:
     if kind == "vllm":
         names: frozenset[str] | None = _load("lmms_eval_mai.engines.vllm.configuration:argument_names")()
         return names
-    return frozenset(field.name for field in dataclasses.fields(_load(OPTIONS[kind])))
+    return frozenset(_load(OPTIONS[kind]).model_fields)
 
 
 def _load(path: str) -> Any:

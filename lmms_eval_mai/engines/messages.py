@@ -1,9 +1,6 @@
-"""Texts and messages of a chat, as all engines need them: joined texts, special tokens that stay text, and thinking
-that does not fit the context."""
+"""Helpers for prompts that several engines use: texts of a message, and thinking that does not fit the context."""
 
-import copy
 import itertools
-import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -60,53 +57,9 @@ def space_for_thinking(
     return space
 
 
-def special_tokens(tokenizer: Any) -> list[str]:
-    """Return the texts of a tokenizer's special tokens."""
-    return [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
-
-
-class LiteralTokenizer:
-    """Tokenizes text literally: a part that looks like a special token is not read as a special token.
-
-    Otherwise `<|im_end|>` in a document or in the thinking would end the message, and `<|image_pad|>` would be read as
-    an image. May be used by several threads at once.
-    """
-
-    def __init__(self, tokenizer: Any, more_special_texts: Iterable[str] = ()) -> None:
-        """`more_special_texts`: further strings with a special meaning, for example a model's image placeholder."""
-        # Copies: reading special tokens as text is a state of a fast tokenizer, and threads would change it for each
-        # other. Each copy gets its state here and keeps it.
-        self._literal, self._special_too = copy.deepcopy(tokenizer), copy.deepcopy(tokenizer)
-        self.tokens(""), self.tokens("", special=True)
-        texts = [*special_tokens(tokenizer), *more_special_texts]
-        self._special = re.compile("|".join(map(re.escape, texts))) if texts else None
-
-    def looks_special(self, text: str) -> bool:
-        """Return whether a part of the text looks like a special token or another string with a special meaning."""
-        return self._special is not None and self._special.search(text) is not None
-
-    def tokens(self, text: str, special: bool = False) -> list[int]:
-        """Return the text's token ids. `special`: whether special tokens in it are read as special tokens."""
-        tokenizer = self._special_too if special else self._literal
-        ids: list[int] = tokenizer(text, add_special_tokens=False, split_special_tokens=not special)["input_ids"]
-        return ids
-
-    def offsets(self, text: str) -> list[tuple[int, int]]:
-        """Return the first character of each of the text's tokens and the character after its last one. The tokenizer
-        must be a fast one of Hugging Face."""
-        found: list[tuple[int, int]] = self._literal(
-            text, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True
-        )["offset_mapping"]
-        return found
-
-    def text(self, tokens: list[int]) -> str:
-        """Return the text of token ids."""
-        text: str = self._literal.decode(tokens)
-        return text
-
-    def end(self, text: str, max_tokens: int) -> tuple[str, int]:
-        """Return the text's last `max_tokens` tokens as text, and the number of dropped tokens. A character that is cut
-        in two is dropped."""
-        tokens = self.tokens(text)
-        kept = tokens[-max_tokens:] if max_tokens > 0 else []
-        return self.text(kept).lstrip("\ufffd"), len(tokens) - len(kept)
+def end_of(tokenizer: Any, text: str, max_tokens: int) -> tuple[str, int]:
+    """Return the text's last `max_tokens` tokens as text, and the number of dropped tokens. A character that is cut in
+    two is dropped. `tokenizer`: of Hugging Face."""
+    tokens = tokenizer.encode(text, add_special_tokens=False)
+    kept = tokens[-max_tokens:] if max_tokens > 0 else []
+    return tokenizer.decode(kept).lstrip("\ufffd"), len(tokens) - len(kept)

@@ -1,170 +1,160 @@
 """An engine that replays recorded answers: for published answers of real models, for simulation and for tests.
 
-It needs no model and no GPU and is deterministic. `script.py` has the answers.
-
-Latency is simulated. A call holds one of `slots` slots for `seconds * time_scale`, so queueing, overlap and wall time
-are those of a server with that many slots. If a record has no `seconds`, Eq. 27 gives them: TTFT + output tokens /
-(tokens per second). The TTFT (time to the first token) is "dynamically looked up from Table 3 based on total context
-length" (Appendix B.2).
+It needs no model and no GPU and is deterministic. A call holds one of `slots` slots for `seconds * time_scale`, so
+queueing, overlap and wall time are those of a server with that many slots. docs/scripted-engine.md has the format.
 """
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Literal
 
-import numpy as np
+from pydantic import ConfigDict, ValidationError
+from pydantic.dataclasses import dataclass
 
-from lmms_eval_mai.contract import Call, CallKey, EngineConfig, Identity, Prompt, Sampling
-from lmms_eval_mai.engines.arguments import number, positive_int
+from lmms_eval_mai.contract import Call, EngineConfig, Prompt, Sampling, Side, Stage
+from lmms_eval_mai.engines.arguments import Arguments, Count, Number, read, sentence
+from lmms_eval_mai.engines.checkpoints import file_digest
 from lmms_eval_mai.engines.messages import replace_lone_surrogates
-from lmms_eval_mai.engines.scripted.script import Answer, RecordedScript, Script
-from lmms_eval_mai.errors import ArgumentError, EngineCrashed, EngineNotRunning, PromptTooLong, SampleError
-
-__all__ = ["Answer", "RecordedScript", "Script", "ScriptedEngine", "ScriptedOptions"]
-
-TABLE_3_TOKENS = (128, 320, 512, 576, 768, 1088, 1280, 1536)
-"""The total tokens of Table 3's columns: image and query."""
-TABLE_3_MS = {
-    "2B": (27.52, 28.005, 28.00, 27.92, 28.89, 45.96, 46.97, 49.80),
-    "4B": (32.21, 32.470, 32.86, 34.66, 39.02, 65.87, 69.33, 77.86),
-    "8B": (33.76, 36.495, 43.91, 47.93, 53.45, 94.27, 102.65, 115.31),
-}
-"""Size of the Qwen3-VL model -> milliseconds to the first token, from Table 3. Two of its columns have 320 tokens; the
-value here is their mean. The paper profiled up to 8,192 tokens and prints the columns up to 1,536."""
-
-TtftArgument = float | str | Mapping[int | str, float]
-"""A number of seconds, a size of Table 3, or a table of tokens -> seconds."""
+from lmms_eval_mai.errors import (
+    ArgumentError,
+    EngineCrashed,
+    EngineNotRunning,
+    MissingAnswer,
+    PromptTooLong,
+    SampleError,
+)
 
 
-def ttft_table(argument: TtftArgument) -> dict[int, float]:
-    """Return seconds by the tokens of the prompt, in increasing order of tokens. One number is a table with one entry.
-    Raises `ArgumentError`."""
-    if isinstance(argument, str) and argument in TABLE_3_MS:
-        return {tokens: ms / 1000 for tokens, ms in zip(TABLE_3_TOKENS, TABLE_3_MS[argument], strict=True)}
-    given = argument if isinstance(argument, Mapping) else {1: argument}
-    try:
-        table = {int(tokens): float(seconds) for tokens, seconds in given.items()}  # the keys of JSON are texts
-    except (TypeError, ValueError):
-        table = {}
-    if not table or min(table) < 1 or not all(seconds >= 0 for seconds in table.values()):
-        raise ArgumentError(
-            f"ttft_s={argument} is invalid: expected a number of at least 0, one of {', '.join(TABLE_3_MS)} (Table 3), "
-            'or a table of seconds by prompt tokens such as {"128": 0.03, "1536": 0.12}.'
-        )
-    return dict(sorted(table.items()))
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class Answer:
+    """One recorded answer, with the names of `Call`. The engine's arguments give the times that a record lacks."""
+
+    text: str
+    finish_reason: str = "stop"
+    prompt_tokens: int = 0
+    image_tokens: int | None = None
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    answer_tokens: int | None = None
+    answer_logprob: float | None = None
+    ttft_s: float | None = None
+    seconds: float | None = None
+    fault: Literal["error", "hang", "death"] | None = None
+    """error: the call fails. hang: the call never ends. death: the engine crashes, and all calls in flight fail."""
 
 
-def interpolate(table: Mapping[int, float], prompt_tokens: int) -> float:
-    """Return the seconds for a prompt of this length, image tokens included.
+@dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
+class Record(Answer):
+    """An answer and its call: one line of a file."""
 
-    The value between two points is interpolated. The value beyond the last point continues the line of the last two
-    points. A prompt that is shorter than the first point takes the time of that point.
-    """
-    if len(table) == 1:
-        return next(iter(table.values()))
-    tokens, seconds = list(table), list(table.values())
-    beyond = prompt_tokens - tokens[-1]
-    if beyond <= 0:
-        return float(np.interp(prompt_tokens, tokens, seconds))
-    slope = (seconds[-1] - seconds[-2]) / (tokens[-1] - tokens[-2])
-    return max(0.0, seconds[-1] + slope * beyond)
+    task: str
+    doc_id: int
+    stage: Stage
+    repeat: int | None = None  # for all repeats
 
 
-@dataclass(frozen=True)
-class ScriptedOptions:
+Script = Callable[[Prompt], Answer]
+"""Returns the answer to a prompt. Raises `MissingAnswer`, or another `SampleError` to simulate a failed call."""
+
+
+class RecordedScript:
+    """A script from a file."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises `ArgumentError` if the file or one of its lines cannot be read."""
+        self._path = path
+        self._answers: dict[tuple[str, int, str, int | None], Answer] = {}
+        try:
+            lines, self.digest = path.read_text(encoding="utf-8").split("\n"), file_digest(path)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ArgumentError(f"The script {path} cannot be read ({error}). Give a file of JSON lines.") from None
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                self._add(f"Line {number} of the script {path}", line)
+
+    def _add(self, where: str, line: str) -> None:
+        try:
+            given = json.loads(line)  # pydantic's parser refuses half of a surrogate pair
+            record = Record(**given)
+        except ValidationError as error:
+            raise ArgumentError(f"{where}: {sentence(error, given)} docs/scripted-engine.md has the fields.") from None
+        except (ValueError, TypeError) as error:
+            raise ArgumentError(f"{where} is not a JSON object ({error}).") from None
+        key = (record.task, record.doc_id, record.stage, record.repeat)
+        if key in self._answers:
+            raise ArgumentError(f"{where} answers {key[:3]} a second time. Delete one of the two lines.")
+        self._answers[key] = record
+
+    def __call__(self, prompt: Prompt) -> Answer:
+        key = prompt.key
+        for repeat in (key.repeat, None):
+            if (answer := self._answers.get((key.task, key.doc_id, key.stage, repeat))) is not None:
+                return answer
+        raise MissingAnswer(f"{key}: {self._path} has no such answer. Add it, or limit the run to recorded documents.")
+
+
+class ScriptedOptions(Arguments):
     """Arguments of the engine, `small_<name>` / `large_<name>` / `<name>` for both."""
 
-    time_scale: float = 1.0
+    time_scale: Number = 1.0
     """Factor for the simulated time: with 0.1, a recorded second takes 0.1 s; with 0, answers come at once. The
-    reported seconds are the recorded seconds plus the time in the queue (with 0, without the time in the queue)."""
-    slots: int = 256
+    reported seconds are the recorded seconds plus the time in the queue (with 0, without it)."""
+    slots: Count = 256
     """Calls answered at the same time; further calls queue."""
-    ttft_s: TtftArgument = 0.0
-    """Seconds to the first token, for records without `ttft_s`: one number; `2B`, `4B` or `8B` for the times of the
-    paper's Table 3; or a table of seconds by prompt tokens, such as `{"128": 0.03, "1536": 0.12}`. The tables need
-    records with `prompt_tokens`."""
-    tokens_per_s: float = 0.0
+    ttft_s: Number = 0.0
+    """Seconds to the first token, for records without `ttft_s` (Table 3)."""
+    tokens_per_s: Number = 0.0
     """Decoding speed, for records without `seconds` (Table 4). 0: decoding takes no time."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "slots", positive_int("slots", self.slots))
-        ttft_table(self.ttft_s)
-        number("time_scale", self.time_scale)
-        number("tokens_per_s", self.tokens_per_s)
 
 
 class ScriptedEngine:
     """Answers from a script, under the contract of `Engine`."""
 
-    def __init__(self, side: str, script: Script, options: ScriptedOptions = ScriptedOptions()) -> None:
+    def __init__(self, side: Side, script: Script, options: ScriptedOptions | None = None) -> None:
+        options = options or ScriptedOptions()
         self.side = side
-        self._script = script
-        self._options = options
-        self._ttft = ttft_table(options.ttft_s)
-        self._slots: asyncio.Semaphore | None = None
-        """None: the engine is not running."""
-        self._end: asyncio.Future[str] | None = None
-        """Its result is why the engine stopped. A new one at each start."""
+        self.description = f"replays recorded answers, {options.slots} at a time"
+        self._script, self._options = script, options
+        self._slots: asyncio.Semaphore | None = None  # None: the engine is not running
+        self._end: asyncio.Future[EngineCrashed] | None = None  # why the engine stopped; a new one at each start
 
-    def validate(self) -> None:
-        """Do nothing: the script was read when the engine was built."""
-
-    def describe(self) -> str:
-        return f"replays recorded answers, {self._options.slots} at a time"
-
-    def starts_alone(self) -> bool:
-        return False
-
-    def identity(self) -> Identity:
-        script = self._script
-        name = getattr(script, "name", None) or getattr(script, "__qualname__", type(script).__name__)
-        return {"engine": "scripted", "script": str(name)}
-
-    def layers(self) -> int | None:
-        return None  # a script has no attention weights
+    def identity(self) -> str:
+        script: Any = self._script
+        return f"scripted {getattr(script, 'digest', None) or getattr(script, '__qualname__', type(script).__name__)}"
 
     async def start(self) -> None:
         self._slots = asyncio.Semaphore(self._options.slots)
         self._end = asyncio.get_running_loop().create_future()
 
-    def is_up(self) -> bool:
-        return self._slots is not None
-
-    async def clear_caches(self) -> None:
-        """Do nothing: there are no caches."""
-
     async def close(self) -> None:
-        self._stop(f"The scripted {self.side} engine was closed.")
+        self._stop(EngineNotRunning(f"The scripted {self.side} engine was closed."))
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
-        slots, end = self._slots, self._end
+        slots, end, options = self._slots, self._end, self._options
         if slots is None or end is None:
             raise EngineNotRunning(f"The scripted {self.side} engine is not running.")
         clock = asyncio.get_running_loop()
         submitted_at = clock.time()
         answer = self._script(prompt)
         if answer.fault == "error":
-            raise SampleError(
-                f"{prompt.key}: the scripted {self.side} engine simulates an error in this call (fault=error in its "
-                "script)."
-            )
-        ttft_s, total_s = self._seconds(prompt.key, answer)
-        scale = self._options.time_scale
+            raise SampleError(f"{prompt.key}: the scripted {self.side} engine simulates an error.")
+        ttft_s = options.ttft_s if answer.ttft_s is None else answer.ttft_s
+        total_s = answer.seconds
+        if total_s is None:  # Eq. 27
+            total_s = ttft_s + (answer.output_tokens / options.tokens_per_s if options.tokens_per_s else 0.0)
         async with slots:
-            queued_s = clock.time() - submitted_at
+            queued_s = (clock.time() - submitted_at) / options.time_scale if options.time_scale else 0.0
             if answer.fault == "death" and not end.done():
-                self._stop(
-                    f"The scripted {self.side} engine simulates a crash in {prompt.key} (fault=death in its script)."
-                )
-            seconds = None if answer.fault == "hang" else total_s * scale
+                self._stop(EngineCrashed(f"{prompt.key}: the scripted {self.side} engine simulates a crash."))
+            seconds = None if answer.fault == "hang" else total_s * options.time_scale
             if seconds == 0:
                 await asyncio.sleep(0)
             elif not end.done():
                 await asyncio.wait({end}, timeout=seconds)
             if end.done():
-                raise EngineCrashed(end.result())
-        waited_s = queued_s / scale if scale > 0 else 0.0
+                raise type(end.result())(str(end.result()))
         return Call(
             key=prompt.key,
             text=replace_lone_surrogates(answer.text),  # lmms-eval could not write them
@@ -174,11 +164,10 @@ class ScriptedEngine:
             cached_tokens=answer.cached_tokens,
             output_tokens=answer.output_tokens,
             answer_tokens=answer.answer_tokens,
-            answer_logprob=answer.answer_logprob,
-            min_logprob=answer.min_logprob,
-            queued_s=waited_s,
-            ttft_s=waited_s + ttft_s,
-            total_s=waited_s + total_s,
+            answer_logprob=answer.answer_logprob if prompt.logprobs else None,
+            queued_s=queued_s,
+            ttft_s=queued_s + min(ttft_s, total_s),
+            total_s=queued_s + total_s,
         )
 
     async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
@@ -187,30 +176,14 @@ class ScriptedEngine:
     def count_tokens(self, text: str) -> int | None:
         return None  # a record may have the number (`answer_tokens`)
 
-    def _stop(self, reason: str) -> None:
+    def _stop(self, reason: EngineCrashed) -> None:
         """Fail all calls in flight. The engine must be started again."""
         self._slots = None
         if self._end is not None and not self._end.done():
             self._end.set_result(reason)
 
-    def _seconds(self, key: CallKey, answer: Answer) -> tuple[float, float]:
-        """Return the seconds to the first token and in total, as recorded or computed by Eq. 27. Raises `SampleError`
-        if the record lacks the context length."""
-        options, ttft_s = self._options, answer.ttft_s
-        if ttft_s is None:
-            if len(self._ttft) > 1 and not answer.prompt_tokens:
-                raise SampleError(
-                    f"{key}: {self.side}_ttft_s depends on the length of the prompt, and the record of this call has "
-                    "no prompt_tokens. Add it to the record, or give ttft_s as one number."
-                )
-            ttft_s = interpolate(self._ttft, answer.prompt_tokens)
-        if answer.seconds is not None:
-            return min(ttft_s, answer.seconds), answer.seconds
-        return ttft_s, ttft_s + (answer.output_tokens / options.tokens_per_s if options.tokens_per_s else 0.0)
-
 
 def recorded_engine(config: EngineConfig, other: EngineConfig | None) -> ScriptedEngine:
-    """Return the engine of a script file. Raises `ArgumentError` if the script cannot be read, or an argument is
-    invalid."""
-    options = ScriptedOptions(**config.arguments)
+    """Return the engine of a script file. Raises `ArgumentError`."""
+    options = read(ScriptedOptions, config.arguments, f"{config.side}_")
     return ScriptedEngine(config.side, RecordedScript(Path(config.model).expanduser()), options)

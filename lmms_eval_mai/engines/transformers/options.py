@@ -1,10 +1,9 @@
-"""The arguments of the `transformers` engine."""
+"""The arguments of the `transformers` engine, and the checks before a model is loaded."""
 
-import dataclasses
 import os
 from typing import Any
 
-from lmms_eval_mai.engines.arguments import positive_int
+from lmms_eval_mai.engines.arguments import Arguments, Count
 from lmms_eval_mai.engines.checkpoints import check_checkpoint, text_only_error
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.redaction import error_text
@@ -13,99 +12,67 @@ PERFORMANCE_ARGUMENTS = {"batch_size", "device"}
 """Arguments that cannot change an answer: a resumed run may have other values."""
 
 
-def supports_attention(model_class: Any) -> bool:
-    """Return whether a model, or its class, uses transformers' attention interface and can use `sdpa`."""
-    return getattr(model_class, "_supports_attention_backend", False) and getattr(model_class, "_supports_sdpa", False)
-
-
-@dataclasses.dataclass(frozen=True)
-class TransformersOptions:
-    """Arguments of the engine, `small_<name>` / `large_<name>` / `<name>` for both.
-
-    `device` and `batch_size` need the prefix, because lmms-eval has arguments of these names and keeps them.
-    """
+class TransformersOptions(Arguments):
+    """Arguments of the engine, `small_<name>` / `large_<name>` / `<name>` for both. lmms-eval has arguments with the
+    names `device` and `batch_size` and keeps them, so these two need the prefix."""
 
     device: str | None = None
     """`cuda:1`, `cpu`, ...; `auto` spreads the model over all devices. Default: GPU number `LOCAL_RANK` (GPU 0 without
-    a launcher), or the CPU if there is no GPU. Write `small_device` or `large_device`, because `device` is an argument
-    of lmms-eval."""
+    a launcher), or the CPU if there is no GPU. Write `small_device` or `large_device`."""
     dtype: str = "auto"
     """`float32`, `bfloat16`, ...; `auto` is the type of the checkpoint's weights."""
     attn_implementation: str | None = None
     """`sdpa`, `eager`, `flash_attention_2`, ... Default: transformers chooses. A model that must give attention weights
     has `sdpa`, and other values are refused."""
-    batch_size: int = 8
+    batch_size: Count = 8
     """Largest number of calls in one batch. The Hugging Face rows of Table 12 have 1. Write `small_batch_size` or
-    `large_batch_size`, because `batch_size` is an argument of lmms-eval."""
-    max_model_len: int | None = None
+    `large_batch_size`."""
+    max_model_len: Count | None = None
     """Tokens of prompt and answer. Default: the limit in the checkpoint's configuration."""
     assistant_model: str | None = None
     """A checkpoint that drafts tokens for this model (speculative decoding, Table 12). It must have this model's
-    tokenizer. Calls then run one by one. Refused for a model that must give attention weights."""
-    num_assistant_tokens: int | None = None
+    tokenizer. Calls then run one by one."""
+    num_assistant_tokens: Count | None = None
     """Most tokens that the assistant drafts before the model checks them (the speculation length n of Appendix B.4). A
     draft ends earlier if the assistant is not sure of its next token (transformers' `assistant_confidence_threshold`,
     0.4 at first). Default: 20, which is transformers' own. Needs `assistant_model`."""
+    assistant_images: bool = True
+    """Whether the assistant sees the images. Plain transformers drops them, and the assistant then drafts from the text
+    alone (`false`)."""
     revision: str | None = None
     """Branch, tag or commit of the checkpoint on the Hugging Face Hub."""
     trust_remote_code: bool = False
     """Whether code that comes with the checkpoint may run."""
 
-    def __post_init__(self) -> None:
-        for name in ("batch_size", "max_model_len", "num_assistant_tokens"):
-            if (value := getattr(self, name)) is not None:
-                object.__setattr__(self, name, positive_int(name, value))
-
-    def check(self, side: str, model: str, attention: bool = False) -> Any:
-        """Return the checkpoint's configuration. Refuse arguments and checkpoints that cannot work, models without
-        vision, and, with `attention`, models that cannot give attention weights, as far as one knows before the model
-        is loaded. Raises `ArgumentError`."""
-        import torch
-
-        if attention:
-            self.check_attention(side)
-        if self.dtype != "auto" and not isinstance(getattr(torch, self.dtype, None), torch.dtype):
+    def check(self, side: str, model: str, attention: bool) -> None:
+        """Refuse arguments and checkpoints that cannot work, and models without vision. `attention`: whether the model
+        must give attention weights. Raises `ArgumentError`."""
+        if attention and self.attn_implementation not in (None, "sdpa"):
             raise ArgumentError(
-                f"{side}_dtype={self.dtype} is not a type of PyTorch: expected float32, bfloat16, ... or auto."
+                f"{side}_attn_implementation={self.attn_implementation} gives no attention weights. Leave it out, or "
+                "use transfer=full."
             )
-        if str(self.device).startswith("cuda") and not torch.cuda.is_available():
-            raise ArgumentError(f"{side}_device={self.device} needs a GPU, and PyTorch finds none. Leave it out.")
         config = _configuration(side, model, revision=self.revision, trust_remote_code=self.trust_remote_code)
         if self.assistant_model is not None:
             assistant = _configuration(f"{side}_assistant_model", self.assistant_model)
-            size, drafted = (getattr(one.get_text_config(), "vocab_size", None) for one in (config, assistant))
+            size, drafted = (each.get_text_config().vocab_size for each in (config, assistant))
             if size != drafted:  # transformers refuses each call
                 raise ArgumentError(
                     f"{side}_assistant_model={self.assistant_model} has a vocabulary of {drafted} tokens, and "
-                    f"{side}={model} one of {size}. Choose an assistant with the same tokenizer, most often a smaller "
-                    "model of the same family."
+                    f"{side}={model} one of {size}. Choose an assistant with the same tokenizer."
                 )
         elif self.num_assistant_tokens is not None:
             raise ArgumentError(
                 f"{side}_num_assistant_tokens={self.num_assistant_tokens} needs {side}_assistant_model, the checkpoint "
-                "that drafts the tokens. Set it, or leave num_assistant_tokens out."
+                "that drafts the tokens."
             )
         from transformers import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
-        # transformers lists the models with vision. It does not list a checkpoint with its own code (`auto_map`), nor
-        # every checkpoint with a vision configuration; both are accepted.
-        model_class: Any = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING.get(type(config), None)
-        if model_class is None and not hasattr(config, "auto_map") and not hasattr(config, "vision_config"):
+        # transformers lists the models with vision, but not a checkpoint with its own code (`auto_map`), nor every
+        # checkpoint with a vision configuration.
+        is_listed = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+        if not is_listed and not hasattr(config, "auto_map") and not hasattr(config, "vision_config"):
             raise text_only_error(side, model, config.architectures)
-        if attention and model_class is not None and not supports_attention(model_class):
-            raise ArgumentError(
-                f"{side}={model} cannot give attention weights: {model_class.__name__} does not use transformers' "
-                "attention interface with `sdpa`. Choose another model, or use transfer=full."
-            )
-        return config
-
-    def check_attention(self, side: str) -> None:
-        """Refuse arguments with which an engine cannot give attention weights. Raises `ArgumentError`."""
-        for name, possible in (("assistant_model", (None,)), ("attn_implementation", (None, "sdpa"))):
-            if (value := getattr(self, name)) not in possible:
-                raise ArgumentError(
-                    f"{side}_{name}={value} gives no attention weights. Leave it out, or use transfer=full."
-                )
 
 
 def _configuration(argument: str, model: str, **source: Any) -> Any:

@@ -1,68 +1,39 @@
 """The texts of tokens: the part of a text that each token carries.
 
-Attention and log-probabilities are numbers per token. The method needs them for the tokens of the thinking or of the
-answer. The tokenizer itself tells which characters a token of a prompt has (its offsets), and it decodes an answer
-token by token. A character that is spread over several tokens belongs to the last of them, and the others have the
-text "".
+Attention and log-probabilities are numbers per token, and the method needs them for a text. A character that is spread
+over several tokens belongs to the last of them, and the others have the text "".
 """
 
+import bisect
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from lmms_eval_mai.contract import CallKey, Image, Message, Prompt
-from lmms_eval_mai.errors import SampleError
+from tokenizers.decoders import DecodeStream
 
-Offsets = Sequence[tuple[int, int]]
-"""For each token, its first character in a text and the character after its last one. A text may lie in a longer one:
-tokens before it have negative numbers."""
+from lmms_eval_mai.contract import Image, Message
 
 
-@dataclass(frozen=True, slots=True)
-class TokenSpan:
-    """The consecutive tokens that carry a text."""
+def find_in_prompt(
+    offsets: Sequence[tuple[int, int]], shown: str, message: Message, text: str
+) -> tuple[int, tuple[str, ...]]:
+    """Return the position of the first token of a prompt that carries a text, and the part of the text that it and each
+    of the next tokens carry. The text must be one part of the last message.
 
-    start: int
-    """Position of the first token in the prompt."""
-    texts: tuple[str, ...]
-    """The part of the text that each token carries. Joined, they are the text."""
-
-    @property
-    def end(self) -> int:
-        """Position after the last token."""
-        return self.start + len(self.texts)
-
-
-def last_text(message: Message) -> str:
-    """Return the texts after the last image of a message, joined."""
-    return "".join(_last_texts(message))
-
-
-def _last_texts(message: Message) -> list[str]:
-    texts = itertools.takewhile(lambda part: not isinstance(part, Image), reversed(message.content))
-    return [str(text) for text in texts][::-1]
-
-
-def find_in_prompt(offsets: Offsets | None, prompt: Prompt, text: str) -> TokenSpan:
-    """Return the tokens of a prompt that carry a text. The text must not be empty, and it must be a part of the last
-    message after its last image.
-
-    `offsets`: the characters of all tokens of the prompt, counted from the beginning of `last_text`. None: the prompt
-    does not show this text. Several places of the message may have the text. A content part that equals the text
-    counts first, then the first place in the last content part that contains it. Raises `SampleError` if the text is
-    not found.
+    `offsets`: for each token, its first character and the character after its last one. The tokenizer's text is longer
+    than `shown`, the text of the chat template, because the processor repeats the image token. So places are counted
+    from the end. Raises `ValueError` if the text is not found.
     """
-    begin = _position(prompt.messages[-1], text)
-    if begin is None:
-        raise SampleError(
-            f"{prompt.key}: attention was asked for a text that is not a part of the last message after its images."
+    parts = [*itertools.takewhile(lambda part: not isinstance(part, Image), reversed(message.content))]
+    whole = "".join(map(str, reversed(parts)))
+    kept = whole if whole in shown else whole.strip()  # some templates trim a message
+    if not text or text not in parts or kept not in shown:
+        raise ValueError(
+            f"a text of {len(text)} characters was not found, so there is no attention on it. It must be a part of the "
+            "last message, and the model's chat template must not change it. Use transfer=full"
         )
-    if offsets is None:
-        raise SampleError(
-            f"{prompt.key}: the tokens of a text of {len(text)} characters were not found, so there is no attention on "
-            "it. The model's chat template changes the text. Use transfer=full."
-        )
+    before = len("".join(map(str, parts[parts.index(text) + 1 :])))
+    begin = offsets[-1][1] - len(shown) + shown.rindex(kept) - whole.index(kept) + before
     end = begin + len(text)
     # A tokenizer that composes characters (Unicode's NFC) leaves the composed marks out of its offsets. They belong to
     # the token before them, so a token reaches at least to the next one.
@@ -71,14 +42,12 @@ def find_in_prompt(offsets: Offsets | None, prompt: Prompt, text: str) -> TokenS
     first = next(position for position, token_end in enumerate(ends) if token_end > begin)
     after = next((position for position, start in enumerate(starts) if start >= end), len(starts))
     cuts = [begin, *(max(begin, start) for start in starts[first + 1 : after]), end]
-    return TokenSpan(first, tuple(text[a - begin : b - begin] for a, b in itertools.pairwise(cuts)))
+    return first, tuple(text[a - begin : b - begin] for a, b in itertools.pairwise(cuts))
 
 
 def texts_of_output(ids: Sequence[int], tokenizer: Any) -> tuple[str, ...]:
     """Return the text that each generated token adds. Special tokens add none, and a character that the end cuts in two
     is left out. The tokenizer must be a fast one of Hugging Face."""
-    from tokenizers.decoders import DecodeStream
-
     stream = DecodeStream(skip_special_tokens=True)
     texts = []
     for token in ids:
@@ -90,34 +59,34 @@ def texts_of_output(ids: Sequence[int], tokenizer: Any) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def find_in_output(ids: Sequence[int], tokenizer: Any, key: CallKey, text: str) -> tuple[str, ...]:
+def find_in_output(ids: Sequence[int], tokenizer: Any, text: str) -> tuple[str, ...]:
     """Return the part of an answer's text that each of its tokens carries. Tokens after the text, for example the
-    end-of-sequence token, are left out.
-
-    `ids`: all generated tokens. `text`: their text, or its beginning. Raises `SampleError` if the tokens have another
-    text.
-    """
+    end-of-sequence token, are left out. `text`: the text of the tokens, or its beginning. Raises `ValueError` if the
+    tokens have another text."""
     texts = texts_of_output(ids, tokenizer)
     if not "".join(texts).startswith(text):
-        raise SampleError(
-            f"{key}: the text of the answer's tokens is not the answer's text of {len(text)} characters, so there is "
-            "no attention on it. The model may have written bytes that are not UTF-8. Use sparse_from=large or "
-            "transfer=full."
+        raise ValueError(
+            f"the answer's tokens do not have the answer's text of {len(text)} characters, so there is no attention on "
+            "it. They may have bytes that are not UTF-8. Use sparse_from=large or transfer=full"
         )
-    cuts = [0, *(min(end, len(text)) for end in itertools.accumulate(map(len, texts)))]
-    parts = [text[a:b] for a, b in itertools.pairwise(cuts)]
-    while parts and not parts[-1]:
-        parts.pop()
-    return tuple(parts)
+    ends = [min(end, len(text)) for end in itertools.accumulate(map(len, texts))]
+    parts = [text[a:b] for a, b in itertools.pairwise([0, *ends])]
+    return tuple(parts[: max((number for number, part in enumerate(parts, 1) if part), default=0)])
 
 
-def _position(message: Message, text: str) -> int | None:
-    """Return where the text begins in `last_text(message)`. None: it is empty, or it is not there."""
-    parts = _last_texts(message)
-    whole = "".join(parts)
-    if not text or text not in whole:
-        return None
-    equal = [number for number, part in enumerate(parts) if part == text]
-    containing = [number for number, part in enumerate(parts) if text in part]
-    number = (equal or containing or [0])[-1]
-    return whole.index(text, len("".join(parts[:number])))
+def cut_at_stop(ids: list[int], tokenizer: Any, stops: Sequence[str]) -> tuple[list[int], str, bool]:
+    """Return the tokens up to the one that completes a stop text, the text before the stop text, and whether there is
+    one. If there are several, the one that ends first counts, as in vLLM."""
+
+    def text_of(count: int) -> str:
+        return str(tokenizer.decode(ids[:count], skip_special_tokens=True))
+
+    def has_stop(count: int) -> bool:
+        return any(stop in text_of(count) for stop in stops)
+
+    if not has_stop(len(ids)):
+        return ids, text_of(len(ids)), False
+    count = bisect.bisect_left(range(len(ids)), True, key=has_stop)
+    text = text_of(count)
+    first = min((stop for stop in stops if stop in text), key=lambda stop: text.index(stop) + len(stop))
+    return ids[:count], text[: text.index(first)], True
