@@ -1,11 +1,10 @@
 """One run: many samples on two engines.
 
-Start with `run.py`: one evaluation, with its `journal`, whose samples `scheduler.py` runs. `engines.py` starts and
-stops the engines, which may serve several runs. `progress.py` records each finished sample in the journal and in the
-meter (`metering.py`), and `final_table.py` prints the result. `config.py` and `readers.py` read and check all arguments
-of `--model mai_cascade`, and `presets.py` the named pairs. `failures.py` groups failed samples by their cause.
+Start with `evaluation.py`: one evaluation, whose samples `scheduler.py` runs, with the finished calls in `store.py`.
+`engines.py` starts and stops the engines, which may serve several evaluations. `progress.py` records each finished
+sample, and `totals.py` adds up the calls and prints the final table. `config.py` and `decoding.py` read and check all
+arguments of `--model mai_cascade`, and `presets.py` the named pairs. `ask.py` is the Python API.
 
-To add an argument of the run, add a field to `Config` in `config.py` and a reader to `READERS` in `readers.py`; if it
-can change an answer, also add it to `fingerprint.py`. The docstring of the package `journal` tells where to add a
-journal field. Engine arguments belong to the engines.
+To add an argument of the run, add a field with a docstring to `Config` in `config.py`. If it cannot change an answer,
+add its name to `NO_EFFECT_ON_ANSWERS`. Engine arguments belong to the engines.
 """

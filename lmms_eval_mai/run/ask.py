@@ -1,8 +1,8 @@
 """The Python API: questions about images of one's own, without lmms-eval's tasks.
 
 A question gets the prompts of the `_s` tasks: both models answer directly, and the small model thinks if they disagree.
-`Cascade` runs each question as one sample of a `Run`, on engines whose event loop has a thread of its own. So the API
-works in scripts, in asynchronous programs and in notebooks, where an event loop already runs.
+`Cascade` runs each question as one sample of an `Evaluation`, on engines whose event loop has a thread of its own. So
+the API works in scripts, in asynchronous programs and in notebooks, where an event loop already runs.
 """
 
 import asyncio
@@ -27,10 +27,11 @@ from lmms_eval_mai.paper.sample import Sample, Trace
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.decoding import check_conflict, sampling
 from lmms_eval_mai.run.engines import Engines
-from lmms_eval_mai.run.run import Run
+from lmms_eval_mai.run.evaluation import Evaluation
+from lmms_eval_mai.run.loop import result_of
 
 TASK = "ask"
-"""Name of the task in messages, traces and journals."""
+"""Name of the task in messages, traces and stores."""
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -61,43 +62,39 @@ class Cascade:
     def __init__(self, *, gen_kwargs: Mapping[str, Any] | None = None, **arguments: Any) -> None:
         """Read the arguments and check that the engines can run on this machine.
 
-        `arguments`: those of `--model_args`, for example `pair`, `small`, `large`, `mode`. There is no journal, unless
-        `journal` is True or a folder. `gen_kwargs`: decoding arguments, as in `--gen_kwargs`. Raises `ArgumentError`,
-        `EngineUnavailable`, `EngineStartError` or `JournalError`.
+        `arguments`: those of `--model_args`, for example `pair`, `small`, `large`, `mode`. There is no call store,
+        unless `store` is True or a folder. `gen_kwargs`: decoding arguments, as in `--gen_kwargs`. Raises
+        `ArgumentError`, `EngineUnavailable`, `EngineStartError` or `StoreError`.
         """
         if not isinstance(gen_kwargs, Mapping | None):
             raise ArgumentError(f"gen_kwargs={gen_kwargs!r} is invalid: expected a dictionary.")
-        self.config = parse({"journal": "off", **arguments})
+        self.config = parse({"store": "off", **arguments})
         self._decoding = dict(gen_kwargs or {})
         check_conflict(self._decoding, self.config)
         self._sampling = sampling(self._decoding, self.config, own_task=True)
         self._engines = Engines(self.config)
-        self._run = Run(self._engines, self.config)
-        self._starting = threading.Lock()
-        """Held while a closed run is replaced, and while the engines stop."""
+        self._evaluation = Evaluation(self._engines, self.config)
         self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        """Held while an evaluation takes the place of a closed one."""
 
     def start(self) -> None:
         """Start the engines and wait until they are ready. Has no effect if they are running. Raises `EngineStartError`
-        or `JournalError`; no engine is left running then."""
-        self._engines.check_caller(waits=True)
-        with self._starting:
-            if self._run.closed:
-                self._run = Run(self._engines, self.config)
-            run = self._run
+        or `StoreError`; no engine is left running then."""
+        with self._lock:
+            if self._evaluation.closed:
+                self._evaluation = Evaluation(self._engines, self.config)
+            evaluation = self._evaluation
         try:
-            run.begin({TASK: self._decoding})
+            evaluation.begin({TASK: self._decoding})
         except BaseException:
-            self.close()
+            if evaluation is self._evaluation:  # else it was closed, and another thread has started the engines again
+                self.close()
             raise
 
     def close(self) -> None:
         """Stop the engines. Questions that are not answered yet are cancelled."""
-        if not self._engines.is_in_this_process:
-            return
-        self._engines.check_caller(waits=True)
-        with self._starting:
-            self._run.stop()
+        self._evaluation.stop()
 
     def submit(self, image: Images, question: str, options: Sequence[str] | None = None) -> "Future[Trace]":
         """Ask a question and return a future with its trace at once.
@@ -110,11 +107,11 @@ class Cascade:
         answered, for example `UnreadableImage`, and `EngineCrashed` if an engine cannot be restarted. To cancel the
         future cancels the question.
         """
-        # A journal finds the answer to the same question again, so its number must not depend on the order.
-        number = next(self._numbers) if self.config.journal == "off" else None
+        # A store finds the answer to the same question again, so its number must not depend on the order.
+        number = next(self._numbers) if self.config.store == "off" else None
         open_sample = checked_question(image, question, options, self._sampling, number)
         try:
-            return self._run.submit(open_sample)
+            return self._evaluation.submit(open_sample)
         except EngineNotRunning:
             raise EngineNotRunning(
                 "The engines of this Cascade are not running: ask inside `async with Cascade(...)` or `with "
@@ -128,14 +125,8 @@ class Cascade:
 
     def ask_blocking(self, image: Images, question: str, options: Sequence[str] | None = None) -> Trace:
         """Ask a question, wait for its answer and return its trace. The arguments and the errors are those of
-        `submit`. Raises `MaiError` in a function of `add_done_callback`, where it would wait without end."""
-        self._engines.check_caller(waits=True)
-        future = self.submit(image, question, options)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()  # after Ctrl-C
-            raise
+        `submit`."""
+        return result_of(self.submit(image, question, options))
 
     def __enter__(self) -> Self:
         self.start()

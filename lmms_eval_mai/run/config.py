@@ -1,71 +1,105 @@
 """The arguments of `--model mai_cascade`, read and checked before anything starts.
 
 lmms-eval parses `--model_args` into bool, int, float and str (lmms_eval/utils.py): nested values arrive as strings and
--1 arrives as -1.0. So `run/readers.py` converts the arguments of `Config`, and each engine converts its own numbers. An
-argument that `Config` does not have belongs to an engine: `small_<argument>`, `large_<argument>`, or `<argument>` for
-both.
+-1 arrives as -1.0. pydantic converts the arguments of `Config`, and each engine converts its own. An argument that
+`Config` does not have belongs to an engine: `small_<argument>`, `large_<argument>`, or `<argument>` for both.
 """
 
 import dataclasses
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, StrictBool
 
 from lmms_eval_mai.contract import SIDES, EngineConfig, Side
-from lmms_eval_mai.engines.arguments import reject_unknown_arguments
+from lmms_eval_mai.engines.arguments import (
+    Arguments,
+    Count,
+    Number,
+    Share,
+    Whole,
+    parse_literal,
+    read,
+    reject_unknown_arguments,
+)
 from lmms_eval_mai.engines.build import ENGINES, argument_names
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.agreement import AgreementRules
 from lmms_eval_mai.paper.confidence import DEFAULT, FirstCheck, Verify
-from lmms_eval_mai.paper.prompts import Variant
 from lmms_eval_mai.paper.sample import Exit, exits_of
-from lmms_eval_mai.paper.sparse import Boundary, Order
 from lmms_eval_mai.run import calibration, presets
 from lmms_eval_mai.run.calibration import Calibration
-from lmms_eval_mai.run.decoding_arguments import check_preset
-from lmms_eval_mai.run.readers import OWN_NAMES, READERS, RULES, choice, parse_literal
+from lmms_eval_mai.run.decoding import check_official
 
 
-@dataclass(frozen=True)
-class Config:
+def _layer(value: Any) -> int | float:
+    """Return the number of a layer as an int, or a share of all layers as a float. 1.0 could be either."""
+    if not isinstance(value, bool) and isinstance(value, int | float):
+        if isinstance(value, float) and 0 < value < 1:
+            return value
+        if float(value).is_integer() and (value > 1 or (value == 1 and isinstance(value, int))):
+            return int(value)
+    raise ValueError("expected the number of a layer (1, 2, ...) or a share of the layers between 0 and 1, as 0.33")
+
+
+def _max_errors(value: float) -> float:
+    if value > 1 and value != int(value):
+        raise ValueError("expected a number of samples, or a share below 1")
+    return value
+
+
+def _store(value: Any) -> str | None:
+    """Return None for the default folder, `off`, or the given folder. lmms-eval reads true and false as bool."""
+    if value is True or value == "on":
+        return None
+    return "off" if value is False else str(parse_literal(value) or "off")
+
+
+class Config(Arguments):
     """All model arguments, except those of the engines themselves."""
 
     small: EngineConfig
     """The small model and its engine."""
     large: EngineConfig
     """The large model and its engine."""
-    mode: str = "cascade"
+    mode: Literal["cascade", "transfer", "small", "large"] = "cascade"
     """`cascade` (the paper's MAI), `transfer` (Full RT), `small` or `large` (one model alone). In `transfer` the small
     model always thinks and the large model always answers with that thinking. In `small` and `large` one model gets the
     task's own prompt."""
-    think: Variant = "R"
+    think: Literal["R", "E"] = "R"
     """The small model's thinking prompt in `_s` tasks and in other lmms-eval tasks: `R` or `E`. `_e` and `_r` tasks use
     their own prompt."""
     verify: Verify = "agreement"
     """The first check of the cascade: `agreement` of both short answers (the paper's rule); `confidence`: the large
     model gave its short answer a probability of at least `min_confidence`, and the small model gives no short answer;
     `both`. `confidence` and `both` are not in the paper."""
-    min_confidence: float | str | None = None
+    min_confidence: Share | str | None = None
     """The threshold of `verify=confidence` and `verify=both`: a probability above 0 and at most 1, or a file of
     `lmms-eval-mai calibrate`, which chooses it by documents of your own. Default: 0.9, which is not calibrated for any
     pair."""
     calibration: Calibration | None = None
     """The file of `min_confidence`."""
-    max_open_samples: int = 256
+    anls_threshold: Share = 0.9
+    """InfoVQA: two answers without digits agree if their ANLS is at least this value. Answers with digits, or with more
+    than 500 characters, must be equal. The threshold 0.5 of the metric is too low: the ANLS of "north" and "south" is
+    0.6."""
+    chartqa_match: Literal["exact", "relaxed"] = "exact"
+    """ChartQA: `exact` requires equal texts. `relaxed`: each answer must be correct by lmms-eval's relaxed rule (5%) if
+    the other answer is the reference."""
+    max_open_samples: Count = 256
     """Number of samples processed at the same time. Their images are in memory."""
-    max_new_tokens: int | None = None
+    max_new_tokens: Count | None = None
     """Limits the output tokens of every call. Without it, the limit is 4,096, and the task's own limit for the short
     answers in other lmms-eval tasks."""
-    decoding: str = "greedy"
+    decoding: Literal["greedy", "official"] = "greedy"
     """`greedy`: lmms-eval's settings, that is, greedy decoding unless the task or `--gen_kwargs` sets a temperature.
     `official`: the settings that the authors of the models publish, `official_decoding` of the pair."""
-    official_decoding: Mapping[str, Any] | None = None
+    official_decoding: Annotated[Mapping[str, Any] | None, BeforeValidator(parse_literal)] = None
     """The decoding arguments of `decoding=official`, from the pair's YAML file. They replace those of the task."""
-    on_overflow: str = "truncate"
+    on_overflow: Literal["truncate", "error"] = "truncate"
     """What to do if a prompt with thinking (Stage 2 or transfer) does not fit the model's context: `truncate` keeps the
-    end of the thinking, or its heaviest tokens with `sparse_order=weight`; `error` fails the sample. On an endpoint,
-    `truncate` needs vLLM's server; on other servers the sample fails."""
+    end of the thinking; `error` fails the sample. On an endpoint the sample always fails."""
     transfer_answer: Literal["cut", "keep"] = "cut"
     """The thinking that is transferred to the large model: `cut` leaves out the small model's `[[answer]]`, the last
     one of its response, `keep` transfers the whole response."""
@@ -73,40 +107,41 @@ class Config:
     """What the large model gets of the small model's thinking: `full`, all of it (Eq. 9), or `sparse`, only its key
     tokens (Eq. 12 and 13), which attention selects. `sparse` needs `engine=transformers` for the model
     whose attention is used. The arguments `sparse_...` need `sparse`."""
-    sparse_delta: float = 0.8
+    sparse_delta: Share = 0.8
     """The kept tokens carry this share of the attention to all tokens of the thinking. 1 keeps the whole thinking."""
-    sparse_layer: int | float = 12
+    sparse_layer: Annotated[int | float, BeforeValidator(_layer)] = 12
     """The layer whose attention is used: its number, from 1, or a share of the model's layers, such as 0.33. The
     paper's 12 is for 36 layers."""
     sparse_from: Side = "large"
     """The model whose attention is used. `large`: an additional prefill of the large model for each transfer, as in the
     paper. `small`: the attention of the small model at the end of its thinking, without an additional prefill. This
     variant is ours."""
-    sparse_order: Order = "original"
-    """Order of the kept tokens: `original` (as in the thinking) or `weight` (the heaviest token first)."""
-    sparse_boundary: Boundary = "least"
-    """`least`: the fewest tokens that carry at least `sparse_delta`. `most`: the most tokens that carry at most
-    `sparse_delta`; if one token carries more, no token is transferred."""
-    rules: AgreementRules = AgreementRules()  # noqa: RUF009 - frozen
-    journal: str | None = None
-    """Folder of the journals. A journal holds the finished calls of a run, so that the run can be resumed. Default: in
-    the user's cache folder. `off`: no journal."""
-    log_prompts: bool = False
+    store: Annotated[str | None, BeforeValidator(_store)] = None
+    """Folder of the call store, which holds the finished calls of a run, so that the same command resumes it. Default:
+    in the user's cache folder. `off`: no store."""
+    keep_store: StrictBool = False
+    """Whether the store's file stays when the results of the run are saved."""
+    log_prompts: StrictBool = False
     """Whether the trace of a sample holds the prompt of each call (`--log_samples`)."""
-    max_errors: float = 0
+    max_errors: Annotated[Number, AfterValidator(_max_errors)] = 0
     """Number of samples that may fail. Below 1: a share of all samples of the run (0.01 is 1%). Failed samples are
     counted and left out of the scores."""
-    call_timeout: float | None = None
+    call_timeout: Annotated[Number, Field(ge=1e-3)] | None = None
     """Seconds that one call may take. Default: no limit."""
-    engine_restarts: int = 2
+    engine_restarts: Whole = 2
     """Number of times that each engine may be restarted after a crash. A crash that is traced to one call is not
     counted."""
-    keep: bool = False
+    keep: StrictBool = False
     """In Python, whether the engines stay up after `simple_evaluate`, so that the next call with the same `MaiCascade`
     object starts at once. `close()` and the end of the process stop them. The command `lmms-eval` always stops them."""
-    model_name: str | None = None
+    model_name: Annotated[str | None, BeforeValidator(str)] = None
     """Name of the subfolder of `--output_path` to which lmms-eval writes. Without it, lmms-eval takes the value of
     `engine=` if the command has it, and else writes to `--output_path` itself, also if the models are different."""
+
+    @property
+    def rules(self) -> AgreementRules:
+        """Return the user's choices for the rules of agreement."""
+        return AgreementRules(self.anls_threshold, self.chartqa_match)
 
     def engines(self) -> tuple[EngineConfig, ...]:
         """Return the engines that this mode uses."""
@@ -127,6 +162,19 @@ class Config:
         return next((other for other in self.engines() if other.side != engine.side), None)
 
 
+OWN_NAMES = frozenset(Config.model_fields) - {*SIDES, "calibration"}
+"""The arguments of the run."""
+NO_EFFECT_ON_ANSWERS = frozenset(
+    {"max_open_samples", "store", "keep_store", "log_prompts", "max_errors", "call_timeout", "engine_restarts"}
+    | {"keep", "model_name"}
+)
+"""The arguments with which a run may be resumed with other values."""
+REMOVED = {
+    "journal": "Write store=FOLDER or store=off.",
+    "sparse_order": "Leave it out: the tokens keep the order of the thinking, as in the paper.",
+    "sparse_boundary": "Leave it out: the fewest tokens that carry sparse_delta are kept, as in the paper.",
+}
+"""Arguments of earlier versions, and the remedy."""
 LMMS_EVALS_OWN = {
     "batch_size": "Write small_batch_size or large_batch_size, which engine=transformers has.",
     "max_batch_size": "Leave it out.",
@@ -149,30 +197,35 @@ def refuse_lmms_evals_own(model_args: Mapping[str, Any]) -> None:
 def parse(arguments: Mapping[str, Any]) -> Config:
     """Read model arguments as lmms-eval passes them. An argument of the run that is None is not given. Raises
     `ArgumentError`."""
+    for name, remedy in REMOVED.items():
+        if name in arguments:
+            raise ArgumentError(f"{name}={arguments[name]}: this argument was removed. {remedy}")
     preset = presets.load(arguments["pair"]) if arguments.get("pair") is not None else {}
     given = {**preset, **{name: value for name, value in arguments.items() if name != "pair"}}
     if not any(side in given for side in SIDES):  # the models of the default pair
         given.setdefault("official_decoding", presets.load(presets.DEFAULT).get("official_decoding"))
-    values = {name: read(name, given[name]) for name, read in READERS.items() if given.get(name) is not None}
-    rules = AgreementRules(**{name: values.pop(name) for name in RULES if name in values})
-    engine_arguments = {name: value for name, value in given.items() if name not in READERS}
-    engines = _engine_configs(engine_arguments, arguments, set(preset))
+    values = {name: given[name] for name in OWN_NAMES if given.get(name) is not None}
+    engines = _engine_configs({name: v for name, v in given.items() if name not in OWN_NAMES}, arguments, set(preset))
     source = values.get("sparse_from", "large") if values.get("transfer") == "sparse" else None
-    small, large = (dataclasses.replace(engine, attention=engine.side == source) for engine in engines)
+    for engine in engines:
+        values[engine.side] = dataclasses.replace(engine, attention=engine.side == source)
     if isinstance(values.get("min_confidence"), str):
         values["calibration"] = calibration.read(values["min_confidence"])
-    config = Config(small=small, large=large, rules=rules, **values)
+    config = read(Config, values)
     _check_sparse(config, arguments)
     _check_verify(config, arguments)
     config = _without_unused_check(config)
-    check_preset(config.decoding, config.official_decoding)
+    check_official(config.decoding, config.official_decoding)
     for engine in config.engines():
         if not engine.model:
             example = "PATH of a JSON-lines script" if engine.engine == "scripted" else "http://HOST:PORT/v1"
             raise ArgumentError(f"engine={engine.engine} has no default model: give {engine.side}={example}.")
         # The names of vLLM's arguments need its import, so they are read only if there are arguments.
         if engine.arguments and (known := argument_names(engine.engine)) is not None:
-            reject_unknown_arguments(engine.side, engine.arguments, known, engine.engine, suggestions=OWN_NAMES)
+            names = [*sorted(OWN_NAMES), *SIDES, "engine", "pair"]
+            side = engine.side
+            written = {name: f"{side}_{name}" if f"{side}_{name}" in given else name for name in engine.arguments}
+            reject_unknown_arguments(side, written, known, engine.engine, suggestions=names)
     return config
 
 
@@ -218,9 +271,9 @@ def _without_unused_check(config: Config) -> Config:
     another rule."""
     found = config.calibration
     if config.mode != "cascade":
-        return dataclasses.replace(config, verify="agreement", min_confidence=None, calibration=None)
+        return config.model_copy(update={"verify": "agreement", "min_confidence": None, "calibration": None})
     if found is not None and config.verify not in ("agreement", found.verify):
-        return dataclasses.replace(config, min_confidence=None, calibration=None)
+        return config.model_copy(update={"min_confidence": None, "calibration": None})
     return config
 
 
@@ -233,8 +286,6 @@ def _engine_configs(
     """Read the arguments that `Config` does not have. The arguments of a preset, except its models, are for vLLM
     only."""
     engine = given.get("engine")
-    if engine is not None:
-        choice(ENGINES)("engine", engine)
     if preset and engine == "scripted" and not all(side in arguments for side in SIDES):
         raise ArgumentError(
             f"pair={arguments['pair']} names checkpoints, and engine=scripted has none: give small=... and large=..."
@@ -255,13 +306,11 @@ def _engine_kind(side: Side, own: Any, both: Any, model: Any) -> str:
     is_address = str(model).lstrip("[ \"'").lower().startswith(("http://", "https://"))
     if re.match(r"[\w.-]+:\d+(/|$)", str(model)):
         raise ArgumentError(f"{side}={model} looks like an address without its beginning. Give {side}=http://{model}.")
-    if own is not None:
-        name, wanted = f"{side}_engine", own
-    elif is_address:
-        name, wanted = "engine", "openai"
-    else:
-        name, wanted = "engine", both or "vllm"
-    kind: str = choice(ENGINES)(name, wanted)
+    name, kind = ("engine", both or "vllm") if own is None else (f"{side}_engine", own)
+    if own is None and is_address:
+        kind = "openai"
+    if kind not in ENGINES:
+        raise ArgumentError(f"{name}={kind} is unknown: choose one of {', '.join(ENGINES)}.")
     if is_address != (kind == "openai") and model is not None:
         shown = re.sub(r"//[^/@]*@", "//<redacted>@", str(model))
         if is_address:
@@ -272,17 +321,19 @@ def _engine_kind(side: Side, own: Any, both: Any, model: Any) -> str:
             f"{name}=openai needs the address of an endpoint, and {side}={shown} is not one. Give "
             f"{side}=http://HOST:PORT/v1."
         )
-    return kind
+    return str(kind)
 
 
 def _engine_config(side: Side, kind: str, model: Any, given: Mapping[str, Any]) -> EngineConfig:
     other_prefix = "large_" if side == "small" else "small_"
-    arguments = {
-        name.removeprefix(f"{side}_"): parse_literal(value, name)
-        # A side's own argument comes last, so it wins over the argument for both.
-        for name, value in sorted(given.items(), key=lambda item: item[0].startswith(f"{side}_"))
-        if not name.startswith(other_prefix)
-    }
+    arguments = {}
+    # A side's own argument comes last, so it wins over the argument for both.
+    for name, value in sorted(given.items(), key=lambda item: item[0].startswith(f"{side}_")):
+        if not name.startswith(other_prefix):
+            try:
+                arguments[name.removeprefix(f"{side}_")] = parse_literal(value)
+            except ValueError as error:
+                raise ArgumentError(f"{name} is invalid: {error}.") from None
     if model is None:
         model = presets.load(presets.DEFAULT)[side] if kind in ("vllm", "transformers") else ""
     return EngineConfig(side, kind, str(model), arguments)

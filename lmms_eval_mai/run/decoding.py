@@ -1,31 +1,92 @@
 """The decoding of each call, from the decoding arguments of a task and of `--gen_kwargs`.
 
-Values reach the engines as lmms-eval's own vllm model passes them on.
+Values reach the engines as lmms-eval's own vllm model passes them on. A name that is neither used nor known to be
+harmless is refused, so that no argument is ignored by accident.
 """
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from lmms_eval_mai.contract import Sampling, Stage
+from lmms_eval_mai.engines.arguments import Arguments, did_you_mean, parse_literal, sentence
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.prompts import MAX_TOKENS
-from lmms_eval_mai.run.config import Config
-from lmms_eval_mai.run.decoding_arguments import NUMBERS, check_names, number, stop_texts
+
+if TYPE_CHECKING:
+    from lmms_eval_mai.run.config import Config
 
 OWN_TASK: dict[str, Any] = {"temperature": 0, "top_p": 1, "max_new_tokens": MAX_TOKENS, "num_beams": 1}
 """The values in the task files of this package."""
 
 
-def sampling(gen_kwargs: Mapping[str, Any], config: Config, own_task: bool, repeat: int = 0) -> dict[Stage, Sampling]:
+def _texts(value: Any) -> Any:
+    """Return the texts that end an answer. lmms-eval passes a list on as JSON text."""
+    value = parse_literal(value)
+    return (value,) if isinstance(value, str) else () if value is None else value
+
+
+class Decoding(Arguments):
+    """The decoding arguments that are used. 0 stands for "not given" where it cannot be a value: tasks of lmms-eval
+    have `top_p: 0`, for example."""
+
+    temperature: Annotated[float, Field(ge=0)] = 0.0
+    top_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    top_k: Annotated[int, Field(ge=-1)] = 0
+    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    repetition_penalty: Annotated[float, Field(ge=0)] = 0.0
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    max_new_tokens: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(gt=-(2**63), lt=2**63)] | None = None
+    n: Literal[1] = 1
+    num_beams: Literal[0, 1] = 1
+    stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_texts)] = ()
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_bool(cls, value: Any) -> Any:
+        if isinstance(value, bool):  # pydantic reads True as 1
+            raise ValueError(f"expected a value that is not {value}")
+        return value
+
+
+NAMES = tuple(Decoding.model_fields)
+
+IGNORED: dict[str, Callable[[Any], bool]] = {
+    "until": lambda value: value in ([], ["\n\n"]),  # lmms-eval's default, an empty line, would end thinking too early
+    "do_sample": lambda value: True,  # the temperature decides
+    "image_aspect_ratio": lambda value: True,  # for LLaVA
+    "patch_size": lambda value: True,  # for InternVL's own code
+    "downsample_ratio": lambda value: True,
+    "min_pixels": lambda value: False,
+    "max_pixels": lambda value: False,
+    "system_prompt": lambda value: not value,
+    "stop_sequences": lambda value: not value,
+    "skip_special_tokens": lambda value: value is True,
+    "visual_cot": lambda value: not value,
+    "max_agentic_steps": lambda value: False,
+}
+"""Arguments in lmms-eval's task files that are ignored, as lmms-eval's vllm model ignores them -> whether a value asks
+for nothing that mai_cascade does not do."""
+
+
+def ignored_arguments(gen_kwargs: Mapping[str, Any]) -> list[str]:
+    """Return the arguments that are ignored although their values ask for something."""
+    return [
+        name for name, value in gen_kwargs.items() if name in IGNORED and value is not None and not IGNORED[name](value)
+    ]
+
+
+def sampling(gen_kwargs: Mapping[str, Any], config: "Config", own_task: bool, repeat: int = 0) -> dict[Stage, Sampling]:
     """Return how each stage is decoded. Raises `ArgumentError` for an unknown name or a value that cannot work.
 
     `own_task`: whether it is a task of this package. Its limit applies to every call. The limit of another lmms-eval
     task applies to its short answers, and `MAX_TOKENS` to its thinking and to the answers with thinking. With a seed,
-    each repeat adds its number to it, so that repeats differ. None and an empty text count as not given. 0 counts as
-    not given for `top_p`, `repetition_penalty` and `max_new_tokens`.
+    each repeat adds its number to it, so that repeats differ. None and an empty text count as not given.
     """
-    check_names(gen_kwargs)
     if own_task and gen_kwargs.get("until"):
         raise ArgumentError(
             f"until={gen_kwargs['until']} is ignored in other lmms-eval tasks and not supported in this one. Give "
@@ -35,19 +96,19 @@ def sampling(gen_kwargs: Mapping[str, Any], config: Config, own_task: bool, repe
         if own_task:
             check_conflict({name: v for name, v in gen_kwargs.items() if v != OWN_TASK.get(name)}, config)
         gen_kwargs = {**gen_kwargs, **(config.official_decoding or {})}
-    given = {name: number(name, gen_kwargs.get(name)) for name in NUMBERS}
-    limit = int(given["max_new_tokens"] or MAX_TOKENS)
+    given = _read({name: value for name, value in gen_kwargs.items() if name not in IGNORED})
+    limit = given.max_new_tokens or MAX_TOKENS
     base = Sampling(
         max_tokens=1,
-        temperature=float(given["temperature"] or 0),
-        top_p=float(given["top_p"] or 1),
-        top_k=max(0, int(given["top_k"] or 0)),
-        min_p=float(given["min_p"] or 0),
-        repetition_penalty=float(given["repetition_penalty"] or 1),
-        presence_penalty=float(given["presence_penalty"] or 0),
-        frequency_penalty=float(given["frequency_penalty"] or 0),
-        seed=None if given["seed"] is None else int(given["seed"]) + repeat,
-        stop=stop_texts(gen_kwargs.get("stop")),
+        temperature=given.temperature,
+        top_p=given.top_p or 1.0,
+        top_k=max(0, given.top_k),
+        min_p=given.min_p,
+        repetition_penalty=given.repetition_penalty or 1.0,
+        presence_penalty=given.presence_penalty,
+        frequency_penalty=given.frequency_penalty,
+        seed=None if given.seed is None else given.seed + repeat,
+        stop=given.stop,
     )
 
     def limited(most: int) -> Sampling:
@@ -57,7 +118,7 @@ def sampling(gen_kwargs: Mapping[str, Any], config: Config, own_task: bool, repe
     return {"short": short, "think": long, "stage2": long, "transfer": long, "task": short}
 
 
-def check_conflict(gen_kwargs: Mapping[str, Any], config: Config) -> None:
+def check_conflict(gen_kwargs: Mapping[str, Any], config: "Config") -> None:
     """Refuse a value of `--gen_kwargs` that `decoding=official` would replace. Raises `ArgumentError`."""
     official = (config.official_decoding or {}) if config.decoding == "official" else {}
     for name, value in official.items():
@@ -66,3 +127,29 @@ def check_conflict(gen_kwargs: Mapping[str, Any], config: Config) -> None:
             raise ArgumentError(
                 f"decoding=official sets {name}={value}, and --gen_kwargs sets {name}={given}. Leave one of them out."
             )
+
+
+def check_official(decoding: str, official: Mapping[str, Any] | None) -> None:
+    """Check the arguments `decoding` and `official_decoding`; the values of the second one also if they are not used.
+    Raises `ArgumentError`."""
+    if official is not None:
+        _read(official, "Correct official_decoding.")
+    elif decoding == "official":
+        raise ArgumentError(
+            "decoding=official needs decoding arguments that are published for the models, and none are known for "
+            "these. Choose a pair that has them, such as pair=qwen3vl-2b-8b, or give official_decoding={...}."
+        )
+
+
+def _read(
+    given: Mapping[str, Any], where: str = "Correct it in --gen_kwargs, or in generation_kwargs of the task."
+) -> Decoding:
+    for name in given:
+        if name not in NAMES:
+            hint = did_you_mean(name, NAMES) or f" Decoding arguments: {', '.join(NAMES)}."
+            raise ArgumentError(f"The decoding argument {name} is unknown.{hint} {where}")
+    values = {name: value for name, value in given.items() if value is not None and value != ""}
+    try:
+        return Decoding(**values)
+    except ValidationError as error:
+        raise ArgumentError(f"{sentence(error, values, 'The decoding argument ')} {where}") from None

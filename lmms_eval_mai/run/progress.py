@@ -1,4 +1,4 @@
-"""Records finished samples: outcomes, totals, journal and progress line."""
+"""Records finished samples: outcomes, totals, call store and progress line."""
 
 import sys
 import time
@@ -11,10 +11,8 @@ from tqdm import tqdm
 
 from lmms_eval_mai.errors import SampleError
 from lmms_eval_mai.paper.sample import Trace
-from lmms_eval_mai.run.failures import sample_name
-from lmms_eval_mai.run.journal.files import SampleKey
-from lmms_eval_mai.run.journal.journal import Journal
-from lmms_eval_mai.run.metering import RunTotals
+from lmms_eval_mai.run.store import SampleKey, Store
+from lmms_eval_mai.run.totals import Totals, sample_name
 
 Outcome = Trace | SampleError
 """The result of a sample: its trace or its error."""
@@ -23,12 +21,12 @@ Outcome = Trace | SampleError
 class ProgressLine(tqdm):  # type: ignore[misc]  # tqdm has no types
     """A line of tqdm that ends in the exits so far. Their text is made only when the line is shown."""
 
-    totals: RunTotals | None = None
+    totals: Totals | None = None
 
     @property
     def format_dict(self) -> dict[str, Any]:
         """Return the fields of the line. tqdm's own thread calls this too."""
-        exits = self.totals.exits() if self.totals is not None else {}
+        exits = dict(self.totals.exits) if self.totals is not None else {}
         return {**super().format_dict, "exits": "".join(f", {exit}={count}" for exit, count in exits.items())}
 
 
@@ -52,11 +50,11 @@ def progress_bar(total: int, shown: bool, done: int = 0) -> ProgressLine:
 
 @dataclass
 class Progress:
-    """The samples of one call of `Run.run_samples` that are finished so far."""
+    """The samples of one call of `Evaluation.answer` that are finished so far."""
 
     keys: Sequence[SampleKey]
-    totals: RunTotals
-    journal: Journal | None
+    totals: Totals
+    store: Store | None
     allowed_errors: int
     bar: ProgressLine
     done: Collection[SampleKey] = ()
@@ -76,30 +74,17 @@ class Progress:
         # the second one.
         now = time.perf_counter()
         seconds, self._counted_until = now - self._counted_until, now
-        self.totals.wall_s += seconds
-        self.totals.task(sample[0]).wall_s += seconds
+        self.totals.add_seconds(sample[0], seconds)
         if isinstance(outcome, SampleError):
-            await self._add_error(sample, outcome)
+            is_first = self.totals.failures.add(sample, outcome)
+            text = f"{type(outcome).__name__}: {outcome}" if is_first else f"{type(outcome).__name__}, as before"
+            with tqdm.external_write_mode():
+                logger.warning(f"mai_cascade: {sample_name(sample)} failed and is not scored: {text}")
         else:
             seconds, self._last_exit_at = now - self._last_exit_at, now
-            if self.journal is not None:
-                await self.journal.add_exit(sample, outcome.exit, seconds)
+            if self.store is not None:
+                await self.store.add_sample(sample, seconds)
             self.totals.add(outcome)
         if sample not in self.done:
             self.bar.update()
-        return self.totals.failures.count() <= self.allowed_errors
-
-    async def _add_error(self, sample: SampleKey, error: SampleError) -> None:
-        earlier = self.totals.add_error(sample, error)
-        kind = type(error).__name__
-        if earlier is None:
-            text = f"sample failed and is not scored: {kind}: {error}"
-        else:
-            text = (
-                f"{sample_name(sample)} failed and is not scored: {kind}, with a message like that of "
-                f"{sample_name(earlier)}."
-            )
-        with tqdm.external_write_mode():
-            logger.warning(f"mai_cascade: {text}")
-        if self.journal is not None:
-            await self.journal.add_error(sample, error)
+        return self.totals.failures.count <= self.allowed_errors

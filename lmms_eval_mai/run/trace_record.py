@@ -5,11 +5,8 @@ from typing import Any
 from lmms_eval_mai.contract import Call
 from lmms_eval_mai.paper.sample import Trace
 
-SPECULATION = ("proposed_tokens", "accepted_tokens", "target_calls")
-"""The figures of drafted tokens, of a call and of a run. Those that the engine does not report are left out."""
-
-LOGPROBS = ("answer_logprob", "min_logprob")
-"""How sure the model was of its answer. Left out if the engine does not report it."""
+NOT_ALWAYS_KNOWN = ("answer_logprob", "proposed_tokens", "accepted_tokens", "target_calls")
+"""How sure the model was of its answer, and drafted tokens. Left out if the engine does not report them."""
 
 SELECTION = ("layer", "scored_tokens", "kept_tokens", "transferred_tokens", "share", "text")
 
@@ -49,8 +46,7 @@ def _call_record(call: Call) -> dict[str, Any]:
         "cached_tokens": call.cached_tokens,
         "output_tokens": call.output_tokens,
         "answer_tokens": call.answer_tokens,
-        **{name: value for name in LOGPROBS if (value := getattr(call, name)) is not None},
-        **{name: figure for name in SPECULATION if (figure := getattr(call, name)) is not None},
+        **{name: value for name in NOT_ALWAYS_KNOWN if (value := getattr(call, name)) is not None},
         **({"dropped_tokens": call.dropped_tokens} if call.dropped_tokens else {}),
         # A shared call has no times.
         **{name: None if s is None or call.shared else round(s, 6) for name, s in times.items()},

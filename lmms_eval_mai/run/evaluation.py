@@ -1,0 +1,284 @@
+"""One evaluation: many samples on engines that are up, with their call store, totals and error budget."""
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from loguru import logger
+
+from lmms_eval_mai.contract import SIDES, EngineConfig, Side
+from lmms_eval_mai.errors import ArgumentError, EngineStartError, MaiError, SampleError, TooManyErrors
+from lmms_eval_mai.paper import prompts
+from lmms_eval_mai.paper.agreement import extract_answer
+from lmms_eval_mai.paper.calls import Model, Pair
+from lmms_eval_mai.paper.cascade import MODES, Mode
+from lmms_eval_mai.paper.confidence import DEFAULT
+from lmms_eval_mai.paper.sample import Sample, Trace
+from lmms_eval_mai.paper.sparse import Sparse
+from lmms_eval_mai.run.config import NO_EFFECT_ON_ANSWERS, Config
+from lmms_eval_mai.run.engines import Engines
+from lmms_eval_mai.run.progress import Outcome, Progress, progress_bar
+from lmms_eval_mai.run.scheduler import gc_frozen, run_samples
+from lmms_eval_mai.run.store import SampleKey, Store, digest_of, folder_of
+from lmms_eval_mai.run.totals import Totals, version
+
+GIVES_ATTENTION = "transformers"
+"""The kind of engine that can give attention weights."""
+
+
+class Evaluation:
+    """The samples of one evaluation, of one `Cascade` or of one server. The first samples start the engines."""
+
+    def __init__(self, engines: Engines, config: Config, store: Store | None = None, mode: Mode | None = None) -> None:
+        """`engines`: may also have engines that the mode of `config` does not use. `store`: one that several
+        evaluations share; None: this evaluation opens its own. `mode`: runs one sample; None: the function of the mode.
+        Raises `ArgumentError`, or `StoreError` if the folder of the store cannot be written."""
+        self.config, self.closed = config, False
+        self.totals = Totals()
+        self._engines, self._store, self._mode = engines, store, mode or MODES[config.mode]
+        self._owns_store = store is None
+        self._folder = folder_of(config.store) if store is None else None
+        self._called = [engine.side for engine in config.engines() if engine.side in engines.models]
+        self.pair = pair_of(config, {side: engines.models[side] for side in self._called}, sparse_of(config))
+        if config.verify != "agreement":
+            _warn_if_uncalibrated(config)
+        self._uncalibrated: set[str] = set()
+        """Benchmarks whose questions have no calibrated threshold, of which the user was told."""
+        self._has_probability = False
+        """Whether the large engine has reported a probability, which a first check by confidence needs."""
+        self._slots = asyncio.Semaphore(config.max_open_samples)
+        """Limits the open samples of `submit`."""
+        self._keys: set[SampleKey] = set()
+        self._ranks = 1
+
+    def answer(
+        self,
+        keys: Sequence[SampleKey],
+        open_sample: Callable[[int], Sample],
+        decoding: Mapping[str, Any],
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> list[Outcome]:
+        """Run one sample per key and return their outcomes in the same order.
+
+        `open_sample`: returns the sample for the index of a key; called in threads. `decoding`: generation arguments by
+        task. Raises a `MaiError` if the run must stop. All finished calls are in the store then.
+        """
+        if not keys:
+            return []
+        self.begin(decoding, rank, world_size)
+        self._keys.update(keys)
+        done = self._resume(keys, rank)
+        with gc_frozen(), progress_bar(len(keys), shown=rank == 0, done=len(done)) as bar:
+            progress = Progress(keys, self.totals, self._store, self._allowed_errors(), bar, done)
+            limit = self.config.max_open_samples
+            try:
+                self._engines.run(run_samples(len(keys), open_sample, self._run_one, progress.report, limit))
+            except MaiError as error:
+                self.totals.failures.add_to_message(error)
+                raise
+        if (failures := self.totals.failures).count > self._allowed_errors():
+            raise TooManyErrors(
+                f"{failures.count:,} of {len(self._keys):,} samples failed, and max_errors="
+                f"{self.config.max_errors:g} allows {self._allowed_errors():,}:\n{failures}\n"
+                "Fix the causes above, or allow more with max_errors=N or a share like max_errors=0.01. The scores "
+                "then cover only the answered samples."
+            )
+        return [progress.outcomes[index] for index in range(len(keys))]
+
+    def begin(self, decoding: Mapping[str, Any], rank: int = 0, world_size: int = 1) -> None:
+        """Start the engines and open the store, if they are not started and open. The arguments are those of `answer`.
+        Raises `EngineStartError` or `StoreError`; the caller must then call `stop`."""
+        self._ranks = world_size
+        self._engines.run(self._begin(decoding, rank, world_size))
+
+    def submit(self, open_sample: Callable[[], Sample], mode: Mode | None = None) -> "Future[Trace]":
+        """Run one more sample, beside all others. `max_open_samples` limits how many are open; the others wait.
+
+        `open_sample` is called in a thread. `mode`: runs this sample; None: the function of the mode. The future raises
+        their errors and those of the engines. It may be cancelled. Raises `EngineNotRunning` before `begin`.
+        """
+        return self._engines.submit(self._open_and_run(open_sample, mode))
+
+    def resume_hint(self) -> str:
+        """Return how to resume a run that stopped, or an empty text if there is nothing to resume."""
+        if self._folder is None:
+            return "store=off: no answers of this run are kept." if self._owns_store and self.totals.samples else ""
+        if self._store is None or not self._store.path.exists():
+            return ""
+        path = self._store.path
+        return f"All finished calls are in {path}. To resume, run the same command with the same models again."
+
+    def close(self) -> None:
+        """Close the store. Its file stays, and the engines stay up. No further sample can be run. If samples still run,
+        call `stop` instead."""
+        self.closed = True
+        if self._store is not None and self._owns_store:
+            self._store.close()
+
+    def stop(self) -> None:
+        """Stop the engines and close the store."""
+        self._engines.stop(then=self.close)  # a `begin` in another thread is cancelled, or comes later and is refused
+
+    def complete(self) -> None:
+        """Close the store and remove its file, because the results of the run are saved. Calling it again has no
+        effect. With several ranks, this rank does not know the samples of the others, so all files are removed."""
+        self.close()
+        if self._store is not None and self._owns_store and not self.config.keep_store:
+            self._store.remove(self._keys, all_ranks=self._ranks > 1)
+        self._store = None
+
+    async def _begin(self, decoding: Mapping[str, Any], rank: int, world_size: int) -> None:
+        """Do the work of `begin` on the event loop, where `Engines.stop` can cancel it."""
+        if self.closed:
+            raise EngineStartError("The evaluation was closed before it began.")
+        # The model that an endpoint serves is part of its identity, and only the running endpoint knows it.
+        endpoints = [engine.side for engine in self.config.engines() if engine.engine == "openai"]
+        await self._engines.start_on_loop(endpoints)
+        models = {side: digest_of(self._engines.models[side].engine.identity()) for side in self._called}
+        if self._store is None and self._folder is not None:
+            self._store = Store(self._folder / self._name(decoding, models), rank, world_size)
+        if self._store is not None and self.pair.store is None:
+            self._store.models = models
+            self.pair = dataclasses.replace(self.pair, store=self._store)
+        await self._engines.start_on_loop(self._called)
+
+    def _name(self, decoding: Mapping[str, Any], models: Mapping[Side, str]) -> str:
+        """Return a name for the store's file that the same command has again: a digest of all that can change an answer
+        or the calls that are made."""
+        config = {name: str(value) for name, value in self.config if name not in (*NO_EFFECT_ON_ANSWERS, *SIDES)}
+        versions = [version("lmms-eval-mai"), version("lmms-eval"), prompts.digest()]
+        return digest_of(config, models, dict(decoding), versions)[:16]
+
+    def _resume(self, keys: Sequence[SampleKey], rank: int) -> set[SampleKey]:
+        """Return those of these samples that earlier processes finished, and tell the user about them. They run again,
+        with their calls from the store."""
+        if self._store is None or not self._store.calls:
+            return set()
+        done = self._store.done(keys)
+        tasks = {task: [key for key in keys if key[0] == task] for task, _, _ in keys}
+        self.totals.add_earlier(self._store.wall_s(keys), {task: self._store.wall_s(of) for task, of in tasks.items()})
+        progress = f"{len(done):,} of {len(keys):,} done" + (f" on rank {rank}" if self._ranks > 1 else "")
+        logger.info(f"mai_cascade: resuming: {progress} ({self._store.calls:,} calls in {self._store.path}).")
+        return done
+
+    async def _open_and_run(self, open_sample: Callable[[], Sample], mode: Mode | None) -> Trace:
+        async with self._slots:
+            return await self._run_one(await asyncio.to_thread(open_sample), mode)
+
+    async def _run_one(self, sample: Sample, mode: Mode | None = None) -> Trace:
+        """Run a sample. An unexpected error, for example of a parser, fails this sample and not the run."""
+        try:
+            trace = await (mode or self._mode)(sample, self.pair)
+        except MaiError:
+            raise
+        except Exception as error:
+            logger.opt(exception=error).debug("mai_cascade: unexpected error")
+            raise SampleError(
+                f"{sample.task} document {sample.doc_id}: {type(error).__name__}: {error}. This is an error in "
+                "lmms-eval-mai or in lmms-eval's parser. Please run the command again with --verbosity DEBUG and "
+                "report the traceback that the log then shows."
+            ) from error
+        if trace.min_confidence is not None:
+            self._tell_if_uncalibrated(sample.benchmark.name, trace.min_confidence)
+            self._check_probability(trace)
+        return trace
+
+    def _tell_if_uncalibrated(self, benchmark: str, threshold: float) -> None:
+        found = self.config.calibration
+        if found is None or benchmark in found.documents or benchmark in self._uncalibrated:
+            return
+        if threshold == self.pair.first_check.threshold(benchmark):  # a request to a server may have its own
+            self._uncalibrated.add(benchmark)
+            logger.warning(
+                f"mai_cascade: min_confidence={self.config.min_confidence} was chosen with documents of "
+                f"{', '.join(found.documents)}, so it promises nothing for other questions ({benchmark})."
+            )
+
+    def _check_probability(self, trace: Trace) -> None:
+        """Refuse a run whose first check needs a probability that the engine does not report: no sample would ever be
+        confident. Raises `ArgumentError`."""
+        if self._has_probability:
+            return
+        (short,) = [call for call in trace.calls if (call.key.side, call.key.stage) == ("large", "short")]
+        self._has_probability = short.answer_logprob is not None
+        if not self._has_probability and extract_answer(short.text):
+            raise ArgumentError(
+                "The first check by confidence needs the probability of the large model's short answer, and "
+                f"large_engine={self.config.large.engine} did not report it for {short.key}. Use an engine or an "
+                "endpoint that gives log-probabilities (logprobs), or verify=agreement."
+            )
+
+    def _allowed_errors(self) -> int:
+        allowed = self.config.max_errors
+        return int(allowed) if allowed >= 1 else int(allowed * len(self._keys))
+
+
+def pair_of(config: Config, models: Mapping[Side, Model], sparse: Sparse | None) -> Pair:
+    """Return the pair of these models with the choices of the user."""
+    return Pair(
+        models=models,
+        think=config.think,
+        rules=config.rules,
+        first_check=config.first_check(),
+        on_overflow=config.on_overflow,
+        transfer_answer=config.transfer_answer,
+        sparse=sparse,
+        log_prompts=config.log_prompts,
+    )
+
+
+def attention_engine(config: Config) -> EngineConfig:
+    """Return the engine whose attention selects tokens. Raises `ArgumentError` if it cannot give attention weights."""
+    side: Side = config.sparse_from
+    engine, other = (config.small, config.large) if side == "small" else (config.large, config.small)
+    if engine.engine != GIVES_ATTENTION:
+        hint = f"give sparse_from={other.side}, " if other.engine == GIVES_ATTENTION else ""
+        raise ArgumentError(
+            f"transfer=sparse needs attention weights of the {side} model, and {side}_engine={engine.engine} cannot "
+            f"give them: use {side}_engine={GIVES_ATTENTION} with a checkpoint, {hint}or leave transfer out."
+        )
+    return engine
+
+
+def sparse_of(config: Config) -> Sparse | None:
+    """Return how tokens are selected with `transfer=sparse`; None without it. Raises `ArgumentError` if the engine
+    cannot give attention weights, or if its model does not have the layer."""
+    if config.transfer == "full":
+        return None
+    engine, given = attention_engine(config), config.sparse_layer
+    depth = layers_of(engine)
+    layer = given if isinstance(given, int) else max(1, round(given * depth))
+    if layer > depth:
+        raise ArgumentError(
+            f"sparse_layer={given} does not exist, because the {engine.side} model has {depth} layers: give a "
+            f"number from 1 to {depth}, or a share of the layers such as 0.33."
+        )
+    logger.info(f"mai_cascade: layer {layer} of {depth} of the {engine.side} model selects tokens.")
+    return Sparse(config.sparse_delta, layer, engine.side)
+
+
+def layers_of(engine: EngineConfig) -> int:
+    """Return the number of decoder layers of a checkpoint."""
+    from transformers import AutoConfig
+
+    arguments = {name: engine.arguments[name] for name in ("revision", "trust_remote_code") if name in engine.arguments}
+    layers: int = AutoConfig.from_pretrained(engine.model, **arguments).get_text_config().num_hidden_layers
+    return layers
+
+
+def _warn_if_uncalibrated(config: Config) -> None:
+    """Tell the user if the threshold of the first check was not chosen with these models."""
+    found, (small, large) = config.calibration, (config.small.model, config.large.model)
+    if config.min_confidence is None:
+        text = f"the threshold min_confidence={DEFAULT} is not calibrated for this pair"
+    elif found is not None and not found.is_of(small, large):
+        text = (
+            f"min_confidence={config.min_confidence} was chosen with {found.small} and {found.large}, so it promises "
+            f"nothing for {small} and {large}"
+        )
+    else:
+        return
+    logger.warning(f"mai_cascade: {text}. lmms-eval-mai calibrate chooses a threshold by your own documents.")

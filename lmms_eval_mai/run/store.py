@@ -1,0 +1,301 @@
+"""The call store: every finished call is on the disk before its answer is used.
+
+A stopped run is resumed with it: the same command finds its calls here. `reproduce` keeps one store for all its runs,
+so a greedy call that several runs need is made once.
+
+A store is one file of JSON lines, one line for each call and for each finished sample. A call is found by a digest of
+everything that can change its answer: engine, checkpoint, arguments, prompt with the hashes of its images, decoding.
+Each rank of a run writes a file of its own and reads those of all ranks.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+import tempfile
+import threading
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+from loguru import logger
+
+from lmms_eval_mai.contract import Call, CallKey, Image, Prompt, Sampling, Side, TokenWeights
+from lmms_eval_mai.errors import StoreError
+
+FORMAT = 1
+"""Increase this number if older files cannot be read any more: it is a part of every digest and of a file's name."""
+
+SampleKey = tuple[str, int, int]
+"""Task, document, repeat."""
+
+
+class _Line(NamedTuple):
+    """The place of a line in an open file, and the run that wrote it. Its text stays on the disk."""
+
+    file: int
+    offset: int
+    length: int
+    run: str
+
+
+def folder_of(store: str | None) -> Path | None:
+    """Return the folder of the argument `store`; None for `off`. A file is made in it and removed now, because a run
+    opens its store minutes later. Raises `StoreError`."""
+    if store == "off":
+        return None
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = Path(store).expanduser() if store else cache / "lmms-eval-mai" / "store"
+    with _write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    return folder
+
+
+def digest_of(*parts: Any) -> str:
+    """Return a hash of JSON values, of 32 hexadecimal digits."""
+    return hashlib.blake2b(
+        json.dumps([FORMAT, *parts], sort_keys=True, default=str).encode(), digest_size=16
+    ).hexdigest()
+
+
+class Store:
+    """The finished calls of a run. `find`, `add` and `add_sample` run on an event loop."""
+
+    def __init__(self, path: Path, rank: int = 0, world_size: int = 1) -> None:
+        """Open or create the file. `path`: without its suffix. Raises `StoreError` if it cannot be written, or if
+        another run writes it."""
+        self.path = path.with_name(f"{path.name}-{rank}of{world_size}.jsonl")
+        self.run = ""
+        """The name of the run that makes the next calls. Runs with names share their calls."""
+        self.models: Mapping[Side, str] = {}
+        """The digest of each engine's identity."""
+        self._made: dict[tuple[str, CallKey, str], _Line] = {}
+        """Calls of earlier processes, by run, key and digest."""
+        self._shared: dict[str, _Line] = {}
+        """The first call of each digest, of runs with names."""
+        self._seconds: dict[tuple[str, str], dict[SampleKey, float]] = {}
+        """For each run, and each file by name: the wall seconds of each sample that earlier processes finished."""
+        self._samples: set[SampleKey] = set()
+        """All samples with a line in the files of all ranks."""
+        self._files: list[int] = []
+        with _write_errors(path), contextlib.ExitStack() as undo:
+            self._file = _open_locked(self.path)
+            undo.callback(os.close, self._file)
+            self._end = self._read(self._file, self.path)
+            os.ftruncate(self._file, self._end)  # a line that was torn by a crash
+            for other in self._other_ranks():
+                self._files.append(os.open(other, os.O_RDONLY))
+                undo.callback(os.close, self._files[-1])
+                self._read(self._files[-1], other)
+            self._queue: SimpleQueue[tuple[bytes, Future[None]] | None] = SimpleQueue()
+            self._error: StoreError | None = None
+            """Why no more lines are written."""
+            self._thread = threading.Thread(target=self._write_lines, name="mai-store", daemon=True)
+            self._thread.start()
+            undo.pop_all()
+
+    @property
+    def calls(self) -> int:
+        """The number of calls of this run that earlier processes have made."""
+        return sum(run == self.run for run, _, _ in self._made)
+
+    def done(self, samples: Collection[SampleKey]) -> set[SampleKey]:
+        """Return those of these samples that earlier processes of this run finished."""
+        return set().union(*self._seconds_by_rank()).intersection(samples)
+
+    def wall_s(self, samples: Collection[SampleKey]) -> float:
+        """Return the wall time that earlier processes of this run spent on these samples. Ranks work at the same time,
+        so only the slowest rank counts."""
+        return max((sum(rank.get(key, 0.0) for key in samples) for rank in self._seconds_by_rank()), default=0.0)
+
+    def _seconds_by_rank(self) -> list[dict[SampleKey, float]]:
+        return [seconds for (run, _), seconds in self._seconds.items() if run == self.run]
+
+    async def find(self, prompt: Prompt, sampling: Sampling) -> Call | None:
+        """Return the finished call of this request: of an earlier process of this run; else, if it is greedy, of
+        another run, without times. None: there is none."""
+        if not self._made and not self._shared:
+            return None
+        digest = self._digest(prompt, sampling)
+        line = self._made.get((self.run, prompt.key, digest))
+        if line is not None:
+            return _call_of(prompt.key, await asyncio.to_thread(_record_at, line))
+        line = self._shared.get(digest) if sampling.temperature == 0 else None
+        if line is None or line.run == self.run:
+            return None
+        found = _call_of(prompt.key, await asyncio.to_thread(_record_at, line))
+        return dataclasses.replace(found, shared=True, total_s=0.0, queued_s=None, ttft_s=None, started_at=None)
+
+    async def add(self, prompt: Prompt, sampling: Sampling, call: Call) -> None:
+        """Write a finished call. It is on the disk when this returns. Raises `StoreError`."""
+        digest = self._digest(prompt, sampling)
+        fields = {name: getattr(call, name) for name in _FIELDS}
+        if call.attention is not None:
+            fields["attention"] = dataclasses.asdict(call.attention)
+        key = call.key
+        names = (key.task, key.doc_id, key.repeat, key.side, key.stage)
+        line = await self._append({"key": names, "digest": digest, "call": fields})
+        if line.run:
+            self._shared.setdefault(digest, line)
+
+    async def add_sample(self, sample: SampleKey, wall_s: float) -> None:
+        """Write that a sample is finished. `wall_s`: seconds since the sample before it finished."""
+        await self._append({"sample": sample, "wall_s": round(wall_s, 3)})
+
+    def close(self) -> None:
+        """Wait until everything is on the disk, and close the files. A store without a line is removed."""
+        if self._file < 0:
+            return
+        self._queue.put(None)
+        self._thread.join()
+        self._error = StoreError(f"The call store {self.path} is closed.")
+        if not self._end:
+            self.path.unlink(missing_ok=True)
+        for file in (self._file, *self._files):
+            os.close(file)
+        self._file, self._files = -1, []
+
+    def remove(self, samples: Collection[SampleKey], all_ranks: bool) -> None:
+        """Close the store and remove its file, unless it has other samples than these: those of a longer run that is
+        not complete, for example after `--limit 100`. `all_ranks`: remove the files of all ranks, whatever they
+        hold. A file that another run writes now stays: the same command may have been started again."""
+        self.close()
+        if all_ranks or self._samples <= set(samples):
+            for path in [self.path, *self._other_ranks()]:
+                with contextlib.suppress(StoreError), _write_errors(path):
+                    file = _open_locked(path)
+                    path.unlink()
+                    os.close(file)
+
+    def _digest(self, prompt: Prompt, sampling: Sampling) -> str:
+        messages = [
+            [message.role, *(["image", part.uuid] if isinstance(part, Image) else part for part in message.content)]
+            for message in prompt.messages
+        ]
+        return digest_of(
+            self.models[prompt.key.side], messages, repr(sampling), repr(prompt.attention), prompt.logprobs
+        )
+
+    def _other_ranks(self) -> list[Path]:
+        name = self.path.name.rpartition("-")[0]
+        return sorted(path for path in self.path.parent.glob(f"{name}-*of*.jsonl") if path != self.path)
+
+    def _read(self, file: int, path: Path) -> int:
+        """Read the lines of an open file. Returns the offset at which the last whole line ends. Lines that are damaged
+        are left out, so their calls are made again."""
+        end = damaged = 0
+        with open(file, "rb", closefd=False) as lines:
+            for text in lines:
+                if not text.endswith(b"\n"):
+                    break
+                line, end = (file, end, len(text)), end + len(text)
+                try:
+                    record = json.loads(text)
+                    run, names = record["run"], record.get("key") or record["sample"]
+                    if "key" in record:
+                        self._made[run, CallKey(*names), record["digest"]] = _Line(*line, run)
+                        if run:
+                            self._shared.setdefault(record["digest"], _Line(*line, run))
+                    else:
+                        seconds = self._seconds.setdefault((run, path.stem), {})
+                        seconds[tuple(names)] = seconds.get(tuple(names), 0.0) + record["wall_s"]
+                    self._samples.add(tuple(names[:3]))
+                except (ValueError, KeyError, TypeError):
+                    damaged += 1
+        if damaged:
+            logger.warning(f"mai_cascade: {damaged} lines of {path} are damaged. Their calls are made again.")
+        return end
+
+    async def _append(self, record: dict[str, Any]) -> _Line:
+        if self._error is not None:
+            raise self._error
+        data = json.dumps({"run": self.run, **record}).encode() + b"\n"
+        line = _Line(self._file, self._end, len(data), self.run)
+        self._end += len(data)  # the lines are written in the order of their places
+        names = record.get("key") or record["sample"]
+        self._samples.add(tuple(names[:3]))
+        written: Future[None] = Future()
+        self._queue.put((data, written))
+        await asyncio.wrap_future(written)
+        return line
+
+    def _write_lines(self) -> None:
+        """Write lines until `close`. All lines that are ready at the same time share one fsync."""
+        last = False
+        while not last:
+            batch = [self._queue.get()]
+            while not self._queue.empty():
+                batch.append(self._queue.get())
+            lines = [entry for entry in batch if entry is not None]
+            last = len(lines) < len(batch)
+            if self._error is None:  # a failed write may have left half a line, which the next one would continue
+                try:
+                    data = memoryview(b"".join(data for data, _ in lines))
+                    while data:
+                        data = data[os.write(self._file, data) :]
+                    os.fsync(self._file)
+                except OSError as error:
+                    self._error = _write_error(self.path, error)
+            for _, written in lines:
+                if not written.set_running_or_notify_cancel():
+                    continue
+                if self._error is None:
+                    written.set_result(None)
+                else:
+                    written.set_exception(self._error)
+
+
+_FIELDS = [field.name for field in dataclasses.fields(Call) if field.name not in ("key", "logprobs", "attention")]
+
+
+def _record_at(line: _Line) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads(os.pread(line.file, line.length, line.offset))
+    return record
+
+
+def _call_of(key: CallKey, record: dict[str, Any]) -> Call:
+    fields = record["call"]
+    attention = fields.pop("attention", None)
+    if attention is not None:
+        attention = TokenWeights(tuple(attention["tokens"]), tuple(map(tuple, attention["weights"])))
+    return Call(key=key, **fields, attention=attention)
+
+
+def _open_locked(path: Path) -> int:
+    """Open a file and lock it until it is closed. The lock belongs to this descriptor, so it also keeps out a second
+    run of the same process."""
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if path.exists() and os.path.samestat(os.stat(path), os.fstat(file)):
+                return file
+            os.close(file)  # another process has removed the file since it was opened here
+        except BlockingIOError:
+            os.close(file)
+            raise StoreError(
+                f"Another run with the same arguments is writing {path}. Wait until it ends, or give this run another "
+                "folder with store=FOLDER, or no store with store=off."
+            ) from None
+
+
+@contextlib.contextmanager
+def _write_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _write_error(path, error) from None
+
+
+def _write_error(path: Path, error: OSError) -> StoreError:
+    return StoreError(
+        f"The call store {path} cannot be written ({error.strerror}). Free some space, or choose a writable folder "
+        "with store=FOLDER. With store=off no call is kept, and a crash loses the run."
+    )

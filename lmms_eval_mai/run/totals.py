@@ -1,0 +1,360 @@
+"""The figures of a run: sums over its calls and samples, as plain data and as the final table.
+
+All reported figures come from here. The rows of all calls are kept until the end, and pandas adds them up.
+"""
+
+import dataclasses
+import importlib.metadata
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+import pandas as pd
+from pytablewriter import MarkdownTableWriter
+
+from lmms_eval_mai.contract import SIDES, Side, Stage
+from lmms_eval_mai.errors import MaiError, SampleError
+from lmms_eval_mai.paper.confidence import DEFAULT
+from lmms_eval_mai.paper.sample import Trace
+from lmms_eval_mai.redaction import without_password
+from lmms_eval_mai.run.config import Config
+from lmms_eval_mai.run.store import SampleKey
+
+RESULTS, FIGURES = "_results.json", "_mai_cascade.json"
+"""How the names of lmms-eval's results and of the file of figures beside them end."""
+FORMAT = 1
+"""Increase this number if a field is renamed, removed or counted in another way."""
+SPARSE = ("transfer", "sparse_delta", "sparse_layer", "sparse_from")
+"""The arguments of sparse transfer."""
+COUNTS = ("prompt_tokens", "cached_tokens", "output_tokens", "call_seconds", "answer_tokens")
+SPECULATION = ("proposed_tokens", "accepted_tokens", "target_calls")
+"""The figures of drafted tokens, of a call and of a run. Those that the engine does not report are left out."""
+CALL = ("task", "side", "stage", "calls", *COUNTS, *SPECULATION, "shared_calls")
+"""The columns of calls."""
+SELECTION = ("transfers", "scored_tokens", "kept_tokens", "transferred_tokens", "empty")
+SHOWN_CAUSES = SHOWN_DOCUMENTS = 10
+
+
+class Failures:
+    """The failed samples of a run, by cause. Errors have one cause if they have the same type and their messages differ
+    only in numbers, for example in the number of the document."""
+
+    def __init__(self) -> None:
+        self.causes: dict[str, list[tuple[str, SampleKey]]] = {}
+        """Cause -> the message and the sample of each error."""
+
+    def add(self, sample: SampleKey, error: SampleError) -> bool:
+        """Add a failed sample. Returns whether it is the first of its cause."""
+        text = f"{type(error).__name__}: {error}"
+        of_cause = self.causes.setdefault(re.sub(r"\d+", "0", text), [])
+        of_cause.append((text, sample))
+        return len(of_cause) == 1
+
+    @property
+    def count(self) -> int:
+        """The number of failed samples."""
+        return sum(map(len, self.causes.values()))
+
+    @property
+    def kinds(self) -> dict[str, int]:
+        """Kind of error -> number of samples, the largest first."""
+        kinds: Counter[str] = Counter()
+        for cause, samples in self.causes.items():
+            kinds[cause.partition(":")[0]] += len(samples)
+        return dict(kinds.most_common())
+
+    def add_to_message(self, error: MaiError) -> None:
+        """Add the failed samples, if there are any, to the error that ends the run."""
+        if count := self.count:
+            error.args = (f"{error}\nBefore this error, {count:,} sample{'s' * (count != 1)} failed:\n{self}\n",)
+
+    def __str__(self) -> str:
+        """Return one line per cause: its first error, and the other samples that failed for it."""
+        lines = []
+        for (text, _), *others in list(self.causes.values())[:SHOWN_CAUSES]:
+            names = ", ".join(sample_name(sample) for _, sample in others[:SHOWN_DOCUMENTS])
+            more = f" and {len(others) - SHOWN_DOCUMENTS:,} more" if len(others) > SHOWN_DOCUMENTS else ""
+            similar = f" {len(others):,} more with a similar message: {names}{more}." if others else ""
+            lines.append(f"  {text}{similar}")
+        if (more_causes := len(self.causes) - SHOWN_CAUSES) > 0:
+            lines.append(f"  ... and {more_causes:,} more causes, named in the log above")
+        return "\n".join(lines)
+
+
+def sample_name(sample: SampleKey) -> str:
+    """Return a sample's name for messages, such as `pope_s document 12, repeat 1`."""
+    task, document, repeat = sample
+    return f"{task} document {document}" + (f", repeat {repeat}" if repeat else "")
+
+
+@dataclass
+class Totals:
+    """What was counted so far, of this rank or of all ranks."""
+
+    calls: list[tuple[Any, ...]] = field(default_factory=list)
+    """One row of `CALL` per call."""
+    samples: list[tuple[str, str, bool]] = field(default_factory=list)
+    """Task, exit and whether the answer is readable, of each answered sample."""
+    selections: list[tuple[Any, ...]] = field(default_factory=list)
+    """Task, and the columns of `SELECTION`, of each transfer whose tokens were selected (`transfer=sparse`)."""
+    failures: Failures = field(default_factory=Failures)
+    exits: Counter[str] = field(default_factory=Counter)
+    wall_s: float = 0.0
+    """Seconds in which samples ran, those of earlier processes included."""
+    earlier_s: float = 0.0
+    """The part of `wall_s` that earlier processes spent."""
+    task_wall_s: Counter[str] = field(default_factory=Counter)
+    """The seconds that belong to each task (`Progress`)."""
+    ranks: int = 1
+    """Number of processes (ranks) whose figures these are."""
+
+    def add(self, trace: Trace) -> None:
+        """Count an answered sample and its calls."""
+        task = trace.answer.key.task
+        self.samples.append((task, trace.exit, trace.readable))
+        self.exits[trace.exit] += 1
+        for call in trace.calls:
+            tokens = (call.prompt_tokens, call.cached_tokens, call.output_tokens, call.total_s, call.answer_tokens)
+            speculation = (getattr(call, name) for name in SPECULATION)
+            self.calls.append((task, call.key.side, call.key.stage, 1, *tokens, *speculation, int(call.shared)))
+        if (found := trace.selection) is not None:
+            tokens_of = (found.scored_tokens, found.kept_tokens, found.transferred_tokens)
+            self.selections.append((task, 1, *tokens_of, int(not found.positions)))
+
+    def add_seconds(self, task: str, seconds: float) -> None:
+        """Add the time between two finished samples to the task of the second one."""
+        self.wall_s += seconds
+        self.task_wall_s[task] += seconds  # type: ignore[assignment]
+
+    def add_earlier(self, wall_s: float, of_tasks: Mapping[str, float]) -> None:
+        """Add the wall time that earlier processes spent on the samples."""
+        self.wall_s += wall_s
+        self.earlier_s += wall_s
+        self.task_wall_s.update(of_tasks)
+
+    @property
+    def tasks(self) -> list[str]:
+        """The names of all tasks."""
+        failed = (sample[0] for samples in self.failures.causes.values() for _, sample in samples)
+        return sorted({*(task for task, _, _ in self.samples), *failed})
+
+    @classmethod
+    def merged(cls, ranks: Sequence["Totals"]) -> "Totals":
+        """Return the figures of a run from those of its ranks. The slowest rank decides each wall time."""
+        merged = cls(
+            wall_s=max(of.wall_s for of in ranks), earlier_s=max(of.earlier_s for of in ranks), ranks=len(ranks)
+        )
+        for of in ranks:
+            merged.calls += of.calls
+            merged.samples += of.samples
+            merged.selections += of.selections
+            merged.exits += of.exits
+            merged.task_wall_s |= of.task_wall_s  # the larger one of each task
+            for cause, samples in of.failures.causes.items():
+                merged.failures.causes.setdefault(cause, []).extend(samples)
+        return merged
+
+
+class Sums:
+    """The sums of a run's figures over any tasks, engines and stages."""
+
+    def __init__(self, totals: Totals) -> None:
+        self._calls = pd.DataFrame(totals.calls, columns=list(CALL))
+        self._samples = pd.DataFrame(totals.samples, columns=["task", "exit", "readable"])
+        self._selections = pd.DataFrame(totals.selections, columns=["task", *SELECTION])
+        self._failed = Counter(key[0] for samples in totals.failures.causes.values() for _, key in samples)
+
+    def usage(self, task: str | None = None, side: Side | None = None, stage: Stage | None = None) -> dict[str, Any]:
+        """Return the sum of each column of calls. None: all tasks, engines, or stages. A sum with a number that is not
+        known is None."""
+        calls = self._calls
+        for column, value in (("task", task), ("side", side), ("stage", stage)):
+            calls = calls if value is None else calls[calls[column] == value]
+        return _sums(calls, CALL[3:])
+
+    def selections(self, task: str | None = None) -> dict[str, Any]:
+        """Return the sums of selections."""
+        found = self._selections
+        return _sums(found if task is None else found[found["task"] == task], SELECTION)
+
+    def samples(self, task: str | None = None) -> tuple[int, int, int, Counter[str]]:
+        """Return the numbers of answered, failed and unreadable samples, and of the samples of each exit."""
+        found = self._samples if task is None else self._samples[self._samples["task"] == task]
+        failed = self._failed.total() if task is None else self._failed[task]
+        return len(found), failed, int((~found["readable"].astype(bool)).sum()), Counter(found["exit"])
+
+
+def _sums(rows: pd.DataFrame, columns: Iterable[str]) -> dict[str, Any]:
+    sums = {column: pd.to_numeric(rows[column]).sum(skipna=False) for column in columns}
+    return {
+        name: None if pd.isna(value) else float(value) if name == "call_seconds" else int(value)
+        for name, value in sums.items()
+    }
+
+
+# --- as plain data ---
+
+
+def figures(totals: Totals, config: Config, descriptions: Mapping[Side, str]) -> dict[str, Any]:
+    """Return the figures of a run, ready for JSON. docs/output.md describes the fields. `descriptions`: of the
+    engines."""
+    sums = Sums(totals)
+    answered, failed, _, _ = sums.samples()
+    return {
+        "format": FORMAT,
+        "version": version("lmms-eval-mai"),
+        "lmms_eval_version": version("lmms-eval"),
+        "mode": config.mode,
+        **({name: getattr(config, name) for name in SPARSE} if config.transfer == "sparse" else {}),
+        **_first_check(config),
+        "engines": {
+            engine.side: {
+                "engine": engine.engine,
+                "model": without_password(engine.model),
+                "settings": without_password(descriptions.get(engine.side, "")),
+            }
+            for engine in config.engines()
+        },
+        "ranks": totals.ranks,
+        "wall_s": round(totals.wall_s, 6),
+        "earlier_s": round(totals.earlier_s, 6),
+        "samples": answered,
+        "not_answered": failed,
+        "errors": totals.failures.kinds,
+        "tasks": {task: _task(sums, task, totals.task_wall_s[task], config) for task in totals.tasks},
+    }
+
+
+def _first_check(config: Config) -> dict[str, Any]:
+    """Return the rule of the first check, if it is not the paper's, with its thresholds and what chose them."""
+    if config.verify == "agreement":
+        return {}
+    found = dataclasses.asdict(config.first_check())
+    if config.calibration is not None:
+        found["calibration"] = dataclasses.asdict(config.calibration)
+    return {"first_check": found}
+
+
+def _task(sums: Sums, task: str, wall_s: float, config: Config) -> dict[str, Any]:
+    answered, failed, unreadable, exits = sums.samples(task)
+    return {
+        "samples": answered,
+        "not_answered": failed,
+        "unreadable": unreadable,
+        "wall_s": round(wall_s, 6),
+        "exits": {exit: exits[exit] for exit in config.exits()},
+        **({"selections": sums.selections(task)} if config.transfer == "sparse" else {}),
+        **{engine.side: _engine(sums, task, engine.side) for engine in config.engines()},
+    }
+
+
+def _engine(sums: Sums, task: str, side: Side) -> dict[str, Any]:
+    """Return the sums of one engine's calls, and the same sums for each stage that has calls."""
+    stages = {stage: usage for stage in get_args(Stage) if (usage := sums.usage(task, side, stage))["calls"]}
+    return {**_usage(sums.usage(task, side)), "stages": {stage: _usage(usage) for stage, usage in stages.items()}}
+
+
+def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
+    unused = {name for name in SPECULATION if not usage["calls"] or usage[name] is None}
+    if not usage["shared_calls"]:
+        unused.add("shared_calls")
+    rounded = {**usage, "call_seconds": round(usage["call_seconds"], 6)}
+    return {name: figure for name, figure in rounded.items() if name not in unused}
+
+
+def version(package: str) -> str:
+    """Return the version of an installed package, or "unknown"."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+# --- as a table ---
+
+
+def table(totals: Totals, config: Config) -> str:
+    """Return the final table: one row per task with its samples, its exits, and the calls, output tokens and seconds of
+    each engine. Below it come the wall times and the samples without an answer.
+
+    A mode with a single exit has no exit columns. The columns `Not answered` and `Unreadable` are only present if there
+    are such samples. An engine has columns for the tokens of its answers and for speculative decoding if it reports
+    these figures for all of its calls. An engine with shared calls has a column for their number and none for seconds,
+    and the run has no wall times.
+    """
+    sums = Sums(totals)
+    rows = [_row(sums, task, config) for task in totals.tasks]
+    writer = MarkdownTableWriter(headers=list(rows[0]), value_matrix=[list(row.values()) for row in rows])
+    ranks = f", {totals.ranks} ranks" if totals.ranks > 1 else ""
+    models = ", ".join(f"{engine.side} {without_password(engine.model)}" for engine in config.engines())
+    mode = f"mode={config.mode}{', transfer=sparse' if config.transfer == 'sparse' else ''}"
+    if config.verify != "agreement":
+        given = DEFAULT if config.min_confidence is None else config.min_confidence
+        mode += f", verify={config.verify}, min_confidence={given}"
+    lines = "\n".join(_lines(totals, sums))
+    return f"\nmai_cascade {mode}: {models}{ranks}\n{writer.dumps()}\n{lines}\n"
+
+
+def _lines(totals: Totals, sums: Sums) -> Iterator[str]:
+    """Return the lines below the table."""
+    usage, (_, failed, unreadable, _) = sums.usage(), sums.samples()
+    if usage["shared_calls"]:
+        yield (
+            f"{usage['shared_calls']} of {usage['calls']} calls are shared: other runs of this command made them. So "
+            "this run has no times."
+        )
+    else:
+        earlier = f", {totals.earlier_s:.1f} s of it before this start" if totals.earlier_s else ""
+        by_task = ", ".join(f"{task} {totals.task_wall_s[task]:.1f} s" for task in totals.tasks)
+        yield f"Wall time {totals.wall_s:.1f} s{earlier}{f': {by_task}' if len(totals.tasks) > 1 else ''}."
+    if unreadable:
+        yield (
+            f"Unreadable: the task's scorer cannot read the final answer of {unreadable} samples. lmms-eval's "
+            "MMMU scorer guesses the option of such a multiple-choice answer at random; all other scorers give it 0."
+        )
+    if failed:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in totals.failures.kinds.items())
+        yield f"{failed} samples have no answer and are left out of all scores: {kinds}."
+        yield str(totals.failures)
+
+
+def _row(sums: Sums, task: str, config: Config) -> dict[str, str]:
+    """Return the cells of a task by column. The sums over all tasks decide the columns."""
+    (answered, failed, unreadable, exits), (_, any_failed, any_unreadable, _) = sums.samples(task), sums.samples()
+    row = {"Task": task, "Samples": str(answered)}
+    if any_failed:
+        row["Not answered"] = str(failed)
+    if any_unreadable:
+        row["Unreadable"] = str(unreadable)
+    if len(config.exits()) > 1:
+        row |= {exit: f"{exits[exit]} ({exits[exit] / max(1, answered):.2%})" for exit in config.exits()}
+    if config.transfer == "sparse":
+        selections = sums.selections(task)
+        row["kept tokens"] = _part(selections["kept_tokens"], selections["scored_tokens"])
+    for side in [side for side in SIDES if side in {engine.side for engine in config.engines()}]:
+        usage, of_all = sums.usage(task, side), sums.usage(side=side)
+        row |= {f"{side} {column}": cell for column, cell in _cells(usage, of_all).items()}
+    return row
+
+
+def _cells(usage: Mapping[str, Any], of_all: Mapping[str, Any]) -> dict[str, str]:
+    """Return the cells of one engine in a task by column. A number that is not known of all calls is not shown."""
+    cells = {"calls": str(usage["calls"])}
+    if of_all["shared_calls"]:
+        cells["shared calls"] = str(usage["shared_calls"])
+    cells["output tokens"] = str(usage["output_tokens"])
+    if of_all["calls"] and of_all["answer_tokens"] is not None:
+        cells["answer tokens"] = str(usage["answer_tokens"])
+    if of_all["calls"] and of_all["proposed_tokens"] is not None:
+        cells["drafted tokens accepted"] = _part(usage["accepted_tokens"] or 0, usage["proposed_tokens"] or 0)
+    if of_all["calls"] and of_all["target_calls"] is not None:
+        cells["target calls"] = str(usage["target_calls"])
+    if not of_all["shared_calls"]:
+        cells["call seconds"] = f"{usage['call_seconds']:.1f}"
+    return cells
+
+
+def _part(part: int, whole: int) -> str:
+    return f"{part} of {whole} ({part / max(1, whole):.2%})"
