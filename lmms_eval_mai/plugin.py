@@ -87,6 +87,33 @@ def _wrap_task_manager(tasks: ModuleType) -> None:
     manager.initialize_tasks = initialize_tasks
 
 
+def follow_tracker(follower: Any) -> None:
+    """Call the methods of `follower` after those of lmms-eval's `EvaluationTracker` that have the same names, with the
+    same arguments by name and the tracker. A later follower, or None, takes the place of an earlier one. The first
+    call of this function wraps the methods, so runs of other models do not have the wrapper."""
+    from lmms_eval.loggers import EvaluationTracker
+
+    for name in ("save_results_aggregated", "save_results_samples"):
+        method = getattr(EvaluationTracker, name)
+        if not hasattr(method, "follower"):
+            method = _followed(method)
+            setattr(EvaluationTracker, name, method)
+        method.follower = follower
+
+
+def _followed(original: Any) -> Any:
+    @functools.wraps(original)
+    def save(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        if save.follower is not None:  # type: ignore[attr-defined]
+            given = inspect.signature(original).bind(self, *args, **kwargs).arguments
+            given["tracker"] = given.pop("self")
+            getattr(save.follower, original.__name__)(**given)  # type: ignore[attr-defined]
+        return result
+
+    return save
+
+
 class _TasksFinder(importlib.abc.MetaPathFinder):
     """Wraps the loader of `lmms_eval.tasks` once, so that its `TaskManager` is wrapped right after the import."""
 

@@ -1,46 +1,29 @@
 """Turns lmms-eval's requests into samples: one `Instance` becomes one `Sample`.
 
-`run/decoding.py` decides the decoding of each stage, and `paper/cascade.py` which stages run.
+Other lmms-eval tasks ask for an answer format of their own. Short answers use the task's own prompt. For the thinking
+and the transfer, its format sentence is removed from the question, because the paper's prompts have another one.
 """
 
 import contextlib
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import PIL.Image
+from loguru import logger
 
 from lmms_eval_mai.contract import ContentPart, Message
 from lmms_eval_mai.engines.images import to_image
 from lmms_eval_mai.engines.messages import replace_lone_surrogates
 from lmms_eval_mai.errors import ArgumentError, MaiError, SampleError, UnreadableImage
-from lmms_eval_mai.harness.other_tasks import format_sentence, has_text, question_of
 from lmms_eval_mai.paper.agreement import Benchmark
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS, GENERIC
 from lmms_eval_mai.paper.prompts import VARIANTS, Variant
 from lmms_eval_mai.paper.sample import Sample
 from lmms_eval_mai.run.config import Config
-from lmms_eval_mai.run.decoding import sampling
+from lmms_eval_mai.run.decoding import ignored_arguments, sampling
 
-_OR_ALLOW_FAILURES = "or allow failed samples with max_errors=N to score without them"
-
-
-TWO_STAGE_TASKS = frozenset(
-    f"{benchmark}_{suffix}" for benchmark in BENCHMARKS for suffix, (_, two_stage) in VARIANTS.items() if two_stage
-)
-"""The names of our `_s2` tasks."""
-
-
-def is_padding(request: Any) -> bool:
-    """Return whether the request is a copy that lmms-eval adds so that all ranks have the same number of requests.
-    lmms-eval drops its answer."""
-    return bool((request.metadata or {}).get("__padding_only__"))
-
-
-def repeats(requests: Sequence[Any]) -> list[int]:
-    """Return for each request its number among its copies, from 0. For repeats, lmms-eval lists the same object several
-    times in a row."""
-    return [repeat for _, same in itertools.groupby(requests, key=id) for repeat, _ in enumerate(same)]
+_REMEDY = "Repair the dataset or the task, or allow failed samples with max_errors=N to score without them."
 
 
 class Fields(NamedTuple):
@@ -56,18 +39,22 @@ class Fields(NamedTuple):
 
 
 def fields_of(request: Any) -> Fields:
-    """Return the fields of a request by their names."""
-    return Fields(*request.args)
+    """Return the fields of a request by their names. Raises `ArgumentError` with lmms-eval's request cache."""
+    fields = Fields(*request.args[:6])
+    if fields.doc_to_messages is None:
+        raise ArgumentError(
+            "--cache_requests cannot be used: lmms-eval's request cache keeps no functions, and without them no chat "
+            "model gets the messages of a document (lmms_eval/caching/cache.py). Leave it out."
+        )
+    return fields
 
 
 class TaskPrompt(NamedTuple):
-    """The prompt of a task."""
+    """The prompt of a task. Without a variant, it is the own prompt of another lmms-eval task."""
 
     benchmark: Benchmark
     variant: Variant | None
-    """The prompt's variant. None: another lmms-eval task, with its own prompt."""
     two_stage: bool
-    """Whether the prompt has a second stage."""
 
 
 def task_of(request: Any) -> TaskPrompt:
@@ -83,23 +70,57 @@ def task_of(request: Any) -> TaskPrompt:
     return TaskPrompt(BENCHMARKS[mai["benchmark"]], *VARIANTS[mai["variant"]])
 
 
-def check_stages(mode: str, two_stage_tasks: Collection[str]) -> None:
-    """Refuse `_s2` tasks in the mode that does not use their second stage. Raises `ArgumentError`."""
-    if mode == "transfer" and two_stage_tasks:
-        name = min(two_stage_tasks)
+def is_padding(request: Any) -> bool:
+    """Return whether the request is a copy that lmms-eval adds so that all ranks have the same number of requests.
+    lmms-eval drops its answer."""
+    return bool((request.metadata or {}).get("__padding_only__"))
+
+
+def repeats(requests: Sequence[Any]) -> list[int]:
+    """Return for each request its number among its copies, from 0. For repeats, lmms-eval lists the same object several
+    times in a row."""
+    return [repeat for _, same in itertools.groupby(requests, key=id) for repeat, _ in enumerate(same)]
+
+
+def check(requests: Sequence[Any], documents: Mapping[str, Any], config: Config, tell: bool) -> None:
+    """Refuse tasks and decoding arguments that cannot work, before the engines start. Raises `ArgumentError`.
+    `documents`: the model's `task_dict`. `tell`: log how the prompts of other lmms-eval tasks are used."""
+    for name, request in {fields_of(request).task: request for request in reversed(requests)}.items():
+        check_task(request, config)
+        if ignored := ignored_arguments(fields_of(request).gen_kwargs):
+            logger.warning(f"{name}: mai_cascade ignores {', '.join(ignored)}, as lmms-eval's vllm model does.")
+        if tell and task_of(request).variant is None and config.mode in ("cascade", "transfer"):
+            with contextlib.suppress(MaiError):  # a document that cannot be opened fails later, with its message
+                prompt = open_sample(request, 0, documents, config).own_prompt
+                sentence = format_sentence(fields_of(request).doc_to_messages, prompt)
+                logger.info(
+                    f"mai_cascade: {name} is not a task of lmms-eval-mai. Short answers use its own prompt. For the "
+                    "thinking and the transfer, the paper's prompts "
+                    + (f'replace its "{sentence}".' if sentence else "follow it, as no format sentence was found.")
+                )
+
+
+def check_task(request: Any, config: Config) -> None:
+    """Refuse a task or decoding arguments that cannot work. Raises `ArgumentError`."""
+    _, variant, two_stage = task_of(request)
+    name = fields_of(request).task
+    if two_stage and config.mode == "transfer":
         raise ArgumentError(
-            f"mode=transfer cannot run {', '.join(sorted(two_stage_tasks))}: the small model only thinks and the large "
-            "model answers (Table 8), so the second stage of the small model would not be used. Choose the tasks "
-            f"without _s2, for example {name.removesuffix('_s2')}."
+            f"mode=transfer cannot run {name}: the large model answers (Table 8), so the second stage of the small "
+            "model would not be used. Choose the task without _s2."
         )
+    if request.request_type == "generate_until_multi_round" and variant is None:
+        raise ArgumentError(
+            f"Task {name} has rounds of its own, which mai_cascade does not support: choose tasks of type "
+            "generate_until, or one of the _s2 tasks of lmms-eval-mai."
+        )
+    sampling(fields_of(request).gen_kwargs, config, variant is not None)
 
 
 def open_sample(request: Any, repeat: int, documents: Mapping[str, Any], config: Config) -> Sample:
-    """Fetch the document, decode its images and build the chat. This blocks, so run it in a thread.
-
-    `documents` is the model's `task_dict`. Raises `UnreadableImage`, or another `SampleError` if the document holds
-    something that the cascade does not support (video, audio, an empty question) or if a function of the task fails.
-    """
+    """Fetch the document, decode its images and build the chat. This blocks, so run it in a thread. Raises
+    `UnreadableImage`, or another `SampleError` if the document holds something that the cascade does not support
+    (video, audio, an empty question) or if a function of the task fails."""
     _, doc_to_messages, gen_kwargs, doc_id, task, split = fields_of(request)
     benchmark, variant, two_stage = task_of(request)
     where = f"{task} document {doc_id}"
@@ -110,8 +131,8 @@ def open_sample(request: Any, repeat: int, documents: Mapping[str, Any], config:
             question = (*prompt[:-1], Message("user", prompt[-1].content[:-1]))
         else:
             question = question_of(prompt, format_sentence(doc_to_messages, prompt))
-        if not has_text(question):
-            raise SampleError(f"{where}: its question is empty. Repair the dataset, {_OR_ALLOW_FAILURES}.")
+        if not _has_text(question):
+            raise SampleError(f"{where}: its question is empty. {_REMEDY}")
         return Sample(
             task=task,
             doc_id=doc_id,
@@ -136,9 +157,7 @@ def _document_errors(where: str) -> Iterator[None]:
     except MaiError:
         raise
     except (OSError, SyntaxError, PIL.Image.DecompressionBombError) as error:  # PIL raises these for broken images
-        raise UnreadableImage(
-            f"{where}: its image cannot be read ({error}). Repair the dataset, {_OR_ALLOW_FAILURES}."
-        ) from error
+        raise UnreadableImage(f"{where}: its image cannot be read ({error}). {_REMEDY}") from error
     except Exception as error:
         raise SampleError(
             f"{where}: the task's functions failed on this document ({type(error).__name__}: {error}). Check the "
@@ -154,10 +173,7 @@ def _messages(chat: Sequence[Mapping[str, Any]], where: str) -> tuple[Message, .
         parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
         messages.append(Message(message["role"], tuple(_content_part(part, where) for part in parts)))
     if not messages or messages[-1].role != "user":
-        raise SampleError(
-            f"{where}: the task's messages are empty or do not end with a message of the user, so the model has "
-            f"nothing to answer. Correct doc_to_messages of the task, {_OR_ALLOW_FAILURES}."
-        )
+        raise SampleError(f"{where}: the task's messages do not end with a message of the user. {_REMEDY}")
     return tuple(messages)
 
 
@@ -165,21 +181,43 @@ def _content_part(part: Mapping[str, Any], where: str) -> ContentPart:
     if part["type"] == "text":
         return replace_lone_surrogates(str(part["text"]))
     if part["type"] != "image":
-        raise SampleError(
-            f"{where} contains {part['type']}, and mai_cascade supports only text and images. Choose another task, "
-            f"{_OR_ALLOW_FAILURES}."
-        )
-    image = part["url"]
-    if isinstance(image, str):
-        image = PIL.Image.open(image)
-    if not isinstance(image, PIL.Image.Image):
-        raise UnreadableImage(
-            f"{where}: doc_to_messages returned an object of type {type(image).__name__} as an image: expected a PIL "
-            f"image or a path. Correct the task or the dataset, {_OR_ALLOW_FAILURES}."
-        )
-    if not (image.width and image.height):
-        raise UnreadableImage(
-            f"{where}: its image has a side of 0 pixels ({image.width} x {image.height}). Repair the dataset, "
-            f"{_OR_ALLOW_FAILURES}."
-        )
+        raise SampleError(f"{where} contains {part['type']}, and mai_cascade supports only text and images. {_REMEDY}")
+    image = PIL.Image.open(part["url"]) if isinstance(part["url"], str) else part["url"]
+    if not (isinstance(image, PIL.Image.Image) and image.width and image.height):
+        raise UnreadableImage(f"{where}: its image is not a PIL image or a path, or has no pixels. {_REMEDY}")
     return to_image(image)
+
+
+# --- prompts of other lmms-eval tasks ---------------------------------------------------------------------
+
+
+def format_sentence(doc_to_messages: Any, prompt: tuple[Message, ...]) -> str:
+    """Return the sentence that the task of this method puts at the end of this prompt; empty if none is found: the
+    `post_prompt`, `multiple_choice_prompt` or the like in the task's `lmms_eval_specific_kwargs`."""
+    task = getattr(doc_to_messages, "__self__", None)
+    options = getattr(task, "lmms_eval_specific_kwargs", None) or {}
+    end = prompt[-1].content[-1] if prompt[-1].content else None
+    sentences = [
+        value.strip()
+        for name, value in options.items()
+        if name.endswith("prompt") and name != "pre_prompt" and isinstance(value, str)
+        if isinstance(end, str) and end.rstrip().endswith(value.strip())
+    ]
+    sentence = max(sentences, key=len, default="")
+    return sentence if _has_text(question_of(prompt, sentence)) else ""
+
+
+def question_of(prompt: tuple[Message, ...], sentence: str) -> tuple[Message, ...]:
+    """Return the prompt without its format sentence, so that another instruction can follow. The separator before the
+    sentence is kept. Without a sentence, a line break is added."""
+    *before, last = prompt
+    if not sentence:
+        return (*before, Message(last.role, (*last.content, "\n")))
+    *parts, end = last.content
+    question = str(end).rstrip().removesuffix(sentence)
+    separator = "\n" if question and not question[-1].isspace() else ""
+    return (*before, Message(last.role, (*parts, question + separator)))
+
+
+def _has_text(messages: tuple[Message, ...]) -> bool:
+    return any(isinstance(part, str) and part.strip() for message in messages for part in message.content)

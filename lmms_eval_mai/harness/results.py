@@ -1,13 +1,17 @@
-"""Converts outcomes into lmms-eval's results, with token counts and trace."""
+"""Converts outcomes into lmms-eval's results with token counts and trace, and fills lmms-eval's own tables."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from lmms_eval.api.instance import GenerationResult, TokenCounts
+from lmms_eval.models.model_utils.gen_metrics import log_metrics
+from lmms_eval.models.model_utils.usage_metrics import log_usage
 
+from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.paper.agreement import extract_answer
 from lmms_eval_mai.paper.sample import Trace
+from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.progress import Outcome
 from lmms_eval_mai.run.trace_record import trace_record
 
@@ -17,34 +21,11 @@ blank text as an answer, and null as a missing answer."""
 
 
 class RoundTexts(list):  # type: ignore[type-arg]
-    """The texts of a two-stage task's calls, the answer last, as `generate_until_multi_round` returns them.
-
-    lmms-eval's response cache calls `.strip()` on the text of a `GenerationResult`
-    (caching/response_cache.py, `_is_valid_response`) and stores the text as JSON.
-    """
+    """The texts of a two-stage task's calls, the answer last. lmms-eval's response cache calls `.strip()` on the text
+    of a `GenerationResult` (caching/response_cache.py, `_is_valid_response`) and stores the text as JSON."""
 
     def strip(self) -> str:
         return str(self[-1]).strip()
-
-
-def result(outcome: Outcome | None, own_task: bool) -> GenerationResult:
-    """Return the result of a one-round request; None stands for a padding request. `own_task`: one of our tasks, whose
-    filter extracts the answer from its brackets."""
-    if not isinstance(outcome, Trace):
-        return NO_ANSWER
-    answer = outcome.answer
-    # The filters of other lmms-eval tasks cannot read [[...]], so the answer is extracted here. The stages `short` and
-    # `task` have the task's own prompt, which does not ask for brackets.
-    text = answer.text if own_task or answer.key.stage in ("short", "task") else extract_answer(answer.text)
-    return GenerationResult(text, TraceCounts.of(outcome))
-
-
-def rounds_result(outcome: Outcome | None) -> GenerationResult:
-    """Return the result of a two-stage request; None stands for a padding request."""
-    if not isinstance(outcome, Trace):
-        return NO_ANSWER
-    others = [call.text for call in outcome.calls if call is not outcome.answer and call.key.stage != "score"]
-    return GenerationResult(RoundTexts([*others, outcome.answer.text]), TraceCounts.of(outcome))
 
 
 @dataclass
@@ -72,6 +53,27 @@ class TraceCounts(TokenCounts):
         return record
 
 
+def result(outcome: Outcome | None, own_task: bool) -> GenerationResult:
+    """Return the result of a one-round request; None stands for a padding request. `own_task`: one of our tasks, whose
+    filter extracts the answer from its brackets."""
+    if not isinstance(outcome, Trace):
+        return NO_ANSWER
+    answer = outcome.answer
+    # The filters of other lmms-eval tasks cannot read [[...]], so the answer is extracted here. The stages `short` and
+    # `task` have the task's own prompt, which does not ask for brackets.
+    text = answer.text if own_task or answer.key.stage in ("short", "task") else extract_answer(answer.text)
+    return GenerationResult(text, TraceCounts.of(outcome))
+
+
+def rounds_result(outcome: Outcome | None) -> GenerationResult:
+    """Return the result of a two-stage request; None stands for a padding request."""
+    if not isinstance(outcome, Trace):
+        return NO_ANSWER
+    others = [call.text for call in outcome.calls if call is not outcome.answer and call.key.stage != "score"]
+    answer = outcome.answer.text  # exit `confident` has this call only, and its answer is that of both rounds
+    return GenerationResult(RoundTexts([*(others or [answer]), answer]), TraceCounts.of(outcome))
+
+
 def add_repeats(results: Sequence[GenerationResult], numbers: Sequence[int]) -> None:
     """Add the counts of a document's later repeats to those of its first one. `numbers`: the repeat of each result."""
     first: GenerationResult | None = None
@@ -80,3 +82,20 @@ def add_repeats(results: Sequence[GenerationResult], numbers: Sequence[int]) -> 
             first = result
         elif first is not None and isinstance(first.token_counts, TraceCounts) and result.token_counts is not None:
             first.token_counts.repeats.append(result.token_counts)
+
+
+def fill_usage(outcomes: Iterable[Outcome], config: Config) -> None:
+    """Add the calls of the samples to lmms-eval's usage table, where `by_source` splits it into small and large."""
+    models = {engine.side: engine.model for engine in config.engines()}
+    for call in (call for outcome in outcomes if isinstance(outcome, Trace) for call in outcome.calls):
+        side = call.key.side
+        log_usage(models[side], call.key.task, call.prompt_tokens, call.output_tokens, source=side)
+
+
+def fill_throughput(figures: Mapping[str, Any]) -> None:
+    """Fill lmms-eval's throughput table with the figures of a run, once: lmms-eval averages repeated calls. A run with
+    shared calls has no entry, because its times are not those of its calls."""
+    usage = [task[side] for task in figures["tasks"].values() for side in SIDES if side in task]
+    tokens, wall_s = sum(engine["output_tokens"] for engine in usage), figures["wall_s"]
+    if not any(engine.get("shared_calls") for engine in usage):
+        log_metrics(wall_s, tokens, tokens / wall_s if wall_s else 0.0, {"total_requests": figures["samples"]})

@@ -1,8 +1,5 @@
-"""The `shapes` benchmark of the demo: images of a 3 x 3 grid of coloured shapes, and questions with exact answers.
-
-The functions turn a document into images and text, as lmms-eval's own modules do for the six real benchmarks. The 3,000
-test documents are in task_configs/shapes/test.parquet; tools/make_shapes.py drew them.
-"""
+"""The `shapes` benchmark of the demo: images of a 3 x 3 grid of coloured shapes, and questions with exact answers. Its
+3,000 test documents are in task_configs/shapes/test.parquet; tools/make_shapes.py drew them."""
 
 from collections.abc import Mapping
 from typing import Any

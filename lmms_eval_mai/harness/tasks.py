@@ -7,13 +7,12 @@ text, and any other lmms-eval model gets the same words.
 To add a benchmark, add it to `FUNCTIONS`.
 """
 
-import functools
 import importlib
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lmms_eval.api.filter import Filter
-from loguru import logger
 
 from lmms_eval_mai.paper import prompts
 from lmms_eval_mai.paper.agreement import Doc, extract_answer
@@ -54,29 +53,6 @@ def mmmu_process_results(doc: Doc, results: Sequence[str]) -> dict[str, Any]:
     return {"mmmu_acc": mmmu_process_results(doc, results)["mmmu_acc"]}
 
 
-def two_stage_text(
-    doc: Doc,
-    lmms_eval_specific_kwargs: Mapping[str, Any],
-    round_idx: int | None = None,
-    previous_output: Sequence[str] | None = None,
-    previous_round_info: Any = None,
-) -> str | tuple[Any, Any, bool, Any, Any]:
-    """`doc_to_text` of the `_s2` tasks. Round 0 has the E or R prompt; round 1 has the Stage 2 prompt with the response
-    of round 0.
-
-    Returns a text for round 0. For later rounds returns the tuple (visuals, text, terminal, previous outputs, round
-    info) that lmms-eval requires.
-    """
-    if not round_idx or not previous_output:
-        _log_notice()
-        return doc_to_text(doc, lmms_eval_specific_kwargs)
-    if round_idx > 1:
-        return None, None, True, previous_output, previous_round_info
-    benchmark = lmms_eval_specific_kwargs["benchmark"]
-    text = _question(benchmark, doc) + prompts.stage2(previous_output[-1], BENCHMARKS[benchmark].kind(doc))
-    return _call(benchmark, "doc_to_visual", doc), text, False, previous_output, previous_round_info
-
-
 def two_stage_messages(
     doc: Doc,
     lmms_eval_specific_kwargs: Mapping[str, Any],
@@ -84,7 +60,8 @@ def two_stage_messages(
     previous_output: Sequence[str] | None = None,
     previous_round_info: Any = None,
 ) -> Messages | tuple[Messages | None, bool, Any, Any]:
-    """`doc_to_messages` of the `_s2` tasks, with the rounds of `two_stage_text`. For rounds after 0 returns the tuple
+    """`doc_to_messages` of the `_s2` tasks, for chat models that support rounds (mai_cascade, vllm). Round 0 has the E
+    or R prompt; round 1 has the Stage 2 prompt with the response of round 0. For rounds after 0 returns the tuple
     (messages, terminal, previous outputs, round info) that lmms-eval requires."""
     if not round_idx or not previous_output:
         return doc_to_messages(doc, lmms_eval_specific_kwargs)
@@ -105,21 +82,18 @@ class AnswerFilter(Filter):
 
 
 class TwoStageAnswerFilter(AnswerFilter):
-    """Extracts the answer of `_s2` tasks, whose responses are lists of rounds. Refuses a response with one round only.
-    Otherwise the score of a one-stage answer would be reported for a two-stage task."""
+    """Extracts the answer of `_s2` tasks, whose responses are lists of rounds. Refuses a response of one round, which
+    would be reported as the score of a two-stage task."""
 
     def apply(self, resps: Iterable[list[Any]], docs: Any) -> list[list[str]]:
         """Return the answers in the last rounds. Raises `ValueError` if a response has fewer than two rounds."""
-        return super().apply([[_last_round(response) for response in responses] for responses in resps], docs)
-
-
-def _last_round(response: Any) -> Any:
-    if not isinstance(response, list) or len(response) < 2:
-        raise ValueError(
-            "An _s2 task got an answer of one round, because this model does not support generate_until_multi_round. "
-            "Use mai_cascade (mode=small or mode=large for one model alone) or vllm. Or use the task without _s2."
-        )
-    return response[-1]
+        of_documents = [*resps]
+        if not all(isinstance(rounds, list) and len(rounds) > 1 for rounds in itertools.chain(*of_documents)):
+            raise ValueError(
+                "An _s2 task got an answer of one round, because this model does not support "
+                "generate_until_multi_round. Use mai_cascade or vllm, or use the task without _s2."
+            )
+        return super().apply([[rounds[-1] for rounds in responses] for responses in of_documents], docs)
 
 
 def _call(benchmark: str, name: str, *arguments: Any) -> Any:
@@ -166,13 +140,3 @@ def _messages(benchmark: str, doc: Doc, ending: str) -> Messages:
         question = _question(benchmark, doc)
     texts = [{"type": "text", "text": text} for text in (question, ending)]
     return [{"role": "user", "content": [*blocks, *texts]}]
-
-
-@functools.cache
-def _log_notice() -> None:
-    """Log once which models can run `_s2` tasks. Models without multi-round support may fail with an error that does
-    not name the cause."""
-    logger.info(
-        "_s2 tasks call the model twice, through generate_until_multi_round. mai_cascade and vllm support this; a "
-        "model without multi-round support fails with an error."
-    )

@@ -1,0 +1,89 @@
+"""Follows the results of an evaluation until lmms-eval has saved them. Only then its call store is removed.
+
+lmms-eval tells a model neither that its answers are scored nor that the results are on the disk, and it only logs a
+warning if it cannot write them. So `plugin.follow_tracker` lets `Results` look at each file that lmms-eval has written.
+"""
+
+import atexit
+import contextlib
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lmms_eval_mai.errors import MaiError
+from lmms_eval_mai.harness.command import configurations, report_errors_to_user
+from lmms_eval_mai.run.evaluation import Evaluation
+from lmms_eval_mai.run.totals import FIGURES, RESULTS
+
+
+class Results:
+    """The results of an evaluation whose samples are all answered. Under lmms-eval's command, they are saved when
+    lmms-eval has written or printed them. In library use the caller has them already."""
+
+    def __init__(self, evaluation: Evaluation, backend: str, figures: Mapping[str, Any], table: str) -> None:
+        """`backend`: the start of lmms-eval's name for the model's class in its results. `table`: the final table, or
+        an empty text. It is printed below lmms-eval's own tables, at the end of the command; in library use it is
+        printed now."""
+        self._evaluation, self._backend, self._figures, self._table = evaluation, backend, figures, table
+        self._in_command = configurations() > 0
+        self._unsaved = {"results"} if self._in_command else set()
+        """What lmms-eval must still save."""
+        self._stem: str | None = None
+        """How the names of lmms-eval's files begin. None: it has written none."""
+        if table and not self._in_command:
+            print(table, flush=True)
+        atexit.register(self._at_exit)
+
+    def save_results_aggregated(
+        self, tracker: Any, results: Mapping[str, Any], samples: Mapping[str, Any] | None, datetime_str: str
+    ) -> None:
+        """Check the results file that lmms-eval has written, and write `<time>_mai_cascade.json` beside it."""
+        if not str(results.get("config", {}).get("model_backend", "")).startswith(self._backend):
+            return  # another model of this process
+        self._unsaved = set()
+        if not tracker.output_path:
+            return
+        if self._in_command:
+            self._unsaved = {task for task, of_task in (samples or {}).items() if of_task}
+        folder = Path(tracker.output_path, tracker.general_config_tracker.model_name_sanitized or "")
+        self._stem = str(folder / datetime_str.replace(":", "-"))
+        with self._whole(self._stem + RESULTS) as file:
+            json.loads(file.read_bytes())
+            Path(self._stem + FIGURES).write_text(json.dumps(self._figures, indent=2) + "\n", encoding="utf-8")
+
+    def save_results_samples(self, tracker: Any, task_name: str, samples: Sequence[Any]) -> None:
+        """Check a file of samples that lmms-eval has written."""
+        if self._stem is not None and samples:
+            with self._whole(f"{self._stem}_samples_{task_name}.jsonl") as file, file.open("rb") as lines:
+                if sum(line.endswith(b"\n") for line in lines) < len(samples):
+                    raise ValueError("samples are missing")
+            self._unsaved.discard(task_name)
+
+    @contextlib.contextmanager
+    def _whole(self, name: str) -> Iterator[Path]:
+        """Turn the errors of the block, which reads a file of lmms-eval, into a `MaiError`, or an exit code."""
+        try:
+            yield Path(name)
+        except (OSError, ValueError) as error:
+            self._unsaved.add(name)
+            with report_errors_to_user(self._evaluation.resume_hint):
+                raise MaiError(
+                    f"lmms-eval cannot write its results to {name} ({error}). Check --output_path and the free disk "
+                    "space; another --output_path may be given."
+                ) from error
+
+    def finish(self, failed: bool = False) -> None:
+        """Remove the call store if the results are saved: the next evaluation begins, or the process ends. `failed`:
+        an error came after the evaluation, perhaps while it was scored, so the store stays."""
+        atexit.unregister(self._at_exit)
+        if not self._unsaved and not failed:
+            self._evaluation.complete()
+
+    def _at_exit(self) -> None:
+        if self._in_command:
+            print(self._table, flush=True)
+            if self._unsaved and self._stem is None:
+                print(f"mai_cascade: lmms-eval saved no results. {self._evaluation.resume_hint()}", file=sys.stderr)
+        self.finish(failed=getattr(sys, "last_value", None) is not None)  # Python sets it for an uncaught exception
