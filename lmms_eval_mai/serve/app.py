@@ -3,205 +3,236 @@
 import asyncio
 import hmac
 import json
+import os
 import time
-import traceback
-from typing import Any
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from typing import Any, cast
 
-from loguru import logger
-from prometheus_client import CONTENT_TYPE_LATEST
+import PIL.ImageFile
+import PIL.PngImagePlugin
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import Request
-from starlette.responses import Response
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import Send
 
+from lmms_eval_mai.contract import Call
 from lmms_eval_mai.errors import MaiError
+from lmms_eval_mai.paper.calls import CallEvent
 from lmms_eval_mai.paper.sample import Trace
-from lmms_eval_mai.run.fingerprint import version
-from lmms_eval_mai.serve.errors import RequestError, json_response, to_request_error
-from lmms_eval_mai.serve.limits import ClientGone, until_disconnected
-from lmms_eval_mai.serve.metrics import CallEvent, Observer
-from lmms_eval_mai.serve.question import Question
-from lmms_eval_mai.serve.reply import Reply, data_part
-from lmms_eval_mai.serve.schema import ChatRequest
+from lmms_eval_mai.run.trace_record import trace_record
+from lmms_eval_mai.serve.chat_request import read_request
+from lmms_eval_mai.serve.errors import RETRY_AFTER_S, RequestError, to_request_error
+from lmms_eval_mai.serve.question import Question, question_of
 from lmms_eval_mai.serve.service import Service
 
-
-def make_app(service: Service) -> Starlette:
-    """Return the application of a service whose engines run."""
-    routes = Routes(service)
-    return Starlette(
-        routes=[
-            Route("/health", routes.health),
-            Route("/metrics", routes.metrics),
-            Route("/openapi.json", routes.description),
-            Route("/v1/models", routes.models),
-            Route("/v1/models/{name:path}", routes.one_model),
-            Route("/v1/chat/completions", routes.chat_completions, methods=["POST"]),
-        ],
-        exception_handlers=dict.fromkeys((RequestError, MaiError, HTTPException, Exception), routes.error),
-        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(service.settings.allowed_hosts))],
-    )
+CLIENT_GONE = 499
+"""The status of a request whose client did not wait for the reply, in nginx and in the metrics."""
 
 
-class Routes:
-    """The functions behind the paths."""
+class App:
+    """The functions behind the paths, and the requests that the server has now."""
 
     def __init__(self, service: Service) -> None:
-        self._service, settings = service, service.settings
-        self._key = None if settings.api_key is None else f"Bearer {settings.api_key}".encode()
-        created = int(time.time())
-        self._model = {"id": settings.model_name, "object": "model", "created": created, "owned_by": "lmms-eval-mai"}
-        self._description = json.dumps(describe(settings.model_name)).encode()
+        self._service, self._settings, self._metrics = service, service.settings, service.metrics
+        # lmms-eval lets Pillow fill missing pixels with grey (lmms_eval/api/task.py), and the models would answer about
+        # the grey. Of texts in a PNG, Pillow would decompress and keep 64 MiB.
+        PIL.ImageFile.LOAD_TRUNCATED_IMAGES = False
+        PIL.PngImagePlugin.MAX_TEXT_MEMORY = 2**20
+        self._readers = ThreadPoolExecutor(min(8, os.cpu_count() or 1), "mai-read")
+        self._count = 0
+        """Requests that are answered or wait."""
+        self._arriving = 0
+        """Bytes of bodies that are not complete yet."""
+        self.asgi = Starlette(
+            routes=[
+                Route("/health", self._health),
+                Route("/metrics", self._show_metrics),
+                Route("/v1/models", self._models),
+                Route("/v1/chat/completions", self._chat_completions, methods=["POST"]),
+            ],
+            exception_handlers=dict.fromkeys((RequestError, MaiError, HTTPException, Exception), self._reply_to_error),
+            middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(self._settings.allowed_hosts))],
+        )
 
-    async def health(self, request: Request) -> Response:
-        """Tell whether both engines answer calls, and how many requests the server has now."""
-        down = [side for side, is_up in self._service.up().items() if not is_up]
-        found = {"status": "engine_down" if down else "ok", "down": down, "requests": self._service.admission.count}
-        return json_response(found, 503 if down else 200)
+    async def _health(self, request: Request) -> Response:
+        down = self._service.down()
+        found = {"status": "engine_down" if down else "ok", "down": down, "requests": self._count}
+        return JSONResponse(found, 503 if down else 200)
 
-    async def metrics(self, request: Request) -> Response:
-        """Count requests, exits, calls, tokens, seconds and errors, for Prometheus."""
-        return Response(self._service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+    async def _show_metrics(self, request: Request) -> Response:
+        opened, down = min(self._count, self._service.config.max_open_samples), self._service.down()
+        self._metrics.requests.labels("open").set(opened)
+        self._metrics.requests.labels("queued").set(self._count - opened)
+        for engine in self._service.config.engines():
+            self._metrics.engine_up.labels(engine.side).set(engine.side not in down)
+        return Response(generate_latest(self._metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
-    async def description(self, request: Request) -> Response:
-        """Return the OpenAPI description."""
-        return Response(self._description, media_type="application/json")
-
-    async def models(self, request: Request) -> Response:
-        """List the pair that is served."""
+    async def _models(self, request: Request) -> Response:
         self._check_key(request)
-        return json_response({"object": "list", "data": [self._model]})
+        model = {"id": self._settings.model_name, "object": "model", "created": 0, "owned_by": "lmms-eval-mai"}
+        return JSONResponse({"object": "list", "data": [model]})
 
-    async def one_model(self, request: Request) -> Response:
-        """Describe the pair that is served."""
+    async def _reply_to_error(self, request: Request, error: Exception) -> Response:
+        found = to_request_error(error)
+        self._metrics.replies.labels(found.status).inc()
+        return JSONResponse(found.body(), found.status, found.headers)
+
+    async def _chat_completions(self, request: Request) -> Response:
         self._check_key(request)
-        name = request.path_params["name"]
-        if name != self._model["id"]:
-            raise RequestError(404, f"The model {name[:100]!r} is not served here.", "model_not_found", "model")
-        return json_response(self._model)
+        body = await self._body(request)
+        self._check_place()
+        self._count += 1
 
-    async def chat_completions(self, request: Request) -> Response:
-        """Answer the question of a chat."""
-        self._check_key(request)
-        return ChatResponse(self._service)
+        def read() -> Question:
+            return question_of(read_request(body, self._settings), self._service.config, self._service.gen_kwargs)
 
-    async def error(self, request: Request, error: Exception) -> Response:
-        """Return the reply for an error."""
-        if isinstance(error, RequestError | MaiError):
-            found = to_request_error(error)
-        elif isinstance(error, HTTPException):  # a path or a method that does not exist
-            text = f"{request.method} {request.url.path[:100]} is not supported ({error.detail})."
-            found = RequestError(error.status_code, text, "not_found", headers=error.headers or {})
-        else:
-            # Log where the error is, without its message: the message may contain the text of a prompt.
-            where = "".join(traceback.format_tb(error.__traceback__))
-            logger.error(f"mai_cascade: unexpected {type(error).__name__} in a request:\n{where}")
-            text = "An unexpected error happened in lmms-eval-mai. The log of the server shows where."
-            found = RequestError(500, text, "internal_error")
-        self._service.metrics.replied(found.status)
-        return json_response(found.body(), found.status, found.headers)
+        try:
+            question = await asyncio.get_running_loop().run_in_executor(self._readers, read)
+        finally:
+            self._count -= 1
+        kind = "text/event-stream" if question.request.stream else "application/json"
+        return LateResponse(self._parts(question), media_type=kind)
 
     def _check_key(self, request: Request) -> None:
-        given = request.headers.get("authorization", "").encode("latin-1")  # as the client sent it
-        if self._key is not None and not hmac.compare_digest(given, self._key):
+        given, key = request.headers.get("authorization", ""), self._settings.api_key
+        if key is not None and not hmac.compare_digest(given.encode("latin-1"), f"Bearer {key}".encode()):
             text = "The API key is missing or wrong. Send the header Authorization: Bearer KEY."
             raise RequestError(401, text, "invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
+    def _check_place(self) -> None:
+        """Refuse a request if there is no place for it. Bodies that are still arriving take no place, so heads without
+        bodies fill none. Together they have at most the bytes of one largest body for each free place."""
+        free = self._service.config.max_open_samples + self._settings.max_queue - self._count
+        if free <= 0 or self._arriving > free * self._settings.max_body_mib * 2**20:
+            text = "The server is full (max_open_samples and --max-queue). Send the request again later."
+            raise RequestError(429, text, "queue_full", headers={"Retry-After": str(RETRY_AFTER_S[429])})
 
-class ChatResponse(Response):
-    """The reply to a chat request, which is read and answered while the reply is sent. So the request counts as
-    admitted until the end of a streamed reply."""
-
-    def __init__(self, service: Service) -> None:
-        super().__init__()
-        self._service = service
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request. Raises `RequestError` or a `MaiError` if no part of the reply was sent yet."""
-        service, settings, began = self._service, self._service.settings, time.monotonic()
+    async def _body(self, request: Request) -> bytearray:
+        """Return the body of a request. Raises `RequestError` if there is no place for it, or if it is not JSON, too
+        large or too slow."""
+        self._check_place()
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            # A web page may send other types to a server on the same machine, without asking it first.
+            text = "The body must be JSON. Send it with the header Content-Type: application/json."
+            raise RequestError(415, text, "unsupported_media_type")
+        limit, timeout, body = self._settings.max_body_mib, self._settings.client_timeout, bytearray()
         try:
-            body = await service.admission.body(Request(scope, receive))
-            with service.admission.admitted():
-                question = await service.read(body)
-                del body
-                # The body has a time limit of its own: a slow one must not take the time of the reply.
-                async with asyncio.timeout(settings.request_timeout + settings.sending_timeout):
-                    send_reply = self._send_parts if question.streamed else self._send_at_once
-                    await until_disconnected(receive, send_reply(question, began, send))
-        except (ClientGone, TimeoutError):  # TimeoutError: the client does not take its reply
-            service.metrics.replied(ClientGone.STATUS)
-
-    async def _send_at_once(self, question: Question, began: float, send: Send) -> None:
-        trace = await self._service.answer(question)
-        self._answered(question, began, trace)
-        reply = Reply(question, self._service.settings.model_name)
-        body = json.dumps(reply.whole(trace)).encode()
-        await self._start(send, reply, b"application/json", (b"content-length", str(len(body)).encode()))
-        await send({"type": "http.response.body", "body": body, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})  # waits until the client has taken the body
-        self._service.metrics.replied(200)
-
-    async def _send_parts(self, question: Question, began: float, send: Send) -> None:
-        events: asyncio.Queue[CallEvent | None] = asyncio.Queue()  # None: the question is answered or has failed
-        loop = asyncio.get_running_loop()
-        observe: Observer = lambda event: loop.call_soon_threadsafe(events.put_nowait, event)  # noqa: E731
-        trace = asyncio.ensure_future(self._service.answer(question, observe))
-        trace.add_done_callback(lambda _: events.put_nowait(None))
-        try:
-            first = await events.get()
-            if first is None:
-                await trace  # raises the error that prevented the first call
-            reply = Reply(question, self._service.settings.model_name)
-            await self._start(send, reply, b"text/event-stream; charset=utf-8", (b"cache-control", b"no-cache"))
-            status, end = 200, b"data: [DONE]\n\n"
-            try:
-                async for part in reply.parts(first, events, trace):
-                    await send({"type": "http.response.body", "body": part, "more_body": True})
-                self._answered(question, began, trace.result())
-            except (MaiError, RequestError) as error:  # it is a part too, because the status is sent already
-                found = to_request_error(error)
-                status, end = found.status, data_part(found.body())
-            await send({"type": "http.response.body", "body": end})
-            self._service.metrics.replied(status)
+            async with asyncio.timeout(timeout):
+                async for part in request.stream():
+                    body += part
+                    self._arriving += len(part)
+                    self._check_place()
+                    if len(body) > limit * 2**20:
+                        text = f"The body has more than {limit:g} MiB (--max-body-mib). Send less."
+                        raise RequestError(413, text, "request_too_large")
+        except TimeoutError:
+            text = f"The body of the request did not arrive within {timeout:g} s."
+            raise RequestError(408, text, "slow_request", headers={"Connection": "close"}) from None
+        except ClientDisconnect:
+            raise RequestError(CLIENT_GONE, "The client has closed the connection.", "client_gone") from None
         finally:
-            trace.cancel()
-            await asyncio.gather(trace, return_exceptions=True)
+            self._arriving -= len(body)
+        return body
 
-    async def _start(self, send: Send, reply: Reply, kind: bytes, *headers: tuple[bytes, bytes]) -> None:
-        own = [(b"content-type", kind), (b"x-request-id", reply.id.encode())]
-        await send({"type": "http.response.start", "status": 200, "headers": [*own, *headers]})
+    async def _parts(self, question: Question) -> AsyncGenerator[bytes]:
+        """Yield the reply. An error before its first part is raised. A later one is a part too."""
+        self._count += 1
+        status = CLIENT_GONE
+        try:
+            async with (
+                aclosing(self._service.answer(question)) as events,
+                aclosing(reply_of(question, events)) as parts,
+            ):
+                async for part in parts:
+                    status = 200
+                    yield part
+        except Exception as error:
+            if status != 200:
+                status = 0  # `_reply_to_error` counts it
+                raise
+            status = (found := to_request_error(error)).status
+            yield data_part(found.body())
+        finally:
+            self._count -= 1
+            if status:
+                self._metrics.replies.labels(status).inc()
 
-    def _answered(self, question: Question, began: float, trace: Trace) -> None:
-        self._service.metrics.answered(question.mode, trace, time.monotonic() - began)
+
+class LateResponse(StreamingResponse):
+    """A reply that begins with its first part, so that an error before this part has its own status. Starlette cancels
+    it if the client disconnects."""
+
+    async def stream_response(self, send: Send) -> None:
+        is_first = True
+        async with aclosing(cast("AsyncGenerator[bytes]", self.body_iterator)) as parts:
+            async for part in parts:
+                if is_first:
+                    await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                is_first = False
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})  # waits until the client has taken the reply
 
 
-def describe(model_name: str) -> dict[str, Any]:
-    """Return the OpenAPI description of a server."""
-    body = ChatRequest.model_json_schema(ref_template="#/components/schemas/{model}")
-    parts = body.pop("$defs")
-    body["properties"] |= {"model": {"enum": [model_name]}}
-    error = {"description": "An error", "content": {"application/json": {"schema": {"required": ["error"]}}}}
-    errors = {"4XX": error, "5XX": error}
-    answer = {
-        "description": "The answer, in parts if the request has `stream: true`",
-        "content": {"application/json": {}, "text/event-stream": {}},
-    }
-    chat = {
-        "summary": "Answer the question of a chat",
-        "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
-        "responses": {"200": answer, **errors},
-    }
-    models = {"description": "The pair that is served", "content": {"application/json": {}}}
+async def reply_of(question: Question, events: AsyncIterable[CallEvent | Trace]) -> AsyncGenerator[bytes]:
+    """Yield the reply in the shape of OpenAI's API: as a whole, or as server-sent events. `events`: those of the calls,
+    and the trace at the end. Raises the errors of `events`.
+
+    The steps of the cascade are parts without a text. Some clients lose the text that follows a comment.
+    """
+    request, role, thinking = question.request, {"role": "assistant"}, {}
+    named = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": request.model}
+
+    def choice(kind: str, message: Mapping[str, Any], reason: str | None = None, **fields: Any) -> dict[str, Any]:
+        only = {"index": 0, kind: message, "finish_reason": reason, "logprobs": None}
+        return {**named, "object": f"chat.completion{'.chunk' * (kind == 'delta')}", "choices": [only], **fields}
+
+    async for event in events:
+        if isinstance(event, CallEvent):
+            state = "done" if event.call is not None else "begun" if event.error is None else "failed"
+            progress = {"progress": f"{event.key.side} {event.key.stage} {state}"}
+            if event.call is not None and event.key.stage == "think":
+                role |= (thinking := {"reasoning_content": event.call.text})
+            if request.stream:
+                yield data_part(choice("delta", role, mai=progress))
+            role = {}
+            continue
+        content = {"content": event.text if question.sample.variant is not None else event.answer.text}
+        reason = "stop" if event.answer.finish_reason == "stop" else "length"
+        mai = {"mode": question.mode, "kind": question.sample.kind, "exit": event.exit}
+        mai |= trace_record(event) if request.mai.trace else {}
+        usage = _usage(event.calls)
+        if request.stream:
+            yield data_part(choice("delta", content))
+            yield data_part(choice("delta", {}, reason, mai=mai))
+            if request.stream_options.get("include_usage"):
+                yield data_part({**choice("delta", {}), "choices": [], "usage": usage})
+            yield b"data: [DONE]\n\n"
+        else:
+            message = {"role": "assistant", **content, **thinking}
+            yield json.dumps(choice("message", message, reason, mai=mai, usage=usage)).encode()
+
+
+def data_part(value: Mapping[str, Any]) -> bytes:
+    """Return a value as a part of a streamed reply."""
+    return f"data: {json.dumps(value)}\n\n".encode()
+
+
+def _usage(calls: Iterable[Call]) -> dict[str, Any]:
+    tokens = {kind: sum(getattr(call, kind) for call in calls) for kind in ("prompt_tokens", "output_tokens")}
     return {
-        "openapi": "3.1.0",
-        "info": {"title": "lmms-eval-mai", "version": version("lmms-eval-mai")},
-        "paths": {
-            "/v1/models": {"get": {"summary": "List the pair that is served", "responses": {"200": models, **errors}}},
-            "/v1/chat/completions": {"post": chat},
+        "prompt_tokens": tokens["prompt_tokens"],
+        "completion_tokens": tokens["output_tokens"],
+        "total_tokens": sum(tokens.values()),
+        "prompt_tokens_details": {"cached_tokens": sum(call.cached_tokens for call in calls)},
+        "completion_tokens_details": {
+            "reasoning_tokens": sum(call.output_tokens for call in calls if call.key.stage == "think")
         },
-        "components": {"schemas": parts},
     }

@@ -1,44 +1,29 @@
 """Errors of requests, in the shape of OpenAI's API: a status, a sentence, a type and a code."""
 
-import json
 import math
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from loguru import logger
-from starlette.responses import Response
+from starlette.exceptions import HTTPException
 
-from lmms_eval_mai.errors import (
-    CallTimeout,
-    EndpointBusy,
-    EndpointRefused,
-    EngineCrashed,
-    EngineCrashedByCall,
-    MaiError,
-    PromptTooLong,
-    UnreadableImage,
-)
+from lmms_eval_mai import errors
 from lmms_eval_mai.redaction import error_text
 
-RETRY_AFTER_CRASH_S = 10
-RETRY_AFTER_BUSY_S = 1
-"""Seconds, if the endpoint of a model asks for a shorter wait or for none."""
-
-TYPES = {401: "authentication_error", 429: "rate_limit_error", 503: "service_unavailable_error", 504: "timeout_error"}
-"""Status -> the type of the error in its reply, if it is not that of all other statuses below 500 or from 500 on."""
-
-REPLIES: dict[type[MaiError], tuple[int, str, str]] = {
-    PromptTooLong: (400, "context_length_exceeded", "The prompt does not fit the context of a model. Send less text, "
-                    "or smaller images."),
-    UnreadableImage: (400, "invalid_image", "A model cannot use an image of the request. Send it in another size."),
-    CallTimeout: (504, "call_timeout", "A call to a model took too long and was cancelled."),
-    EngineCrashedByCall: (422, "engine_crashed_by_request", "A model crashes whenever it answers this request."),
-    EndpointBusy: (503, "endpoint_busy", "A model reports a temporary error. Send the request again later."),
-    EndpointRefused: (503, "engine_down", "A model does not run now. Send the request again later."),
-    EngineCrashed: (503, "engine_down", "A model does not run now. Send the request again later."),
-    MaiError: (500, "sample_failed", "A call to a model failed. The log of the server has the reason."),
-}  # fmt: skip
+RETRY_AFTER_S = {429: 1, 503: 10}
+"""Status -> seconds after which the same request may be answered."""
+REPLIES: dict[type[Exception], tuple[int, str, str]] = {
+    errors.PromptTooLong: (400, "context_length_exceeded", "The prompt does not fit the context of a model."),
+    errors.UnreadableImage: (400, "invalid_image", "An image is broken or not complete, or does not fit a model."),
+    errors.CallTimeout: (504, "call_timeout", "A call to a model took too long and was cancelled."),
+    errors.EngineCrashedByCall: (422, "engine_crashed_by_request", "A model crashes whenever it answers this request."),
+    errors.EndpointBusy: (503, "endpoint_busy", "A model reports a temporary error. Send the request again later."),
+    errors.EndpointRefused: (503, "engine_down", "A model does not run now. Send the request again later."),
+    errors.EngineCrashed: (503, "engine_down", "A model does not run now. Send the request again later."),
+    errors.MaiError: (500, "sample_failed", "A call to a model failed. The log of the server has the reason."),
+    Exception: (500, "internal_error", "An error in lmms-eval-mai. The log of the server shows where."),
+}
 """Error -> status, code and sentence of its reply. The first one that fits is used. The error's own text may have the
 address of a model's server, its reply, or the path of a checkpoint. So it is only logged."""
 
@@ -54,36 +39,30 @@ class RequestError(Exception):
     """The field of the request that is wrong."""
     headers: Mapping[str, str] = field(default_factory=dict)
 
-    def __str__(self) -> str:
-        return self.message
-
-    def body(self) -> dict[str, Any]:
+    def body(self) -> dict[str, dict[str, str | None]]:
         """Return the body of the reply."""
-        kind = TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
 
-def bad_request(message: str, code: str = "invalid_value", param: str | None = None) -> RequestError:
+def bad_request(message: str, param: str | None = None, code: str = "invalid_value") -> RequestError:
     """Return an error about a request that cannot be answered as it is."""
     return RequestError(400, message, code, param)
 
 
-def to_request_error(error: MaiError | RequestError) -> RequestError:
-    """Return the reply for an error, and log an error of an engine that is not the fault of the request."""
+def to_request_error(error: Exception) -> RequestError:
+    """Return the reply for an error, and log an error that is not the fault of the request."""
     if isinstance(error, RequestError):
         return error
+    if isinstance(error, HTTPException):  # a path or a method that does not exist
+        return RequestError(error.status_code, f"This server does not have it: {error.detail}.", "not_found")
     status, code, message = next(reply for kind, reply in REPLIES.items() if isinstance(error, kind))
-    if status == 400:
-        return RequestError(status, message, code, "messages")
-    logger.warning(f"mai_cascade: a request gets the status {status}: {error_text(error)}")
-    headers = {"x-should-retry": "false"}  # the `openai` client must not send the same request again
-    if isinstance(error, EndpointBusy):
-        headers = {"Retry-After": str(math.ceil(max(error.retry_after_s, RETRY_AFTER_BUSY_S)))}
-    elif status == 503:
-        headers = {"Retry-After": str(RETRY_AFTER_CRASH_S)}
-    return RequestError(status, message, code, headers=headers)
-
-
-def json_response(value: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a JSON reply. It is ASCII, so that half of a surrogate pair in a text cannot break it."""
-    return Response(json.dumps(value), status, dict(headers or {}), "application/json")
+    if isinstance(error, errors.MaiError):
+        logger.log("DEBUG" if status == 400 else "WARNING", f"mai_cascade: status {status}: {error_text(error)}")
+    else:  # only where the error is: its message may have the text of a prompt
+        where = "".join(traceback.format_tb(error.__traceback__, -5))
+        logger.error(f"mai_cascade: unexpected {type(error).__name__} in a request:\n{where}")
+    seconds = error.retry_after_s or 1 if isinstance(error, errors.EndpointBusy) else RETRY_AFTER_S.get(status)
+    # Without this header, `openai` clients would send a request again that fails again.
+    headers = {"x-should-retry": "false"} if seconds is None else {"Retry-After": str(math.ceil(seconds))}
+    return RequestError(status, message, code, "messages" if status == 400 else None, headers)

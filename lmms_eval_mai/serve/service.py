@@ -1,35 +1,69 @@
-"""Answers chat requests on one pair of engines: from the body of a request to the trace of its question."""
+"""Answers chat requests on one pair of engines, and counts what they cost."""
 
 import asyncio
 import dataclasses
-import itertools
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+import gc
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
-from lmms_eval_mai.contract import ContentPart, Image, Message, Side
-from lmms_eval_mai.engines.messages import merge_adjacent_text
-from lmms_eval_mai.errors import ArgumentError
+import prometheus_client
+from prometheus_client import CollectorRegistry, Gauge, Histogram
+
+from lmms_eval_mai.contract import Image, Side
+from lmms_eval_mai.errors import ArgumentError, EngineCrashed, EngineNotRunning, MaiError
 from lmms_eval_mai.paper.benchmarks import GENERIC
+from lmms_eval_mai.paper.calls import CallEvent, Pair
 from lmms_eval_mai.paper.cascade import MODES
 from lmms_eval_mai.paper.sample import Sample, Trace
-from lmms_eval_mai.paper.sample_run import Pair
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.decoding import check_conflict, sampling
 from lmms_eval_mai.run.engines import Engines
-from lmms_eval_mai.run.run import Run
+from lmms_eval_mai.run.evaluation import Evaluation
 from lmms_eval_mai.serve.errors import RequestError, bad_request
-from lmms_eval_mai.serve.images import THREADS, EncodedImage, decode_image
-from lmms_eval_mai.serve.limits import Admission, Settings
-from lmms_eval_mai.serve.metrics import CallEvent, Metrics, Observer, observed
-from lmms_eval_mai.serve.question import Question, question_of
-from lmms_eval_mai.serve.schema import read_request
+from lmms_eval_mai.serve.question import Question
+from lmms_eval_mai.serve.settings import Settings
 
-TASK = "chat"
-"""Name of the task in messages, traces and scripts."""
-IDLE_CHECK_S = 1.0
-"""Seconds between two checks that no engine has crashed while it had no calls. A load balancer sends no request to a
-server with the status 503, so no call would restart the engine."""
+SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+"""Upper limits of the classes of seconds."""
+
+
+class Metrics:
+    """The metrics of one server, for Prometheus, and when each side last answered a call."""
+
+    def __init__(self) -> None:
+        self.registry = own = CollectorRegistry()
+        self.replies = prometheus_client.Counter("mai_replies", "Replies.", ["status"], registry=own)
+        self.exits = prometheus_client.Counter("mai_exits", "Answered questions.", ["mode", "exit"], registry=own)
+        self.tokens = prometheus_client.Counter("mai_tokens", "Tokens of calls.", ["side", "kind"], registry=own)
+        self.errors = prometheus_client.Counter("mai_errors", "Failed calls.", ["side", "error"], registry=own)
+        self.request_s = Histogram("mai_request_seconds", "Answered requests.", ["exit"], buckets=SECONDS, registry=own)
+        self.call_s = Histogram("mai_call_seconds", "Calls.", ["side", "stage"], buckets=SECONDS, registry=own)
+        self.requests = Gauge("mai_requests", "Requests now.", ["state"], registry=own)
+        self.engine_up = Gauge("mai_engine_up", "Whether the engine answers calls.", ["side"], registry=own)
+        self._running: Counter[Side] = Counter()
+        """Calls of each side that have not ended."""
+        self._answered_at: dict[Side, float] = {}
+        """When each side last answered a call, or got one while it had none."""
+
+    def silent_s(self, side: Side) -> float:
+        """Return for how many seconds a side has had calls without answering any. 0 if it has no calls."""
+        return time.monotonic() - self._answered_at[side] if self._running[side] else 0.0
+
+    def observe(self, event: CallEvent) -> None:
+        """Count a call that has begun, is done or has failed. Runs on the event loop of the engines only."""
+        side, call = event.key.side, event.call
+        has_begun = call is None and event.error is None
+        if call is not None or (has_begun and not self._running[side]):
+            self._answered_at[side] = time.monotonic()
+        self._running[side] += 1 if has_begun else -1
+        if isinstance(event.error, MaiError):
+            self.errors.labels(side, type(event.error).__name__).inc()
+        if call is not None:
+            self.call_s.labels(side, event.key.stage).observe(call.total_s)
+            for kind in ("prompt", "cached", "output"):
+                self.tokens.labels(side, kind).inc(getattr(call, f"{kind}_tokens"))
 
 
 class Service:
@@ -38,109 +72,92 @@ class Service:
     def __init__(self, config: Config, gen_kwargs: Mapping[str, Any], settings: Settings) -> None:
         """`gen_kwargs`: decoding arguments for requests that do not give them. Raises `ArgumentError`,
         `EngineUnavailable` or `EngineStartError`."""
-        if config.journal != "off":
-            raise ArgumentError(
-                "A server has no journal, because its requests have different decoding arguments. Leave journal out."
-            )
+        if config.store != "off":
+            raise ArgumentError(f"store={config.store}: a server keeps no calls. Leave store out.")
         check_conflict(gen_kwargs, config)
         sampling(gen_kwargs, config, own_task=True)
-        self.config, self.settings = config, settings
-        self._gen_kwargs = dict(gen_kwargs)
-        self._engines = Engines(config, idle_check_s=IDLE_CHECK_S)
-        self._run = Run(self._engines, config)
-        self.admission = Admission(config.max_open_samples, settings)
-        self.metrics = Metrics(self.admission, self._engines.of_side, self.up)
+        self.config, self.gen_kwargs, self.settings, self.metrics = config, gen_kwargs, settings, Metrics()
+        self.is_ready = False
+        """Whether the engines have started."""
+        self.crash: BaseException | None = None
+        """Why an engine is not started again. The server ends then."""
         self.asked = 0
-        """Number of questions that were asked."""
-        self._readers = ThreadPoolExecutor(THREADS, "mai-read")
+        """Questions that were asked."""
+        self._engines = Engines(config)
+        self._evaluation = Evaluation(self._engines, config)
+        self._unclosed = 0
+        """Pixels of images that were not closed since the last garbage collection."""
 
     def start(self) -> None:
-        """Start the engines and wait until they are ready. Raises `EngineStartError`; no engine is left running
-        then."""
-        try:
-            self._run.begin({TASK: self._gen_kwargs})
-        except BaseException:
-            self.stop()
-            raise
+        """Start the engines and wait until they are ready. Raises `EngineStartError`. Call `stop` in any case."""
+        self._evaluation.begin({"chat": self.gen_kwargs})
         GENERIC.parse("A", {"options": ["red", "blue"]})  # imports lmms-eval's parser before the first request
+        self.is_ready = True
 
     def stop(self) -> None:
         """Stop the engines. Requests that are not answered yet are cancelled."""
-        self._run.stop()
+        self._evaluation.stop()
 
-    def up(self) -> dict[Side, bool]:
-        """Return for each side whether its engine answers calls. An engine that restarts does not, and neither does one
-        that has calls and has answered none for as long as a request may take."""
-        limit = self.settings.request_timeout
-        engines = self._engines.of_side.items()
-        return {side: engine.is_up() and self.metrics.silent_s(side) <= limit for side, engine in engines}
+    def down(self) -> list[Side]:
+        """Return the sides whose engines restart, or have had calls and answered none for as long as a request may
+        take."""
+        limit, models = self.settings.request_timeout, self._engines.models.items()
+        return [side for side, model in models if not model.is_up or self.metrics.silent_s(side) > limit]
 
-    async def read(self, body: bytearray) -> Question:
-        """Return the question in the body of a request. Raises `RequestError`."""
-        return await asyncio.get_running_loop().run_in_executor(
-            self._readers, lambda: question_of(read_request(body), self.config, self._gen_kwargs, self.settings)
-        )
-
-    async def answer(self, question: Question, observe: Observer = lambda event: None) -> Trace:
-        """Ask a question and return its trace. To cancel this cancels its calls. `observe`: gets the events of its
-        calls. Raises a `MaiError`, or `RequestError` if an image cannot be decoded, the request takes too long or the
-        engines are stopped."""
+    async def answer(self, question: Question) -> AsyncGenerator[CallEvent | Trace]:
+        """Ask a question. Yields the events of its calls, and its trace at the end. To close this cancels the calls.
+        Raises a `MaiError`, or `RequestError` if it takes too long or the engine gives no probability."""
         number, self.asked = self.asked, self.asked + 1
+        loop, events = asyncio.get_running_loop(), asyncio.Queue[CallEvent | None]()
 
-        def observe_and_count(event: CallEvent) -> None:
-            self.metrics.observe(event)
-            observe(event)
+        def on_call(event: CallEvent) -> None:  # on the event loop of the engines
+            self._observe(event)
+            loop.call_soon_threadsafe(events.put_nowait, event)
 
         async def ask(sample: Sample, pair: Pair) -> Trace:
-            try:
-                pair = dataclasses.replace(pair, first_check=question.first_check)
-                return await MODES[question.mode](sample, observed(pair, observe_and_count))
-            finally:
-                # vLLM leaves each image in a reference cycle, which keeps its pixels until a later garbage collection.
-                for part in itertools.chain.from_iterable(message.content for message in sample.question):
-                    if isinstance(part, Image):
-                        part.pixels.close()
+            own = dataclasses.replace(pair, first_check=question.first_check, on_call=on_call)
+            return await self._ask(question.mode, sample, own)
 
-        timeout = self.settings.request_timeout
+        answered = asyncio.wrap_future(self._evaluation.submit(lambda: question.opened(number), ask))
+        answered.add_done_callback(lambda _: events.put_nowait(None))
+        began, limit = loop.time(), self.settings.request_timeout
         try:
-            async with asyncio.timeout(timeout):
-                return await asyncio.wrap_future(self._run.submit(lambda: open_question(question, number), ask))
-        except ArgumentError as error:  # the engine gives no probability
-            raise bad_request(str(error), param="mai.verify") from None
+            while True:
+                async with asyncio.timeout_at(began + limit):
+                    event = await events.get()
+                if event is None:
+                    break
+                yield event
+            trace = await answered
+        except ArgumentError as error:
+            raise bad_request(str(error), "mai.verify") from None
         except TimeoutError:
-            text = f"The request was not answered within {timeout:g} s (--request-timeout). Its calls were cancelled."
+            text = f"The request was not answered within {limit:g} s (--request-timeout). Its calls were cancelled."
             raise RequestError(504, text, "request_timeout") from None
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():  # the request is cancelled, and not the engines' work for it
-                raise
-            text = "The server is stopping. Send the request again later."
-            raise RequestError(503, text, "server_stopping") from None
+        finally:
+            answered.cancel()
+        self.metrics.exits.labels(question.mode, trace.exit).inc()
+        self.metrics.request_s.labels(trace.exit).observe(loop.time() - began)
+        yield trace
 
+    def _observe(self, event: CallEvent) -> None:
+        self.metrics.observe(event)
+        has_crashed = isinstance(event.error, EngineCrashed) and not isinstance(event.error, EngineNotRunning)
+        if has_crashed and not self._engines.models[event.key.side].is_up:
+            self.crash = event.error
 
-def open_question(question: Question, number: int) -> Sample:
-    """Decode the images of a question and return its sample. This blocks, so run it in a thread. `number`: the number
-    of the request in messages. Raises `RequestError`."""
-
-    def part_of(part: str | EncodedImage) -> ContentPart:
-        return part if isinstance(part, str) else decode_image(part)
-
-    messages = tuple(
-        Message(turn.role, tuple(merge_adjacent_text(part_of(part) for part in turn.content if part)))
-        for turn in question.turns
-    )
-    # The first call imports lmms-eval's parser, which takes seconds. Do not do this on the event loop.
-    question.benchmark.parse("", question.doc)
-    return Sample(
-        task=TASK,
-        doc_id=number,
-        repeat=0,
-        question=messages,
-        doc=question.doc,
-        benchmark=question.benchmark,
-        kind=question.kind,
-        variant=question.variant,
-        two_stage=False,
-        sampling=question.sampling,
-        own_prompt=messages if question.variant is None else (),
-    )
+    async def _ask(self, mode: str, sample: Sample, pair: Pair) -> Trace:
+        """Run a sample and free its images. vLLM leaves them in reference cycles, which keep their pixels for some
+        time. After a failed or cancelled call a thread of vLLM may still read them, so they are collected instead."""
+        images = [part.pixels for message in sample.question for part in message.content if isinstance(part, Image)]
+        try:
+            trace = await MODES[mode](sample, pair)
+        except BaseException:
+            self._unclosed += sum(image.width * image.height for image in images)
+            if self._unclosed > self.settings.max_image_megapixels * 1e6:
+                self._unclosed = 0
+                gc.collect()
+            raise
+        for image in images:
+            image.close()
+        return trace

@@ -1,0 +1,191 @@
+"""The body of a chat request: its fields and images, checked by pydantic, within the limits of the server."""
+
+import base64
+import io
+import re
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, Self
+
+import PIL.Image
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, model_validator
+
+from lmms_eval_mai.contract import Image
+from lmms_eval_mai.engines.arguments import did_you_mean
+from lmms_eval_mai.errors import UnreadableImage
+from lmms_eval_mai.paper.benchmarks import BENCHMARKS
+from lmms_eval_mai.redaction import one_line
+from lmms_eval_mai.run.ask import decode
+from lmms_eval_mai.serve.errors import RequestError, bad_request
+from lmms_eval_mai.serve.settings import Settings
+
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
+"""Formats that are decoded. Pillow's others start programs or are rare, so they only make attacks easier."""
+IN_BODY = re.compile(rb"data:image\\?/[\w.+-]{1,40};base64,([\w+/=\\-]*)")
+"""A data URL in the body of a request, where JSON may have a backslash before a slash."""
+DATA_URL = re.compile(r"data:image/[\w.+-]{1,40};base64,")
+IGNORED = {"name", "annotations", "reasoning_content", "ignore_eos", "metadata", "parallel_tool_calls", "store", "user"}
+IGNORED |= {"prompt_cache_key", "reasoning_effort", "safety_identifier", "service_tier", "verbosity"}
+"""Fields without an effect on the answer. Clients send back the messages that they received."""
+NEUTRAL: dict[str, list[Any]] = {
+    "n": [1], "logprobs": [False], "top_logprobs": [0], "logit_bias": [{}], "tools": [[]], "tool_calls": [[]],
+    "tool_choice": ["none", "auto"], "response_format": [{"type": "text"}], "modalities": [["text"]],
+}  # fmt: skip
+"""Fields that are supported with these values only. Every field may be null."""
+
+
+@dataclass(frozen=True)
+class EncodedImage:
+    """An image of a request that is not decoded yet."""
+
+    pixels: int
+    data: bytes = field(repr=False)
+
+    def decode(self) -> Image:
+        """Decode the image. This blocks, so run it in a thread. Raises `UnreadableImage`."""
+        try:
+            with PIL.Image.open(io.BytesIO(self.data), formats=FORMATS) as opened:
+                return decode(opened, "An image")
+        except Exception as error:  # broken files make Pillow raise errors of many kinds
+            raise UnreadableImage(f"An image of a request cannot be decoded ({error}).") from error
+
+
+def _read_image(image_url: Any) -> EncodedImage:
+    """Return the image of `{"url": "data:..."}`, and read its size. Raises `ValueError`."""
+    url = image_url.get("url") if isinstance(image_url, dict) else None
+    if not isinstance(url, str) or not url.isascii() or (found := DATA_URL.match(url)) is None:
+        raise ValueError("expected the image itself, data:image/png;base64,..., because nothing is downloaded")
+    data = base64.b64decode(url[found.end() :], validate=True)
+    try:
+        with PIL.Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            return EncodedImage(image.width * image.height, data)
+    except Exception:  # as in `decode`
+        raise ValueError(f"expected one of {', '.join(FORMATS)}, without many texts or very many pixels") from None
+
+
+class Fields(BaseModel):
+    """A part of the body. A field that would change the answer and is not supported is refused."""
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        return {k: v for k, v in given.items() if v is not None} if isinstance(given, dict) else given
+
+    @model_validator(mode="after")
+    def _refuse_others(self) -> Self:
+        for name, value in (self.model_extra or {}).items():
+            if name not in IGNORED and value not in NEUTRAL.get(name, ()):
+                hint = did_you_mean(name[:100], type(self).model_fields)
+                raise ValueError(f"{name[:100]} is not supported{' with this value' * (name in NEUTRAL)}.{hint}")
+        self.__pydantic_extra__ = {}  # it may need 50 times its size in the body
+        return self
+
+
+class Part(Fields):
+    """A text or an image of a message."""
+
+    type: Literal["text", "image_url"]
+    text: str = ""
+    image_url: Annotated[EncodedImage | None, PlainValidator(_read_image)] = None
+
+
+def _listed(content: Any) -> Any:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+class Message(Fields):
+    """A message of the chat."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[list[Part], Field(max_length=256, fail_fast=True), BeforeValidator(_listed)]
+
+    def images(self) -> list[EncodedImage]:
+        """Return the images of the message."""
+        return [part.image_url for part in self.content if part.image_url]
+
+
+class MaiOptions(Fields):
+    """How the cascade asks the question: the field `mai` of a request (docs/serve.md). None: as the server does."""
+
+    mode: Literal["cascade", "transfer", "small", "large"] | None = None
+    think: Literal["E", "R"] | None = None
+    verify: Literal["agreement", "confidence", "both"] | None = None
+    min_confidence: Annotated[float | None, Field(gt=0, le=1)] = None
+    options: Annotated[list[str] | None, Field(min_length=2, max_length=26)] = None
+    kind: Literal["letter", "word"] | None = None
+    benchmark: Literal[tuple(BENCHMARKS)] | None = None  # type: ignore[valid-type]
+    trace: bool = True
+
+
+Stops = Annotated[list[Annotated[str, Field(min_length=1, max_length=1000)]], Field(max_length=16)]
+
+
+class ChatRequest(Fields):
+    """The body of a request to `/v1/chat/completions`."""
+
+    model: str
+    messages: Annotated[list[Message], Field(min_length=1, max_length=1000, fail_fast=True)]
+    mai: MaiOptions = MaiOptions()
+    max_tokens: Annotated[int | None, Field(ge=1, lt=2**31)] = None
+    max_completion_tokens: Annotated[int | None, Field(ge=1, lt=2**31)] = None
+    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=-1, le=1_000_000)] = 0
+    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    repetition_penalty: Annotated[float, Field(gt=0, le=100)] = 1.0
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    seed: Annotated[int, Field(gt=-(2**63), lt=2**63)] = 0
+    stop: Annotated[Stops, BeforeValidator(lambda stop: [stop] if isinstance(stop, str) else stop)] = []
+    stream: bool = False
+    stream_options: dict[Literal["include_usage", "include_obfuscation"], bool] = {}
+
+    @model_validator(mode="after")
+    def _check_turns(self) -> Self:
+        *before, last = self.messages
+        is_question = last.role == "user" and "".join(part.text for part in last.content).strip()
+        is_late_system = any(message.role in ("system", "developer") for message in before[1:])
+        count = sum(len(message.content) for message in self.messages)
+        if not is_question or is_late_system or count > 1000 or any(m.images() for m in before if m.role != "user"):
+            raise ValueError(
+                "the last message must be the question of the user, only the first one may be of the system, only those"
+                " of the user may have images, and all together may have 1,000 parts"
+            )
+        return self
+
+    def images(self) -> list[EncodedImage]:
+        """Return the images of the request."""
+        return [image for message in self.messages for image in message.images()]
+
+
+def read_request(body: bytes | bytearray, settings: Settings) -> ChatRequest:
+    """Read the body of a request, within the limits of the server. Raises `RequestError`."""
+    urls = [found.end(1) - found.start(1) for found in IN_BODY.finditer(body)]
+    if len(urls) > settings.max_images or len(body) - sum(urls) > settings.max_text_mib * 2**20:
+        limits = f"{settings.max_images} images, or more than {settings.max_text_mib:g} MiB besides them"
+        raise RequestError(413, f"The body has more than {limits}. Send less.", "request_too_large")
+    try:
+        request = ChatRequest.model_validate_json(body)
+    except ValidationError as error:
+        raise _first_error(error) from None
+    if request.model != settings.model_name:
+        text = f"The model {request.model[:100]!r} is not served here. Give model={settings.model_name!r}."
+        raise RequestError(404, text, "model_not_found", "model")
+    images, pixels = request.images(), settings.max_image_megapixels * 1e6
+    if len(images) > settings.max_images or sum(image.pixels for image in images) > pixels:
+        limits = f"{settings.max_images} images or {settings.max_image_megapixels:g} megapixels"
+        text = f"The request has more than {limits} (--max-image-megapixels). Send smaller or fewer images."
+        raise RequestError(413, text, "request_too_large", "messages")
+    return request
+
+
+def _first_error(error: ValidationError) -> RequestError:
+    """Return the error about the first wrong field as a sentence. It names the field, and not its value."""
+    problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"])[1:201]
+    text = one_line(problem["msg"].removeprefix("Value error, ").rstrip("."))
+    if problem["type"] == "json_invalid":
+        return bad_request(f"The body is not JSON ({text}).", code="invalid_json")
+    code = "invalid_image" if path.endswith("image_url") else "invalid_value"
+    return bad_request(f"{f'The field {path}' if path else 'The body'} is invalid: {text}.", path or None, code)

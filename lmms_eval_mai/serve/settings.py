@@ -1,0 +1,34 @@
+"""The settings of the server, except those of the engines (`run.config.Config`)."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from lmms_eval_mai.engines.arguments import Arguments
+
+Limit = Annotated[float, Field(gt=0, le=1e6)]
+
+
+class Settings(Arguments):
+    """Names and limits. `lmms-eval-mai serve --help` shows the docstrings of its options."""
+
+    model_name: str
+    """The name of the pair in `/v1/models` and in the field `model` of requests."""
+    max_queue: Annotated[int, Field(ge=0)] = 256
+    """how many requests may wait, besides those that max_open_samples allows at the same time"""
+    request_timeout: Limit = 600.0
+    """seconds for one request, from the end of its body to its answer"""
+    max_body_mib: Limit = 20.0
+    """the largest body of a request, its images included"""
+    max_image_megapixels: Limit = 64.0
+    """the largest size of all images of a request together"""
+    max_images: int = 64
+    """Images of a request."""
+    max_text_mib: float = 1.0
+    """The largest body without its images. JSON may need 100 times its size in memory."""
+    client_timeout: float = 30.0
+    """Seconds in which a client must send its headers, then its body, and take its reply."""
+    api_key: Annotated[str | None, Field(repr=False)] = None
+    """The key that requests to `/v1` must have. None: no key is needed."""
+    allowed_hosts: tuple[str, ...] = ("*",)
+    """Names that requests may give to the server in the header `Host`. `*`: any name."""
