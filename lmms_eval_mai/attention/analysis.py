@@ -1,6 +1,6 @@
 """Runs the analysis: the calls of all documents on the engines of a run, then the heads of the large model.
 
-Everything is on the disk before it is used: the calls in a journal, and what was read of each document in a file. The
+Everything is on the disk before it is used: the calls in a store, and what was read of each document in a file. The
 same command after an interruption, or with another part of the analysis, repeats none of them.
 """
 
@@ -18,13 +18,12 @@ from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.errors import ArgumentError, SampleError
 from lmms_eval_mai.paper import prompts
 from lmms_eval_mai.paper.sample import Sample, Trace
-from lmms_eval_mai.paper.sample_run import Pair
 from lmms_eval_mai.redaction import without_password
-from lmms_eval_mai.run import fingerprint
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.engines import Engines
+from lmms_eval_mai.run.evaluation import Evaluation, layers_of
 from lmms_eval_mai.run.progress import progress_bar
-from lmms_eval_mai.run.run import Run
+from lmms_eval_mai.run.totals import version
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,28 +92,28 @@ def _make_calls(
 ) -> AnalysisCalls:
     """Make the calls of all documents. The engines are stopped then, so that their memory is free for the next step."""
     calls = AnalysisCalls(own_thinking=parts.figures, seed=parts.seed, logged=logged)
-    run = Run(Engines(config), config, calls, parts.sides(config, logged))
     if parts.table9:
-        calls.layers = _layers(parts.layers, run.pair, config)
+        calls.layers = _layers(parts.layers, config)
+    evaluation = Evaluation(Engines(config, parts.sides(config, logged)), config, mode=calls)
     samples = [(task, number) for task in tasks for number in task.numbers]
     try:
-        outcomes = run.run_samples(
+        outcomes = evaluation.answer(
             [(task.name, number, 0) for task, number in samples],
             lambda index: samples[index][0].open(samples[index][1], config),
             {task.name: task.decoding for task in tasks},
         )
     finally:
-        run.stop()
+        evaluation.stop()
     for task in tasks:
         if not any(isinstance(one, Trace) for one, (owner, _) in zip(outcomes, samples, strict=True) if owner is task):
             raise SampleError(f"No document of {task.name} was answered.")
     return calls
 
 
-def _layers(wanted: tuple[int, ...] | None, pair: Pair, config: Config) -> tuple[int, ...]:
+def _layers(wanted: tuple[int, ...] | None, config: Config) -> tuple[int, ...]:
     """Return the layers of Table 9. Raises `ArgumentError` if the model does not have one of them."""
     side = config.sparse_from
-    depth = pair.engine(side).layers() or 0
+    depth = layers_of(config.small if side == "small" else config.large)
     layers = wanted or tuple(range(1, depth + 1))
     for layer in layers:
         if not 1 <= layer <= depth:
@@ -131,7 +130,7 @@ def _read_heads(
     thinkings = {number: one for (name, number), one in calls.thinkings.items() if name == task.name}
     todo = [number for number in sorted(thinkings) if all(thinkings[number].get(side) for side in SIDES)]
     allowed = config.max_errors if config.max_errors >= 1 else config.max_errors * len(todo)
-    origin = [fingerprint.version("lmms-eval-mai"), reader.identity(), prompts.digest(), delta]
+    origin = [version("lmms-eval-mai"), reader.identity(), prompts.digest(), delta]
     with progress_bar(len(todo), shown=True) as bar:
         for number in todo:
             path, of_document = folder / f"{number}.parquet", json.dumps([*origin, thinkings[number]], sort_keys=True)
@@ -154,9 +153,9 @@ def _read_heads(
 
 
 def _settings(config: Config, parts: Parts, task: Documents, logged: LoggedThinking | None) -> dict[str, Any]:
-    names = ("sparse_from", "sparse_order", "sparse_boundary", "transfer_answer")
+    names = ("sparse_from", "transfer_answer")
     return {
-        "version": fingerprint.version("lmms-eval-mai"),
+        "version": version("lmms-eval-mai"),
         "task": task.name,
         "documents": len(task.numbers),
         "run": logged.source if logged is not None else None,

@@ -1,6 +1,6 @@
 """The calls of one document: the thinkings, and with Table 9 one answer per layer and control.
 
-They are calls of the run's engines, so they are journaled and metered like all others. The thinking is scored once for
+They are calls of the run's engines, so they are stored and counted like all others. The thinking is scored once for
 all layers.
 """
 
@@ -11,8 +11,8 @@ from lmms_eval_mai.attention.table9 import Answer, random_tokens
 from lmms_eval_mai.contract import AttentionRequest, Call, CallKey, Side, TokenWeights
 from lmms_eval_mai.paper import prompts
 from lmms_eval_mai.paper.agreement import parts_without_answer, without_answer
+from lmms_eval_mai.paper.calls import OpenSample, Pair
 from lmms_eval_mai.paper.sample import Sample, Trace
-from lmms_eval_mai.paper.sample_run import Pair, SampleRun
 from lmms_eval_mai.paper.sparse import Sparse, cut_to, select
 
 DocKey = tuple[str, int]
@@ -52,37 +52,38 @@ class AnalysisCalls:
 
     async def __call__(self, sample: Sample, pair: Pair) -> Trace:
         """Make the calls of one document. Raises the errors of the engines."""
-        run = SampleRun(sample, pair)
+        opened = OpenSample(sample, pair)
         from_small = pair.sparse is not None and pair.sparse.source == "small"
         own_output = AttentionRequest(self.layers) if self.layers and from_small else None
-        small = await self._reason(run, "small", own_output)  # Eq. 7
+        small = await self._reason(opened, "small", own_output)  # Eq. 7
         thinkings: dict[Side, str] = {"small": _reference(small, pair)}
         answer = small
         if self.own_thinking:
-            answer = await self._reason(run, "large")  # Eq. 10
+            answer = await self._reason(opened, "large")  # Eq. 10
             thinkings["large"] = _reference(answer, pair)
         self.thinkings[sample.task, sample.doc_id] = thinkings
         if self.layers:
-            answer = await self._answer_all(run, small, thinkings["small"])
-        return run.finish("transfer", answer)
+            answer = await self._answer_all(opened, small, thinkings["small"])
+        return opened.finish("transfer", answer)
 
-    async def _reason(self, run: SampleRun, side: Side, attention: AttentionRequest | None = None) -> Call:
+    async def _reason(self, opened: OpenSample, side: Side, attention: AttentionRequest | None = None) -> Call:
         """Return the thinking of a model: the logged one, unless the attention of its last token is needed."""
-        sample, logged = run.sample, self.logged
+        sample, logged = opened.sample, self.logged
         if logged is not None and logged.writer == side and attention is None:
             key = CallKey(sample.task, sample.doc_id, sample.repeat, side, "think")
             # It has no cost here, and it is not in the trace.
             return Call(key, logged.texts[sample.task, sample.doc_id], "stop", 0, 0, 0, None, None, 0.0)
-        return await run.call(side, "think", prompts.instruction(run.think, sample.kind), attention=attention)
+        text = prompts.instruction(opened.think, sample.kind)
+        return await opened.pair.call(opened, side, "think", text, attention=attention)
 
-    async def _answer_all(self, run: SampleRun, thinking: Call, reference: str) -> Call:
+    async def _answer_all(self, opened: OpenSample, thinking: Call, reference: str) -> Call:
         """Answer by all methods of Table 9. Returns the answer of full transfer."""
-        sample, sparse = run.sample, run.pair.sparse
+        sample, sparse = opened.sample, opened.pair.sparse
         assert sparse is not None  # its layer is not used
         simple = "" if sample.variant is None else prompts.instruction("S", sample.kind)
-        short = await run.call("large", "short", simple)  # Eq. 5
-        scored, scoring_tokens = await self._score(run, sparse, thinking, reference)
-        transfers = _Transfers(run)
+        short = await opened.pair.call(opened, "large", "short", simple)  # Eq. 5
+        scored, scoring_tokens = await self._score(opened, sparse, thinking, reference)
+        transfers = _Transfers(opened)
         found = [
             Answer("simple", None, short.text, 0, 0, short.prompt_tokens, short.prompt_tokens),
             await transfers.answer("full", None, reference, len(scored.tokens)),  # Eq. 9
@@ -102,7 +103,9 @@ class AnalysisCalls:
         self.answers[sample.task, sample.doc_id] = found
         return transfers.calls[reference]
 
-    async def _score(self, run: SampleRun, sparse: Sparse, thinking: Call, reference: str) -> tuple[TokenWeights, int]:
+    async def _score(
+        self, opened: OpenSample, sparse: Sparse, thinking: Call, reference: str
+    ) -> tuple[TokenWeights, int]:
         """Return the weights of the thinking's tokens, one row per layer, and the prompt tokens of the scoring call."""
         if not reference:
             return TokenWeights((), tuple(() for _ in self.layers)), 0
@@ -111,9 +114,9 @@ class AnalysisCalls:
             whole = [(0, len(thinking.text))]
             parts = whole if reference == thinking.text else parts_without_answer(thinking.text)
             return cut_to(thinking.attention, parts), 0
-        before, after = prompts.transfer_parts(run.sample.benchmark.name, run.sample.kind)
-        request = AttentionRequest(self.layers, reference)
-        call = await run.call("large", "score", before, reference, after, thinking=reference, attention=request)
+        before, after = prompts.transfer_parts(opened.sample.benchmark.name, opened.sample.kind)
+        text, request = (before, reference, after), AttentionRequest(self.layers, reference)
+        call = await opened.pair.call(opened, "large", "score", *text, thinking=reference, attention=request)
         assert call.attention is not None
         return call.attention, call.prompt_tokens
 
@@ -122,16 +125,17 @@ class AnalysisCalls:
 class _Transfers:
     """Answers with a thinking in the prompt. Layers often keep the same tokens: the same text is sent once."""
 
-    run: SampleRun
+    opened: OpenSample
     calls: dict[str, Call] = field(default_factory=dict)
 
     async def answer(self, method: str, layer: int | None, reference: str, kept: int, scoring: int = 0) -> Answer:
         """Return the answer of a method. `scoring`: prompt tokens of the scoring call that it needs."""
+        sample, pair = self.opened.sample, self.opened.pair
         if reference not in self.calls:
-            text = prompts.transfer(self.run.sample.benchmark.name, reference, self.run.sample.kind)
-            self.calls[reference] = await self.run.call("large", "transfer", text, thinking=reference)
+            text = prompts.transfer(sample.benchmark.name, reference, sample.kind)
+            self.calls[reference] = await pair.call(self.opened, "large", "transfer", text, thinking=reference)
         call = self.calls[reference]
-        counted = self.run.pair.engine("large").count_tokens(reference)
+        counted = pair.models["large"].count_tokens(reference)
         return Answer(method, layer, call.text, kept, counted, call.prompt_tokens, call.prompt_tokens + scoring)
 
 

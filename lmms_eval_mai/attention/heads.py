@@ -15,13 +15,14 @@ import pyarrow.parquet as pq
 
 from lmms_eval_mai.attention.figures import Reading, reading
 from lmms_eval_mai.attention.results import replace
-from lmms_eval_mai.contract import SIDES, AttentionRequest, CallKey, EngineConfig, Identity, Prompt, Side
+from lmms_eval_mai.contract import SIDES, AttentionRequest, CallKey, EngineConfig, Prompt, Side
 from lmms_eval_mai.engines.transformers.engine import TransformersEngine
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper import prompts
+from lmms_eval_mai.paper.calls import with_stage_text
 from lmms_eval_mai.paper.sample import Sample
-from lmms_eval_mai.paper.sample_run import with_stage_text
-from lmms_eval_mai.run.event_loop import LoopThread
+from lmms_eval_mai.run.evaluation import layers_of
+from lmms_eval_mai.run.loop import LoopThread
 
 SHARED_ARGUMENTS = ("dtype", "revision", "trust_remote_code", "max_model_len")
 """Arguments of vLLM that the transformers engine has too."""
@@ -45,11 +46,10 @@ class HeadReader:
             arguments = {name: value for name, value in arguments.items() if name in SHARED_ARGUMENTS}
         own = EngineConfig("large", "transformers", config.model, arguments, attention=True)
         self._engine = TransformersEngine(own)
-        self._engine.validate()
-        self._layers = tuple(range(1, (self._engine.layers() or 0) + 1))
+        self._layers = tuple(range(1, layers_of(own) + 1))
         self._loop: LoopThread | None = None
 
-    def identity(self) -> Identity:
+    def identity(self) -> str:
         """Return everything that can change a weight."""
         return self._engine.identity()
 
@@ -74,8 +74,8 @@ class HeadReader:
         messages = with_stage_text(sample, before, thinking, after)
         key = CallKey(sample.task, sample.doc_id, sample.repeat, "large", "score")
         prompt = Prompt(messages, key, AttentionRequest(self._layers, thinking))
-        states = self._loop.run(self._engine.attention_states(prompt))
-        return reading(states.tokens, np.stack([np.asarray(layer.weights) for layer in states.layers]), delta)
+        _, tokens, layers = self._loop.run(self._engine.head_weights(prompt))
+        return reading(tokens, np.stack([layer.numpy() for layer in layers]), delta)
 
 
 def load(path: Path, origin: str) -> dict[Side, Reading] | None:

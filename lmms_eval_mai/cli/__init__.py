@@ -39,7 +39,7 @@ COMMANDS = {
         "answer one question and print every call",
         "Answer one question, and print the prompt and the answer of every call to a model: a document of a task "
         "(--tasks TASK --doc N), which is also scored, or your own question (--question TEXT --image FILE). There is "
-        "no journal, unless the model arguments name one.",
+        "no call store, unless the model arguments name one.",
     ),
     "attention": (
         "analyse which tokens of a thinking the large model reads",

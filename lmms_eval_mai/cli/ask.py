@@ -12,21 +12,20 @@ from dataclasses import replace
 from typing import Any
 
 from lmms_eval_mai.cli.terminal import log_to_terminal, values_of
-from lmms_eval_mai.contract import Call, Engine, EngineConfig, Prompt, Sampling, Side, TokenWeights
+from lmms_eval_mai.contract import Call, Prompt, Sampling, Side, TokenWeights
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
-from lmms_eval_mai.engines.transformers.options import TransformersOptions
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.harness.documents import TaskDocuments
+from lmms_eval_mai.paper.calls import decoding_of
 from lmms_eval_mai.paper.cascade import MODES
 from lmms_eval_mai.paper.sample import Sample, Trace
-from lmms_eval_mai.paper.sample_run import decoding_of
+from lmms_eval_mai.paper.sparse import Sparse
 from lmms_eval_mai.redaction import error_text
 from lmms_eval_mai.run.ask import TASK, checked_question
 from lmms_eval_mai.run.config import Config, parse
 from lmms_eval_mai.run.decoding import check_conflict, sampling
 from lmms_eval_mai.run.engines import Engines
-from lmms_eval_mai.run.pair import GIVES_ATTENTION, pair_of
-from lmms_eval_mai.run.run import Run
+from lmms_eval_mai.run.evaluation import Evaluation, attention_engine, pair_of
 
 DRY_ANSWERS = {
     "short": "<short answer of the {side} model>",
@@ -37,8 +36,6 @@ DRY_ANSWERS = {
     "task": "<answer of the {side} model>",
 }
 """Stage -> the answer that `--dry-run` puts in its place."""
-LAYERS = 10_000
-"""More than any model has, so that every layer exists in a dry run."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +62,7 @@ def _ask(given: argparse.Namespace) -> Iterator[str]:
         raise ArgumentError("--image and --option belong to --question, and --tasks takes the images of its document.")
     if given.doc < 0:
         raise ArgumentError(f"--doc {given.doc} is invalid: the first document has the number 0.")
-    config = parse({"journal": "off", **values_of("--model_args", given.model_args), "log_prompts": True})
+    config = parse({"store": "off", **values_of("--model_args", given.model_args), "log_prompts": True})
     gen_kwargs = values_of("--gen_kwargs", given.gen_kwargs)
     check_conflict(gen_kwargs, config)
     answer = _dry_answer if given.dry_run else _answer
@@ -84,7 +81,7 @@ def _ask(given: argparse.Namespace) -> Iterator[str]:
 
 
 def _answer(config: Config, decoding: Mapping[str, Any], open_sample: Callable[[], Sample]) -> tuple[Trace, Sample]:
-    run = Run(Engines(config), config)
+    evaluation = Evaluation(Engines(config), config)
     opened: list[Sample] = []
 
     def open_and_keep() -> Sample:
@@ -92,10 +89,10 @@ def _answer(config: Config, decoding: Mapping[str, Any], open_sample: Callable[[
         return opened[0]
 
     try:
-        run.begin(decoding)
-        return run.submit(open_and_keep).result(), opened[0]
+        evaluation.begin(decoding)
+        return evaluation.submit(open_and_keep).result(), opened[0]
     finally:
-        run.stop()
+        evaluation.stop()
 
 
 def _score(documents: TaskDocuments, trace: Trace) -> str:
@@ -159,13 +156,13 @@ def _dry_answer(config: Config, decoding: Mapping[str, Any], open_sample: Callab
     """Make all calls of the mode, without a model."""
     sample = open_sample()
     never_agrees = replace(sample.benchmark, parse=lambda answer, doc: None)
-    config = replace(config, sparse_delta=1.0)  # keeps all tokens
+    sparse = None if config.transfer == "full" else Sparse(1.0, 1, attention_engine(config).side)  # keeps all tokens
 
     async def walk() -> Trace:
-        engines: dict[Side, Engine] = {engine.side: _DryEngine(engine) for engine in config.engines()}
-        for engine in engines.values():
-            await engine.start()
-        return await MODES[config.mode](replace(sample, benchmark=never_agrees), pair_of(engines, config))
+        models = {engine.side: _DryEngine(engine.side) for engine in config.engines()}
+        for model in models.values():
+            await model.start()
+        return await MODES[config.mode](replace(sample, benchmark=never_agrees), pair_of(config, models, sparse))
 
     return asyncio.run(walk()), sample
 
@@ -173,16 +170,8 @@ def _dry_answer(config: Config, decoding: Mapping[str, Any], open_sample: Callab
 class _DryEngine(ScriptedEngine):
     """Takes the place of a model, and pretends to give attention weights. A whole text is one token."""
 
-    def __init__(self, config: EngineConfig) -> None:
-        """`config`: the engine whose place it takes. Raises `ArgumentError` if its arguments exclude the attention
-        weights that it must give."""
-        super().__init__(config.side, lambda prompt: Answer(DRY_ANSWERS[prompt.key.stage].format(side=config.side)))
-        self._kind = config.engine
-        if config.attention and config.engine == GIVES_ATTENTION:
-            TransformersOptions(**config.arguments).check_attention(config.side)
-
-    def layers(self) -> int | None:
-        return LAYERS if self._kind == GIVES_ATTENTION else None
+    def __init__(self, side: Side) -> None:
+        super().__init__(side, lambda prompt: Answer(DRY_ANSWERS[prompt.key.stage].format(side=side)))
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
         call = await super().generate(prompt, sampling)

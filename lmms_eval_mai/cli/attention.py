@@ -1,9 +1,12 @@
 """`lmms-eval-mai attention`: the analysis of Section 5.3 and Appendix B.7 on the documents of lmms-eval tasks."""
 
 import argparse
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from loguru import logger
 
 from lmms_eval_mai.attention.analysis import Parts
 from lmms_eval_mai.attention.analysis import run as analyse
@@ -72,7 +75,7 @@ def _run(given: argparse.Namespace) -> Iterator[str]:
         arguments["pair"] = given.pair
     if finished is not None:
         arguments = finished.model_arguments(arguments)
-    config = parse({"journal": str(given.output_path / "journal"), **arguments, **OWN})
+    config = parse({"store": str(given.output_path / "store"), **arguments, **OWN})
     gen_kwargs: Mapping[str, Any] = values_of("--gen_kwargs", given.gen_kwargs)
     if finished is not None:
         finished.check(config)
@@ -121,6 +124,33 @@ def _layers(text: str | None) -> tuple[int, ...] | None:
 
 class ScoredDocuments(TaskDocuments):
     """Documents whose answers Table 9 scores (`attention.analysis.Documents`)."""
+
+    def keep(self, targets: Mapping[int, str]) -> None:
+        """Keep the documents of an earlier run. `targets`: number of the document -> the right answer that the run
+        logged. Raises `ArgumentError` if this data set has other answers."""
+        for number, target in targets.items():
+            found = self.target(number) if number in self.numbers else None
+            if found != target:
+                raise ArgumentError(
+                    f"Document {number} of {self.name} is not the one of the run: its right answer is {found} and was "
+                    f"{target}. Use the data set of the run."
+                )
+        self._requests = {number: self._requests[number] for number in targets}
+
+    def metrics(self, results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        """Return the task's metrics over these documents. Metrics that are not single numbers are left out."""
+        metrics = {}
+        for name, aggregate in self.task.aggregation().items():
+            if "args" in inspect.signature(aggregate).parameters:  # it writes files to lmms-eval's folder of results
+                continue
+            try:
+                value = aggregate([result[name] for result in results])
+            except Exception as error:
+                logger.debug(f"{self.name}: metric {name} cannot be computed: {error_text(error)}")
+                continue
+            if isinstance(value, int | float):
+                metrics[name] = float(value)
+        return metrics
 
     def score(self, method: str, texts: Mapping[int, str]) -> Scored:
         """Score the answers of one method with the task's own scorer. `texts`: number of the document -> answer. Raises

@@ -22,7 +22,7 @@ from lmms_eval_mai.paper.prompts import MAX_TOKENS
 from lmms_eval_mai.redaction import redacted, without_password
 from lmms_eval_mai.reports.formats import markdown, plain
 from lmms_eval_mai.run.config import parse
-from lmms_eval_mai.run.fingerprint import version
+from lmms_eval_mai.run.totals import version
 from lmms_eval_mai.times.bench import ROWS, Measurement, cells, engine_of, report
 from lmms_eval_mai.times.documents import CHARTS, Documents, benchmark_of, make_plan, write_charts
 from lmms_eval_mai.times.measure import device_name
@@ -128,7 +128,7 @@ def _measurement(given: argparse.Namespace, folder: Path) -> Measurement:
         limit = round(statistics.fmean(step.tokens for (_, *call), step in steps if call == ["large", "think"]))
     build = functools.partial(engine_of, arguments=arguments, assistant_tokens=given.assistant_tokens)
     for name in dict.fromkeys(name for row, _ in chosen for name in ROWS[row].engines):
-        build(name).validate()  # before the first start
+        build(name)  # before the first start
     one_row = torch.cuda.is_available()
     return Measurement(chosen, single, many, given.repeats, limit, include_path, build, one_row, tell, first_check)
 

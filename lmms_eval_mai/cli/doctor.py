@@ -23,11 +23,11 @@ from lmms_eval_mai.contract import Engine, EngineConfig
 from lmms_eval_mai.engines.arguments import did_you_mean
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.checkpoints import check_checkpoint, local_folder
-from lmms_eval_mai.engines.vllm.environment import INSTALL, Launcher
+from lmms_eval_mai.engines.vllm.environment import INSTALL
 from lmms_eval_mai.errors import ArgumentError, MaiError
 from lmms_eval_mai.plugin import MODEL_ID, task_dir
 from lmms_eval_mai.run.config import Config, parse, refuse_lmms_evals_own
-from lmms_eval_mai.run.pair import sparse_of
+from lmms_eval_mai.run.evaluation import sparse_of
 
 LIMIT_S = 5
 """Seconds for an answer of the hub."""
@@ -58,15 +58,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--gpus",
         default=None,
         metavar="GPUS",
-        help="show how the models of the command (default: the default pair) would share the memory of other GPUs: "
-        "a name (L4, 8xH100), a size (2x48GiB), the memory that nvidia-smi shows (23034MiB), or different GPUs "
-        "(L4+L40S). The exit code is 1 if the models do not fit, or if the size of one is unknown",
+        help="show how the models of the command (default: the default pair) would share the memory of other GPUs, in "
+        "GiB: 24, 2x48, or different GPUs, 24+48",
     )
 
 
 def main(given: argparse.Namespace) -> int:
-    """Run the command. Returns the exit code: 1 if there is a problem, or if models do not fit. Raises
-    `ArgumentError`."""
+    """Run the command. Returns the exit code: 1 if there is a problem, else 0. Raises `ArgumentError`."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # the report should fit one screen
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # no messages about retries
     log_warnings_only()
@@ -75,9 +73,8 @@ def main(given: argparse.Namespace) -> int:
     config, finding = check_arguments(given)
     if config is None:
         return report([finding])
-    lines, fits = gpus.describe(config, gpus.parse_gpus(given.gpus), Launcher())
-    print("\n".join(lines))
-    return 0 if fits else 1
+    print("\n".join(gpus.describe(config, gpus.parse_gpus(given.gpus))))
+    return 0
 
 
 def report(findings: Iterable[Finding]) -> int:
@@ -162,9 +159,7 @@ def _packages() -> Iterator[Finding]:
 def devices() -> str:
     """Return the GPUs, or the cores and the memory of a machine without one."""
     if found := gpus.visible_gpus():
-        return "; ".join(
-            f"{number}: {gpu.name}, {gpu.total_bytes / gpus.GIB:.0f} GiB" for number, gpu in enumerate(found)
-        )
+        return "; ".join(f"{number}: {name}, {memory:.0f} GiB" for number, (name, memory) in enumerate(found))
     memory = psutil.virtual_memory()
     cores = len(os.sched_getaffinity(0))
     free = f"{memory.available / gpus.GIB:.0f} of {memory.total / gpus.GIB:.0f} GiB of memory free"
@@ -173,19 +168,15 @@ def devices() -> str:
 
 def check_memory(config: Config) -> Iterator[Finding]:
     """Show how the models share the GPUs of this machine."""
-    if not any(engine.engine == "vllm" for engine in config.engines()):
-        return
     found = gpus.visible_gpus()
-    if not found:
-        hint = "there is no GPU here. `lmms-eval-mai doctor --gpus L4` shows how the models share another machine's."
-        yield Finding("memory", "skipped", hint)
-        return
-    try:
-        lines, fits = gpus.describe(config, found, Launcher.from_environment())
-    except Exception as error:
-        yield Finding("memory", "PROBLEM", _text(error))
-    else:
-        yield Finding("memory", "ok" if fits else "warning", "\n".join(lines))
+    if found and any(engine.engine == "vllm" for engine in config.engines()):
+        rank = os.environ.get("LOCAL_RANK")
+        try:
+            lines = gpus.describe(config, [memory for _, memory in found], None if rank is None else int(rank))
+        except ArgumentError as error:
+            yield Finding("memory", "PROBLEM", str(error))
+        else:
+            yield Finding("memory", "ok", "\n".join(lines))
 
 
 # --- lmms-eval --------------------------------------------------------------------------------------------
@@ -259,14 +250,13 @@ def _engine(config: Config, engine_config: EngineConfig, absence: str | None) ->
         if engine_config.engine in ("vllm", "transformers"):
             check_model(engine_config, absence)
         engine = build(engine_config, config.other(engine_config))
-        engine.validate()
         if engine_config.attention:
-            sparse_of(config, engine)
+            sparse_of(config)
         if engine_config.engine == "openai":
             asyncio.run(_start_and_close(engine))
     except Exception as error:
         return Finding(engine_config.side, "PROBLEM", _text(error))
-    text = f"{engine_config.engine} {engine_config.model}: {engine.describe()}"
+    text = f"{engine_config.engine} {engine_config.model}: {engine.description}"
     return Finding(engine_config.side, "ok", text)
 
 

@@ -18,7 +18,7 @@ from lmms_eval_mai.reports.read import Run, records
 from lmms_eval_mai.reports.read import read as read_folders
 from lmms_eval_mai.run.config import Config, parse
 
-NOT_TAKEN = ("mode", "verify", "min_confidence", "transfer", "sparse_layer", "journal", "model_name")
+NOT_TAKEN = ("mode", "verify", "min_confidence", "transfer", "sparse_layer", "store", "model_name")
 """Arguments of the run that the analysis sets itself."""
 
 

@@ -15,7 +15,7 @@ from lmms_eval_mai.run.decoding import check_conflict
 
 SET_HERE = {
     "mode": "the runs have all modes",
-    "journal": "the command keeps all finished calls in --output_path",
+    "store": "the command keeps all finished calls in --output_path",
     "keep": "the engines always stay up between the runs",
     "verify": "MAI has the paper's rule, and min_confidence adds its run with verify=confidence",
 }

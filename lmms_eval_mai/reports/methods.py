@@ -33,7 +33,10 @@ AGREEMENT = {"anls_threshold": "0.9", "chartqa_match": "exact"}
 """Arguments that change the agreement (`AgreementRules`), with their defaults."""
 FIRST_CHECK = {"verify": "agreement", "min_confidence": ""}
 """Arguments that change the first check, with their defaults."""
-HARMLESS = ("journal", "max_open_samples", "max_errors", "log_prompts", "model_name", "seed", "mode")
+HARMLESS = (
+    *("store", "keep_store", "journal", "max_open_samples", "max_errors"),
+    *("log_prompts", "model_name", "seed", "mode"),
+)
 """Arguments in which repeats of one run may differ. The mode is part of the method."""
 DEFAULTS = DECODING | TRANSFER | AGREEMENT | FIRST_CHECK
 THINK_E = "think=E"

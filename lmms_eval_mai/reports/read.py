@@ -22,7 +22,7 @@ from lmms_eval_mai.reports import methods
 from lmms_eval_mai.reports.attention_tables import FILE as ATTENTION
 from lmms_eval_mai.reports.methods import Method
 from lmms_eval_mai.reports.rows import CALLS, SAMPLES, Line, Record, answers_of, table_of
-from lmms_eval_mai.run.figures import FIGURES, FORMAT, RESULTS
+from lmms_eval_mai.run.totals import FIGURES, FORMAT, RESULTS
 
 BUILT_IN = {name: name for name in BENCHMARKS if name != "shapes"} | {"mmbench_en_dev_static": "mmbench_en_dev"}
 """lmms-eval's own tasks of the paper's benchmarks."""

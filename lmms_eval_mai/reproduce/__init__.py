@@ -6,7 +6,6 @@
     folder.py       the output folder: the arguments of its runs, and which of them are finished
     run_all.py      starts the engines of each pair once, and makes the runs that are missing with lmms-eval's
                     `simple_evaluate`
-    sharing.py      the file of finished calls, and the engine that finds in it the calls of other runs
     printing.py     prints the runs, the equivalent commands, the shared calls and the tables
 
 Each run is `paper/cascade.py` on the engines. A call that another run has recorded is replayed: the method gets its

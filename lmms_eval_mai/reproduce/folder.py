@@ -13,19 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from lmms_eval_mai.contract import SIDES
-from lmms_eval_mai.engines.openai.options import PERFORMANCE_ARGUMENTS as OF_OPENAI
 from lmms_eval_mai.engines.transformers.options import PERFORMANCE_ARGUMENTS as OF_TRANSFORMERS
 from lmms_eval_mai.engines.vllm.configuration import PERFORMANCE_ARGUMENTS as OF_VLLM
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.redaction import redacted, without_password
 from lmms_eval_mai.reproduce.plan import Models, Options, Run
-from lmms_eval_mai.run import fingerprint
-from lmms_eval_mai.run.figures import FIGURES
-from lmms_eval_mai.run.journal.files import sync_folder
+from lmms_eval_mai.run.config import NO_EFFECT_ON_ANSWERS
+from lmms_eval_mai.run.totals import FIGURES, version
 
 VERSIONS = ("lmms-eval-mai", "lmms-eval")
-OF_RUN = {"max_open_samples", "max_errors", "call_timeout", "engine_restarts"}
-PERFORMANCE = OF_RUN | OF_OPENAI | OF_TRANSFORMERS | OF_VLLM
+OF_ENDPOINTS = {"api_key_env", "retry_for", "request_timeout", "concurrency"}
+PERFORMANCE = NO_EFFECT_ON_ANSWERS | OF_ENDPOINTS | OF_TRANSFORMERS | OF_VLLM
 """Arguments that change only the speed, the memory or the treatment of errors. They may change when the command
 continues."""
 PAIR = "pair "
@@ -42,7 +40,7 @@ def common_arguments(
         for name, value in model_args.items()
         if name.removeprefix("small_").removeprefix("large_") not in PERFORMANCE
     }
-    found: dict[str, Any] = {f"version of {name}": fingerprint.version(name) for name in VERSIONS}
+    found: dict[str, Any] = {f"version of {name}": version(name) for name in VERSIONS}
     found |= {f"--model_args {name}": value for name, value in redacted(changing).items()}
     found |= {f"--gen_kwargs {name}": value for name, value in gen_kwargs.items()}
     found |= {"--limit": options.limit, "--include_path": options.include_path}
@@ -57,14 +55,9 @@ class OutputFolder:
     path: Path
 
     @property
-    def journal(self) -> Path:
-        """Return the folder of the journals of unfinished runs."""
-        return self.path / "journal"
-
-    @property
     def calls(self) -> Path:
-        """Return the file of the shared calls."""
-        return self.path / "calls.jsonl"
+        """Return the name of the call store of all runs, without its suffix."""
+        return self.path / "calls"
 
     def place(self, run: Run) -> Path:
         """Return the folder of a finished run: the `--output_path` of the equivalent lmms-eval command."""
@@ -94,7 +87,12 @@ class OutputFolder:
         earlier = self._earlier()
         other_pairs = {name for name in earlier.keys() ^ common.keys() if name.startswith(PAIR)}
         before, now = ({name: one[name] for name in one.keys() - other_pairs} for one in (earlier, common))
-        if differ := fingerprint.differences(before, now):
+        differ = [
+            f"{name} was {before.get(name, 'not given')} and is {now.get(name, 'not given')}"
+            for name in sorted({*before, *now})
+            if before.get(name) != now.get(name)
+        ]
+        if differ:
             raise ArgumentError(
                 f"The runs in --output_path {self.path} have other arguments: {'; '.join(differ)}. Give another "
                 "--output_path, or the earlier arguments."
@@ -124,12 +122,10 @@ class OutputFolder:
         place = self.place(run)
         place.parent.mkdir(parents=True, exist_ok=True)
         os.rename(self._unfinished(run), place)
-        sync_folder(place.parent)
 
     def clean_up(self) -> None:
-        """Remove what only unfinished runs need. The shared calls stay, for runs that are added later."""
-        for folder in (self.journal, self.path / "unfinished"):
-            shutil.rmtree(folder, ignore_errors=True)
+        """Remove what only unfinished runs need. The store stays, for runs that are added later."""
+        shutil.rmtree(self.path / "unfinished", ignore_errors=True)
 
     @property
     def _arguments(self) -> Path:

@@ -6,7 +6,6 @@ model runs its samples on engines that are up already.
 """
 
 import argparse
-import dataclasses
 import gc
 import json
 import sys
@@ -22,17 +21,15 @@ from loguru import logger
 
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.errors import MaiError
-from lmms_eval_mai.harness.figures_file import write_waiting
 from lmms_eval_mai.harness.model import CascadeModel
 from lmms_eval_mai.plugin import MODEL_ID
 from lmms_eval_mai.redaction import one_line
 from lmms_eval_mai.reproduce.folder import OutputFolder
-from lmms_eval_mai.reproduce.methods import Method
-from lmms_eval_mai.reproduce.plan import Models, Options, Run
-from lmms_eval_mai.reproduce.sharing import SharedCalls, SharingEngine
-from lmms_eval_mai.run.config import Config, parse
+from lmms_eval_mai.reproduce.plan import Options, Run
+from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.engines import Engines
-from lmms_eval_mai.run.figures import FIGURES, RESULTS
+from lmms_eval_mai.run.store import Store
+from lmms_eval_mai.run.totals import FIGURES, RESULTS
 
 
 def run_all(runs: Sequence[Run], tasks: Any, options: Options, folder: OutputFolder) -> None:
@@ -41,18 +38,18 @@ def run_all(runs: Sequence[Run], tasks: Any, options: Options, folder: OutputFol
     missing = [run for run in runs if not folder.is_finished(run)]
     if not missing:
         return
-    calls = SharedCalls(folder.calls)
+    store = Store(folder.calls)
     try:
         for _, of_models in groupby(missing, key=lambda run: run.models.name):
-            _run_models(list(of_models), tasks, options, folder, calls)
+            _run_models(list(of_models), tasks, options, folder, store)
         folder.clean_up()
     finally:
-        calls.close()
+        store.close()
 
 
-def _run_models(runs: Sequence[Run], tasks: Any, options: Options, folder: OutputFolder, calls: SharedCalls) -> None:
+def _run_models(runs: Sequence[Run], tasks: Any, options: Options, folder: OutputFolder, store: Store) -> None:
     models = runs[0].models
-    engines = Engines(_config(models, Method("cascade", "s"), folder))
+    engines = Engines(models.config)
     try:
         modes = {run.method.mode for run in runs}
         engines.start([side for side in SIDES if modes - {*SIDES} or side in modes])
@@ -60,20 +57,13 @@ def _run_models(runs: Sequence[Run], tasks: Any, options: Options, folder: Outpu
         for number, run in enumerate(runs, start=1):
             logger.info(f"Run {number} of {len(runs)} of {models.name}: {run.method.title} on {run.task}.")
             engines.clear_caches()
-            calls.run = run.name
-            config = _config(models, run.method, folder)
-            model = CascadeModel(engines, config, lambda engine: SharingEngine(engine, calls), prints_table=False)
+            store.run = run.name
+            model = CascadeModel(engines, parse(models.of(run.method)), store=store, prints_table=False)
             evaluate(run, model, tasks, options, folder.begin(run), folder.place(run))
             folder.finish(run)
-            model.remove_journal()  # the results are on the disk
     finally:
         gc.unfreeze()
         engines.stop()
-
-
-def _config(models: Models, method: Method, folder: OutputFolder) -> Config:
-    """Return the configuration of a run. Its journal is in the output folder."""
-    return dataclasses.replace(parse(models.of(method)), journal=str(folder.journal))
 
 
 # --- one run ---
@@ -122,7 +112,6 @@ def evaluate(run: Run, model: CascadeModel, tasks: Any, options: Options, part: 
     results["config"]["resolved_cli_args"]["output_path"] = str(place)
     tracker.save_results_aggregated(results=results, samples=samples, datetime_str=time)
     tracker.save_results_samples(task_name=run.task, samples=samples[run.task])
-    write_waiting()
     file = part / tracker.general_config_tracker.model_name_sanitized / f"{time.replace(':', '-')}{RESULTS}"
     _check_written(run, file, samples)
 

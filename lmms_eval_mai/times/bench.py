@@ -12,20 +12,20 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from lmms_eval_mai.contract import Call, Engine
+from lmms_eval_mai.contract import SIDES, Call, Engine, Side
 from lmms_eval_mai.engines.arguments import did_you_mean
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.errors import ArgumentError, MaiError, SampleError
+from lmms_eval_mai.paper.calls import Pair
 from lmms_eval_mai.paper.cascade import MODES
 from lmms_eval_mai.paper.confidence import FirstCheck, Verify
 from lmms_eval_mai.paper.sample import Sample, Trace
-from lmms_eval_mai.paper.sample_run import Pair
 from lmms_eval_mai.reports.report import Estimate, Of, Report, table
-from lmms_eval_mai.run.config import Config, parse
-from lmms_eval_mai.run.measured_engine import MeasuredEngine
+from lmms_eval_mai.run.config import parse
+from lmms_eval_mai.run.engines import clear_caches
 from lmms_eval_mai.run.scheduler import run_samples
 from lmms_eval_mai.statistics import mean
-from lmms_eval_mai.times.documents import Documents, PlannedEngine
+from lmms_eval_mai.times.documents import Documents, PlannedModel
 from lmms_eval_mai.times.whole import run_whole
 
 Level = int | Literal["max"]
@@ -191,7 +191,7 @@ class Measurement:
                 self.tell(f"{title}: warm-up")
                 await self._answer(row, level, documents.first(2 if level == ONE else WARM_UP))
             for engine in row.engines:
-                await self._running[engine].clear_caches()
+                await clear_caches(self._running[engine])
             began = time.perf_counter()
             calls = await self._answer(row, level, documents)
             seconds = time.perf_counter() - began
@@ -215,11 +215,12 @@ class Measurement:
     async def _answer(self, row: Row, level: Level, documents: Documents) -> list[Call]:
         """Answer all documents with the running engines of a row, as an evaluation does. Returns all calls. Raises a
         `MaiError`."""
-        engines: list[Engine] = [MeasuredEngine(self._running[name]) for name in row.engines]
-        if documents.plan is not None:
-            engines = [PlannedEngine(engine, documents.plan) for engine in engines]
+        sides: tuple[Side, ...] = SIDES if len(row.engines) > 1 else ("small",) if row.mode == "small" else ("large",)
+        engines = {side: self._running[name] for side, name in zip(sides, row.engines, strict=True)}
+        plan = documents.plan
+        models = engines if plan is None else {side: PlannedModel(engine, plan) for side, engine in engines.items()}
         check = FirstCheck() if row.verify == "agreement" else self.first_check
-        pair = Pair(engines[0], engines[-1], first_check=check)
+        pair = Pair(models, first_check=check)
         calls: list[Call] = []
 
         async def run(sample: Sample) -> Trace:
@@ -231,9 +232,8 @@ class Measurement:
             calls.extend(trace.calls)
             return True
 
-        await run_samples(
-            documents.count, documents.open, run, report, Config.max_open_samples if level == "max" else level
-        )
+        limit = parse(documents.arguments).max_open_samples if level == "max" else level
+        await run_samples(documents.count, documents.open, run, report, limit)
         return calls
 
     async def _started(self, names: Sequence[str]) -> bool:
@@ -243,7 +243,6 @@ class Measurement:
         missing = [name for name in names if name not in self._running]
         for name in missing:
             engine = self.build(name)
-            engine.validate()
             began = time.perf_counter()
             try:
                 await engine.start()

@@ -25,7 +25,6 @@ from PIL import Image, ImageDraw
 
 from lmms_eval_mai.contract import Call, Engine, Prompt, Sampling, Side, Stage
 from lmms_eval_mai.engines.arguments import did_you_mean
-from lmms_eval_mai.engines.wrapper import EngineWrapper
 from lmms_eval_mai.errors import ArgumentError, MaiError
 from lmms_eval_mai.harness.documents import TaskDocuments
 from lmms_eval_mai.paper.benchmarks import GENERIC
@@ -72,12 +71,12 @@ class Plan:
     steps: Mapping[tuple[int, Side, Stage], Step]
 
 
-class PlannedEngine(EngineWrapper):
+class PlannedModel:
     """Decodes the planned number of tokens and returns the planned text."""
 
-    def __init__(self, engine: Engine, plan: Plan) -> None:
-        super().__init__(engine)
-        self._plan = plan
+    def __init__(self, model: Engine, plan: Plan) -> None:
+        self._engine, self._plan = model, plan
+        self.count_tokens, self.truncate_thinking = model.count_tokens, model.truncate_thinking
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
         key = prompt.key
@@ -91,7 +90,7 @@ class PlannedEngine(EngineWrapper):
             )
         if (key.side, key.stage) == ("large", "short"):  # confident where the short answers agree
             agree = self._plan.steps[key.doc_id, "small", "short"].text == step.text
-            call = dataclasses.replace(call, answer_logprob=0.0 if agree else -99.0)
+            call = dataclasses.replace(call, logprobs=None, answer_logprob=0.0 if agree else -99.0)
         return dataclasses.replace(call, text=step.text)
 
 

@@ -23,8 +23,8 @@ from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.transformers.options import TransformersOptions, device_of
 from lmms_eval_mai.errors import ArgumentError, PromptTooLong
 from lmms_eval_mai.redaction import error_text, redacted
-from lmms_eval_mai.run.event_loop import LoopThread
-from lmms_eval_mai.run.fingerprint import version
+from lmms_eval_mai.run.loop import LoopThread
+from lmms_eval_mai.run.totals import version
 from lmms_eval_mai.times.profile import Profile, Row, row, summary, table
 
 Size = tuple[int, int]
@@ -164,10 +164,9 @@ def profile(config: EngineConfig, plan: Plan, settings: Mapping[str, Any], tell:
     import torch
 
     engine = build(config)
-    engine.validate()
     loop = LoopThread()
     try:
-        tell(f"{config.model}: starting {config.engine}, {engine.describe()}")
+        tell(f"{config.model}: starting {config.engine}, {engine.description}")
         loop.run(engine.start())
         # The batches of the transformers engine depend on the order in which its inputs are built.
         rows, too_long = loop.run(measure(engine, plan, tell, batches=config.engine == "vllm"))
@@ -196,7 +195,7 @@ def profile(config: EngineConfig, plan: Plan, settings: Mapping[str, Any], tell:
         versions={
             **{name: version(name) for name in ("lmms-eval-mai", "transformers", "torch")},
             "python": platform.python_version(),
-            "engine": engine.identity()["engine"],
+            "engine": f"{config.engine} {version(config.engine)}",
         },
         settings={
             **settings,
@@ -271,13 +270,12 @@ def measure_vision(
     import torch
     from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 
-    from lmms_eval_mai.engines.transformers.inputs import InputBuilder
+    from lmms_eval_mai.engines.transformers.inputs import build_inputs, images_of
 
     path = os.path.expanduser(model)
     processors: Any = AutoProcessor
     models: Any = AutoModelForImageTextToText
     processor = processors.from_pretrained(path, **source)
-    builder = InputBuilder(processor)
     config = AutoConfig.from_pretrained(path, **source)
     config.get_text_config().num_hidden_layers = 1
     with torch.device(device):
@@ -290,7 +288,11 @@ def measure_vision(
             torch.accelerator.synchronize(torch.device(device))
 
     def inputs(side: int) -> Any:
-        return builder.build((Message("user", (Image(noise(side), TASK), "the")),))
+        messages = (Message("user", (Image(noise(side), TASK), "the")),)
+        return build_inputs(processor, [Prompt(messages, CallKey(TASK, 0, 0, "large", "task"))])
+
+    def image_tokens(side: int) -> int:
+        return int((inputs(side)["input_ids"] == getattr(processor, "image_token_id", None)).sum())
 
     def preprocessing_s(side: int) -> float:
         image = noise(side)
@@ -299,7 +301,7 @@ def measure_vision(
         return time.perf_counter() - began
 
     def vision_s(side: int) -> float:
-        tensors = inputs(side).others
+        tensors = images_of(inputs(side))
         moved = {
             name: tensor.to(device, encoder.dtype if tensor.is_floating_point() else tensor.dtype)
             for name, tensor in tensors.items()
@@ -315,7 +317,7 @@ def measure_vision(
     for kind, seconds_of in kinds.items():
         for side in sides:
             found = [seconds_of(side) for _ in range(VISION_WARM_UP + repeats)][VISION_WARM_UP:]
-            yield row(kind, summary(found), image=side, image_tokens=inputs(side).image_tokens or 0)
+            yield row(kind, summary(found), image=side, image_tokens=image_tokens(side))
 
 
 def short_name(model: str) -> str:

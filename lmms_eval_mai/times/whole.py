@@ -60,18 +60,19 @@ async def run_whole(
 def own_arguments(config: EngineConfig) -> dict[str, Any]:
     """Return the arguments of `mai_cascade` with mode=large."""
     given = {f"large_{name}": value for name, value in config.arguments.items()}
-    return {"mode": "large", "large": config.model, "large_engine": config.engine, "journal": "off", **given}
+    return {"mode": "large", "large": config.model, "large_engine": config.engine, "store": "off", **given}
 
 
 def vllm_arguments(config: EngineConfig, max_new_tokens: int) -> dict[str, Any]:
     """Return the arguments of lmms-eval's `vllm` model: those of the engine, and on a CPU those without which it does
     not start (vLLM would take almost the whole memory) or compiles for minutes."""
     from lmms_eval_mai.engines.vllm.configuration import configure
-    from lmms_eval_mai.engines.vllm.environment import detect_platform
+    from lmms_eval_mai.engines.vllm.environment import engine_environment
 
     given = {"model": os.path.expanduser(config.model), "max_new_tokens": max_new_tokens, **config.arguments}
-    if detect_platform() == "cpu":
-        planned = configure(config, None).vllm_config
+    with engine_environment([config]) as machine:
+        planned = configure(config, [config], machine).vllm_config
+    if machine.platform == "cpu":
         given.setdefault("max_model_len", planned.model_config.max_model_len)
         given.setdefault("kv_cache_memory_bytes", planned.cache_config.kv_cache_memory_bytes)
         given.setdefault("enforce_eager", True)

@@ -11,7 +11,7 @@ from lmms_eval_mai.reports.page.images import Images
 from lmms_eval_mai.reports.page.sample_data import pack, pack_bytes, sample_blocks
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.report import Cell, Column, Estimate, Report
-from lmms_eval_mai.run import fingerprint
+from lmms_eval_mai.run.totals import version
 
 ASSETS = Path(__file__).parent / "assets"
 SCRIPTS = ("base.js", "tables.js", "figures.js", "store.js", "detail.js", "browser.js", "main.js")
@@ -72,7 +72,7 @@ def html(report: Report, evidence: Evidence, images: Images | None = None) -> st
         scripts="\n".join((ASSETS / name).read_text(encoding="utf-8") for name in SCRIPTS),
         # Scripts need this word. Texts of models cannot contain it, because it is a digest of all of them.
         nonce=hashlib.sha256("".join(blocks.values()).encode()).hexdigest()[:32],
-        version=fingerprint.version("lmms-eval-mai"),
+        version=version("lmms-eval-mai"),
     )
     return page
 
