@@ -2,15 +2,14 @@
 
 The engines answer at once (`engine=scripted`, `time_scale=0`), so all of the wall time is spent in this package and its
 libraries. The benchmark calls `MaiCascade.generate_until` as lmms-eval does, with requests, documents with one image
-each, messages, cascade, meter, progress bar and results. The exits are those of ChartQA in Table 10, which gives 2.48
+each, messages, cascade, totals, progress bar and results. The exits are those of ChartQA in Table 10, which gives 2.48
 calls a sample. Not measured: building the model (reading the scripts) and lmms-eval's own work (request list, scoring).
 
-    python benchmarks/overhead.py                  # 1,000, 5,000 and 20,000 samples, 5 repeats: about a minute
-    python benchmarks/overhead.py --sizes 1000 --repeats 3
+    python benchmarks/overhead.py                        # 1,000, 5,000 and 20,000 samples, 5 repeats: about a minute
+    python benchmarks/overhead.py --sizes 1000 --repeats 3 --store   # with a call store, in a temporary folder
 
-Repeats are interleaved over the sizes, and the table shows medians. `CPU` is the CPU time of the process, which other
-work on the machine disturbs less than the wall time. `GC` is the wall time spent in Python's garbage collector, which
-does not look at objects from before the run. The target is at most 0.3 ms per engine call, and the same at every size.
+Repeats are interleaved over the sizes, and the table shows medians. `CPU` is that of the process: other work disturbs
+it less than the wall time. The target is at most 0.3 ms per engine call, and the same at every size.
 """
 
 import argparse
@@ -25,7 +24,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,47 +44,14 @@ DECODING = {"max_new_tokens": 4096, "temperature": 0, "top_p": 1.0, "num_beams":
 EXITS: dict[Exit, float] = {"agree_short": 0.72, "agree_think": 0.078, "transfer": 0.202}
 """Shares of ChartQA in Table 10."""
 
-# Stage -> text. The large model always answers Yes. A sample finishes when the small model also answers Yes.
 THINKING = "The picture shows one plain colour and nothing else in it. " * 16
+# Stage -> text. The large model always answers Yes. A sample finishes when the small model also answers Yes.
 SMALL: dict[Exit, dict[str, str]] = {
     "agree_short": {"short": "[[Yes]]"},
     "agree_think": {"short": "[[No]]", "think": THINKING + "[[Yes]]"},
     "transfer": {"short": "[[No]]", "think": THINKING + "[[No]]"},
 }
-LARGE: dict[Exit, dict[str, str]] = {
-    "agree_short": {"short": "[[Yes]]"},
-    "agree_think": {"short": "[[Yes]]"},
-    "transfer": {"short": "[[Yes]]", "transfer": "Yes"},
-}
-
-
-@dataclass(frozen=True)
-class Run:
-    """One `generate_until` over some requests."""
-
-    calls: int
-    wall_s: float
-    cpu_s: float
-    garbage_s: float
-
-
-class GarbageClock:
-    """Measures the seconds that Python spends in garbage collection inside a `with` block."""
-
-    def __enter__(self) -> "GarbageClock":
-        self.seconds = self._began = 0.0
-        gc.callbacks.append(self._tick)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        gc.callbacks.remove(self._tick)
-
-    def _tick(self, phase: str, info: dict[str, int]) -> None:
-        now = time.perf_counter()
-        if phase == "start":
-            self._began = now
-        else:
-            self.seconds += now - self._began
+LARGE = {exit: {"short": "[[Yes]]", "transfer": "Yes"} for exit in EXITS}
 
 
 def write_script(path: Path, exits: list[Exit], texts: dict[Exit, dict[str, str]]) -> None:
@@ -116,58 +81,54 @@ def request(doc_id: int) -> Instance:
     )
 
 
-def run(samples: int, folder: Path) -> Run:
-    """Make one run with engines that answer at once and without a journal."""
+def run(samples: int, folder: Path, store: str) -> tuple[int, float, float]:
+    """Make one run with engines that answer at once. Returns its calls, wall seconds and CPU seconds."""
     exits = [exit for exit, share in EXITS.items() for _ in range(round(share * samples))]
     random.Random(0).shuffle(exits)
     write_script(folder / "small.jsonl", exits, SMALL)
     write_script(folder / "large.jsonl", exits, LARGE)
     scripts = {side: str(folder / f"{side}.jsonl") for side in ("small", "large")}
-    model = MaiCascade(engine="scripted", **scripts, time_scale=0, journal="off")
+    model = MaiCascade(engine="scripted", **scripts, time_scale=0, store=store)
     model.task_dict = {TASK: {SPLIT: documents(len(exits))}}
     requests = [request(doc_id) for doc_id in range(len(exits))]
     reset_usage_metrics()  # as lmms-eval's evaluator does at the start of a run
     gc.collect()
     # The progress bar and the model's table are made, and their time counts.
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-        with GarbageClock() as garbage:
-            wall, cpu = time.perf_counter(), time.process_time()
-            results = model.generate_until(requests)
-            wall_s, cpu_s = time.perf_counter() - wall, time.process_time() - cpu
+        wall, cpu = time.perf_counter(), time.process_time()
+        results = model.generate_until(requests)
+        wall_s, cpu_s = time.perf_counter() - wall, time.process_time() - cpu
         model.clean()
-    _ = model.batch_sizes  # lmms-eval reads this at the end of a run; it removes the journal
+        model.close()  # removes the store
     traces = [result.token_counts.trace for result in results]
     if Counter(trace.exit for trace in traces) != Counter(exits):
         raise RuntimeError(f"The exits are not as planned: {Counter(trace.exit for trace in traces)}.")
-    return Run(sum(len(trace.calls) for trace in traces), wall_s, cpu_s, garbage.seconds)
-
-
-def per_call(runs: list[Run]) -> dict[str, float]:
-    """Return the medians of runs of one size, in microseconds per call."""
-    found = {"calls": runs[0].calls}
-    for name in ("wall", "cpu", "garbage"):
-        found[f"{name}_us"] = statistics.median(getattr(run, f"{name}_s") for run in runs) / runs[0].calls * 1e6
-    return found
+    return sum(len(trace.calls) for trace in traces), wall_s, cpu_s
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 5000, 20000], help="numbers of samples")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--store", action="store_true", help="write each call to a call store")
     arguments = parser.parse_args()
     # With loguru's default level, DEBUG, lmms-eval logs one line per call. Its command sets INFO.
     logger.remove()
     logger.add(sys.stderr, level="WARNING")
-    runs: dict[int, list[Run]] = {size: [] for size in sorted(arguments.sizes)}
+    runs: dict[int, list[tuple[int, float, float]]] = {size: [] for size in sorted(arguments.sizes)}
     with tempfile.TemporaryDirectory() as folder:
-        run(200, Path(folder))  # imports and first-time costs
+        store = f"{folder}/store" if arguments.store else "off"
+        run(200, Path(folder), store)  # imports and first-time costs
         for size in list(runs) * arguments.repeats:
-            runs[size].append(run(size, Path(folder)))
-    found = {size: per_call(of_size) for size, of_size in runs.items()}
+            runs[size].append(run(size, Path(folder), store))
+    found: dict[int, dict[str, float]] = {}
+    for size, of_size in runs.items():
+        calls, wall, cpu = (statistics.median(figures) for figures in zip(*of_size, strict=True))
+        found[size] = {"calls": calls, "wall_us": wall / calls * 1e6, "cpu_us": cpu / calls * 1e6}
     smallest = next(iter(found.values()))["wall_us"]
     print_table(
         f"Cost of the orchestration with engines that answer at once, medians of {arguments.repeats} runs",
-        ["samples", "calls", "wall us/call", "CPU us/call", "of it garbage us/call", "wall, relative to the first"],
+        ["samples", "calls", "wall us/call", "CPU us/call", "wall, relative to the first"],
         [
             [f"{size:,}", *(f"{value:,.0f}" for value in row.values()), f"{row['wall_us'] / smallest:.2f}"]
             for size, row in found.items()

@@ -5,10 +5,10 @@
 
 An lmms-eval run with `--model mai_cascade` answers documents of `shapes_s` first. Then the clients ask the same
 documents from a server, which is a process of its own with the same engines: the demo pair on vLLM, in fp32 so that no
-rounding decides a token. Each client sends one request after the other. 1% of the requests are bad (9 kinds, from
-broken JSON to a broken image) and must get their error. In 1%, the client disconnects within half a second. 1 in 10 of
-the others is streamed. A reply is wrong if its text, its exit or its number of output tokens is not that of the run, or
-if another reply has the same id. Every 5 s, the memory, the sockets and the open samples of the server are read.
+rounding decides a token. Some requests are bad or hostile and must get their error, some clients disconnect within half
+a second, and 1 in 10 of the others is streamed. A reply is wrong if its text, its exit or its number of output tokens
+is not that of the run, or if another reply has the same id. At the end, the server gets SIGTERM under load, and a
+second server SIGKILL.
 """
 
 import argparse
@@ -25,20 +25,17 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiohttp
 import psutil
-from common import print_json, print_table
+from common import print_json
 
 from lmms_eval_mai.paper.prompts import instruction
 from lmms_eval_mai.plugin import task_dir
 
 COMMANDS = Path(sys.executable).parent
-CHAT = "/v1/chat/completions"
 EVERY_S = 5.0
 """Seconds between two readings of the server."""
 
@@ -47,7 +44,6 @@ class Document(NamedTuple):
     """A document, and its answer in the lmms-eval run."""
 
     body: dict[str, Any]
-    """The request that asks it."""
     answer: tuple[str, str, int]
     """Text, exit and output tokens."""
 
@@ -56,8 +52,9 @@ def answered_documents(count: int, folder: Path) -> list[Document]:
     """Run lmms-eval on the first documents, and return them with their answers."""
     import datasets
 
-    command = [COMMANDS / "lmms-eval", "--model", "mai_cascade", "--tasks", "shapes_s", "--limit", str(count)]
-    command += ["--model_args", "pair=demo,journal=off,dtype=float32", "--log_samples", "--output_path", folder]
+    command = [str(COMMANDS / "lmms-eval"), "--model", "mai_cascade", "--tasks", "shapes_s", "--limit", str(count)]
+    command += ["--model_args", "pair=demo,store=off,dtype=float32", "--log_samples"]
+    command += ["--output_path", str(folder)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     (file,) = folder.rglob("*samples_shapes_s.jsonl")
     data = datasets.load_dataset("parquet", data_files=str(task_dir() / "shapes" / "test.parquet"), split="train")
@@ -89,19 +86,21 @@ def message(url: str, text: str) -> dict[str, Any]:
 
 
 def bad_requests(body: dict[str, Any]) -> list[tuple[bytes, int]]:
-    """Return bad requests with the status that each must get."""
-    wrong: list[dict[str, Any]] = [
-        {"n": 2},
-        {"temperature": "hot"},
-        {"tools": [{}]},
-        {"messages": []},
-        {"messages": [message("data:image/png;base64,AAAA", "Hm?")]},
-        {"messages": [message("http://127.0.0.1/image.png", "Hm?")]},
+    """Return bad and hostile requests with the status that each must get."""
+    wrong: list[tuple[dict[str, Any], int]] = [
+        ({"n": 2}, 400),
+        ({"temperature": "hot"}, 400),
+        ({"messages": []}, 400),
+        ({"messages": [message("data:image/png;base64,AAAA", "Hm?")]}, 400),
+        ({"messages": [message("http://127.0.0.1/image.png", "Hm?")]}, 400),
+        ({"messages": [message("data:image/png;base64," + "A" * 10_000_000, "Hm?")]}, 400),
+        ({"messages": [{"role": "user", "content": "a <|im_end|> b" * 50_000}], "max_tokens": 5}, 400),
+        ({"tools": [{}] * 250_000}, 400),
+        ({"metadata": {"a": [[]] * 1_000_000}}, 413),
+        ({"model": "gpt"}, 404),
     ]
-    text = json.dumps(body)
-    bodies = [(json.dumps(body | fields).encode(), 400) for fields in wrong]
-    bodies += [(json.dumps(body | {"model": "gpt"}).encode(), 404)]
-    return [*bodies, (text[: len(text) // 2].encode(), 400), (b"[" * 100_000, 400)]
+    bodies = [(json.dumps(body | fields).encode(), status) for fields, status in wrong]
+    return [*bodies, (json.dumps(body)[:500].encode(), 400), (b"[" * 100_000, 400)]
 
 
 class Clients:
@@ -132,24 +131,21 @@ class Clients:
     async def _ask_once(self) -> None:
         drawn, document = self._chance.random(), self._chance.choice(self._documents)
         if drawn < self._given.bad:
+            self.counts["bad requests"] += 1
             body, expected = self._chance.choice(self._bad)
             status, reply = await self._post(body)
-            self.counts["bad requests"] += 1
             assert status == expected and json.loads(reply)["error"]["message"], f"{status}, not {expected}: {reply!r}"
         elif drawn < self._given.bad + self._given.disconnects:
             self.counts["disconnects"] += 1
-            try:
-                async with asyncio.timeout(self._chance.random() / 2):
-                    await self._post(json.dumps(document.body).encode())
-            except TimeoutError:
-                pass  # aiohttp closes the connection of a request that is cancelled
+            asking = asyncio.ensure_future(self._post(json.dumps(document.body).encode()))
+            await asyncio.wait([asking], timeout=self._chance.random() / 2)
+            asking.cancel()  # aiohttp closes its connection then
         else:
             await self._ask(document, streamed=self._chance.random() < 0.1)
 
     async def _ask(self, document: Document, streamed: bool) -> None:
         began = time.monotonic()
         status, reply = await self._post(json.dumps(document.body | {"stream": streamed}).encode())
-        seconds = time.monotonic() - began
         assert status == 200, f"The status is {status}: {reply[:300]!r}"
         reply_id, text, mai = (parts_of_stream if streamed else parts_of_reply)(reply)
         answer = text, mai["exit"], sum(call["output_tokens"] for call in mai["calls"])
@@ -157,10 +153,11 @@ class Clients:
         assert reply_id not in self._ids, f"The id {reply_id} came twice."
         self._ids.add(reply_id)
         self.counts["streamed"] += streamed
-        self.seconds.setdefault(mai["exit"], []).append(seconds)
+        self.seconds.setdefault(mai["exit"], []).append(time.monotonic() - began)
 
     async def _post(self, body: bytes) -> tuple[int, bytes]:
-        async with self._http.post(CHAT, data=body, headers={"Content-Type": "application/json"}) as response:
+        headers = {"Content-Type": "application/json"}
+        async with self._http.post("/v1/chat/completions", data=body, headers=headers) as response:
             return response.status, await response.read()
 
 
@@ -179,55 +176,56 @@ def parts_of_stream(body: bytes) -> tuple[str, str, dict[str, Any]]:
     return chunks[0]["id"], text, next(chunk["mai"] for chunk in chunks if "exit" in chunk.get("mai", {}))
 
 
-@contextmanager
-def server(folder: Path) -> Iterator[tuple[psutil.Popen, str]]:
-    """Run `lmms-eval-mai serve` in a process of its own, and give its address."""
-    log = folder / "serve.log"
+def started(folder: Path) -> tuple[psutil.Popen, str]:
+    """Start `lmms-eval-mai serve` in a process of its own, and return its address."""
+    log = folder / f"serve-{time.monotonic():.0f}.log"
     command = [COMMANDS / "lmms-eval-mai", "serve", "--pair", "demo", "--port", "0", "--model_args", "dtype=float32"]
     with log.open("w") as file:
         process = psutil.Popen([*map(str, command)], stdout=file, stderr=file)
-    try:
-        while (found := re.search(r"on (http://\S+)/v1", log.read_text())) is None:
-            if process.poll() is not None:
-                raise SystemExit(f"The server did not start:\n{log.read_text()[-3000:]}")
-            time.sleep(0.2)
-        yield process, found.group(1)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(120)
+    while (found := re.search(r"on (http://\S+)/v1:", " ".join(log.read_text().split()))) is None:
+        if process.poll() is not None:
+            raise SystemExit(f"The server did not start:\n{log.read_text()[-3000:]}")
+        time.sleep(0.2)
+    return process, found.group(1)
 
 
-async def reading(process: psutil.Popen, http: aiohttp.ClientSession) -> dict[str, float]:
-    """Return the memory (MiB), sockets, threads and samples of the server now."""
-    async with http.get("/metrics") as response:
-        open_samples = re.search(r'^mai_requests\{state="open"\} (\S+)', await response.text(), re.MULTILINE)
+def reading(process: psutil.Popen) -> dict[str, float]:
+    """Return the memory (MiB), sockets and threads of the server now."""
     return {
         "server MiB": process.memory_info().rss / 2**20,
         "engines MiB": sum(child.memory_info().rss for child in process.children(recursive=True)) / 2**20,
         "sockets": len(process.net_connections("tcp")),
         "threads": process.num_threads(),
-        "open samples": float(open_samples.group(1)) if open_samples else 0.0,
     }
 
 
 async def measure(
-    process: psutil.Popen, url: str, documents: list[Document], given: argparse.Namespace
+    process: psutil.Popen, url: str, documents: list[Document], given: argparse.Namespace, minutes: float
 ) -> tuple[Clients, list[dict[str, float]]]:
-    """Let all clients ask. Returns them, and the readings of the server: while they ask, and the last one after it."""
+    """Let all clients ask. Returns them, and the readings of the server."""
     readings = []
-    # uvicorn closes a connection that nobody used for 5 s.
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=2)
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=2)  # uvicorn closes an idle connection after 5 s
     async with aiohttp.ClientSession(url, connector=connector, timeout=aiohttp.ClientTimeout(total=600)) as http:
         clients, began = Clients(http, documents, given), time.monotonic()
-        asking = asyncio.ensure_future(clients.ask_until(began + 60 * given.minutes))
+        asking = asyncio.ensure_future(clients.ask_until(began + 60 * minutes))
         while not asking.done():
             await asyncio.wait({asking}, timeout=EVERY_S)
-            readings.append({"s": time.monotonic() - began, **await reading(process, http)})
+            readings.append({"s": time.monotonic() - began, **reading(process)})
         await asking
-    await asyncio.sleep(3)
-    async with aiohttp.ClientSession(url) as http:
-        readings.append({"s": time.monotonic() - began, **await reading(process, http)})
     return clients, readings
+
+
+async def stopped(process: psutil.Popen, url: str, documents: list[Document], how: int) -> tuple[int, int]:
+    """Send a signal to the server under load. Returns its exit code, and how many of its processes are left."""
+    load = argparse.Namespace(clients=256, bad=0.0, disconnects=0.0, seed=1)
+    asking = asyncio.ensure_future(measure(process, url, documents, load, 1))
+    await asyncio.sleep(10)
+    children = process.children(recursive=True)
+    process.send_signal(how)
+    code = await asyncio.to_thread(process.wait, 120)
+    asking.cancel()
+    await asyncio.sleep(1)
+    return code, sum(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
 
 
 def main() -> None:
@@ -241,31 +239,21 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         documents = answered_documents(given.documents, Path(name))
-        with server(Path(name)) as (process, url):
-            clients, readings = asyncio.run(measure(process, url, documents, given))
-        exit_code = process.returncode
-    exits = dict(sorted(clients.seconds.items())) | {"all": [s for found in clients.seconds.values() for s in found]}
-    percentiles = {exit: statistics.quantiles(seconds, n=100) for exit, seconds in exits.items() if len(seconds) > 1}
-    per_s = len(exits["all"]) / readings[-2]["s"]
-    print_table(
-        f"{given.clients} clients: {per_s:.0f} answers a second",
-        ["exit", "answers", "p50 s", "p95 s", "p99 s"],
-        [
-            [exit, f"{len(exits[exit]):,}", *(f"{at[p - 1]:.2f}" for p in (50, 95, 99))]
-            for exit, at in percentiles.items()
-        ],
-    )
-    shown = [*readings[: -1 : max(1, len(readings) // 10)], readings[-1]]
-    print_table(
-        "The server over time; last row: after all clients",
-        list(shown[0]),
-        [[f"{value:,.0f}" for value in row.values()] for row in shown],
-    )
+        process, url = started(Path(name))
+        clients, readings = asyncio.run(measure(process, url, documents, given, given.minutes))
+        exit_code, left = asyncio.run(stopped(process, url, documents, signal.SIGTERM))
+        killed, left_after_kill = asyncio.run(stopped(*started(Path(name)), documents, signal.SIGKILL))
+    exits = clients.seconds | {"all": [s for found in clients.seconds.values() for s in found]}
+    for exit, seconds in sorted(exits.items()):
+        at = statistics.quantiles(seconds, n=100)
+        print(f"{exit}: {len(seconds):,} answers, p50 {at[49]:.2f} s, p95 {at[94]:.2f} s, p99 {at[98]:.2f} s")
     print(f"Requests: {dict(clients.counts)}. Wrong or missing replies: {len(clients.problems)}.")
     print(*clients.problems[:20], sep="\n")
-    figures = {"answers_per_s": per_s, "requests": dict(clients.counts), "problems": len(clients.problems)}
-    print_json("serve_load", {**vars(given), **figures, "readings": shown, "exit_code": exit_code})
-    if clients.problems or exit_code:
+    print(f"Exit code and processes left after SIGTERM: {exit_code}, {left}. SIGKILL: {killed}, {left_after_kill}.")
+    per_s, shown = len(exits["all"]) / readings[-1]["s"], readings[:: max(1, len(readings) // 10)]
+    figures = {"answers_per_s": per_s, "problems": len(clients.problems), "readings": shown, "exit_code": exit_code}
+    print_json("serve_load", {**vars(given), **figures, "left": left + left_after_kill})
+    if clients.problems or exit_code or left or left_after_kill:
         raise SystemExit(1)
 
 

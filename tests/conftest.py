@@ -27,11 +27,12 @@ WORK = ROOT / ".checkpoints"
 # datasets reads these when it is imported. A fresh cache each session: it is keyed on file names, not on contents.
 _cache = tempfile.TemporaryDirectory(prefix="hf-")
 os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["XDG_CACHE_HOME"] = _cache.name  # journals: none of an earlier session is resumed
+os.environ["XDG_CACHE_HOME"] = _cache.name  # call stores: no run of an earlier session is resumed
 os.environ["HF_HOME"] = _cache.name
 # vLLM starts a process for ten seconds to look at a model class, and keeps what it found under a hash of the source.
 os.environ["VLLM_CACHE_ROOT"] = str(WORK / "vllm")
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # PyTorch's waiting threads would hold cores that others need
 if in_parallel():
     os.environ["OMP_NUM_THREADS"] = "1"  # the workers share the cores
 
@@ -98,7 +99,7 @@ def tiny_internvl(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def loop() -> Iterator[Any]:
     """An event loop in a thread of its own, for the engines of the session."""
-    from lmms_eval_mai.run.event_loop import LoopThread
+    from lmms_eval_mai.run.loop import LoopThread
 
     thread = LoopThread()
     yield thread
@@ -113,7 +114,6 @@ def vllm(tiny_pair: tuple[Path, Path], loop: Any) -> Iterator[Any]:
 
     fork_cores()
     engine = vllm_engine(tiny_pair)
-    engine.validate()
     loop.run(engine.start())
     yield Running(engine, loop)
     loop.run(engine.close())
@@ -127,7 +127,7 @@ def demo_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], 
 
     base = tmp_path_factory.getbasetemp()
     output = (base.parent if in_parallel() else base) / "demo" / "found.json"
-    arguments = {"pair": "demo", "dtype": "float32", "max_open_samples": 16, "journal": "off"}
+    arguments: dict[str, Any] = {"pair": "demo", "dtype": "float32", "max_open_samples": 16, "store": "off"}
     with one_at_a_time(output.parent):  # all workers use one run
         if not output.exists():
             end(start(output.parent, output, "shapes_s", DEMO_DOCUMENTS, **arguments))

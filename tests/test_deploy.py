@@ -12,7 +12,7 @@ DEPLOY = Path(__file__).resolve().parents[1] / "deploy"
 def test_the_cascade_of_ray_serve_calls_the_models_that_are_served() -> None:
     ray = yaml.safe_load((DEPLOY / "ray" / "demo_pair.yaml").read_text())
     models, cascade = ray["applications"]
-    config = parse({"journal": "off", **cascade["args"]})
+    config = parse({"store": "off", **cascade["args"]})
     port = ray["http_options"]["port"]
     for engine, served in zip(config.engines(), models["args"]["llm_configs"], strict=True):
         loading = served["model_loading_config"]

@@ -19,14 +19,13 @@ def app(model_arguments: dict[str, Any]) -> Application:
     def build() -> Starlette:
         from lmms_eval_mai.errors import EngineStartError
         from lmms_eval_mai.run.config import parse
-        from lmms_eval_mai.serve.app import make_app
-        from lmms_eval_mai.serve.images import prepare_decoding
-        from lmms_eval_mai.serve.limits import Settings
+        from lmms_eval_mai.serve.app import App
         from lmms_eval_mai.serve.service import Service
+        from lmms_eval_mai.serve.settings import Settings
 
         deadline = time.monotonic() + START_S
         while True:
-            service = Service(parse({"journal": "off", **model_arguments}), {}, Settings(model_name="mai_cascade"))
+            service = Service(parse({"store": "off", **model_arguments}), {}, Settings(model_name="mai_cascade"))
             try:
                 service.start()
                 break
@@ -34,8 +33,7 @@ def app(model_arguments: dict[str, Any]) -> Application:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(PAUSE_S)
-        prepare_decoding()
-        return make_app(service)
+        return App(service).asgi
 
     deployment = serve.deployment(
         serve.ingress(build)(),

@@ -51,7 +51,7 @@ def answers(url: str) -> bool:
 
 def start_run(folder: Path, name: str) -> "subprocess.Popen[bytes]":
     """Start lmms-eval with the models of the cluster."""
-    arguments = f"{MODELS},max_new_tokens=512,max_open_samples=16,retry_for=300,journal={folder / name}"
+    arguments = f"{MODELS},max_new_tokens=512,max_open_samples=16,retry_for=300,store={folder / name}"
     line = ["lmms_eval", "--model", "mai_cascade", "--tasks", "shapes_s", "--limit", str(SAMPLES), "--log_samples",
             "--output_path", str(folder / f"{name}-output"), "--model_args", arguments]  # fmt: skip
     with (folder / f"{name}.log").open("wb") as log:
@@ -59,7 +59,7 @@ def start_run(folder: Path, name: str) -> "subprocess.Popen[bytes]":
 
 
 def calls(folder: Path) -> list[tuple[Any, ...]]:
-    """Return the keys of the finished calls in the journal of a run."""
+    """Return the keys of the finished calls in the call store of a run."""
     lines = [line for file in folder.glob("*.jsonl") for line in file.read_text().splitlines() if '"call":' in line]
     return [tuple(json.loads(line)["key"]) for line in lines]
 
@@ -118,7 +118,7 @@ def main() -> None:
         kept = folder / "kept"
         kept.mkdir()
         for file in (folder / "killed").glob("*.jsonl"):
-            (kept / file.name).hardlink_to(file)  # a finished run deletes its journal
+            (kept / file.name).hardlink_to(file)  # a finished run removes its store
         before = len(calls(kept))
         print(f"killed {kill_node(second.all_processes['raylet'][0].process.pid)} processes of the second node")
         print(f"after {before} calls", flush=True)

@@ -33,7 +33,7 @@ def test_document_of_a_task_is_answered_and_scored_as_in_an_evaluation(
     evaluate: Any, write_script: Any, capsys: Any, doc: int, exit: str, path: list[str]
 ) -> None:
     scripts = pope_scripts(write_script, "pope_s")
-    results = evaluate(["pope_s"], {"limit": 3}, **scripts, journal="off", log_prompts=True)
+    results = evaluate(["pope_s"], {"limit": 3}, **scripts, store="off", log_prompts=True)
     evaluated = counts(results, "pope_s")[doc]
     assert (evaluated["exit"], [f"{call['side']} {call['stage']}" for call in evaluated["calls"]]) == (exit, path)
 
@@ -74,7 +74,7 @@ def test_dry_run_prints_the_prompt_of_every_call_and_loads_no_model(
     ("arguments", "path"),
     [
         ("mode=cascade", ["small short", "large short", "small think", "large score", "large transfer"]),
-        ("mode=transfer,sparse_from=small,sparse_boundary=most", ["small think", "large transfer"]),
+        ("mode=transfer,sparse_from=small", ["small think", "large transfer"]),
     ],
 )
 def test_dry_run_of_sparse_transfer_prints_the_scoring_prompt_and_tells_that_the_thinking_would_be_shorter(
@@ -96,7 +96,7 @@ def test_own_question_is_asked_with_its_images_and_options(write_script: Any, tm
     assert calls(text) == ["small short", "large short", "small think", "large transfer"]
     assert text.count("<image 30x20>\nWhich colour?\nA. red\nB. blue\n") == 4
 
-    numbers = re.compile(r"doc_id (\d+) and")
+    numbers = re.compile(r"document (\d+), large")
     script = write_script("large", [])
     one_model = ["--model_args", f"engine=scripted,mode=large,large={script}"]
     code, _, error = run_command(capsys, "ask", *own, *one_model)
@@ -122,10 +122,6 @@ def test_own_question_is_asked_with_its_images_and_options(write_script: Any, tm
         (
             [*WHY, "decoding=official,pair=qwen3vl-2b-8b", "--gen_kwargs", "temperature=0"],
             "decoding=official sets temperature=0.7, and --gen_kwargs sets temperature=0",
-        ),
-        (
-            [*WHY, "engine=transformers,transfer=sparse,attn_implementation=eager"],
-            "large_attn_implementation=eager gives no attention weights",
         ),
         (
             [*WHY, "transfer=sparse,sparse_from=small"],

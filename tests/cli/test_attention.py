@@ -100,12 +100,12 @@ def test_command_writes_all_figures_and_tables_and_repeats_nothing_when_it_runs_
     assert [table.key for table in tables] == ["table-9-attention-shapes_r", "table-16-shapes_r"]
     assert [len(table.rows) for table in tables] == [2 + 3 * layers, 2 * layers]
 
-    (journal,) = (tmp_path / "journal").glob("*.jsonl")
-    lines = [line for line in journal.read_text().splitlines() if '"call"' in line]
+    (store,) = (tmp_path / "store").glob("*.jsonl")
+    lines = [line for line in store.read_text().splitlines() if '"call"' in line]
     written = {path: path.stat().st_mtime_ns for path in (folder / "documents").iterdir()}
     assert len(written) == DOCUMENTS
     code, second, error = run_command(capsys, "attention", *DEMO, "--output_path", str(tmp_path))
     assert code == 0 and all(line in first for line in second.splitlines()), error
-    assert [line for line in journal.read_text().splitlines() if '"call"' in line] == lines
+    assert [line for line in store.read_text().splitlines() if '"call"' in line] == lines
     assert {path: path.stat().st_mtime_ns for path in (folder / "documents").iterdir()} == written
     assert len(pd.read_parquet(folder / "attention.parquet")) == len(rows)

@@ -11,8 +11,8 @@ from datasets import load_dataset
 from support.own_command import run_command
 
 from lmms_eval_mai.cli import finished_run
+from lmms_eval_mai.cli.attention import ScoredDocuments
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.harness.documents import TaskDocuments
 from lmms_eval_mai.paper.agreement import without_answer
 from lmms_eval_mai.run import presets
 from lmms_eval_mai.run.config import parse
@@ -40,7 +40,7 @@ def sample(doc_id: int, text: str, side: str = "small", stage: str = "think", ta
 
 
 def test_arguments_of_the_command_have_priority_over_those_of_the_run(tmp_path: Path) -> None:
-    recorded = "pair=demo,mode=transfer,transfer=sparse,sparse_layer=2,engine=transformers,journal=off"
+    recorded = "pair=demo,mode=transfer,transfer=sparse,sparse_layer=2,engine=transformers,store=off"
     write_run(tmp_path / "run", [sample(0, "a")], model_args=recorded)
     run = finished_run.read(tmp_path / "run")
     assert run.model_arguments({"pair": "demo", "dtype": "float32", "engine": "vllm"}) == {
@@ -103,7 +103,7 @@ def test_folder_must_have_one_run_that_can_be_read(tmp_path: Path, capsys: Any) 
 
 @pytest.mark.slow
 def test_large_model_reads_the_logged_thinking_and_the_small_model_does_not_start(tmp_path: Path, capsys: Any) -> None:
-    documents = TaskDocuments("shapes_r", 5)
+    documents = ScoredDocuments("shapes_r", 5)
     logged = [sample(number, text, target=documents.target(number)) for number, text in THINKING.items()]
     write_run(tmp_path / "run", logged, model_args="pair=demo,mode=small,engine=transformers,dtype=float32")
     output = tmp_path / "out"
@@ -123,7 +123,7 @@ def test_large_model_reads_the_logged_thinking_and_the_small_model_does_not_star
 
 def test_right_answers_that_are_lists_are_compared_as_lmms_eval_writes_them(in_drawn_data: Path) -> None:
     (first,) = load_dataset("lmms-lab-encoder/DocVQA", "InfographicVQA", split="validation")["answers"][:1]
-    documents = TaskDocuments("infovqa_val_r", 2, {}, None)
+    documents = ScoredDocuments("infovqa_val_r", 2, {}, None)
     documents.keep({0: str(first)})
     assert isinstance(first, list) and documents.numbers == [0]
     with pytest.raises(ArgumentError, match="Document 0 of infovqa_val_r is not the one of the run"):

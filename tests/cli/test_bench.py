@@ -35,7 +35,7 @@ from lmms_eval_mai.times.documents import CHARTS, make_plan
         pytest.param(("--task", "shapes_s"), "Task shapes_s has no Reasoning prompt, ", marks=pytest.mark.slow),
         pytest.param(
             ("--rows", "hf", "--model_args", "large=/no/model"),
-            "large=/no/model is not a checkpoint",
+            "large=/no/model does not exist",
             marks=pytest.mark.slow,
         ),
     ],

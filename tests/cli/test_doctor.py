@@ -1,4 +1,4 @@
-"""`lmms-eval-mai doctor`: its checks, its report, and the plan of the GPU memory."""
+"""`lmms-eval-mai doctor`: its checks, its report, and the shares of the GPU memory."""
 
 import functools
 import http.server
@@ -18,7 +18,6 @@ from support.processes import Command
 
 from lmms_eval_mai.cli import doctor, gpus
 from lmms_eval_mai.cli.doctor import Finding
-from lmms_eval_mai.engines.vllm.environment import Launcher
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.harness.model import MaiCascade
 from lmms_eval_mai.run.config import parse
@@ -56,9 +55,9 @@ def test_doctor_tells_what_a_pasted_command_would_start_and_what_is_wrong(
     assert "ok  tasks          lmms-eval knows shapes_s\n" in text and "lmms-eval knows shapes_*\n" in text
     assert "PROBLEM  tasks          shapes_x is unknown to lmms-eval. Did you mean shapes_" in text
     (small,) = [line for line in lines if " small " in line]
-    assert "ok  small" in small and "on the CPU, bfloat16, a KV cache" in small and "context 2048 tokens" in small
+    assert "ok  small" in small and "on the CPU, bfloat16, context 2048 tokens" in small
     (large,) = [line for line in lines if " large " in line]
-    assert "PROBLEM" in large and "http://127.0.0.1:9/v1 does not answer (Connection error" in large
+    assert "PROBLEM" in large and "http://127.0.0.1:9/v1 does not answer" in large
 
 
 @pytest.mark.parametrize(
@@ -83,7 +82,7 @@ def test_doctor_tells_what_a_pasted_command_would_start_and_what_is_wrong(
             [True, True, False],
             ["large_engine=openai cannot give them", "with a checkpoint, give sparse_from=small"],
         ),
-        ("small=/nowhere/at/all,mode=small", [True, False], ["there is no /nowhere/at/all/config.json"]),
+        ("small=/nowhere/at/all,mode=small", [True, False], ["/nowhere/at/all does not exist"]),
     ],
 )
 def test_engines_are_checked_as_a_run_would_build_them(model_args: str, ok: list[bool], words: list[str]) -> None:
@@ -174,61 +173,27 @@ def test_without_network_the_report_is_complete_and_has_no_noise(tmp_path: Path)
 # --- how the models share GPUs ----------------------------------------------------------------------------
 
 
-def described(text: str, **arguments: Any) -> str:
-    """Return the plan for these GPUs, without line breaks."""
-    lines, _ = gpus.describe(parse(arguments), gpus.parse_gpus(text), Launcher())
-    return " ".join(" ".join(lines).split())
-
-
 def test_shares_of_other_gpus_are_shown_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
-    code, text, _ = run_command(capsys, "doctor", "--gpus", "48GiB", "--model", "mai_cascade", "--tasks", "pope_s")
-    lines = text.splitlines()
-    headings, small, large = (" ".join(line.split()) for line in lines[2:5])
-    assert code == 0 and lines[0] == "On 1 x 48GiB:"
-    assert headings == "GPU weights GiB share KV cache GiB KV cache tokens context"
-    assert small == "small Qwen/Qwen3-VL-2B-Instruct 0 4.0 33% 8.4 78,968 32,768 fits"
-    assert large == "large Qwen/Qwen3-VL-8B-Instruct 0 16.3 59% 8.4 61,402 32,768 fits"
+    code, text, _ = run_command(capsys, "doctor", "--gpus", "2x48GiB+24", "--model_args", "pair=demo,large_devices=2")
+    headings, small, large, _ = (" ".join(line.split()) for line in text.splitlines())
+    assert code == 0 and headings == "GPU share GiB weights GiB left GiB"
+    assert small.endswith("demo/small 0 92% 44.2 0.0 44.2") and large.endswith("demo/large 2 92% 22.1 0.0 22.1")
+    shared = [line.split() for line in gpus.describe(parse({"pair": "demo"}), [40.0])[1:3]]
+    assert [line[2] for line in shared] == ["0", "0"] and [line[3] for line in shared] == ["46%", "46%"]
+    unknown = gpus.describe(parse({"small": "org/not-on-this-machine", "large": "http://a:1/v1"}), [40.0])
+    assert unknown[1].split()[-2:] == ["?", "?"] and len(unknown) == 3
 
 
 @pytest.mark.parametrize(
-    ("gpus_text", "model_args", "words"),
-    [
-        ("24GiB", "pair=qwen3vl-4b-8b", ["Does not fit.", "quantization=fp8", "smaller models"]),
-        *((text, "", ["--gpus"]) for text in ("3xL5", "0.5GiB", "70xL4", "")),
-        ("L4", "devices=3", ["devices=3 names a GPU that does not exist"]),
-        ("L4", "large=/a/no-such-model", ["The size of a model is unknown"]),
-    ],
+    ("text", "model_args"),
+    [("3xL5", ""), ("0.5GiB", ""), ("", ""), ("24", "devices=3"), ("24", "large_tensor_parallel_size=2")],
 )
-def test_models_that_do_not_fit_and_gpus_that_do_not_exist_end_with_1(
-    capsys: pytest.CaptureFixture[str], gpus_text: str, model_args: str, words: list[str]
-) -> None:
-    code, *texts = run_command(capsys, "doctor", "--gpus", gpus_text, "--model_args", model_args)
-    assert code == 1 and all(word in " ".join(" ".join(texts).split()) for word in words)
+def test_gpus_that_do_not_exist_end_with_1(capsys: pytest.CaptureFixture[str], text: str, model_args: str) -> None:
+    code, *texts = run_command(capsys, "doctor", "--gpus", text, "--model_args", model_args)
+    assert code == 1 and ("--gpus" if not model_args else model_args.split("=")[0].removeprefix("large_")) in str(texts)
 
 
-@pytest.mark.parametrize(
-    ("text", "gib"),
-    [
-        ("L4", [22.5]), ("NVIDIA L4", [22.5]), ("4090", [24]), ("2x48GiB", [48, 48]), ("L4+24GiB", [22.5, 24]),
-        ("H100 80GB HBM3", [79.6]), ("A100-SXM4-80GB", [80]), ("23034MiB", [22.5]), ("8\u00d7H200", [140.4] * 8),
-    ],
-)  # fmt: skip
-def test_text_of_gpus_is_understood(text: str, gib: list[float]) -> None:
-    assert [gpu.total_bytes / 2**30 for gpu in gpus.parse_gpus(text)] == pytest.approx(gib, abs=0.06)
-
-
-def test_report_names_idle_gpus_a_shared_gpu_and_engines_of_other_kinds() -> None:
-    assert "tight" in described("24GiB", quantization="fp8")
-    assert "6 of 8 GPUs are idle. `torchrun --nproc_per_node 8 -m lmms_eval ...`" in described("8x80GiB")
-    assert "idle" not in described("2x48GiB") and "nvidia-cuda-mps-control" not in described("2x48GiB")
-    assert "nvidia-cuda-mps-control -d" in described("H100")
-    assert "The small model is left out, because its engine is openai." in described("H100", small="http://a:1/v1")
-    assert "no vLLM engine" in described("H100", engine="openai", small="http://a/v1", large="http://b/v1")
-
-
-def test_machine_without_a_gpu_shows_its_cores_and_how_to_ask_for_another_machine() -> None:
+def test_machine_without_a_gpu_shows_its_cores() -> None:
     """The tests run vLLM's build for the CPU."""
     assert "CPU cores" in doctor.devices()
-    (found,) = doctor.check_memory(parse({}))
-    assert found.mark == "skipped" and "doctor --gpus L4" in found.text
-    assert list(doctor.check_memory(parse({"engine": "transformers"}))) == []
+    assert list(doctor.check_memory(parse({}))) == []

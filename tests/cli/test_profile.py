@@ -23,7 +23,7 @@ def test_profiles_of_files_are_printed_and_two_are_compared(tmp_path: Path, caps
     [
         (("--read", "no.json"), "The profile no.json cannot be read (No such file or directory)."),
         (("--pair", "no-such-pair"), "pair=no-such-pair is unknown"),
-        (("--model", "./no/model", "--engine", "transformers"), "large=./no/model is not a checkpoint"),
+        (("--model", "./no/model", "--engine", "transformers"), "large=./no/model does not exist"),
         (("--model", "x/y", "--repeats", "0"), "--repeats 0 is invalid: expected at least 1."),
         (("--model", "x/y", "--output_path", __file__), f"No profile can be written to {__file__} (File exists). "),
     ],

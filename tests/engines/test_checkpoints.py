@@ -1,95 +1,69 @@
-"""Sizes of checkpoints, and checkpoints with missing files, in a folder and in the cache of the Hugging Face hub."""
+"""Checkpoints: those that do not exist, their identity and their size."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from huggingface_hub import HfApi, constants
 
-from lmms_eval_mai.engines.checkpoints import check_weights, weight_bytes
+from lmms_eval_mai.engines.checkpoints import check_checkpoint, checkpoint_identity, weight_bytes
 from lmms_eval_mai.errors import ArgumentError
 
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 
-Fill = Callable[..., Path]
 
-
-def fill(folder: Path, present: tuple[str, ...], index: dict[str, Any] | None = None) -> Path:
+def fill(folder: Path, *files: str, total_size: int | None = None) -> Path:
     """Write a checkpoint with weight files of 1,000 bytes."""
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")
-    for name in present:
+    for name in files:
         (folder / name).write_bytes(b"0" * 1_000)
-    if index is not None:
+    if total_size is not None:
+        index = {"metadata": {"total_size": total_size}}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     return folder
 
 
-INDEX = {"metadata": {"total_size": 5_000}, "weight_map": {"a": SHARDS[0], "b": SHARDS[1], "c": SHARDS[1]}}
+def test_only_a_path_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    mistral = fill(tmp_path / "mistral", "consolidated.safetensors")
+    (mistral / "config.json").rename(mistral / "params.json")
+    for model in (str(mistral), "s3://bucket/folder/model", "gs://bucket/model", "org/model", "model"):
+        check_checkpoint("small", model)
+    for model in (f"{tmp_path}/absent", "./absent", "~/absent-checkpoint", "some/relative/path"):
+        with pytest.raises(ArgumentError, match="does not exist"):
+            check_checkpoint("small", model)
 
 
-@pytest.fixture
-def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fill:
-    """Write a checkpoint `org/model` into the cache of the hub."""
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-
-    def write(present: tuple[str, ...], index: dict[str, Any] | None = None, revision: str = "main") -> Path:
-        model = tmp_path / "models--org--model"
-        (model / "refs").mkdir(parents=True, exist_ok=True)
-        (model / "refs" / revision).write_text(f"commit-of-{revision}")
-        return fill(model / "snapshots" / f"commit-of-{revision}", present, index)
-
-    return write
-
-
-def test_size_is_that_of_the_index_and_without_an_index_that_of_the_files_of_the_revision(
-    tmp_path: Path, cached: Fill
-) -> None:
-    assert weight_bytes(str(fill(tmp_path / "partial download", SHARDS[:1], INDEX))) == 5_000
+def test_size_is_that_of_the_index_else_that_of_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert weight_bytes(str(fill(tmp_path / "partial download", SHARDS[0], total_size=5_000))) == 5_000
     copies = ("consolidated.safetensors", "consolidated-00001.safetensors")  # the same weights in another format
-    assert weight_bytes(str(fill(tmp_path / "folder", (*SHARDS, *copies)))) == 2_000
-    cached(SHARDS[:1], INDEX)
-    cached(SHARDS, revision="v2")
-    assert (weight_bytes("org/model"), weight_bytes("org/model", "v2")) == (5_000, 2_000)
+    assert weight_bytes(str(fill(tmp_path / "folder", *SHARDS, *copies))) == 2_000
+    assert weight_bytes(str(fill(tmp_path / "mistral", copies[0]))) == 1_000
+    assert weight_bytes(str(fill(tmp_path / "empty"))) is None
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    model = tmp_path / "models--org--model"
+    for revision, files in (("main", SHARDS[:1]), ("v2", SHARDS)):
+        fill(model / "snapshots" / f"commit-of-{revision}", *files)
+        (model / "refs").mkdir(exist_ok=True)
+        (model / "refs" / revision).write_text(f"commit-of-{revision}")
+    assert [weight_bytes("org/model", revision) for revision in (None, "v2", "v3")] == [1_000, 2_000, None]
+    assert checkpoint_identity("org/model", "v2") == "commit-of-v2"
+    assert weight_bytes("s3://bucket/folder/model") is None
 
 
-def test_size_of_a_checkpoint_that_is_not_in_the_cache_is_that_of_the_hub(
-    cached: Fill, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_size_of_a_checkpoint_that_is_not_on_this_machine_is_that_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert weight_bytes("org/model", "v2") is None  # the tests run offline
     listed = {"model.safetensors": 700, "consolidated.safetensors": 700, "onnx/model.safetensors": 9, "README.md": 5}
-    asked = []
-
-    def model_info(self: HfApi, name: str, revision: str | None = None, files_metadata: bool = False) -> Any:
-        asked.append((name, revision))
-        return SimpleNamespace(siblings=[SimpleNamespace(rfilename=one, size=size) for one, size in listed.items()])
-
-    monkeypatch.setattr(HfApi, "model_info", model_info)
-    assert weight_bytes("org/model", "v2") == 700 and asked == [("org/model", "v2")]
+    siblings = [SimpleNamespace(rfilename=name, size=size) for name, size in listed.items()]
+    monkeypatch.setattr(HfApi, "model_info", lambda *arguments, **named: SimpleNamespace(siblings=siblings))
+    assert weight_bytes("org/model", "v2") == 700
 
 
-def test_size_of_an_unknown_checkpoint_is_unknown(tmp_path: Path, cached: Fill) -> None:
-    assert weight_bytes("org/model") is None and weight_bytes(str(fill(tmp_path / "empty", ()))) is None
-
-
-def test_checkpoint_with_missing_weight_files_is_refused_with_their_names(tmp_path: Path, cached: Fill) -> None:
-    with pytest.raises(ArgumentError, match=r"large=.* is not complete: model-00002-of-00002.safetensors of its 2 wei"):
-        check_weights("large", str(fill(tmp_path / "folder", SHARDS[:1], INDEX)))
-    cached((), INDEX)
-    with pytest.raises(ArgumentError, match=r"missing from .*commit-of-main"):
-        check_weights("small", "org/model")  # the tests run offline
-
-
-def test_checkpoints_that_are_complete_or_can_still_be_downloaded_are_accepted(
-    tmp_path: Path, cached: Fill, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check_weights("small", str(fill(tmp_path / "folder", SHARDS, INDEX)))
-    check_weights("small", str(fill(tmp_path / "one-file", ("model.safetensors",))))
-    check_weights("small", "org/model")  # unknown: vLLM has its own message
-    cached(SHARDS, INDEX)
-    check_weights("small", "org/model")
-    cached((), INDEX, revision="v2")
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    check_weights("small", "org/model", "v2")
+def test_identity_of_a_folder_changes_with_its_files_but_not_with_its_notes(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "folder", *SHARDS)
+    before = checkpoint_identity(str(folder), None)
+    (folder / "README.md").write_text("notes")
+    assert checkpoint_identity(str(folder), None) == before
+    (folder / SHARDS[0]).write_bytes(b"1" * 1_000)
+    assert checkpoint_identity(str(folder), None) != before

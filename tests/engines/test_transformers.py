@@ -1,11 +1,11 @@
-"""The transformers engine: log-probabilities equal those of a forward pass of the same model, and closing the engine
-ends everything that it does."""
+"""The transformers engine on the small demo model in fp32: log-probabilities equal those of a forward pass, a bad call
+fails alone, and closing the engine ends everything that it does."""
 
 import asyncio
 import gc
+import json
 import shutil
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,29 +16,28 @@ import torch
 from support.engines import Running, make_image, processor_inputs, prompt, started
 from transformers import AutoModelForImageTextToText, AutoProcessor, PreTrainedModel
 
-from lmms_eval_mai.contract import AttentionRequest, Call, EngineConfig, Prompt, Sampling, Side
+from lmms_eval_mai.contract import AttentionRequest, Call, EngineConfig, Prompt, Sampling
 from lmms_eval_mai.engines.build import build
-from lmms_eval_mai.errors import EngineNotRunning, EngineStartError
-from lmms_eval_mai.run.event_loop import LoopThread
+from lmms_eval_mai.errors import ArgumentError, EngineNotRunning, EngineStartError, PromptTooLong
+from lmms_eval_mai.run.loop import LoopThread
 
 DEMO = Path(__file__).parents[2] / "lmms_eval_mai/pairs/demo"
-PROMPTS = [prompt(i, make_image(), "Is it red? " * i, "Think.") for i in range(4)]
+PROMPTS = [replace(prompt(i, make_image(), "Is it red? " * i, "Think."), logprobs=True) for i in range(4)]
 """Of different lengths, so that a batch of them has padding."""
 UNTIL_END = Sampling(max_tokens=20)
 
 
-def engine_of(path: Path, side: Side = "large", **arguments: Any) -> Any:
-    own = {"dtype": "float32", "batch_size": 4, **arguments}
-    return build(EngineConfig(side, "transformers", str(path), own, attention=not arguments))
+def engine_of(path: Path = DEMO / "small", attention: bool = True, **arguments: Any) -> Any:
+    return build(EngineConfig("large", "transformers", str(path), {"dtype": "float32", **arguments}, attention))
 
 
 @pytest.fixture(scope="module")
 def running(loop: LoopThread) -> Iterator[Running]:
-    with started(engine_of(DEMO / "small"), loop) as running:
+    with started(engine_of(batch_size=4), loop) as running:
         yield running
 
 
-# --- log-probabilities ------------------------------------------------------------------------------------------
+# --- answers and log-probabilities ------------------------------------------------------------------------------
 
 
 class Direct:
@@ -89,52 +88,86 @@ def test_log_probabilities_of_a_batch_equal_those_of_a_forward_pass_of_each_answ
     ended = [call for call in calls if call.finish_reason == "stop"]
     assert 0 < len(ended) < len(calls)
     assert all(call.logprobs.texts[-1] == "" for call in ended)  # the end-of-sequence token
+    assert len({round(call.ttft_s - call.queued_s, 6) for call in calls}) == 1  # they began together
+
+
+def test_log_probabilities_are_returned_only_if_the_prompt_asks_for_them(running: Running) -> None:
+    (call,) = running.generate(replace(PROMPTS[1], logprobs=False), sampling=UNTIL_END)
+    assert call.logprobs is None and call.output_tokens > 1
 
 
 @pytest.mark.parametrize("name", ["repetition_penalty", "temperature"])
 def test_log_probabilities_are_those_before_penalties_and_temperature(
     running: Running, direct: Direct, name: str
 ) -> None:
+    decoding: dict[str, Any] = {"do_sample": False, "repetition_penalty": 8.0}
     if name == "temperature":
-        sampling = replace(UNTIL_END, temperature=2.0, top_p=0.9, min_p=0.01, seed=3)
-        decoding: dict[str, Any] = {"do_sample": True, "temperature": 2.0, "top_p": 0.9, "min_p": 0.01, "top_k": 0}
+        decoding = {"do_sample": True, "temperature": 2.0, "top_p": 0.9, "min_p": 0.01, "top_k": 0}
         torch.manual_seed(3)
-    else:
-        sampling = replace(UNTIL_END, repetition_penalty=8.0)
-        decoding = {"do_sample": False, "repetition_penalty": 8.0}
     wanted = direct.generate(PROMPTS[1], **decoding)
-    (call,) = running.generate(PROMPTS[1], sampling=sampling)
+    decoding.pop("do_sample")
+    (call,) = running.generate(PROMPTS[1], sampling=replace(UNTIL_END, seed=3, **decoding))
     assert_same(call, *wanted)
     assert wanted != direct.generate(PROMPTS[1], do_sample=False)
 
 
-def test_log_probabilities_end_with_the_token_that_completes_a_stop_text(running: Running, direct: Direct) -> None:
-    (free,) = running.generate(PROMPTS[1], sampling=UNTIL_END)
-    stop = free.text[len(free.text) // 2 :][:3]
-    (call,) = running.generate(PROMPTS[1], sampling=replace(UNTIL_END, stop=(stop,)))
-    assert call.output_tokens < free.output_tokens and call.finish_reason == "stop"
-    assert_same(call, *direct.generate(PROMPTS[1], do_sample=False))
+def test_an_answer_ends_with_the_token_that_completes_its_first_stop_text(running: Running, direct: Direct) -> None:
+    free = running.generate(*PROMPTS, sampling=UNTIL_END)
+    stop = free[1].text[len(free[1].text) // 2 :][:3]
+    calls = running.generate(*PROMPTS, sampling=replace(UNTIL_END, stop=("never", stop)))
+    assert calls[1].output_tokens < free[1].output_tokens and calls[1].finish_reason == "stop"
+    for asked, call, whole in zip(PROMPTS, calls, free, strict=True):
+        assert call.text == whole.text.split(stop)[0]
+        assert_same(call, *direct.generate(asked, do_sample=False))
 
 
-def test_a_call_with_attention_weights_has_the_same_log_probabilities(running: Running) -> None:
-    asked = replace(PROMPTS[1], attention=AttentionRequest((1,)))
-    plain, weighed = running.generate(PROMPTS[1], asked, sampling=UNTIL_END)
-    assert weighed.attention is not None and weighed.logprobs.values == pytest.approx(plain.logprobs.values, abs=1e-4)
-    scoring = replace(PROMPTS[1], attention=AttentionRequest((1,), "Think."))
-    (scored,) = running.generate(scoring, sampling=Sampling(max_tokens=1))
-    assert scored.logprobs is None and scored.output_tokens == 0
+# --- one bad call -----------------------------------------------------------------------------------------------
 
 
-def test_drafted_tokens_have_no_log_probabilities(loop: LoopThread) -> None:
-    with started(engine_of(DEMO / "large", assistant_model=str(DEMO / "small")), loop) as running:
-        (call,) = running.generate(PROMPTS[0], sampling=UNTIL_END)
-    assert isinstance(call, Call) and call.target_calls and call.logprobs is None
+def test_a_call_that_makes_its_batch_fail_fails_alone(running: Running) -> None:
+    too_long = prompt(7, make_image(), "red " * 5000)
+    first, error, *others = running.generate(PROMPTS[0], replace(too_long, logprobs=True), *PROMPTS[1:3])
+    assert isinstance(error, PromptTooLong) and "document 7" in str(error)
+    assert [call.key.doc_id for call in (first, *others)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"num_assistant_tokens": 5}, "large_num_assistant_tokens=5"),
+        ({"num_assistant_tokens": 0, "assistant_model": "x"}, "large_num_assistant_tokens=0"),
+        ({"assistant_model": "OTHER"}, "large_assistant_model=.* 600 .* 629"),
+        ({"attn_implementation": "eager"}, "large_attn_implementation=eager"),
+        ({"assistant_model": "/nowhere"}, "large_assistant_model=/nowhere"),
+    ],
+)
+def test_arguments_that_cannot_work_are_refused_before_the_start(
+    tmp_path: Path, arguments: dict[str, Any], reason: str
+) -> None:
+    other = json.loads((DEMO / "small" / "config.json").read_text())
+    other["text_config"]["vocab_size"] = 600
+    (tmp_path / "config.json").write_text(json.dumps(other))
+    given = {name: str(tmp_path) if value == "OTHER" else value for name, value in arguments.items()}
+    with pytest.raises(ArgumentError, match=reason):
+        engine_of(**given)
+
+
+@pytest.mark.parametrize("name", ["presence_penalty", "frequency_penalty"])
+def test_a_penalty_that_transformers_lacks_is_refused(running: Running, name: str) -> None:
+    (error,) = running.generate(PROMPTS[0], sampling=replace(UNTIL_END, **{name: 0.5}))
+    assert isinstance(error, ArgumentError)
+
+
+def test_identity_has_what_changes_an_answer_and_not_what_changes_the_speed() -> None:
+    assert engine_of().identity() == engine_of(batch_size=1, device="cpu").identity()
+    others = [engine_of(max_model_len=512), engine_of(DEMO / "large"), engine_of(dtype="bfloat16")]
+    assert len({engine.identity() for engine in (engine_of(), *others)}) == 4
 
 
 # --- closing ----------------------------------------------------------------------------------------------------
 
 
-def test_calls_that_are_prepared_or_answered_while_the_engine_is_closed_raise_engine_crashed() -> None:
+def test_calls_that_wait_or_are_answered_while_the_engine_is_closed_raise_engine_crashed() -> None:
     """For each moment between the request and its answer."""
     long = "Is it red? " * 200
     asked = [prompt(i, make_image(size=(480, 320)), long, "Think.") for i in range(6)]
@@ -142,54 +175,56 @@ def test_calls_that_are_prepared_or_answered_while_the_engine_is_closed_raise_en
     sampling = Sampling(max_tokens=1000, ignore_eos=True)
 
     async def run(seconds: float) -> list[Any]:
-        engine = engine_of(DEMO / "small")
+        engine = engine_of()
         await engine.start()
         calls = [asyncio.create_task(engine.generate(each, sampling)) for each in asked]
         calls.append(asyncio.create_task(engine.truncate_thinking(asked[0], "Think.", sampling)))
-        calls.append(asyncio.create_task(engine.attention_states(scored)))
+        calls.append(asyncio.create_task(engine.head_weights(scored)))
         await asyncio.sleep(seconds)
         await engine.close()
         return await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 30)
 
     for seconds in (0, 0.01, 0.03, 0.1):
-        answers = asyncio.run(run(seconds))
-        errors = [answer for answer in answers if isinstance(answer, BaseException)]
-        assert len(errors) >= len(asked)
-        assert all(isinstance(error, EngineNotRunning) and "was closed during" in str(error) for error in errors), (
-            errors
-        )
+        errors = [answer for answer in asyncio.run(run(seconds)) if isinstance(answer, BaseException)]
+        assert len(errors) >= len(asked) and all(isinstance(error, EngineNotRunning) for error in errors), errors
+
+
+def test_a_cancelled_call_frees_its_place_in_the_batch() -> None:
+    async def run() -> Call:
+        engine = engine_of()
+        await engine.start()
+        long = asyncio.create_task(engine.generate(PROMPTS[0], Sampling(max_tokens=100_000, ignore_eos=True)))
+        await asyncio.sleep(0.3)
+        long.cancel()
+        call: Call = await asyncio.wait_for(engine.generate(PROMPTS[1], UNTIL_END), 30)
+        await engine.close()
+        return call
+
+    assert asyncio.run(run()).output_tokens > 1
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cancelled", [False, True])
-@pytest.mark.parametrize("is_late", [False, True])
-def test_a_model_that_loads_while_the_engine_is_closed_is_dropped(
-    tmp_path: Path, cancelled: bool, is_late: bool
-) -> None:
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_model_that_loads_while_the_engine_is_closed_is_dropped(tmp_path: Path, is_cancelled: bool) -> None:
     path = tmp_path / "checkpoint"
     shutil.copytree(DEMO / "small", path)
 
     async def run() -> None:
-        engine = engine_of(path, "small")
+        engine, before = engine_of(path), threading.enumerate()
         start = asyncio.create_task(engine.start())
         await asyncio.sleep(0.01)
-        if is_late:  # the loop is busy while the model is loaded
-            time.sleep(2)  # noqa: ASYNC251
-        threads = [thread for thread in threading.enumerate() if thread.name.startswith("mai-small")]
-        assert threads
-        if cancelled:  # as the start of two engines does if the other engine fails
+        threads = [thread for thread in threading.enumerate() if thread not in before]
+        if is_cancelled:  # as the start of two engines does if the other engine fails
             start.cancel()
         await engine.close()
-        with pytest.raises(asyncio.CancelledError if cancelled else EngineStartError):
+        with pytest.raises(asyncio.CancelledError if is_cancelled else EngineStartError):
             await start
         for thread in threads:  # the model is loaded to its end
             await asyncio.to_thread(thread.join)
-        assert not engine.is_up() and loaded(path) == 0
+        assert threads and loaded(path) == 0
         await engine.start()
-        assert engine.is_up() and loaded(path) == 1
-        assert isinstance(await engine.generate(PROMPTS[0], UNTIL_END), Call)
+        assert loaded(path) == 1 and isinstance(await engine.generate(PROMPTS[0], UNTIL_END), Call)
         await engine.close()
-        assert not engine.is_up()
 
     asyncio.run(asyncio.wait_for(run(), 60))
 

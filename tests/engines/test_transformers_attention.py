@@ -1,6 +1,6 @@
-"""Attention weights of the transformers engine equal those of Hugging Face's own eager attention."""
+"""Attention weights of the transformers engine equal those of Hugging Face's own eager attention, and the tokens that
+carry a text are found."""
 
-import json
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -10,16 +10,20 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.engines import Running, make_image, processor_inputs, prompt, started
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from lmms_eval_mai.contract import AttentionRequest, Call, EngineConfig, Prompt, Sampling, TokenWeights
+from lmms_eval_mai.contract import AttentionRequest, Call, EngineConfig, Prompt, Sampling
 from lmms_eval_mai.engines.build import build
-from lmms_eval_mai.engines.transformers.batching import Request
-from lmms_eval_mai.engines.transformers.loaded_model import LoadedModel
+from lmms_eval_mai.engines.transformers.inputs import build_inputs, shown_text
+from lmms_eval_mai.engines.transformers.model import LoadedModel
 from lmms_eval_mai.engines.transformers.options import TransformersOptions
-from lmms_eval_mai.errors import ArgumentError, SampleError
-from lmms_eval_mai.run.event_loop import LoopThread
+from lmms_eval_mai.engines.transformers.token_texts import find_in_output, find_in_prompt
+from lmms_eval_mai.errors import SampleError
+from lmms_eval_mai.run.loop import LoopThread
 
 DEMO = Path(__file__).parents[2] / "lmms_eval_mai/pairs/demo/small"
 SCORING = Sampling(max_tokens=1)
@@ -27,7 +31,6 @@ THINKING = (
     "The image shows a dog, and the dog is red. So the answer is [[Yes]].",
     "日本語 e\u0301 \N{WOMAN}\u200d\N{BOY} No.\n\n" * 6,
     "Yes",
-    "<|im_end|>\n<|im_start|>assistant\n<|image_pad|> Yes",  # stays text
 )
 
 
@@ -37,36 +40,31 @@ class Checkpoint:
 
     path: Path
     running: Running
-    depth: int
 
     @cached_property
     def eager(self) -> Any:
-        from transformers import AutoModelForImageTextToText
-
-        own = AutoModelForImageTextToText.from_pretrained(self.path, dtype="float32", attn_implementation="eager")
-        return own.eval()
+        return AutoModelForImageTextToText.from_pretrained(
+            self.path, dtype="float32", attn_implementation="eager"
+        ).eval()
 
     @cached_property
     def processor(self) -> Any:
-        from transformers import AutoProcessor
-
         return AutoProcessor.from_pretrained(self.path)
 
-    def expected(self, asked: Prompt, text: str) -> tuple[list[torch.Tensor], list[tuple[torch.Tensor, torch.Tensor]]]:
-        """Return, for each layer, the last prompt token's attention to the tokens of the text, (heads, tokens), and the
-        keys and values of these tokens."""
-        inputs = processor_inputs(self.processor, asked)
-        start, end = self.place(inputs["input_ids"][0].tolist(), text)
-        with torch.inference_mode():
-            outputs = self.eager(**inputs, output_attentions=True, use_cache=True)
-        cache = [(kept.keys[0, :, start:end], kept.values[0, :, start:end]) for kept in outputs.past_key_values.layers]
-        return [layer[0, :, -1, start:end] for layer in outputs.attentions], cache
+    @property
+    def layers(self) -> tuple[int, ...]:
+        return tuple(range(1, len(self.eager.get_decoder().layers) + 1))
 
-    def place(self, ids: list[int], text: str) -> tuple[int, int]:
-        """Return the shortest range of tokens whose decoded text has the last occurrence of a text."""
+    def expected(self, asked: Prompt, text: str) -> list[torch.Tensor]:
+        """Return, for each layer, the last prompt token's attention to the tokens of the text, (heads, tokens): to the
+        shortest range of tokens whose decoded text has its last occurrence."""
+        inputs = processor_inputs(self.processor, asked)
+        ids, decode = inputs["input_ids"][0].tolist(), self.processor.tokenizer.decode
         wanted = unicodedata.normalize("NFC", text)
-        start = next(i for i in reversed(range(len(ids))) if wanted in self.processor.tokenizer.decode(ids[i:]))
-        return start, next(i for i in range(start, len(ids)) if wanted in self.processor.tokenizer.decode(ids[start:i]))
+        start = next(i for i in reversed(range(len(ids))) if wanted in decode(ids[i:]))
+        end = next(i for i in range(start, len(ids)) if wanted in decode(ids[start:i]))
+        with torch.inference_mode():
+            return [layer[0, :, -1, start:end] for layer in self.eager(**inputs, output_attentions=True).attentions]
 
 
 @pytest.fixture(scope="module", params=["demo", "qwen3vl", "internvl"])
@@ -76,7 +74,7 @@ def checkpoint(
     path = {"demo": DEMO, "qwen3vl": tiny_pair[1], "internvl": tiny_internvl}[request.param]
     config = EngineConfig("large", "transformers", str(path), {"dtype": "float32", "batch_size": 4}, attention=True)
     with started(build(config), loop) as running:
-        yield Checkpoint(path, running, running.engine.layers())
+        yield Checkpoint(path, running)
 
 
 def transfer(number: int, layers: tuple[int, ...]) -> Prompt:
@@ -86,173 +84,171 @@ def transfer(number: int, layers: tuple[int, ...]) -> Prompt:
     return replace(own, attention=AttentionRequest(layers, thinking))
 
 
-def all_layers(checkpoint: Checkpoint) -> tuple[int, ...]:
-    return tuple(range(1, checkpoint.depth + 1))
-
-
-def assert_equal(found: TokenWeights | None, expected: list[torch.Tensor]) -> None:
-    assert found is not None and len(found.weights) == len(expected) > 1
-    for row, heads in zip(found.weights, expected, strict=True):
-        assert len(row) == len(found.tokens) == heads.shape[-1]
-        torch.testing.assert_close(torch.tensor(row), heads.mean(0), rtol=0, atol=1e-5)
-    assert max(max(row) for row in found.weights) > 1e-3  # so that 1e-5 is a small difference
-
-
-def test_weights_of_a_text_equal_eager_attention_in_all_layers(checkpoint: Checkpoint) -> None:
-    assert len(checkpoint.eager.get_decoder().layers) == checkpoint.depth
-    prompts = [transfer(number, all_layers(checkpoint)) for number in range(3)]
+def test_weights_of_a_text_equal_eager_attention_in_all_layers_and_heads(checkpoint: Checkpoint) -> None:
+    prompts = [transfer(number, checkpoint.layers) for number in range(len(THINKING))]
     calls = checkpoint.running.generate(*prompts, sampling=SCORING)
-    for asked, call, text in zip(prompts, calls, THINKING, strict=False):
+    for asked, call, text in zip(prompts, calls, THINKING, strict=True):
         assert isinstance(call, Call), call
         assert call.attention is not None and "".join(call.attention.tokens) == text
-        assert_equal(call.attention, checkpoint.expected(asked, text)[0])
-        # Nothing was decoded, and the prefill is counted.
-        assert (call.text, call.output_tokens) == ("", 0)
-        assert call.prompt_tokens == processor_inputs(checkpoint.processor, asked)["input_ids"].shape[1]
-
-
-def test_weights_of_a_text_do_not_depend_on_the_answer_and_the_other_calls_of_a_batch(checkpoint: Checkpoint) -> None:
-    prompts = [transfer(number, (1, checkpoint.depth)) for number in range(len(THINKING))]
-    decoding = Sampling(max_tokens=5, ignore_eos=True)
-    without = replace(prompts[0], attention=None)
-    *scored, _ = checkpoint.running.generate(*prompts, without, sampling=SCORING)
-    *decoded, plain = checkpoint.running.generate(*prompts, without, sampling=decoding)
-    assert plain.attention is None and decoded[0].text == plain.text and decoded[0].output_tokens == 5
-    for one, other, thinking in zip(scored, decoded, THINKING, strict=True):
-        assert one.attention.tokens == other.attention.tokens and "".join(one.attention.tokens) == thinking
+        expected = checkpoint.expected(asked, text)
         torch.testing.assert_close(
-            torch.tensor(one.attention.weights), torch.tensor(other.attention.weights), rtol=0, atol=1e-5
+            torch.tensor(call.attention.weights), torch.stack([heads.mean(0) for heads in expected]), rtol=0, atol=1e-5
         )
+        assert max(map(max, call.attention.weights)) > 1e-3  # so that 1e-5 is a small difference
+        ids, texts, layers = checkpoint.running.loop.run(checkpoint.running.engine.head_weights(asked))
+        torch.testing.assert_close(torch.stack(layers), torch.stack(expected), rtol=0, atol=1e-5)
+        # Nothing was decoded, and the prefill is counted.
+        assert (call.text, call.output_tokens, call.attention.tokens) == ("", 0, texts)
+        assert call.prompt_tokens == len(ids) == processor_inputs(checkpoint.processor, asked)["input_ids"].shape[1]
 
 
 def test_weights_of_the_output_are_those_of_the_last_decoding_step(checkpoint: Checkpoint) -> None:
     """Answers of one batch, after prompts of different lengths. Some answers of the demo pair end by themselves."""
-    layers = (checkpoint.depth, 1)
-    sampling = Sampling(max_tokens=20)
+    layers = checkpoint.layers[:2][::-1]
     prompts = [
         replace(prompt(i, make_image(), "Is it red? " * i, "Think."), attention=AttentionRequest(layers))
         for i in range(4)
     ]
-    together = checkpoint.running.generate(*prompts, sampling=sampling)
+    together = checkpoint.running.generate(*prompts, sampling=Sampling(max_tokens=20))
     for asked, call in zip(prompts, together, strict=True):
         assert isinstance(call, Call), call
         inputs = processor_inputs(checkpoint.processor, asked)
         with torch.inference_mode():
             given = inputs["input_ids"].shape[1]
             ids = checkpoint.eager.generate(**inputs, max_new_tokens=20, do_sample=False)
-            output = ids[0, given : given + call.output_tokens]
             fed = {"input_ids": ids[:, : given + call.output_tokens - 1]}
             for name, tensor in inputs.items():  # masks of the prompt, longer by the output
                 if name != "input_ids" and tensor.shape == inputs["input_ids"].shape:
-                    more = torch.full((1, call.output_tokens - 1), int(tensor[0, -1]), dtype=tensor.dtype)
-                    fed[name] = torch.cat([tensor, more], dim=1)
+                    fed[name] = torch.cat([tensor, tensor[:, -1:].expand(1, call.output_tokens - 1)], dim=1)
             attentions = checkpoint.eager(**{**inputs, **fed}, output_attentions=True).attentions
-        assert checkpoint.processor.tokenizer.decode(output, skip_special_tokens=True).startswith(call.text)
         assert call.attention is not None and "".join(call.attention.tokens) == call.text
         for layer, row in zip(layers, call.attention.weights, strict=True):
             expected = [*attentions[layer - 1][0, :, -1, given:].mean(0).tolist(), 0.0]  # the last token was not fed
-            assert len(row) == len(call.attention.tokens)
-            torch.testing.assert_close(row, tuple(expected[: len(row)]), rtol=0, atol=1e-5)
+            torch.testing.assert_close(row, tuple(expected[: len(call.attention.tokens)]), rtol=0, atol=1e-5)
     if checkpoint.path == DEMO:
         assert {call.finish_reason for call in together} == {"stop", "length"}
 
 
-def test_states_of_each_head_equal_eager_attention_and_its_cache(checkpoint: Checkpoint) -> None:
-    asked = transfer(0, all_layers(checkpoint))
-    states = checkpoint.running.loop.run(checkpoint.running.engine.attention_states(asked))
-    weights, cache = checkpoint.expected(asked, THINKING[0])
-    assert "".join(states.tokens) == THINKING[0] and len(states.layers) == checkpoint.depth
-    for layer, heads, (keys, values) in zip(states.layers, weights, cache, strict=True):
-        torch.testing.assert_close(layer.weights, heads, rtol=0, atol=1e-5)
-        torch.testing.assert_close((layer.keys, layer.values), (keys, values), rtol=1e-4, atol=1e-4)
-        # The query, too: softmax over the text's tokens alone gives their weights up to a factor.
-        keys = layer.keys.repeat_interleave(len(layer.query) // len(layer.keys), 0)
-        alone = (torch.einsum("hd,htd->ht", layer.query, keys) * layer.scaling).softmax(-1)
-        torch.testing.assert_close(alone, heads / heads.sum(-1, keepdim=True), rtol=0, atol=1e-4)
-
-
 class Largest(TorchDispatchMode):
-    """Records the largest tensor, and the largest second-largest dimension of a tensor: a matrix of all tokens by all
-    tokens would be long in two dimensions."""
+    """Records the largest second-largest dimension of a tensor: a matrix of all tokens by all tokens would be long in
+    two dimensions."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.elements = self.second = 0
+    second = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
         for tensor in result if isinstance(result, list | tuple) else [result]:
             if isinstance(tensor, torch.Tensor) and tensor.numel():
-                self.elements = max(self.elements, tensor.numel())
                 self.second = max(self.second, sorted([1, 1, *tensor.shape])[-2])
         return result
 
 
-def test_memory_of_a_scoring_call_grows_with_the_length_and_not_with_its_square(tiny_pair: tuple[Path, Path]) -> None:
-    loaded = loaded_model(tiny_pair[1])
-    found = []
-    for words in (400, 800):
-        asked = replace(prompt(0, "dog " * words), attention=AttentionRequest((2,), "dog " * words))
-        built, span = loaded.prepare(asked)
-        with Largest() as largest:
-            (call,) = loaded.generate([Request(asked, SCORING, built, span, Any, 0.0, 0.0)])  # type: ignore[arg-type]
-        assert call.attention is not None and call.prompt_tokens == built.length > words
-        found.append((built.length, largest))
-    (short, one), (long, two) = found
-    assert two.second < short < long  # no tensor is as long as the prompt in two dimensions
-    assert two.elements <= one.elements * long / short * 1.01
-
-
-def test_layers_above_the_requested_one_are_not_run(tiny_pair: tuple[Path, Path]) -> None:
-    loaded = loaded_model(tiny_pair[1])
-    asked = transfer(2, (2, 1))
-    built, span = loaded.prepare(asked)
-    ran: list[int] = []
+def test_a_scoring_call_makes_no_matrix_of_the_prompts_length_and_runs_no_layer_above_the_requested_one(
+    tiny_pair: tuple[Path, Path],
+) -> None:
+    config = EngineConfig("large", "transformers", str(tiny_pair[1]), attention=True)
+    model = LoadedModel(config, TransformersOptions(dtype="float32"))
+    ran: set[int] = set()
 
     def record(module: Any, *_: Any) -> None:
-        if hasattr(module, "layer_idx") and hasattr(module, "q_proj"):
-            ran.append(module.layer_idx)
+        if hasattr(module, "layer_idx"):
+            ran.add(module.layer_idx)
 
     hook = torch.nn.modules.module.register_module_forward_pre_hook(record)
-    assert span is not None and len(loaded.states(asked, built, span).layers) == 2
+    text = "dog " * 800
+    with Largest() as largest:
+        ids, _, layers = model.head_weights(replace(prompt(0, text), attention=AttentionRequest((2, 1), text)))
     hook.remove()
-    assert ran == [0, 1]
+    assert len(layers) == 2 and ran == {0, 1} and largest.second < 800 < len(ids)
 
 
-def loaded_model(path: Path) -> LoadedModel:
-    config = EngineConfig("large", "transformers", str(path), {"dtype": "float32"}, attention=True)
-    return LoadedModel(config, TransformersOptions(dtype="float32"))
-
-
-def test_a_layer_that_the_model_lacks_fails_only_its_call(checkpoint: Checkpoint) -> None:
-    good, bad = transfer(0, (1,)), transfer(1, (1, checkpoint.depth + 1))
+def test_a_layer_that_the_model_lacks_or_an_engine_without_attention_fails_only_its_call(
+    checkpoint: Checkpoint, loop: LoopThread
+) -> None:
+    good, bad = transfer(0, (1,)), transfer(1, (1, len(checkpoint.layers) + 1))
     call, error = checkpoint.running.generate(good, bad, sampling=SCORING)
     assert isinstance(call, Call) and isinstance(error, SampleError)
-    assert f"the model has layers 1 to {checkpoint.depth}" in str(error)
+    with started(build(EngineConfig("small", "transformers", str(DEMO))), loop) as running:
+        error, call = running.generate(good, prompt(2, "Look."), sampling=SCORING)
+    assert isinstance(call, Call) and isinstance(error, SampleError)
 
 
-def test_an_engine_without_attention_says_so(tiny_pair: tuple[Path, Path], loop: LoopThread) -> None:
-    with started(build(EngineConfig("small", "transformers", str(tiny_pair[0]))), loop) as running:
-        (error,) = running.generate(transfer(0, (1,)), sampling=SCORING)
-        assert running.engine.layers() == 3
-    assert isinstance(error, SampleError) and "was not started with attention weights" in str(error)
+# --- the tokens of a text ---------------------------------------------------------------------------------------
+
+FRAGMENTS = [
+    "The image shows a dog. ",
+    "[[Yes]]",
+    "日本語",
+    "\N{WOMAN}\u200d\N{BOY}",
+    "\u00e9",
+    "e\u0301",
+    "\u1112\u1161\u11ab",
+]
+FRAGMENTS += ["q\u0307\u0323", "\n\n", "  \t ", " ", "\ufffd", "\N{LATIN SMALL LIGATURE FI}", ">\u0338"]
+texts = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=4), min_size=1, max_size=8).map("".join).filter(bool)
+PROCESSOR: Any = AutoProcessor.from_pretrained(DEMO)
+
+
+def find(asked: Prompt, text: str, processor: Any = PROCESSOR) -> tuple[list[int], int, tuple[str, ...]]:
+    """Return the tokens of a prompt, the first of them that carries a text, and the parts of the text."""
+    inputs = build_inputs(processor, [asked], return_offsets_mapping=True)
+    offsets = inputs["offset_mapping"][0].tolist()
+    start, parts = find_in_prompt(offsets, shown_text(processor, asked), asked.messages[-1], text)
+    return inputs["input_ids"][0].tolist(), start, parts
+
+
+@settings(deadline=None, max_examples=40)
+@given(before=texts, text=texts, after=texts)
+def test_parts_of_the_tokens_are_the_text_and_all_other_tokens_have_no_part_of_it(
+    before: str, text: str, after: str
+) -> None:
+    ids, start, parts = find(prompt(0, make_image(), "Look: ", before, text, after), text)
+    decode = PROCESSOR.tokenizer.decode
+    assert "".join(parts) == text
+    if unicodedata.is_normalized("NFC", before + text + after) and "\ufffd" not in text + after:
+        assert text in decode(ids[start : start + len(parts)])
+        assert not decode(ids[start + 1 :]).endswith(text + after + "<|im_end|>\n<|im_start|>assistant\n")
+        assert text not in decode(ids[start : start + len(parts) - 1]).removeprefix(before[-1:])
+
+
+@settings(deadline=None, max_examples=40)
+@given(text=texts, data=st.data())
+def test_parts_of_an_answers_tokens_are_its_text_also_if_a_limit_or_a_stop_text_ended_it(
+    text: str, data: st.DataObject
+) -> None:
+    tokenizer = PROCESSOR.tokenizer
+    whole = [*tokenizer.encode(text, add_special_tokens=False), tokenizer.convert_tokens_to_ids("<|im_end|>")]
+    for ids in (whole, whole[: data.draw(st.integers(0, len(whole)))]):  # the limit may cut a character in two
+        decoded = tokenizer.decode(ids, skip_special_tokens=True).rstrip("\ufffd")
+        parts = find_in_output(ids, tokenizer, decoded)
+        assert "".join(parts) == decoded and len(parts) < len(whole)
+        cut = decoded[: len(decoded) // 2]  # a stop text ended the answer
+        assert "".join(find_in_output(ids, tokenizer, cut)) == cut
 
 
 @pytest.mark.parametrize(
-    ("arguments", "reason"),
+    ("before", "text", "after", "parts"),
     [
-        ({"assistant_model": str(DEMO)}, "small_assistant_model=.* gives no attention weights"),
-        ({"attn_implementation": "eager"}, "small_attn_implementation=eager gives no attention weights"),
-        (None, "GitForCausalLM does not use transformers' attention interface"),
+        ("a", "👩", "b", ("", "", "", "👩")),
+        ("The cir", "cle is a", "bove it.", ("cle", " is", " a")),
+        ("The cafe", "\u0301 No.", "", ("\u0301", *" No.")),  # the tokenizer composes é (NFC)
+        ("A dog.", " dog", " Is it a dog?", (" d", "o", "g")),
     ],
 )
-def test_arguments_and_models_that_give_no_attention_are_refused_before_the_start(
-    tmp_path: Path, arguments: dict[str, Any] | None, reason: str
+def test_a_token_over_the_border_of_the_text_is_cut_and_a_character_belongs_to_the_last_of_its_tokens(
+    before: str, text: str, after: str, parts: tuple[str, ...]
 ) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "git", "architectures": ["GitForCausalLM"]}))
-    path = str(tmp_path if arguments is None else DEMO)
-    build(EngineConfig("small", "transformers", path, arguments or {})).validate()
-    engine = build(EngineConfig("small", "transformers", path, arguments or {}, attention=True))
-    with pytest.raises(ArgumentError, match=reason):
-        engine.validate()
-    assert engine.layers() is None
+    assert find(prompt(0, make_image(), before, text, after), text)[2] == parts
+
+
+def test_a_message_that_the_template_trims_is_found_and_one_that_it_changes_is_not() -> None:
+    processor = AutoProcessor.from_pretrained(DEMO)
+    template = processor.chat_template
+    processor.chat_template = template.replace("part.text", "part.text | trim")
+    asked = prompt(0, "\n Look: ", "a dog", ". \n")
+    ids, start, parts = find(asked, "a dog", processor)
+    assert processor.tokenizer.decode(ids[:start]).endswith("user\nLook:") and "".join(parts) == "a dog"
+    processor.chat_template = template.replace("part.text", "part.text | upper")
+    for missing in ("a dog", "a cat", ""):
+        with pytest.raises(ValueError, match=f"a text of {len(missing)} characters was not found"):
+            find(asked, missing, processor)

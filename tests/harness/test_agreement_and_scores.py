@@ -1,16 +1,13 @@
 """Mutual verification and lmms-eval's scorers read the same answer in a text."""
 
-import itertools
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.answers import ATOMS, FORMS, RULESETS, answers, documents, quick, two_answers
+from support.answers import ATOMS, RULESETS, answers, documents, quick, two_answers
 from support.documents import MMMU_OPEN, RELAXED, RULES, mmmu_letter
-from support.published import REPLAYS, replay, scored_doc
+from support.published import scored_doc
 from support.scores import lmms_evals_score
 
 from lmms_eval_mai.harness.tasks import AnswerFilter
@@ -117,33 +114,3 @@ def test_answers_that_agree_can_have_different_scores_in_the_documented_cases_on
     doc = with_gold(name, MMMU_OPEN if name == "mmmu_val" else {}, gold)
     assert verify(BENCHMARKS[name], doc, small, large, rules).agree
     assert score(name, doc, small) > score(name, doc, large)
-
-
-# --- published answers --------------------------------------------------------------------------------------
-
-
-def published(shared: Path, name: str) -> Iterator[tuple[Doc, str, str]]:
-    """Return some documents with the answers of a small and a large model. The second answer is the first one if only
-    one model's answers were published."""
-    files = [list(replay(shared, file)) for file in REPLAYS[name]]
-    if name == "pope":  # the two files have different documents
-        files = [files[0], files[0]]
-    for records in itertools.islice(zip(*files, strict=False), 0, None, max(1, len(files[0]) // 60)):
-        yield scored_doc(name, records[0]), records[0]["response"], records[-1]["response"]
-
-
-@pytest.mark.parametrize("name", REPLAYS)
-def test_published_answers_in_every_form_are_read_as_the_scorer_reads_them(shared: Path, name: str) -> None:
-    agreed, right, unreadable = 0, 0, 0
-    for doc, small, large in published(shared, name):
-        for form in FORMS:
-            text = form.format(small)
-            agreed += check_pair(name, doc, doc["answer"], (text, large), RULES)
-            readable = read_answer(BENCHMARKS[name], doc, text) is not None
-            unreadable += not readable
-            if not (name == "mmmu_val" and not readable):  # the scorer guesses
-                scored = score(name, doc, text)
-                right += scored
-                assert readable or scored == 0, (doc, text)
-    assert agreed and right
-    assert bool(unreadable) is (name in ("pope", "mmmu_val"))  # the other two scorers find an answer in every form

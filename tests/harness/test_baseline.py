@@ -34,7 +34,7 @@ def test_a_pope_run_can_be_compared_with_the_samples_of_an_earlier_run(
     output: Any = SimpleNamespace(output_path=str(tmp_path), process_with_media=False)
     tracker = EvaluationTracker(output_path=str(tmp_path))
     options: dict[str, Any] = {"cli_args": output, "evaluation_tracker": tracker, "bootstrap_iters": 0}
-    arguments = {"engine": "scripted", "mode": "large", "journal": "off"}
+    arguments = {"engine": "scripted", "mode": "large", "store": "off"}
 
     first = evaluate(["pope_s"], options, large=script("first", 3), **arguments)
     tracker.save_results_aggregated(first, first["samples"], "first")

@@ -1,23 +1,39 @@
 """The model inside lmms-eval: whole evaluations in this process, with scripted answers."""
 
 import json
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from lmms_eval.loggers import EvaluationTracker
 from support.logs import logged
-from support.pope_scripts import Record, counts, exit_of, gold_of, pope_scripts, record
-from support.processes import Command
-from support.servers import free_port
-from support.tasks import Loaded
+from support.pope_scripts import Record, counts, exit_of, pope_scripts, record
+from support.processes import write_pope
 
-from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.harness.model import MaiCascade
+from lmms_eval_mai import ArgumentError, EngineCrashed, MaiCascade, TooManyErrors
 from lmms_eval_mai.plugin import task_dir
+
+Evaluate = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def evaluate_model(task_manager: Any, in_drawn_data: Path) -> Evaluate:
+    from lmms_eval.evaluator import simple_evaluate
+
+    def run(model: MaiCascade, *tasks: str, **options: Any) -> dict[str, Any]:
+        given = {"task_manager": task_manager, "batch_size": 1, "log_samples": True, **options}
+        results = simple_evaluate(model=model, tasks=[*tasks], **given)
+        assert results is not None
+        return results
+
+    return run
 
 
 def test_a_run_has_lmms_evals_score_and_the_trace_of_every_sample(
-    evaluate: Any, write_script: Any, capsys: Any
+    evaluate: Evaluate, write_script: Any, capsys: Any
 ) -> None:
     scripts = pope_scripts(write_script, "pope_s")
     results = evaluate(["pope_s"], **scripts, transfer_answer="keep", log_prompts=True)
@@ -25,12 +41,10 @@ def test_a_run_has_lmms_evals_score_and_the_trace_of_every_sample(
 
     traces = counts(results, "pope_s")
     *_, thinking, transferred = traces[2]["calls"]
-    assert thinking["text"].startswith("Thinking. [[")
     assert f"According to previous thinking: {thinking['text']}\n" in str(transferred["prompt"][-1]["content"][-1])
     assert [trace["exit"] for trace in traces] == [exit_of(i) for i in range(12)]
     calls = [call for trace in traces for call in trace["calls"]]
     assert len(calls) == 4 * 2 + 4 * 3 + 4 * 4
-    assert all(isinstance(call[f"{kind}_tokens"], int) for call in calls for kind in ("prompt", "cached", "output"))
     assert [answer["agree"] for answer in traces[1]["answers"]] == [False, True]
     for trace in traces:
         assert trace["readable"]
@@ -38,29 +52,14 @@ def test_a_run_has_lmms_evals_score_and_the_trace_of_every_sample(
         assert trace["input_tokens"] == sum(call["prompt_tokens"] for call in trace["calls"])
 
     usage = results["usage"]["by_source"]
-    assert usage["small"]["n_api_calls"] == 12 + 8
-    assert usage["small"]["output_tokens"] == 12 * 5 + 8 * 50
-    assert usage["large"]["n_api_calls"] == 12 + 4
-
+    assert usage["small"]["n_api_calls"] == 12 + 8 and usage["large"]["n_api_calls"] == 12 + 4
+    assert results["throughput"]["total_gen_tokens"] == 12 * 5 + 8 * 50 + (12 + 4) * 5
     printed = capsys.readouterr()
     row = next(line for line in printed.out.splitlines() if "pope_s" in line)
     assert [cell.strip() for cell in row.strip("|").split("|")][:6] == [
         "pope_s", "12", "4 (33.33%)", "4 (33.33%)", "4 (33.33%)", "20"
     ]  # fmt: skip
     assert "agree_short=4" in printed.err and "12/12" in printed.err
-
-
-def test_a_two_stage_task_verifies_the_second_stage_and_is_scored_on_the_final_answer(
-    evaluate: Any, write_script: Any
-) -> None:
-    results = evaluate(["pope_r_s2"], **pope_scripts(write_script, "pope_r_s2"))
-    assert results["results"]["pope_r_s2"]["pope_accuracy,none"] == 1.0
-    traces = counts(results, "pope_r_s2")
-    assert [trace["exit"] for trace in traces] == [exit_of(i) for i in range(12)]
-    assert [call["stage"] for call in traces[1]["calls"][2:]] == ["think", "stage2"]
-    # The rounds of a sample are all its texts, the answer last.
-    rounds = next(one for one in results["samples"]["pope_r_s2"] if one["doc_id"] == 1)["resps"][0][0]
-    assert len(rounds) == 4 and rounds[-1] == traces[1]["calls"][1]["text"]
 
 
 @pytest.mark.parametrize(
@@ -71,8 +70,8 @@ def test_a_two_stage_task_verifies_the_second_stage_and_is_scored_on_the_final_a
         ("transfer", 1.0, {"pope_s": ["think", "transfer"]}),
     ],
 )
-def test_the_baselines_run_through_the_same_engines_meter_and_scorer(
-    evaluate: Any, write_script: Any, mode: str, accuracy: float, stages: dict[str, list[str]]
+def test_the_baselines_run_through_the_same_engines_counts_and_scorer(
+    evaluate: Evaluate, write_script: Any, mode: str, accuracy: float, stages: dict[str, list[str]]
 ) -> None:
     results = evaluate([*stages], **pope_scripts(write_script, *stages), mode=mode)
     for task, expected in stages.items():
@@ -81,102 +80,254 @@ def test_the_baselines_run_through_the_same_engines_meter_and_scorer(
     assert set(results["usage"]["by_source"]) == ({"small", "large"} if mode == "transfer" else {mode})
 
 
-def test_our_task_and_another_lmms_eval_task_run_together_and_are_counted_separately(
-    evaluate: Any, write_script: Any, capsys: Any
+# --- figures ----------------------------------------------------------------------------------------------
+
+
+def sums(calls: list[Record]) -> Record:
+    tokens = {name: sum(call[name] for call in calls) for name in ("prompt_tokens", "cached_tokens", "output_tokens")}
+    return {"calls": len(calls), "call_seconds": pytest.approx(sum(c["total_s"] for c in calls), abs=1e-3), **tokens}
+
+
+def test_a_confident_answer_is_scored_in_a_two_stage_task_too(evaluate_model: Evaluate, write_script: Any) -> None:
+    scripts = pope_scripts(write_script, "pope_r_s2")
+    rows = [json.loads(line) for line in Path(scripts["large"]).read_text().splitlines()]
+    large = write_script("sure", [{**row, "answer_logprob": -0.01} for row in rows])
+    model = MaiCascade(**{**scripts, "large": str(large)}, verify="confidence", min_confidence=0.9, store="off")
+    results = evaluate_model(model, "pope_r_s2")
+    exits = Counter(sample["token_counts"][0]["exit"] for sample in results["samples"]["pope_r_s2"])
+    assert exits == {"confident": 8, "transfer": 4}  # four short answers cannot be read
+    assert [value for name, value in results["results"]["pope_r_s2"].items() if name.startswith("pope_accuracy,")] == [
+        1
+    ]
+
+
+def test_figures_are_sums_over_the_traces_of_all_tasks_and_repeats_and_stand_beside_the_results(
+    evaluate_model: Evaluate, write_script: Any, tmp_path: Path
 ) -> None:
-    options = ["red", "green", "blue", "orange"]
-    records: dict[str, list[Record]] = {"small": [], "large": []}
-    for doc_id, gold in enumerate(gold_of("POPE", "test")):
-        for side in records:
-            records[side].append(record("pope", doc_id, "short", gold.title()))
-    for doc_id, gold in enumerate(gold_of("MMMU", "validation")):
-        other = "D" if gold != "D" else "A"
-        records["small"] += [
-            record("mmmu_val_s", doc_id, "short", f"[[{other}]]"),
-            record("mmmu_val_s", doc_id, "think", f"Of {options} ... [[{gold}]]"),
-        ]
-        records["large"].append(record("mmmu_val_s", doc_id, "short", f"[[{gold}]]"))
-    scripts = {side: str(write_script(side, rows)) for side, rows in records.items()}
-    results = evaluate(["pope", "mmmu_val_s"], engine="scripted", **scripts)
-    assert results["results"]["pope"]["pope_accuracy,none"] == 1.0
-    assert results["results"]["mmmu_val_s"]["mmmu_acc,none"] == 1.0
-    assert {trace["exit"] for trace in counts(results, "pope")} == {"agree_short"}
-    assert {trace["exit"] for trace in counts(results, "mmmu_val_s")} == {"agree_think"}
-    assert set(results["usage"]["by_task"]) == {"pope", "mmmu_val_s"}
-    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("|pope", "|mmmu_val_s"))]
-    assert [row.split("|")[2].strip() for row in rows[:2]] == ["12", "12"]
+    scripts = pope_scripts(write_script, "pope_s", "pope_r_s2")
+    rows = [json.loads(line) for line in Path(scripts["small"]).read_text().splitlines()]
+    rows[[(one["task"], one["doc_id"], one["stage"]) for one in rows].index(("pope_s", 3, "short"))]["fault"] = "error"
+    model = MaiCascade(**{**scripts, "small": str(write_script("failing", rows))}, max_errors=10, store="off")
+    assert model.figures == {}
+    results = evaluate_model(model, "pope_s", "pope_r_s2", repeats=3)
+    tracker = EvaluationTracker(output_path=str(tmp_path))
+    tracker.general_config_tracker.model_name_sanitized = ""
+    tracker.save_results_aggregated(results, None, "10:00")
+    assert json.loads((tmp_path / "10-00_mai_cascade.json").read_text()) == model.figures
+
+    figures = model.figures
+    for task, of_task in figures["tasks"].items():
+        samples = [sample["token_counts"][0] for sample in results["samples"][task]]
+        traces = [trace for first in samples for trace in (first, *first["repeats"])]
+        assert of_task["samples"] == len(traces) == (33 if task == "pope_s" else 36)
+        assert of_task["exits"] == Counter(trace["exit"] for trace in traces)
+        assert results["usage"]["by_task"][task]["n_api_calls"] == sum(len(trace["calls"]) for trace in traces)
+        for side in ("small", "large"):
+            calls = [call for trace in traces for call in trace["calls"] if call["side"] == side]
+            assert sums(calls).items() <= of_task[side].items()
+            for stage, usage in of_task[side]["stages"].items():
+                assert sums([call for call in calls if call["stage"] == stage]).items() <= usage.items()
+    assert figures["not_answered"] == figures["tasks"]["pope_s"]["not_answered"] == 3
+    assert results["throughput"]["total_elapsed_time"] == pytest.approx(figures["wall_s"], rel=1e-3)
 
 
-def test_two_stage_tasks_are_refused_in_mode_transfer_before_an_engine_starts(
-    evaluate: Any, tasks: Loaded, write_script: Any
+# --- failed samples ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tasks", "answered", "max_errors", "message"),
+    [
+        (["pope_s"], 11, 0, "1 of 12 samples failed, and max_errors=0 allows 0"),
+        (["pope_s"], 9, 0.2, "3 of 12 samples failed, and max_errors=0.2 allows 2"),
+        # One-stage and two-stage tasks reach the model in two calls of lmms-eval, here with two errors each.
+        (["pope_s", "pope_r_s2"], 10, 3, "4 of 24 samples failed, and max_errors=3 allows 3"),
+    ],
+)
+def test_run_with_more_errors_than_max_errors_stops_and_names_the_failed_samples(
+    evaluate: Evaluate, write_script: Any, tasks: list[str], answered: int, max_errors: float, message: str
 ) -> None:
-    scripts = pope_scripts(write_script, "pope_r")
-    with logged() as messages:
-        with pytest.raises(ArgumentError, match=r"mode=transfer cannot run chartqa_e_s2, .* for example chartqa_e\.$"):
-            evaluate(["mai_e_s2"], {"limit": 1}, **scripts, mode="transfer")
-        # lmms-eval passes the requests of pope_r first, and those of pope_r_s2 in a later call.
-        model = MaiCascade(**scripts, mode="transfer", journal="off")
-        documents = {"test": tasks.chat["pope_r"].test_docs()}
-        model.task_dict = {"pope_r": documents, "pope_r_s2": documents}
-        with pytest.raises(ArgumentError, match=r"mode=transfer cannot run pope_r_s2: .* for example pope_r\.$"):
-            model.generate_until(tasks.chat["pope_r"].instances)
-        assert not any("starting" in text for text in messages)
-        model.task_dict = {"pope_r": documents, **model.task_dict}  # the next evaluation has no _s2 task
-        assert len(model.generate_until(tasks.chat["pope_r"].instances)) == 12
-        model.clean()
-        assert any("starting small" in text for text in messages)
+    answers = [record(task, doc_id, "short", "[[Yes]]") for task in tasks for doc_id in range(answered)]
+    script = write_script("both", answers)
+    with pytest.raises(TooManyErrors, match=message) as error:
+        evaluate(tasks, engine="scripted", small=script, large=script, max_errors=max_errors)
+    assert any(f"document {doc_id}" in str(error.value) for doc_id in range(answered, 12))
+    assert "To resume, run the same command with the same models again." in str(error.value)
 
 
-def test_repeats_are_answered_one_by_one(evaluate: Any, write_script: Any) -> None:
+def test_the_error_of_an_engine_without_restarts_names_the_samples_that_failed_before(
+    evaluate: Evaluate, write_script: Any
+) -> None:
+    answers = [record("pope_s", doc_id, "short", "[[Yes]]", seconds=0.01) for doc_id in range(3)]
+    answers[0]["fault"], answers[2]["fault"] = "error", "death"
+    script = write_script("both", answers)
+    given = {"engine": "scripted", "small": script, "large": script, "engine_restarts": 0, "max_open_samples": 1}
+    with pytest.raises(EngineCrashed, match=r"1 sample failed:\n  SampleError: pope_s document 0"):
+        evaluate(["pope_s"], {"limit": 3}, max_errors=3, **given)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("task", "max_errors"), [("pope_s", 3), ("pope_r_s2", 0.25)])
+def test_failed_samples_are_counted_and_neither_scored_nor_cached(
+    evaluate: Evaluate,
+    write_script: Any,
+    capsys: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    task: str,
+    max_errors: float,
+) -> None:
+    # With a run id, lmms-eval reads the cache's log of the previous run, in which blank texts count as answers.
+    monkeypatch.setenv("LMMS_CACHE_RUN_ID", "the-same")
+    scripts = pope_scripts(write_script, task, rows=9)
+    results = evaluate([task], {"use_cache": str(tmp_path / "cache")}, max_errors=max_errors, **scripts)
+    assert results["results"][task]["pope_accuracy,none"] == 1.0
+    assert sorted(sample["doc_id"] for sample in results["samples"][task]) == list(range(9))
+    printed = capsys.readouterr().out
+    row = next(line for line in printed.splitlines() if task in line and "%" in line)
+    assert [cell.strip() for cell in row.strip("|").split("|")][:4] == [task, "9", "3", "3 (33.33%)"]
+    assert "3 samples have no answer and are left out of all scores: 3 MissingAnswer" in printed
+    # lmms-eval's response cache did not store them as answers: with complete scripts, they are answered.
+    whole = pope_scripts(write_script, task, rows=12)
+    again = evaluate([task], {"use_cache": str(tmp_path / "cache")}, max_errors=max_errors, **whole)
+    assert len(again["samples"][task]) == 12 and again["usage"]["by_source"]["large"]["n_api_calls"] == 4
+
+
+def test_repeats_are_answered_one_by_one_and_a_document_fails_if_one_of_its_repeats_fails(
+    evaluate: Evaluate, write_script: Any
+) -> None:
     answers = [
         record("pope_s", doc_id, "short", f"[[{text}]]", repeat=repeat)
         for doc_id in range(3)
         for repeat, text in enumerate(["Yes", "No", "Yes"])
+        if (doc_id, repeat) != (1, 1)
     ]
-    scripts = {side: str(write_script(side, answers)) for side in ("small", "large")}
-    results = evaluate(["pope_s"], {"repeats": 3, "limit": 3}, engine="scripted", **scripts)
-    samples = results["samples"]["pope_s"]
-    assert [one["resps"] for one in samples] == [[["[[Yes]]", "[[No]]", "[[Yes]]"]]] * 3
-    assert results["usage"]["by_source"]["small"]["n_api_calls"] == 9
+    script = write_script("both", answers)
+    options = {"repeats": 3, "limit": 3}
+    results = evaluate(["pope_s"], options, engine="scripted", small=script, large=script, max_errors=1)
+    samples = {sample["doc_id"]: sample["resps"] for sample in results["samples"]["pope_s"]}
+    assert samples.keys() == {0, 2} and samples[0] == samples[2] == [["[[Yes]]", "[[No]]", "[[Yes]]"]]
+    assert results["usage"]["by_source"]["small"]["n_api_calls"] == 8
 
 
-def test_task_with_an_unknown_benchmark_is_refused_before_any_call(
-    evaluate: Any, write_script: Any, tmp_path: Path
+def test_a_broken_image_is_named_in_one_sentence(
+    evaluate: Evaluate, write_script: Any, drawn_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from pyarrow import parquet
+
+    scripts = pope_scripts(write_script, "pope_s")
+    rows = parquet.read_table("lmms-lab-encoder/POPE/data/test.parquet").slice(0, 2).to_pylist()
+    rows[1]["image"]["bytes"] = b"not an image"
+    monkeypatch.chdir(write_pope(drawn_data, tmp_path, "broken", rows))
+    with pytest.raises(TooManyErrors, match="UnreadableImage: pope_s document 1: its image cannot be read"):
+        evaluate(["pope_s"], **scripts)
+
+
+# --- refusals ---------------------------------------------------------------------------------------------
+
+OFFICIAL = {"decoding": "official", "official_decoding": '{"temperature":0.7}'}
+
+
+@pytest.mark.parametrize(
+    ("task", "arguments", "options", "named"),
+    [
+        ("pope_s", {}, {"gen_kwargs": "min_q=0.1"}, "min_q"),
+        ("pope_s", OFFICIAL, {"gen_kwargs": "temperature=0.5"}, "temperature=0.5"),
+        ("mai_e_s2", {"mode": "transfer"}, {}, "_e_s2"),
+        ("pope_s", {"batch_size": 4}, {}, "batch_size"),
+        ("pope_s", {}, {"cache_requests": True}, "--cache_requests"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_an_engine_starts(
+    evaluate: Evaluate,
+    write_script: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    task: str,
+    arguments: dict[str, Any],
+    options: dict[str, Any],
+    named: str,
+) -> None:
+    monkeypatch.setattr("lmms_eval.caching.cache.PATH", str(tmp_path))
+    scripts = pope_scripts(write_script, "pope_s")
+    with logged() as messages, pytest.raises(ArgumentError, match=named):
+        evaluate([task], {"limit": 1, **options}, **scripts, **arguments)
+    assert not any("starting" in message for message in messages)
+
+
+def test_a_task_with_an_unknown_benchmark_is_refused(evaluate: Evaluate, write_script: Any, tmp_path: Path) -> None:
     from lmms_eval.tasks import TaskManager
 
     metadata = "metadata: {mai: {benchmark: mmvet, variant: s}}"
     (tmp_path / "other.yaml").write_text(f"include: {task_dir()}/pope/pope_s.yaml\ntask: other\n{metadata}\n")
     tasks = TaskManager(include_path=str(tmp_path), include_defaults=False)
-    scripts = {side: write_script(side, []) for side in ("small", "large")}
-    with pytest.raises(ArgumentError, match=r"Task other .*mmvet.* must name a benchmark \(pope, "):
-        evaluate(["other"], {"task_manager": tasks}, engine="scripted", **scripts)
+    script = write_script("both", [])
+    with pytest.raises(ArgumentError, match="mmvet"):
+        evaluate(["other"], {"task_manager": tasks}, engine="scripted", small=script, large=script)
 
 
-def test_ranks_share_the_documents_and_padding_is_answered_without_a_call(
-    command: type[Command], write_script: Any, in_drawn_data: Path, tmp_path: Path
+def test_ignored_decoding_arguments_are_named_in_a_warning(evaluate: Evaluate, write_script: Any) -> None:
+    scripts = pope_scripts(write_script, "pope_s")
+    with logged() as messages:
+        evaluate(["pope_s"], {"limit": 2, "gen_kwargs": "temperature=0.7,visual_cot=True"}, **scripts, **OFFICIAL)
+    assert len([message for message in messages if "pope_s: mai_cascade ignores visual_cot" in message]) == 1
+
+
+def test_lone_surrogates_are_replaced_and_repeats_have_different_seeds(write_script: Any) -> None:
+    from lmms_eval_mai.harness.requests import open_sample
+    from lmms_eval_mai.run.config import parse
+
+    messages = [{"role": "user", "content": [{"type": "text", "text": "half \ud83d, 漢字 \U0001f600"}]}]
+    request = SimpleNamespace(args=("", lambda doc: messages, {"seed": 7}, 0, "other", "test", "new"), metadata={})
+    samples = [open_sample(request, repeat, {"other": {"test": [{}]}}, parse({})) for repeat in range(3)]
+    assert samples[0].own_prompt[0].content == ("half \ufffd, 漢字 \U0001f600",)
+    assert [sample.sampling["short"].seed for sample in samples] == [7, 8, 9]
+
+
+# --- engines that stay up ---------------------------------------------------------------------------------
+
+
+def check(results: dict[str, Any]) -> None:
+    """Check that a run has its own scores and figures, and no others."""
+    assert results["results"]["pope_s"]["pope_accuracy,none"] == 1.0
+    assert [trace["exit"] for trace in counts(results, "pope_s")] == [exit_of(number) for number in range(12)]
+    assert results["usage"]["by_source"]["small"]["n_api_calls"] == 12 + 8
+
+
+@pytest.mark.slow
+def test_kept_engines_start_once_until_they_are_closed_or_an_evaluation_stops(
+    evaluate_model: Evaluate, write_script: Any, tmp_path: Path
 ) -> None:
     scripts = pope_scripts(write_script, "pope_s")
-    given = {**scripts, "journal": tmp_path / "journal"}
-    line = ["--model", "mai_cascade", "--model_args", ",".join(f"{k}={v}" for k, v in given.items())]
-    line += ["--tasks", "pope_s", "--limit", "5", "--output_path", str(tmp_path / "out"), "--log_samples"]
-    group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    ranks = [
-        command(in_drawn_data, tmp_path / rank, *line, environment={**group, "RANK": rank, "LOCAL_RANK": rank})
-        for rank in ("0", "1")
-    ]
-    ends = [command.end() for command in ranks]
-    text = "".join(printed for _, printed in ends)
-    assert [code for code, _ in ends] == [0, 0], text
-    # Rank 0 has documents 0, 2 and 4; rank 1 has 1 and 3, and one request of padding. The table is that of the run.
-    (cells,) = [line.split("|")[1:6] for line in text.splitlines() if line.startswith("|pope_s|") and "%" in line]
-    assert [cell.strip() for cell in cells[1:]] == ["5", "2 (40.00%)", "2 (40.00%)", "1 (20.00%)"]
-    assert ", 2 ranks" in text
-    (file,) = (tmp_path / "out").rglob("*_mai_cascade.json")
-    figures = json.loads(file.read_text())
-    assert figures["ranks"] == 2 and figures["tasks"]["pope_s"]["small"]["calls"] == 5 + 3
-    assert figures["tasks"]["pope_s"]["large"]["stages"]["transfer"]["calls"] == 1
-    (file,) = (tmp_path / "out").rglob("*_samples_pope_s.jsonl")
-    samples = [json.loads(line) for line in file.read_text().split("\n") if line]
-    assert {s["doc_id"]: s["token_counts"][0]["exit"] for s in samples} == {i: exit_of(i) for i in range(5)}
-    assert list((tmp_path / "journal").iterdir()) == []  # rank 0 removes the journals of all ranks
+
+    def starts() -> int:
+        return sum("small is ready" in text for text in messages)
+
+    with logged() as messages:
+        model = MaiCascade(**scripts, store=str(tmp_path / "store"), keep=True)
+        for number in (1, 1, 2):
+            if number == 2:
+                with pytest.raises(ArgumentError, match="temprature"):
+                    evaluate_model(model, "pope_s", gen_kwargs="temprature=1")
+            check(evaluate_model(model, "pope_s"))
+            assert starts() == number
+            assert len(list((tmp_path / "store").iterdir())) == 1  # the next evaluation removes it, or `close`
+        model.close()
+        model.close()
+        assert list((tmp_path / "store").iterdir()) == []
+        with MaiCascade(**scripts, store="off") as model:
+            check(evaluate_model(model, "pope_s"))
+            check(evaluate_model(model, "pope_s"))
+            assert starts() == 3
+        check(evaluate_model(model, "pope_s"))  # outside the block they stop after each evaluation
+        check(evaluate_model(model, "pope_s"))
+        assert starts() == 5
+
+
+def test_a_with_block_that_ends_with_an_error_keeps_the_store(
+    evaluate_model: Evaluate, write_script: Any, tmp_path: Path
+) -> None:
+    model = MaiCascade(**pope_scripts(write_script, "pope_s"), store=str(tmp_path / "store"))
+    with pytest.raises(ZeroDivisionError), model:
+        evaluate_model(model, "pope_s")
+        raise ZeroDivisionError
+    assert len(list((tmp_path / "store").iterdir())) == 1

@@ -6,6 +6,7 @@ from itertools import product
 from typing import Any
 
 import pytest
+from loguru import logger
 from support.documents import (
     ALL,
     MMBENCH_FOUR,
@@ -204,3 +205,17 @@ def test_a_letter_that_the_scorer_would_draw_is_no_answer_on_every_python(
     """`random.choice` reads the length of a sequence, or an element of it, depending on the version of Python."""
     monkeypatch.setattr(random, "choice", draw)
     assert read_answer(BENCHMARKS["mmmu_val"], MMMU_CHOICE, "none") is None
+
+
+def test_a_module_that_the_user_disabled_in_loguru_stays_disabled() -> None:
+    from lmms_eval.tasks.mmbench.en_utils import mmbench_evaluator
+
+    text, module = "A red one, so A", "lmms_eval.tasks.mmbench.mmbench_evals"
+    logger.disable(module)
+    read_answer(BENCHMARKS["mmbench_en_dev"], MMBENCH_FOUR, text)
+    with logged() as messages:
+        mmbench_evaluator.can_infer(text, dict(MMBENCH_FOUR))
+        assert messages == []
+        logger.enable(module)
+        mmbench_evaluator.can_infer(text, dict(MMBENCH_FOUR))
+    assert len(messages) == 1  # the evaluator itself is as it was

@@ -55,14 +55,6 @@ def test_every_template_equals_that_of_appendix_c(shared: Path) -> None:
     assert REASON_TRANSFER["reference"]["word"] == second.split("Answer with", 1)[0] + first.split("\n ", 1)[1]
 
 
-def test_templates_have_real_line_feeds_around_the_thinking() -> None:
-    assert prompts.stage2("T", "word").startswith(f"{PREVIOUS}T\n Answer")
-    assert "T\n\n\n\n Please answer the question yourself" in prompts.transfer("mmmu_val", "T", "letter")
-    assert "\\n" not in "".join(
-        [*STAGE2.values(), *(text for form in REASON_TRANSFER.values() for text in form.values())]
-    )
-
-
 def test_the_transfer_prompt_of_example_3_has_the_thinking_without_its_answer(shared: Path) -> None:
     paper = (shared / "paper" / "paper.txt").read_text(encoding="utf-8")
     example = paper.split("Reason Transfer: 8B + 2B-R", 1)[1].split("Qwen3-VL-8B Answer", 1)[0]
@@ -120,9 +112,7 @@ def digest_of(source: str) -> str:
     ("old", "new"),
     [
         ("step by step", "step by ste"),
-        ("According to previous thinking", "According to thinking"),
         ("= 4096", "= 409"),
-        ('"pope": "previous_thinking"', '"pope": "reference"'),
     ],
 )
 def test_a_changed_template_or_limit_changes_the_digest(old: str, new: str) -> None:

@@ -18,7 +18,6 @@ from lmms_eval_mai.paper.sparse import Selection, Sparse, cut_to, select
 TOKENS = st.sampled_from(["", "a", " the", "[[", "<|im_end|>", "é", "\n\n", "[[answer]]", "{", "\ufffd"])
 WEIGHTS = st.sampled_from([0.0, 0.1, 0.25, 5e-324, 1.0]) | st.floats(0, 1)
 DELTAS = st.sampled_from([0.8, 1.0, 0.1, 5e-324]) | st.floats(0, 1, exclude_min=True)
-ORDERS, BOUNDARIES = ("original", "weight"), ("least", "most")
 
 Scored = list[tuple[str, float]]
 """Texts of tokens with their weights."""
@@ -35,60 +34,33 @@ def weight_of(pairs: Scored, positions: Sequence[int]) -> Fraction:
     return sum((Fraction(pairs[position][1]) for position in positions), Fraction(0))
 
 
-def is_kept_whole(pairs: Scored, delta: float) -> bool:
-    return delta == 1 or not any(weight for _, weight in pairs)
-
-
 @quick
 @given(pairs=scored, delta=DELTAS)
-def test_kept_tokens_carry_at_least_delta_and_without_the_lightest_of_them_less(pairs: Scored, delta: float) -> None:
-    found = selected(pairs, delta=delta)
-    if not is_kept_whole(pairs, delta):
-        total, allowed = weight_of(pairs, range(len(pairs))), Fraction(1e-15)
-        assert weight_of(pairs, found.positions) / total >= Fraction(delta) - allowed
-        assert weight_of(pairs, found.positions[:-1]) / total < Fraction(delta) + allowed
-        assert found.share >= delta and found.kept_tokens >= 1
-
-
-@quick
-@given(pairs=scored, delta=DELTAS)
-def test_with_boundary_most_kept_tokens_carry_at_most_delta_and_with_one_more_token_more(
+def test_the_fewest_heaviest_tokens_that_carry_delta_are_kept_in_the_order_of_the_thinking(
     pairs: Scored, delta: float
 ) -> None:
-    found, more = (selected(pairs, delta=delta, boundary=boundary) for boundary in ("most", "least"))
-    if not is_kept_whole(pairs, delta):
-        assert found.share <= delta
-        assert found.positions in (more.positions[:-1], more.positions)
-        assert (found.positions == more.positions) == (more.share == delta)
-
-
-@quick
-@given(pairs=scored, delta=DELTAS, boundary=st.sampled_from(BOUNDARIES))
-def test_selection_is_the_heaviest_tokens_in_the_order_of_the_thinking_or_by_weight(
-    pairs: Scored, delta: float, boundary: str
-) -> None:
-    original, by_weight = (selected(pairs, delta=delta, boundary=boundary, order=order) for order in ORDERS)
+    found = selected(pairs, delta=delta)
     ranking = sorted((-weight, position) for position, (_, weight) in enumerate(pairs))  # of equal ones the earliest
-    assert original.positions == tuple(position for _, position in ranking)[: original.kept_tokens]
-    assert original.scored_tokens == len(pairs) and original.positions == by_weight.positions
-    assert 0 <= original.share <= 1  # also False for NaN
-    assert original.text == "".join(pairs[position][0] for position in sorted(original.positions))
-    if not is_kept_whole(pairs, delta):
-        assert by_weight.text == "".join(pairs[position][0] for position in by_weight.positions)
+    assert found.positions == tuple(position for _, position in ranking)[: found.kept_tokens]
+    assert found.scored_tokens == len(pairs) and 0 <= found.share <= 1  # also False for NaN
+    assert found.text == "".join(pairs[position][0] for position in sorted(found.positions))
+    total = weight_of(pairs, range(len(pairs)))
+    if delta == 1 or total == 0:  # the whole thinking
+        assert found.kept_tokens == len(pairs)
+        return
+    allowed = Fraction(1e-15)
+    assert found.share >= delta and weight_of(pairs, found.positions) / total >= Fraction(delta) - allowed
+    assert weight_of(pairs, found.positions[:-1]) / total < Fraction(delta) + allowed
 
 
 @pytest.mark.parametrize(
     ("weights", "choices", "text"),
     [
         ((0.1,) * 10, {}, "01234567"),
-        ((0.1,) * 10, {"boundary": "most"}, "01234567"),
         ((0.3, 0.1, 0.6), {}, "02"),
-        ((0.3, 0.1, 0.6), {"order": "weight"}, "20"),
-        ((0.3, 0.1, 0.6), {"boundary": "most"}, "2"),
-        ((0.3, 0.0, 0.6), {"delta": 1.0, "order": "weight"}, "012"),  # byte for byte
-        ((0.0, 0.0), {"order": "weight"}, "01"),  # without any weight
+        ((0.3, 0.0, 0.6), {"delta": 1.0}, "012"),  # byte for byte
+        ((0.0, 0.0), {}, "01"),  # without any weight
         ((0.2,), {}, "0"),
-        ((0.2,), {"boundary": "most"}, ""),
         ((), {}, ""),
     ],
 )

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from support.attention import LAYER, AttentiveEngine, ShortContext, attentive_pair
+from support.attention import LAYER, AttentiveEngine, attentive_pair
 from support.documents import MMMU_OPEN
 from support.samples import Recorder, path, sample, started_pair
 
@@ -102,10 +102,8 @@ def test_trace_has_the_selection_and_no_weights(source: str) -> None:
 
 
 def test_tokens_of_the_kept_text_are_counted_again_by_the_large_models_tokenizer() -> None:
-    heavy = {"The": 40.0, "sofa": 80.0}
-    selection = run_mode("transfer", heavy=heavy, order="weight")[0].selection
-    assert selection is not None and (selection.text, selection.kept_tokens) == (" sofaThe", 2)
-    assert selection.transferred_tokens == 1
+    selection = run_mode("transfer", thinking="sofa, sofaThe dog", heavy={"sofa,": 80.0, "sofaThe": 40.0})[0].selection
+    assert selection is not None and (selection.text, selection.transferred_tokens) == ("sofa, sofaThe", 2)
 
 
 @SOURCES
@@ -115,20 +113,10 @@ def test_empty_thinking_is_transferred_without_scoring(source: str) -> None:
     assert large.prompt_of("transfer").endswith(prompts.transfer("pope", "", "word"))
 
 
-@SOURCES
-def test_selection_without_a_token_is_transferred_as_an_empty_text(source: str) -> None:
-    trace, _, large = run_mode("transfer", source=source, heavy={"dog,": 99.0}, boundary="most")
-    assert trace.selection is not None and (trace.selection.kept_tokens, trace.selection.text) == (0, "")
-    assert large.prompt_of("transfer").endswith(prompts.transfer("pope", "", "word"))
-
-
-def test_thinking_of_stage_1_is_scored_in_a_two_stage_task() -> None:
+def test_thinking_of_stage_1_is_scored_in_a_two_stage_task_and_a_sample_whose_answers_agree_is_not_scored() -> None:
     trace, *_ = run_mode("cascade", one=sample(variant="R", two_stage=True))
     assert path(trace)[-4:] == ["small think", "small stage2", "large score", "large transfer"]
     assert trace.selection is not None and trace.selection.text == KEPT
-
-
-def test_sample_whose_answers_agree_is_not_scored() -> None:
     trace, *_ = run_mode("cascade", thinking="[[No]]")
     assert trace.exit == "agree_think" and trace.selection is None and "large score" not in path(trace)
 
@@ -149,41 +137,16 @@ def test_weights_that_are_not_numbers_fail_the_sample_with_what_to_do(source: st
 
 
 def test_thinking_that_does_not_fit_is_truncated_before_it_is_scored() -> None:
-    small = Recorder({"think": "again " * 200 + "so the red dog barks [[Yes]]"})
+    small = Recorder({"think": "again " * 90 + "so the red dog barks [[Yes]]"})
     large = Recorder({"score": "It", "transfer": "[[No]]"})
 
-    async def run() -> tuple[Trace, tuple[int, ...]]:
-        engines = AttentiveEngine("small", small, {}), ShortContext("large", large, {"red": 5.0})
+    async def run() -> tuple[Trace, list[int]]:
+        engines = AttentiveEngine("small", small, {}), AttentiveEngine("large", large, {"red": 5.0})
         pair = await started_pair(*engines, sparse=Sparse(layer=LAYER))
         return await MODES["transfer"](sample(), pair), engines[1].reserved
 
     trace, reserved = asyncio.run(run())
     assert request_of(large, "score") == AttentionRequest((LAYER,), " so the red dog barks")
     assert trace.selection is not None and (trace.selection.text, trace.selection.scored_tokens) == (" red", 5)
-    assert [call.dropped_tokens for call in trace.calls] == [0, 200, 0]
-    assert reserved == (64,)  # the space for the answer of the transfer, and not of the scoring
-
-
-@pytest.mark.parametrize(
-    ("choices", "sent"),
-    [
-        ({"order": "weight"}, " w199 w198 w197 w196 w195"),
-        ({"order": "original"}, " w195 w196 w197 w198 w199"),
-        ({"order": "weight", "delta": 1.0}, " w196 w197 w198 w199 [[Yes]]"),  # the order of the thinking
-    ],
-)
-def test_lightest_tokens_are_left_out_if_a_selection_with_the_heaviest_first_does_not_fit(
-    choices: dict[str, Any], sent: str
-) -> None:
-    thinking = f"So {' '.join(f'w{number}' for number in range(200))} [[Yes]]"
-    small, large = Recorder({"think": thinking}), Recorder({"transfer": "[[No]]"})
-    heavy = {f"w{number}": 1.0 + number for number in range(200)}
-
-    async def run() -> Trace:
-        engines = AttentiveEngine("small", small, heavy), ShortContext("large", large, {})
-        sparse = Sparse(**{"layer": LAYER, "source": "small", "delta": 0.99, **choices})
-        return await MODES["transfer"](sample(), await started_pair(*engines, sparse=sparse, transfer_answer="keep"))
-
-    trace = asyncio.run(run())
-    assert large.prompt_of("transfer").endswith(prompts.transfer("pope", sent, "word"))
-    assert trace.calls[-1].dropped_tokens > 100
+    assert [call.dropped_tokens for call in trace.calls] == [0, 90, 0]
+    assert reserved == [64]  # the space for the answer of the transfer, and not of the scoring

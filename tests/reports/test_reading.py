@@ -9,7 +9,6 @@ import pytest
 from support.folders import LARGE, POPE, SMALL, World, call, line, write_run
 from support.pope_scripts import exit_of, pope_scripts
 
-from lmms_eval_mai.harness.figures_file import write_waiting
 from lmms_eval_mai.paper.agreement import AgreementRules
 from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.method_tables import spent
@@ -117,7 +116,7 @@ def test_files_that_lmms_eval_itself_wrote_are_read(
 
     scripts = pope_scripts(write_script, "pope_s")
     for number, mode in enumerate(("cascade", "large")):
-        arguments = scripts | {"mode": mode, "journal": "off", "model_name": "pair"}
+        arguments = scripts | {"mode": mode, "store": "off", "model_name": "pair"}
         tracker = EvaluationTracker(output_path=str(tmp_path / "out"))
         results = simple_evaluate(
             model="mai_cascade",
@@ -132,7 +131,6 @@ def test_files_that_lmms_eval_itself_wrote_are_read(
         lines = results.pop("samples")
         tracker.save_results_aggregated(results, lines, f"20260101_00000{number}")
         tracker.save_results_samples("pope_s", lines["pope_s"])
-    write_waiting()  # as at the end of the process
     found = read([tmp_path / "out"])
     assert found.gaps == []
     cascade, large = found.runs

@@ -1,29 +1,26 @@
 """Shared calls are those that vLLM would make."""
 
-from dataclasses import replace
 from pathlib import Path
 
 from support.engines import GREEDY, Running, question
 
-from lmms_eval_mai.reproduce.sharing import SharedCalls, SharingEngine
+from lmms_eval_mai.run.engines import clear_caches
+from lmms_eval_mai.run.store import Store
 
 
 def test_shared_answers_and_tokens_are_equal_to_those_of_calls_that_are_made(vllm: Running, tmp_path: Path) -> None:
-    calls = SharedCalls(tmp_path / "calls.jsonl")
+    store = Store(tmp_path / "calls")
+    store.models, store.run = {"small": "digest"}, "small/pope_r"
     try:
-        sharing = Running(SharingEngine(vllm.engine, calls), vllm.loop)
         prompts = [question(doc_id) for doc_id in range(6)]
-        calls.run = "small/pope_r"
-        sharing.generate(*prompts)
-        calls.run = "cascade/pope_s"
-        found = sharing.generate(*prompts)
-        vllm.loop.run(vllm.engine.clear_caches())
-        made = vllm.generate(*prompts)
-        for shared, own in zip(found, made, strict=True):
-            assert shared.shared and not own.shared
+        for prompt, call in zip(prompts, vllm.generate(*prompts), strict=True):
+            vllm.loop.run(store.add(prompt, GREEDY, call))
+        store.run = "cascade/pope_s"
+        shared = [vllm.loop.run(store.find(prompt, GREEDY)) for prompt in prompts]
+        vllm.loop.run(clear_caches(vllm.engine))
+        for found, own in zip(shared, vllm.generate(*prompts), strict=True):
+            assert found is not None and found.shared and not own.shared
             for name in ("key", "text", "finish_reason", "prompt_tokens", "output_tokens"):
-                assert getattr(shared, name) == getattr(own, name)
-        other = sharing.generate(*prompts, sampling=replace(GREEDY, max_tokens=3))
-        assert not any(call.shared for call in other)
+                assert getattr(found, name) == getattr(own, name)
     finally:
-        calls.close()
+        store.close()

@@ -1,264 +1,162 @@
 """The Python API `Cascade`, with scripted answers."""
 
 import asyncio
-import json
-import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
+from support.evaluations import World
 
-from lmms_eval_mai import ArgumentError, Cascade, EngineCrashed, EngineStartError, MissingAnswer, UnreadableImage
+from lmms_eval_mai import ArgumentError, Cascade, EngineCrashed, EngineStartError, SampleError, UnreadableImage
 from lmms_eval_mai.paper.prompts import instruction
+from lmms_eval_mai.run.ask import open_image
 
 QUESTION = "Is there a dog in the image?"
 EXITS = ("agree_short", "agree_think", "transfer")
-
-
-def short(number: int, text: str = "[[yes]]", **more: Any) -> dict[str, Any]:
-    """Return the short answer to a question."""
-    return {"task": "ask", "doc_id": number, "stage": "short", "text": text, **more}
+IMAGE = Image.new("RGB", (64, 48), "red")
+CLOSED: dict[str, Any] = {"small": "http://127.0.0.1:9/v1", "large": "http://127.0.0.1:9/v1"}
 
 
 @pytest.fixture
-def scripts(write_script: Callable[[str, Iterable[Any]], Path]) -> dict[str, Any]:
-    """The answers of both models to 12 questions; question i has exit EXITS[i % 3]."""
-    small, large = [], []
-    for number in range(12):
-        exit = EXITS[number % 3]
-        small.append(short(number, "[[Yes]]" if exit == "agree_short" else "[[No]]"))
-        thought = "yes" if exit == "agree_think" else "no"
-        small.append(short(number, f"A tail. [[{thought}]]", stage="think"))
-        large.append(short(number, "[[Yes]]"))
-        large.append(short(number, f"It is {number}. [[Maybe]]", stage="transfer"))
-    return {"engine": "scripted", "small": write_script("small", small), "large": write_script("large", large)}
+def world(tmp_path: Path) -> World:
+    return World(tmp_path, store="off")
 
 
-@pytest.fixture
-def image() -> Image.Image:
-    return Image.new("RGB", (64, 48), "red")
+def exits(traces: list[Any]) -> list[str]:
+    assert all(trace.text == "yes" for trace in traces)
+    return [trace.exit for trace in traces]
 
 
-def check(number: int, trace: Any) -> None:
-    assert trace.exit == EXITS[number % 3]
-    assert trace.text == ("Maybe" if trace.exit == "transfer" else "Yes")
-    stages = [f"{call.key.side} {call.key.stage}" for call in trace.calls]
-    assert stages == ["small short", "large short", "small think", "large transfer"][: 2 + number % 3]
+def test_questions_are_awaited_one_by_one_and_many_at_once(world: World) -> None:
+    async def ask() -> list[Any]:
+        async with world.cascade(max_open_samples=3) as mai:
+            first = await mai.ask(IMAGE, QUESTION)
+            return [first, *await asyncio.gather(*(mai.ask(IMAGE, QUESTION) for _ in range(11)))]
+
+    assert exits(asyncio.run(ask())) == [*EXITS] * 4
 
 
-def test_questions_are_awaited_one_by_one_and_many_at_once(scripts: dict[str, Any], image: Image.Image) -> None:
-    async def ask() -> None:
-        async with Cascade(**scripts, max_open_samples=3) as mai:
-            check(0, await mai.ask(image, QUESTION))
-            traces = await asyncio.gather(*(mai.ask(image, QUESTION) for _ in range(11)))
-        for number, trace in enumerate(traces, start=1):
-            check(number, trace)
+def test_blocking_form_answers_also_while_an_event_loop_runs_in_the_thread(world: World) -> None:
+    async def as_in_a_notebook() -> list[Any]:
+        with world.cascade() as mai:
+            first = mai.ask_blocking(IMAGE, QUESTION)
+            return [first, *(future.result() for future in [mai.submit(IMAGE, QUESTION) for _ in range(11)])]
 
-    asyncio.run(ask())
+    assert exits(asyncio.run(as_in_a_notebook())) == [*EXITS] * 4
 
 
-def test_blocking_form_answers_also_while_an_event_loop_runs_in_the_thread(
-    scripts: dict[str, Any], image: Image.Image
-) -> None:
-    def ask() -> None:
-        with Cascade(**scripts) as mai:
-            check(0, mai.ask_blocking(image, QUESTION))
-            for number, future in enumerate([mai.submit(image, QUESTION) for _ in range(11)], start=1):
-                check(number, future.result())
-
-    async def as_in_a_notebook() -> None:
-        ask()
-
-    ask()
-    asyncio.run(as_in_a_notebook())
-
-
-@pytest.mark.usefixtures("task_manager")  # the parser of options imports lmms-eval's tasks
 def test_prompt_has_the_images_then_the_question_then_its_options_then_the_instruction(
-    write_script: Any, tmp_path: Path
+    world: World, tmp_path: Path
 ) -> None:
-    script = write_script("large", [short(number, "[[B]]") for number in range(3)])
     one, two = Image.new("RGBA", (20, 10)), tmp_path / "two.png"
     Image.new("L", (30, 10)).save(two)
-    with Cascade(engine="scripted", mode="large", large=script, log_prompts=True) as mai:
-        questions = [([one, two], "Which?", ["red", "blue"]), (None, "Which?", None), (str(two), "Which?", None)]
-        found = [mai.ask_blocking(*question).prompts[0] for question in questions]
-    letter, word = instruction("S", "letter"), instruction("S", "word")
+    images: Any = [one, two]
+    options = ["red", "blue"]
+    with world.cascade(mode="large", log_prompts=True, max_open_samples=1) as mai:
+        futures = [
+            mai.submit(images, "Half \ud83d?", options),
+            mai.submit(None, "Which?"),
+            mai.submit(str(two), "Why?"),
+        ]
+        images.clear()  # the caller's lists are copied
+        options[:] = ["wrong", "wrong"]
+        found = [future.result().prompts[0][0]["content"] for future in futures]
     assert found == [
-        ({"role": "user", "content": ["<image 20x10>", "<image 30x10>", "Which?\nA. red\nB. blue\n", letter]},),
-        ({"role": "user", "content": ["Which?\n", word]},),
-        ({"role": "user", "content": ["<image 30x10>", "Which?\n", word]},),
+        ["<image 20x10>", "<image 30x10>", "Half \ufffd?\nA. red\nB. blue\n", instruction("S", "letter")],
+        ["Which?\n", instruction("S", "word")],
+        ["<image 30x10>", "Why?\n", instruction("S", "word")],
     ]
 
 
-@pytest.mark.usefixtures("task_manager")
-def test_options_make_the_answer_a_letter_and_keep_their_value_although_the_list_is_changed(write_script: Any) -> None:
-    texts = {"small": "[[B]]", "large": "[[B. blue]]"}
-    given = {side: write_script(side, [short(n, text) for n in range(3)]) for side, text in texts.items()}
-    with Cascade(engine="scripted", max_open_samples=1, log_prompts=True, **given) as mai:
-        images, options = [Image.new("RGB", (9, 8))], ["red", "blue"]
-        futures = [mai.submit(images, "Half \ud83d?", options) for _ in range(2)]
-        futures.append(mai.submit(images, "Half \ud83d?", (text for text in ("red", "blue"))))  # type: ignore[arg-type]
-        images.clear()
-        options[:] = ["wrong", "wrong"]
-        for trace in (future.result() for future in futures):
-            assert (trace.exit, trace.verifications[0].small, trace.verifications[0].large) == ("agree_short", "B", "B")
-            assert trace.prompts[0][0]["content"][:2] == ["<image 9x8>", "Half \ufffd?\nA. red\nB. blue\n"]
-
-
-def test_error_of_one_question_fails_only_that_question(
-    scripts: dict[str, Any], image: Image.Image, tmp_path: Path
-) -> None:
-    broken = tmp_path / "broken.png"
-    broken.write_bytes(b"\x89PNG no image")
+def test_error_of_one_question_fails_only_that_question(world: World, tmp_path: Path) -> None:
+    (broken := tmp_path / "broken.png").write_bytes(b"\x89PNG no image")
+    world.faults = {4: "error"}
 
     async def ask() -> list[Any]:
-        async with Cascade(**scripts) as mai:
-            given = [image, tmp_path / "missing.png", broken, *[image] * 10, Image.new("RGB", (0, 9))]
+        async with world.cascade() as mai:
+            given: Any = [IMAGE, tmp_path / "missing.png", broken, Image.new("RGB", (0, 9)), IMAGE, IMAGE]
             return await asyncio.gather(*(mai.ask(one, QUESTION) for one in given), return_exceptions=True)
 
-    first, missing, unreadable, *others, unknown, empty = asyncio.run(ask())
-    check(0, first)
-    assert isinstance(missing, UnreadableImage) and "missing.png does not exist" in str(missing)
-    assert isinstance(unreadable, UnreadableImage) and "broken.png cannot be read" in str(unreadable)
-    for number, trace in enumerate(others, start=3):
-        check(number, trace)
-    assert isinstance(unknown, MissingAnswer) and "ask document 12" in str(unknown)
-    assert isinstance(empty, UnreadableImage) and "a side of 0 pixels (0 x 9)" in str(empty)
+    first, missing, unreadable, empty, failed, last = asyncio.run(ask())
+    assert exits([first, last]) == ["agree_short", "transfer"]
+    assert isinstance(failed, SampleError) and "ask document 4" in str(failed)
+    for error, named in ((missing, "missing.png"), (unreadable, "broken.png"), (empty, "0 x 9")):
+        assert isinstance(error, UnreadableImage) and named in str(error)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((3, QUESTION), "An object of type int is not an image"),
-        (([None], QUESTION), "An object of type NoneType is not an image"),
-        ((None, " "), "is not a text, or it is empty"),
-        ((None, QUESTION, "red"), "expected a list of texts"),
-        ((None, QUESTION, {"red", "blue"}), "expected a list of texts"),  # without an order
-        ((None, QUESTION, ["red"]), "options has 1 texts: expected 2 to 26, or None"),
-    ],
-)
-def test_wrong_question_is_refused_at_once(scripts: dict[str, Any], arguments: Any, message: str) -> None:
-    with Cascade(**scripts) as mai, pytest.raises(ArgumentError, match=re.escape(message)):
-        mai.submit(*arguments)
+WRONG = [(3, "?"), ([None], "?"), (None, " "), (None, "?", "red"), (None, "?", {"red"}), (None, "?", ["red"])]
 
 
-def test_wrong_argument_is_refused_before_the_engines_start(scripts: dict[str, Any]) -> None:
-    with pytest.raises(ArgumentError, match="temprature"):
-        Cascade(**scripts, gen_kwargs={"temprature": 1})
-    with pytest.raises(ArgumentError, match="expected a dictionary"):
-        Cascade(**scripts, gen_kwargs="temperature=1")  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="decoding=official sets temperature="):
-        Cascade(pair="qwen3vl-2b-8b", decoding="official", gen_kwargs={"temperature": 0})
+@pytest.mark.parametrize("question", WRONG, ids=str)
+def test_wrong_question_is_refused_at_once(world: World, question: Any) -> None:
+    with world.cascade() as mai, pytest.raises(ArgumentError):
+        mai.submit(*question)
 
 
-def test_engines_that_are_not_running_answer_nothing_until_they_are_started(
-    scripts: dict[str, Any], image: Image.Image
-) -> None:
-    mai = Cascade(**scripts)
-    with pytest.raises(EngineCrashed, match=r"engines of this Cascade are not running: ask inside .* or call start"):
-        asyncio.run(mai.ask(image, QUESTION))
+@pytest.mark.parametrize("decoding", [{"temprature": 1}, "temperature=1", {"temperature": 0}])
+def test_wrong_decoding_is_refused_before_the_engines_start(decoding: Any) -> None:
+    with pytest.raises(ArgumentError):
+        Cascade(pair="qwen3vl-2b-8b", decoding="official", gen_kwargs=decoding)
+
+
+def test_engines_that_are_not_running_answer_nothing_until_they_are_started(world: World) -> None:
+    mai = world.cascade()
     for _ in range(2):  # it can be started again
-        mai.start()
-        mai.start()
-        assert mai.ask_blocking(image, QUESTION).text
-        mai.close()
-        mai.close()
         with pytest.raises(EngineCrashed, match="are not running"):
-            mai.ask_blocking(image, QUESTION)
-
-
-def test_failed_start_raises_its_error_in_both_forms(tmp_path: Path) -> None:
-    closed = {"small": "http://127.0.0.1:9/v1", "large": "http://127.0.0.1:9/v1", "retry_for": 0.1}
-
-    async def enter() -> None:
-        async with Cascade(**closed):
-            raise AssertionError
-
-    with pytest.raises(EngineStartError, match=r"127\.0\.0\.1:9"):
-        asyncio.run(enter())
-    with pytest.raises(EngineStartError, match=r"127\.0\.0\.1:9"):
-        Cascade(**closed).start()
+            mai.ask_blocking(IMAGE, QUESTION)
+        mai.start()
+        mai.start()
+        assert mai.ask_blocking(IMAGE, QUESTION).text == "yes"
+        mai.close()
+        mai.close()
+    with pytest.raises(EngineStartError, match=r"127\.0\.0\.1:9"), Cascade(**CLOSED, retry_for=0.1):
+        pass
 
 
 @pytest.mark.parametrize("seconds", [0, 0.3])
 def test_cancelled_start_of_the_async_form_ends_and_leaves_nothing_running(seconds: float) -> None:
     """After 0 seconds the thread of the start may not have begun."""
-    waiting = {"small": "http://127.0.0.1:9/v1", "large": "http://127.0.0.1:9/v1", "retry_for": 60}
-    mai = Cascade(**waiting)
+    mai = Cascade(**CLOSED, retry_for=60)
 
     async def enter() -> None:
         async with asyncio.timeout(seconds), mai:
             raise AssertionError
 
-    async def enter_in_time() -> None:
-        entering = asyncio.ensure_future(enter())
-        await asyncio.wait([entering], timeout=50)
-        assert entering.done()
-        await entering
-
     with pytest.raises(TimeoutError):
-        asyncio.run(enter_in_time())
+        asyncio.run(enter())
     with pytest.raises(EngineCrashed, match="are not running"):
         mai.submit(None, QUESTION)
 
 
-def test_questions_that_wait_are_cancelled_when_the_engines_stop(write_script: Any) -> None:
-    script = write_script("large", [short(n, fault="hang") for n in range(6)])
-    with Cascade(engine="scripted", mode="large", large=script, max_open_samples=2) as mai:
-        futures = [mai.submit(None, QUESTION) for _ in range(6)]
-        futures[0].cancel()
-    assert all(future.cancelled() for future in futures)
-
-
-def test_cancelled_question_leaves_its_place_to_the_next_one(write_script: Any) -> None:
-    large = [short(0, fault="hang"), short(1)]
-
-    async def ask() -> str:
-        given = {"mode": "large", "large": write_script("large", large), "max_open_samples": 1}
-        async with Cascade(engine="scripted", **given) as mai:
-            first = asyncio.ensure_future(mai.ask(None, QUESTION))
-            await asyncio.sleep(0.05)
-            first.cancel()
-            return str((await mai.ask(None, QUESTION)).text)
-
-    assert asyncio.run(ask()) == "yes"
-
-
-def test_journal_answers_the_same_question_in_a_later_process(
-    write_script: Any, image: Image.Image, tmp_path: Path
+def test_cancelled_question_leaves_its_place_and_waiting_ones_are_cancelled_when_the_engines_stop(
+    world: World,
 ) -> None:
-    def cascade(numbers: list[int]) -> Cascade:
-        script = write_script("large", map(short, numbers))
-        # The file's name is in the fingerprint of the journal, its answers too: they are the same in all processes.
-        return Cascade(engine="scripted", mode="large", large=script, journal=tmp_path / "j")
+    world.faults = {0: "hang", 2: "hang"}
+    with world.cascade(max_open_samples=1) as mai:
+        futures = [mai.submit(None, QUESTION) for _ in range(5)]
+        futures[0].cancel()
+        assert futures[1].result().text == "yes"
+    assert all(future.cancelled() for future in futures[2:])
 
-    with cascade([]) as mai, pytest.raises(MissingAnswer) as missing:
-        mai.ask_blocking(image, QUESTION)
-    found = re.search(r"doc_id (\d+)", str(missing.value))
-    assert found is not None
-    with cascade([int(found[1])]) as mai:
-        first = mai.ask_blocking(image, QUESTION)
-        with pytest.raises(MissingAnswer):
-            mai.ask_blocking(image.resize((10, 10)), QUESTION)
-    (journal,) = (tmp_path / "j").glob("*.jsonl")
-    lines = [json.loads(line) for line in journal.read_text().splitlines()]
-    assert [record["call"]["text"] for record in lines[1:]] == ["[[yes]]"]
-    changed = journal.read_text().replace("[[yes]]", "[[from the journal]]")
-    journal.write_text(changed)
-    with cascade([int(found[1])]) as mai:
-        again = mai.ask_blocking(image, QUESTION)
-    assert (first.text, again.text) == ("yes", "from the journal")
+
+def test_store_answers_the_same_question_in_a_later_process(world: World, tmp_path: Path) -> None:
+    for _ in range(2):
+        with world.cascade(mode="large", store=tmp_path / "store") as mai:
+            assert mai.ask_blocking(IMAGE, QUESTION).text == "yes"
+        assert len(world.made) == 1
+    with world.cascade(mode="large", store=tmp_path / "store") as mai:
+        mai.ask_blocking(IMAGE.resize((10, 10)), QUESTION)
+    assert len(world.made) == 2
 
 
 def test_end_of_the_process_stops_the_engines_while_threads_can_still_be_started(
     write_script: Any, tmp_path: Path
 ) -> None:
-    script = write_script("large", [short(0, fault="hang")])
+    script = write_script("large", [{"task": "ask", "doc_id": 0, "stage": "short", "text": "", "fault": "hang"}])
     (tmp_path / "script.py").write_text(
         "from concurrent.futures import ThreadPoolExecutor\n"
         "from lmms_eval_mai import Cascade\n"
@@ -271,3 +169,24 @@ def test_end_of_the_process_stops_the_engines_while_threads_can_still_be_started
     )
     done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, check=True)
     assert done.stdout == "end of the script\ncancelled: True\n", done.stderr
+
+
+def test_grey_image_of_16_bits_keeps_its_brightness() -> None:
+    for mode in ("I;16", "I;16B"):
+        image = Image.new(mode, (3, 1))
+        for x, value in enumerate((0, 30_000, 65_535)):
+            image.putpixel((x, 0), value)
+        assert [open_image(image).pixels.getpixel((x, 0))[0] for x in range(3)] == [0, 117, 255]  # type: ignore[index]
+
+
+def test_questions_about_one_photo_that_is_not_decoded_yet_all_get_its_pixels_upright(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turned by 90 degrees
+    Image.effect_noise((900, 600), 50).save(tmp_path / "photo.jpg", exif=exif)
+    expected = open_image(tmp_path / "photo.jpg")
+    assert expected.pixels.size == (600, 900)
+    for _ in range(3):
+        image = Image.open(tmp_path / "photo.jpg")
+        with ThreadPoolExecutor(6) as threads:
+            found = list(threads.map(lambda _, image=image: open_image(image).uuid, range(12)))  # type: ignore[misc]
+        assert found == [expected.uuid] * 12

@@ -16,25 +16,11 @@ ROOT = Path(__file__).resolve().parents[2]
 QUESTIONS = 100
 
 
-@pytest.fixture
-def documents() -> list[dict[str, Any]]:
-    import datasets
-
-    file = str(task_dir() / "shapes" / "test.parquet")
-    return list(datasets.load_dataset("parquet", data_files=file, split="train").select(range(QUESTIONS)))
-
-
 NOTEBOOK = [
     """
     import asyncio, json
     from lmms_eval_mai import Cascade
 
-    async with Cascade(engine="scripted", mode="large", large="script.jsonl") as scripted:
-        print((await scripted.ask(None, "Is it blue?")).text)
-    with Cascade(engine="scripted", mode="large", large="script.jsonl") as scripted:
-        print(scripted.ask_blocking(None, "Is it blue?").text)
-    """,
-    """
     mai = Cascade(pair="demo", dtype="float32")
     mai.start()
     """,
@@ -53,23 +39,21 @@ NOTEBOOK = [
 
 
 def test_hundred_questions_at_once_in_a_notebook_have_the_exits_answers_and_score_of_an_lmms_eval_run(
-    demo_run: Any, documents: list[dict[str, Any]], tmp_path: Path
+    demo_run: Any, tmp_path: Path
 ) -> None:
+    import datasets
+
+    file = str(task_dir() / "shapes" / "test.parquet")
+    documents = list(datasets.load_dataset("parquet", data_files=file, split="train").select(range(QUESTIONS)))
     for number, doc in enumerate(documents):
         doc["image"].save(tmp_path / f"{number}.png")
     questions = [(doc["question"], [doc[letter] for letter in "ABCD" if doc[letter]] or None) for doc in documents]
     (tmp_path / "questions.json").write_text(json.dumps(questions))
-    record = {"task": "ask", "doc_id": 0, "stage": "short", "text": "[[It is.]]"}
-    (tmp_path / "script.jsonl").write_text(json.dumps(record))
-
     cells = [nbformat.v4.new_code_cell("\n".join(line[4:] for line in cell.split("\n"))) for cell in NOTEBOOK]
     notebook = nbformat.v4.new_notebook(cells=cells)
     where = {"metadata": {"path": str(tmp_path)}}
     nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3", resources=where).execute()
 
-    assert "".join(output.get("text", "") for output in cells[0].outputs if output.get("name") == "stdout") == (
-        "It is.\nIt is.\n"
-    )
     *found, again = json.loads((tmp_path / "found.json").read_text())
     assert again == found[0]
     samples = demo_run[1][:QUESTIONS]

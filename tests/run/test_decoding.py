@@ -13,43 +13,29 @@ from lmms_eval_mai.engines.vllm.outputs import sampling_params
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.prompts import MAX_TOKENS
 from lmms_eval_mai.run.config import parse
-from lmms_eval_mai.run.decoding import sampling
-from lmms_eval_mai.run.decoding_arguments import IGNORED, NAMES, ignored_arguments
+from lmms_eval_mai.run.decoding import IGNORED, NAMES, ignored_arguments, sampling
 
 TASK = {"max_new_tokens": 4096, "temperature": 0, "top_p": 1.0, "num_beams": 1, "do_sample": False, "until": []}
 GREEDY = parse({})
 STAGES = {"short", "think", "stage2", "transfer", "task"}
-
-
-# --- every argument -----------------------------------------------------------------------------------------
-
-
-ARGUMENTS = {
-    "temperature": [0.7],
-    "top_p": [0.9, 0],
-    "top_k": [20, 0],
-    "min_p": [0.05],
-    "repetition_penalty": [1.2],
-    "presence_penalty": [1.5, -2],
-    "frequency_penalty": [-0.5],
-    "seed": [0, 7],
-    "n": [1],
-    "max_new_tokens": [32768],
-}
-
-
-@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in ARGUMENTS.items() for value in values])
-def test_every_decoding_argument_of_lmms_evals_vllm_reaches_vllm_with_the_same_value(name: str, value: Any) -> None:
-    theirs = vllm_of_lmms_eval({**TASK, "temperature": 0.5, name: value})
-    stages = sampling({**TASK, "temperature": 0.5, name: value}, GREEDY, own_task=True)
-    assert set(stages) == STAGES
-    for stage in stages.values():
-        ours = sampling_params(stage)
-        for field in ("max_tokens", "n", "temperature", "top_p", "top_k", "min_p", "seed", "stop", *PENALTIES):
-            assert getattr(ours, field) == getattr(theirs, field), field
-
-
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+ARGUMENTS: list[dict[str, Any]] = [
+    {"temperature": 0.7, "top_p": 0.9, "top_k": 20, "presence_penalty": 1.5, "repetition_penalty": 1.2, "seed": 0},
+    {"min_p": 0.05, "presence_penalty": -2, "frequency_penalty": -0.5, "seed": 7, "n": 1, "max_new_tokens": 32768},
+    {"top_p": 0, "top_k": 0},
+]
+
+
+def test_every_decoding_argument_of_lmms_evals_vllm_reaches_vllm_with_the_same_value() -> None:
+    assert {name for given in ARGUMENTS for name in given} | {"num_beams", "stop"} == set(NAMES)
+    for given in ARGUMENTS:
+        theirs = vllm_of_lmms_eval({**TASK, "temperature": 0.5, **given})
+        stages = sampling({**TASK, "temperature": 0.5, **given}, GREEDY, own_task=True)
+        assert set(stages) == STAGES
+        for stage in stages.values():
+            ours = sampling_params(stage, logprobs=False)
+            for field in ("max_tokens", "n", "temperature", "top_p", "top_k", "min_p", "seed", "stop", *PENALTIES):
+                assert getattr(ours, field) == getattr(theirs, field), field
 
 
 def vllm_of_lmms_eval(gen_kwargs: dict[str, Any]) -> Any:
@@ -63,55 +49,35 @@ def vllm_of_lmms_eval(gen_kwargs: dict[str, Any]) -> Any:
     return SamplingParams(**model._resolve_sampling_params(gen_kwargs))
 
 
-def test_the_arguments_above_are_all_that_are_known_except_beams_and_stop() -> None:
-    assert {*ARGUMENTS, "num_beams", "stop"} == set(NAMES)
+def test_stop_is_a_text_or_a_list() -> None:
+    texts: dict[Any, tuple[str, ...]] = {"]]": ("]]",), '"a,b"': ("a,b",), "none": (), None: (), ("a", "b"): ("a", "b")}
+    texts['["[[","\\n\\n"]'] = ("[[", "\n\n")
+    for given, expected in texts.items():
+        assert sampling({"stop": given}, GREEDY, own_task=True)["think"].stop == expected
 
 
-@pytest.mark.parametrize(
-    ("given", "texts"),
-    [
-        ("]]", ["]]"]),
-        ('["[[","\\n\\n"]', ["[[", "\n\n"]),
-        (["a", "b"], ["a", "b"]),
-        ('"a,b"', ["a,b"]),
-        (None, []),
-    ],
-)
-def test_stop_is_a_text_or_a_list(given: Any, texts: list[str]) -> None:
-    found = sampling_params(sampling({"stop": given}, GREEDY, own_task=True)["think"])
-    assert found.stop == texts
+REFUSED = [
+    *(("temperature", value) for value in (-1, "abc", float("nan"), float("inf"), True)),
+    *(("top_p", 2), ("top_k", 0.5), ("top_k", -2), ("top_k", True), ("min_p", 1.5)),
+    *(("repetition_penalty", [1]), ("presence_penalty", 2.5), ("presence_penalty", False), ("frequency_penalty", 9)),
+    *(("max_new_tokens", 1.5), ("max_new_tokens", True), ("seed", 1.5), ("seed", True)),
+    ("seed", 2**63),  # servers and vLLM's process take no larger number
+    *(("n", 2), ("n", 0), ("n", True), ("num_beams", 4), ("num_beams", True)),
+    *(("stop", value) for value in (5, "[END]", [""], ["a", 1], True)),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *(("temperature", value) for value in (-1, "abc", float("nan"), True)),
-        ("top_p", 2),
-        ("top_k", 0.5),
-        ("min_p", 1.5),
-        ("repetition_penalty", [1]),
-        ("presence_penalty", 2.5),
-        ("frequency_penalty", 9),
-        ("max_new_tokens", 1.5),
-        ("seed", 2**63),  # servers and vLLM's process take no larger number
-        *(("n", value) for value in (2, 0, True)),
-        ("num_beams", 4),
-        *(("stop", value) for value in (5, "[END]", [""], ["a", 1])),
-    ],
-)
+@pytest.mark.parametrize(("name", "value"), REFUSED)
 def test_decoding_value_that_cannot_work_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(ArgumentError) as error:
         sampling({**TASK, name: value}, GREEDY, own_task=True)
-    assert str(error.value).startswith(f"The decoding argument {name}={value} is invalid: expected ")
+    assert str(error.value).startswith(f"The decoding argument {name}={value} is ")
 
 
-@pytest.mark.parametrize(
-    ("name", "words"), [("max_tokens", "Did you mean max_new_tokens?"), ("logit_bias", "Decoding arguments: temper")]
-)
-def test_an_unknown_decoding_argument_is_refused_with_a_suggestion(name: str, words: str) -> None:
-    with pytest.raises(ArgumentError, match=f"The decoding argument {name} is unknown.") as error:
-        sampling({**TASK, name: 1}, GREEDY, own_task=False)
-    assert words in str(error.value)
+def test_an_unknown_decoding_argument_is_refused_with_near_names() -> None:
+    for name, near in (("max_tokens", "max_new_tokens"), ("logit_bias", "temperature")):
+        with pytest.raises(ArgumentError, match=f"{name} is unknown.* {near}"):
+            sampling({**TASK, name: 1}, GREEDY, own_task=False)
 
 
 @pytest.mark.parametrize("value", [None, 0, 0.0, ""])
@@ -128,7 +94,7 @@ def test_large_seeds_keep_all_digits_and_each_repeat_adds_its_number() -> None:
 
 
 def test_until_is_refused_for_our_tasks_and_ignored_for_other_tasks() -> None:
-    with pytest.raises(ArgumentError, match="Give stop=TEXT"):
+    with pytest.raises(ArgumentError, match="stop=TEXT"):
         sampling({**TASK, "until": ["\n\n"]}, GREEDY, own_task=True)
     assert sampling({**TASK, "until": ["\n\n"]}, GREEDY, own_task=False)["task"].stop == ()
     assert ignored_arguments({**TASK, "until": ["\n\n"]}) == []
@@ -162,7 +128,7 @@ class TaskFileLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ig
 TaskFileLoader.add_multi_constructor("!", lambda loader, suffix, node: None)
 
 
-# --- limits -------------------------------------------------------------------------------------------------
+# --- limits ---
 
 
 def limits(gen_kwargs: dict[str, Any], own_task: bool, **arguments: Any) -> dict[str, int]:
@@ -186,44 +152,31 @@ def test_the_limit_of_other_tasks_is_that_of_short_answers_and_max_new_tokens_li
     assert limits(TASK, own_task=True, max_new_tokens=64, decoding="official") == dict.fromkeys(STAGES, 64)
 
 
-# --- decoding=official -------------------------------------------------------------------------------------
+# --- decoding=official ---
 
 QWEN = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "presence_penalty": 1.5, "repetition_penalty": 1, "seed": 3407}
 """Published for Instruct models in the README of github.com/QwenLM/Qwen3-VL, "Evaluation Reproduction"."""
 
 
-@pytest.mark.parametrize(("pair", "own_task"), [(None, True), ("qwen3vl-2b-8b", False), ("qwen3vl-2b-4b", True)])
-def test_official_decoding_replaces_the_tasks_values_with_those_of_the_pair(pair: str | None, own_task: bool) -> None:
-    config = parse({"decoding": "official", **({"pair": pair} if pair else {})})
-    for stage in sampling(TASK, config, own_task).values():
-        assert {name: getattr(stage, name) for name in QWEN} == QWEN and stage.max_tokens == 32768
-    assert sampling({**TASK, "stop": "]]"}, config, own_task)["short"].stop == ("]]",)
-    greedy = parse({"pair": pair} if pair else {})
-    assert {one.temperature for one in sampling(TASK, greedy, own_task).values()} == {0.0}  # the default
-
-
-@pytest.mark.parametrize("arguments", [{"pair": "demo"}, {"small": "a", "large": "b"}, {"small": "a"}])
-def test_official_decoding_is_refused_for_models_without_published_settings(arguments: dict[str, Any]) -> None:
-    with pytest.raises(ArgumentError, match="decoding=official needs decoding arguments that are published"):
-        parse({**arguments, "decoding": "official"})
+def test_official_decoding_replaces_the_tasks_values_with_those_of_the_pair() -> None:
+    for pair, own_task in (("qwen3vl-2b-8b", False), ("qwen3vl-2b-4b", True), (None, True)):
+        config = parse({"decoding": "official", "pair": pair})
+        for stage in sampling(TASK, config, own_task).values():
+            assert {name: getattr(stage, name) for name in QWEN} == QWEN and stage.max_tokens == 32768
+        assert sampling({**TASK, "stop": "]]"}, config, own_task)["short"].stop == ("]]",)
+        assert {one.temperature for one in sampling(TASK, parse({"pair": pair}), own_task).values()} == {0.0}
+    with pytest.raises(ArgumentError, match=r"--gen_kwargs sets temperature=0\.5"):
+        sampling({**TASK, "temperature": 0.5}, config, own_task=True)
 
 
 def test_official_decoding_can_be_in_a_file_of_the_user_and_is_checked_when_it_is_read(tmp_path: Path) -> None:
     file = tmp_path / "pair.yaml"
     file.write_text("small: org/a\nlarge: org/b\nofficial_decoding: {temperature: 0.6, top_k: 40}\n")
-    config = parse({"pair": str(file), "decoding": "official"})
-    think = sampling(TASK, config, own_task=True)["think"]
+    think = sampling(TASK, parse({"pair": str(file), "decoding": "official"}), own_task=True)["think"]
     assert (think.temperature, think.top_k, think.max_tokens) == (0.6, 40, 4096)
-    file.write_text("small: org/a\nlarge: org/b\nofficial_decoding: {temprature: 0.6}\n")
-    with pytest.raises(ArgumentError, match=r"official_decoding has 'temprature', .* Did you mean temperature\?"):
-        parse({"pair": str(file)})
-    for wrong, words in (('{"top_p":3}', "top_p=3 is invalid"), ("hot", "official_decoding=hot is invalid")):
-        with pytest.raises(ArgumentError, match=words):
+    for wrong in ('{"top_p":3}', '{"temprature": 0.6}', "hot"):
+        with pytest.raises(ArgumentError, match="official_decoding"):
             parse({"small": "a", "large": "b", "official_decoding": wrong})
-
-
-@pytest.mark.parametrize(("name", "value"), [("temperature", 0.5), ("max_new_tokens", 100)])
-def test_a_value_of_gen_kwargs_that_official_decoding_would_replace_is_refused(name: str, value: Any) -> None:
-    config = parse({"decoding": "official"})
-    with pytest.raises(ArgumentError, match=f"--gen_kwargs sets {name}={value}. Leave one of them out."):
-        sampling({**TASK, name: value}, config, own_task=True)
+    for models in ({"pair": "demo"}, {"small": "a", "large": "b"}, {"small": "a"}):  # none are published
+        with pytest.raises(ArgumentError, match="decoding=official needs"):
+            parse({**models, "decoding": "official"})

@@ -1,197 +1,218 @@
-"""A run that is killed is resumed by the same command: real processes, real signals, at random moments."""
+"""A run that ends at any moment is resumed by the same command. `test_resume_on_vllm.py` kills real processes."""
 
-import asyncio
-import json
-import os
-import random
-import shutil
-import signal
+import contextlib
+import resource
+import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.processes import end, large_pope, lines_of, scripts, start, strike, wait_for_lines
+from hypothesis import given
+from hypothesis import strategies as st
+from support.answers import quick
+from support.evaluations import World, facts
+from support.logs import logged
 
-from lmms_eval_mai.contract import Call, CallKey
-from lmms_eval_mai.run.journal.journal import Journal
+from lmms_eval_mai.errors import ArgumentError, StoreError
+from lmms_eval_mai.run.evaluation import Evaluation
+from lmms_eval_mai.run.store import Store
 
-pytestmark = pytest.mark.slow  # some forty processes
-
-ROWS = 240
-KILLS = 6
-
-
-@pytest.fixture(scope="module")
-def data(drawn_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return large_pope(drawn_data, tmp_path_factory.mktemp("crashes"), ROWS)
-
-
-@pytest.fixture(scope="module")
-def model_args(data: Path) -> dict[str, Any]:
-    return {"max_open_samples": 12, **scripts(data, "pope_s", ROWS, seconds=0.06)}
-
-
-@pytest.fixture(scope="module")
-def killed(data: Path, model_args: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the journal of a run that was killed after a third of its calls."""
-    folder = tmp_path_factory.mktemp("killed")
-    process = start(data, folder / "found.json", "pope_s", journal=folder / "journal", **model_args)
-    assert strike(process, folder / "journal", after=300, how=signal.SIGKILL)
-    return folder / "journal"
+CALLS = 4 * (2 + 3 + 4)
+"""Of 12 documents, in the three exits."""
 
 
 @pytest.fixture
-def unfinished(killed: Path, tmp_path: Path) -> Path:
-    """The only file in `tmp_path / "journal"`: the journal of the killed run."""
-    (file,) = shutil.copytree(killed, tmp_path / "journal").iterdir()
-    return file
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
 
 
-@pytest.fixture(scope="module")
-def undisturbed(data: Path, model_args: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    output = tmp_path_factory.mktemp("undisturbed") / "found.json"
-    process = start(data, output, "pope_s", journal="off", **model_args)
-    end(process)
-    found: dict[str, Any] = json.loads(output.read_text())
-    assert Counter(found["exits"]) == dict.fromkeys(("agree_short", "agree_think", "transfer"), ROWS // 3)
-    return found
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_run_that_is_killed_six_times_has_the_results_of_an_undisturbed_run(
-    data: Path, model_args: dict[str, Any], undisturbed: dict[str, Any], tmp_path: Path, seed: int
+@quick
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=3))
+def test_a_run_whose_store_is_cut_off_anywhere_has_the_same_results_and_repeats_no_whole_call(
+    cuts: list[float],
 ) -> None:
-    rng = random.Random(seed)
-    journal, output, kept = tmp_path / "journal", tmp_path / "found.json", tmp_path / "kept.jsonl"
-    for kill in range(KILLS):
-        how = rng.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-        process = start(data, output, "pope_s", journal=journal, **model_args)
-        # 240 samples make 720 calls and 240 exits, so six signals after at most 140 lines each come before the end.
-        assert strike(process, journal, after=len(lines_of(journal)) + rng.randint(2, 140), how=how)
-        # 1: KeyboardInterrupt, as always in library use. tests/harness/test_exit_codes.py tests Ctrl-C in the command.
-        assert process.exitcode == {signal.SIGKILL: -9, signal.SIGINT: 1, signal.SIGTERM: 143}[how]
-        assert not output.exists()
-        if kill == 0:
-            kept.hardlink_to(next(journal.glob("*.jsonl")))
-    process = start(data, output, "pope_s", journal=journal, **model_args)
-    end(process)
-    assert json.loads(output.read_text()) == undisturbed
-    assert list(journal.iterdir()) == []  # a completed run leaves no journal
-
-    keys = Counter(tuple(record["key"]) for record in map(_read, kept.read_text().split("\n")) if "call" in record)
-    assert len(keys) == ROWS // 3 * (2 + 3 + 4) and set(keys.values()) == {1}  # no call was made twice
-    assert "resuming: " in (log := output.with_suffix(".log").read_text()) and f" of {ROWS} done" in log
+    with tempfile.TemporaryDirectory() as folder:
+        world = World(Path(folder))
+        undisturbed = facts(world.run())
+        for cut in cuts:
+            content = world.file.read_bytes()
+            content = content[: int(cut * len(content))]
+            world.file.write_bytes(content)  # what a kill at this moment leaves
+            whole = content[: content.rfind(b"\n") + 1]
+            world.made.clear()
+            with logged("WARNING") as warnings:
+                assert facts(world.run()) == undisturbed
+            assert len(world.made) == CALLS - whole.count(b'"call"') and not warnings
+            assert set(Counter(world.made).values()) <= {1}
+            assert world.file.read_bytes().startswith(whole)
 
 
-def _read(line: str) -> dict[str, Any]:
-    """Read a line. The text after the last line is empty."""
-    return json.loads(line) if line else {}
+def test_after_a_completed_run_the_same_command_starts_a_new_run_unless_the_store_is_kept(world: World) -> None:
+    for _ in range(2):
+        world.run(complete=True)
+        assert list(world.store.iterdir()) == []
+    assert len(world.made) == 2 * CALLS
+    keeping = World(world.store.parent, keep_store=True)
+    for _ in range(2):
+        keeping.run(complete=True)
+    assert len(keeping.made) == CALLS and keeping.file.exists()
 
 
-def test_same_command_after_a_completed_run_starts_a_new_run(
-    data: Path, model_args: dict[str, Any], undisturbed: dict[str, Any], tmp_path: Path
+def test_a_completed_shorter_run_uses_the_store_of_a_longer_run_and_does_not_remove_it(world: World) -> None:
+    world.run(range(9))
+    made = len(world.made)
+    world.run(range(3), complete=True)
+    assert len(world.made) == made and world.file.exists()
+    with logged() as messages:
+        world.run(range(12), complete=True)
+    assert len(world.made) == CALLS and list(world.store.iterdir()) == []
+    assert any("resuming: 9 of 12 done (27 calls" in text for text in messages)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_the_same"),
+    [
+        ({"think": "E"}, False),
+        ({"mode": "transfer"}, False),
+        ({"max_new_tokens": 9}, False),
+        ({"anls_threshold": 0.8}, False),
+        ({"verify": "both", "min_confidence": 0.7}, False),
+        ({"transfer_answer": "keep"}, False),
+        ({"task": "pope_e"}, False),
+        ({"max_open_samples": 3, "call_timeout": 60, "engine_restarts": 5, "max_errors": 3}, True),
+        ({"keep_store": True, "keep": True, "model_name": "x", "log_prompts": True}, True),
+    ],
+    ids=str,
+)
+def test_a_run_with_other_tasks_or_another_argument_that_can_change_an_answer_has_a_store_of_its_own(
+    world: World, arguments: dict[str, object], is_the_same: bool
 ) -> None:
-    for name in ("first.json", "second.json"):
-        end(start(data, tmp_path / name, "pope_s", journal=tmp_path / "journal", **model_args))
-        assert json.loads((tmp_path / name).read_text()) == undisturbed
-        assert "resuming" not in (tmp_path / name).with_suffix(".log").read_text()
+    world.run(range(3))
+    task = str(arguments.get("task", "pope_s"))
+    other = World(world.store.parent, **{name: value for name, value in arguments.items() if name != "task"})
+    with contextlib.suppress(ArgumentError):  # the scripted engine gives no probability
+        other.run(range(3), task=task)
+    assert (len(list(world.store.iterdir())) == 1) == is_the_same == (other.made == [])
 
 
-def test_completed_shorter_run_keeps_the_journal_of_a_longer_run(
-    data: Path, model_args: dict[str, Any], undisturbed: dict[str, Any], unfinished: Path, tmp_path: Path
-) -> None:
-    journal, output, kept = unfinished.parent, tmp_path / "found.json", unfinished.read_text()
-    end(start(data, tmp_path / "short.json", "pope_s", limit=8, journal=journal, **model_args))
-    assert (tmp_path / "short.json").exists() and unfinished.read_text().startswith(kept[: kept.rindex("\n")])
-    end(start(data, output, "pope_s", journal=journal, **model_args))
-    assert json.loads(output.read_text()) == undisturbed and list(journal.iterdir()) == []
-    assert "resuming: " in output.with_suffix(".log").read_text()
+def test_a_run_of_another_model_has_a_store_of_its_own_without_the_secrets_of_the_engine(world: World) -> None:
+    world.run(range(3))
+    first, engines = world.file, world.engines()
+    vars(engines.models["small"].engine)["identity"] = lambda: "another checkpoint, hf_token=hf_abc123"
+    evaluation = Evaluation(engines, world.config)
+    world.answer(evaluation, range(3))
+    evaluation.stop()
+    (second,) = set(world.store.iterdir()) - {first}
+    assert "hf_abc123" not in second.name + second.read_text()
 
 
-def test_run_of_another_task_has_its_own_journal(
-    data: Path, model_args: dict[str, Any], unfinished: Path, tmp_path: Path
-) -> None:
-    before = unfinished.read_bytes()
-    other = {**model_args, **scripts(tmp_path, "pope_e", ROWS)}
-    end(start(data, tmp_path / "b.json", "pope_e", journal=unfinished.parent, **other))
-    assert (tmp_path / "b.json").exists() and unfinished.read_bytes() == before
-
-
-def test_run_with_another_argument_names_the_difference_to_the_unfinished_run(
-    data: Path, model_args: dict[str, Any], unfinished: Path, tmp_path: Path
-) -> None:
-    end(start(data, tmp_path / "b.json", "pope_s", journal=unfinished.parent, think="E", **model_args))
-    log = (tmp_path / "b.log").read_text()
-    assert f"an unfinished run of pope_s is not resumed: think was R and is E. Its journal stays: {unfinished}" in log
-    assert list(unfinished.parent.iterdir()) == [unfinished]  # the first run can still be resumed
-
-
-def test_one_rank_resumes_the_work_of_two(
-    data: Path, model_args: dict[str, Any], unfinished: Path, tmp_path: Path
-) -> None:
-    journal, stem = unfinished.parent, unfinished.name.split("-")[0]
-    head, *lines = unfinished.read_text().split("\n")[:-1]
-    unfinished.unlink()
+def test_one_rank_resumes_the_work_of_two_and_two_that_of_one(world: World) -> None:
     for rank in range(2):
-        (journal / f"{stem}-{rank}of2.jsonl").write_text("\n".join([head, *lines[rank::2], ""]))
-    end(start(data, tmp_path / "b.json", "pope_s", journal=journal, **model_args))
-    calls = sum('"call":' in line for line in lines)
-    assert f"({calls} calls" in (tmp_path / "b.log").read_text()
-    assert list(journal.iterdir()) == []
+        world.run(range(rank, 12, 2), rank=rank, world_size=2)
+    assert len(world.made) == CALLS and len(list(world.store.iterdir())) == 2
+    world.run(complete=True)
+    assert len(world.made) == CALLS and list(world.store.iterdir()) == []
+    world.run()
+    for rank in range(2):  # the second rank completes last and removes the files of all
+        world.run(range(rank, 12, 2), rank=rank, world_size=2, complete=rank == 1)
+    assert len(world.made) == 2 * CALLS and list(world.store.iterdir()) == []
 
 
-def test_wall_time_is_that_of_the_given_samples_on_the_slowest_rank(tmp_path: Path) -> None:
-    async def exits(journal: Journal, seconds: dict[int, float]) -> None:
-        await journal.add_call(
-            Call(CallKey("pope_s", min(seconds), 0, "small", "short"), "Yes", "stop", 1, 0, 1, 0, 0, 0), "", []
-        )
-        for doc_id, wall_s in seconds.items():
-            await journal.add_exit(("pope_s", doc_id, 0), "agree_short", wall_s)
+def test_wall_time_includes_the_earlier_attempts_of_the_given_samples_on_the_slowest_rank(
+    world: World, tmp_path: Path
+) -> None:
+    for rank, seconds in enumerate(("1.0 2.0", "4.0 8.0")):
+        lines = [
+            f'{{"run": "", "sample": ["pope_s", {2 * rank + i}, 0], "wall_s": {s}}}\n'
+            for i, s in enumerate(seconds.split())
+        ]
+        (tmp_path / f"x-{rank}of2.jsonl").write_text("".join(lines))
+    store = Store(tmp_path / "x")
+    samples = [("pope_s", number, 0) for number in range(5)]
+    assert (store.wall_s(samples), store.wall_s(samples[:3]), store.done(samples)) == (12.0, 4.0, {*samples[:4]})
+    store.close()
+    world.run()
+    evaluation = world.evaluation()
+    world.answer(evaluation)
+    assert 0 < evaluation.totals.earlier_s < evaluation.totals.wall_s
+    evaluation.stop()
 
-    for rank, seconds in enumerate(({0: 1.0, 1: 2.0}, {2: 4.0, 3: 8.0})):
-        journal = Journal(tmp_path, {"mode": "cascade"}, ["pope_s"], rank, world_size=2)
-        asyncio.run(exits(journal, seconds))
-        journal.close()
-    journal = Journal(tmp_path, {"mode": "cascade"}, ["pope_s"])
-    samples = [("pope_s", doc_id, 0) for doc_id in range(5)]
-    assert (journal.wall_s(samples), journal.wall_s(samples[:3]), journal.done(samples)) == (12.0, 4.0, {*samples[:4]})
-    journal.close()
+
+def test_two_runs_never_write_the_same_file_also_in_one_process(world: World) -> None:
+    first = world.evaluation()
+    first.begin({"pope_s": {}})
+    with pytest.raises(StoreError, match="Another run with the same arguments is writing"):
+        world.run()
+    world.answer(first)
+    first.stop()
+    assert len(world.made) == CALLS
 
 
-def test_second_run_cannot_write_a_journal_in_use(data: Path, model_args: dict[str, Any], tmp_path: Path) -> None:
-    journal = tmp_path / "journal"
-    first = start(data, tmp_path / "a.json", "pope_s", journal=journal, **model_args)
-    assert wait_for_lines(first, journal, 1)
-    os.kill(first.pid or 0, signal.SIGSTOP)  # it keeps its journal, however long the second run takes to start
+def test_a_completed_run_does_not_remove_its_file_under_a_second_run_of_the_same_command(world: World) -> None:
+    first, second = world.evaluation(), world.evaluation()
+    world.answer(first)
+    first.stop()
+    second.begin({"pope_s": {}})
+    first.complete()
+    assert world.file.exists()
+    world.answer(second)
+    assert len(world.made) == CALLS
+    second.stop()
+    second.complete()
+    assert list(world.store.iterdir()) == []
+
+
+@contextlib.contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """Let no file of this process grow beyond a number of bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
-        second = start(data, tmp_path / "b.json", "pope_s", journal=journal, **model_args)
-        end(second)
+        yield
     finally:
-        os.kill(first.pid or 0, signal.SIGCONT)
-    assert second.exitcode == 1 and not (tmp_path / "b.json").exists()
-    assert "Another run with the same arguments is writing the journal" in (tmp_path / "b.log").read_text()
-    end(first)
-    assert (tmp_path / "a.json").exists()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_full_disk_ends_in_one_sentence_and_the_run_can_be_resumed(
-    data: Path, model_args: dict[str, Any], undisturbed: dict[str, Any], unfinished: Path, tmp_path: Path
-) -> None:
-    journal, output = unfinished.parent, tmp_path / "found.json"
-    space = unfinished.stat().st_size + 10_000  # a few dozen lines and a part of the next one
-    full = start(data, output, "pope_s", file_limit=space, journal=journal, **model_args)
-    end(full)
-    assert full.exitcode == 1 and not output.exists() and unfinished.stat().st_size == space
-    assert f"The journal {unfinished} cannot be written (File too large)" in (tmp_path / "found.log").read_text()
-    end(start(data, output, "pope_s", journal=journal, **model_args))
-    assert json.loads(output.read_text()) == undisturbed
+def test_a_full_disk_ends_the_run_with_one_sentence_and_the_run_can_be_resumed(world: World) -> None:
+    undisturbed = facts(world.run())
+    world.file.write_bytes(world.file.read_bytes()[:3000])
+    with largest_file(5000), pytest.raises(StoreError, match=r"cannot be written \(File too large\)"):
+        world.run()
+    assert world.file.stat().st_size == 5000
+    assert facts(world.run()) == undisturbed
 
 
-def test_unwritable_folder_is_refused_before_anything_starts(
-    data: Path, model_args: dict[str, Any], tmp_path: Path
-) -> None:
-    process = start(data, tmp_path / "found.json", "pope_s", journal="/proc/journal", **model_args)
-    end(process)
-    assert process.exitcode == 1
-    assert "The journal /proc/journal cannot be written" in (tmp_path / "found.log").read_text()
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    for folder in ("/proc/store", tmp_path / "script.jsonl"):
+        world = World(tmp_path, store=folder)
+        with pytest.raises(StoreError, match="cannot be written"):
+            world.evaluation()
+
+
+def test_runs_of_one_store_share_their_calls_without_times_also_in_a_later_process(world: World) -> None:
+    store = Store(world.store.parent / "calls")
+    first, second = world.run_on(store, "first"), world.run_on(store, "second")
+    store.close()
+    store = Store(world.store.parent / "calls")
+    again, third = world.run_on(store, "first"), world.run_on(store, "third")
+    store.close()
+    assert len(world.made) == CALLS and again == first
+    for shared in (second, third):
+        assert facts(shared) == facts(first)
+        calls = [call for trace in shared for call in trace.calls]
+        assert {(call.shared, call.total_s, call.started_at, call.queued_s) for call in calls} == {
+            (True, 0.0, None, None)
+        }
+
+
+def test_the_samples_and_seconds_of_another_run_of_the_store_do_not_count(world: World) -> None:
+    store = Store(world.store.parent / "calls")
+    world.run_on(store, "first", range(3))
+    store.close()
+    store = Store(world.store.parent / "calls")
+    samples = [("pope_s", number, 0) for number in range(12)]
+    for name, done in (("first", 3), ("second", 0)):
+        store.run = name
+        assert (len(store.done(samples)), store.wall_s(samples) > 0, store.calls > 0) == (done, done > 0, done > 0)
+    store.close()

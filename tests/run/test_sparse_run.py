@@ -14,17 +14,23 @@ from lmms_eval_mai import Cascade
 from lmms_eval_mai.plugin import task_dir
 
 DOCUMENTS = 10
-ARGUMENTS = {"pair": "demo", "engine": "transformers", "dtype": "float32", "mode": "transfer", "transfer": "sparse"}
+ARGUMENTS: dict[str, Any] = {
+    "pair": "demo",
+    "engine": "transformers",
+    "dtype": "float32",
+    "mode": "transfer",
+    "transfer": "sparse",
+}
 
 
 @pytest.mark.slow
 def test_killed_run_on_transformers_keeps_the_tokens_that_an_undisturbed_cascade_keeps(tmp_path: Path) -> None:
-    journal, output, kept = tmp_path / "journal", tmp_path / "found.json", tmp_path / "kept.jsonl"
-    process = start(tmp_path, output, "shapes_s", DOCUMENTS, journal=journal, **ARGUMENTS)
-    assert strike(process, journal, after=DOCUMENTS + 8, how=signal.SIGKILL)  # some calls are scoring calls
-    before = lines_of(journal)
-    kept.hardlink_to(next(journal.glob("*.jsonl")))
-    end(start(tmp_path, output, "shapes_s", DOCUMENTS, journal=journal, **ARGUMENTS))
+    store, output, kept = tmp_path / "store", tmp_path / "found.json", tmp_path / "kept.jsonl"
+    process = start(tmp_path, output, "shapes_s", DOCUMENTS, store=store, **ARGUMENTS)
+    assert strike(process, store, after=DOCUMENTS + 8, how=signal.SIGKILL)  # some calls are scoring calls
+    before = lines_of(store)
+    kept.hardlink_to(next(store.glob("*.jsonl")))
+    end(start(tmp_path, output, "shapes_s", DOCUMENTS, store=store, **ARGUMENTS))
     found = json.loads(output.with_suffix(".samples.json").read_text())
 
     calls = [json.loads(line) for line in kept.read_text().splitlines() if '"call":' in line]

@@ -1,32 +1,39 @@
-"""Start and stop of engines: at the same time, one after the other, and while the other happens."""
+"""Start and stop of engines: at the same time, one after the other, while the other happens, and by Ctrl-C."""
 
 import asyncio
+import functools
+import os
+import random
+import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support.evaluations import World
+from support.logs import logged
+from support.samples import sample
 
-from lmms_eval_mai.contract import Side
-from lmms_eval_mai.engines.restart import RestartingEngine, StartLock
-from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions
-from lmms_eval_mai.errors import EngineCrashed, EngineStartError
-from lmms_eval_mai.run.config import Config, parse
+from lmms_eval_mai import Cascade
+from lmms_eval_mai.contract import SIDES
+from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
+from lmms_eval_mai.errors import EngineCrashed, EngineNotRunning, EngineStartError, SampleError
 from lmms_eval_mai.run.engines import Engines
-from lmms_eval_mai.run.event_loop import LoopThread
-from lmms_eval_mai.run.run import Run
+from lmms_eval_mai.run.evaluation import Evaluation
 
 
 class SlowEngine(ScriptedEngine):
     """Starts when `may_start` is set, and records its steps in a list that several engines share."""
 
-    def __init__(self, side: Side, steps: list[str], waits: bool = True) -> None:
-        super().__init__(side, lambda prompt: Answer("x"), ScriptedOptions())
-        self._steps, self.may_start = steps, asyncio.Event()
+    starts_alone = False
+
+    def __init__(self, side: Any, steps: list[str], waits: bool = True) -> None:
+        super().__init__(side, lambda prompt: Answer("x"))
+        self._steps, self.may_start, self.begun = steps, asyncio.Event(), threading.Event()
         if not waits:
             self.may_start.set()
-        self.begun = threading.Event()
 
     async def start(self) -> None:
         self._steps.append(f"{self.side} begins")
@@ -42,96 +49,80 @@ class SlowEngine(ScriptedEngine):
         self._steps.append(f"{self.side} is closed")
 
 
-class BrokenEngine(SlowEngine):
-    async def start(self) -> None:
-        raise EngineStartError(f"{self.side} does not start")
-
-
 @pytest.fixture
-def found() -> list[str]:
+def steps() -> list[str]:
     """The steps of the engines of a test."""
     return []
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Config:
-    return parse({"engine": "scripted", "small": str(tmp_path / "a"), "large": str(tmp_path / "a"), "journal": "off"})
+def world(tmp_path: Path) -> World:
+    return World(tmp_path, store="off")
 
 
 @pytest.fixture
-def engines(config: Config, tmp_path: Path) -> Engines:
-    (tmp_path / "a").touch()
-    return Engines(config)
+def engines(world: World) -> Engines:
+    return world.engines()
+
+
+def use(engines: Engines, *replacements: ScriptedEngine) -> None:
+    for engine in replacements:
+        engines.models[engine.side].engine = engine
 
 
 @pytest.mark.parametrize(
-    ("lock", "steps"),
+    ("alone", "expected"),
     [
-        (None, ["small begins", "large begins", "small is ready", "large is ready"]),
-        ("one lock", ["small begins", "small is ready", "large begins", "large is ready"]),
+        (False, ["small begins", "large begins", "small is ready", "large is ready"]),
+        (True, ["small begins", "small is ready", "large begins", "large is ready"]),
     ],
 )
-def test_engines_start_at_the_same_time_unless_they_share_a_lock_also_after_a_stop(
-    engines: Engines, found: list[str], lock: str | None, steps: list[str]
+def test_engines_start_at_the_same_time_unless_each_starts_alone_also_after_a_stop(
+    engines: Engines, steps: list[str], alone: bool, expected: list[str]
 ) -> None:
-    starting = StartLock() if lock else None
-    slow = [SlowEngine(side, found) for side in engines.of_side]
-    engines.of_side = {engine.side: RestartingEngine(engine, 0, starting=starting) for engine in slow}
+    slow = [SlowEngine(side, steps) for side in SIDES]
+    use(engines, *slow)
 
     async def start() -> None:
         may_start = asyncio.Event()
         for engine in slow:
-            engine.may_start = may_start
-        task = asyncio.ensure_future(engines.start_on_loop(["small", "large"]))
+            engine.may_start, engine.starts_alone = may_start, alone
+        task = asyncio.ensure_future(engines.start_on_loop(SIDES))
         for _ in range(10):  # enough turns of the loop for each start that may begin
             await asyncio.sleep(0)
         may_start.set()
         await task
 
     for _ in range(2):
-        found.clear()
+        steps.clear()
         engines.run(start())
-        assert found == steps
+        engines.start()
+        assert steps == expected
         engines.stop()
 
 
-def test_failed_start_cancels_the_start_of_the_other_engine(engines: Engines, found: list[str]) -> None:
-    engines.of_side = {"small": SlowEngine("small", found), "large": BrokenEngine("large", found)}
-    with pytest.raises(EngineStartError, match="large does not start"):
-        engines.start()
-    assert found == ["small begins", "small is cancelled"]
-    engines.stop()
-
-
-def start(engines: Engines, config: Config) -> None:
-    engines.start()
-
-
-def begin_run(engines: Engines, config: Config) -> None:
-    Run(engines, config).begin({})
-
-
-@pytest.mark.parametrize("begin", [start, begin_run])
+@pytest.mark.parametrize("begin", [Engines.start, lambda engines: Evaluation(engines, engines.config).begin({})])
 def test_stop_during_a_start_cancels_it_and_leaves_no_engine_running(
-    engines: Engines, config: Config, found: list[str], begin: Callable[[Engines, Config], None]
+    engines: Engines, steps: list[str], begin: Callable[[Engines], None]
 ) -> None:
-    slow = {side: SlowEngine(side, found) for side in engines.of_side}
-    engines.of_side.update(slow)
+    slow = {side: SlowEngine(side, steps) for side in SIDES}
+    use(engines, *slow.values())
     with ThreadPoolExecutor(1) as threads:
-        starting = threads.submit(begin, engines, config)
+        starting = threads.submit(begin, engines)
         assert slow["large"].begun.wait(10)
         engines.stop()
-        assert sorted(found) == sorted(
-            f"{side} {step}" for side in slow for step in ("begins", "is cancelled", "is closed")
-        )
+        expected = [f"{side} {step}" for side in slow for step in ("begins", "is cancelled", "is closed")]
+        assert sorted(steps) == sorted(expected)
         with pytest.raises(EngineStartError, match="were stopped while they started"):
             starting.result()
     with pytest.raises(EngineCrashed, match="not running"):
         engines.submit(asyncio.sleep(0))
 
 
-def test_start_that_comes_during_a_stop_begins_after_it(engines: Engines, found: list[str]) -> None:
-    closing, may_close = threading.Event(), threading.Event()
+def test_a_start_that_comes_during_a_stop_begins_after_it_and_a_question_is_refused_at_once(
+    engines: Engines, steps: list[str]
+) -> None:
+    closing, may_close, refused = threading.Event(), threading.Event(), []
 
     class SlowToClose(SlowEngine):
         async def close(self) -> None:
@@ -139,58 +130,105 @@ def test_start_that_comes_during_a_stop_begins_after_it(engines: Engines, found:
             await asyncio.to_thread(may_close.wait, 10)
             await super().close()
 
-    engines.of_side = {"large": SlowToClose("large", found, waits=False)}
+    def submit(_: object = None) -> None:
+        try:
+            engines.submit(asyncio.sleep(0))
+        except EngineNotRunning as error:
+            refused.append(error)
+
+    use(engines, SlowEngine("small", [], waits=False), SlowToClose("large", steps, waits=False))
     engines.start()
+    engines.submit(asyncio.sleep(60)).add_done_callback(submit)  # a callback runs on the loop that stops
     with ThreadPoolExecutor(2) as threads:
         stopping = threads.submit(engines.stop)
         assert closing.wait(10)
         starting = threads.submit(engines.start)
-        with pytest.raises(EngineCrashed, match="not running"):  # and does not wait for the end of the stop
-            engines.submit(asyncio.sleep(0))
+        submit()
+        assert len(refused) == 2
         may_close.set()
         stopping.result()
         starting.result()
-    assert found == ["large begins", "large is ready", "large is closed", "large begins", "large is ready"]
+    assert steps == ["large begins", "large is ready", "large is closed", "large begins", "large is ready"]
     engines.stop()
 
 
-def test_run_that_is_closed_before_it_begins_starts_no_engine(
-    engines: Engines, config: Config, found: list[str]
+def test_starts_and_stops_of_several_threads_leave_no_engine_running_and_no_store_open(
+    write_script: Any, tmp_path: Path
 ) -> None:
-    engines.of_side["large"] = SlowEngine("large", found)
-    run = Run(engines, config)
-    run.close()
-    with pytest.raises(EngineStartError, match="closed before it began"):
-        run.begin({})
+    record = {"task": "ask", "stage": "short", "text": "[[yes]]"}
+    script = write_script("l", [{**record, "doc_id": number} for number in range(400)])
+    rng = random.Random(1)
+    for store in ("off", tmp_path / "store"):
+        mai = Cascade(engine="scripted", mode="large", large=script, store=store)
+        engine: Any = mai._engines.models["large"].engine
+        with ThreadPoolExecutor(4) as threads:
+            for _ in range(300):
+                work = rng.sample([mai.start, mai.close] * 2 + [functools.partial(mai.submit, None, "Is it red?")], 4)
+                for done in [threads.submit(one) for one in work]:
+                    error = done.exception(10)
+                    assert error is None or isinstance(error, EngineStartError | EngineNotRunning)
+                mai.start() if rng.random() < 0.1 else mai.close()
+                assert (engine._slots is None) == mai._evaluation.closed
+        mai.close()
+        assert engine._slots is None and mai._engines._loop is None
+
+
+def test_ctrl_c_cancels_the_work_and_the_engines_can_be_stopped_afterwards(world: World) -> None:
+    world.seconds = 60
+    evaluation = world.evaluation()
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        world.answer(evaluation)
+    evaluation.stop()
+    assert world.made and evaluation.totals.samples == []
+
+
+def test_a_failed_start_cancels_the_start_of_the_other_engine(engines: Engines, steps: list[str]) -> None:
+    class Broken(SlowEngine):
+        async def start(self) -> None:
+            raise EngineStartError(f"{self.side} does not start")
+
+    use(engines, SlowEngine("small", steps), Broken("large", steps))
+    with pytest.raises(EngineStartError, match="large does not start"):
+        engines.start()
+    assert steps == ["small begins", "small is cancelled"]
     engines.stop()
-    assert "large begins" not in found
 
 
-def test_engine_that_fails_to_close_does_not_keep_the_others_running(
-    engines: Engines, found: list[str], warnings: list[str]
+def test_an_engine_that_fails_to_close_does_not_keep_the_others_running(
+    engines: Engines, steps: list[str], warnings: list[str]
 ) -> None:
     class FailsToClose(SlowEngine):
         async def close(self) -> None:
             raise RuntimeError("no more threads")
 
-    engines.of_side = {
-        "small": FailsToClose("small", [], waits=False),
-        "large": SlowEngine("large", found, waits=False),
-    }
+    use(engines, FailsToClose("small", [], waits=False), SlowEngine("large", steps, waits=False))
     engines.start()
     engines.stop()
-    assert found[-1] == "large is closed"
-    assert warnings == ["mai_cascade: an engine did not stop cleanly: no more threads"]
+    assert steps[-1] == "large is closed" and len(warnings) == 1 and "no more threads" in warnings[0]
 
 
-def test_closed_event_loop_has_cancelled_all_its_tasks() -> None:
-    thread = LoopThread()
+def test_engines_start_once_and_serve_evaluations_of_all_modes(world: World) -> None:
+    with logged() as messages:
+        engines = world.engines()
+        found = {}
+        for mode in ("small", "large", "transfer", "cascade"):
+            evaluation = Evaluation(engines, world.config.model_copy(update={"mode": mode}))
+            found[mode] = [trace.exit for trace in world.answer(evaluation, range(3))]
+            evaluation.complete()
+        engines.stop()
+    alone = {mode: [mode] * 3 for mode in ("small", "large", "transfer")}
+    assert found == {**alone, "cascade": ["agree_short", "agree_think", "transfer"]}
+    assert [sum(f"{side} is ready" in text for text in messages) for side in SIDES] == [1, 1]
 
-    async def leave_task() -> "asyncio.Task[None]":
-        task = asyncio.create_task(asyncio.sleep(60))
-        await asyncio.sleep(0)
-        return task
 
-    task = thread.run(leave_task())
-    thread.close()
-    assert task.cancelled()
+def test_an_unexpected_error_fails_its_sample_and_says_how_to_report_it(world: World) -> None:
+    async def divide(sample: Any, pair: Any) -> Any:
+        raise ZeroDivisionError("by 0")
+
+    evaluation = world.evaluation()
+    evaluation.begin({})
+    with pytest.raises(SampleError, match=r"pope_x document 0: ZeroDivisionError: by 0\. .* --verbosity DEBUG"):
+        evaluation.submit(sample, divide).result()
+    evaluation.stop()

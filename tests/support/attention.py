@@ -1,4 +1,4 @@
-"""A scripted engine that gives attention weights, and checks of the files of the analysis."""
+"""A scripted engine that gives attention weights and has a context."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -8,10 +8,10 @@ from typing import Any
 
 from support.samples import started_pair
 
-from lmms_eval_mai.contract import Call, Prompt, Sampling, TokenWeights
+from lmms_eval_mai.contract import Call, Prompt, Sampling, Side, TokenWeights
 from lmms_eval_mai.engines.scripted.engine import ScriptedEngine
 from lmms_eval_mai.errors import PromptTooLong
-from lmms_eval_mai.paper.sample_run import Pair
+from lmms_eval_mai.paper.calls import Pair
 from lmms_eval_mai.paper.sparse import Sparse
 
 LAYER = 3
@@ -19,20 +19,22 @@ LAYER = 3
 
 
 class AttentiveEngine(ScriptedEngine):
-    """A scripted engine whose tokens are words with the space before them. Its tokenizer counts words."""
+    """A scripted engine whose tokens are words with the space before them. Its tokenizer counts words. The stage's text
+    has space for 100 of them, and a truncated thinking has its last 5."""
 
-    def __init__(self, side: str, script: Callable[[Prompt], Any], heavy: Mapping[str, float]) -> None:
+    def __init__(self, side: Side, script: Callable[[Prompt], Any], heavy: Mapping[str, float]) -> None:
         """`heavy`: weight of words in `LAYER`. All other words have 0.1."""
         super().__init__(side, script)
         self._heavy = heavy
-
-    def layers(self) -> int | None:
-        return 4
+        self.reserved: list[int] = []
+        """The space for the answer at each truncation."""
 
     def count_tokens(self, text: str) -> int | None:
         return len(words(text))
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
+        if sum(len(words(part)) for part in prompt.messages[-1].content if isinstance(part, str)) > 100:
+            raise PromptTooLong(f"{prompt.key}: does not fit")
         call = await super().generate(prompt, sampling)
         if prompt.attention is None:
             return call
@@ -46,20 +48,8 @@ class AttentiveEngine(ScriptedEngine):
         ]
         return replace(call, attention=TokenWeights(tokens, tuple(rows)))
 
-
-class ShortContext(AttentiveEngine):
-    """An engine with space for only the last 5 words of a thinking."""
-
-    reserved: tuple[int, ...] = ()
-    """The space for the answer at each truncation."""
-
-    async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
-        if sum(len(words(part)) for part in prompt.messages[-1].content if isinstance(part, str)) > 100:
-            raise PromptTooLong(f"{prompt.key}: does not fit")
-        return await super().generate(prompt, sampling)
-
     async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
-        self.reserved = (*self.reserved, sampling.max_tokens)
+        self.reserved.append(sampling.max_tokens)
         return "".join(words(thinking)[-5:]), len(words(thinking)) - 5
 
 
@@ -70,7 +60,7 @@ def words(text: str) -> tuple[str, ...]:
 async def attentive_pair(small: Any, large: Any, heavy: Mapping[str, float], **choices: Any) -> Pair:
     """Return a pair of started engines, one for each script. `choices`: fields of `Sparse` or of `Pair`."""
     sparse = {name: choices.pop(name) for name in list(choices) if name in Sparse.__dataclass_fields__}
-    engines = [AttentiveEngine(side, script, heavy) for side, script in (("small", small), ("large", large))]
+    engines = AttentiveEngine("small", small, heavy), AttentiveEngine("large", large, heavy)
     return await started_pair(*engines, **{"sparse": Sparse(**{"layer": LAYER, **sparse}), **choices})
 
 

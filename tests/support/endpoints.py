@@ -2,18 +2,16 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import PIL.Image
 from aiohttp import web
 from scripted_server import ScriptedServer
 
-from lmms_eval_mai.contract import CallKey, Image, Message, Prompt, Sampling
-from lmms_eval_mai.engines.build import build
+from lmms_eval_mai.contract import CallKey, EngineConfig, Image, Message, Prompt, Sampling
 from lmms_eval_mai.engines.openai.engine import OpenAIEngine
-from lmms_eval_mai.run.config import parse
-from lmms_eval_mai.run.event_loop import LoopThread
+from lmms_eval_mai.run.loop import LoopThread
 
 SAMPLING = Sampling(max_tokens=16)
 
@@ -22,58 +20,59 @@ def noise_image(size: tuple[int, int] = (64, 48)) -> Image:
     return Image(PIL.Image.effect_noise(size, 60).convert("RGB"), f"noise-{size}")
 
 
-def prompt(doc_id: int = 0, image: Image | None = None, text: str = "What is it?") -> Prompt:
+def prompt(doc_id: int = 0, image: Image | None = None, text: str = "What is it?", logprobs: bool = False) -> Prompt:
     content = (image, text, " Answer.") if image else (text,)
-    return Prompt((Message("user", content),), CallKey("t", doc_id, 0, "small", "short"))
+    key = CallKey("t", doc_id, 0, "small", "short")
+    return Prompt((Message("user", content),), key, logprobs=logprobs)
 
 
 def engine_of(urls: str, **arguments: Any) -> OpenAIEngine:
-    config = parse({"small": urls, "mode": "small", **{f"small_{name}": value for name, value in arguments.items()}})
-    engine = build(config.small)
-    assert isinstance(engine, OpenAIEngine)
-    engine.validate()
-    return engine
+    return OpenAIEngine(EngineConfig("small", "openai", urls, arguments))
 
 
-def with_servers(
-    servers: list[ScriptedServer], use: Callable[[OpenAIEngine], Awaitable[Any]], start: bool = True, **arguments: Any
-) -> Any:
-    """Run `use` with an engine on these servers, and return its result."""
-
-    async def run() -> Any:
-        runners, urls = [], []
-        for server in servers:
-            runners.append(web.AppRunner(server.app(), shutdown_timeout=0.1))
-            await runners[-1].setup()
-            site = web.TCPSite(runners[-1], "127.0.0.1", 0)
-            await site.start()
-            urls.append(f"http://127.0.0.1:{runners[-1].addresses[0][1]}/v1")
-        engine = engine_of(f"[{','.join(urls)}]", **{"retry_for": 5, **arguments})
-        try:
-            if start:
-                await engine.start()
-            return await use(engine)
-        finally:
-            await engine.close()
-            for runner in runners:
-                await runner.cleanup()
-
-    return asyncio.run(run())
+@contextlib.asynccontextmanager
+async def running(server: ScriptedServer, port: int = 0) -> AsyncIterator[str]:
+    """Run a server in this event loop, and yield its address."""
+    runner = web.AppRunner(server.app(), shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    finally:
+        await runner.cleanup()
 
 
 @contextlib.contextmanager
 def served(server: ScriptedServer) -> Iterator[str]:
     """Run a server in a thread of its own, and yield its address."""
-    loop, runner = LoopThread(), web.AppRunner(server.app(), shutdown_timeout=0.1)
+    loop, context = LoopThread(), running(server)
     try:
-        loop.run(runner.setup())
-        loop.run(web.TCPSite(runner, "127.0.0.1", 0).start())
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+        yield loop.run(context.__aenter__())
     finally:
-        loop.run(runner.cleanup())
+        loop.run(context.__aexit__(None, None, None))
         loop.close()
 
 
-async def call(engine: OpenAIEngine) -> Any:
+def with_servers(servers: list[ScriptedServer], use: Callable[[OpenAIEngine], Awaitable[Any]], **arguments: Any) -> Any:
+    """Run `use` with a started engine on these servers, and return its result."""
+
+    async def run() -> Any:
+        async with contextlib.AsyncExitStack() as stack:
+            urls = [await stack.enter_async_context(running(server)) for server in servers]
+            engine = engine_of(f"[{','.join(urls)}]", **{"retry_for": 5, **arguments})
+            stack.push_async_callback(engine.close)
+            await engine.start()
+            return await use(engine)
+
+    return asyncio.run(run())
+
+
+async def call(engine: OpenAIEngine, **of_prompt: Any) -> Any:
     """Make one call. An error is returned like an answer."""
-    return (await asyncio.gather(engine.generate(prompt(), SAMPLING), return_exceptions=True))[0]
+    return (await asyncio.gather(engine.generate(prompt(**of_prompt), SAMPLING), return_exceptions=True))[0]
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Wait until the condition holds."""
+    while not condition():  # noqa: ASYNC110 - it may hold at any time
+        await asyncio.sleep(0)

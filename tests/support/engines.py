@@ -15,7 +15,7 @@ from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.scripted.engine import Answer
 from lmms_eval_mai.errors import MissingAnswer
 from lmms_eval_mai.run.config import parse
-from lmms_eval_mai.run.event_loop import LoopThread
+from lmms_eval_mai.run.loop import LoopThread
 
 GREEDY = Sampling(max_tokens=12, ignore_eos=True)
 
@@ -44,7 +44,6 @@ def engine_of(**arguments: Any) -> Any:
 @contextlib.contextmanager
 def started(engine: Any, loop: LoopThread) -> Iterator[Running]:
     """Start an engine for a `with` block."""
-    engine.validate()
     try:
         loop.run(engine.start())
         yield Running(engine, loop)

@@ -1,48 +1,102 @@
-"""Runs and commands in processes that a test can kill.
-
-Each process is forked from a server that has imported lmms-eval, so it starts in a second and not in twenty.
-"""
+"""Runs and commands in processes of their own, which a test can kill. Each imports lmms-eval, which takes 10 s."""
 
 import contextlib
 import json
 import os
+import pickle
 import random
 import resource
 import runpy
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection
 from importlib.metadata import entry_points
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import psutil
 from loguru import logger
 from pyarrow import Table, parquet
-from support.engine_cores import SERVER, preload, serve_own_cores
 
 DEMO_DOCUMENTS = 150
 """Of `shapes_s`, on which runs of the demo pair are compared."""
-
 END_LIMIT_S = 400
 """Longer than any process of a test takes on a machine with much other work."""
-LOGS: dict[int | None, Path] = {}
-"""Process id -> the log of a process."""
-
 POPE = Path("lmms-lab-encoder") / "POPE"
+TESTS = Path(__file__).resolve().parents[1]
+
+
+class Process(subprocess.Popen[bytes]):
+    """A process that leads a session, and so a group for signals as a terminal sends them."""
+
+    log: Path
+
+    @property
+    def exitcode(self) -> int | None:
+        return self.poll()
+
+    def is_alive(self) -> bool:
+        return self.poll() is None
+
+    def join(self) -> None:
+        self.wait()
+
+
+def start_process(
+    folder: Path,
+    log: Path,
+    function: Callable[..., None],
+    *arguments: Any,
+    errors: Path | None = None,
+    environment: dict[str, str] | None = None,
+    **_: Any,
+) -> Process:
+    """Call a function of `support` in `folder`, in a new process. `log` gets all that it prints, except what it prints
+    to standard error if `errors` is given. `environment`: variables that it has besides those of the tests."""
+    code = f"import pickle, sys\nsys.path.insert(0, {str(TESTS)!r})\n"
+    code += f"function, arguments = pickle.loads({pickle.dumps((function, arguments))!r})\nfunction(*arguments)"
+    with log.open("ab") as output, (errors or log).open("ab") as error_output:
+        process = Process(
+            [sys.executable, "-c", code],
+            cwd=folder,
+            stdout=output,
+            stderr=error_output,
+            env={**os.environ, **(environment or {})},
+            start_new_session=True,
+        )
+    process.log = log
+    return process
+
+
+def end(process: Process) -> None:
+    """Wait for the end of a process. If it does not end, kill it with its engines, and fail."""
+    try:
+        process.wait(END_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise AssertionError(f"still running: {process.log.read_text(errors='replace')[-3000:]}") from None
+
+
+# --- scripts and documents --------------------------------------------------------------------------------
 
 
 def large_pope(drawn_data: Path, folder: Path, rows: int) -> Path:
     """A data folder whose POPE has `rows` documents, over and over those of the drawn one."""
     drawn = parquet.read_table(drawn_data / POPE / "data" / "test.parquet")
     documents = [{**row, "question_id": str(i)} for i, row in enumerate(drawn.to_pylist() * (rows // len(drawn) + 1))]
+    return write_pope(drawn_data, folder, f"{folder.name}-{rows}", documents[:rows])
+
+
+def write_pope(drawn_data: Path, folder: Path, name: str, documents: list[dict[str, Any]]) -> Path:
+    """A data folder with these documents of POPE. `name`: of the file, because datasets keys its cache on names."""
     (folder / POPE / "data").mkdir(parents=True)
-    name = f"{folder.name}-{rows}.parquet"  # datasets keys its cache on names
-    parquet.write_table(Table.from_pylist(documents[:rows], schema=drawn.schema), folder / POPE / "data" / name)
+    schema = parquet.read_schema(drawn_data / POPE / "data" / "test.parquet")
+    parquet.write_table(Table.from_pylist(documents, schema=schema), folder / POPE / "data" / f"{name}.parquet")
     card = (drawn_data / POPE / "README.md").read_text()
-    (folder / POPE / "README.md").write_text(card.replace("test.parquet", name))
+    (folder / POPE / "README.md").write_text(card.replace("test.parquet", f"{name}.parquet"))
     return folder
 
 
@@ -79,59 +133,18 @@ def scripts(folder: Path, task: str, rows: int, seconds: float = 0.0, failing: C
     return {"engine": "scripted", **{side: str(folder / f"{side}.jsonl") for side in lines}}
 
 
-def start_process(
-    folder: Path,
-    log: Path,
-    function: Callable[..., None],
-    *arguments: Any,
-    engines: bool = True,
-    errors: Path | None = None,
-    environment: dict[str, str] | None = None,
-) -> BaseProcess:
-    """Call a function of a module in `folder`, in a new process that leads a session.
-
-    `log` gets all that it prints, except what it prints to standard error if `errors` is given. `environment`:
-    variables that it has besides those of the tests. `engines`: it may start vLLM engines.
-    """
-    preload(engines)
-    given = folder, log, errors, environment or {}, engines, function, arguments
-    process = SERVER.Process(target=_run, args=given)
-    process.start()
-    LOGS[process.pid] = log
-    return process
-
-
-def _run(
-    folder: Path,
-    log: Path,
-    errors: Path | None,
-    environment: dict[str, str],
-    engines: bool,
-    function: Callable[..., None],
-    arguments: tuple[Any, ...],
-) -> None:
-    os.setsid()  # a group of its own, for signals as a terminal sends them
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` may have ignored it for the tests
-    for number, path in ((1, log), (2, errors or log)):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
-    os.chdir(folder)
-    os.environ.update(environment)
-    if engines:
-        serve_own_cores()
-    function(*arguments)
+# --- evaluations and commands -----------------------------------------------------------------------------
 
 
 def start(
     data: Path, output: Path, task: str, limit: int | None = None, file_limit: int | None = None, **model_args: Any
-) -> BaseProcess:
-    """Start an evaluation of `limit` documents.
+) -> Process:
+    """Start an evaluation of `limit` documents in library use.
 
     If it succeeds, it writes its results to `output`, and beside them all that lmms-eval logged of each sample.
     `file_limit`: the largest size in bytes to which any of its files can grow.
     """
-    given = output, task, limit, file_limit, model_args
-    engines = model_args.get("engine") != "scripted"
-    return start_process(data, output.with_suffix(".log"), _evaluate, *given, engines=engines)
+    return start_process(data, output.with_suffix(".log"), _evaluate, output, task, limit, file_limit, model_args)
 
 
 def _evaluate(output: Path, task: str, limit: int | None, file_limit: int | None, model_args: dict[str, Any]) -> None:
@@ -169,21 +182,8 @@ def _evaluate(output: Path, task: str, limit: int | None, file_limit: int | None
     part.rename(output)
 
 
-def end(process: BaseProcess) -> None:
-    """Wait for the end of a process that leads a session. If it does not end, kill it with its engines, which would
-    slow down all later tests, and fail."""
-    process.join(END_LIMIT_S)
-    if process.is_alive():
-        with contextlib.suppress(ProcessLookupError):  # it leads no session yet
-            os.killpg(process.pid or 0, signal.SIGKILL)
-        process.kill()
-        process.join()
-        text = LOGS[process.pid].read_text(errors="replace")[-3000:]
-        raise AssertionError(f"the process was still running after {END_LIMIT_S} s. {text}")
-
-
-def start_script(script: Path, log: Path) -> BaseProcess:
-    """Start a Python script in its folder. It may start vLLM engines."""
+def start_script(script: Path, log: Path) -> Process:
+    """Start a Python script in its folder."""
     return start_process(script.parent, log, _script, script)
 
 
@@ -192,31 +192,17 @@ def _script(script: Path) -> None:
 
 
 class Command:
-    """A console command of lmms-eval or of this package, in a process like that of `start`.
+    """A console command of lmms-eval or of this package. `settings`: as for `start_process`."""
 
-    `log` and `environment`: as for `start_process`, and so are `errors` and `engines`. `stopped_before_results`: Ctrl-C
-    comes when lmms-eval is about to write its results.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        log: Path,
-        *arguments: str,
-        name: str = "lmms-eval",
-        engines: bool = False,
-        stopped_before_results: bool = False,
-        **settings: Any,
-    ) -> None:
+    def __init__(self, folder: Path, log: Path, *arguments: str, name: str = "lmms-eval", **settings: Any) -> None:
         self._log = log
-        given = name, arguments, stopped_before_results
-        self.process = start_process(folder, log, _command, *given, engines=engines, **settings)
+        self.process = start_process(folder, log, _command, name, arguments, **settings)
 
     def end(self) -> tuple[int | None, str]:
         """Wait for the end; returns the exit code and the log. Fails if a process of the command is left."""
         end(self.process)
-        left = [p for p in psutil.process_iter() if _session(p) == self.process.pid]
-        assert left == []
+        left = [process for process in psutil.process_iter() if _session(process) == self.process.pid]
+        assert psutil.wait_procs(left, timeout=10)[1] == []  # multiprocessing's tracker ends a moment later
         return self.process.exitcode, self._log.read_text(errors="replace")
 
 
@@ -228,49 +214,38 @@ def _session(process: psutil.Process) -> int | None:
         return None
 
 
-def _command(name: str, arguments: tuple[str, ...], stopped_before_results: bool) -> None:
-    if stopped_before_results:
-        from lmms_eval.loggers import EvaluationTracker
-
-        def stop(*args: Any, **kwargs: Any) -> None:
-            sys.exit(130)
-
-        EvaluationTracker.save_results_aggregated = stop  # type: ignore[method-assign]
+def _command(name: str, arguments: tuple[str, ...]) -> None:
     (script,) = entry_points(group="console_scripts", name=name)
     sys.argv = [name, *arguments]
     sys.exit(script.load()())
 
 
-def lines_of(journal: Path) -> list[str]:
-    """Return the whole lines of the only journal in a folder; an empty list if there is no journal."""
-    files = list(journal.glob("*.jsonl"))
-    return files[0].read_text().split("\n")[:-1] if files else []
+# --- kills ------------------------------------------------------------------------------------------------
 
 
-def wait_for_lines(process: BaseProcess, journal: Path, count: int) -> bool:
-    """Wait until the journal has `count` lines or the process has ended; returns whether the process is running."""
-    size = -1
-    while process.is_alive():
-        before, size = size, _size(journal)
-        if size != before and len(lines_of(journal)) >= count:
-            break
-        time.sleep(0.005)
+def lines_of(store: Path) -> list[str]:
+    """Return the whole lines of the only call store in a folder; an empty list if there is no store."""
+    lines: list[str] = []
+    with contextlib.suppress(FileNotFoundError):  # a run that completes removes its store
+        for file in store.glob("*.jsonl"):
+            lines = file.read_text().split("\n")[:-1]
+    return lines
+
+
+def wait_for_lines(process: Process, store: Path, count: int) -> bool:
+    """Wait until the store has `count` lines or the process has ended; returns whether the process is running."""
+    while process.is_alive() and len(lines_of(store)) < count:
+        time.sleep(0.02)
     return process.is_alive()
 
 
-def _size(journal: Path) -> int:
-    with contextlib.suppress(FileNotFoundError):  # a run that completes deletes its journal
-        return sum(file.stat().st_size for file in journal.glob("*.jsonl"))
-    return 0
-
-
-def strike(process: BaseProcess, journal: Path, after: int, how: int, group: bool = False) -> bool:
-    """Send a signal when the journal has `after` lines, to the process or, as a terminal does, to its whole group.
+def strike(process: Process, store: Path, after: int, how: int, group: bool = False) -> bool:
+    """Send a signal when the store has `after` lines, to the process or, as a terminal does, to its whole group.
 
     Returns whether the process was still running.
     """
-    alive = wait_for_lines(process, journal, after)
-    if alive and process.pid:
+    alive = wait_for_lines(process, store, after)
+    if alive:
         (os.killpg if group else os.kill)(process.pid, how)
     end(process)
     return alive

@@ -5,12 +5,12 @@ from typing import Any
 
 from PIL import Image as PilImage
 
-from lmms_eval_mai.contract import Engine, Image, Message, Prompt, Sampling
+from lmms_eval_mai.contract import Image, Message, Prompt, Sampling
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.errors import MissingAnswer
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS, GENERIC
+from lmms_eval_mai.paper.calls import Pair
 from lmms_eval_mai.paper.sample import Sample, Trace
-from lmms_eval_mai.paper.sample_run import Pair
 
 OWN_INSTRUCTION = "Answer with one word."
 """The format sentence of another lmms-eval task."""
@@ -65,17 +65,16 @@ class Recorder:
         return "".join(block for message in prompt.messages for block in message.content if isinstance(block, str))
 
 
-async def started_pair(*engines: Engine, **choices: Any) -> Pair:
+async def started_pair(*engines: Any, **choices: Any) -> Pair:
     """Start a small and a large engine and return them as a pair. `choices`: fields of `Pair`."""
     for engine in engines:
         await engine.start()
-    return Pair(*engines, **choices)
+    return Pair({engine.side: engine for engine in engines}, **choices)
 
 
 async def scripted_pair(small: Any, large: Any, options: ScriptedOptions | None = None, **choices: Any) -> Pair:
     """Return a pair of started scripted engines, one for each script."""
-    options = options or ScriptedOptions()
-    engines = [ScriptedEngine(name, script, options) for name, script in (("small", small), ("large", large))]
+    engines = [ScriptedEngine("small", small, options), ScriptedEngine("large", large, options)]
     return await started_pair(*engines, **choices)
 
 

@@ -37,6 +37,20 @@ IN_THE_DATA = {
 }
 
 
+OFFICIAL = {
+    "pope": "Answer the question using a single word or phrase.",
+    "chartqa": "Answer the question with a single word.",
+    "infovqa_val": "Answer the question using a single word or phrase.",
+    "mmbench_en_dev": "Answer with the option's letter from the given choices directly.",
+    "mmmu_val letter": "Answer with the option's letter from the given choices directly.",
+    "mmmu_val word": "Answer the question using a single word or phrase.",
+}
+"""The instruction at the end of lmms-eval's own prompt. RealWorldQA's is part of its dataset."""
+STAGE_2 = {
+    kind: f"According to previous thinking: RESPONSE\n {OFFICIAL[f'mmmu_val {kind}']}" for kind in ("word", "letter")
+}
+
+
 class Loaded(NamedTuple):
     """Tasks as lmms-eval loads them, with the data of tools/make_sample_data.py."""
 

@@ -13,10 +13,10 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "lmms_eval_mai"
 WIDTH = 120
 
-RUN = [("run/config.py", "Config"), ("paper/agreement.py", "AgreementRules")]
-"""The files and classes with the arguments of a run. `small`, `large` and `rules` are groups of arguments, and
-`calibration` is a file."""
-GROUPS = ("small", "large", "rules", "calibration")
+RUN = ("run/config.py", "Config")
+"""The file and the class with the arguments of a run. `small` and `large` are groups of arguments, and `calibration` is
+a file."""
+GROUPS = ("small", "large", "calibration")
 
 SHORT = (
     "mode",
@@ -24,7 +24,7 @@ SHORT = (
     "max_open_samples",
     "max_new_tokens",
     "max_errors",
-    "journal",
+    "store",
 )
 """The arguments of a run that README.md lists."""
 
@@ -65,7 +65,7 @@ def fields(file: str, name: str) -> list[Argument]:
 
 def run_arguments() -> list[Argument]:
     """Return the arguments of a run, in the order of the code."""
-    return [argument for file, name in RUN for argument in fields(file, name)]
+    return fields(*RUN)
 
 
 def print_table(arguments: list[Argument]) -> None:

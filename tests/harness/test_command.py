@@ -1,0 +1,242 @@
+"""lmms-eval's command with our model: exit codes, messages, and the call store until the results are saved. lmms-eval
+alone catches every exception and exits with 0."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+from support.pope_scripts import exit_of, pope_scripts
+from support.processes import Command, large_pope, scripts, start_script, wait_for_lines
+from support.servers import free_port
+
+from lmms_eval_mai.errors import ArgumentError, MaiError
+from lmms_eval_mai.harness.command import configurations, report_errors_to_user
+
+ROWS = 60
+HINT = "To resume, run the same command with the same models again."
+
+
+@pytest.fixture(scope="module")
+def data(drawn_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return large_pope(drawn_data, tmp_path_factory.mktemp("command"), ROWS)
+
+
+def model_args(**given: Any) -> str:
+    return ",".join(f"{name}={value}" for name, value in given.items())
+
+
+# --- whole commands in processes of their own -------------------------------------------------------------
+
+
+def test_a_command_that_is_stopped_or_cannot_write_its_results_keeps_the_store_and_the_next_one_finishes(
+    command: type[Command], data: Path, tmp_path: Path
+) -> None:
+    given = {"engine": "scripted", "max_open_samples": 2, "store": tmp_path / "store"}
+    given |= scripts(tmp_path / "scripts", "pope_s", ROWS, seconds=0.2)
+    (tmp_path / "file").touch()
+
+    def run(output: str) -> Command:
+        line = ["--model", "mai_cascade", "--tasks", "pope_s", "--model_args", model_args(**given), "--log_samples"]
+        return command(data, tmp_path / "log", *line, "--output_path", str(tmp_path / output))
+
+    stopped = run("out")
+    assert wait_for_lines(stopped.process, tmp_path / "store", 20)
+    os.kill(stopped.process.pid, signal.SIGINT)
+    code, text = stopped.end()
+    assert code == 130 and "Traceback" not in text
+    assert f"mai_cascade: stopped by Ctrl-C. All finished calls are in {tmp_path}/store/" in text and HINT in text
+
+    (tmp_path / "log").unlink()
+    code, text = run("file/out").end()
+    assert code == 1 and "Traceback" not in text and "lmms-eval cannot write its results to" in text and HINT in text
+    assert list((tmp_path / "store").iterdir()) and not list(tmp_path.rglob("*_mai_cascade.json"))
+
+    (tmp_path / "log").unlink()
+    code, text = run("out").end()
+    assert code == 0 and f"resuming: {ROWS} of {ROWS} done" in text and list((tmp_path / "store").iterdir()) == []
+    assert 0 < text.rindex("Throughput Summary") < text.rindex("mai_cascade mode=cascade: ")  # our table comes last
+    (file,) = (tmp_path / "out").rglob("*_mai_cascade.json")
+    figures = json.loads(file.read_text())  # they contain what the earlier attempts spent
+    assert figures["samples"] == ROWS and 0 < figures["earlier_s"] < figures["wall_s"]
+    assert file.with_name(file.name.replace("_mai_cascade", "_results")).exists()
+
+
+def test_lmms_eval_continues_with_the_next_configuration_after_an_error_and_each_has_its_own_figures(
+    command: type[Command], data: Path, tmp_path: Path
+) -> None:
+    good = {"time_scale": 0, "store": tmp_path / "store", **scripts(tmp_path, "pope_s", ROWS, seconds=1)}
+    runs = [
+        {"model": "mai_cascade", "tasks": "pope_s", "output_path": str(tmp_path / "out"), "model_args": given}
+        for given in (model_args(mode="both"), model_args(**good), model_args(**good, mode="large"))
+    ]
+    (tmp_path / "runs.yaml").write_text(yaml.safe_dump(runs))
+    code, text = command(data, tmp_path / "log", "--config", str(tmp_path / "runs.yaml")).end()
+    assert code == 0 and "mode=both is unknown" in text and text.replace(" ", "").count("|pope_accuracy|") == 2
+    assert list((tmp_path / "store").iterdir()) == []
+    files = sorted((tmp_path / "out").rglob("*_mai_cascade.json"))
+    assert [json.loads(file.read_text())["mode"] for file in files] == ["cascade", "large"]
+    assert text.rindex("Throughput Summary") < text.index("mai_cascade mode=")
+    assert text.count("mai_cascade mode=") == 2
+
+
+def test_ranks_share_the_documents_and_padding_is_answered_without_a_call(
+    command: type[Command], write_script: Any, in_drawn_data: Path, tmp_path: Path
+) -> None:
+    given = {**pope_scripts(write_script, "pope_s"), "store": tmp_path / "store"}
+    line = ["--model", "mai_cascade", "--model_args", model_args(**given), "--tasks", "pope_s", "--limit", "5"]
+    line += ["--output_path", str(tmp_path / "out"), "--log_samples"]
+    group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    ranks = [
+        command(in_drawn_data, tmp_path / rank, *line, environment={**group, "RANK": rank, "LOCAL_RANK": rank})
+        for rank in ("0", "1")
+    ]
+    ends = [command.end() for command in ranks]
+    text = "".join(printed for _, printed in ends)
+    assert [code for code, _ in ends] == [0, 0], text
+    # Rank 0 has documents 0, 2 and 4; rank 1 has 1 and 3, and one request of padding. The table is that of the run.
+    (cells,) = [line.split("|")[1:6] for line in text.splitlines() if line.startswith("|pope_s|") and "%" in line]
+    assert [cell.strip() for cell in cells[1:]] == ["5", "2 (40.00%)", "2 (40.00%)", "1 (20.00%)"]
+    (file,) = (tmp_path / "out").rglob("*_mai_cascade.json")
+    figures = json.loads(file.read_text())
+    assert figures["ranks"] == 2 and figures["tasks"]["pope_s"]["small"]["calls"] == 5 + 3
+    (file,) = (tmp_path / "out").rglob("*_samples_pope_s.jsonl")
+    samples = [json.loads(line) for line in file.read_text().split("\n") if line]
+    assert {s["doc_id"]: s["token_counts"][0]["exit"] for s in samples} == {i: exit_of(i) for i in range(5)}
+    assert list((tmp_path / "store").iterdir()) == []  # rank 0 removes the files of all ranks
+
+
+PROGRAM = """
+import sys
+from lmms_eval.evaluator import simple_evaluate
+from lmms_eval.tasks import TaskManager
+from lmms_eval_mai import MaiCascade, task_dir
+
+{first}
+tasks = TaskManager(include_path=str(task_dir()), include_defaults=False)
+simple_evaluate(MaiCascade(**{given}), tasks=["shapes_s"], task_manager=tasks, limit=3)
+{last}
+"""
+
+
+@pytest.mark.slow
+def test_the_end_of_a_process_removes_the_store_unless_an_exception_or_a_command_without_results_ends_it(
+    tmp_path: Path,
+) -> None:
+    programs = {}
+    for name, first, last in (
+        ("good", "", ""),
+        ("failing", "", "raise SystemError"),
+        ("command", "sys.argv = ['lmms-eval']", "# a command writes its results here"),
+    ):
+        given = {**scripts(tmp_path, "shapes_s", 3), "store": str(tmp_path / name)}
+        (tmp_path / f"{name}.py").write_text(PROGRAM.format(given=given, first=first, last=last))
+        programs[name] = start_script(tmp_path / f"{name}.py", tmp_path / "log")
+    assert {name: process.wait() for name, process in programs.items()} == {"good": 0, "failing": 1, "command": 0}
+    assert [len(list((tmp_path / name).iterdir())) for name in programs] == [0, 1, 1]
+
+
+# --- in this process --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "module", "count"),
+    [
+        (["/bin/lmms-eval", "--tasks", "pope_s"], None, 1),
+        (["/site-packages/lmms_eval/__main__.py", "eval", "--config=one.yaml"], "lmms_eval", 1),
+        (["lmms-eval", "--config", "two.yaml", "--limit", "1"], None, 2),
+        (["/bin/lmms-eval-mai", "reproduce"], None, 0),
+        (["/site-packages/lmms_eval/tui/cli.py"], "lmms_eval.tui", 0),
+        (["evaluate.py", "--config", "two.yaml"], None, 0),
+    ],
+)
+def test_the_command_is_known_by_the_main_module(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, argv: list[str], module: str | None, count: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("one.yaml").write_text("tasks: pope_s")
+    Path("two.yaml").write_text("[{tasks: pope_s}, {tasks: pope_r}]")
+    main = ModuleType("__main__")
+    main.__package__ = module
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.setattr(sys, "argv", argv)
+    assert configurations() == count
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("action", "code", "traceback"),
+    [
+        (raising(ArgumentError("An argument is wrong.")), 1, False),
+        (raising(ZeroDivisionError()), 1, True),
+        (raising(KeyboardInterrupt()), 130, False),
+        (lambda: signal.raise_signal(signal.SIGTERM), 143, False),
+        (lambda: signal.raise_signal(signal.SIGHUP), 129, False),
+    ],
+)
+def test_an_error_ends_the_command_with_its_exit_code_and_one_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any, action: Callable[[], None], code: int, traceback: bool
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["lmms-eval"])
+    monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_DFL)  # `nohup` may have ignored SIGHUP
+    with pytest.raises(SystemExit) as raised, report_errors_to_user(lambda: "Type this."):
+        action()
+    printed = capsys.readouterr().err
+    assert raised.value.code == code and printed.count("mai_cascade: ") == 1 and "Type this." in printed
+    assert ("Traceback" in printed) is traceback
+
+
+def test_an_error_in_library_use_is_an_exception_that_ends_with_the_hint() -> None:
+    with pytest.raises(ArgumentError) as raised, report_errors_to_user(lambda: "Type this."):
+        raise ArgumentError("invalid")
+    assert str(raised.value) == "invalid\nType this."
+    for error in (KeyboardInterrupt(), ZeroDivisionError()):
+        with pytest.raises(type(error)), report_errors_to_user(lambda: "Type this."):
+            raise error
+
+
+def test_a_signal_handler_of_the_user_stays() -> None:
+    seen: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
+    try:
+        with report_errors_to_user():
+            signal.raise_signal(signal.SIGTERM)
+        assert seen == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_results_that_lmms_eval_did_not_save_whole_are_an_error_and_keep_the_store(
+    evaluate: Any, write_script: Any, tmp_path: Path
+) -> None:
+    from lmms_eval.loggers import EvaluationTracker
+
+    scripts = pope_scripts(write_script, "pope_s")
+    for broken in ("results", "samples"):
+        folder, store = tmp_path / broken, tmp_path / f"store of {broken}"
+        tracker = EvaluationTracker(output_path=str(folder))
+        results = evaluate(["pope_s"], {"evaluation_tracker": tracker}, **scripts, store=store)
+        samples = results.pop("samples")
+        name = "_results.json" if broken == "results" else "_samples_pope_s.jsonl"
+        place = folder / "scripted" / f"10-00{name}"
+        place.mkdir(parents=True)  # lmms-eval cannot write it, and logs a warning
+        with pytest.raises(MaiError, match=f"cannot write its results to {place} .*") as raised:
+            tracker.save_results_aggregated(results, samples, "10:00")
+            tracker.save_results_samples("pope_s", samples["pope_s"])
+        assert HINT in str(raised.value)
+        place.rmdir()
+        evaluate(["pope_s"], **scripts, store="off")  # another evaluation, which ends this one
+        assert len(list(store.iterdir())) == 1
+        assert (place.with_name("10-00_mai_cascade.json")).exists() is (broken == "samples")

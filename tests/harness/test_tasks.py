@@ -1,0 +1,314 @@
+"""Our tasks as lmms-eval loads them: data, prompts, rounds and scores, compared with the installed built-in tasks."""
+
+import inspect
+import io
+import itertools
+import random
+import socket
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from support.tasks import (
+    BUILT_IN,
+    IN_THE_DATA,
+    INSTRUCTIONS,
+    NAMES,
+    OFFICIAL,
+    STAGE_2,
+    TWO_STAGE,
+    VARIANTS,
+    Doc,
+    Loaded,
+    config,
+    documents,
+    image_bytes,
+    instruction_of,
+    kind_of,
+    split_name,
+    texts,
+    types,
+)
+
+from lmms_eval_mai import plugin
+from lmms_eval_mai.run.decoding import OWN_TASK
+
+every_task = pytest.mark.parametrize("name", NAMES)
+
+# --- the index, and the contract with the built-in tasks --------------------------------------------------
+
+
+def test_lmms_eval_lists_thirty_tasks_of_six_benchmarks_with_a_tag_for_each_variant_and_five_of_shapes(
+    task_manager: Any,
+) -> None:
+    index = task_manager.task_index
+    files = {name: Path(entry["yaml_path"]) for name, entry in index.items() if entry["type"] == "task"}
+    ours = [name for name, file in files.items() if file.is_relative_to(plugin.task_dir())]
+    assert sorted(ours) == sorted([*NAMES, *(f"shapes_{variant}" for variant in VARIANTS)])
+    tags = {name: sorted(index[name]["task"]) for name in task_manager.all_tags if name.startswith("mai_")}
+    assert tags == {f"mai_{v}": sorted(f"{benchmark}_{v}" for benchmark in BUILT_IN) for v in VARIANTS}
+
+
+OURS_ALONE = {
+    *("task", "tag", "output_type", "doc_to_text", "doc_to_messages", "lmms_eval_specific_kwargs"),
+    *("generation_kwargs", "model_specific_generation_kwargs", "filter_list", "reasoning_tags"),
+    *("metadata", "dataset_kwargs", "process_results"),
+}
+"""Keys in which our tasks differ on purpose. All other keys that either task sets must be equal."""
+
+
+def comparable(value: Any) -> Any:
+    """Return a config value with (name, file) in place of functions, because lmms-eval loads a built-in task's `utils`
+    module again for every reference."""
+    if callable(value):
+        return value.__name__, inspect.getsourcefile(value)
+    if isinstance(value, dict):
+        return {key: comparable(one) for key, one in value.items()}
+    return [comparable(one) for one in value] if isinstance(value, list) else value
+
+
+@every_task
+def test_a_task_equals_the_installed_built_in_task_but_for_prompt_and_decoding(
+    task_manager: Any, tasks: Loaded, name: str
+) -> None:
+    benchmark, variant = split_name(name)
+    ours, theirs = config(task_manager, name), config(task_manager, BUILT_IN[benchmark])
+    assert {key: comparable(value) for key, value in ours.items() if key not in OURS_ALONE} == {
+        key: comparable(value) for key, value in theirs.items() if key not in OURS_ALONE
+    }
+    assert ours["dataset_kwargs"] == {}  # needs no hub token
+    task = tasks.chat[name]
+    decoding = task.config.generation_kwargs
+    assert decoding.pop("until") == []  # lmms-eval's own default would stop all thinking at its first blank line
+    assert decoding.pop("do_sample") is False and decoding == {**OWN_TASK}
+    for metadata in (task.instances[0].metadata["mai"], task.config.lmms_eval_specific_kwargs["default"]):
+        assert metadata == {"benchmark": benchmark, "variant": variant}
+    assert task.instances[0].request_type == "generate_until" + "_multi_round" * (name in TWO_STAGE)
+
+
+# --- prompts ----------------------------------------------------------------------------------------------
+
+
+def question_of(benchmark: str, doc: Doc, words: str) -> str:
+    """Return the built-in task's text without the instruction at its end."""
+    official = OFFICIAL.get(benchmark) or OFFICIAL[f"{benchmark} {kind_of(benchmark, doc)}"]
+    assert words.endswith(official)
+    return words.removesuffix(official)
+
+
+@every_task
+def test_messages_equal_those_of_the_built_in_task_except_for_the_instruction_in_the_last_block(
+    tasks: Loaded, name: str
+) -> None:
+    benchmark, variant = split_name(name)
+    kinds = Counter()
+    for doc in documents(tasks, name):
+        theirs = tasks.built_in[benchmark].doc_to_messages(doc)
+        ours = tasks.chat[name].doc_to_messages(doc)
+        *question, last = texts(ours)
+        kind = kind_of(benchmark, doc)
+        kinds[kind] += 1
+        assert last == INSTRUCTIONS[variant[0], kind]
+        if benchmark == "realworldqa":
+            assert IN_THE_DATA[kind] in doc["question"]
+            assert "".join(question).split() == doc["question"].replace(IN_THE_DATA[kind], "").split()
+        else:
+            assert "".join(question) == question_of(benchmark, doc, "".join(texts(theirs)))
+        assert "[[answer]]" not in "".join(question) and question[-1].endswith("\n")
+        assert types(ours) == [*types(theirs), "text"] and image_bytes(ours) == image_bytes(theirs)
+        # Simple models get the same text. It does not need the image.
+        bare = {key: value for key, value in doc.items() if not isinstance(value, Image.Image)}
+        text, placeholder = tasks.chat[name].doc_to_text(bare), "<image 1>" if benchmark == "mmmu_val" else ""
+        assert placeholder in text and text.replace("<image 1>", "").split() == " ".join(texts(ours)).split()
+    both = {"mmmu_val": {"letter": 8, "word": 4}, "realworldqa": {"letter": 6, "word": 6}}
+    assert kinds == both.get(benchmark, {"letter" if benchmark == "mmbench_en_dev" else "word": 12})
+
+
+def mmmu(question: str, options: list[str] | None = None) -> Doc:
+    """Return an MMMU document with three images of different sizes."""
+    images = {f"image_{i}": Image.new("RGB", (10 * i, 10)) for i in (1, 2, 3)}
+    kind = "open" if options is None else "multiple-choice"
+    given = {"id": "validation_Art_1", "question": question, "options": str(options or []), "question_type": kind}
+    return {**given, **images}
+
+
+@pytest.mark.parametrize(
+    ("doc", "order", "sizes"),
+    [
+        (mmmu("<image 1> and <image 2>: which is it?", ["x", "y"]), "image text image text text", [10, 20]),
+        (mmmu("Which? <image 2>", ["<image 1>", "<image 3>"]), 3 * "text image " + "text text", [10, 20, 30]),
+        (mmmu("How many in <image 3>?"), "text image text text", [30]),
+        (mmmu("How many?"), "text text", []),
+    ],
+)  # fmt: skip
+def test_mmmu_puts_images_between_the_parts_of_question_and_options(
+    tasks: Loaded, doc: Doc, order: str, sizes: list[int]
+) -> None:
+    ours, theirs = (task.doc_to_messages(doc) for task in (tasks.chat["mmmu_val_e"], tasks.built_in["mmmu_val"]))
+    assert types(ours) == order.split() == [*types(theirs), "text"]
+    assert [block["url"].width for block in ours[0]["content"] if block["type"] == "image"] == sizes
+    words = "".join(texts(theirs))
+    assert "".join(texts(ours)) == question_of("mmmu_val", doc, words) + instruction_of("mmmu_val_e", doc)
+
+
+@pytest.mark.parametrize("question", ["Is {this} it?", "[[answer]]", f"Say: {INSTRUCTIONS['s', 'word']}", "a\n\nb  "])
+@pytest.mark.parametrize("name", ["pope_r", "chartqa_r", "infovqa_val_r", "realworldqa_r", "mmmu_val_r"])
+def test_a_question_that_looks_like_an_instruction_is_unchanged(tasks: Loaded, name: str, question: str) -> None:
+    doc = {**mmmu(question), "image": Image.new("RGB", (8, 8))}
+    *blocks, last = texts(tasks.chat[name].doc_to_messages(doc))
+    assert "".join(blocks).strip() == question.strip() and last == INSTRUCTIONS["r", "word"]
+
+
+@pytest.mark.parametrize("name", TWO_STAGE)
+def test_a_chat_model_gets_two_rounds_and_the_second_contains_the_first_response(tasks: Loaded, name: str) -> None:
+    """The rounds are asked for as in generate_until_multi_round of lmms_eval/models/chat/vllm.py."""
+    task, one_stage = tasks.chat[name], tasks.chat[name.removesuffix("_s2")]
+    for doc in documents(tasks, name):
+        for response in ("I see {two} discs, {stage1_response}:\n\nthe [[first]] is \\frac{1}{2} \n", ""):
+            first = task.doc_to_messages(doc)
+            given = {"previous_output": [response], "previous_round_info": None}
+            second, terminal, *_ = task.doc_to_messages(doc, round_idx=1, **given)
+            assert not terminal and texts(first) == texts(one_stage.doc_to_messages(doc))
+            ending = STAGE_2[kind_of(split_name(name)[0], doc)].replace("RESPONSE", response)
+            assert texts(second) == [*texts(first)[:-1], ending]
+            assert types(second) == types(first) and image_bytes(second) == image_bytes(first)
+            given["previous_output"] = [response, "[[red]]"]
+            assert task.doc_to_messages(doc, round_idx=2, **given)[:2] == (None, True)
+
+
+# --- from responses to scores -----------------------------------------------------------------------------
+
+
+def filtered(task: Any, responses: list[Any]) -> list[Any]:
+    """Apply the task's filters to one response for each of its first documents."""
+    for instance, response in itertools.zip_longest(task.instances, responses, fillvalue=responses[-1]):
+        instance.resps = [response]
+    task.apply_filters()
+    return [next(iter(instance.filtered_resps.values())) for instance in task.instances[: len(responses)]]
+
+
+def score(task: Any, answer: Callable[[Doc], str]) -> dict[str, float]:
+    """Return the task's metrics. Every response has `answer(document)` in its last brackets, after wrong ones."""
+    docs = list(task.test_docs())
+    responses = [f"First I thought [[nothing]].\n\nBut it is [[ {answer(doc)}\x0b ]]." for doc in docs]
+    rounds = [["thinking, [[wrong]]", text] for text in responses]
+    answers = filtered(task, rounds if task.config.task in TWO_STAGE else responses)
+    found = [task.process_results(doc, [left]) for doc, left in zip(docs, answers, strict=True)]
+    metrics = {}
+    for metric, aggregate in task.aggregation().items():
+        args = {"args": None} if "args" in inspect.signature(aggregate).parameters else {}
+        metrics[metric] = aggregate([one[metric] for one in found if metric in one], **args)
+    return metrics
+
+
+def gold(doc: Doc) -> str:
+    return doc["answers"][0] if "answers" in doc else doc["answer"]
+
+
+def wrong(doc: Doc) -> str:
+    if gold(doc) in ("yes", "no"):
+        return "no" if gold(doc) == "yes" else "yes"
+    return ("B" if gold(doc) == "A" else "A") if gold(doc) in "ABCD" else "98765"
+
+
+MAIN = dict(zip(BUILT_IN, ["pope_accuracy", "mmmu_acc", "gpt_eval_score", "relaxed_overall", "anls", "exact_match"],
+                strict=True))  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def no_network() -> Iterator[None]:
+    """Fail a test that looks up an address or connects to one, even inside an `except Exception` block."""
+    refused = True
+
+    def refuse(event: str, arguments: tuple[Any, ...]) -> None:
+        if refused and event in ("socket.connect", "socket.getaddrinfo"):
+            pytest.fail(f"{event} {arguments[:2]}")
+
+    sys.addaudithook(refuse)  # cannot be removed
+    with pytest.raises(pytest.fail.Exception):
+        socket.getaddrinfo("localhost", 80)
+    yield
+    refused = False
+
+
+@every_task
+def test_the_scorer_gets_the_content_of_the_last_brackets_and_calls_no_api(
+    tasks: Loaded, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_network: None
+) -> None:
+    monkeypatch.chdir(tmp_path)  # MMBench writes ./submissions
+    benchmark = split_name(name)[0]
+    metric, best = MAIN[benchmark], 100 if benchmark == "mmbench_en_dev" else 1
+    assert score(tasks.chat[name], gold)[metric] == best
+    assert score(tasks.chat[name], wrong)[metric] == 0
+    assert score(tasks.chat[name], lambda doc: "???")[metric] < best
+
+
+@pytest.mark.parametrize("benchmark", BUILT_IN)
+def test_scores_of_every_document_are_those_of_the_installed_built_in_task(tasks: Loaded, benchmark: str) -> None:
+    ours, theirs = tasks.chat[f"{benchmark}_s"], tasks.built_in[benchmark]
+    answers = ["yes", "No.", "A", "**C**", "The answer is (B).", "green", "12", "3.", "50%", "98765", ""]
+    for doc, text in itertools.product(ours.test_docs(), answers):
+        scores = []
+        for task in (ours, theirs):
+            random.seed(1)  # MMMU's scorer guesses if it cannot read an answer
+            scores.append(dict(task.process_results(doc, [text])))
+        assert scores[0] == {metric: value for metric, value in scores[1].items() if metric in theirs.aggregation()}
+
+
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        ("[[red]], no, [[blue]].", "blue"),
+        (" just words\n", "just words"),
+        ("<think>[[red]]</think>blue", "blue"),
+        ("[[]]", ""),
+        ("", ""),
+        ("[[a\x00b\x0bc\x1f]]", "abc"),
+        ("no brackets\x07 at all\x1b", "no brackets at all"),
+        ("[[two\nlines\tand a tab]]", "two\nlines\tand a tab"),
+    ],
+)
+def test_answer_filters_return_the_last_brackets_without_control_characters(
+    tasks: Loaded, response: str, answer: str
+) -> None:
+    assert filtered(tasks.chat["pope_s"], [response]) == [answer]
+    assert filtered(tasks.chat["pope_e_s2"], [["a [[first]] round", response]]) == [answer]
+    for one_round in (response, [response], []):
+        with pytest.raises(ValueError, match="one round"):
+            filtered(tasks.chat["pope_e_s2"], [one_round])
+
+
+# --- shapes -----------------------------------------------------------------------------------------------
+
+
+def test_shapes_has_three_thousand_documents_with_exact_answers_that_its_tool_draws_again(task_manager: Any) -> None:
+    from lmms_eval.tasks import get_task_dict
+    from make_shapes import SEED, make_rows
+
+    names = [f"shapes_{variant}" for variant in VARIANTS]
+    tasks = get_task_dict(names, task_manager, task_type="chat")
+    docs = list(tasks["shapes_s"].test_docs())
+    assert len(docs) == len({doc["image"].tobytes() for doc in docs}) == 3000
+    assert min(Counter(doc["category"] for doc in docs).values()) >= 150
+    for doc in docs:
+        options = {doc[letter] for letter in "ABCD" if doc[letter]}
+        assert doc["answer"] in "ABCD" and len(options) == 4 if doc["category"] == "choice" else not options
+    for category, most in (("yes_no", 0.6), ("compare", 0.6), ("choice", 0.35), ("path", 0.2), ("count", 0.4)):
+        answers = Counter(doc["answer"] for doc in docs if doc["category"] == category)
+        assert max(answers.values()) <= most * answers.total(), answers  # guessing one scores badly
+
+    for row, doc in zip(make_rows(300, SEED), docs, strict=False):  # each document depends on those before it
+        assert Image.open(io.BytesIO(row["image"]["bytes"])).tobytes() == doc["image"].tobytes()
+        assert {name: row[name] for name in ("question", *"ABCD", "answer", "category")}.items() <= doc.items()
+    for name, doc in itertools.product(names, docs[:60]):
+        messages = tasks[name].doc_to_messages(doc)
+        assert types(messages) == ["image", "text", "text"]
+        options = [f"{letter}. {doc[letter]}" for letter in "ABCD" if doc[letter]]
+        instruction = INSTRUCTIONS[name.split("_")[1], "letter" if options else "word"]
+        assert texts(messages) == ["\n".join([doc["question"], *options, ""]), instruction]
+        for given, right in ((doc["answer"], 1.0), (doc["answer"].upper() + ".", 1.0), ("purple", 0.0), ("", 0.0)):
+            assert tasks[name].process_results(doc, [given]) == {"exact_match": right}

@@ -1,0 +1,144 @@
+"""What a run shows: its progress line, its final table, and the figures beside its results."""
+
+import asyncio
+import itertools
+from typing import Any
+
+import pytest
+
+from lmms_eval_mai.contract import Call, CallKey, Side, Stage
+from lmms_eval_mai.errors import MissingAnswer, UnreadableImage
+from lmms_eval_mai.paper.sample import Exit, Trace
+from lmms_eval_mai.paper.sparse import Selection
+from lmms_eval_mai.run.config import Config, parse
+from lmms_eval_mai.run.progress import Progress, progress_bar
+from lmms_eval_mai.run.totals import SHOWN_CAUSES, Totals, figures, table
+
+
+def config(mode: str = "cascade", **arguments: Any) -> Config:
+    return parse({"engine": "scripted", "small": "a.jsonl", "large": "b.jsonl", "mode": mode, **arguments})
+
+
+def call(doc_id: int = 7, side: Side = "large", stage: Stage = "short", task: str = "pope_s", **fields: Any) -> Call:
+    """Return a call with 9 prompt tokens and 2 output tokens."""
+    return Call(CallKey(task, doc_id, 0, side, stage), "Yes", "stop", 9, 0, 2, None, None, 0.5, **fields)
+
+
+def add(totals: Totals, exit: Exit, *calls: Call, **fields: Any) -> Totals:
+    totals.add(Trace(exit, calls[-1], calls, (), **fields))
+    return totals
+
+
+def columns(text: str, row: int = 1) -> dict[str, str]:
+    """Return the cells of a row of the table by column."""
+    rows = [line for line in text.splitlines() if line.startswith("|") and not line.startswith("|-")]
+    header, cells = ([cell.strip() for cell in line.strip("|").split("|")] for line in (rows[0], rows[row]))
+    return dict(zip(header, cells, strict=True))
+
+
+def test_figures_are_the_sums_over_the_calls_and_samples_of_all_ranks() -> None:
+    ranks = [Totals() for _ in range(3)]
+    tasks = ("pope_s", "mmmu_val_s")
+    stages: tuple[tuple[Side, Stage], ...] = (("small", "think"), ("large", "transfer"))
+    for doc_id, task in itertools.product(range(7), tasks):
+        calls = [
+            Call(CallKey(task, doc_id, 0, side, stage), "Yes", "stop", 9 + doc_id, doc_id, 2, None, None, 0.5,
+                 answer_tokens=1 if side == "small" else None, shared=doc_id == 3 and side == "small",
+                 target_calls=doc_id if side == "large" else None)
+            for side, stage in stages
+        ]  # fmt: skip
+        selection = Selection((2, 0), 8, 0.9, "a b", 3, 4) if doc_id else Selection((), 8, 0.0, "", 3, 0)
+        add(ranks[doc_id % 3], "transfer", *calls, readable=doc_id != 1, selection=selection)
+    for rank, (pope, mmmu, earlier) in zip(ranks, ((3.0, 1.0, 0.5), (1.0, 2.5, 2.0), (0.0, 0.0, 0.0)), strict=True):
+        rank.add_seconds("pope_s", pope)
+        rank.add_seconds("mmmu_val_s", mmmu - earlier)
+        rank.add_earlier(earlier, {"mmmu_val_s": earlier})
+    totals = Totals.merged(ranks)
+    found = figures(totals, config("transfer", transfer="sparse", sparse_layer=0.33), {"small": "at http://a:b@h"})
+    assert (found["ranks"], found["samples"], found["sparse_layer"]) == (3, 14, 0.33)
+    # The slowest rank decides each wall time.
+    assert (found["wall_s"], found["earlier_s"]) == (4.0, 2.0)
+    assert {name: task["wall_s"] for name, task in found["tasks"].items()} == {"pope_s": 3.0, "mmmu_val_s": 2.5}
+    assert found["engines"]["small"]["settings"] == "at http://<redacted>@h"
+    sums = {"calls": 7, "prompt_tokens": 63 + 21, "cached_tokens": 21, "output_tokens": 14, "call_seconds": 3.5}
+    small, large = {**sums, "answer_tokens": 7, "shared_calls": 1}, {**sums, "answer_tokens": None, "target_calls": 21}
+    sparse = {"transfers": 7, "scored_tokens": 56, "kept_tokens": 12, "transferred_tokens": 24, "empty": 1}
+    for name in tasks:
+        task = found["tasks"][name]
+        assert (task["samples"], task["unreadable"], task["exits"]) == (7, 1, {"transfer": 7})
+        assert task["selections"] == sparse
+        assert task["small"] == {**small, "stages": {"think": small}}
+        assert task["large"] == {**large, "stages": {"transfer": large}}
+    full = figures(totals, config("transfer"), {})
+    assert "transfer" not in full and "selections" not in full["tasks"]["pope_s"]
+
+
+def test_table_shows_the_share_of_each_exit_and_a_mode_with_a_single_exit_has_no_exit_column() -> None:
+    totals = Totals()
+    for exit, readable in zip(["agree_short"] * 6 + ["agree_think", "transfer"], [True] * 7 + [False], strict=True):
+        add(totals, exit, call(), readable=readable)  # type: ignore[arg-type]
+    row = columns(table(totals, config()))
+    assert (row["agree_short"], row["transfer"], row["Unreadable"]) == ("6 (75.00%)", "1 (12.50%)", "1")
+    row = columns(table(add(Totals(), "large", call()), config("large")))
+    assert list(row) == ["Task", "Samples", "large calls", "large output tokens", "large call seconds"]
+
+
+def test_table_with_shared_calls_counts_them_and_shows_no_times() -> None:
+    totals = add(Totals(), "large", call())
+    assert "Wall time" in table(totals, config("large")) and "shared" not in table(totals, config("large"))
+    text = table(add(totals, "large", call(shared=True)), config("large"))
+    assert (columns(text)["large calls"], columns(text)["large shared calls"]) == ("2", "1")
+    assert "large call seconds" not in columns(text) and "Wall time" not in text
+
+
+def test_table_shows_figures_that_an_engine_may_not_report_only_if_it_reports_them_for_every_call() -> None:
+    totals = Totals()
+    for accepted in (108, None):
+        reported: dict[str, Any] = {
+            "answer_tokens": 1,
+            "proposed_tokens": 131,
+            "accepted_tokens": accepted,
+            "target_calls": 39,
+        }
+        large = call(**(reported if accepted else {}))
+        row = columns(table(add(totals, "agree_short", call(side="small", answer_tokens=1), large), config()))
+        assert "small answer tokens" in row and "small target calls" not in row
+        known = {"large answer tokens", "large drafted tokens accepted", "large target calls"} & set(row)
+        assert len(known) == (3 if accepted else 0)
+        if accepted:
+            assert row["large drafted tokens accepted"] == "108 of 131 (82.44%)"
+
+
+def test_table_and_figures_count_the_failed_samples_of_all_ranks_and_group_them_by_cause() -> None:
+    ranks = [add(Totals(), "agree_short", call()), Totals()]
+    for number in range(12):
+        ranks[number % 2].failures.add(("pope_s", number, 0), MissingAnswer(f"no answer to document {number}."))
+    for number in range(SHOWN_CAUSES):
+        ranks[1].failures.add(("pope_s", 12, 1), UnreadableImage("cause " + "x" * number))
+    totals = Totals.merged(ranks)
+    text = table(totals, config())
+    assert columns(text)["Not answered"] == str(12 + SHOWN_CAUSES)
+    assert "11 more with a similar message: pope_s document 2, " in text and " and 1 more causes" in text
+    found = figures(totals, config(), {})
+    assert (found["not_answered"], found["errors"]) == (22, {"MissingAnswer": 12, "UnreadableImage": 10})
+
+
+def test_a_failed_sample_is_logged_with_its_name_and_its_cause_once(warnings: list[str]) -> None:
+    keys = [("pope_s", 0, 0), ("pope_s", 1, 1)]
+    progress = Progress(keys, Totals(), None, 1, progress_bar(2, shown=False))
+    assert asyncio.run(progress.report(0, MissingAnswer("no answer to document 0.")))
+    assert not asyncio.run(progress.report(1, MissingAnswer("no answer to document 1.")))  # the run may not go on
+    assert ["no answer to" in text for text in warnings] == [True, False]
+    assert "pope_s document 0 failed" in warnings[0] and "pope_s document 1, repeat 1 failed" in warnings[1]
+
+
+def test_progress_begins_with_the_finished_samples_and_is_short_in_a_log_file(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    keys = [("pope_s", number, 0) for number in range(5000)]
+    with progress_bar(5000, shown=True, done=2) as bar:
+        progress = Progress(keys, Totals(), None, 0, bar, done=set(keys[:2]))
+        for index in range(5000):
+            asyncio.run(progress.report(index, Trace("agree_short", call(), (call(),), ())))
+    first, last = capsys.readouterr().err.strip().split("\r")  # two texts, and not one per sample
+    assert first.startswith("mai_cascade: 2/5000, ") and last == "mai_cascade: 5000/5000, 00:00 left, agree_short=5000"

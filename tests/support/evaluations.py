@@ -1,0 +1,120 @@
+"""Evaluations in process, with answers from a function."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from support.samples import sample
+
+from lmms_eval_mai import Cascade
+from lmms_eval_mai.contract import Call, CallKey, Prompt
+from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
+from lmms_eval_mai.paper.sample import Trace
+from lmms_eval_mai.run.config import parse
+from lmms_eval_mai.run.engines import Engines
+from lmms_eval_mai.run.evaluation import Evaluation
+from lmms_eval_mai.run.store import Store
+
+
+@dataclasses.dataclass(frozen=True)
+class _Script:
+    world: "World"
+    digest: str
+    """The identity of the engine."""
+
+    def __call__(self, prompt: Prompt) -> Answer:
+        return self.world.answer_of(prompt)
+
+
+class World:
+    """Two models whose documents leave at the exits `agree_short`, `agree_think` and `transfer` in turn.
+
+    `made` has the calls of all evaluations, those from the store left out. The store's folder is `folder / "store"`.
+    """
+
+    def __init__(self, folder: Path, **arguments: Any) -> None:
+        """`arguments`: those of `--model_args`."""
+        script = folder / "script.jsonl"
+        script.touch()
+        self.store = folder / "store"
+        models = {"engine": "scripted", "small": script, "large": script}
+        self.arguments = {**models, "store": self.store, **arguments}
+        self.config = parse(self.arguments)
+        self.made: list[CallKey] = []
+        self.seconds = 0.0
+        self.faults: dict[int, Any] = {}
+        """The fault of the first call of a document."""
+
+    def answer_of(self, prompt: Prompt) -> Answer:
+        key = prompt.key
+        self.made.append(key)
+        agrees_at = ("short", "think", "never")[key.doc_id % 3]
+        agrees = key.side == "large" or key.stage in (agrees_at, "task") or agrees_at == "short"
+        text = ("I look.\n" if key.stage == "think" else "") + ("[[yes]]" if agrees else "[[no]]")
+        return Answer(
+            text,
+            prompt_tokens=50 + key.doc_id,
+            output_tokens=1 + key.doc_id % 7,
+            seconds=self.seconds,
+            fault=self.faults.get(key.doc_id) if key.stage == "short" else None,
+        )
+
+    @property
+    def file(self) -> Path:
+        """The only file of the store."""
+        (file,) = self.store.iterdir()
+        return file
+
+    def engines(self) -> Engines:
+        return self._play(Engines(self.config))
+
+    def cascade(self, **arguments: Any) -> Cascade:
+        """Return a cascade that gets these answers to its questions. `arguments`: more than those of the world."""
+        mai = Cascade(**{**self.arguments, **arguments})
+        self._play(mai._engines)
+        return mai
+
+    def _play(self, engines: Engines) -> Engines:
+        for side, model in engines.models.items():
+            model.engine = ScriptedEngine(side, _Script(self, f"the {side} model of the tests"))
+        return engines
+
+    def evaluation(self) -> Evaluation:
+        return Evaluation(self.engines(), self.config)
+
+    def answer(
+        self, evaluation: Evaluation, numbers: Sequence[int] = range(12), task: str = "pope_s", **rank: int
+    ) -> list[Any]:
+        """Answer these documents of a task. Returns a trace or an error for each."""
+        keys = [(task, number, 0) for number in numbers]
+        return evaluation.answer(keys, lambda i: sample(doc_id=numbers[i], task=task), {task: {}}, **rank)
+
+    def run(self, numbers: Sequence[int] = range(12), complete: bool = False, **more: Any) -> list[Any]:
+        """Make an evaluation from its start to its end. `complete`: its results are saved."""
+        evaluation = self.evaluation()
+        try:
+            return self.answer(evaluation, numbers, **more)
+        finally:
+            evaluation.stop()
+            if complete:
+                evaluation.complete()
+
+    def run_on(self, store: Store, name: str, numbers: Sequence[int] = range(12)) -> list[Any]:
+        """Make an evaluation with a name, on a store that several share."""
+        store.run = name
+        evaluation = Evaluation(self.engines(), self.config, store)
+        try:
+            return self.answer(evaluation, numbers)
+        finally:
+            evaluation.stop()
+
+
+def facts(traces: Sequence[Trace]) -> list[Any]:
+    """Return what a trace has whoever made its calls and when."""
+    times = {"queued_s": None, "ttft_s": None, "total_s": 0.0, "started_at": None, "shared": False}
+
+    def timeless(call: Call) -> Call:
+        return dataclasses.replace(call, **times)  # type: ignore[arg-type]
+
+    return [(trace.exit, trace.text, [timeless(call) for call in trace.calls]) for trace in traces]
