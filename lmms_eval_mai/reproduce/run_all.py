@@ -7,9 +7,8 @@ model runs its samples on engines that are up already.
 
 import argparse
 import gc
-import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ from lmms_eval_mai.reproduce.plan import Options, Run
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.engines import Engines
 from lmms_eval_mai.run.store import Store
-from lmms_eval_mai.run.totals import FIGURES, RESULTS
 
 
 def run_all(runs: Sequence[Run], tasks: Any, options: Options, folder: OutputFolder) -> None:
@@ -110,10 +108,9 @@ def evaluate(run: Run, model: CascadeModel, tasks: Any, options: Options, part: 
     # As in the command: `simple_evaluate` got a model object and the temporary folder.
     tracker.general_config_tracker.model_source = results["config"]["model"] = MODEL_ID
     results["config"]["resolved_cli_args"]["output_path"] = str(place)
+    # `harness/saved.py` checks the files: lmms-eval only logs a warning if it cannot write.
     tracker.save_results_aggregated(results=results, samples=samples, datetime_str=time)
     tracker.save_results_samples(task_name=run.task, samples=samples[run.task])
-    file = part / tracker.general_config_tracker.model_name_sanitized / f"{time.replace(':', '-')}{RESULTS}"
-    _check_written(run, file, samples)
 
 
 def _parse(command: Sequence[str]) -> argparse.Namespace:
@@ -125,21 +122,3 @@ def _parse(command: Sequence[str]) -> argparse.Namespace:
     finally:
         sys.argv = given
     return found
-
-
-def _check_written(run: Run, results: Path, samples: Mapping[str, Sequence[Any]]) -> None:
-    """Check that all files are whole: lmms-eval only logs a warning if it cannot write. `results`: the results file.
-    Raises `MaiError`."""
-    stem = results.name.removesuffix(RESULTS)
-    try:
-        json.loads(results.read_text(encoding="utf-8"))
-        json.loads(results.with_name(stem + FIGURES).read_text(encoding="utf-8"))
-        with results.with_name(f"{stem}_samples_{run.task}.jsonl").open("rb") as lines:
-            whole = sum(line.endswith(b"\n") for line in lines) == len(samples[run.task])
-    except (OSError, ValueError):
-        whole = False
-    if not whole:
-        raise MaiError(
-            f"The results of {run.name} cannot be written to {results.parent}. Check the free disk space. All finished "
-            "calls are kept: the same command continues."
-        )
