@@ -125,9 +125,10 @@ class RestartedEngine:
                     self._running -= 1
                     self._wake()
         finally:
-            for number in range(1, crashes + 1):
-                self._interrupted[number] -= 1
-            self._wake()
+            if crashes:
+                for number in range(1, crashes + 1):
+                    self._interrupted[number] -= 1
+                self._wake()
 
     async def _enter(self, crashes: int) -> None:
         """Wait until this call may run."""
