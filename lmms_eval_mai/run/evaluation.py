@@ -29,7 +29,7 @@ GIVES_ATTENTION = "transformers"
 
 
 class Evaluation:
-    """The samples of one evaluation, of one `Cascade` or of one server. The first samples start the engines."""
+    """The samples of one evaluation, of one `Cascade` or of one server. `begin` starts the engines."""
 
     def __init__(self, engines: Engines, config: Config, store: Store | None = None, mode: Mode | None = None) -> None:
         """`engines`: may also have engines that the mode of `config` does not use. `store`: one that several

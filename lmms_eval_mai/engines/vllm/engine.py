@@ -34,7 +34,7 @@ class VllmEngine:
 
     def __init__(self, config: EngineConfig, other: EngineConfig | None) -> None:
         """Build the engine's configuration in this process, where wrong arguments and missing checkpoints show early.
-        `other`: the second engine on this machine."""
+        `other`: the second engine of the pair, which may be of another kind."""
         self.side: Side = config.side
         self._config = config
         self._name = f"The {config.side} engine ({config.model})"
