@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from lmms_eval_mai.attention.table9 import Answer, random_tokens
 from lmms_eval_mai.contract import AttentionRequest, Call, CallKey, Side, TokenWeights
 from lmms_eval_mai.paper import prompts
-from lmms_eval_mai.paper.agreement import parts_without_answer, without_answer
+from lmms_eval_mai.paper.agreement import parts_without_answer
 from lmms_eval_mai.paper.calls import OpenSample, Pair
 from lmms_eval_mai.paper.sample import Sample, Trace
 from lmms_eval_mai.paper.sparse import Sparse, cut_to, select
@@ -56,11 +56,11 @@ class AnalysisCalls:
         from_small = pair.sparse is not None and pair.sparse.source == "small"
         own_output = AttentionRequest(self.layers) if self.layers and from_small else None
         small = await self._reason(opened, "small", own_output)  # Eq. 7
-        thinkings: dict[Side, str] = {"small": _reference(small, pair)}
+        thinkings: dict[Side, str] = {"small": opened.reference(small)}
         answer = small
         if self.own_thinking:
             answer = await self._reason(opened, "large")  # Eq. 10
-            thinkings["large"] = _reference(answer, pair)
+            thinkings["large"] = opened.reference(answer)
         self.thinkings[sample.task, sample.doc_id] = thinkings
         if self.layers:
             answer = await self._answer_all(opened, small, thinkings["small"])
@@ -137,7 +137,3 @@ class _Transfers:
         call = self.calls[reference]
         counted = pair.models["large"].count_tokens(reference)
         return Answer(method, layer, call.text, kept, counted, call.prompt_tokens, call.prompt_tokens + scoring)
-
-
-def _reference(thinking: Call, pair: Pair) -> str:
-    return thinking.text if pair.transfer_answer == "keep" else without_answer(thinking.text)

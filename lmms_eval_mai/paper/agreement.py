@@ -32,8 +32,9 @@ class AgreementRules:
     """The user's choices for the rules of agreement."""
 
     anls_threshold: float = 0.9
-    """InfoVQA: two answers without digits agree if their ANLS is at least this value. Answers with digits, or with more
-    than 500 characters, must be equal. The metric's 0.5 is too low: the ANLS of "north" and "south" is 0.6."""
+    """InfoVQA: two answers agree if their ANLS is at least this value."""
+    infovqa_match: Literal["strict", "anls"] = "strict"
+    """InfoVQA: `strict` requires that answers with digits are equal. `anls` uses ANLS for them, too."""
     chartqa_match: Literal["exact", "relaxed"] = "exact"
     """ChartQA: `exact` requires equal texts. `relaxed`: each answer must be correct by lmms-eval's relaxed rule (5%) if
     the other answer is the reference."""

@@ -158,12 +158,14 @@ def _agree_chartqa(a: str, b: str, rules: AgreementRules) -> bool:
 
 
 def _agree_infovqa(a: str, b: str, rules: AgreementRules) -> bool:
-    """Use ANLS for words. Answers with digits must be equal: "1.5 million" and "1.5 billion" have an ANLS of 0.91.
+    """Use ANLS. Answers with digits must be equal, unless `infovqa_match` is `anls`: "1.5 million" and "1.5 billion"
+    have an ANLS of 0.91.
 
     Long texts must be equal too. The time of lmms-eval's ANLS grows with the product of the lengths: it would stop all
     samples for a minute if two models repeat a word up to the limit.
     """
-    if a == b or _DIGIT.search(a + b) or max(len(a), len(b)) > LONGEST_ANLS:
+    must_be_equal = rules.infovqa_match == "strict" and _DIGIT.search(a + b)
+    if a == b or must_be_equal or max(len(a), len(b)) > LONGEST_ANLS:
         return a == b
     from lmms_eval.api.metrics import anls
 

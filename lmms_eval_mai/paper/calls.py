@@ -23,9 +23,18 @@ from lmms_eval_mai.contract import (
     TokenWeights,
 )
 from lmms_eval_mai.errors import PromptTooLong, SampleError
-from lmms_eval_mai.paper.agreement import AgreementRules, Verification, answer_span, extract_answer, read_answer, verify
+from lmms_eval_mai.paper import prompts
+from lmms_eval_mai.paper.agreement import (
+    AgreementRules,
+    Verification,
+    answer_span,
+    extract_answer,
+    read_answer,
+    verify,
+    without_answer,
+)
 from lmms_eval_mai.paper.confidence import FirstCheck, probability
-from lmms_eval_mai.paper.prompts import Variant
+from lmms_eval_mai.paper.prompts import TransferAnswer, Variant
 from lmms_eval_mai.paper.sample import Exit, LoggedPrompt, Sample, Trace, category_of, logged_prompt
 from lmms_eval_mai.paper.sparse import Selection, Sparse, select
 
@@ -78,8 +87,8 @@ class Pair:
     first_check: FirstCheck = FirstCheck()  # noqa: RUF009 - frozen
     on_overflow: Literal["truncate", "error"] = "truncate"
     """How to treat thinking that does not fit the context."""
-    transfer_answer: Literal["cut", "keep"] = "cut"
-    """Whether the transfer has the small model's thinking without its `[[answer]]` (`cut`) or with it (`keep`)."""
+    transfer_answer: TransferAnswer | None = None
+    """Whether the transfer has the small model's `[[answer]]`. None: as fits the prompt (`prompts.TRANSFER_ANSWER`)."""
     sparse: Sparse | None = None
     """How the transferred tokens of the thinking are selected (Eq. 12). None: the whole thinking is transferred."""
     log_prompts: bool = False
@@ -201,6 +210,12 @@ class OpenSample:
         """Return the thinking prompt: the task's own E or R, else that of the pair."""
         variant = self.sample.variant
         return variant if variant in ("E", "R") else self.pair.think
+
+    def reference(self, thinking: Call) -> str:
+        """Return what the transfer prompt has of the small model's thinking: the whole response, or the response
+        without its `[[answer]]`."""
+        choice = self.pair.transfer_answer or prompts.transfer_answer(self.sample.benchmark.name)
+        return thinking.text if choice == "keep" else without_answer(thinking.text)
 
     def select(self, attention: TokenWeights, sparse: Sparse) -> Selection:
         """Select the key tokens of the thinking (Eq. 12) for the trace. The large model's tokenizer counts the tokens

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 
 from lmms_eval_mai.contract import AttentionRequest, Call, Side
 from lmms_eval_mai.paper import prompts
-from lmms_eval_mai.paper.agreement import parts_without_answer, without_answer
+from lmms_eval_mai.paper.agreement import parts_without_answer
 from lmms_eval_mai.paper.calls import OpenSample, Pair, gather_or_cancel
 from lmms_eval_mai.paper.sample import Sample, Trace
 from lmms_eval_mai.paper.sparse import Sparse, cut_to
@@ -113,10 +113,9 @@ async def _reason(opened: OpenSample, side: Side) -> Call:
 
 async def _transfer(opened: OpenSample, thinking: Call) -> Call:
     """Return the large model's answer to the Reason Transfer prompt: with the whole thinking (Eq. 9), or with its key
-    tokens (Eq. 13). The small model's `[[answer]]` is not transferred, as in Example 3 (Appendix B.6), unless the user
-    keeps it."""
+    tokens (Eq. 13)."""
     sample, pair, sparse = opened.sample, opened.pair, opened.pair.sparse
-    reference = thinking.text if pair.transfer_answer == "keep" else without_answer(thinking.text)
+    reference = opened.reference(thinking)
     if sparse is not None and reference:
         reference = await _select(opened, sparse, thinking, reference)  # Eq. 12
     text = prompts.transfer(sample.benchmark.name, reference, sample.kind)

@@ -82,6 +82,12 @@ TRANSFER_TEMPLATE: dict[str, str] = {
 """Benchmark -> its Reason Transfer prompt in Appendix C (`shapes` is not in the paper). All other lmms-eval tasks use
 `reference`."""
 
+TransferAnswer = Literal["cut", "keep"]
+"""`cut`: the small model's thinking without its `[[answer]]` is transferred. `keep`: its whole response."""
+
+TRANSFER_ANSWER: dict[str, TransferAnswer] = {"previous_thinking": "keep", "reference": "cut"}
+"""Reason Transfer prompt -> what is transferred in it by default. docs/paper-notes.md has the evidence for each."""
+
 MAX_TOKENS = 4096
 """Output limit of every call, in tokens, as in lmms-eval's vllm model. The longest average in Tables 5 and 13 is 2,019
 (2B, MMMU, R)."""
@@ -105,12 +111,21 @@ def transfer(benchmark: str, thinking: str, kind: Kind) -> str:
 
 def transfer_parts(benchmark: str, kind: Kind) -> tuple[str, str]:
     """Return the texts before and after the thinking in the Reason Transfer prompt of a benchmark."""
-    template = REASON_TRANSFER[TRANSFER_TEMPLATE.get(benchmark, "reference")][kind]
+    template = REASON_TRANSFER[_template(benchmark)][kind]
     before, _, after = template.partition("{stage1_response}")
     return before, after
 
 
+def transfer_answer(benchmark: str) -> TransferAnswer:
+    """Return whether the small model's `[[answer]]` is transferred in the prompt of a benchmark by default."""
+    return TRANSFER_ANSWER[_template(benchmark)]
+
+
+def _template(benchmark: str) -> str:
+    return TRANSFER_TEMPLATE.get(benchmark, "reference")
+
+
 def digest() -> str:
     """Return a hash of the templates and limits of this module. Runs with different prompts must not share answers."""
-    constants = (INSTRUCTIONS, STAGE2, REASON_TRANSFER, TRANSFER_TEMPLATE, MAX_TOKENS)
+    constants = (INSTRUCTIONS, STAGE2, REASON_TRANSFER, TRANSFER_TEMPLATE, TRANSFER_ANSWER, MAX_TOKENS)
     return hashlib.blake2b(repr(constants).encode(), digest_size=8).hexdigest()

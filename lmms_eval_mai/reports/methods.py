@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from lmms_eval_mai.contract import SIDES, Side
+from lmms_eval_mai.paper import prompts
 from lmms_eval_mai.paper.agreement import AgreementRules
 from lmms_eval_mai.paper.confidence import Verify
 from lmms_eval_mai.paper.prompts import Variant
@@ -21,7 +22,7 @@ DECODING = {"decoding": "greedy", "max_new_tokens": "", "gen_kwargs": ""}
 """Arguments that change every call, with their defaults."""
 TRANSFER = {
     "think": "R",
-    "transfer_answer": "cut",
+    "transfer_answer": "",
     "transfer": "full",
     "sparse_delta": "0.8",
     "sparse_layer": "12",
@@ -30,7 +31,7 @@ TRANSFER = {
     "sparse_boundary": "least",
 }
 """Arguments that change the thinking or the transfer, with their defaults."""
-AGREEMENT = {"anls_threshold": "0.9", "chartqa_match": "exact"}
+AGREEMENT = {"anls_threshold": "0.9", "infovqa_match": "strict", "chartqa_match": "exact"}
 """Arguments that change the agreement (`AgreementRules`), with their defaults."""
 FIRST_CHECK = {"verify": "agreement", "min_confidence": ""}
 """Arguments that change the first check, with their defaults."""
@@ -159,6 +160,8 @@ def method(
         found = tuple(option for option in found if option.partition("=")[0] not in FIRST_CHECK)
         value = (check.get("by_benchmark") or {}).get(benchmark, check.get("min_confidence", 0))
         found += (f"min_confidence={value:g}", f"verify={check.get('verify')}")
+    usual = f"transfer_answer={prompts.transfer_answer(benchmark or '')}"  # the command may name it
+    found = tuple(option for option in found if option != usual)
     if variant is not None:  # it names the thinking prompt
         found = tuple(option for option in found if not option.startswith("think="))
     return Method(mode, large, small, variant, two_stage, found)

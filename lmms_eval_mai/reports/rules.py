@@ -25,7 +25,10 @@ from lmms_eval_mai.reports.report import Estimate, Of, Table, table
 THRESHOLDS = (1.0, 0.999, 0.99, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.5, 0.4, 0.3)
 """The thresholds of the table and of the figure."""
 AGREEMENT: dict[str, tuple[AgreementRules, ...]] = {
-    "infovqa_val": tuple(AgreementRules(anls_threshold=value / 100) for value in (50, 60, 70, 80, 85, 90, 95, 100)),
+    "infovqa_val": (
+        *(AgreementRules(anls_threshold=value / 100) for value in (50, 60, 70, 80, 85, 90, 95, 100)),
+        *(AgreementRules(anls_threshold=value, infovqa_match="anls") for value in (0.5, 0.9)),
+    ),
     "chartqa": (AgreementRules(chartqa_match="exact"), AgreementRules(chartqa_match="relaxed")),
 }
 """Benchmark -> the rules of agreement to try."""
@@ -53,7 +56,10 @@ class Rule:
             return f"verify={self.verify},min_confidence={self.threshold:g}"
         if benchmark == "chartqa":
             return f"chartqa_match={self.agreement.chartqa_match}"
-        return f"anls_threshold={self.agreement.anls_threshold:g}" if benchmark in AGREEMENT else "verify=agreement"
+        if benchmark not in AGREEMENT:
+            return "verify=agreement"
+        match = "infovqa_match=anls," if self.agreement.infovqa_match == "anls" else ""
+        return f"{match}anls_threshold={self.agreement.anls_threshold:g}"
 
 
 @dataclass(frozen=True, slots=True)

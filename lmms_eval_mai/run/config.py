@@ -27,6 +27,7 @@ from lmms_eval_mai.engines.build import ENGINES, argument_names
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.agreement import AgreementRules
 from lmms_eval_mai.paper.confidence import DEFAULT, FirstCheck, Verify
+from lmms_eval_mai.paper.prompts import TransferAnswer
 from lmms_eval_mai.paper.sample import Exit, exits_of
 from lmms_eval_mai.run import calibration, presets
 from lmms_eval_mai.run.calibration import Calibration
@@ -81,9 +82,11 @@ class Config(Arguments):
     calibration: Calibration | None = None
     """The file of `min_confidence`."""
     anls_threshold: Share = 0.9
-    """InfoVQA: two answers without digits agree if their ANLS is at least this value. Answers with digits, or with more
-    than 500 characters, must be equal. The threshold 0.5 of the metric is too low: the ANLS of "north" and "south" is
-    0.6."""
+    """InfoVQA: two answers agree if their ANLS is at least this value. Answers with more than 500 characters must be
+    equal. The ANLS of "north" and "south" is 0.6."""
+    infovqa_match: Literal["strict", "anls"] = "strict"
+    """InfoVQA: `strict` requires that answers with digits are equal. `anls` uses ANLS for them, too: "2018" and "2019"
+    have 0.75."""
     chartqa_match: Literal["exact", "relaxed"] = "exact"
     """ChartQA: `exact` requires equal texts. `relaxed`: each answer must be correct by lmms-eval's relaxed rule (5%) if
     the other answer is the reference."""
@@ -100,9 +103,10 @@ class Config(Arguments):
     on_overflow: Literal["truncate", "error"] = "truncate"
     """What to do if a prompt with thinking (Stage 2 or transfer) does not fit the model's context: `truncate` keeps the
     end of the thinking; `error` fails the sample. On an endpoint the sample always fails."""
-    transfer_answer: Literal["cut", "keep"] = "cut"
-    """The thinking that is transferred to the large model: `cut` leaves out the small model's `[[answer]]`, the last
-    one of its response, `keep` transfers the whole response."""
+    transfer_answer: TransferAnswer | None = None
+    """The thinking that is transferred to the large model: `keep` is the small model's whole response; `cut` leaves out
+    its last `[[answer]]`. Default: `keep` for POPE and ChartQA (Prompt 1 of Reason Transfer), `cut` for all other tasks
+    (Prompt 2)."""
     transfer: Literal["full", "sparse"] = "full"
     """What the large model gets of the small model's thinking: `full`, all of it (Eq. 9), or `sparse`, only its key
     tokens (Eq. 12 and 13), which attention selects. `sparse` needs `engine=transformers` for the model
@@ -141,7 +145,7 @@ class Config(Arguments):
     @property
     def rules(self) -> AgreementRules:
         """Return the user's choices for the rules of agreement."""
-        return AgreementRules(self.anls_threshold, self.chartqa_match)
+        return AgreementRules(self.anls_threshold, self.infovqa_match, self.chartqa_match)
 
     def engines(self) -> tuple[EngineConfig, ...]:
         """Return the engines that this mode uses."""

@@ -128,6 +128,12 @@ def test_infovqa_uses_the_users_anls_threshold() -> None:
     assert not verify(BENCHMARKS["infovqa_val"], NONE, "2019", "2018", AgreementRules(anls_threshold=0.0)).agree
 
 
+def test_infovqa_uses_anls_for_digits_too_if_the_user_wants_the_papers_plain_rule() -> None:
+    plain = AgreementRules(anls_threshold=0.5, infovqa_match="anls")
+    assert verify(BENCHMARKS["infovqa_val"], NONE, "2019", "2018", plain).agree  # ANLS 0.75
+    assert not verify(BENCHMARKS["infovqa_val"], NONE, "2019", "2008", AgreementRules(0.8, "anls")).agree
+
+
 def test_mmbench_stays_quiet_while_another_thread_reads_an_answer() -> None:
     from lmms_eval.tasks.mmbench.en_utils import mmbench_evaluator
 

@@ -52,7 +52,7 @@ def test_after_two_disagreements_the_thinking_is_transferred_to_the_large_model(
     trace, _, large = run_mode("cascade", sample(), {"short": YES, "think": thinking}, {"short": NO, "transfer": "Yes"})
     assert (trace.exit, trace.answer.text) == ("transfer", "Yes")
     assert path(trace) == ["small short", "large short", "small think", "large transfer"]
-    assert large.prompt_of("transfer").endswith(prompts.transfer("pope", "The fan is {not} suitable.", "word"))
+    assert large.prompt_of("transfer").endswith(prompts.transfer("pope", thinking, "word"))
     assert [v.agree for v in trace.verifications] == [False, False]
     assert (trace.verifications[1].small, trace.verifications[1].large) == ("yes", "no")
 
@@ -63,16 +63,19 @@ def test_full_transfer_always_thinks_and_makes_no_calls_for_short_answers() -> N
     assert large.prompt_of("transfer").endswith(prompts.transfer("pope", YES, "word"))
 
 
-@pytest.mark.parametrize(("choice", "transferred"), [("cut", "A [[?]] fan."), ("keep", "A [[?]] fan.\n\n[[Yes]]")])
+@pytest.mark.parametrize("choice", [None, "cut", "keep"])
+@pytest.mark.parametrize("name", sorted(prompts.TRANSFER_TEMPLATE))
 @pytest.mark.parametrize("mode", ["cascade", "transfer"])
-def test_the_small_models_answer_is_cut_from_its_transferred_thinking_or_kept(
-    mode: str, choice: str, transferred: str
+def test_the_small_models_answer_is_transferred_in_prompt_1_and_cut_in_prompt_2_unless_the_user_chooses(
+    mode: str, name: str, choice: str | None
 ) -> None:
     answers = {"short": YES, "think": "A [[?]] fan.\n\n[[Yes]]"}
-    trace, _, large = run_mode(
-        mode, sample("mmmu_val", doc=MMMU_OPEN), answers, {"short": NO, "transfer": NO}, transfer_answer=choice
-    )
-    assert large.prompt_of("transfer").endswith(prompts.transfer("mmmu_val", transferred, "word"))
+    doc = {"mmmu_val": MMMU_OPEN, "realworldqa": {"question": "Is it a fan?"}}.get(name)
+    one, large_answers = sample(name, doc=doc), {"short": NO, "transfer": NO}
+    trace, _, large = run_mode(mode, one, answers, large_answers, transfer_answer=choice)
+    kept = choice == "keep" or (choice is None and name in ("pope", "chartqa"))
+    transferred = answers["think"] if kept else "A [[?]] fan."
+    assert large.prompt_of("transfer").endswith(prompts.transfer(name, transferred, one.kind))
     assert next(call.text for call in trace.calls if call.key.stage == "think") == answers["think"]
 
 
@@ -85,7 +88,7 @@ def test_the_two_stage_form_verifies_the_second_stage_and_transfers_the_first() 
         "cascade", sample(variant="E", two_stage=True), answers | {"stage2": "Yes"}, {"short": NO, "transfer": NO}
     )
     assert trace.exit == "transfer"
-    assert large.prompt_of("transfer").endswith(prompts.transfer("pope", "Thinking", "word"))
+    assert large.prompt_of("transfer").endswith(prompts.transfer("pope", "Thinking [[0]]", "word"))
 
 
 @pytest.mark.parametrize(("variant", "think", "used"), [("S", "E", "E"), ("S", "R", "R"), ("E", "R", "E")])

@@ -142,7 +142,7 @@ def test_thinking_that_does_not_fit_is_truncated_before_it_is_scored() -> None:
 
     async def run() -> tuple[Trace, list[int]]:
         engines = AttentiveEngine("small", small, {}), AttentiveEngine("large", large, {"red": 5.0})
-        pair = await started_pair(*engines, sparse=Sparse(layer=LAYER))
+        pair = await started_pair(*engines, sparse=Sparse(layer=LAYER), transfer_answer="cut")
         return await MODES["transfer"](sample(), pair), engines[1].reserved
 
     trace, reserved = asyncio.run(run())

@@ -80,9 +80,10 @@ def test_a_run_with_shared_calls_has_no_times(tmp_path: Path) -> None:
         (
             "transfer",
             "s",
-            "transfer_answer=keep",
-            Method("transfer", LARGE, SMALL, "R", False, ("transfer_answer=keep",)),
+            "transfer_answer=cut",
+            Method("transfer", LARGE, SMALL, "R", False, ("transfer_answer=cut",)),
         ),
+        ("transfer", "s", "transfer_answer=keep", Method("transfer", LARGE, SMALL, "R", False)),  # POPE's default
         ("transfer", "s", "anls_threshold=0.5", Method("transfer", LARGE, SMALL, "R", False)),
         ("small", "e_s2", "max_model_len=8192", Method("alone", SMALL, "", "E", True)),
         ("large", "s", "decoding=official", Method("alone", LARGE, "", "S", False, ("decoding=official",))),

@@ -124,7 +124,8 @@ def test_a_stricter_rule_is_left_out_without_full_rt(tmp_path: Path, task_manage
     loose = dataclasses.replace(PAGES, agree=close(0.6))
     loose.write(tmp_path, "cascade", model_args="anls_threshold=0.6")
     ((_, outcomes),) = curves(evidence([tmp_path])[0])
-    assert [one.rule.agreement.anls_threshold for one in outcomes if one.rule.verify == "agreement"] == [0.5, 0.6]
-    assert [one.is_run for one in outcomes][:2] == [False, True]
+    assert [one.rule.agreement.anls_threshold for one in outcomes if one.rule.verify == "agreement"] == [0.5, 0.6, 0.5]
+    assert [one.is_run for one in outcomes][:3] == [False, True, False]
     rows = report([tmp_path]).table("rules").rows
-    assert [row[2:4] for row in rows][:2] == [("anls_threshold=0.5", None), ("anls_threshold=0.6", "yes")]
+    names = ["anls_threshold=0.5", "anls_threshold=0.6", "infovqa_match=anls,anls_threshold=0.5"]
+    assert [row[2:4] for row in rows][:3] == list(zip(names, (None, "yes", None), strict=True))

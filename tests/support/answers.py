@@ -27,7 +27,12 @@ FORMS = [
     "<think>A</think>{}",
 ]
 
-RULESETS = st.builds(AgreementRules, st.sampled_from([0.0, 0.5, 0.9, 1.0]), st.sampled_from(["exact", "relaxed"]))
+RULESETS = st.builds(
+    AgreementRules,
+    st.sampled_from([0.0, 0.5, 0.9, 1.0]),
+    st.sampled_from(["strict", "anls"]),
+    st.sampled_from(["exact", "relaxed"]),
+)
 EXAMPLES = int(os.environ.get("LMMS_EVAL_MAI_TEST_EXAMPLES", 60))
 """Examples per property. `make check` tries fewer."""
 quick = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])

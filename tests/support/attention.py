@@ -58,10 +58,12 @@ def words(text: str) -> tuple[str, ...]:
 
 
 async def attentive_pair(small: Any, large: Any, heavy: Mapping[str, float], **choices: Any) -> Pair:
-    """Return a pair of started engines, one for each script. `choices`: fields of `Sparse` or of `Pair`."""
+    """Return a pair of started engines, one for each script. `choices`: fields of `Sparse` or of `Pair`. The
+    small model's `[[answer]]` is not transferred, unless they say it."""
     sparse = {name: choices.pop(name) for name in list(choices) if name in Sparse.__dataclass_fields__}
     engines = AttentiveEngine("small", small, heavy), AttentiveEngine("large", large, heavy)
-    return await started_pair(*engines, **{"sparse": Sparse(**{"layer": LAYER, **sparse}), **choices})
+    defaults = {"sparse": Sparse(**{"layer": LAYER, **sparse}), "transfer_answer": "cut"}
+    return await started_pair(*engines, **{**defaults, **choices})
 
 
 def is_image(path: Path) -> bool:
