@@ -45,6 +45,15 @@ def doc_to_messages(doc: Doc, lmms_eval_specific_kwargs: Mapping[str, Any]) -> M
     return _messages(benchmark, doc, _instruction(benchmark, variant, doc))
 
 
+def pope_process_results(doc: Doc, results: Sequence[str]) -> dict[str, Any]:
+    """Return what lmms-eval's metrics of POPE need of an answer, with the name of the image: `cluster_key`, by which
+    lmms-eval computes an error of questions that share an image."""
+    from lmms_eval.tasks.pope.utils import pope_process_results
+
+    found: dict[str, dict[str, Any]] = pope_process_results(doc, results)
+    return {metric: {**answer, "image_source": doc.get("image_source")} for metric, answer in found.items()}
+
+
 def mmmu_process_results(doc: Doc, results: Sequence[str]) -> dict[str, Any]:
     """Return what lmms-eval's metric `mmmu_acc` needs of an answer. lmms-eval's own function returns two more results
     that are not in the `metric_list`. lmms-eval writes them as empty lists, which W&B cannot log."""

@@ -56,7 +56,7 @@ def test_lmms_eval_lists_thirty_tasks_of_six_benchmarks_with_a_tag_for_each_vari
 OURS_ALONE = {
     *("task", "tag", "output_type", "doc_to_text", "doc_to_messages", "lmms_eval_specific_kwargs"),
     *("generation_kwargs", "model_specific_generation_kwargs", "filter_list", "reasoning_tags"),
-    *("metadata", "dataset_kwargs", "process_results"),
+    *("metadata", "dataset_kwargs", "process_results", "cluster_key"),
 }
 """Keys in which our tasks differ on purpose. All other keys that either task sets must be equal."""
 
@@ -247,6 +247,10 @@ def test_the_scorer_gets_the_content_of_the_last_brackets_and_calls_no_api(
     assert score(tasks.chat[name], lambda doc: "???")[metric] < best
 
 
+def without_image_source(value: dict[str, Any]) -> dict[str, Any]:
+    return {name: one for name, one in value.items() if name != "image_source"}
+
+
 @pytest.mark.parametrize("benchmark", BUILT_IN)
 def test_scores_of_every_document_are_those_of_the_installed_built_in_task(tasks: Loaded, benchmark: str) -> None:
     ours, theirs = tasks.chat[f"{benchmark}_s"], tasks.built_in[benchmark]
@@ -256,6 +260,8 @@ def test_scores_of_every_document_are_those_of_the_installed_built_in_task(tasks
         for task in (ours, theirs):
             random.seed(1)  # MMMU's scorer guesses if it cannot read an answer
             scores.append(dict(task.process_results(doc, [text])))
+        if benchmark == "pope":
+            scores[0] = {metric: without_image_source(value) for metric, value in scores[0].items()}
         assert scores[0] == {metric: value for metric, value in scores[1].items() if metric in theirs.aggregation()}
 
 
