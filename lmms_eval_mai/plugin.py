@@ -88,9 +88,10 @@ def _wrap_task_manager(tasks: ModuleType) -> None:
 
 
 def follow_tracker(follower: Any) -> None:
-    """Call the methods of `follower` after those of lmms-eval's `EvaluationTracker` that have the same names, with the
-    same arguments by name and the tracker. A later follower, or None, takes the place of an earlier one. The first
-    call of this function wraps the methods, so runs of other models do not have the wrapper."""
+    """Run the methods of lmms-eval's `EvaluationTracker` that save results inside those of `follower`, context managers
+    that have the same names and get the same arguments by name and the tracker. A later follower, or None, takes the
+    place of an earlier one. The first call of this function wraps the methods, so runs of other models do not have the
+    wrapper."""
     from lmms_eval.loggers import EvaluationTracker
 
     for name in ("save_results_aggregated", "save_results_samples"):
@@ -104,12 +105,12 @@ def follow_tracker(follower: Any) -> None:
 def _followed(original: Any) -> Any:
     @functools.wraps(original)
     def save(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        if save.follower is not None:  # type: ignore[attr-defined]
-            given = inspect.signature(original).bind(self, *args, **kwargs).arguments
-            given["tracker"] = given.pop("self")
-            getattr(save.follower, original.__name__)(**given)  # type: ignore[attr-defined]
-        return result
+        if save.follower is None:  # type: ignore[attr-defined]
+            return original(self, *args, **kwargs)
+        given = inspect.signature(original).bind(self, *args, **kwargs).arguments
+        given["tracker"] = given.pop("self")
+        with getattr(save.follower, original.__name__)(**given):  # type: ignore[attr-defined]
+            return original(self, *args, **kwargs)
 
     return save
 

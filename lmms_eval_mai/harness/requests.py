@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import PIL.Image
+from lmms_eval.models.model_utils import usage_metrics
 from loguru import logger
 
 from lmms_eval_mai.contract import ContentPart, Message
@@ -85,6 +86,11 @@ def repeats(requests: Sequence[Any]) -> list[int]:
 def check(requests: Sequence[Any], documents: Mapping[str, Any], config: Config, tell: bool) -> None:
     """Refuse tasks and decoding arguments that cannot work, before the engines start. Raises `ArgumentError`.
     `documents`: the model's `task_dict`. `tell`: log how the prompts of other lmms-eval tasks are used."""
+    if usage_metrics._BUDGET is not None:  # nothing public tells the budget
+        raise ArgumentError(
+            f"--max_tokens {usage_metrics._BUDGET} cannot be used: mai_cascade runs many samples at the same time and "
+            "does not stop at a number of tokens. Use --limit, or max_new_tokens=N for each call."
+        )
     for name, request in {fields_of(request).task: request for request in reversed(requests)}.items():
         check_task(request, config)
         if ignored := ignored_arguments(fields_of(request).gen_kwargs):

@@ -7,15 +7,39 @@ warning if it cannot write them. So `plugin.follow_tracker` lets `Results` look 
 import atexit
 import contextlib
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lmms_eval.utils import sanitize_model_name
+
+from lmms_eval_mai.contract import EngineConfig
 from lmms_eval_mai.errors import MaiError
 from lmms_eval_mai.harness.command import configurations, report_errors_to_user
+from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.evaluation import Evaluation
 from lmms_eval_mai.run.totals import FIGURES, RESULTS
+
+
+def run_name(config: Config) -> str:
+    """Return the name that lmms-eval gives to a run and to the folder of its results: `model_name`, or a name of its
+    models, its mode, and what is not the paper's cascade."""
+    if config.model_name is not None:
+        return config.model_name
+    models = "+".join(_model_name(engine) for engine in config.engines())
+    options = [config.verify] * (config.verify != "agreement") + [config.transfer] * (config.transfer != "full")
+    return "-".join(["mai_cascade", models, config.mode, *options])[:200]
+
+
+def _model_name(engine: EngineConfig) -> str:
+    """Return the last part of a model's name, the last two of a path from the root, or the address of an endpoint."""
+    if engine.engine == "openai":
+        (address,) = re.findall(r"//(?:[^/@]*@)?([^/\"']*)", engine.model)[:1]
+        return str(engine.arguments.get("model", address)).replace("/", "-")
+    path = Path(engine.model)
+    return "-".join(path.parts[-2 if path.is_absolute() else -1 :])
 
 
 class Results:
@@ -36,25 +60,34 @@ class Results:
             print(table, flush=True)
         atexit.register(self._at_exit)
 
+    @contextlib.contextmanager
     def save_results_aggregated(
         self, tracker: Any, results: Mapping[str, Any], samples: Mapping[str, Any] | None, datetime_str: str
-    ) -> None:
-        """Check the results file that lmms-eval has written, and write `<time>_mai_cascade.json` beside it."""
+    ) -> Iterator[None]:
+        """Name the run, check the results file that lmms-eval has written, and write `<time>_mai_cascade.json` beside
+        it."""
         if not str(results.get("config", {}).get("model_backend", "")).startswith(self._backend):
-            return  # another model of this process
+            yield  # another model of this process
+            return
+        of_run = tracker.general_config_tracker
+        of_run.model_name = run_name(self._evaluation.config)
+        of_run.model_name_sanitized = sanitize_model_name(of_run.model_name)
+        yield
         self._unsaved = set()
         if not tracker.output_path:
             return
         if self._in_command:
             self._unsaved = {task for task, of_task in (samples or {}).items() if of_task}
-        folder = Path(tracker.output_path, tracker.general_config_tracker.model_name_sanitized or "")
+        folder = Path(tracker.output_path, of_run.model_name_sanitized)
         self._stem = str(folder / datetime_str.replace(":", "-"))
         with self._whole(self._stem + RESULTS) as file:
             json.loads(file.read_bytes())
             Path(self._stem + FIGURES).write_text(json.dumps(self._figures, indent=2) + "\n", encoding="utf-8")
 
-    def save_results_samples(self, tracker: Any, task_name: str, samples: Sequence[Any]) -> None:
+    @contextlib.contextmanager
+    def save_results_samples(self, tracker: Any, task_name: str, samples: Sequence[Any]) -> Iterator[None]:
         """Check a file of samples that lmms-eval has written."""
+        yield
         if self._stem is not None and samples:
             with self._whole(f"{self._stem}_samples_{task_name}.jsonl") as file, file.open("rb") as lines:
                 if sum(line.endswith(b"\n") for line in lines) < len(samples):

@@ -139,8 +139,8 @@ class Config(Arguments):
     """In Python, whether the engines stay up after `simple_evaluate`, so that the next call with the same `MaiCascade`
     object starts at once. `close()` and the end of the process stop them. The command `lmms-eval` always stops them."""
     model_name: Annotated[str | None, BeforeValidator(str)] = None
-    """Name of the subfolder of `--output_path` to which lmms-eval writes. Without it, lmms-eval takes the value of
-    `engine=` if the command has it, and else writes to `--output_path` itself, also if the models are different."""
+    """Name of the run in lmms-eval's files, and of the subfolder of `--output_path` to which lmms-eval writes. Default:
+    the models and the mode, such as `mai_cascade-Qwen3-VL-2B-Instruct+Qwen3-VL-8B-Instruct-cascade`."""
 
     @property
     def rules(self) -> AgreementRules:

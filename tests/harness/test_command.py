@@ -80,7 +80,8 @@ def test_lmms_eval_continues_with_the_next_configuration_after_an_error_and_each
     code, text = command(data, tmp_path / "log", "--config", str(tmp_path / "runs.yaml")).end()
     assert code == 0 and "mode=both is unknown" in text and text.replace(" ", "").count("|pope_accuracy|") == 2
     assert list((tmp_path / "store").iterdir()) == []
-    files = sorted((tmp_path / "out").rglob("*_mai_cascade.json"))
+    files = sorted((tmp_path / "out").rglob("*_mai_cascade.json"), key=lambda file: file.name)  # by time
+    assert len({file.parent for file in files}) == 2  # each method has a folder of its own
     assert [json.loads(file.read_text())["mode"] for file in files] == ["cascade", "large"]
     assert text.rindex("Throughput Summary") < text.index("mai_cascade mode=")
     assert text.count("mai_cascade mode=") == 2
@@ -227,10 +228,10 @@ def test_results_that_lmms_eval_did_not_save_whole_are_an_error_and_keep_the_sto
     for broken in ("results", "samples"):
         folder, store = tmp_path / broken, tmp_path / f"store of {broken}"
         tracker = EvaluationTracker(output_path=str(folder))
-        results = evaluate(["pope_s"], {"evaluation_tracker": tracker}, **scripts, store=store)
+        results = evaluate(["pope_s"], {"evaluation_tracker": tracker}, **scripts, store=store, model_name="a/b")
         samples = results.pop("samples")
         name = "_results.json" if broken == "results" else "_samples_pope_s.jsonl"
-        place = folder / "scripted" / f"10-00{name}"
+        place = folder / "a__b" / f"10-00{name}"
         place.mkdir(parents=True)  # lmms-eval cannot write it, and logs a warning
         with pytest.raises(MaiError, match=f"cannot write its results to {place} .*") as raised:
             tracker.save_results_aggregated(results, samples, "10:00")

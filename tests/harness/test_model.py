@@ -111,9 +111,10 @@ def test_figures_are_sums_over_the_traces_of_all_tasks_and_repeats_and_stand_bes
     assert model.figures == {}
     results = evaluate_model(model, "pope_s", "pope_r_s2", repeats=3)
     tracker = EvaluationTracker(output_path=str(tmp_path))
-    tracker.general_config_tracker.model_name_sanitized = ""
     tracker.save_results_aggregated(results, None, "10:00")
-    assert json.loads((tmp_path / "10-00_mai_cascade.json").read_text()) == model.figures
+    (folder,) = tmp_path.glob("mai_cascade-*+*large*-cascade")
+    assert json.loads((folder / "10-00_results.json").read_text())["model_name"] == folder.name
+    assert json.loads((folder / "10-00_mai_cascade.json").read_text()) == model.figures
 
     figures = model.figures
     for task, of_task in figures["tasks"].items():
@@ -129,6 +130,11 @@ def test_figures_are_sums_over_the_traces_of_all_tasks_and_repeats_and_stand_bes
                 assert sums([call for call in calls if call["stage"] == stage]).items() <= usage.items()
     assert figures["not_answered"] == figures["tasks"]["pope_s"]["not_answered"] == 3
     assert results["throughput"]["total_elapsed_time"] == pytest.approx(figures["wall_s"], rel=1e-3)
+
+
+def test_a_budget_of_tokens_is_refused_before_the_first_call(evaluate: Evaluate, write_script: Any) -> None:
+    with pytest.raises(ArgumentError, match="--max_tokens 50"):
+        evaluate(["pope_s"], {"max_tokens": 50}, **pope_scripts(write_script, "pope_s"))
 
 
 # --- failed samples ---------------------------------------------------------------------------------------
