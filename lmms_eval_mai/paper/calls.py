@@ -85,6 +85,10 @@ class Pair:
     """Prompt_think of Eq. 7 for tasks that name none themselves: `_s` tasks and other lmms-eval tasks."""
     rules: AgreementRules = AgreementRules()  # noqa: RUF009 - frozen
     first_check: FirstCheck = FirstCheck()  # noqa: RUF009 - frozen
+    thinker: Side = "small"
+    """The model that thinks after a failed first check. `large` is not in the paper."""
+    second_check: bool = True
+    """Whether the answer of the small model's thinking is verified. Without it, the thinking is always transferred."""
     on_overflow: Literal["truncate", "error"] = "truncate"
     """How to treat thinking that does not fit the context."""
     transfer_answer: TransferAnswer | None = None

@@ -11,7 +11,8 @@ Each function runs one sample from its first call to its trace. Many of them run
     Eq. 12   R'_think^s = Select(R_think^s)                     `_select`, with transfer=sparse only
     Eq. 13   A_think^l = VLM_l(Q + R'_think^s + Prompt_simple)  `_transfer`, with transfer=sparse only
 
-Eq. 11 is a bound, which needs no code here.
+Eq. 11 is a bound, which needs no code here. Two choices of the cascade are not in the paper: `thinker=large`, with
+which the large model thinks for itself after a failed first check, and `second_check=off`.
 """
 
 from collections.abc import Awaitable, Callable
@@ -41,6 +42,12 @@ async def cascade(sample: Sample, pair: Pair) -> Trace:
         if opened.agree(small_short, large_short) and is_sure:
             return opened.finish("agree_short", large_short)
 
+    if pair.thinker == "large":  # not in the paper: Eq. 10, only where the first check fails
+        _, answer = await _think(opened, "large")
+        return opened.finish("large_think", answer)
+    if not pair.second_check:  # not in the paper: Full RT, only where the first check fails
+        return await _full_rt(opened)
+
     # The small model thinks, and its new answer is verified with the same short answer (Eq. 7 and 8).
     thinking, thought_answer = await _think(opened, "small")
     if opened.agree(thought_answer, large_short):
@@ -54,10 +61,7 @@ async def cascade(sample: Sample, pair: Pair) -> Trace:
 async def transfer(sample: Sample, pair: Pair) -> Trace:
     """Full RT, the baseline of Tables 8, 10 and 11: the small model always thinks, the large model always answers. With
     transfer=sparse: sparse reasoning transfer, Table 9."""
-    opened = OpenSample(sample, pair)
-    thinking = await _reason(opened, "small")  # Eq. 7
-    opened.read_thought(thinking)
-    return opened.finish("transfer", await _transfer(opened, thinking))  # Eq. 9, or Eq. 12 and 13
+    return await _full_rt(OpenSample(sample, pair))
 
 
 async def small(sample: Sample, pair: Pair) -> Trace:
@@ -100,6 +104,13 @@ async def _think(opened: OpenSample, side: Side) -> tuple[Call, Call]:
     stage2 = prompts.stage2(thinking.text, sample.kind)
     answer = await pair.call(opened, side, "stage2", stage2, thinking=thinking.text)  # Eq. 8
     return thinking, answer
+
+
+async def _full_rt(opened: OpenSample) -> Trace:
+    """Let the small model think and the large model answer with this thinking, without a verification."""
+    thinking = await _reason(opened, "small")  # Eq. 7
+    opened.read_thought(thinking)
+    return opened.finish("transfer", await _transfer(opened, thinking))  # Eq. 9, or Eq. 12 and 13
 
 
 async def _reason(opened: OpenSample, side: Side) -> Call:

@@ -9,10 +9,10 @@ from lmms_eval_mai.paper.agreement import Benchmark, Doc, Verification, extract_
 from lmms_eval_mai.paper.prompts import Kind, Variant
 from lmms_eval_mai.paper.sparse import Selection
 
-Exit = Literal["agree_short", "confident", "agree_think", "transfer", "small", "large"]
+Exit = Literal["agree_short", "confident", "agree_think", "transfer", "large_think", "small", "large"]
 """Where a sample finishes. Table 10: agree_short is MV small(S)/large(S), agree_think is MV small(R)/large(S), transfer
-is RT (MV: mutual verification; RT: reasoning transfer). `confident` takes the place of agree_short with
-`verify=confidence`, which is not in the paper."""
+is RT (MV: mutual verification; RT: reasoning transfer). Two exits are not in the paper: `confident` takes
+the place of agree_short with `verify=confidence`, and `large_think` that of the later exits with `thinker=large`."""
 
 EXITS: dict[str, tuple[Exit, ...]] = {
     "cascade": ("agree_short", "agree_think", "transfer"),
@@ -20,14 +20,19 @@ EXITS: dict[str, tuple[Exit, ...]] = {
     "small": ("small",),
     "large": ("large",),
 }
-"""Mode -> its exits, with the paper's rule."""
+"""Mode -> its exits, with the paper's choices."""
 
 
-def exits_of(mode: str, verify: str = "agreement") -> tuple[Exit, ...]:
-    """Return the exits of a mode with a rule of the first check."""
-    if mode == "cascade" and verify == "confidence":
-        return ("confident", *EXITS[mode][1:])
-    return EXITS[mode]
+def exits_of(
+    mode: str, verify: str = "agreement", thinker: str = "small", second_check: bool = True
+) -> tuple[Exit, ...]:
+    """Return the exits of a mode with the choices of a cascade."""
+    if mode != "cascade":
+        return EXITS[mode]
+    first: Exit = "confident" if verify == "confidence" else "agree_short"
+    if thinker == "large":
+        return (first, "large_think")
+    return (first, "agree_think", "transfer") if second_check else (first, "transfer")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,23 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
+from typing import Literal
 
+from lmms_eval_mai.contract import Side
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.confidence import NEVER, FirstCheck, Verify
 
 FORMAT = 1
+
+Choices = tuple[str, str, str]
+"""The arguments `verify`, `thinker` and `second_check`, for which a threshold holds."""
+
+
+def written(choices: Choices) -> str:
+    """Return the choices as arguments."""
+    return ",".join(
+        f"{name}={value}" for name, value in zip(("verify", "thinker", "second_check"), choices, strict=True)
+    )
 
 
 @dataclass(frozen=True)
@@ -31,6 +43,13 @@ class Calibration:
     images: tuple[str, ...]
     """The hashes of the images of these documents, so that a report can tell a score on the same ones."""
     format: int = FORMAT
+    thinker: Side = "small"
+    second_check: Literal["on", "off"] = "on"
+
+    @property
+    def choices(self) -> Choices:
+        """Return the choices of the cascade for which the thresholds hold."""
+        return self.verify, self.thinker, self.second_check
 
     def write(self, file: Path) -> None:
         """Write the file. Raises `OSError`."""
@@ -45,7 +64,7 @@ class Calibration:
     def is_of(self, small: str, large: str) -> bool:
         """Return whether the thresholds may be those of these models: paths of a checkpoint differ between machines,
         and the address of an endpoint names no model."""
-        named = ((small, self.small), (large, self.large))
+        named = ((small, self.small), (large, self.large))[self.thinker == "large" and self.verify == "confidence" :]
         return all("://" in one + other or PurePath(one).name == PurePath(other).name for one, other in named)
 
 

@@ -30,7 +30,7 @@ from lmms_eval_mai.paper.confidence import DEFAULT, FirstCheck, Verify
 from lmms_eval_mai.paper.prompts import TransferAnswer
 from lmms_eval_mai.paper.sample import Exit, exits_of
 from lmms_eval_mai.run import calibration, presets
-from lmms_eval_mai.run.calibration import Calibration
+from lmms_eval_mai.run.calibration import Calibration, Choices, written
 from lmms_eval_mai.run.decoding import check_official
 
 
@@ -48,6 +48,10 @@ def _max_errors(value: float) -> float:
     if value > 1 and value != int(value):
         raise ValueError("expected a number of samples, or a share below 1")
     return value
+
+
+def _on_or_off(value: Any) -> Any:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
 def _store(value: Any) -> str | None:
@@ -81,6 +85,13 @@ class Config(Arguments):
     pair."""
     calibration: Calibration | None = None
     """The file of `min_confidence`."""
+    thinker: Side = "small"
+    """The model that thinks if the first check of the cascade fails: `small` (the paper), or `large`: the large model
+    answers the E or R prompt itself, and nothing is transferred (exit `large_think`). `verify=confidence,thinker=large`
+    needs no small model. `large` is not in the paper."""
+    second_check: Annotated[Literal["on", "off"], BeforeValidator(_on_or_off)] = "on"
+    """Whether the small model's answer after its thinking is verified with the large model's short answer. `off`: the
+    thinking is always transferred, which is not in the paper."""
     anls_threshold: Share = 0.9
     """InfoVQA: two answers agree if their ANLS is at least this value. Answers with more than 500 characters must be
     equal. The ANLS of "north" and "south" is 0.6."""
@@ -149,11 +160,13 @@ class Config(Arguments):
 
     def engines(self) -> tuple[EngineConfig, ...]:
         """Return the engines that this mode uses."""
+        if self.mode == "cascade" and self.verify == "confidence" and self.thinker == "large":
+            return (self.large,)
         return {"small": (self.small,), "large": (self.large,)}.get(self.mode, (self.small, self.large))
 
     def exits(self) -> tuple[Exit, ...]:
         """Return the exits that samples can have."""
-        return exits_of(self.mode, self.verify)
+        return exits_of(self.mode, self.verify, self.thinker, self.second_check == "on")
 
     def first_check(self) -> FirstCheck:
         """Return the rule of the first check with its thresholds."""
@@ -161,11 +174,18 @@ class Config(Arguments):
             return dataclasses.replace(self.calibration.first_check(), verify=self.verify)
         return FirstCheck(self.verify, self.min_confidence if isinstance(self.min_confidence, float) else DEFAULT)
 
+    @property
+    def choices(self) -> Choices:
+        """Return the choices of the cascade for which a threshold holds."""
+        return self.verify, self.thinker, self.second_check
+
     def other(self, engine: EngineConfig) -> EngineConfig | None:
         """Return the second engine of this mode, if there is one."""
         return next((other for other in self.engines() if other.side != engine.side), None)
 
 
+CASCADE: dict[str, Any] = {"verify": "agreement", "min_confidence": None, "thinker": "small", "second_check": "on"}
+"""The arguments that only mode=cascade has, with their defaults."""
 OWN_NAMES = frozenset(Config.model_fields) - {*SIDES, "calibration"}
 """The arguments of the run."""
 NO_EFFECT_ON_ANSWERS = frozenset(
@@ -241,21 +261,27 @@ def _check_sparse(config: Config, given: Mapping[str, Any]) -> None:
             f"{unused[0]}={given[unused[0]]} has no effect without transfer=sparse: give transfer=sparse too, or leave "
             f"{' and '.join(unused)} out."
         )
-    if config.transfer == "sparse" and len(config.engines()) == 1:
+    alone, own = config.mode in SIDES, config.mode == "cascade" and config.thinker == "large"
+    if config.transfer == "sparse" and (alone or own):
+        choice = f"mode={config.mode}" if alone else "thinker=large"
         raise ArgumentError(
-            f"transfer=sparse has no effect with mode={config.mode}, which transfers nothing: choose mode=cascade or "
-            "mode=transfer, or leave transfer out."
+            f"transfer=sparse has no effect with {choice}, which transfers nothing: choose mode=cascade or "
+            "mode=transfer with the small model's thinking, or leave transfer out."
         )
 
 
 def _check_verify(config: Config, given: Mapping[str, Any]) -> None:
-    """Refuse a rule of the first check that would have no effect, or that contradicts its file. A pair's file may have
-    the arguments."""
-    named = next((name for name in ("verify", "min_confidence") if given.get(name) not in (None, "agreement")), None)
+    """Refuse choices of the cascade that would have no effect, or that contradict the file of the threshold. A pair's
+    file may have the arguments."""
+    named = next((name for name, default in CASCADE.items() if given.get(name) not in (None, default, True)), None)
     if named and config.mode != "cascade":
         raise ArgumentError(
             f"{named}={given[named]} has no effect with mode={config.mode}, which verifies nothing: choose "
             f"mode=cascade, or leave {named} out."
+        )
+    if given.get("second_check") is not None and config.second_check == "off" and config.thinker == "large":
+        raise ArgumentError(
+            "second_check=off has no effect with thinker=large, which has no second check: leave one of them out."
         )
     if given.get("min_confidence") is not None and config.verify == "agreement":
         raise ArgumentError(
@@ -263,20 +289,20 @@ def _check_verify(config: Config, given: Mapping[str, Any]) -> None:
             "verify=both too, or leave min_confidence out."
         )
     found = config.calibration
-    if "min_confidence" in given and found is not None and config.verify != found.verify:
+    if "min_confidence" in given and found is not None and found.choices != config.choices:
         raise ArgumentError(
-            f"min_confidence={config.min_confidence} has the thresholds of verify={found.verify}, and "
-            f"verify={config.verify} is given: give verify={found.verify}, a number, or calibrate again."
+            f"min_confidence={config.min_confidence} has the thresholds of {written(found.choices)}, and this run has "
+            f"{written(config.choices)}: give the former, a number, or calibrate again."
         )
 
 
 def _without_unused_check(config: Config) -> Config:
-    """Leave out what a pair's file says about the first check, if the mode has none or if the thresholds are those of
-    another rule."""
+    """Leave out what a pair's file says about the cascade, if the mode is another one or if the thresholds are those of
+    other choices."""
     found = config.calibration
     if config.mode != "cascade":
-        return config.model_copy(update={"verify": "agreement", "min_confidence": None, "calibration": None})
-    if found is not None and config.verify not in ("agreement", found.verify):
+        return config.model_copy(update=CASCADE | {"calibration": None})
+    if found is not None and config.verify != "agreement" and config.choices != found.choices:
         return config.model_copy(update={"min_confidence": None, "calibration": None})
     return config
 

@@ -223,6 +223,8 @@ def pair_of(config: Config, models: Mapping[Side, Model], sparse: Sparse | None)
         think=config.think,
         rules=config.rules,
         first_check=config.first_check(),
+        thinker=config.thinker,
+        second_check=config.second_check == "on",
         on_overflow=config.on_overflow,
         transfer_answer=config.transfer_answer,
         sparse=sparse,

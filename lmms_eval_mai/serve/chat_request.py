@@ -112,6 +112,8 @@ class MaiOptions(Fields):
     think: Literal["E", "R"] | None = None
     verify: Literal["agreement", "confidence", "both"] | None = None
     min_confidence: Annotated[float | None, Field(gt=0, le=1)] = None
+    thinker: Literal["small", "large"] | None = None
+    second_check: Literal["on", "off"] | None = None
     options: Annotated[list[str] | None, Field(min_length=2, max_length=26)] = None
     kind: Literal["letter", "word"] | None = None
     benchmark: Literal[tuple(BENCHMARKS)] | None = None  # type: ignore[valid-type]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lmms_eval_mai.contract import Message, Sampling, Stage
+from lmms_eval_mai.contract import Message, Sampling, Side, Stage
 from lmms_eval_mai.engines.messages import merge_adjacent_text
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.agreement import Doc
@@ -15,6 +15,7 @@ from lmms_eval_mai.paper.confidence import FirstCheck
 from lmms_eval_mai.paper.prompts import INSTRUCTIONS
 from lmms_eval_mai.paper.sample import Sample
 from lmms_eval_mai.run.ask import LETTERS
+from lmms_eval_mai.run.calibration import written
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.decoding import NAMES, sampling
 from lmms_eval_mai.serve.chat_request import ChatRequest, EncodedImage, MaiOptions
@@ -35,6 +36,8 @@ class Question:
     """Role and parts of each message. The last one is the question, without an instruction."""
     mode: str
     first_check: FirstCheck
+    thinker: Side
+    second_check: bool
     sample: Sample
     """The question without its messages. Its variant is None if the chat is sent to one model as it is."""
 
@@ -57,11 +60,9 @@ def question_of(request: ChatRequest, config: Config, gen_kwargs: Mapping[str, A
     A harness that runs a task of this package on the server sends the instruction of the task with the question, so an
     instruction of the paper at its end is replaced.
     """
-    mai, has_pair = request.mai, len(config.engines()) == 2
-    mode = mai.mode or config.mode
-    if not has_pair and mode != config.mode:
-        raise bad_request(f"This server has only one model. Leave mode out, or give mode={config.mode}.", "mai.mode")
-    check, limit = _first_check(mai, mode, config), request.max_completion_tokens or request.max_tokens
+    mai, mode = request.mai, request.mai.mode or config.mode
+    sides, choices = [engine.side for engine in config.engines()], _choices(mai, mode, config)
+    limit = request.max_completion_tokens or request.max_tokens
     sample = Sample("chat", 0, 0, (), {}, GENERIC, "word", None, False, _decoding(request, limit, config, gen_kwargs))
     roles = ["system" if message.role == "developer" else message.role for message in request.messages]
     contents = [[part.image_url or part.text for part in message.content] for message in request.messages]
@@ -75,7 +76,7 @@ def question_of(request: ChatRequest, config: Config, gen_kwargs: Mapping[str, A
     listed = options_of("\n".join([*before, text]))
     is_short = limit is not None and limit <= SHORT_ANSWER_TOKENS
     if not (variant or listed or is_short or request.images() or mai.model_fields_set - {"trace"}):
-        return Question(request, turns, "large" if has_pair else config.mode, check, sample)
+        return Question(request, turns, sides[-1], *choices, sample)
     if mai.options is not None and listed != [option.strip() for option in mai.options]:  # as the Python API does
         lines = (f"{letter}. {option}" for letter, option in zip(LETTERS, mai.options, strict=False))
         text = "\n".join([text.rstrip("\n"), *lines])
@@ -96,7 +97,7 @@ def question_of(request: ChatRequest, config: Config, gen_kwargs: Mapping[str, A
         kind=mai.kind or ("letter" if mai.options else kind) or ("letter" if options else "word"),
         variant=mai.think or variant or "S",
     )
-    return Question(request, turns, mode, check, sample)
+    return Question(request, turns, mode, *choices, sample)
 
 
 def options_of(text: str) -> list[str]:
@@ -126,16 +127,24 @@ def _decoding(
     return stages
 
 
-def _first_check(mai: MaiOptions, mode: str, config: Config) -> FirstCheck:
-    """Return the first check of a request, or refuse one that has no effect or no threshold."""
-    verify, least, calibrated = mai.verify or config.verify, mai.min_confidence, config.calibration
-    if (mode != "cascade" and (mai.verify or least)) or (verify == "agreement" and least):
-        text = f"verify and min_confidence have no effect with mode={mode} and verify={verify}. Leave them out."
-        raise bad_request(text, "mai.verify")
-    if least is None and calibrated is not None and verify not in ("agreement", calibrated.verify):
-        text = f"The threshold of this server is that of verify={calibrated.verify}. Give min_confidence too."
+def _choices(mai: MaiOptions, mode: str, config: Config) -> tuple[FirstCheck, Side, bool]:
+    """Return the first check, the thinker and whether there is a second check. Refuses choices that have no effect, no
+    threshold or no model."""
+    names = ("verify", "min_confidence", "thinker", "second_check")
+    given = {name: value for name in names if (value := getattr(mai, name)) is not None}
+    asked = config.model_copy(update={"mode": mode, **given})
+    least, calibrated = mai.min_confidence, config.calibration
+    if (mode != "cascade" and given) or (asked.verify == "agreement" and least):
+        text = f"{', '.join(given)} have no effect with mode={mode} and verify={asked.verify}. Leave them out."
+        raise bad_request(text, f"mai.{next(iter(given))}")
+    if missing := {engine.side for engine in asked.engines()} - {engine.side for engine in config.engines()}:
+        text = f"This server has no {missing.pop()} model, and the request needs one. Ask as the server does."
+        raise bad_request(text, "mai.mode")
+    if least is None and calibrated is not None and asked.verify != "agreement" and asked.choices != calibrated.choices:
+        text = f"The threshold of this server is that of {written(calibrated.choices)}. Give min_confidence too."
         raise bad_request(text, "mai.min_confidence")
-    return dataclasses.replace(config.first_check(), verify=verify) if least is None else FirstCheck(verify, least)
+    check = FirstCheck(asked.verify, least) if least else dataclasses.replace(config.first_check(), verify=asked.verify)
+    return check, asked.thinker, asked.second_check == "on"
 
 
 def _doc(benchmark: str | None, question: str, options: Sequence[str]) -> Doc:

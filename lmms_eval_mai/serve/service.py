@@ -115,7 +115,8 @@ class Service:
             loop.call_soon_threadsafe(events.put_nowait, event)
 
         async def ask(sample: Sample, pair: Pair) -> Trace:
-            own = dataclasses.replace(pair, first_check=question.first_check, on_call=on_call)
+            choices = ("first_check", "thinker", "second_check")
+            own = dataclasses.replace(pair, **{name: getattr(question, name) for name in choices}, on_call=on_call)
             return await self._ask(question.mode, sample, own)
 
         answered = asyncio.wrap_future(self._evaluation.submit(lambda: question.opened(number), ask))

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from typing import Any
 
 import pytest
 from support.samples import path, sample, scripted_pair
@@ -16,17 +17,17 @@ YES, NO = "[[Yes]]", "[[No]]"
 SMALL = {"short": YES, "think": f"Step 1 ... {YES}"}
 
 
-def ask(check: FirstCheck, short: str, probability: float | None, small: dict[str, str] = SMALL) -> Trace:
-    """Run the cascade on one sample. `short`, `probability`: the large model's short answer."""
+def ask(check: FirstCheck, short: str, probability: float | None, two_stage: bool = False, **choices: Any) -> Trace:
+    """Run the cascade on one sample. `short`, `probability`: the large model's short answer. `choices`: of the pair."""
 
     def large(prompt: Prompt) -> Answer:
-        if prompt.key.stage == "transfer":
-            return Answer(YES)
+        if prompt.key.stage != "short":
+            return Answer(YES if prompt.key.stage == "transfer" else "Hm. [[Maybe]]")
         return Answer(short, answer_logprob=None if probability is None else math.log(probability))
 
     async def run() -> Trace:
-        pair = await scripted_pair(lambda prompt: Answer(small[prompt.key.stage]), large, first_check=check)
-        return await MODES["cascade"](sample(), pair)
+        pair = await scripted_pair(lambda asked: Answer(SMALL[asked.key.stage]), large, first_check=check, **choices)
+        return await MODES["cascade"](sample(variant="R", two_stage=two_stage), pair)
 
     return asyncio.run(run())
 
@@ -68,3 +69,22 @@ def test_a_benchmark_may_have_a_threshold_of_its_own() -> None:
 def test_the_papers_rule_does_not_read_the_probability() -> None:
     trace = ask(FirstCheck(), YES, 0.01)
     assert (trace.exit, trace.min_confidence) == ("agree_short", None)
+
+
+@pytest.mark.parametrize(("two_stage", "calls"), [(False, ["large think"]), (True, ["large think", "large stage2"])])
+@pytest.mark.parametrize("check", [FirstCheck(), FirstCheck("confidence", 0.7)])
+def test_the_large_model_thinks_for_itself_after_a_failed_first_check(
+    check: FirstCheck, two_stage: bool, calls: list[str]
+) -> None:
+    trace = ask(check, NO, 0.5, thinker="large", two_stage=two_stage)
+    first = ["small short"] * (check.verify == "agreement")
+    assert (trace.exit, path(trace)) == ("large_think", [*first, "large short", *calls])
+    assert trace.text == "Maybe" and len(trace.verifications) == len(first)
+    assert ask(check, YES, 0.8, thinker="large").exit in ("agree_short", "confident")
+
+
+def test_without_the_second_check_the_thinking_is_always_transferred() -> None:
+    trace = ask(FirstCheck("confidence", 0.7), YES, 0.5, second_check=False)
+    assert (trace.exit, path(trace)) == ("transfer", ["large short", "small think", "large transfer"])
+    assert (trace.verifications, trace.thought) == ((), "yes")
+    assert ask(FirstCheck("confidence", 0.7), YES, 0.7, second_check=False).exit == "confident"

@@ -72,6 +72,25 @@ def test_pair_file_that_cannot_be_used_is_refused(tmp_path: Path, text: str | No
         parse_text(f"pair={file}")
 
 
+def test_large_model_that_thinks_for_itself_needs_no_small_model() -> None:
+    config = parse_text("large=org/b,verify=confidence,thinker=large")
+    assert [engine.model for engine in config.engines()] == ["org/b"] and config.exits() == ("confident", "large_think")
+    assert len(parse_text("pair=demo,thinker=large").engines()) == 2  # agreement needs both short answers
+    assert parse_text("pair=demo,second_check=False").exits() == ("agree_short", "transfer")
+    calibrated, other = (parse_text(f"pair=demo,verify=confidence{text}") for text in ("", ",thinker=large"))
+    assert calibrated.calibration is not None and other.calibration is None  # its thresholds are of the small thinker
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["mode=large,thinker=large", "mode=transfer,second_check=off", "thinker=large,second_check=off", "thinker=both",
+     "thinker=large,transfer=sparse,large_engine=transformers"],
+)  # fmt: skip
+def test_choice_of_the_thinker_without_an_effect_is_refused(text: str) -> None:
+    with pytest.raises(ArgumentError, match=r"thinker|second_check"):
+        parse_text(f"pair=demo,{text}")
+
+
 def test_argument_goes_to_both_engines_and_a_prefixed_argument_overrides_it() -> None:
     for text in ("max_model_len=4096,small_max_model_len=8192", "small_max_model_len=8192,max_model_len=4096"):
         config = parse_text(f"{text},large_enforce_eager=True")

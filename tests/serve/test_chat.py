@@ -157,12 +157,18 @@ def test_field_mai_chooses_the_mode_the_thinking_and_the_trace(api: Running) -> 
 def test_a_request_chooses_the_first_check(api: Running, tmp_path: Path) -> None:
     assert api.refused(chat(mai={"verify": "confidence"}))[1]["param"] == "mai.verify"  # without log-probabilities
     chosen = {"verify": "confidence", "min_confidence": 0.9}
-    with serving(**scripted(tmp_path, 9, answer_logprob=-0.1)) as server:  # a probability of 0.905
+    with serving(**scripted(tmp_path, 12, answer_logprob=-0.1)) as server:  # a probability of 0.905
         assert [server.ask(mai=chosen)["mai"]["exit"] for _ in EXITS] == ["confident"] * 3
         exits = [server.ask(mai={**chosen, "min_confidence": 0.95})["mai"]["exit"] for _ in EXITS]
         assert exits == ["agree_think" if exit == "agree_think" else "transfer" for exit in EXITS]
         assert [server.ask()["mai"]["exit"] for _ in EXITS] == list(EXITS)  # the rule of the server
-        for wrong in ({"min_confidence": 0.9}, {"verify": "both", "mode": "large"}):
+        exits = [server.ask(mai={"second_check": "off"})["mai"]["exit"] for _ in EXITS]
+        assert exits == ["agree_short", "transfer", "transfer"]
+        for wrong in (
+            {"min_confidence": 0.9},
+            {"verify": "both", "mode": "large"},
+            {"thinker": "large", "mode": "small"},
+        ):
             assert server.refused(chat(mai=wrong))[0] == 400
     file = tmp_path / "file.json"
     Calibration("confidence", 0.9, {}, "", "small", "large", {"pope": 1}, ()).write(file)
