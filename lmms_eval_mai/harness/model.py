@@ -8,6 +8,7 @@ calls once, before it scores. With `keep=true`, and inside a `with` block, they 
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
 import torch
@@ -17,6 +18,7 @@ from lmms_eval.utils import simple_parse_args_string
 
 from lmms_eval_mai.errors import MaiError, SampleError
 from lmms_eval_mai.harness.command import configurations, report_errors_to_user
+from lmms_eval_mai.harness.image_groups import grouped_by_image
 from lmms_eval_mai.harness.requests import check, fields_of, is_padding, open_sample, repeats, task_of
 from lmms_eval_mai.harness.results import add_repeats, fill_throughput, fill_usage, result, rounds_result
 from lmms_eval_mai.harness.saved import Results
@@ -102,7 +104,11 @@ class CascadeModel(lmms):
             check(requests, self.task_dict, self.config, tell=self.rank == 0)
             keys = [(fields_of(request).task, fields_of(request).doc_id, number) for request, number in todo]
             decoding = {fields_of(request).task: fields_of(request).gen_kwargs for request in requests}
-            outcomes = evaluation.answer(keys, open_, decoding, self.rank, self.world_size)
+            places = [(fields.task, fields.split, fields.doc_id) for fields in (fields_of(one) for one, _ in todo)]
+            with ThreadPoolExecutor(1) as pool:  # while the engines start
+                grouped = self.config.group_images and pool.submit(grouped_by_image, places, self.task_dict)
+                order = grouped.result if grouped else None
+                outcomes = evaluation.answer(keys, open_, decoding, self.rank, self.world_size, order)
         fill_usage(outcomes, self.config)
         answered = zip(todo, outcomes, strict=True)
         exclude_from_scoring([request for (request, _), outcome in answered if isinstance(outcome, SampleError)])

@@ -60,11 +60,13 @@ class Evaluation:
         decoding: Mapping[str, Any],
         rank: int = 0,
         world_size: int = 1,
+        order: Callable[[], Sequence[int]] | None = None,
     ) -> list[Outcome]:
         """Run one sample per key and return their outcomes in the same order.
 
         `open_sample`: returns the sample for the index of a key; called in threads. `decoding`: generation arguments by
-        task. Raises a `MaiError` if the run must stop. All finished calls are in the store then.
+        task. `order`: returns the indices in the order in which samples are opened; called when the engines are up.
+        Raises a `MaiError` if the run must stop. All finished calls are in the store then.
         """
         if not keys:
             return []
@@ -73,9 +75,9 @@ class Evaluation:
         done = self._resume(keys, rank)
         with gc_frozen(), progress_bar(len(keys), shown=rank == 0, done=len(done)) as bar:
             progress = Progress(keys, self.totals, self._store, self._allowed_errors(), bar, done)
-            limit = self.config.max_open_samples
+            limit, opened = self.config.max_open_samples, range(len(keys)) if order is None else order()
             try:
-                self._engines.run(run_samples(len(keys), open_sample, self._run_one, progress.report, limit))
+                self._engines.run(run_samples(opened, open_sample, self._run_one, progress.report, limit))
             except MaiError as error:
                 self.totals.failures.add_to_message(error)
                 raise

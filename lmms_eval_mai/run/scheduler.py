@@ -8,7 +8,7 @@ import contextlib
 import gc
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -23,21 +23,22 @@ R = TypeVar("R")
 
 
 async def run_samples(
-    count: int,
+    order: Sequence[int],
     open_sample: Callable[[int], S],
     run: Callable[[S], Awaitable[R]],
     report: Callable[[int, R | SampleError], Awaitable[bool]],
     max_open: int,
 ) -> None:
-    """Open samples 0..count-1 in threads, run up to `max_open` of them at a time, and report each result.
+    """Open the samples with these indices in threads and in this order, run up to `max_open` of them at a time, and
+    report each result.
 
-    A sample is opened only when there is space for it, and dropped when it is done: memory does not grow with `count`.
+    A sample is opened only when there is space for it, and dropped when it is done: memory does not grow with them.
     A `SampleError` is reported like a result. The run stops early if `report` returns False or if any other `MaiError`
     is raised. Then no further sample is opened, the open samples are finished, and the first such `MaiError` is raised.
     Any other exception, including cancellation, stops all samples at once.
     """
     loop, pool = asyncio.get_running_loop(), ThreadPoolExecutor(min(8, os.cpu_count() or 1), "mai-open")
-    waiting = deque(range(count))
+    waiting = deque(order)
     errors: list[MaiError] = []
 
     async def work() -> None:
@@ -57,7 +58,7 @@ async def run_samples(
                 errors.append(error)
 
     try:
-        await gather_or_cancel(work() for _ in range(min(max_open, count)))
+        await gather_or_cancel(work() for _ in range(min(max_open, len(order))))
     finally:
         # A document that hangs does not keep the engines up. The process still ends after it, or by a second Ctrl-C.
         pool.shutdown(wait=False, cancel_futures=True)

@@ -233,7 +233,7 @@ class Measurement:
             return True
 
         limit = parse(documents.arguments).max_open_samples if level == "max" else level
-        await run_samples(documents.count, documents.open, run, report, limit)
+        await run_samples(range(documents.count), documents.open, run, report, limit)
         return calls
 
     async def _started(self, names: Sequence[str]) -> bool:

@@ -56,7 +56,7 @@ def test_a_server_that_is_killed_and_restarted_loses_no_call_and_repeats_none(se
         store = Store(tmp_path / name)
         store.models = {"small": engine.engine.identity()}
         pair = Pair({"small": engine}, store=store, on_call=count)
-        answering = run_samples(SAMPLES, question, lambda each: MODES["small"](each, pair), report, max_open=8)
+        answering = run_samples(range(SAMPLES), question, lambda each: MODES["small"](each, pair), report, max_open=8)
         running = asyncio.ensure_future(answering)
         if is_killed:
             await until(lambda: finished.total() >= 20 or running.done())

@@ -238,7 +238,9 @@ def test_9000_samples_on_faulty_engines_are_all_answered_or_reported_as_errors()
         for model in models.values():
             await model.start()
         pair = Pair(models)
-        await run_samples(9000, lambda i: sample(doc_id=i), lambda each: MODES["cascade"](each, pair), report, 256)
+        await run_samples(
+            range(9000), lambda i: sample(doc_id=i), lambda each: MODES["cascade"](each, pair), report, 256
+        )
 
     asyncio.run(run())
     errors = kinds(outcome for outcome in outcomes.values() if not isinstance(outcome, Trace))
@@ -266,5 +268,5 @@ def test_an_error_of_the_engine_ends_the_run_after_the_open_samples() -> None:
         return True
 
     with pytest.raises(EngineCrashed):
-        asyncio.run(run_samples(1000, lambda number: number, run_one, report, max_open=8))
+        asyncio.run(run_samples(range(1000), lambda number: number, run_one, report, max_open=8))
     assert {*range(8)} - {3} <= finished and len(finished) < 30
