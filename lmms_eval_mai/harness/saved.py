@@ -29,7 +29,10 @@ def run_name(config: Config) -> str:
     if config.model_name is not None:
         return config.model_name
     models = "+".join(_model_name(engine) for engine in config.engines())
-    options = [config.verify] * (config.verify != "agreement") + [config.transfer] * (config.transfer != "full")
+    options: list[str] = [config.verify] * (config.verify != "agreement") + [config.transfer] * (
+        config.transfer != "full"
+    )
+    options += ["own_thinking"] * (config.thinker == "large") + ["no_second_check"] * (config.second_check == "off")
     return "-".join(["mai_cascade", models, config.mode, *options])[:200]
 
 
