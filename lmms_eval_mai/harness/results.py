@@ -93,9 +93,9 @@ def fill_usage(outcomes: Iterable[Outcome], config: Config) -> None:
 
 
 def fill_throughput(figures: Mapping[str, Any]) -> None:
-    """Fill lmms-eval's throughput table with the figures of a run, once: lmms-eval averages repeated calls. A run with
-    shared calls has no entry, because its times are not those of its calls."""
+    """Fill lmms-eval's throughput table with the figures of a run, once: lmms-eval averages repeated calls. A resumed
+    run and a run with shared calls have no entry, because their times are not those of their calls."""
     usage = [task[side] for task in figures["tasks"].values() for side in SIDES if side in task]
     tokens, wall_s = sum(engine["output_tokens"] for engine in usage), figures["wall_s"]
-    if not any(engine.get("shared_calls") for engine in usage):
+    if wall_s is not None and not any(engine.get("shared_calls") for engine in usage):
         log_metrics(wall_s, tokens, tokens / wall_s if wall_s else 0.0, {"total_requests": figures["samples"]})

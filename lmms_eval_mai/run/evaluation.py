@@ -160,8 +160,7 @@ class Evaluation:
         if self._store is None or not self._store.calls:
             return set()
         done = self._store.done(keys)
-        tasks = {task: [key for key in keys if key[0] == task] for task, _, _ in keys}
-        self.totals.add_earlier(self._store.wall_s(keys), {task: self._store.wall_s(of) for task, of in tasks.items()})
+        self.totals.resumed = True
         progress = f"{len(done):,} of {len(keys):,} done" + (f" on rank {rank}" if self._ranks > 1 else "")
         logger.info(f"mai_cascade: resuming: {progress} ({self._store.calls:,} calls in {self._store.path}).")
         return done

@@ -64,7 +64,7 @@ class Progress:
 
     def __post_init__(self) -> None:
         self.bar.totals = self.totals
-        self._counted_until = self._last_exit_at = time.perf_counter()
+        self._counted_until = time.perf_counter()
 
     async def report(self, index: int, outcome: Outcome) -> bool:
         """Record a finished sample. Returns whether the run may go on."""
@@ -81,9 +81,8 @@ class Progress:
             with tqdm.external_write_mode():
                 logger.warning(f"mai_cascade: {sample_name(sample)} failed and is not scored: {text}")
         else:
-            seconds, self._last_exit_at = now - self._last_exit_at, now
             if self.store is not None:
-                await self.store.add_sample(sample, seconds)
+                await self.store.add_sample(sample)
             self.totals.add(outcome)
         if sample not in self.done:
             self.bar.update()

@@ -80,8 +80,8 @@ class Store:
         """Calls of earlier processes, by run, key and digest."""
         self._shared: dict[str, _Line] = {}
         """The first call of each digest, of runs with names."""
-        self._seconds: dict[tuple[str, str], dict[SampleKey, float]] = {}
-        """For each run, and each file by name: the wall seconds of each sample that earlier processes finished."""
+        self._done: set[tuple[str, SampleKey]] = set()
+        """Run and sample of each sample that earlier processes finished."""
         self._samples: set[SampleKey] = set()
         """All samples with a line in the files of all ranks."""
         self._files: list[int] = []
@@ -108,15 +108,7 @@ class Store:
 
     def done(self, samples: Collection[SampleKey]) -> set[SampleKey]:
         """Return those of these samples that earlier processes of this run finished."""
-        return set().union(*self._seconds_by_rank()).intersection(samples)
-
-    def wall_s(self, samples: Collection[SampleKey]) -> float:
-        """Return the wall time that earlier processes of this run spent on these samples. Ranks work at the same time,
-        so only the slowest rank counts."""
-        return max((sum(rank.get(key, 0.0) for key in samples) for rank in self._seconds_by_rank()), default=0.0)
-
-    def _seconds_by_rank(self) -> list[dict[SampleKey, float]]:
-        return [seconds for (run, _), seconds in self._seconds.items() if run == self.run]
+        return {sample for sample in samples if (self.run, sample) in self._done}
 
     async def find(self, prompt: Prompt, sampling: Sampling) -> Call | None:
         """Return the finished call of this request: of an earlier process of this run; else, if it is greedy, of
@@ -145,9 +137,9 @@ class Store:
         if line.run:
             self._shared.setdefault(digest, line)
 
-    async def add_sample(self, sample: SampleKey, wall_s: float) -> None:
-        """Write that a sample is finished. `wall_s`: seconds since the sample before it finished."""
-        await self._append({"sample": sample, "wall_s": round(wall_s, 3)})
+    async def add_sample(self, sample: SampleKey) -> None:
+        """Write that a sample is finished."""
+        await self._append({"sample": sample})
 
     def close(self) -> None:
         """Wait until everything is on the disk, and close the files. A store without a line is removed."""
@@ -204,8 +196,7 @@ class Store:
                         if run:
                             self._shared.setdefault(record["digest"], _Line(*line, run))
                     else:
-                        seconds = self._seconds.setdefault((run, path.stem), {})
-                        seconds[tuple(names)] = seconds.get(tuple(names), 0.0) + record["wall_s"]
+                        self._done.add((run, tuple(names)))
                     self._samples.add(tuple(names[:3]))
                 except (ValueError, KeyError, TypeError):
                     damaged += 1

@@ -102,9 +102,9 @@ class Totals:
     failures: Failures = field(default_factory=Failures)
     exits: Counter[str] = field(default_factory=Counter)
     wall_s: float = 0.0
-    """Seconds in which samples ran, those of earlier processes included."""
-    earlier_s: float = 0.0
-    """The part of `wall_s` that earlier processes spent."""
+    """Seconds in which this process ran samples."""
+    resumed: bool = False
+    """Whether earlier processes made a part of the calls, so that `wall_s` is not the time of all of them."""
     task_wall_s: Counter[str] = field(default_factory=Counter)
     """The seconds that belong to each task (`Progress`)."""
     ranks: int = 1
@@ -128,12 +128,6 @@ class Totals:
         self.wall_s += seconds
         self.task_wall_s[task] += seconds  # type: ignore[assignment]
 
-    def add_earlier(self, wall_s: float, of_tasks: Mapping[str, float]) -> None:
-        """Add the wall time that earlier processes spent on the samples."""
-        self.wall_s += wall_s
-        self.earlier_s += wall_s
-        self.task_wall_s.update(of_tasks)
-
     @property
     def tasks(self) -> list[str]:
         """The names of all tasks."""
@@ -143,9 +137,8 @@ class Totals:
     @classmethod
     def merged(cls, ranks: Sequence["Totals"]) -> "Totals":
         """Return the figures of a run from those of its ranks. The slowest rank decides each wall time."""
-        merged = cls(
-            wall_s=max(of.wall_s for of in ranks), earlier_s=max(of.earlier_s for of in ranks), ranks=len(ranks)
-        )
+        resumed = any(of.resumed for of in ranks)
+        merged = cls(wall_s=max(of.wall_s for of in ranks), resumed=resumed, ranks=len(ranks))
         for of in ranks:
             merged.calls += of.calls
             merged.samples += of.samples
@@ -219,12 +212,14 @@ def figures(totals: Totals, config: Config, descriptions: Mapping[Side, str]) ->
             for engine in config.engines()
         },
         "ranks": totals.ranks,
-        "wall_s": round(totals.wall_s, 6),
-        "earlier_s": round(totals.earlier_s, 6),
+        "wall_s": None if totals.resumed else round(totals.wall_s, 6),
         "samples": answered,
         "not_answered": failed,
         "errors": totals.failures.kinds,
-        "tasks": {task: _task(sums, task, totals.task_wall_s[task], config) for task in totals.tasks},
+        "tasks": {
+            task: _task(sums, task, None if totals.resumed else round(totals.task_wall_s[task], 6), config)
+            for task in totals.tasks
+        },
     }
 
 
@@ -244,13 +239,13 @@ def _not_the_papers(config: Config) -> dict[str, str]:
     return {name: value for name in names if (value := getattr(config, name)) != Config.model_fields[name].default}
 
 
-def _task(sums: Sums, task: str, wall_s: float, config: Config) -> dict[str, Any]:
+def _task(sums: Sums, task: str, wall_s: float | None, config: Config) -> dict[str, Any]:
     answered, failed, unreadable, exits = sums.samples(task)
     return {
         "samples": answered,
         "not_answered": failed,
         "unreadable": unreadable,
-        "wall_s": round(wall_s, 6),
+        "wall_s": wall_s,
         "exits": {exit: exits[exit] for exit in config.exits()},
         **({"selections": sums.selections(task)} if config.transfer == "sparse" else {}),
         **{engine.side: _engine(sums, task, engine.side) for engine in config.engines()},
@@ -287,9 +282,8 @@ def table(totals: Totals, config: Config) -> str:
     each engine. Below it come the wall times and the samples without an answer.
 
     A mode with a single exit has no exit columns. The columns `Not answered` and `Unreadable` are only present if there
-    are such samples. An engine has columns for the tokens of its answers and for speculative decoding if it reports
-    these figures for all of its calls. An engine with shared calls has a column for their number and none for seconds,
-    and the run has no wall times.
+    are such samples. An engine has a column for the tokens of its answers if it reports them for all of its calls. An
+    engine with shared calls has a column for their number and none for seconds, and the run has no wall times.
     """
     sums = Sums(totals)
     rows = [_row(sums, task, config) for task in totals.tasks]
@@ -314,9 +308,9 @@ def _lines(totals: Totals, sums: Sums) -> Iterator[str]:
             "this run has no times."
         )
     else:
-        earlier = f", {totals.earlier_s:.1f} s of it before this start" if totals.earlier_s else ""
+        start = " of this start only, because the run was resumed" if totals.resumed else ""
         by_task = ", ".join(f"{task} {totals.task_wall_s[task]:.1f} s" for task in totals.tasks)
-        yield f"Wall time {totals.wall_s:.1f} s{earlier}{f': {by_task}' if len(totals.tasks) > 1 else ''}."
+        yield f"Wall time {totals.wall_s:.1f} s{start}{f': {by_task}' if len(totals.tasks) > 1 else ''}."
     if unreadable:
         yield (
             f"Unreadable: the task's scorer cannot read the final answer of {unreadable} samples. lmms-eval's "
@@ -355,10 +349,6 @@ def _cells(usage: Mapping[str, Any], of_all: Mapping[str, Any]) -> dict[str, str
     cells["output tokens"] = str(usage["output_tokens"])
     if of_all["calls"] and of_all["answer_tokens"] is not None:
         cells["answer tokens"] = str(usage["answer_tokens"])
-    if of_all["calls"] and of_all["proposed_tokens"] is not None:
-        cells["drafted tokens accepted"] = _part(usage["accepted_tokens"] or 0, usage["proposed_tokens"] or 0)
-    if of_all["calls"] and of_all["target_calls"] is not None:
-        cells["target calls"] = str(usage["target_calls"])
     if not of_all["shared_calls"]:
         cells["call seconds"] = f"{usage['call_seconds']:.1f}"
     return cells

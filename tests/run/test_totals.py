@@ -49,15 +49,14 @@ def test_figures_are_the_sums_over_the_calls_and_samples_of_all_ranks() -> None:
         ]  # fmt: skip
         selection = Selection((2, 0), 8, 0.9, "a b", 3, 4) if doc_id else Selection((), 8, 0.0, "", 3, 0)
         add(ranks[doc_id % 3], "transfer", *calls, readable=doc_id != 1, selection=selection)
-    for rank, (pope, mmmu, earlier) in zip(ranks, ((3.0, 1.0, 0.5), (1.0, 2.5, 2.0), (0.0, 0.0, 0.0)), strict=True):
+    for rank, (pope, mmmu) in zip(ranks, ((3.0, 1.0), (1.0, 2.5), (0.0, 0.0)), strict=True):
         rank.add_seconds("pope_s", pope)
-        rank.add_seconds("mmmu_val_s", mmmu - earlier)
-        rank.add_earlier(earlier, {"mmmu_val_s": earlier})
+        rank.add_seconds("mmmu_val_s", mmmu)
     totals = Totals.merged(ranks)
     found = figures(totals, config("transfer", transfer="sparse", sparse_layer=0.33), {"small": "at http://a:b@h"})
     assert (found["ranks"], found["samples"], found["sparse_layer"]) == (3, 14, 0.33)
     # The slowest rank decides each wall time.
-    assert (found["wall_s"], found["earlier_s"]) == (4.0, 2.0)
+    assert found["wall_s"] == 4.0
     assert {name: task["wall_s"] for name, task in found["tasks"].items()} == {"pope_s": 3.0, "mmmu_val_s": 2.5}
     assert found["engines"]["small"]["settings"] == "at http://<redacted>@h"
     sums = {"calls": 7, "prompt_tokens": 63 + 21, "cached_tokens": 21, "output_tokens": 14, "call_seconds": 3.5}
@@ -91,22 +90,24 @@ def test_table_with_shared_calls_counts_them_and_shows_no_times() -> None:
     assert "large call seconds" not in columns(text) and "Wall time" not in text
 
 
-def test_table_shows_figures_that_an_engine_may_not_report_only_if_it_reports_them_for_every_call() -> None:
+def test_figures_that_an_engine_may_not_report_are_shown_only_if_it_reports_them_for_every_call() -> None:
     totals = Totals()
-    for accepted in (108, None):
-        reported: dict[str, Any] = {
-            "answer_tokens": 1,
-            "proposed_tokens": 131,
-            "accepted_tokens": accepted,
-            "target_calls": 39,
-        }
-        large = call(**(reported if accepted else {}))
+    for reports in (True, False):
+        known = {"answer_tokens": 1, "proposed_tokens": 131, "accepted_tokens": 108, "target_calls": 39}
+        large = call(**(known if reports else {}))
         row = columns(table(add(totals, "agree_short", call(side="small", answer_tokens=1), large), config()))
-        assert "small answer tokens" in row and "small target calls" not in row
-        known = {"large answer tokens", "large drafted tokens accepted", "large target calls"} & set(row)
-        assert len(known) == (3 if accepted else 0)
-        if accepted:
-            assert row["large drafted tokens accepted"] == "108 of 131 (82.44%)"
+        assert "small answer tokens" in row and ("large answer tokens" in row) is reports
+        of_run = figures(totals, config(), {})["tasks"]["pope_s"]
+        assert "target_calls" not in of_run["small"]
+        assert (known.items() <= of_run["large"].items()) is ("target_calls" in of_run["large"]) is reports
+
+
+def test_a_resumed_run_has_no_wall_time_in_its_figures() -> None:
+    totals = add(Totals(wall_s=2.0, resumed=True), "large", call())
+    for of in (totals, Totals.merged([totals, Totals(wall_s=3.0)])):
+        found = figures(of, config("large"), {})
+        assert found["wall_s"] is found["tasks"]["pope_s"]["wall_s"] is None
+        assert found["tasks"]["pope_s"]["large"]["call_seconds"] == 0.5
 
 
 def test_table_and_figures_count_the_failed_samples_of_all_ranks_and_group_them_by_cause() -> None:
