@@ -132,7 +132,7 @@ class CascadeModel(lmms):
                 self.figures = figures(totals, self.config, self._engines.descriptions())
                 fill_throughput(self.figures)
                 if self.rank == 0:
-                    shown = table(totals, self.config) if self._prints_table else ""
+                    shown = table(totals, self.figures, self.config) if self._prints_table else ""
                     backend = f"{type(self).__module__}.{type(self).__name__} "
                     self._results = Results(evaluation, backend, self.figures, shown)
             follow_tracker(self._results)

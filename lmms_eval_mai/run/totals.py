@@ -150,51 +150,13 @@ class Totals:
         return merged
 
 
-class Sums:
-    """The sums of a run's figures over any tasks, engines and stages."""
-
-    def __init__(self, totals: Totals) -> None:
-        self._calls = pd.DataFrame(totals.calls, columns=list(CALL))
-        self._samples = pd.DataFrame(totals.samples, columns=["task", "exit", "readable"])
-        self._selections = pd.DataFrame(totals.selections, columns=["task", *SELECTION])
-        self._failed = Counter(key[0] for samples in totals.failures.causes.values() for _, key in samples)
-
-    def usage(self, task: str | None = None, side: Side | None = None, stage: Stage | None = None) -> dict[str, Any]:
-        """Return the sum of each column of calls. None: all tasks, engines, or stages. A sum with a number that is not
-        known is None."""
-        calls = self._calls
-        for column, value in (("task", task), ("side", side), ("stage", stage)):
-            calls = calls if value is None else calls[calls[column] == value]
-        return _sums(calls, CALL[3:])
-
-    def selections(self, task: str | None = None) -> dict[str, Any]:
-        """Return the sums of selections."""
-        found = self._selections
-        return _sums(found if task is None else found[found["task"] == task], SELECTION)
-
-    def samples(self, task: str | None = None) -> tuple[int, int, int, Counter[str]]:
-        """Return the numbers of answered, failed and unreadable samples, and of the samples of each exit."""
-        found = self._samples if task is None else self._samples[self._samples["task"] == task]
-        failed = self._failed.total() if task is None else self._failed[task]
-        return len(found), failed, int((~found["readable"].astype(bool)).sum()), Counter(found["exit"])
-
-
-def _sums(rows: pd.DataFrame, columns: Iterable[str]) -> dict[str, Any]:
-    sums = {column: pd.to_numeric(rows[column]).sum(skipna=False) for column in columns}
-    return {
-        name: None if pd.isna(value) else float(value) if name == "call_seconds" else int(value)
-        for name, value in sums.items()
-    }
-
-
 # --- as plain data ---
 
 
 def figures(totals: Totals, config: Config, descriptions: Mapping[Side, str]) -> dict[str, Any]:
     """Return the figures of a run, ready for JSON. docs/output.md describes the fields. `descriptions`: of the
     engines."""
-    sums = Sums(totals)
-    answered, failed, _, _ = sums.samples()
+    tasks = _tasks(totals, config)
     return {
         "format": FORMAT,
         "version": version("lmms-eval-mai"),
@@ -213,13 +175,10 @@ def figures(totals: Totals, config: Config, descriptions: Mapping[Side, str]) ->
         },
         "ranks": totals.ranks,
         "wall_s": None if totals.resumed else round(totals.wall_s, 6),
-        "samples": answered,
-        "not_answered": failed,
+        "samples": len(totals.samples),
+        "not_answered": totals.failures.count,
         "errors": totals.failures.kinds,
-        "tasks": {
-            task: _task(sums, task, None if totals.resumed else round(totals.task_wall_s[task], 6), config)
-            for task in totals.tasks
-        },
+        "tasks": tasks,
     }
 
 
@@ -239,31 +198,52 @@ def _not_the_papers(config: Config) -> dict[str, str]:
     return {name: value for name in names if (value := getattr(config, name)) != Config.model_fields[name].default}
 
 
-def _task(sums: Sums, task: str, wall_s: float | None, config: Config) -> dict[str, Any]:
-    answered, failed, unreadable, exits = sums.samples(task)
-    return {
-        "samples": answered,
-        "not_answered": failed,
-        "unreadable": unreadable,
-        "wall_s": wall_s,
-        "exits": {exit: exits[exit] for exit in config.exits()},
-        **({"selections": sums.selections(task)} if config.transfer == "sparse" else {}),
-        **{engine.side: _engine(sums, task, engine.side) for engine in config.engines()},
-    }
+def _tasks(totals: Totals, config: Config) -> dict[str, dict[str, Any]]:
+    """Return the figures of each task."""
+    calls = pd.DataFrame(totals.calls, columns=list(CALL))
+    samples = pd.DataFrame(totals.samples, columns=["task", "exit", "readable"])
+    selections = pd.DataFrame(totals.selections, columns=["task", *SELECTION])
+    failed = Counter(key[0] for failures in totals.failures.causes.values() for _, key in failures)
+    tasks: dict[str, dict[str, Any]] = {}
+    for task in totals.tasks:
+        of_task, of_calls = samples[samples.task == task], calls[calls.task == task]
+        exits = Counter(of_task.exit)
+        tasks[task] = {
+            "samples": len(of_task),
+            "not_answered": failed[task],
+            "unreadable": int((~of_task.readable.astype(bool)).sum()),
+            "wall_s": None if totals.resumed else round(totals.task_wall_s[task], 6),
+            "exits": {exit: exits[exit] for exit in config.exits()},
+        }
+        if config.transfer == "sparse":
+            tasks[task]["selections"] = _sums(selections[selections.task == task], SELECTION)
+        for engine in config.engines():
+            tasks[task][engine.side] = _engine(of_calls[of_calls.side == engine.side])
+    return tasks
 
 
-def _engine(sums: Sums, task: str, side: Side) -> dict[str, Any]:
+def _engine(calls: pd.DataFrame) -> dict[str, Any]:
     """Return the sums of one engine's calls, and the same sums for each stage that has calls."""
-    stages = {stage: usage for stage in get_args(Stage) if (usage := sums.usage(task, side, stage))["calls"]}
-    return {**_usage(sums.usage(task, side)), "stages": {stage: _usage(usage) for stage, usage in stages.items()}}
+    stages = {stage: calls[calls.stage == stage] for stage in get_args(Stage)}
+    return {**_usage(calls), "stages": {stage: _usage(found) for stage, found in stages.items() if len(found)}}
 
 
-def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
-    unused = {name for name in SPECULATION if not usage["calls"] or usage[name] is None}
+def _usage(calls: pd.DataFrame) -> dict[str, Any]:
+    usage = _sums(calls, CALL[3:])
+    usage["call_seconds"] = round(usage["call_seconds"], 6)
+    unused = {name for name in SPECULATION if calls.empty or usage[name] is None}
     if not usage["shared_calls"]:
         unused.add("shared_calls")
-    rounded = {**usage, "call_seconds": round(usage["call_seconds"], 6)}
-    return {name: figure for name, figure in rounded.items() if name not in unused}
+    return {name: figure for name, figure in usage.items() if name not in unused}
+
+
+def _sums(rows: pd.DataFrame, columns: Iterable[str]) -> dict[str, Any]:
+    """Return the sum of each column. A sum with a number that is not known is None."""
+    sums = {column: pd.to_numeric(rows[column]).sum(skipna=False) for column in columns}
+    return {
+        name: None if pd.isna(value) else float(value) if name == "call_seconds" else int(value)
+        for name, value in sums.items()
+    }
 
 
 def version(package: str) -> str:
@@ -277,17 +257,21 @@ def version(package: str) -> str:
 # --- as a table ---
 
 
-def table(totals: Totals, config: Config) -> str:
+def table(totals: Totals, of_run: Mapping[str, Any], config: Config) -> str:
     """Return the final table: one row per task with its samples, its exits, and the calls, output tokens and seconds of
-    each engine. Below it come the wall times and the samples without an answer.
+    each engine. Below it come the wall times and the samples without an answer. `of_run`: the figures of the run.
 
     A mode with a single exit has no exit columns. The columns `Not answered` and `Unreadable` are only present if there
     are such samples. An engine has a column for the tokens of its answers if it reports them for all of its calls. An
     engine with shared calls has a column for their number and none for seconds, and the run has no wall times.
     """
-    sums = Sums(totals)
-    rows = [_row(sums, task, config) for task in totals.tasks]
-    writer = MarkdownTableWriter(headers=list(rows[0]), value_matrix=[list(row.values()) for row in rows])
+    rows = pd.DataFrame([_row(task, of_task, config) for task, of_task in of_run["tasks"].items()])
+    for side in [engine.side for engine in config.engines()]:
+        shared, seconds = f"{side} shared calls", f"{side} call seconds"
+        rows = rows.drop(columns=seconds if rows[shared].any() else shared)
+    empty = [name for name in ("Not answered", "Unreadable") if not rows[name].any()]
+    rows = rows.drop(columns=empty).dropna(axis="columns")  # answer tokens that are not known for all calls
+    writer = MarkdownTableWriter(headers=list(rows), value_matrix=rows.astype(str).to_numpy().tolist())
     ranks = f", {totals.ranks} ranks" if totals.ranks > 1 else ""
     models = ", ".join(f"{engine.side} {without_password(engine.model)}" for engine in config.engines())
     mode = f"mode={config.mode}{', transfer=sparse' if config.transfer == 'sparse' else ''}"
@@ -295,64 +279,54 @@ def table(totals: Totals, config: Config) -> str:
         given = DEFAULT if config.min_confidence is None else config.min_confidence
         mode += f", verify={config.verify}, min_confidence={given}"
     mode += "".join(f", {name}={value}" for name, value in _not_the_papers(config).items())
-    lines = "\n".join(_lines(totals, sums))
+    lines = "\n".join(_lines(totals, of_run["tasks"]))
     return f"\nmai_cascade {mode}: {models}{ranks}\n{writer.dumps()}\n{lines}\n"
 
 
-def _lines(totals: Totals, sums: Sums) -> Iterator[str]:
+def _row(task: str, of_task: Mapping[str, Any], config: Config) -> dict[str, Any]:
+    """Return the cells of a task by column."""
+    answered = of_task["samples"]
+    row = {"Task": task, "Samples": answered}
+    row |= {"Not answered": of_task["not_answered"], "Unreadable": of_task["unreadable"]}
+    if len(config.exits()) > 1:
+        row |= {exit: _part(count, answered, "") for exit, count in of_task["exits"].items()}
+    if config.transfer == "sparse":
+        kept, scored = of_task["selections"]["kept_tokens"], of_task["selections"]["scored_tokens"]
+        row["kept tokens"] = _part(kept, scored, f" of {scored}")
+    for side in [engine.side for engine in config.engines()]:
+        usage = of_task[side]
+        row |= {
+            f"{side} calls": usage["calls"],
+            f"{side} shared calls": usage.get("shared_calls", 0),
+            f"{side} output tokens": usage["output_tokens"],
+            f"{side} answer tokens": usage["answer_tokens"],
+            f"{side} call seconds": f"{usage['call_seconds']:.1f}",
+        }
+    return row
+
+
+def _part(part: int, whole: int, of_whole: str) -> str:
+    return f"{part}{of_whole} ({part / max(1, whole):.2%})"
+
+
+def _lines(totals: Totals, tasks: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """Return the lines below the table."""
-    usage, (_, failed, unreadable, _) = sums.usage(), sums.samples()
-    if usage["shared_calls"]:
+    usage = [of_task[side] for of_task in tasks.values() for side in SIDES if side in of_task]
+    if shared := sum(engine.get("shared_calls", 0) for engine in usage):
         yield (
-            f"{usage['shared_calls']} of {usage['calls']} calls are shared: other runs of this command made them. So "
-            "this run has no times."
+            f"{shared} of {sum(engine['calls'] for engine in usage)} calls are shared: other runs of this command made "
+            "them. So this run has no times."
         )
     else:
         start = " of this start only, because the run was resumed" if totals.resumed else ""
-        by_task = ", ".join(f"{task} {totals.task_wall_s[task]:.1f} s" for task in totals.tasks)
-        yield f"Wall time {totals.wall_s:.1f} s{start}{f': {by_task}' if len(totals.tasks) > 1 else ''}."
-    if unreadable:
+        by_task = ", ".join(f"{task} {totals.task_wall_s[task]:.1f} s" for task in tasks)
+        yield f"Wall time {totals.wall_s:.1f} s{start}{f': {by_task}' if len(tasks) > 1 else ''}."
+    if unreadable := sum(of_task["unreadable"] for of_task in tasks.values()):
         yield (
             f"Unreadable: the task's scorer cannot read the final answer of {unreadable} samples. lmms-eval's "
             "MMMU scorer guesses the option of such a multiple-choice answer at random; all other scorers give it 0."
         )
-    if failed:
+    if failed := totals.failures.count:
         kinds = ", ".join(f"{count} {kind}" for kind, count in totals.failures.kinds.items())
         yield f"{failed} samples have no answer and are left out of all scores: {kinds}."
         yield str(totals.failures)
-
-
-def _row(sums: Sums, task: str, config: Config) -> dict[str, str]:
-    """Return the cells of a task by column. The sums over all tasks decide the columns."""
-    (answered, failed, unreadable, exits), (_, any_failed, any_unreadable, _) = sums.samples(task), sums.samples()
-    row = {"Task": task, "Samples": str(answered)}
-    if any_failed:
-        row["Not answered"] = str(failed)
-    if any_unreadable:
-        row["Unreadable"] = str(unreadable)
-    if len(config.exits()) > 1:
-        row |= {exit: f"{exits[exit]} ({exits[exit] / max(1, answered):.2%})" for exit in config.exits()}
-    if config.transfer == "sparse":
-        selections = sums.selections(task)
-        row["kept tokens"] = _part(selections["kept_tokens"], selections["scored_tokens"])
-    for side in [side for side in SIDES if side in {engine.side for engine in config.engines()}]:
-        usage, of_all = sums.usage(task, side), sums.usage(side=side)
-        row |= {f"{side} {column}": cell for column, cell in _cells(usage, of_all).items()}
-    return row
-
-
-def _cells(usage: Mapping[str, Any], of_all: Mapping[str, Any]) -> dict[str, str]:
-    """Return the cells of one engine in a task by column. A number that is not known of all calls is not shown."""
-    cells = {"calls": str(usage["calls"])}
-    if of_all["shared_calls"]:
-        cells["shared calls"] = str(usage["shared_calls"])
-    cells["output tokens"] = str(usage["output_tokens"])
-    if of_all["calls"] and of_all["answer_tokens"] is not None:
-        cells["answer tokens"] = str(usage["answer_tokens"])
-    if not of_all["shared_calls"]:
-        cells["call seconds"] = f"{usage['call_seconds']:.1f}"
-    return cells
-
-
-def _part(part: int, whole: int) -> str:
-    return f"{part} of {whole} ({part / max(1, whole):.2%})"

@@ -10,9 +10,10 @@ from lmms_eval_mai.contract import Call, CallKey, Side, Stage
 from lmms_eval_mai.errors import MissingAnswer, UnreadableImage
 from lmms_eval_mai.paper.sample import Exit, Trace
 from lmms_eval_mai.paper.sparse import Selection
+from lmms_eval_mai.run import totals as run_totals
 from lmms_eval_mai.run.config import Config, parse
 from lmms_eval_mai.run.progress import Progress, progress_bar
-from lmms_eval_mai.run.totals import SHOWN_CAUSES, Totals, figures, table
+from lmms_eval_mai.run.totals import SHOWN_CAUSES, Totals, figures
 
 
 def config(mode: str = "cascade", **arguments: Any) -> Config:
@@ -27,6 +28,10 @@ def call(doc_id: int = 7, side: Side = "large", stage: Stage = "short", task: st
 def add(totals: Totals, exit: Exit, *calls: Call, **fields: Any) -> Totals:
     totals.add(Trace(exit, calls[-1], calls, (), **fields))
     return totals
+
+
+def table(totals: Totals, given: Config) -> str:
+    return run_totals.table(totals, figures(totals, given, {}), given)
 
 
 def columns(text: str, row: int = 1) -> dict[str, str]:
