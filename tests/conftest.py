@@ -6,7 +6,6 @@ An lmms-eval start costs 20 s and an engine 30 s, so both are made once a sessio
 import json
 import os
 import signal
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from support.processes import Command
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tools"))
-
 WORK = ROOT / ".checkpoints"
 # datasets reads these when it is imported. A fresh cache each session: it is keyed on file names, not on contents.
 _cache = tempfile.TemporaryDirectory(prefix="hf-")
@@ -72,8 +69,8 @@ def shared() -> Path:
 
 @pytest.fixture(scope="session")
 def drawn_data() -> Path:
-    """A folder from which lmms-eval's tasks load the images drawn by tools/make_sample_data.py."""
-    from make_sample_data import make_data
+    """A folder from which lmms-eval's tasks load the images drawn by support/make_sample_data.py."""
+    from support.make_sample_data import make_data
 
     with one_at_a_time(WORK):
         return make_data(WORK / "data")
@@ -82,7 +79,7 @@ def drawn_data() -> Path:
 @pytest.fixture(scope="session")
 def tiny_pair() -> tuple[Path, Path]:
     """Paths of two tiny random Qwen3-VL checkpoints."""
-    from make_tiny_pair import make_pair
+    from support.make_tiny_pair import make_pair
 
     with one_at_a_time(WORK):
         return make_pair(WORK / "tiny")
@@ -91,7 +88,7 @@ def tiny_pair() -> tuple[Path, Path]:
 @pytest.fixture(scope="session")
 def tiny_internvl(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Path of a tiny random InternVL checkpoint, which cuts images into tiles."""
-    from make_tiny_internvl import make_checkpoint
+    from support.make_tiny_internvl import make_checkpoint
 
     return make_checkpoint(tmp_path_factory.mktemp("internvl"))
 

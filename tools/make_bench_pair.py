@@ -12,12 +12,15 @@ encoder and of the output layer.
 
 import argparse
 import random
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from checkpoints import SENTENCES, SPECIAL, make_model, make_processor, make_tokenizer, save
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from experiments.demo_pair.qwen3vl import SENTENCES, SPECIAL, make_model, make_processor, make_tokenizer, save
 
 VOCABULARY = 14_336
 CONTEXT = 8192

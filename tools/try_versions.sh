@@ -22,7 +22,8 @@ CONTRACT=(tests/engines/test_contract.py tests/engines/test_vllm.py tests/engine
 PROCESSES=(tests/engines/test_vllm_processes.py tests/engines/test_vllm_replicas.py)
 RESUME=(tests/run/test_resume_on_vllm.py)
 # The files with fast tests that need vLLM, and those of tools, which are only tried with the versions of setup_env.sh.
-WITHOUT_VLLM=(--ignore-glob="tests/engines/test_vllm*" --ignore=tests/tools --ignore=tests/cli/test_ask.py
+WITHOUT_VLLM=(--ignore-glob="tests/engines/test_vllm*" --ignore=tests/tools --ignore=tests/experiments
+    --ignore=tests/cli/test_ask.py
     --ignore=tests/cli/test_doctor.py --ignore=tests/reproduce/test_command.py --ignore=tests/run/test_decoding.py)
 export HF_HUB_OFFLINE=1
 

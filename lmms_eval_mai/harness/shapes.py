@@ -1,5 +1,5 @@
 """The `shapes` benchmark of the demo: images of a 3 x 3 grid of coloured shapes, and questions with exact answers. Its
-3,000 test documents are in task_configs/shapes/test.parquet; tools/make_shapes.py drew them."""
+3,000 test documents are in task_configs/shapes/test.parquet; experiments/demo_pair drew them."""
 
 from collections.abc import Mapping
 from typing import Any

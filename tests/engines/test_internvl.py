@@ -30,7 +30,7 @@ PROMPTS = (
 @pytest.fixture(scope="module")
 def original(tiny_internvl: Path, tmp_path_factory: pytest.TempPathFactory, loop: LoopThread) -> Iterator[Running]:
     """vLLM on the same weights in the original format, that of the checkpoints without `-HF` in their name."""
-    from make_tiny_internvl import make_original
+    from support.make_tiny_internvl import make_original
 
     folder = make_original(tmp_path_factory.mktemp("original"), tiny_internvl)
     fork_cores()

@@ -13,8 +13,8 @@ from typing import Any
 
 import PIL.Image
 import pytest
-from scripted_server import ScriptedServer
 from support.endpoints import SAMPLING, call, engine_of, noise_image, prompt, running, until, with_servers
+from support.scripted_server import ScriptedServer
 
 from lmms_eval_mai.contract import Call, Sampling, TokenLogprobs
 from lmms_eval_mai.engines.build import build

@@ -293,7 +293,8 @@ def test_answer_filters_return_the_last_brackets_without_control_characters(
 
 def test_shapes_has_three_thousand_documents_with_exact_answers_that_its_tool_draws_again(task_manager: Any) -> None:
     from lmms_eval.tasks import get_task_dict
-    from make_shapes import SEED, make_rows
+
+    from experiments.demo_pair.make_shapes import SEED, make_rows
 
     names = [f"shapes_{variant}" for variant in VARIANTS]
     tasks = get_task_dict(names, task_manager, task_type="chat")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted_server import ScriptedServer
 from support.endpoints import served
+from support.scripted_server import ScriptedServer
 from support.serving import Running, chat, image_url, scripted, serving, user, wait_until, written
 
 KEY = {"Authorization": "Bearer the key"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import PIL.Image
 from aiohttp import web
-from scripted_server import ScriptedServer
+from support.scripted_server import ScriptedServer
 
 from lmms_eval_mai.contract import CallKey, EngineConfig, Image, Message, Prompt, Sampling
 from lmms_eval_mai.engines.openai.engine import OpenAIEngine

@@ -52,7 +52,7 @@ STAGE_2 = {
 
 
 class Loaded(NamedTuple):
-    """Tasks as lmms-eval loads them, with the data of tools/make_sample_data.py."""
+    """Tasks as lmms-eval loads them, with the data of make_sample_data.py."""
 
     chat: dict[str, Any]
     simple: dict[str, Any]
@@ -66,7 +66,7 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def kind_of(benchmark: str, doc: Doc) -> str:
-    """Return the form of the answer that a document of tools/make_sample_data.py requires."""
+    """Return the form of the answer that a document of make_sample_data.py requires."""
     if benchmark == "mmmu_val":
         return "letter" if doc["question_type"] == "multiple-choice" else "word"
     if benchmark == "realworldqa":

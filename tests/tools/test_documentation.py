@@ -15,6 +15,7 @@ from lmms_eval_mai.paper.sparse import Selection
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")), *sorted(ROOT.glob("docs/*.md"))]
+PAGES += sorted(ROOT.glob("experiments/*/README.md"))
 
 
 def prose(page: Path) -> list[str]:
@@ -53,9 +54,8 @@ def test_every_page_is_in_the_index() -> None:
 
 
 def test_pages_that_the_code_names_exist() -> None:
-    files = [
-        path for folder in ("lmms_eval_mai", "tests", "tools", "benchmarks") for path in (ROOT / folder).rglob("*.py")
-    ]
+    folders = ("lmms_eval_mai", "tests", "tools", "benchmarks", "experiments")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
     named = {page for path in files for page in re.findall(r"\bdocs/[\w-]+\.md", path.read_text(encoding="utf-8"))}
     assert named and [page for page in sorted(named) if not (ROOT / page).is_file()] == []
 
@@ -67,7 +67,9 @@ def test_readme_has_at_most_150_lines() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_of_the_project_that_a_page_names_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    named = re.findall(r"\b((?:lmms_eval_mai|tests|tools|benchmarks|task_configs|docs)/[\w./-]+\.(?:py|md|json))", text)
+    named = re.findall(
+        r"\b((?:lmms_eval_mai|tests|tools|benchmarks|experiments|task_configs|docs)/[\w./-]+\.(?:py|md|json))", text
+    )
     in_package = re.findall(r"(?<![\w/])((?:cli|harness|run|paper|engines)/[\w./-]+\.py)", text)
     found = [ROOT / name for name in named] + [ROOT / "lmms_eval_mai" / name for name in in_package]
     assert [path for path in found if "NAME" not in str(path) and not path.is_file()] == []

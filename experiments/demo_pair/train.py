@@ -1,11 +1,11 @@
 """Train the demo pair from scratch: DIR/small and DIR/large, checkpoints with the genuine Qwen3-VL architecture.
 
-    python tools/train_demo_pair.py DIR                 # both, one after the other, on a CPU or a GPU
-    python tools/train_demo_pair.py DIR --only small    # one of them; the large model needs the trained small model
+    python -m experiments.demo_pair.train DIR                 # both, on a CPU or a GPU
+    python -m experiments.demo_pair.train DIR --only small    # one of them; the large one needs the small one
 
 An interrupted training continues when the same command runs again. The large model is trained after the small one,
 because it learns from the small model's thinking. Writes the learning curve to DIR/<name>.jsonl, one line per
-evaluation. docs/demo-pair.md describes the training.
+evaluation. README.md describes the training.
 """
 
 import argparse
@@ -19,14 +19,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from checkpoints import save
-from demo_pair.batches import Batch, Batches
-from demo_pair.checkpoint import SIZES, make_model, make_processor, make_tokenizer
-from demo_pair.decoding import respond
-from demo_pair.losses import CELL_WEIGHT, OPTION_WEIGHT, PLACE_WEIGHT, Auxiliary, cell_loss, losses
-from demo_pair.network import Network
-from demo_pair.samples import Thought, draw_thought, reasoning_prompt
 from torch import nn
+
+from experiments.demo_pair.batches import Batch, Batches
+from experiments.demo_pair.checkpoint import SIZES, make_model, make_processor, make_tokenizer
+from experiments.demo_pair.decoding import respond
+from experiments.demo_pair.losses import CELL_WEIGHT, OPTION_WEIGHT, PLACE_WEIGHT, Auxiliary, cell_loss, losses
+from experiments.demo_pair.network import Network
+from experiments.demo_pair.qwen3vl import save
+from experiments.demo_pair.samples import Thought, draw_thought, reasoning_prompt
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,12 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-import checkpoints
 import torch
 
+from experiments.demo_pair import qwen3vl
+
 CORPUS = [
-    *checkpoints.SENTENCES,
+    *qwen3vl.SENTENCES,
     "How many bars are shown in the chart? What is the value in 2019? 0 1 2 3 4 5 6 7 8 9 %",
 ]
 VISION = {
@@ -37,18 +38,18 @@ def text_sizes(hidden: int, layers: int) -> dict[str, Any]:
 
 def make_checkpoint(folder: Path, hidden: int, layers: int, seed: int) -> None:
     """Write one checkpoint of about a million parameters into `folder`."""
-    tokenizer = checkpoints.make_tokenizer(folder, CORPUS, 512, 4096)
+    tokenizer = qwen3vl.make_tokenizer(folder, CORPUS, 512, 4096)
     torch.manual_seed(seed)
-    model = checkpoints.make_model(tokenizer, text_sizes(hidden, layers), VISION).eval()
-    checkpoints.draw_larger_weights(model)
+    model = qwen3vl.make_model(tokenizer, text_sizes(hidden, layers), VISION).eval()
+    qwen3vl.draw_larger_weights(model)
     # An image has 36 to 64 tokens, so every prompt fills a block of 32 tokens, the smallest unit of a prefix cache.
-    checkpoints.save(folder, model, checkpoints.make_processor(tokenizer, 192 * 192, 256 * 256))
+    qwen3vl.save(folder, model, qwen3vl.make_processor(tokenizer, 192 * 192, 256 * 256))
 
 
 def make_pair(folder: Path) -> tuple[Path, Path]:
     """Write `folder`/small and `folder`/large, unless this version of the code wrote them. Returns both paths."""
     small, large = folder / "small", folder / "large"
-    sources = Path(__file__).read_bytes() + Path(checkpoints.__file__).read_bytes()
+    sources = Path(__file__).read_bytes() + Path(qwen3vl.__file__).read_bytes()
     recipe = hashlib.sha256(sources).hexdigest()
     stamp = folder / "recipe"
     if not stamp.exists() or stamp.read_text() != recipe:

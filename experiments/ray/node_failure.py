@@ -1,7 +1,7 @@
 """Kills a node of a Ray cluster in the middle of a run, and checks that no answer is lost or repeated.
 
     pip install 'ray[serve]'
-    python deploy/ray/node_failure.py                 # about four minutes on 2 cores; 8 GB of memory
+    python experiments/ray/node_failure.py                 # about four minutes on 2 cores; 8 GB of memory
 
 Both nodes are on this machine (`ray.cluster_utils`). Each has one replica of both models of the demo pair, which
 `demo_pair.yaml` serves, here with a proxy on the first node only, because both nodes would use the same port.

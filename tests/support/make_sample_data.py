@@ -3,7 +3,7 @@
 If lmms-eval runs in DIR, its tasks load these datasets instead of those on the hub. The tool draws the images and
 derives the questions and answers from them. Nothing is from the real benchmarks, so no result on this data is a score.
 
-    python tools/make_sample_data.py .checkpoints/data
+    python tests/support/make_sample_data.py .checkpoints/data
 """
 
 import argparse
@@ -157,7 +157,7 @@ def make_data(folder: Path, rows: int = 12, only: Iterable[str] = DATASETS) -> P
         dataset = Dataset.from_list([make_row(rng, number) for number in range(rows)])
         dataset.to_parquet(str(path))
         card = f"---\nconfigs:\n- config_name: {config}\n  data_files:\n  - split: {split}\n    path: {file}\n---\n"
-        (home / "README.md").write_text(card + f"Drawn by tools/make_sample_data.py. Not {name}.\n")
+        (home / "README.md").write_text(card + f"Drawn by tests/support/make_sample_data.py. Not {name}.\n")
     return folder
 
 

@@ -17,8 +17,7 @@ def app(model_arguments: dict[str, Any]) -> Application:
     """Return the cascade with these model arguments. The models must be given as addresses."""
 
     def build() -> Starlette:
-        from lmms_eval_mai.errors import EngineStartError
-        from lmms_eval_mai.run.config import parse
+        from lmms_eval_mai import EngineStartError, parse
         from lmms_eval_mai.serve.app import App
         from lmms_eval_mai.serve.service import Service
         from lmms_eval_mai.serve.settings import Settings

@@ -1,7 +1,7 @@
 """An OpenAI-compatible server without a model. It tests how a client handles failures, and measures how many requests a
 client can send.
 
-    python tools/scripted_server.py --port 8000 --seconds 0.5 --tokens 40
+    python tests/support/scripted_server.py --port 8000 --seconds 0.5 --tokens 40
 
 Every chat gets the same answer after the same time. But each of the first requests gets one of the `faults`, in their
 order.

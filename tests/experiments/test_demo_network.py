@@ -4,9 +4,10 @@ import random
 
 import pytest
 import torch
-from demo_pair import checkpoint, network, samples
-from demo_pair.batches import Batches
-from demo_pair.decoding import respond
+
+from experiments.demo_pair import checkpoint, network, samples
+from experiments.demo_pair.batches import Batches
+from experiments.demo_pair.decoding import respond
 
 
 def random_network(name: str) -> tuple[network.Network, Batches]:

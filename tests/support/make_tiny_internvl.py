@@ -10,9 +10,8 @@ import re
 from pathlib import Path
 
 import torch
-from checkpoints import SPECIAL, draw_larger_weights, end_on, load_tokenizer, make_tokenizer, save
-from make_tiny_pair import CORPUS, text_sizes
 from safetensors.torch import load_file, save_file
+from support.make_tiny_pair import CORPUS, text_sizes
 from transformers import (
     GotOcr2ImageProcessor,
     InternVLConfig,
@@ -20,6 +19,15 @@ from transformers import (
     InternVLProcessor,
     InternVLVideoProcessor,
     Qwen2Tokenizer,
+)
+
+from experiments.demo_pair.qwen3vl import (
+    SPECIAL,
+    draw_larger_weights,
+    end_on,
+    load_tokenizer,
+    make_tokenizer,
+    save,
 )
 
 NAMED = {

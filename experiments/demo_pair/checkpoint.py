@@ -4,10 +4,10 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import checkpoints
-from checkpoints import CHAT_TEMPLATE, SPECIAL
 from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer, Qwen3VLForConditionalGeneration, Qwen3VLProcessor
 
+from . import qwen3vl
+from .qwen3vl import CHAT_TEMPLATE, SPECIAL
 from .samples import draw_sample
 from .shapes import CELL, SIDE, random_cells
 
@@ -62,7 +62,7 @@ def _texts(seed: int) -> Iterator[list[str]]:
 def make_processor(tokenizer: PreTrainedTokenizerFast, size: Size) -> Qwen3VLProcessor:
     """Return a processor that keeps the size of the benchmark's images: one merged token per cell."""
     pixels = (SIDE * CELL) ** 2
-    return checkpoints.make_processor(tokenizer, pixels, 4 * pixels, size.patch, CELL // size.patch)
+    return qwen3vl.make_processor(tokenizer, pixels, 4 * pixels, size.patch, CELL // size.patch)
 
 
 def make_model(size: Size, tokenizer: PreTrainedTokenizerFast) -> Qwen3VLForConditionalGeneration:
@@ -84,6 +84,6 @@ def make_model(size: Size, tokenizer: PreTrainedTokenizerFast) -> Qwen3VLForCond
         "num_position_embeddings": (SIDE * CELL // size.patch) ** 2,
         "deepstack_visual_indexes": [0],
     }
-    model = checkpoints.make_model(tokenizer, text, vision)
+    model = qwen3vl.make_model(tokenizer, text, vision)
     model.set_attn_implementation("eager")
     return model

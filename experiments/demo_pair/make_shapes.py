@@ -1,6 +1,6 @@
 """Draw the documents of the `shapes` benchmark, and its development set.
 
-    python tools/make_shapes.py dev            # 1,000 documents of the development set, as the tasks shapes_dev_...
+    python -m experiments.demo_pair.make_shapes dev    # 1,000 documents, as the tasks shapes_dev_...
     lmms-eval --include_path dev --tasks shapes_dev_s --model mai_cascade --model_args small=DIR/small,large=DIR/large
 
 The development set has its own seed, so the difficulty of the benchmark, the training and thresholds may be chosen by
@@ -17,13 +17,13 @@ from typing import Any
 import PIL.Image
 import yaml
 from datasets import Dataset, Features, Image, Value
-from demo_pair.questions import ask
-from demo_pair.shapes import draw, random_cells
-from demo_pair.thinking import solve
 
+from experiments.demo_pair.questions import ask
+from experiments.demo_pair.shapes import draw, random_cells
+from experiments.demo_pair.thinking import solve
 from lmms_eval_mai.harness.shapes import LETTERS
 
-TASKS = Path(__file__).resolve().parents[1] / "task_configs" / "shapes"
+TASKS = Path(__file__).resolve().parents[2] / "task_configs" / "shapes"
 DOCUMENTS, SEED = 3000, "shapes test 3"
 """No seed of the training is this text, so the test images are not among the training images. The seeds with the
 numbers 1 and 2 drew the tests of earlier versions of the benchmark."""

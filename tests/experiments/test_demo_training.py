@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from demo_pair import checkpoint, samples, shapes
-from demo_pair.batches import Batches
-from demo_pair.questions import ask
-from demo_pair.thinking import mistaken, solve
-from train_demo_pair import Recipe, Training
 
+from experiments.demo_pair import checkpoint, samples, shapes
+from experiments.demo_pair.batches import Batches
+from experiments.demo_pair.questions import ask
+from experiments.demo_pair.thinking import mistaken, solve
+from experiments.demo_pair.train import Recipe, Training
 from lmms_eval_mai.harness import tasks
 from lmms_eval_mai.paper import prompts
 from lmms_eval_mai.paper.agreement import extract_answer

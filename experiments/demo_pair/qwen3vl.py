@@ -1,4 +1,4 @@
-"""Parts of Qwen3-VL checkpoints that the tools make: tokenizer, processor, chat template and a model of any size.
+"""Parts of Qwen3-VL checkpoints of any size: tokenizer, processor, chat template and a model of any size.
 
 They are saved as in real checkpoints, so vLLM and transformers load them by path, offline.
 """
