@@ -18,7 +18,7 @@ import textwrap
 from collections.abc import Sequence
 
 import lmms_eval_mai
-from lmms_eval_mai.cli.terminal import exit_code_of
+from lmms_eval_mai.cli.terminal import exit_code_of, tell
 from lmms_eval_mai.plugin import task_dir
 from lmms_eval_mai.run import presets
 
@@ -40,13 +40,6 @@ COMMANDS = {
         "Answer one question, and print the prompt and the answer of every call to a model: a document of a task "
         "(--tasks TASK --doc N), which is also scored, or your own question (--question TEXT --image FILE). There is "
         "no call store, unless the model arguments name one.",
-    ),
-    "attention": (
-        "analyse which tokens of a thinking the large model reads",
-        "Measure how the large model's attention is distributed over the thinking of both models (Figures 3 to 5 and "
-        "Table 16 of the paper), and compare sparse transfer by layer with full transfer and with two controls "
-        "(Table 9). Figures are written as SVG and PNG, numbers as Parquet. The same command after an interruption "
-        "continues.",
     ),
     "reproduce": (
         "make all runs of the paper's tables in one process",
@@ -95,6 +88,10 @@ COMMANDS = {
     ),
 }
 """Command -> its line in the help of `lmms-eval-mai`, and the description in its own help."""
+REMOVED = {
+    "attention": "experiments/attention, in the repository, has its figures and tables as scripts.",
+}
+"""Command that earlier versions had -> what to use instead."""
 WIDTH = 110
 """Columns of a printed text."""
 EXIT_CODES = "The exit code is 1 after an error or a problem, 2 after a wrong option, and 130 after Ctrl-C."
@@ -104,6 +101,9 @@ def main(given: Sequence[str] | None = None) -> None:
     """Run the command with these arguments; None: those of the process."""
     given = sys.argv[1:] if given is None else given
     name = next((text for text in given if not text.startswith("-")), None)
+    if name in REMOVED:
+        tell(f"the command {name} was removed: {REMOVED[name]}")
+        sys.exit(1)
     module = importlib.import_module(f"{__name__}.{name}") if name in COMMANDS and name not in SHORT else None
     parser = argparse.ArgumentParser(prog="lmms-eval-mai")
     parser.add_argument("--version", action="version", version=f"lmms-eval-mai {lmms_eval_mai.__version__}")

@@ -36,7 +36,7 @@ def main(given: argparse.Namespace) -> int:
     if not 0.5 <= given.confidence < 1:
         raise ArgumentError(f"--confidence {given.confidence:g} is invalid: expected at least 0.5 and below 1.")
     max_loss, name = given.max_loss / 100, {"full-rt": "Full RT", "large-r": "large R"}[given.against]
-    evidence, _ = build.evidence(given.folders)
+    evidence = build.evidence(given.folders)
     for gap in evidence.gaps:
         tell(gap)
     found = calibrate.choices(evidence, given.verify, given.against, max_loss, given.confidence)

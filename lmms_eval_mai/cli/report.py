@@ -5,11 +5,11 @@ With `--html` also a page, and with `--images` small images of the documents in 
 
 import argparse
 import functools
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from lmms_eval_mai.cli.finished_run import include_path_of
 from lmms_eval_mai.cli.terminal import log_warnings_only, tell
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.harness.documents import load_task, task_manager
@@ -67,8 +67,8 @@ def main(given: argparse.Namespace) -> None:
     check_page_arguments(given)
     profiles = Profiles.read(given.profile) if given.profile else None
     seconds = functools.partial(seconds_of, profiles=profiles) if profiles else None
-    evidence, of_attention = build.evidence(given.folders, seconds)
-    found = build.of_evidence(evidence, of_attention, [functools.partial(report_tables, profiles=profiles)])
+    evidence = build.evidence(given.folders, seconds)
+    found = build.of_evidence(evidence, [functools.partial(report_tables, profiles=profiles)])
     write(found, given.format, given.output)
     if given.html is not None:
         write_page(given.html, found, evidence, given.images)
@@ -142,7 +142,9 @@ def wanted(evidence: Evidence, runs: Sequence[Run]) -> list[int]:
 
 def _images(run: Run, numbers: Sequence[int]) -> Iterator[tuple[int, list[Any]]]:
     """Yield the images of each document. Raises `ArgumentError` if the data set is not that of the run."""
-    task = load_task(run.task, task_manager([run.task], include_path_of(run.file)))
+    command = json.loads(run.file.read_text(encoding="utf-8")).get("config") or {}
+    own_tasks = (command.get("resolved_cli_args") or {}).get("include_path")
+    task = load_task(run.task, task_manager([run.task], own_tasks))
     targets = run.samples.target[~run.samples.index.duplicated()]
     try:
         documents, texts = task.eval_docs, task.eval_docs_no_media

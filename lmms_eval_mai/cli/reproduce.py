@@ -78,8 +78,8 @@ def main(given: argparse.Namespace) -> None:
         return
     folder.create(common)
     run_all(runs, manager, options, folder)
-    evidence, of_attention = build.evidence([given.output_path])
-    report = build.of_evidence(evidence, of_attention)
+    evidence = build.evidence([given.output_path])
+    report = build.of_evidence(evidence)
     if given.summary:
         print(f"\n{printing.summary(runs, folder, evidence)}", end="")
     else:

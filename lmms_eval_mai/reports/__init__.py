@@ -1,6 +1,6 @@
 """Reports: from finished runs to the paper's tables, and to tables that the paper lacks.
 
-`build.report(folders)` reads lmms-eval's output folders, and those of `attention`. It returns a `Report`: tables,
+`build.report(folders)` reads lmms-eval's output folders. It returns a `Report`: tables,
 figures and gaps as plain data. `formats.py` writes it as Markdown, CSV, LaTeX or JSON.
 
     read.py            output folders -> runs, each with a table of its samples and a table of its calls
@@ -10,7 +10,6 @@ figures and gaps as plain data. `formats.py` writes it as Markdown, CSV, LaTeX o
     evidence.py        the runs by benchmark and method, and what two runs have in common
     paper_numbers.py   the paper's numbers (`paper_numbers.csv`, `paper_numbers.yaml`)
     paper_tables.py    Tables 5 to 10 and 13 to 15
-    attention_tables.py   Tables 9 and 16 of `lmms-eval-mai attention`
     method_tables.py   score and cost, comparisons, repeats and routers
     cascade_tables.py  exits, agreement, harm and rescue, kinds of questions
     rules.py           the cascade with other rules of agreement

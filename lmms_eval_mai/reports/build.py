@@ -7,15 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.reports import (
-    attention_tables,
-    cascade_tables,
-    figures,
-    method_tables,
-    paper_tables,
-    probabilities,
-    rules,
-)
+from lmms_eval_mai.reports import cascade_tables, figures, method_tables, paper_tables, probabilities, rules
 from lmms_eval_mai.reports.claims import claims
 from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.paper_numbers import benchmark_name, documents, family
@@ -43,43 +35,36 @@ TABLES: tuple[Make, ...] = (
 )
 COUNTS = ("table-10", "accuracy-by-exit", "agreement", "harm-and-rescue")
 """Tables with numbers of documents by exit or by answer."""
-NO_RUN = "There is no run of lmms-eval, so there are only the tables of `lmms-eval-mai attention`."
 NO_CASCADE = (
     "There is no run with mode=cascade. Table 10, the exits, and the comparison of MAI with other methods need one, "
     "with --log_samples."
 )
 
 
-def evidence(
-    folders: Sequence[Path], seconds: Callable[[Run], pd.Series | None] | None = None
-) -> tuple[Evidence, list[Table]]:
-    """Return the runs in the folders, and the tables of `lmms-eval-mai attention` there.
+def evidence(folders: Sequence[Path], seconds: Callable[[Run], pd.Series | None] | None = None) -> Evidence:
+    """Return the runs in the folders.
 
     `seconds`: returns the time of each document of a run by profiles of its models. Raises `ArgumentError` if a folder
     does not exist, or if there is nothing in them.
     """
     found = read(folders)
-    tables, gaps = attention_tables.read(folders)
-    if not found.runs and not tables:
+    if not found.runs:
         raise ArgumentError(
             f"{', '.join(map(str, folders))}: there is no run of lmms-eval. Run lmms-eval with --output_path and "
-            f"--log_samples, and give that path. {' '.join([*gaps, *found.gaps])}"
+            f"--log_samples, and give that path. {' '.join(found.gaps)}"
         )
     runs = Evidence(found.runs, seconds)
-    runs.gaps[:0] = [*gaps, *found.gaps]
-    return runs, tables
+    runs.gaps[:0] = found.gaps
+    return runs
 
 
 def report(folders: Sequence[Path]) -> Report:
     """Return the report of all runs in the folders. Raises `ArgumentError` if there is no run."""
-    return of_evidence(*evidence(folders))
+    return of_evidence(evidence(folders))
 
 
-def of_evidence(runs: Evidence, of_attention: Sequence[Table] = (), more: Sequence[Make] = ()) -> Report:
-    """Return the report of the runs, which `page/` needs too. `of_attention`: the tables of `lmms-eval-mai attention`.
-    `more`: makes other tables of the runs."""
-    if not runs.runs:
-        return Report((), tuple(of_attention), (), (), (*runs.gaps, NO_RUN))
+def of_evidence(runs: Evidence, more: Sequence[Make] = ()) -> Report:
+    """Return the report of the runs, which `page/` needs too. `more`: makes other tables of the runs."""
     tables = [_with_resampling(runs, one) for make in (*TABLES, *more) for one in make(runs)]
     missing = [] if any(runs.of("cascade")) else [NO_CASCADE]
     if runs.seconds is not None and all(runs.cost(run, "seconds") is None for run in runs.runs.values()):
@@ -90,7 +75,7 @@ def of_evidence(runs: Evidence, of_attention: Sequence[Table] = (), more: Sequen
     claimed = tuple(f"{claim.sentence} {claim.more}" for claim in claims(runs))
     sentences = dict.fromkeys([*runs.gaps, *_other_numbers(runs), *_other_pairs(runs), *_on_calibrated(runs), *missing])
     drawn = tuple(figures.figures(runs))
-    return Report(claimed, (*tables, *of_attention), drawn, summaries(runs), tuple(sentences))
+    return Report(claimed, tuple(tables), drawn, summaries(runs), tuple(sentences))
 
 
 def _with_resampling(runs: Evidence, table: Table) -> Table:

@@ -19,7 +19,6 @@ from lmms_eval_mai.paper.agreement import AgreementRules
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS
 from lmms_eval_mai.paper.prompts import VARIANTS
 from lmms_eval_mai.reports import methods
-from lmms_eval_mai.reports.attention_tables import FILE as ATTENTION
 from lmms_eval_mai.reports.methods import Method
 from lmms_eval_mai.reports.rows import CALLS, SAMPLES, Line, Record, answers_of, table_of
 from lmms_eval_mai.run.totals import FIGURES, FORMAT, RESULTS
@@ -104,7 +103,7 @@ def read(folders: Sequence[Path]) -> Found:
             if file.resolve() not in done:  # a subfolder may be given too
                 done.add(file.resolve())
                 _read_results(file, found)
-        if not files and not any(folder.rglob(ATTENTION)):
+        if not files:
             found.gaps.append(f"{folder} has no run that can be used: it has no results file of lmms-eval 0.7.")
         found.gaps += _orphans(folder)
     return found

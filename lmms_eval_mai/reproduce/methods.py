@@ -56,10 +56,10 @@ TABLES = {
 SAME = {13: 5, 14: 7}
 """Tables for InternVL3.5 -> those for Qwen3-VL with the same methods."""
 ELSEWHERE = {
-    9: "`lmms-eval-mai attention --table9` makes it",
+    9: "experiments/attention makes it",
     11: "`lmms-eval-mai report` estimates it from the runs of Table 10",
     12: "it needs timed runs, and this command shares calls",
-    16: "`lmms-eval-mai attention` makes it",
+    16: "experiments/attention makes it",
 }
 """Tables of the paper that this command does not make, and why."""
 

@@ -31,13 +31,13 @@ GIVES_ATTENTION = "transformers"
 class Evaluation:
     """The samples of one evaluation, of one `Cascade` or of one server. `begin` starts the engines."""
 
-    def __init__(self, engines: Engines, config: Config, store: Store | None = None, mode: Mode | None = None) -> None:
+    def __init__(self, engines: Engines, config: Config, store: Store | None = None) -> None:
         """`engines`: may also have engines that the mode of `config` does not use. `store`: one that several
-        evaluations share; None: this evaluation opens its own. `mode`: runs one sample; None: the function of the mode.
-        Raises `ArgumentError`, or `StoreError` if the folder of the store cannot be written."""
+        evaluations share; None: this evaluation opens its own. Raises `ArgumentError`, or `StoreError` if the folder of
+        the store cannot be written."""
         self.config, self.closed = config, False
         self.totals = Totals()
-        self._engines, self._store, self._mode = engines, store, mode or MODES[config.mode]
+        self._engines, self._store, self._mode = engines, store, MODES[config.mode]
         self._owns_store = store is None
         self._folder = folder_of(config.store) if store is None else None
         self._called = [engine.side for engine in config.engines() if engine.side in engines.models]

@@ -150,7 +150,7 @@ def _printed(one: Timed, profiles: Profiles) -> PaperNumber | None:
 
 def report(folders: Sequence[Path], profiles: Profiles) -> Report:
     """Return the estimated times of all runs in the folders. Raises `ArgumentError` if no run has an estimate."""
-    evidence, _ = build.evidence(folders)
+    evidence = build.evidence(folders)
     found = _all_timed(evidence, profiles)
     made = [*_table_11(evidence, profiles, found), *_by_stage(evidence, found), *_throughput(evidence, found)]
     reasons = {run: one for run in evidence.runs.values() if isinstance(one := timed(run, profiles), str)}

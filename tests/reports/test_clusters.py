@@ -73,11 +73,11 @@ def test_documents_are_joined_by_common_images_and_by_rotations_of_a_question(tm
     for number, index in ((3, 7), (4, 1_000_007)):
         lines[number]["gpt_eval_score"] = {"index": index, "category": "x", "prediction": "A", "answer": "A"}
     write_run(tmp_path, "t", lines, mode="large")
-    runs, _ = evidence([tmp_path])
+    runs = evidence([tmp_path])
     assert list(runs.clusters(one(runs))) == [0, 0, 0, 1, 1]  # type: ignore[arg-type]
     documents = [dataclasses.replace(one, fields=(("images", [f"{n}"]),)) for n, one in enumerate(POPE.documents)]
     World("pope", documents).write(tmp_path / "single", "large")
-    runs, _ = evidence([tmp_path / "single"])
+    runs = evidence([tmp_path / "single"])
     assert runs.clusters(one(runs)) is None and runs.resampling("pope") is None
 
 
@@ -114,7 +114,7 @@ def test_answers_of_n_are_averaged_if_their_parsed_answers_are_logged(tmp_path: 
     repeats = [trace("no"), trace("yes"), {**trace("no"), "readable": False, "parsed": None}]
     documents = [dataclasses.replace(one, fields=(("repeats", repeats),)) for one in POPE.documents]
     World("pope", documents).write(tmp_path, "large")
-    runs, _ = evidence([tmp_path])
+    runs = evidence([tmp_path])
     run = one(runs)
     assert [gap for gap in runs.gaps if "-n" in gap] == []
     # Golds are yes, no, yes, no; large S says yes, no, no, no.
@@ -130,7 +130,7 @@ def test_runs_with_other_seeds_are_repeats_and_with_another_temperature_another_
         results = json.loads(file.read_text())
         results["config"]["gen_kwargs"] = text
         file.write_text(json.dumps(results))
-    runs, _ = evidence([tmp_path])
+    runs = evidence([tmp_path])
     found = {method.options: run.samples.repeat.max() + 1 for (_, method), run in runs.runs.items()}
     assert found == {("gen_kwargs=temperature=0.7",): 2, ("gen_kwargs=temperature=1.0",): 1}
 
@@ -148,7 +148,7 @@ def test_runs_of_another_engine_or_with_other_engine_arguments_are_not_repeats(
     older, other, newer = (
         POPE.write(tmp_path, "large", time=f"2026010{day}_000000", **{option: text}) for day, text in enumerate(values)
     )
-    runs, _ = evidence([tmp_path])
+    runs = evidence([tmp_path])
     assert [run.file for run in one(runs).repeats] == [newer, older]
     assert [run.file for run in runs.unused] == [other]
     assert len([gap for gap in runs.gaps if "is not used, because" in gap]) == 1

@@ -120,7 +120,7 @@ def test_scores_that_are_not_numbers_are_left_out_and_one_that_contradicts_the_s
 ) -> None:
     metrics = {"pope_f1_score": 0.9, "pope_accuracy": "N/A", "pope_recall": float("nan")}
     file = POPE.write(tmp_path, "large", metrics=metrics)  # type: ignore[arg-type]
-    runs, _ = evidence([tmp_path])
+    runs = evidence([tmp_path])
     (run,), (gap,) = runs.runs.values(), runs.gaps
     assert run.metrics == {"pope_f1_score": 0.9}
     assert gap.startswith(f"{file}: the samples of pope_s give a score of 66.67, and the results file has 90.00. ")
@@ -133,13 +133,13 @@ def test_runs_with_the_same_limit_share_one_short_sentence(tmp_path: Path) -> No
     for day, mode in enumerate(("small", "large", "transfer"), start=1):
         POPE.write(tmp_path, mode, time=f"2026010{day}_000000", original=9)
     POPE.write(tmp_path, "large", suffix="r", time="20260105_000000")
-    assert evidence([tmp_path])[0].gaps == ["POPE: there are runs on only 4 of 9 documents (--limit)."]
+    assert evidence([tmp_path]).gaps == ["POPE: there are runs on only 4 of 9 documents (--limit)."]
 
 
 def test_of_two_runs_of_a_method_the_one_with_more_documents_is_used(tmp_path: Path) -> None:
     more = POPE.write(tmp_path, "cascade", time="20260102_000000")
     less = World("pope", POPE.documents[:2]).write(tmp_path, "cascade", time="20260103_000000")
-    runs, _ = evidence([tmp_path])
+    runs = evidence([tmp_path])
     assert [run.file for run in runs.of("cascade")] == [more] and [run.file for run in runs.unused] == [less]
     sentence = f"{less}: pope_s is not used, because {more} is a run of the same method (MAI 8B + 2B-R) on 4 documents."
     assert runs.gaps == [sentence]
@@ -149,7 +149,7 @@ def test_short_answers_of_a_cascade_are_used_if_it_has_more_documents_than_a_run
     cascade = POPE.write(tmp_path, "cascade")
     alone = World("pope", POPE.documents[:3]).write(tmp_path, "large", time="20260102_000000")
     POPE.write(tmp_path, "small", time="20260103_000000")
-    runs, _ = evidence([tmp_path])
+    runs = evidence([tmp_path])
     large, small = (runs.get("pope", Method("alone", model, "", "S")) for model in (LARGE, SMALL))
     assert large is not None and large.derived and large.documents == 4
     assert small is not None and not small.derived

@@ -69,8 +69,8 @@ def compare(world: World, other: World, folder: Path, rule: Rule, full_rt: bool,
         world.write(folder / "runs", "transfer", time="20260102_000000")
     args = "" if rule.threshold is None else f"verify={rule.verify},min_confidence={rule.threshold}"
     other.write(folder / "other", "cascade", suffix, model_args=args)
-    runs, _ = evidence([folder / "runs"])
-    ((run,), (expected,)) = (evidence([folder / name])[0].of("cascade") for name in ("runs", "other"))
+    runs = evidence([folder / "runs"])
+    ((run,), (expected,)) = (evidence([folder / name]).of("cascade") for name in ("runs", "other"))
     documents = decide(known_answers(runs, run), rule, run.benchmark)
     assert documents is not None
     assert list(expected.samples.exit) != list(run.samples.exit)
@@ -101,7 +101,7 @@ def test_the_first_check_by_confidence_is_recomputed_from_a_cascade_and_full_rt(
     if first[0] == "confidence" and verify == "both":  # nobody has asked the small model
         made.write(tmp_path, "cascade")
         made.write(tmp_path, "transfer", time="20260102_000000")
-        runs, _ = evidence([tmp_path])
+        runs = evidence([tmp_path])
         (run,) = runs.of("cascade")
         assert decide(known_answers(runs, run), rule, "shapes") is None
     else:
@@ -115,7 +115,7 @@ def test_a_stricter_rule_takes_no_calls_from_a_document_with_another_gold_answer
     loose.write(tmp_path, "cascade")
     others = [*PAGES.documents[:3], dataclasses.replace(PAGES.documents[3], gold="another")]
     dataclasses.replace(loose, documents=others).write(tmp_path, "transfer", time="20260102_000000")
-    runs, _ = evidence([tmp_path])
+    runs = evidence([tmp_path])
     (run,) = runs.of("cascade")
     assert decide(known_answers(runs, run), Rule("agreement", None, AgreementRules(0.85)), run.benchmark) is None
 
@@ -123,7 +123,7 @@ def test_a_stricter_rule_takes_no_calls_from_a_document_with_another_gold_answer
 def test_a_stricter_rule_is_left_out_without_full_rt(tmp_path: Path, task_manager: Any) -> None:
     loose = dataclasses.replace(PAGES, agree=close(0.6))
     loose.write(tmp_path, "cascade", model_args="anls_threshold=0.6")
-    ((_, outcomes),) = curves(evidence([tmp_path])[0])
+    ((_, outcomes),) = curves(evidence([tmp_path]))
     assert [one.rule.agreement.anls_threshold for one in outcomes if one.rule.verify == "agreement"] == [0.5, 0.6, 0.5]
     assert [one.is_run for one in outcomes][:3] == [False, True, False]
     rows = report([tmp_path]).table("rules").rows

@@ -72,7 +72,7 @@ def test_killed_command_has_the_results_of_an_undisturbed_run_and_makes_no_call_
     mai = found["demo/cascade/shapes_s"]
     assert [result(sample) for sample in mai] == [result(sample) for sample in demo_run[1]]
     assert all(call["shared"] for sample in mai for call in sample["token_counts"][0]["calls"])
-    runs, _ = evidence([tmp_path / "out"])
+    runs = evidence([tmp_path / "out"])
     paper, confident = sorted(runs.of("cascade"), key=lambda run: run.method.verify)
     threshold = parse({"pair": "demo"}).first_check().threshold("shapes")
     check = Rule("confidence", threshold, paper.rules)

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from support.samples import started_pair
@@ -64,9 +63,3 @@ async def attentive_pair(small: Any, large: Any, heavy: Mapping[str, float], **c
     engines = AttentiveEngine("small", small, heavy), AttentiveEngine("large", large, heavy)
     defaults = {"sparse": Sparse(**{"layer": LAYER, **sparse}), "transfer_answer": "cut"}
     return await started_pair(*engines, **{**defaults, **choices})
-
-
-def is_image(path: Path) -> bool:
-    """Return whether a file is what its name says: a PNG, or an SVG."""
-    head = path.read_bytes()[:200]
-    return head.startswith(b"\x89PNG") if path.suffix == ".png" else b"<?xml" in head

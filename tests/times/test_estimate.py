@@ -97,14 +97,14 @@ def test_a_report_has_table_11_for_the_papers_models_only(tmp_path: Path) -> Non
     POPE.write(tmp_path / "papers", "cascade")
     dataclasses.replace(POPE, small="a", large="b").write(tmp_path / "others", "cascade")
     papers, others = (
-        [table.key for table in report_tables(build.evidence([tmp_path / name])[0])] for name in ("papers", "others")
+        [table.key for table in report_tables(build.evidence([tmp_path / name]))] for name in ("papers", "others")
     )
     assert (papers, others) == (["table-11"], [])
 
 
 def test_the_seconds_of_each_document_are_those_of_its_calls_with_one_ttft(tmp_path: Path) -> None:
     POPE.write(tmp_path, "cascade")
-    (run,) = build.evidence([tmp_path])[0].of("cascade")
+    (run,) = build.evidence([tmp_path]).of("cascade")
     found = seconds_of(run, PAPER)
     assert found is not None
     small = seconds("2B", *4 * ["short"], *3 * ["think"], column="single_s")
@@ -120,7 +120,7 @@ def test_repeated_runs_count_once_in_the_tables_and_as_a_mean_in_the_seconds_of_
     once = report([tmp_path], PAPER).table("table-11")
     POPE.write(tmp_path / "b", "cascade", time="20260102_000000")
     change(tmp_path / "b", '"output_tokens": 100', '"output_tokens": 200')
-    evidence, _ = build.evidence([tmp_path])
+    evidence = build.evidence([tmp_path])
     (run,) = evidence.of("cascade")
     assert sorted(run.calls["repeat"].unique()) == [0, 1]
     found = seconds_of(run, PAPER)

@@ -53,7 +53,7 @@ def blocks_of(evidence: Evidence) -> Blocks:
 
 def test_samples_have_question_answers_exit_score_and_every_call(tmp_path: Path) -> None:
     POPE.write(tmp_path, "cascade")
-    found = blocks_of(build.evidence([tmp_path])[0])
+    found = blocks_of(build.evidence([tmp_path]))
     index, calls, texts = found["index"], found["calls-0"], found["texts-0"]
     (run,) = index["runs"]
     columns, words = run["columns"], index["words"]
@@ -152,7 +152,7 @@ def test_the_numbers_of_each_figure_are_in_words(report: Report, evidence: Evide
 def test_runs_without_samples_make_a_page_with_their_scores(tmp_path: Path) -> None:
     file = POPE.write(tmp_path, "small", metrics={"pope_f1_score": 0.5})
     next(tmp_path.glob("*_samples_*")).unlink()
-    evidence, _ = build.evidence([file])
+    evidence = build.evidence([file])
     written = page.html(of_evidence(evidence), evidence)
     assert "No cascade with token counts is among these runs" in written and "has no samples file" in written
 
