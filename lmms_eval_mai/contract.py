@@ -73,8 +73,8 @@ class CallKey:
 class AttentionRequest:
     """The attention weights that a call must return (Eq. 12)."""
 
-    layers: tuple[int, ...]
-    """Decoder layers, numbered from 1."""
+    layer: int
+    """The decoder layer, numbered from 1."""
     text: str | None = None
     """A part of the last message. The engine returns the attention of the last prompt token to the tokens of this text.
     None: the engine returns the attention of the last token that was fed to the model to the tokens of the call's own
@@ -89,9 +89,9 @@ class TokenWeights:
     """The texts of the tokens in order. Joined, they are the text exactly: the characters of a token that begins before
     the text or ends after it are cut to the text, and a character that is spread over several tokens belongs to the
     last of them."""
-    weights: tuple[tuple[float, ...], ...]
-    """One row per requested layer: the attention probability of each token, which is the softmax over the whole
-    context, averaged over all heads. Not normalised. An output token that was never fed to the model has weight 0."""
+    weights: tuple[float, ...]
+    """The attention probability of each token, which is the softmax over the whole context, averaged over all heads.
+    Not normalised. An output token that was never fed to the model has weight 0."""
 
 
 @dataclass(frozen=True, slots=True)

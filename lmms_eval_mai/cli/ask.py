@@ -178,4 +178,4 @@ class _DryEngine(ScriptedEngine):
         if prompt.attention is None:
             return call
         text = call.text if prompt.attention.text is None else prompt.attention.text
-        return replace(call, attention=TokenWeights((text,), ((1.0,),)))
+        return replace(call, attention=TokenWeights((text,), (1.0,)))

@@ -225,7 +225,7 @@ class OpenSample:
         """Select the key tokens of the thinking (Eq. 12) for the trace. The large model's tokenizer counts the tokens
         of the selected text again. Raises `SampleError` if a weight is not a number."""
         try:
-            found = select(attention.tokens, attention.weights[0], sparse)
+            found = select(attention.tokens, attention.weights, sparse)
         except ValueError as error:
             task, doc_id = self.sample.task, self.sample.doc_id
             raise SampleError(

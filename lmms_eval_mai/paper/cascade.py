@@ -118,7 +118,7 @@ async def _reason(opened: OpenSample, side: Side) -> Call:
     pair, sparse = opened.pair, opened.pair.sparse
     text = prompts.instruction(opened.think, opened.sample.kind)
     scores = sparse is not None and sparse.source == side == "small"
-    attention = AttentionRequest((sparse.layer,)) if sparse is not None and scores else None
+    attention = AttentionRequest(sparse.layer) if sparse is not None and scores else None
     return await pair.call(opened, side, "think", text, attention=attention)
 
 
@@ -144,7 +144,7 @@ async def _select(opened: OpenSample, sparse: Sparse, thinking: Call, reference:
     pair, scored = opened.pair, thinking
     if sparse.source == "large":
         before, after = prompts.transfer_parts(opened.sample.benchmark.name, opened.sample.kind)
-        prompt, request = (before, reference, after), AttentionRequest((sparse.layer,), reference)
+        prompt, request = (before, reference, after), AttentionRequest(sparse.layer, reference)
         scored = await pair.call(opened, "large", "score", *prompt, thinking=reference, attention=request)
     weights = scored.attention
     assert weights is not None  # by the contract of the engines

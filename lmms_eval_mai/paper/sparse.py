@@ -80,5 +80,5 @@ def cut_to(attention: TokenWeights, parts: Iterable[tuple[int, int]]) -> TokenWe
         if found:
             kept.append((position, "".join(token[max(a - begin, 0) : b - begin] for a, b in found)))
         begin = end
-    rows = tuple(tuple(row[position] for position, _ in kept) for row in attention.weights)
-    return TokenWeights(tuple(text for _, text in kept), rows)
+    weights = tuple(attention.weights[position] for position, _ in kept)
+    return TokenWeights(tuple(text for _, text in kept), weights)

@@ -255,7 +255,7 @@ def _call_of(key: CallKey, record: dict[str, Any]) -> Call:
     fields = record["call"]
     attention = fields.pop("attention", None)
     if attention is not None:
-        attention = TokenWeights(tuple(attention["tokens"]), tuple(map(tuple, attention["weights"])))
+        attention = TokenWeights(tuple(attention["tokens"]), tuple(attention["weights"]))
     return Call(key=key, **fields, attention=attention)
 
 

@@ -19,7 +19,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 from lmms_eval_mai.contract import AttentionRequest, Call, EngineConfig, Prompt, Sampling
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.transformers.inputs import build_inputs, shown_text
-from lmms_eval_mai.engines.transformers.model import LoadedModel
+from lmms_eval_mai.engines.transformers.model import LoadedModel, Request
 from lmms_eval_mai.engines.transformers.options import TransformersOptions
 from lmms_eval_mai.engines.transformers.token_texts import find_in_output, find_in_prompt
 from lmms_eval_mai.errors import SampleError
@@ -77,41 +77,38 @@ def checkpoint(
         yield Checkpoint(path, running)
 
 
-def transfer(number: int, layers: tuple[int, ...]) -> Prompt:
+def transfer(number: int, layer: int) -> Prompt:
     """A prompt that asks for attention to one of the thinkings. The prompts have different lengths."""
     thinking = THINKING[number]
     own = prompt(number, make_image(), "Is there a dog?\n", "According to previous thinking: ", thinking, "\n Answer.")
-    return replace(own, attention=AttentionRequest(layers, thinking))
+    return replace(own, attention=AttentionRequest(layer, thinking))
 
 
-def test_weights_of_a_text_equal_eager_attention_in_all_layers_and_heads(checkpoint: Checkpoint) -> None:
-    prompts = [transfer(number, checkpoint.layers) for number in range(len(THINKING))]
-    calls = checkpoint.running.generate(*prompts, sampling=SCORING)
-    for asked, call, text in zip(prompts, calls, THINKING, strict=True):
-        assert isinstance(call, Call), call
-        assert call.attention is not None and "".join(call.attention.tokens) == text
-        expected = checkpoint.expected(asked, text)
-        torch.testing.assert_close(
-            torch.tensor(call.attention.weights), torch.stack([heads.mean(0) for heads in expected]), rtol=0, atol=1e-5
-        )
-        assert max(map(max, call.attention.weights)) > 1e-3  # so that 1e-5 is a small difference
-        ids, texts, layers = checkpoint.running.loop.run(checkpoint.running.engine.head_weights(asked))
-        torch.testing.assert_close(torch.stack(layers), torch.stack(expected), rtol=0, atol=1e-5)
-        # Nothing was decoded, and the prefill is counted.
-        assert (call.text, call.output_tokens, call.attention.tokens) == ("", 0, texts)
-        assert call.prompt_tokens == len(ids) == processor_inputs(checkpoint.processor, asked)["input_ids"].shape[1]
+def test_weights_of_a_text_equal_eager_attention_in_all_layers(checkpoint: Checkpoint) -> None:
+    for number, text in enumerate(THINKING):
+        prompts = [transfer(number, layer) for layer in checkpoint.layers]
+        expected = checkpoint.expected(prompts[0], text)
+        calls = checkpoint.running.generate(*prompts, sampling=SCORING)
+        for call, heads in zip(calls, expected, strict=True):
+            assert isinstance(call, Call), call
+            assert call.attention is not None and "".join(call.attention.tokens) == text
+            weights = torch.tensor(call.attention.weights)
+            torch.testing.assert_close(weights, heads.mean(0), rtol=0, atol=1e-5)
+            assert weights.max() > 1e-3  # so that 1e-5 is a small difference
+            # Nothing was decoded, and the prefill is counted.
+            assert (call.text, call.output_tokens) == ("", 0)
+            assert call.prompt_tokens == processor_inputs(checkpoint.processor, prompts[0])["input_ids"].shape[1]
 
 
 def test_weights_of_the_output_are_those_of_the_last_decoding_step(checkpoint: Checkpoint) -> None:
     """Answers of one batch, after prompts of different lengths. Some answers of the demo pair end by themselves."""
-    layers = checkpoint.layers[:2][::-1]
     prompts = [
-        replace(prompt(i, make_image(), "Is it red? " * i, "Think."), attention=AttentionRequest(layers))
+        replace(prompt(i, make_image(), "Is it red? " * i, "Think."), attention=AttentionRequest(1 + i % 2))
         for i in range(4)
     ]
     together = checkpoint.running.generate(*prompts, sampling=Sampling(max_tokens=20))
     for asked, call in zip(prompts, together, strict=True):
-        assert isinstance(call, Call), call
+        assert isinstance(call, Call) and asked.attention is not None, call
         inputs = processor_inputs(checkpoint.processor, asked)
         with torch.inference_mode():
             given = inputs["input_ids"].shape[1]
@@ -122,9 +119,10 @@ def test_weights_of_the_output_are_those_of_the_last_decoding_step(checkpoint: C
                     fed[name] = torch.cat([tensor, tensor[:, -1:].expand(1, call.output_tokens - 1)], dim=1)
             attentions = checkpoint.eager(**{**inputs, **fed}, output_attentions=True).attentions
         assert call.attention is not None and "".join(call.attention.tokens) == call.text
-        for layer, row in zip(layers, call.attention.weights, strict=True):
-            expected = [*attentions[layer - 1][0, :, -1, given:].mean(0).tolist(), 0.0]  # the last token was not fed
-            torch.testing.assert_close(row, tuple(expected[: len(call.attention.tokens)]), rtol=0, atol=1e-5)
+        of_heads = attentions[asked.attention.layer - 1][0, :, -1, given:]
+        expected = [*of_heads.mean(0).tolist(), 0.0]  # the last token was not fed
+        wanted = tuple(expected[: len(call.attention.tokens)])
+        torch.testing.assert_close(call.attention.weights, wanted, rtol=0, atol=1e-5)
     if checkpoint.path == DEMO:
         assert {call.finish_reason for call in together} == {"stop", "length"}
 
@@ -157,15 +155,17 @@ def test_a_scoring_call_makes_no_matrix_of_the_prompts_length_and_runs_no_layer_
     hook = torch.nn.modules.module.register_module_forward_pre_hook(record)
     text = "dog " * 800
     with Largest() as largest:
-        ids, _, layers = model.head_weights(replace(prompt(0, text), attention=AttentionRequest((2, 1), text)))
+        request = Request(replace(prompt(0, text), attention=AttentionRequest(2, text)), SCORING, 0.0)
+        model.add(request)
+        call = model.answer(request)
     hook.remove()
-    assert len(layers) == 2 and ran == {0, 1} and largest.second < 800 < len(ids)
+    assert call.attention is not None and ran == {0, 1} and largest.second < 800 < call.prompt_tokens
 
 
 def test_a_layer_that_the_model_lacks_or_an_engine_without_attention_fails_only_its_call(
     checkpoint: Checkpoint, loop: LoopThread
 ) -> None:
-    good, bad = transfer(0, (1,)), transfer(1, (1, len(checkpoint.layers) + 1))
+    good, bad = transfer(0, 1), transfer(1, len(checkpoint.layers) + 1)
     call, error = checkpoint.running.generate(good, bad, sampling=SCORING)
     assert isinstance(call, Call) and isinstance(error, SampleError)
     with started(build(EngineConfig("small", "transformers", str(DEMO))), loop) as running:

@@ -50,7 +50,7 @@ def test_large_model_scores_the_thinking_in_the_transfer_prompt_and_gets_only_th
     assert path(trace)[-3:] == ["small think", "large score", "large transfer"]
     thinking = THINKING.removesuffix(" [[Yes]]")
     assert large.prompt_of("score").endswith(prompts.transfer("pope", thinking, "word"))
-    assert request_of(large, "score") == AttentionRequest((LAYER,), thinking)
+    assert request_of(large, "score") == AttentionRequest(LAYER, thinking)
     assert large.prompt_of("transfer").endswith(prompts.transfer("pope", KEPT, "word"))
     assert trace.exit == "transfer" and trace.answer.key.stage == "transfer"
 
@@ -58,7 +58,7 @@ def test_large_model_scores_the_thinking_in_the_transfer_prompt_and_gets_only_th
 def test_small_models_own_attention_selects_the_tokens_without_an_additional_call() -> None:
     trace, small, large = run_mode("cascade", source="small")
     assert path(trace) == ["small short", "large short", "small think", "large transfer"]
-    assert request_of(small, "think") == AttentionRequest((LAYER,), None)
+    assert request_of(small, "think") == AttentionRequest(LAYER, None)
     assert large.prompt_of("transfer").endswith(prompts.transfer("pope", KEPT, "word"))
     requests = [prompt.attention for prompt in small.prompts + large.prompts if prompt.key.stage != "think"]
     assert requests == [None] * 3
@@ -146,7 +146,7 @@ def test_thinking_that_does_not_fit_is_truncated_before_it_is_scored() -> None:
         return await MODES["transfer"](sample(), pair), engines[1].reserved
 
     trace, reserved = asyncio.run(run())
-    assert request_of(large, "score") == AttentionRequest((LAYER,), " so the red dog barks")
+    assert request_of(large, "score") == AttentionRequest(LAYER, " so the red dog barks")
     assert trace.selection is not None and (trace.selection.text, trace.selection.scored_tokens) == (" red", 5)
     assert [call.dropped_tokens for call in trace.calls] == [0, 90, 0]
     assert reserved == [64]  # the space for the answer of the transfer, and not of the scoring

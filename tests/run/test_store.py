@@ -57,7 +57,7 @@ def found(store: Store, asked: Prompt, sampling: Sampling = SAMPLING) -> Call | 
 
 
 def test_a_call_is_read_as_it_was_written(tmp_path: Path) -> None:
-    weights = TokenWeights(("a", "\u2028", ""), ((0.1, 1e-300, 1.0), (1 / 3, 0.0, 5e-324)))
+    weights = TokenWeights(("a", "\u2028", ""), (0.1, 1 / 3, 5e-324))
     full = call(answer_logprob=-0.1, started_at=1e9 + 1 / 3, image_tokens=4, attention=weights, target_calls=2)
     file = written(tmp_path, (prompt(), full), (prompt(1), call(1)))
     assert stat.S_IMODE(file.stat().st_mode) == 0o600  # only the user can read it
@@ -68,8 +68,8 @@ def test_a_call_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_another_model_prompt_image_decoding_stage_or_document_is_another_call(tmp_path: Path) -> None:
     asked = prompt()
-    layers = (AttentionRequest((1,)), AttentionRequest((1,), ""), AttentionRequest((1,), "It"))
-    other = [dataclasses.replace(asked, attention=request) for request in layers]
+    requests = (AttentionRequest(1), AttentionRequest(1, ""), AttentionRequest(1, "It"))
+    other = [dataclasses.replace(asked, attention=request) for request in requests]
     other += [dataclasses.replace(asked, logprobs=True), prompt(image="b"), prompt(text="Is it?"), prompt(1)]
     other += [prompt(repeat=1), prompt(task="pope_e"), prompt(stage="think"), prompt(side="large")]
     written(tmp_path, (asked, call()))

@@ -41,11 +41,8 @@ class AttentiveEngine(ScriptedEngine):
         if prompt.attention.text is not None:
             assert text and text in prompt.messages[-1].content  # a part of its own, so that its place is certain
         tokens = words(text)
-        rows = [
-            tuple(self._heavy.get(token.strip(), 0.1) if layer == LAYER else 0.1 for token in tokens)
-            for layer in prompt.attention.layers
-        ]
-        return replace(call, attention=TokenWeights(tokens, tuple(rows)))
+        heavy = self._heavy if prompt.attention.layer == LAYER else {}
+        return replace(call, attention=TokenWeights(tokens, tuple(heavy.get(token.strip(), 0.1) for token in tokens)))
 
     async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
         self.reserved.append(sampling.max_tokens)

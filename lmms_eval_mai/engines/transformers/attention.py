@@ -5,9 +5,8 @@ memory grows with the length of the prompt and not with its square. A forward pa
 """
 
 import contextlib
-from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,40 +27,36 @@ UNSUPPORTED = ("softcap", "s_aux", "position_bias")
 class _Reading:
     """What a forward pass must read."""
 
-    layers: Mapping[Any, int]
-    """Each module of the requested layers -> the number of its layer."""
+    modules: set[Any]
+    """The modules of the layer that is asked for."""
     text: slice
     """The positions of the tokens whose attention is read."""
-    weights: dict[int, torch.Tensor] = field(default_factory=dict)
-    """What was read: layer -> (heads, tokens)."""
+    weights: torch.Tensor | None = None
+    """What was read: (heads, tokens)."""
 
 
-class _AllRead(Exception):
-    """Raised in a forward pass after the highest layer that is asked for, to end the pass."""
+class _WasRead(Exception):
+    """Raised in a forward pass after the layer that is asked for, to end the pass."""
 
 
 _reading: ContextVar[_Reading | None] = ContextVar("reading", default=None)
 """What the forward pass that runs in this thread must read."""
 
 
-def read_attention(model: Any, inputs: Inputs, layers: Sequence[int], begin: int, length: int) -> list[torch.Tensor]:
-    """Return how each head attends from the last token of a prompt to `length` tokens from the position `begin`: for
-    each layer, numbered from 1, the attention probabilities, softmax over the whole context, fp32 on the CPU, (heads,
-    tokens). Raises `ValueError` if a layer has no attention, or changes it in a way that is not computed here."""
-    decoder = model.get_decoder().layers
-    asked = [(number, layer) for number, layer in enumerate(decoder, 1) if number in layers]
-    reading = _Reading(
-        {module: number for number, layer in asked for module in layer.modules()}, slice(begin, begin + length)
-    )
+def read_attention(model: Any, inputs: Inputs, layer: int, begin: int, length: int) -> list[float]:
+    """Return how one layer, numbered from 1, attends from the last token of a prompt to `length` tokens from the
+    position `begin`: the attention probabilities, softmax over the whole context in fp32, as the mean over all heads.
+    Raises `ValueError` if the layer has no attention, or changes it in a way that is not computed here."""
+    reading = _Reading(set(model.get_decoder().layers[layer - 1].modules()), slice(begin, begin + length))
     token = _reading.set(reading)
     try:
-        with torch.inference_mode(), contextlib.suppress(_AllRead):
+        with torch.inference_mode(), contextlib.suppress(_WasRead):
             model(**on_device(inputs, model), use_cache=False, logits_to_keep=1)
     finally:
         _reading.reset(token)
-    if missing := set(layers) - reading.weights.keys():
-        raise ValueError(f"layer {min(missing)} gives no attention weights: the model has layers 1 to {len(decoder)}")
-    return [reading.weights[layer] for layer in layers]
+    if reading.weights is None:
+        raise ValueError(f"layer {layer} gives no attention weights")
+    return [float(weight) for weight in reading.weights.mean(0)]
 
 
 def attend(
@@ -79,18 +74,16 @@ def attend(
     tokens, tokens), True where a token attends. None: causal.
     """
     reading = _reading.get()
-    layer = None if reading is None else reading.layers.get(module)
-    if reading is not None and layer is not None:
+    if reading is not None and module in reading.modules:
         if changed := [name for name in UNSUPPORTED if more.get(name) is not None]:
-            raise ValueError(f"layer {layer} has {', '.join(changed)}, and its attention weights are not known then")
+            raise ValueError(f"the layer has {', '.join(changed)}, and its attention weights are not known then")
         groups = query[0, :, -1].float().view(key.shape[1], -1, query.shape[-1])
         scores = (groups @ key[0].float().transpose(1, 2)).flatten(0, 1)
         scores *= query.shape[-1] ** -0.5 if scaling is None else scaling
         if attention_mask is not None:
             scores = scores.masked_fill(~attention_mask[0, :, -1], float("-inf"))
-        reading.weights[layer] = scores.softmax(-1)[:, reading.text].cpu()
-        if len(reading.weights) == len(set(reading.layers.values())):
-            raise _AllRead
+        reading.weights = scores.softmax(-1)[:, reading.text].cpu()
+        raise _WasRead
     return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **more)
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-import torch
 import transformers
 
 from lmms_eval_mai.contract import Call, EngineConfig, Prompt, Sampling, Side
@@ -34,7 +33,7 @@ class TransformersEngine:
         self.side: Side = config.side
         self._config = config
         self._options = read(TransformersOptions, config.arguments, f"{config.side}_")
-        self._options.check(config.side, config.model, config.attention)
+        self._options.check(config.side, config.model)
         self._model: LoadedModel | None = None
         """None: the engine was never started, it is starting, or it is closed."""
         self._thread: ThreadPoolExecutor | None = None
@@ -96,10 +95,6 @@ class TransformersEngine:
 
     async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
         return await self._in_thread(prompt.key, self._started().truncate_thinking, prompt, thinking, sampling)
-
-    async def head_weights(self, prompt: Prompt) -> tuple[list[int], tuple[str, ...], list[torch.Tensor]]:
-        """Return what `LoadedModel.head_weights` returns. For analyses; not a part of the contract of `Engine`."""
-        return await self._in_thread(prompt.key, self._started().head_weights, prompt)
 
     def count_tokens(self, text: str) -> int | None:
         return None if self._tokenizer is None else len(self._tokenizer.encode(text, add_special_tokens=False))

@@ -131,16 +131,6 @@ class LoadedModel:
         space = space_for_thinking(prompt, self._config.model, self._context, rest, sampling.max_tokens, remedy)
         return end_of(self.tokenizer, thinking, space)
 
-    def head_weights(self, prompt: Prompt) -> tuple[list[int], tuple[str, ...], list[torch.Tensor]]:
-        """Return the tokens of a prompt, the texts of those of its tokens that carry the text to which it asks for
-        attention, and for each layer the attention of each head to them: (heads, tokens)."""
-        assert prompt.attention is not None and prompt.attention.text is not None
-        inputs = self._inputs([prompt], return_offsets_mapping=True)
-        offsets, shown = inputs.pop("offset_mapping")[0].tolist(), shown_text(self._processor, prompt)
-        begin, texts = find_in_prompt(offsets, shown, prompt.messages[-1], prompt.attention.text)
-        layers = read_attention(self._model, inputs, prompt.attention.layers, begin, len(texts))
-        return inputs["input_ids"][0].tolist(), texts, layers
-
     def _inputs(self, prompts: list[Prompt], **more: Any) -> Inputs:
         try:
             inputs = build_inputs(self._processor, prompts, **more)
@@ -180,10 +170,9 @@ class LoadedModel:
         `generate` has one token limit for the whole batch: the space that the context leaves after the shortest prompt.
         The rows of longer prompts are cut afterwards, to the space after their own prompt.
         """
-        steps = Steps(lambda: [self.is_closed or request.is_done for request in batch])
         if batch[0].is_scoring_call:
-            prompt_ids, texts, layers = self.head_weights(batch[0].prompt)
-            return [_with_weights(self._to_call(batch[0], prompt_ids, [], steps), batch[0], texts, layers)]
+            return [self._score(batch[0])]
+        steps = Steps(lambda: [self.is_closed or request.is_done for request in batch])
         sampling = batch[0].sampling
         inputs = self._inputs([request.prompt for request in batch])
         lengths = inputs["attention_mask"].sum(1).tolist()
@@ -225,10 +214,23 @@ class LoadedModel:
                 tokens = row[: call.output_tokens]
                 texts = find_in_output(tokens, self.tokenizer, call.text)
                 fed = with_output(self._inputs([request.prompt]), tokens[:-1])
-                layers = read_attention(self._model, fed, request.prompt.attention.layers, length, len(texts))
-                call = _with_weights(call, request, texts, layers)
+                weights = read_attention(self._model, fed, request.prompt.attention.layer, length, len(texts))
+                call = _with_weights(call, request, texts, weights)
             calls.append(call)
         return calls
+
+    def _score(self, request: Request) -> Call:
+        """Return a call without output: one forward pass, with the attention to a text of the prompt."""
+        prompt, attention = request.prompt, request.prompt.attention
+        assert attention is not None and attention.text is not None
+        steps = Steps(lambda: [])
+        inputs = self._inputs([prompt], return_offsets_mapping=True)
+        offsets, shown = inputs.pop("offset_mapping")[0].tolist(), shown_text(self._processor, prompt)
+        begin, texts = find_in_prompt(offsets, shown, prompt.messages[-1], attention.text)
+        weights = read_attention(self._model, inputs, attention.layer, begin, len(texts))
+        return _with_weights(
+            self._to_call(request, inputs["input_ids"][0].tolist(), [], steps), request, texts, weights
+        )
 
     def _assisted(self, prompt: Prompt, inputs: Inputs) -> contextlib.AbstractContextManager[list[int]]:
         images = images_of(inputs) if self._options.assistant_images else {}
@@ -264,11 +266,11 @@ class LoadedModel:
         )
 
 
-def _with_weights(call: Call, request: Request, texts: tuple[str, ...], layers: list[torch.Tensor]) -> Call:
+def _with_weights(call: Call, request: Request, texts: tuple[str, ...], weights: list[float]) -> Call:
     """Return a call with its attention weights, and with the time that they took."""
     # The last token of an answer is never fed to the model. It has text if the limit ended the answer.
-    rows = tuple((*layer.mean(0).tolist(), 0.0)[: len(texts)] for layer in layers)
-    return replace(call, attention=TokenWeights(texts, rows), total_s=time.perf_counter() - request.submitted_at)
+    attention = TokenWeights(texts, (*weights, 0.0)[: len(texts)])
+    return replace(call, attention=attention, total_s=time.perf_counter() - request.submitted_at)
 
 
 def _load(path: str, options: TransformersOptions, attention: str | None, **source: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The arguments of the `transformers` engine, and the checks before a model is loaded."""
+"""The arguments of the `transformers` engine, and the check before a model is loaded."""
 
 import os
 from typing import Any
@@ -22,8 +22,8 @@ class TransformersOptions(Arguments):
     dtype: str = "auto"
     """`float32`, `bfloat16`, ...; `auto` is the type of the checkpoint's weights."""
     attn_implementation: str | None = None
-    """`sdpa`, `eager`, `flash_attention_2`, ... Default: transformers chooses. A model that must give attention weights
-    has `sdpa`, and other values are refused."""
+    """`sdpa`, `eager`, `flash_attention_2`, ... Default: transformers chooses. Has no effect on a model that must give
+    attention weights."""
     batch_size: Count = 8
     """Largest number of calls in one batch. The Hugging Face rows of Table 12 have 1. Write `small_batch_size` or
     `large_batch_size`."""
@@ -44,28 +44,11 @@ class TransformersOptions(Arguments):
     trust_remote_code: bool = False
     """Whether code that comes with the checkpoint may run."""
 
-    def check(self, side: str, model: str, attention: bool) -> None:
-        """Refuse arguments and checkpoints that cannot work, and models without vision. `attention`: whether the model
-        must give attention weights. Raises `ArgumentError`."""
-        if attention and self.attn_implementation not in (None, "sdpa"):
-            raise ArgumentError(
-                f"{side}_attn_implementation={self.attn_implementation} gives no attention weights. Leave it out, or "
-                "use transfer=full."
-            )
-        config = _configuration(side, model, revision=self.revision, trust_remote_code=self.trust_remote_code)
+    def check(self, side: str, model: str) -> None:
+        """Refuse a checkpoint that is missing or has no vision. Raises `ArgumentError`."""
         if self.assistant_model is not None:
-            assistant = _configuration(f"{side}_assistant_model", self.assistant_model)
-            size, drafted = (each.get_text_config().vocab_size for each in (config, assistant))
-            if size != drafted:  # transformers refuses each call
-                raise ArgumentError(
-                    f"{side}_assistant_model={self.assistant_model} has a vocabulary of {drafted} tokens, and "
-                    f"{side}={model} one of {size}. Choose an assistant with the same tokenizer."
-                )
-        elif self.num_assistant_tokens is not None:
-            raise ArgumentError(
-                f"{side}_num_assistant_tokens={self.num_assistant_tokens} needs {side}_assistant_model, the checkpoint "
-                "that drafts the tokens."
-            )
+            check_checkpoint(f"{side}_assistant_model", self.assistant_model)
+        config = _configuration(side, model, revision=self.revision, trust_remote_code=self.trust_remote_code)
         from transformers import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
         # transformers lists the models with vision, but not a checkpoint with its own code (`auto_map`), nor every
