@@ -6,7 +6,7 @@ the thinking, and its last tokens. If a control is as good, attention is not the
     python -m experiments.attention.table9 --model MODEL --task pope_r --thinking RUN --output out/table9
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +86,15 @@ def answer_all(given: Any, model: LargeModel, documents: Documents) -> pd.DataFr
     return pd.DataFrame(rows).astype({"layer": "Int64"})
 
 
-def table(answers: pd.DataFrame, documents: Documents, paper: Mapping[Key, tuple[float | None, float]]) -> pd.DataFrame:
+def table(
+    answers: pd.DataFrame,
+    metrics: Callable[[list[Any]], dict[str, float]],
+    paper: Mapping[Key, tuple[float | None, float]],
+) -> pd.DataFrame:
     """Return one row for each method and layer, with paired tests on the same documents (McNemar's exact test; the sign
-    test for other scores than 0 and 1), corrected for the number of layers (Bonferroni)."""
+    test for other scores than 0 and 1), corrected for the number of layers (Bonferroni).
+
+    `metrics`: the task's own metrics over the results of some documents."""
     groups = answers.groupby(["method", "layer"], dropna=False, sort=False)
     scores = {_key(*name): group["score"].to_numpy() for name, group in groups}
     layers = sum(method == "sparse" for method, _ in scores)
@@ -97,7 +103,7 @@ def table(answers: pd.DataFrame, documents: Documents, paper: Mapping[Key, tuple
         method, layer = _key(*name)
         score, half = mean(group["score"])
         row = {"method": method, "layer": layer, "documents": len(group), "score": score, "score_95": half}
-        row |= documents.metrics(list(group["results"]))
+        row |= metrics(list(group["results"]))
         row |= {"kept_tokens": group["kept_tokens"].mean(), "prompt_tokens": group["prompt_tokens"].mean()}
         row["paper_tokens"], row["paper_f1"] = paper.get((method, layer), (None, None))
         others: dict[str, Key] = {} if method in ("simple", "full") else {"full": ("full", None)}
@@ -148,12 +154,12 @@ def main() -> None:
         parser.error(f"--layers {missing[0]}: {given.model} has the layers 1 to {model.layers}.")
     documents = Documents(given.task)
     answers = answer_all(given, model, documents)
-    found = table(answers, documents, PAPER if given.task.startswith("pope_") else {})
+    found = table(answers, documents.metrics, PAPER if given.task.startswith("pope_") else {})
     given.output.mkdir(parents=True, exist_ok=True)
     answers.drop(columns="results").to_csv(given.output / "answers.csv", index=False)
     found.to_csv(given.output / "table9.csv", index=False)
     draw(found, given.output / "table9")
-    print(found.to_markdown(index=False, floatfmt=".3f"))
+    print(found.to_markdown(index=False, floatfmt=".3f", missingval=""))
 
 
 if __name__ == "__main__":
