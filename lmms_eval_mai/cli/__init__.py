@@ -1,12 +1,12 @@
 """The command `lmms-eval-mai`, also `python -m lmms_eval_mai`.
 
-The list of commands and the two shortest ones are here. The module of any other command is imported only if the user
-gives that command, because some import torch, pandas or lmms-eval, which take seconds. `terminal.py` has what the
-commands share. This package may import all others, and no other package imports it.
+The list of commands is here, and each command has a module of its name. It is imported only if the user gives that
+command. `terminal.py` has what the commands share. This package may import all others, and no other package imports it.
 
 To add a command, add it to `COMMANDS`, and write a module of the same name with `add_arguments`, which describes its
-arguments, and `main`, which may return an exit code and may raise a `MaiError`. `AFTER_INTERRUPT` is a sentence that is
-added to the message about Ctrl-C.
+arguments, and `main`, which may return an exit code and may raise a `MaiError`. What takes seconds to import (torch,
+pandas, lmms-eval) is imported in `main`, so that `--help` is quick. `AFTER_INTERRUPT` is a sentence that is added to
+the message about Ctrl-C.
 """
 
 import argparse
@@ -14,26 +14,18 @@ import difflib
 import importlib
 import re
 import sys
-import textwrap
 from collections.abc import Sequence
 
 import lmms_eval_mai
-from lmms_eval_mai.cli.terminal import exit_code_of, tell
-from lmms_eval_mai.plugin import task_dir
-from lmms_eval_mai.run import presets
+from lmms_eval_mai.cli.terminal import exit_code_of
 
 COMMANDS = {
-    "pairs": ("list the named pairs", "List the named pairs."),
-    "task-dir": (
-        "print the folder of the task files",
-        "Print the folder of the task files, for lmms-eval's --include-path.",
-    ),
     "doctor": (
         "check the installation, and what an lmms-eval command would start",
-        "Check the packages, the devices, and whether lmms-eval knows the model and the tasks. Add an lmms-eval "
-        "command, with all its arguments, to see which engines it would start on which devices, and whether its models "
-        "and endpoints can be reached. Nothing is started or downloaded. With --gpus, only how the models share such "
-        "GPUs is shown. This needs no GPU, and for the models of the named pairs no download.",
+        "Check the packages, the devices, and whether lmms-eval knows the model and the tasks. List the named pairs, "
+        "and print the folder of the task files. Add an lmms-eval command, with all its arguments, to see which engines "
+        "it would start on which devices, and whether its models and endpoints can be reached. Nothing is started or "
+        "downloaded. With --gpus, only how the models share such GPUs is shown.",
     ),
     "ask": (
         "answer one question and print every call",
@@ -44,9 +36,10 @@ COMMANDS = {
     "reproduce": (
         "make all runs of the paper's tables in one process",
         "Make the runs that the chosen tables of the paper need: the small and the large model alone with each prompt, "
-        "Full RT and MAI. The engines of a pair start once, and a greedy call that an earlier run made is not made "
-        "again. Each run has the output folder of an lmms-eval command. At the end, the tables are printed. The same "
-        "command after an interruption continues.",
+        "Full RT and MAI. --paper qwen chooses all pairs, benchmarks and tables of the paper's Qwen3-VL models, and "
+        "--paper internvl those of InternVL3.5. The engines of a pair start once, and no greedy call is made twice. Each "
+        "run has the output folder of an lmms-eval command. At the end, the tables are printed. The same command after "
+        "an interruption continues.",
     ),
     "report": (
         "make the paper's tables from finished runs",
@@ -90,10 +83,10 @@ COMMANDS = {
 """Command -> its line in the help of `lmms-eval-mai`, and the description in its own help."""
 REMOVED = {
     "attention": "experiments/attention, in the repository, has its figures and tables as scripts.",
+    "pairs": "lmms-eval-mai doctor lists the named pairs.",
+    "task-dir": "lmms-eval-mai doctor prints the folder of the task files.",
 }
-"""Command that earlier versions had -> what to use instead."""
-WIDTH = 110
-"""Columns of a printed text."""
+"""Commands of earlier versions, and what to use instead."""
 EXIT_CODES = "The exit code is 1 after an error or a problem, 2 after a wrong option, and 130 after Ctrl-C."
 
 
@@ -101,11 +94,10 @@ def main(given: Sequence[str] | None = None) -> None:
     """Run the command with these arguments; None: those of the process."""
     given = sys.argv[1:] if given is None else given
     name = next((text for text in given if not text.startswith("-")), None)
-    if name in REMOVED:
-        tell(f"the command {name} was removed: {REMOVED[name]}")
-        sys.exit(1)
-    module = importlib.import_module(f"{__name__}.{name}") if name in COMMANDS and name not in SHORT else None
     parser = argparse.ArgumentParser(prog="lmms-eval-mai")
+    if name in REMOVED:
+        parser.error(f"the command {name} was removed. {REMOVED[name]}")
+    module = importlib.import_module(f"{__name__}.{name}") if name in COMMANDS else None
     parser.add_argument("--version", action="version", version=f"lmms-eval-mai {lmms_eval_mai.__version__}")
     commands = parser.add_subparsers(dest="command")
     for command, (line, description) in COMMANDS.items():
@@ -119,27 +111,7 @@ def main(given: Sequence[str] | None = None) -> None:
         near = difflib.get_close_matches(option.partition("=")[0], known, n=1, cutoff=0.85)
         if near or name != "doctor":  # which takes a whole lmms-eval command, but a typo must not check something else
             parser.error(f"{option} is unknown.{f' Did you mean {near[0]}?' if near else ''}")
-    if arguments.command is None:
+    if module is None:
         parser.print_help()
-    elif module is not None:
-        sys.exit(exit_code_of(lambda: module.main(arguments), getattr(module, "AFTER_INTERRUPT", "")))
     else:
-        SHORT[arguments.command]()
-
-
-def _print_task_dir() -> None:
-    print(task_dir())
-
-
-def _print_pairs() -> None:
-    """Print each pair on one line, and below it the paper's use of it."""
-    width = max(map(len, presets.names()))
-    for name in presets.names():
-        default = " (default)" if name == presets.DEFAULT else ""
-        print(f"{name:<{width}}  {' + '.join(presets.models(name))}{default}")
-        indent = " " * (width + 2)
-        print(textwrap.fill(presets.description(name), WIDTH, initial_indent=indent, subsequent_indent=indent))
-
-
-SHORT = {"pairs": _print_pairs, "task-dir": _print_task_dir}
-"""The commands without a module."""
+        sys.exit(exit_code_of(lambda: module.main(arguments), getattr(module, "AFTER_INTERRUPT", "")))

@@ -1,7 +1,8 @@
 """`lmms-eval-mai doctor`: checks the installation, and what a given lmms-eval command would start and where.
 
 It looks at what takes a run minutes to find out: packages, GPUs, models that cannot be downloaded, endpoints that do
-not answer. Options, tasks and data sets are refused by lmms-eval itself before anything starts.
+not answer. Options, tasks and data sets are refused by lmms-eval itself before anything starts, and vLLM alone decides
+whether an engine fits into the memory.
 """
 
 import argparse
@@ -26,17 +27,26 @@ from lmms_eval_mai.engines.checkpoints import check_checkpoint, local_folder
 from lmms_eval_mai.engines.vllm.environment import INSTALL
 from lmms_eval_mai.errors import ArgumentError, MaiError
 from lmms_eval_mai.plugin import MODEL_ID, task_dir
+from lmms_eval_mai.run import presets
 from lmms_eval_mai.run.config import Config, parse, refuse_lmms_evals_own
 from lmms_eval_mai.run.evaluation import sparse_of
 
 LIMIT_S = 5
 """Seconds for an answer of the hub."""
-INDENT = 10
-"""Columns before the further lines of a text."""
+INDENT = " " * 25
+"""Before the further lines of a text."""
+REMEDIES = {
+    "lmms_eval": "Run `pip install lmms-eval`.",
+    "torch": "Run `pip install torch`.",
+    "torchvision": "Install torch and torchvision again, both from one index, because their builds must be the same: "
+    "`pip install --force-reinstall torch torchvision`, with one --index-url for both if you use one.",
+    "transformers": "Run `pip install transformers`.",
+    "vllm": f"engine=vllm needs it. {INSTALL}",
+}
+"""Package -> what to do if it cannot be imported."""
 
-Mark = Literal["ok", "PROBLEM", "warning", "optional", "skipped"]
-"""`PROBLEM`: the command fails. `warning`: it runs, but perhaps not as the user wants. `optional`: a package is missing
-that the command may not need. `skipped`: this was not checked."""
+Mark = Literal["ok", "PROBLEM", "warning"]
+"""`PROBLEM`: the command fails. `warning`: it runs, but perhaps not as the user wants."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,10 +66,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--include_path", help="a folder with more tasks, as in lmms-eval")
     parser.add_argument(
         "--gpus",
-        default=None,
-        metavar="GPUS",
-        help="show how the models of the command (default: the default pair) would share the memory of other GPUs, in "
-        "GiB: 24, 2x48, or different GPUs, 24+48",
+        metavar="GIB",
+        help="show how the models of the command (default: the default pair) would share GPUs with this memory in GiB: "
+        "24 is one GPU, and 48,48 are two",
     )
 
 
@@ -81,7 +90,7 @@ def report(findings: Iterable[Finding]) -> int:
     problems = 0
     for finding in findings:
         problems += finding.mark == "PROBLEM"
-        text = finding.text.replace("\n", "\n" + " " * INDENT)
+        text = finding.text.replace("\n", f"\n{INDENT}")
         print(f"{finding.mark:>8}  {finding.name:<14} {text}", flush=True)
     checked = "lmms-eval itself checks its other options and data sets."
     print(f"\n{problems} problem{'s' * (problems != 1)}." if problems else f"\nNo problem found. {checked}")
@@ -91,35 +100,31 @@ def report(findings: Iterable[Finding]) -> int:
 def examine(given: argparse.Namespace) -> Iterator[Finding]:
     """Return the findings one by one, because some checks take seconds. The arguments come first: a typo in them is
     then shown before the slow imports."""
+    has_command = given.model is not None or given.model_args is not None
     config, finding = check_arguments(given)
-    if given.model is not None or given.model_args is not None:
-        yield finding
-    absence = hub_absence()  # before the imports that read HF_HUB_OFFLINE
-    yield from _packages()
+    yield finding if has_command else Finding("pairs", "ok", "\n".join(map(_pair, presets.names())))
+    yield check_hub()  # before the imports that read HF_HUB_OFFLINE
+    yield Finding("python", "ok", sys.version.split()[0])
+    yield from map(check_package, REMEDIES)
     yield Finding("devices", "ok", devices())
-    if absence is None:
-        yield Finding("hub", "ok", "the Hugging Face hub answers")
-    else:
-        text = f"{absence}. Only models and data sets in the cache can be used."
-        if "HF_HUB_OFFLINE" in absence:
-            yield Finding("hub", "ok", text)
-        else:
-            yield Finding("hub", "warning", f"{text} Set HF_HUB_OFFLINE=1, or a run retries for minutes.")
     yield from check_tasks(given.tasks, given.include_path)
-    if config is None:
-        return
-    if given.model is not None or given.model_args is not None:
-        yield from check_engines(config, absence)
-    yield from check_memory(config)
+    if config is not None:
+        if has_command:
+            yield from (check_engine(config, engine) for engine in config.engines())
+        yield from check_memory(config)
+
+
+def _pair(name: str) -> str:
+    default = " (default)" if name == presets.DEFAULT else ""
+    return f"{name:20} {' + '.join(presets.models(name))}{default}"
 
 
 def check_arguments(given: argparse.Namespace) -> tuple[Config | None, Finding]:
     """Read the model and its arguments. No configuration: they are wrong, or those of another model."""
     if given.model not in (None, MODEL_ID):
         hint = did_you_mean(given.model, [MODEL_ID])
-        return None, Finding(
-            "model", "PROBLEM", f"Only {MODEL_ID} can be checked here, and --model is {given.model}.{hint}"
-        )
+        text = f"Only {MODEL_ID} can be checked here, and --model is {given.model}.{hint}"
+        return None, Finding("model", "PROBLEM", text)
     try:
         values = values_of("--model_args", given.model_args or "")
         refuse_lmms_evals_own(values)
@@ -137,23 +142,34 @@ def _text(error: BaseException) -> str:
 # --- the machine ------------------------------------------------------------------------------------------
 
 
-def _packages() -> Iterator[Finding]:
-    yield Finding("python", "ok", sys.version.split()[0])
-    remedies = {
-        "lmms_eval": "Run `pip install lmms-eval`.",
-        "torch": "Run `pip install torch`.",
-        "transformers": "Run `pip install transformers`, if you want engine=transformers.",
-        "vllm": f"engine=vllm needs vllm. {INSTALL}",
-    }
-    for name, remedy in remedies.items():
-        try:
-            module = importlib.import_module(name)
-        except Exception as error:
-            text = f"cannot be imported ({_text(error)}). {remedy}"
-            yield Finding(name, "PROBLEM" if name in ("lmms_eval", "torch") else "optional", text)
-        else:
-            version = getattr(module, "__version__", None) or importlib.metadata.version(name.replace("_", "-"))
-            yield Finding(name, "ok", str(version))
+def check_hub() -> Finding:
+    """Check that the Hugging Face hub answers. If it does not, this process uses only the cache, because the libraries
+    would retry each request for up to a minute. Some of them read HF_HUB_OFFLINE only when they are imported."""
+    from huggingface_hub import constants, get_session
+
+    only_cache = "Only models and data sets in the cache can be used."
+    if constants.is_offline_mode():
+        return Finding("hub", "ok", f"HF_HUB_OFFLINE is set. {only_cache}")
+    try:
+        if get_session().head(constants.ENDPOINT, timeout=LIMIT_S).status_code < 500:
+            return Finding("hub", "ok", "the Hugging Face hub answers")
+    except Exception:  # the kind of error is that of the library behind it
+        pass
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    constants.HF_HUB_OFFLINE = True
+    text = f"{constants.ENDPOINT} cannot be reached. {only_cache} Set HF_HUB_OFFLINE=1, or a run retries for minutes."
+    return Finding("hub", "warning", text)
+
+
+def check_package(name: str) -> Finding:
+    """Import a package. One that another engine could do without is only a warning: `check_engine` tells if not."""
+    try:
+        module = importlib.import_module(name)
+        version = getattr(module, "__version__", None) or importlib.metadata.version(name.replace("_", "-"))
+        return Finding(name, "ok", version)
+    except Exception as error:
+        text = f"{name} cannot be imported ({_text(error).rstrip('.')}). {REMEDIES[name]}"
+        return Finding(name, "warning" if name == "vllm" else "PROBLEM", text)
 
 
 def devices() -> str:
@@ -161,9 +177,8 @@ def devices() -> str:
     if found := gpus.visible_gpus():
         return "; ".join(f"{number}: {name}, {memory:.0f} GiB" for number, (name, memory) in enumerate(found))
     memory = psutil.virtual_memory()
-    cores = len(os.sched_getaffinity(0))
     free = f"{memory.available / gpus.GIB:.0f} of {memory.total / gpus.GIB:.0f} GiB of memory free"
-    return f"no GPU that vLLM can use; {cores} CPU cores, {free}"
+    return f"no GPU that vLLM can use; {len(os.sched_getaffinity(0))} CPU cores, {free}"
 
 
 def check_memory(config: Config) -> Iterator[Finding]:
@@ -212,43 +227,13 @@ def check_tasks(wanted: str | None, include_path: str | None) -> Iterator[Findin
 # --- models and endpoints ---------------------------------------------------------------------------------
 
 
-def hub_absence() -> str | None:
-    """Return why the Hugging Face hub cannot be used. None: it answers.
-
-    If it does not answer, this process uses only the cache, because the libraries would retry each request for up to a
-    minute. Some of them read HF_HUB_OFFLINE only when they are imported.
-    """
-    from huggingface_hub import constants, get_session
-
-    if constants.is_offline_mode():
-        return "HF_HUB_OFFLINE is set"
-    try:
-        if get_session().head(constants.ENDPOINT, timeout=LIMIT_S).status_code < 500:
-            return None
-    except Exception:  # the kind of error is that of the library behind it
-        pass
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    constants.HF_HUB_OFFLINE = True
-    return f"{constants.ENDPOINT} cannot be reached"
-
-
-def check_engines(config: Config, absence: str | None) -> Iterator[Finding]:
-    """Check the engines that a run with this configuration would use. `absence`: why the hub is not used."""
-    found: list[str] = []
-    for engine in config.engines():
-        finding = _engine(config, engine, absence)
-        if finding.text not in found:  # an argument of both engines is wrong
-            yield finding
-        found.append(finding.text)
-
-
-def _engine(config: Config, engine_config: EngineConfig, absence: str | None) -> Finding:
-    """Check one engine without starting it. An endpoint is asked whether it answers."""
+def check_engine(config: Config, engine_config: EngineConfig) -> Finding:
+    """Check one engine of a run without starting it. An endpoint is asked whether it answers."""
     if engine_config.engine == "openai":
         engine_config = dataclasses.replace(engine_config, arguments={**engine_config.arguments, "retry_for": 0})
     try:
         if engine_config.engine in ("vllm", "transformers"):
-            check_model(engine_config, absence)
+            check_model(engine_config)
         engine = build(engine_config, config.other(engine_config))
         if engine_config.attention:
             sparse_of(config)
@@ -260,20 +245,21 @@ def _engine(config: Config, engine_config: EngineConfig, absence: str | None) ->
     return Finding(engine_config.side, "ok", text)
 
 
-def check_model(config: EngineConfig, absence: str | None) -> None:
+def check_model(config: EngineConfig) -> None:
     """Refuse a model that is neither on this machine nor can be downloaded. Raises `ArgumentError`."""
-    check_checkpoint(config.side, config.model)
-    revision = config.arguments.get("revision")
-    if "://" in config.model or os.environ.get("VLLM_USE_MODELSCOPE") or local_folder(config.model, revision):
-        return
-    if absence is not None:
-        raise ArgumentError(
-            f"{absence}, and {config.model} is not in the cache. Download it with `hf download {config.model}`, or "
-            "give the folder of a checkpoint."
-        )
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HfHubHTTPError
 
+    check_checkpoint(config.side, config.model)
+    if "://" in config.model or os.environ.get("VLLM_USE_MODELSCOPE"):
+        return
+    if local_folder(config.model, config.arguments.get("revision")):
+        return
+    if constants.is_offline_mode():
+        raise ArgumentError(
+            f"{config.model} is not in the cache of the Hugging Face hub, which is not used or does not answer. "
+            f"Download it with `hf download {config.model}`, or give the folder of a checkpoint."
+        )
     try:
         HfApi().auth_check(config.model)
     except HfHubHTTPError as error:

@@ -1,7 +1,6 @@
-"""The GPUs of this machine or of a text such as `2x48`, and how the models of a command share them, for
+"""The GPUs of this machine, or those of a text such as `24,48`, and how the models of a command share them, for
 `lmms-eval-mai doctor`. vLLM alone decides whether an engine fits, when it starts."""
 
-import re
 from collections.abc import Sequence
 
 from lmms_eval_mai.engines.vllm.gpu_memory import GIB, USABLE, shares
@@ -12,15 +11,13 @@ HEADINGS = ("", "GPU", "share", "GiB", "weights GiB", "left GiB")
 
 
 def parse_gpus(text: str) -> list[float]:
-    """Return the memory of each GPU in GiB: `48`, `2x48GiB`, `24+48`. Raises `ArgumentError` for another text."""
-    found: list[float] = []
-    for part in text.split("+"):
-        match = re.fullmatch(r"(?:(\d{1,2})x)?(\d+(?:\.\d+)?)(?:GiB)?", part.strip(), re.IGNORECASE)
-        if match is None or not 1 <= float(match[2]) <= 1024:
-            raise ArgumentError(
-                f"--gpus {text} is not understood: give the memory of each GPU in GiB, such as 24, 2x48 or 24+48."
-            )
-        found += [float(match[2])] * int(match[1] or 1)
+    """Return the memory of each GPU in GiB: `48`, `24,48`. Raises `ArgumentError` for another text."""
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or min(found) < 1:
+        raise ArgumentError(f"--gpus {text} is invalid: give the memory of each GPU in GiB, such as 24 or 48,48.")
     return found
 
 
@@ -32,22 +29,21 @@ def visible_gpus() -> list[tuple[str, float]]:
         return []
     if not current_platform.is_cuda_alike():
         return []
-    numbers = range(current_platform.device_count())
     return [
         (current_platform.get_device_name(number), current_platform.get_device_total_memory(number) / GIB)
-        for number in numbers
+        for number in range(current_platform.device_count())
     ]
 
 
 def describe(config: Config, gpus: Sequence[float], rank: int | None = None) -> list[str]:
     """Return the lines of a table: the memory that each vLLM engine gets of each of its GPUs, and what its weights
     leave of it. `gpus`: memory of each GPU in GiB. `rank`: as for `shares`. Raises `ArgumentError`."""
-    pair = [engine for engine in config.engines() if engine.engine == "vllm"]
-    if not pair:
+    engines = [engine for engine in config.engines() if engine.engine == "vllm"]
+    if not engines:
         return ["The command starts no vLLM engine."]
-    found = shares(pair, len(gpus), rank)
+    found = shares(engines, len(gpus), rank)
     rows = [HEADINGS]
-    for engine in pair:
+    for engine in engines:
         share = found[engine.side]
         utilization = share.utilization or engine.arguments.get("gpu_memory_utilization", USABLE)
         memory = utilization * min(gpus[gpu] for gpu in share.gpus)

@@ -29,15 +29,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--gen_kwargs", default="", help="decoding arguments for requests without their own (format as in lmms-eval)"
     )
     parser.add_argument(
-        "--served-name", metavar="NAME", help="the name of the model in requests (default: the name of the pair)"
+        "--served_name", metavar="NAME", help="the name of the model in requests (default: the name of the pair)"
     )
     parser.add_argument(
-        "--api-key-env", metavar="VARIABLE", help="the environment variable with the key that requests must have"
+        "--api_key_env", metavar="VARIABLE", help="the environment variable with the key that requests must have"
     )
     for name in OPTIONS:
         field = Settings.model_fields[name]
         text = f"{field.description} (default: {field.default:g})"
-        parser.add_argument(f"--{name.replace('_', '-')}", default=field.default, metavar="N", help=text)
+        parser.add_argument(f"--{name}", default=field.default, metavar="N", help=text)
 
 
 def main(given: argparse.Namespace) -> int:
@@ -62,7 +62,7 @@ def main(given: argparse.Namespace) -> int:
     if settings.api_key is None and given.host not in LOCAL:
         logger.warning(
             f"mai_cascade: --host {given.host} lets other machines ask this server, and no key is needed. Give "
-            "--api-key-env to require one."
+            "--api_key_env to require one."
         )
     # Without a handler, SIGTERM would end the process at once, and the engines only some time later.
     signal.signal(signal.SIGTERM, _stop)
@@ -91,7 +91,7 @@ def settings_of(given: argparse.Namespace, pair: str | None) -> Settings:
     """Return the settings of the server. `pair`: the name of the pair, or None. Raises `ArgumentError`."""
     key = None
     if given.api_key_env is not None and not (key := os.environ.get(given.api_key_env, "").strip()):
-        raise ArgumentError(f"--api-key-env {given.api_key_env}: this environment variable is not set, or it is empty.")
+        raise ArgumentError(f"--api_key_env {given.api_key_env}: this environment variable is not set, or it is empty.")
     values = {
         "model_name": given.served_name or (Path(str(pair)).stem if pair is not None else "mai_cascade"),
         "api_key": key,

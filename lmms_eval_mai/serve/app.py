@@ -112,7 +112,7 @@ class App:
         bodies fill none. Together they have at most the bytes of one largest body for each free place."""
         free = self._service.config.max_open_samples + self._settings.max_queue - self._count
         if free <= 0 or self._arriving > free * self._settings.max_body_mib * 2**20:
-            text = "The server is full (max_open_samples and --max-queue). Send the request again later."
+            text = "The server is full (max_open_samples and --max_queue). Send the request again later."
             raise RequestError(429, text, "queue_full", headers={"Retry-After": str(RETRY_AFTER_S[429])})
 
     async def _body(self, request: Request) -> bytearray:
@@ -131,7 +131,7 @@ class App:
                     self._arriving += len(part)
                     self._check_place()
                     if len(body) > limit * 2**20:
-                        text = f"The body has more than {limit:g} MiB (--max-body-mib). Send less."
+                        text = f"The body has more than {limit:g} MiB (--max_body_mib). Send less."
                         raise RequestError(413, text, "request_too_large")
         except TimeoutError:
             text = f"The body of the request did not arrive within {timeout:g} s."

@@ -177,7 +177,7 @@ def read_request(body: bytes | bytearray, settings: Settings) -> ChatRequest:
     images, pixels = request.images(), settings.max_image_megapixels * 1e6
     if len(images) > settings.max_images or sum(image.pixels for image in images) > pixels:
         limits = f"{settings.max_images} images or {settings.max_image_megapixels:g} megapixels"
-        text = f"The request has more than {limits} (--max-image-megapixels). Send smaller or fewer images."
+        text = f"The request has more than {limits} (--max_image_megapixels). Send smaller or fewer images."
         raise RequestError(413, text, "request_too_large", "messages")
     return request
 

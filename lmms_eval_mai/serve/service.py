@@ -133,7 +133,7 @@ class Service:
         except ArgumentError as error:
             raise bad_request(str(error), "mai.verify") from None
         except TimeoutError:
-            text = f"The request was not answered within {limit:g} s (--request-timeout). Its calls were cancelled."
+            text = f"The request was not answered within {limit:g} s (--request_timeout). Its calls were cancelled."
             raise RequestError(504, text, "request_timeout") from None
         finally:
             answered.cancel()

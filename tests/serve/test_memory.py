@@ -34,8 +34,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     own = [{"task": "chat", "doc_id": number, "text": "[[Yes]]"} for number in range(20 * REQUESTS)]
     answers = [{**record, "stage": stage} for record in own for stage in ("short", "task")]
     model_args = written(folder, answers, answers) | {"max_open_samples": MAX_OPEN}
-    command = [sys.executable, "-m", "lmms_eval_mai", "serve", "--port", "0", "--served-name", "pair"]
-    limits = {"max-queue": MAX_QUEUE, "max-body-mib": BODY_MIB, "max-image-megapixels": MEGAPIXELS}
+    command = [sys.executable, "-m", "lmms_eval_mai", "serve", "--port", "0", "--served_name", "pair"]
+    limits = {"max_queue": MAX_QUEUE, "max_body_mib": BODY_MIB, "max_image_megapixels": MEGAPIXELS}
     command += [f"--{name}={value}" for name, value in limits.items()]
     command += ["--model_args", ",".join(f"{name}={value}" for name, value in model_args.items())]
     log = folder / "log"

@@ -22,7 +22,7 @@ SECRETS = ("Is there a dog", "the-key", "data:image")
 def serve(command: "type[Command]", folder: Path, models: dict[str, Any], *options: str) -> "tuple[Command, str]":
     """Start a server on scripted engines, and return it and its address."""
     model_args = ",".join(f"{name}={value}" for name, value in models.items())
-    arguments = ["serve", "--port", "0", "--served-name", "pair", "--model_args", model_args, *options]
+    arguments = ["serve", "--port", "0", "--served_name", "pair", "--model_args", model_args, *options]
     environment, log = {"SERVER_KEY": "the-key"}, folder / "log"
     process = command(folder, log, *arguments, name="lmms-eval-mai", environment=environment)
     return process, address_in(log, process.process)
@@ -33,7 +33,7 @@ def test_signal_stops_the_server_after_the_requests_in_flight_are_answered(
     how: int, command: "type[Command]", tmp_path: Path
 ) -> None:
     models = written(tmp_path, *chat_records(8, seconds=0.6))
-    process, url = serve(command, tmp_path, models, "--api-key-env", "SERVER_KEY")
+    process, url = serve(command, tmp_path, models, "--api_key_env", "SERVER_KEY")
     headers = {"Authorization": "Bearer the-key"}
     with httpx.Client(base_url=url, headers=headers, timeout=60) as client, ThreadPoolExecutor(6) as pool:
 
@@ -79,10 +79,10 @@ def test_sigterm_while_the_engines_start_ends_the_server(command: "type[Command]
 @pytest.mark.parametrize(
     "given",
     [
-        ["--max-queue", "-1"],
-        ["--request-timeout", "0"],
-        ["--max-body-mib", "many"],
-        ["--api-key-env", "NOT_SET_ANYWHERE"],
+        ["--max_queue", "-1"],
+        ["--request_timeout", "0"],
+        ["--max_body_mib", "many"],
+        ["--api_key_env", "NOT_SET_ANYWHERE"],
         ["--host", "256.256.256.256"],
         ["--gen_kwargs", "temprature=1"],
         ["--pair", "demu"],
