@@ -23,9 +23,9 @@ COMMANDS = {
     "doctor": (
         "check the installation, and what an lmms-eval command would start",
         "Check the packages, the devices, and whether lmms-eval knows the model and the tasks. List the named pairs, "
-        "and print the folder of the task files. Add an lmms-eval command, with all its arguments, to see which engines "
-        "it would start on which devices, and whether its models and endpoints can be reached. Nothing is started or "
-        "downloaded. With --gpus, only how the models share such GPUs is shown.",
+        "and print the folder of the task files. Add an lmms-eval command, with all its arguments, to see which "
+        "engines it would start on which devices, and whether its models and endpoints can be reached. Nothing is "
+        "started or downloaded. With --gpus, only how the models share such GPUs is shown.",
     ),
     "ask": (
         "answer one question and print every call",
@@ -35,11 +35,11 @@ COMMANDS = {
     ),
     "reproduce": (
         "make all runs of the paper's tables in one process",
-        "Make the runs that the chosen tables of the paper need: the small and the large model alone with each prompt, "
-        "Full RT and MAI. --paper qwen chooses all pairs, benchmarks and tables of the paper's Qwen3-VL models, and "
-        "--paper internvl those of InternVL3.5. The engines of a pair start once, and no greedy call is made twice. Each "
-        "run has the output folder of an lmms-eval command. At the end, the tables are printed. The same command after "
-        "an interruption continues.",
+        "Make the runs that the chosen tables of the paper need: the small and the large model alone with each "
+        "prompt, Full RT and MAI. --paper qwen chooses all pairs, benchmarks and tables of the paper's Qwen3-VL "
+        "models, and --paper internvl those of InternVL3.5. The engines of a pair start once, and no greedy call is "
+        "made twice. Each run has the output folder of an lmms-eval command. At the end, the tables are printed. The "
+        "same command after an interruption continues.",
     ),
     "report": (
         "make the paper's tables from finished runs",

@@ -2,16 +2,12 @@
 
 import argparse
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
-from lmms_eval_mai.cli.report import add_page_arguments, check_page_arguments, write_page
 from lmms_eval_mai.cli.terminal import check_at_least_one, log_to_terminal, names_of, refuse, values_of
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.reports import build
-from lmms_eval_mai.reproduce import methods, plan, printing
-from lmms_eval_mai.reproduce.folder import OutputFolder, common_arguments
-from lmms_eval_mai.run.config import refuse_lmms_evals_own
-from lmms_eval_mai.run.decoding import check_conflict
+from lmms_eval_mai.reproduce.methods import PAPER_BENCHMARKS, PAPERS, read_tables
 
 SET_HERE = {
     "mode": "the runs have all modes",
@@ -20,13 +16,15 @@ SET_HERE = {
     "verify": "MAI has the paper's rule, and min_confidence adds its run with verify=confidence",
 }
 """Model arguments that the command sets itself, and why."""
+AFTER_INTERRUPT = "The same command continues."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--paper", choices=PAPERS, help="all pairs, benchmarks and tables of these models of the paper")
     parser.add_argument("--pairs", "--pair", metavar="PAIRS", help="named pairs, separated by commas")
     parser.add_argument("--benchmarks", metavar="NAMES", help="benchmarks of this package, separated by commas")
     parser.add_argument(
-        "--tasks", metavar="TASKS", help="other tasks of lmms-eval with images and generated answers, e.g. mmstar,ai2d"
+        "--tasks", metavar="TASKS", help="other tasks of lmms-eval with generated answers, e.g. mmstar,ai2d"
     )
     parser.add_argument("--tables", metavar="NUMBERS", help="tables of the paper (default: 5,6,7,8,10,15)")
     parser.add_argument("--limit", type=int, metavar="N", help="use the first N documents of each task (default: all)")
@@ -35,67 +33,86 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gen_kwargs", default="", help="decoding arguments (format as in lmms-eval)")
     parser.add_argument("--include_path", help="a folder with more tasks, as in lmms-eval")
     parser.add_argument(
-        "--dry-run", action="store_true", help="print the runs and the equivalent lmms-eval commands, and run nothing"
+        "--dry-run",
+        action="store_true",
+        help="print the runs, the equivalent lmms-eval commands, and an estimate of calls, time and disk; run nothing",
     )
     parser.add_argument("--summary", action="store_true", help="print one row for each method instead of the tables")
-    add_page_arguments(parser)
-
-
-AFTER_INTERRUPT = "The same command continues."
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with figures, tables and all samples")
+    parser.add_argument("--images", action="store_true", help="with --html: add small images of the documents")
 
 
 def main(given: argparse.Namespace) -> None:
     """Make the runs, and print the tables. Raises a `MaiError`."""
+    from lmms_eval_mai.reproduce import plan, printing, tasks
+    from lmms_eval_mai.reproduce.estimate import estimate
+    from lmms_eval_mai.reproduce.folder import OutputFolder, common_arguments
+    from lmms_eval_mai.run.config import refuse_lmms_evals_own
+    from lmms_eval_mai.run.decoding import check_conflict
+
     log_to_terminal()
-    chosen = methods.read_tables(given.tables)
-    benchmarks, others, pairs = (names_of(text) for text in (given.benchmarks, given.tasks, given.pairs))
-    _check(given, [*benchmarks, *others])
+    pairs, benchmarks, others = _chosen(given)
+    if given.html is not None or given.images:
+        from lmms_eval_mai.cli.report import check_page_arguments
+
+        check_page_arguments(given)
     model_args, gen_kwargs = (values_of(f"--{name}", getattr(given, name)) for name in ("model_args", "gen_kwargs"))
     refuse_lmms_evals_own(model_args)
     refuse(model_args, SET_HERE)
     models = plan.read_models(pairs, model_args)
     for pair in models:
         check_conflict(gen_kwargs, pair.config)
+    tasks.check_benchmarks(benchmarks)
     options = plan.Options(given.gen_kwargs, given.limit, given.include_path)
-    folder = OutputFolder(given.output_path)
-    common = common_arguments(models, model_args, gen_kwargs, options)
-    folder.check(common)
+    folder = OutputFolder.open(given.output_path, common_arguments(models, model_args, gen_kwargs, options))
 
-    from lmms_eval_mai.reproduce import tasks  # these import lmms-eval, which takes seconds
-    from lmms_eval_mai.reproduce.run_all import run_all
-
-    log_to_terminal()  # lmms-eval removes all logs when it is imported
-    tasks.hide_progress_bars()
-    manager = tasks.task_manager(benchmarks, others, given.include_path)
-    given_to_all = (manager, [pair.config for pair in models], gen_kwargs, given.limit)
-    subjects = [tasks.subject(name, True, *given_to_all) for name in benchmarks]
-    subjects += [tasks.subject(name, False, *given_to_all) for name in others]
-    runs = plan.runs(models, subjects, chosen)
+    subjects = tasks.published(benchmarks, given.limit) if given.dry_run and not others else []
+    if not subjects:
+        tasks.hide_progress_bars()  # this imports lmms-eval, which takes seconds and removes all logs
+        log_to_terminal()
+        manager = tasks.task_manager(benchmarks, others, given.include_path)
+        given_to_all = (manager, [pair.config for pair in models], gen_kwargs, given.limit)
+        subjects = [tasks.subject(name, True, *given_to_all) for name in benchmarks]
+        subjects += [tasks.subject(name, False, *given_to_all) for name in others]
+    runs = plan.runs(models, subjects)
     if given.dry_run or not given.summary:
         print(printing.plan(runs, folder), flush=True)
     if given.dry_run:
-        print(f"\nThe equivalent commands:\n\n{printing.commands(runs, options, folder)}")
+        print(f"\nThe equivalent commands:\n\n{printing.commands(runs, options, folder)}\n\n{estimate(runs)}")
         return
-    folder.create(common)
+
+    from lmms_eval_mai.reports import build
+    from lmms_eval_mai.reproduce.run_all import run_all
+
+    folder.write()
     run_all(runs, manager, options, folder)
     evidence = build.evidence([given.output_path])
     report = build.of_evidence(evidence)
     if given.summary:
         print(f"\n{printing.summary(runs, folder, evidence)}", end="")
     else:
-        print(f"\n{printing.chosen_tables(report, chosen)}")
-        print(f"{printing.shared_calls(runs, folder)}\nAll tables: lmms-eval-mai report {given.output_path}")
+        tables = {number for pair in models for number in pair.tables}
+        print(f"\n{printing.chosen_tables(report, tables)}\nAll tables: lmms-eval-mai report {given.output_path}")
     if given.html is not None:
+        from lmms_eval_mai.cli.report import write_page
+
         write_page(given.html, report, evidence, given.images)
 
 
-def _check(given: argparse.Namespace, names: list[str]) -> None:
-    if not names:
-        raise ArgumentError("Give --benchmarks NAMES or --tasks TASKS.")
+def _chosen(given: argparse.Namespace) -> tuple[Mapping[str, tuple[int, ...]], list[str], list[str]]:
+    """Return the tables of each pair, the benchmarks and the other tasks. The pair "" is that of `--model_args`. Raises
+    `ArgumentError`."""
+    pairs, benchmarks, others = (names_of(text) for text in (given.pairs, given.benchmarks, given.tasks))
     check_at_least_one(given, "limit")
-    check_page_arguments(given)
+    if given.paper is not None and (pairs or given.tables is not None):
+        raise ArgumentError("--paper chooses the pairs and the tables: leave --pairs and --tables out.")
+    if given.paper is None and not benchmarks and not others:
+        raise ArgumentError("Give --paper qwen, --paper internvl, --benchmarks NAMES or --tasks TASKS.")
     if (ranks := int(os.environ.get("WORLD_SIZE") or 1)) > 1:
         raise ArgumentError(
             f"`lmms-eval-mai reproduce` runs in one process, and WORLD_SIZE is {ranks}. Start it without torchrun or "
             "accelerate; data_parallel_size gives a model several GPUs."
         )
+    if given.paper is not None:
+        return PAPERS[given.paper], benchmarks or list(PAPER_BENCHMARKS), others
+    return dict.fromkeys(pairs or [""], read_tables(given.tables)), benchmarks, others

@@ -107,7 +107,7 @@ class Results:
             with report_errors_to_user(self._evaluation.resume_hint):
                 raise MaiError(
                     f"lmms-eval cannot write its results to {name} ({error}). Check --output_path and the free disk "
-                    "space; another --output_path may be given."
+                    f"space{'; another --output_path may be given' if self._in_command else ''}."
                 ) from error
 
     def finish(self, failed: bool = False) -> None:

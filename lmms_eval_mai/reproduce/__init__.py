@@ -4,12 +4,13 @@
     plan.py         the runs in order, and the equivalent lmms-eval commands
     tasks.py        loads the task of a benchmark and checks it
     folder.py       the output folder: the arguments of its runs, and which of them are finished
+    estimate.py     the calls of the runs, and an estimate of their time and disk space
     run_all.py      starts the engines of each pair once, and makes the runs that are missing with lmms-eval's
                     `simple_evaluate`
-    printing.py     prints the runs, the equivalent commands, the shared calls and the tables
+    printing.py     prints the runs, the equivalent commands and the tables
 
-Each run is `paper/cascade.py` on the engines. A call that another run has recorded is replayed: the method gets its
-answer and goes on. So which calls a method makes is written in `paper/cascade.py` alone.
+Each run is `paper/cascade.py` on the engines. A call that another run has made is found in the call store: the method
+gets its answer and goes on. So which calls a method makes is written in `paper/cascade.py` alone.
 
 To support a table, add the methods that it needs to `methods.py`.
 """

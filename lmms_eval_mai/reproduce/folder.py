@@ -1,8 +1,6 @@
-"""The output folder of the command: one folder for each run, and the arguments that all of them have in common.
-
-A run writes into a folder of its own below `unfinished`. When all its files are there, the folder is moved to its place
-in one step. So a folder in its place is a finished run, wherever the command was killed.
-"""
+"""The output folder of the command: a folder for each run, and `reproduce.json`, which has the arguments that all runs
+have in common and the names of the finished runs. A run is finished when its name is there, wherever the command was
+killed."""
 
 import json
 import os
@@ -12,16 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.engines.transformers.options import PERFORMANCE_ARGUMENTS as OF_TRANSFORMERS
 from lmms_eval_mai.engines.vllm.configuration import PERFORMANCE_ARGUMENTS as OF_VLLM
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.redaction import redacted, without_password
 from lmms_eval_mai.reproduce.plan import Models, Options, Run
 from lmms_eval_mai.run.config import NO_EFFECT_ON_ANSWERS
-from lmms_eval_mai.run.totals import FIGURES, version
+from lmms_eval_mai.run.totals import version
 
-VERSIONS = ("lmms-eval-mai", "lmms-eval")
 OF_ENDPOINTS = {"api_key_env", "retry_for", "request_timeout", "concurrency"}
 PERFORMANCE = NO_EFFECT_ON_ANSWERS | OF_ENDPOINTS | OF_TRANSFORMERS | OF_VLLM
 """Arguments that change only the speed, the memory or the treatment of errors. They may change when the command
@@ -35,107 +31,77 @@ def common_arguments(
 ) -> dict[str, str]:
     """Return what all runs of a command have in common, by name: everything that can change an answer, without
     secrets."""
-    changing = {
-        name: value
-        for name, value in model_args.items()
-        if name.removeprefix("small_").removeprefix("large_") not in PERFORMANCE
-    }
-    found: dict[str, Any] = {f"version of {name}": version(name) for name in VERSIONS}
-    found |= {f"--model_args {name}": value for name, value in redacted(changing).items()}
+    found: dict[str, Any] = {f"version of {name}": version(name) for name in ("lmms-eval-mai", "lmms-eval")}
+    for name, value in redacted(model_args).items():
+        if name.removeprefix("small_").removeprefix("large_") not in PERFORMANCE:
+            found[f"--model_args {name}"] = value
     found |= {f"--gen_kwargs {name}": value for name, value in gen_kwargs.items()}
     found |= {"--limit": options.limit, "--include_path": options.include_path}
     found |= {f"{PAIR}{pair.name}": f"{pair.config.small.model} and {pair.config.large.model}" for pair in models}
     return {name: without_password(str(value)) for name, value in found.items() if value is not None}
 
 
-@dataclass(frozen=True)
+@dataclass
 class OutputFolder:
     """The folder of `--output_path`."""
 
     path: Path
+    arguments: dict[str, str]
+    """What all runs have in common."""
+    finished: list[str]
+    """The names of the finished runs."""
 
-    @property
-    def calls(self) -> Path:
-        """Return the name of the call store of all runs, without its suffix."""
-        return self.path / "calls"
-
-    def place(self, run: Run) -> Path:
-        """Return the folder of a finished run: the `--output_path` of the equivalent lmms-eval command."""
-        return self.path / run.name
-
-    def is_finished(self, run: Run) -> bool:
-        return self.place(run).is_dir()
-
-    def count_calls(self, run: Run) -> tuple[int, int]:
-        """Return the number of calls of a finished run, and how many of them other runs made."""
-        (file,) = self.place(run).rglob(f"*{FIGURES}")
-        task = json.loads(file.read_text(encoding="utf-8"))["tasks"][run.task]
-        usage = [task[side] for side in SIDES if side in task]
-        return sum(side["calls"] for side in usage), sum(side.get("shared_calls", 0) for side in usage)
-
-    def check(self, common: Mapping[str, str]) -> None:
-        """Refuse a folder whose runs have other arguments. Raises `ArgumentError`."""
-        if self.path.exists() and not self.path.is_dir():
-            raise ArgumentError(f"--output_path {self.path} is not a folder.")
-        if not self._arguments.is_file():
-            if self.path.is_dir() and any(self.path.iterdir()):
-                raise ArgumentError(
-                    f"--output_path {self.path} has files of another command. Give a folder of its own to "
-                    "`lmms-eval-mai reproduce`."
-                )
-            return
-        earlier = self._earlier()
-        other_pairs = {name for name in earlier.keys() ^ common.keys() if name.startswith(PAIR)}
-        before, now = ({name: one[name] for name in one.keys() - other_pairs} for one in (earlier, common))
+    @classmethod
+    def open(cls, path: Path, common: Mapping[str, str]) -> "OutputFolder":
+        """Read the folder, and write nothing. Raises `ArgumentError` if its runs have other arguments."""
+        file = path / "reproduce.json"
+        if path.exists() and not path.is_dir():
+            raise ArgumentError(f"--output_path {path} is not a folder.")
+        if not file.is_file():
+            if path.is_dir() and any(path.iterdir()):
+                raise ArgumentError(f"--output_path {path} has files of another command. Give a folder of its own.")
+            return cls(path, dict(common), [])
+        try:
+            record = json.loads(file.read_text(encoding="utf-8"))
+            earlier, finished = dict(record["arguments"]), list(record["finished"])
+        except (OSError, ValueError, TypeError, KeyError):
+            raise ArgumentError(f"{file} cannot be read. Give another --output_path.") from None
+        apart = {name for name in earlier.keys() ^ common.keys() if name.startswith(PAIR)}
         differ = [
-            f"{name} was {before.get(name, 'not given')} and is {now.get(name, 'not given')}"
-            for name in sorted({*before, *now})
-            if before.get(name) != now.get(name)
+            f"{name} was {earlier.get(name, 'not given')} and is {common.get(name, 'not given')}"
+            for name in sorted({*earlier, *common} - apart)
+            if earlier.get(name) != common.get(name)
         ]
         if differ:
             raise ArgumentError(
-                f"The runs in --output_path {self.path} have other arguments: {'; '.join(differ)}. Give another "
+                f"The runs in --output_path {path} have other arguments: {'; '.join(differ)}. Give another "
                 "--output_path, or the earlier arguments."
             )
+        return cls(path, {**earlier, **common}, finished)
 
-    def create(self, common: Mapping[str, str]) -> None:
-        """Create the folder and write the arguments. The pairs of earlier commands stay. Raises `ArgumentError` if it
-        cannot be written."""
-        earlier = self._earlier() if self._arguments.is_file() else {}
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            part = self._arguments.with_suffix(".part")
-            part.write_text(json.dumps({"arguments": {**earlier, **common}}, indent=1) + "\n", encoding="utf-8")
-            os.replace(part, self._arguments)
-        except OSError as error:
-            raise ArgumentError(f"--output_path {self.path} cannot be written ({error.strerror}).") from None
+    def place(self, run: Run) -> Path:
+        """Return the folder of a run: the `--output_path` of the equivalent lmms-eval command."""
+        return self.path / run.name
+
+    def is_finished(self, run: Run) -> bool:
+        return run.name in self.finished
 
     def begin(self, run: Run) -> Path:
-        """Return the empty folder into which a run writes."""
-        folder = self._unfinished(run)
-        shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
-        folder.mkdir(parents=True)
-        return folder
+        """Return the empty folder of a run."""
+        shutil.rmtree(self.place(run), ignore_errors=True)  # of a process that was killed
+        self.place(run).mkdir(parents=True)
+        return self.place(run)
 
     def finish(self, run: Run) -> None:
-        """Move the folder of a run to its place."""
-        place = self.place(run)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        os.rename(self._unfinished(run), place)
+        self.finished.append(run.name)
+        self.write()
 
-    def clean_up(self) -> None:
-        """Remove what only unfinished runs need. The store stays, for runs that are added later."""
-        shutil.rmtree(self.path / "unfinished", ignore_errors=True)
-
-    @property
-    def _arguments(self) -> Path:
-        return self.path / "reproduce.json"
-
-    def _unfinished(self, run: Run) -> Path:
-        return self.path / "unfinished" / run.name
-
-    def _earlier(self) -> dict[str, str]:
+    def write(self) -> None:
+        """Create the folder, and write the arguments and the finished runs. Raises `ArgumentError`."""
         try:
-            return dict(json.loads(self._arguments.read_text(encoding="utf-8"))["arguments"])
-        except (OSError, ValueError, TypeError, KeyError):
-            raise ArgumentError(f"{self._arguments} cannot be read. Give another --output_path.") from None
+            self.path.mkdir(parents=True, exist_ok=True)
+            part = self.path / "reproduce.part"
+            part.write_text(json.dumps({"arguments": self.arguments, "finished": self.finished}, indent=1) + "\n")
+            os.replace(part, self.path / "reproduce.json")
+        except OSError as error:
+            raise ArgumentError(f"--output_path {self.path} cannot be written ({error.strerror}).") from None

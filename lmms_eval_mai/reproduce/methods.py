@@ -1,6 +1,6 @@
 """The methods of the paper as modes of `mai_cascade` and variants of a benchmark's task, and those of each table."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from lmms_eval_mai.contract import SIDES
@@ -50,33 +50,33 @@ TABLES = {
     7: ("table-7", "table-14", "scores"),
     8: ("table-8",),
     10: ("table-10", "methods", "mai-against-others"),
+    13: ("table-13", "tokens"),
+    14: ("table-14", "scores"),
     15: ("table-15",),
 }
-"""Number of a table -> its keys in a report. Tables 13 and 14 are Tables 5 and 7 for InternVL3.5."""
-SAME = {13: 5, 14: 7}
-"""Tables for InternVL3.5 -> those for Qwen3-VL with the same methods."""
-ELSEWHERE = {
-    9: "experiments/attention makes it",
-    11: "`lmms-eval-mai report` estimates it from the runs of Table 10",
-    12: "it needs timed runs, and this command shares calls",
-    16: "experiments/attention makes it",
+"""Number of a table -> its keys in a report. Table 13 is Table 5 for InternVL3.5, and Table 14 is Table 7 with POPE."""
+PAPER_BENCHMARKS = ("pope", "mmmu_val", "mmbench_en_dev", "chartqa", "infovqa_val", "realworldqa")
+DEFAULT = (5, 6, 7, 8, 10, 15)
+PAPERS: Mapping[str, Mapping[str, tuple[int, ...]]] = {
+    "qwen": {"qwen3vl-2b-8b": DEFAULT, "qwen3vl-2b-4b": (5, 6, 7, 8), "qwen3vl-4b-8b": (5, 6, 7, 8)},
+    "internvl": dict.fromkeys(("internvl3_5-1b-8b", "internvl3_5-2b-8b", "internvl3_5-4b-14b"), (13, 14)),
 }
-"""Tables of the paper that this command does not make, and why."""
+"""Models of `--paper` -> the tables for each pair. Two pairs may share a model, which runs alone once."""
 
 
 def read_tables(text: str | None) -> tuple[int, ...]:
-    """Return the tables of `--tables 5,6`; None: all. Raises `ArgumentError`."""
+    """Return the tables of `--tables 5,6`; None: `DEFAULT`. Raises `ArgumentError`."""
     if text is None:
-        return tuple(TABLES)
+        return DEFAULT
     found = []
     for part in text.split(","):
         number = int(part) if part.strip().isdecimal() else 0
-        number = SAME.get(number, number)
-        if number in ELSEWHERE:
-            raise ArgumentError(f"--tables {text}: Table {number} is not made here: {ELSEWHERE[number]}.")
         if number not in TABLES:
-            known = ", ".join(map(str, sorted([*TABLES, *SAME])))
-            raise ArgumentError(f"--tables {text} is invalid: expected numbers from {known}, such as 8,10.")
+            known = ", ".join(map(str, TABLES))
+            raise ArgumentError(
+                f"--tables {text} is invalid: expected numbers from {known}. docs/reproduce.md has the commands for "
+                "the other tables."
+            )
         found.append(number)
     return tuple(dict.fromkeys(found))
 
@@ -108,12 +108,12 @@ def _needed(number: int, benchmark: str | None) -> set[Method]:
 
 
 def _prompts(number: int, benchmark: str) -> tuple[str, ...]:
-    """Return the prompts of the tables about one model: Table 6 is about POPE, and Table 7 about the paper's other
-    benchmarks. A benchmark that is not in the paper has those of both."""
+    """Return the prompts of the tables about one model. Table 6 is about POPE, and Table 7 about the paper's other
+    benchmarks; Table 14 is about all. A benchmark that is not in the paper has those of both."""
     if number == 6:
         return ("s", "e", "e_s2", "r", "r_s2") if benchmark in ("pope", "shapes") else ()
-    if number == 7:
-        if benchmark == "pope":
-            return ()
+    if (number, benchmark) == (7, "pope"):
+        return ()
+    if number in (7, 14):
         return ("s", "e", "r") if benchmark in ONE_STAGE else ("s", "e_s2", "r_s2")
     return ("s", "e", "r")

@@ -1,6 +1,6 @@
 """The runs that the chosen tables need, in their order, and the lmms-eval command that is equivalent to a run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from lmms_eval_mai.run.config import Config, parse
 
 @dataclass(frozen=True)
 class Subject:
-    """A benchmark of our tasks, or another lmms-eval task. `tasks.py` loads it."""
+    """A benchmark of our tasks, or another lmms-eval task."""
 
     name: str
     benchmark: str | None
@@ -30,22 +30,23 @@ class Models:
 
     name: str
     """Name of the pair, and of its folder."""
+    tables: tuple[int, ...]
+    """The tables that need runs of these models."""
     arguments: Mapping[str, Any]
-    """The model arguments of the runs that use both models, without `mode`."""
+    """The model arguments of the runs that use both models, without `mode` and `verify`."""
     config: Config
-    """The configuration of MAI."""
+    """The configuration of MAI, with its `min_confidence`."""
 
     def of(self, method: Method) -> dict[str, Any]:
         """Return the model arguments of a run."""
-        given, mode = {**self.arguments}, method.mode
+        given = {**self.arguments, "mode": method.mode}
         if method.verify == "agreement":
             given.pop("min_confidence", None)
-        is_other = method.verify != "agreement"
-        if mode == "cascade" and (is_other or parse({**given, "mode": mode}).verify != "agreement"):  # of a pair's file
-            given["verify"] = method.verify
-        if mode in SIDES:  # a mode with one model refuses the arguments of the transfer
+        if method.mode == "cascade":
+            given["verify"] = method.verify  # the pair's file may have another rule
+        if method.mode in SIDES:  # a mode with one model refuses the arguments of the transfer
             given = {name: value for name, value in given.items() if name != "transfer" and name[:7] != "sparse_"}
-        return {**given, "mode": mode}
+        return given
 
 
 @dataclass(frozen=True)
@@ -87,45 +88,39 @@ class Options:
         return [*arguments, "--output_path", str(output), "--log_samples"]
 
 
-def read_models(pairs: Sequence[str], given: Mapping[str, Any]) -> list[Models]:
-    """Return the models of each pair. No pair: those of the model arguments. Raises `ArgumentError`."""
-    if pairs and (twice := [name for name in ("pair", "small", "large") if name in given]):
-        raise ArgumentError(f"--pairs {','.join(pairs)} and {twice[0]} in --model_args contradict each other.")
+def read_models(pairs: Mapping[str, tuple[int, ...]], given: Mapping[str, Any]) -> list[Models]:
+    """Return the models of each pair. `pairs`: pair -> its tables; the pair "" is that of the model arguments `given`.
+    Raises `ArgumentError`."""
     found = []
-    for pair in pairs or (None,):
-        arguments = dict(given) if pair is None else {"pair": pair, **given}
+    for pair, tables in pairs.items():
+        if pair and (twice := [name for name in ("pair", *SIDES) if name in given]):
+            raise ArgumentError(f"The pair {pair} and {twice[0]} in --model_args contradict each other.")
+        arguments = {"pair": pair, **given} if pair else dict(given)
         name = Path(str(arguments["pair"])).stem if "pair" in arguments else "models"
-        models = Models(name, arguments, parse({**arguments, "mode": "cascade", "verify": "confidence"}))
-        for mode in ("small", "large", "transfer", "cascade"):
+        models = Models(name, tables, arguments, parse({**arguments, "mode": "cascade", "verify": "confidence"}))
+        for mode in (*SIDES, "transfer", "cascade"):
             parse(models.of(Method(mode, "s")))
         found.append(models)
-    names = [models.name for models in found]
-    if len(set(names)) < len(names):
+    if len({models.name for models in found}) < len(found):
         raise ArgumentError(f"--pairs {','.join(pairs)}: two pairs have the same name.")
     return found
 
 
-def runs(models: Sequence[Models], subjects: Sequence[Subject], chosen: Sequence[int]) -> list[Run]:
-    """Return the runs that the tables `chosen` need. A model of two pairs runs alone once. Raises `ArgumentError` if
-    there are no runs."""
+def runs(models: Iterable[Models], subjects: Sequence[Subject]) -> list[Run]:
+    """Return the runs that the tables of each pair need. A model of two pairs runs alone once. Raises `ArgumentError`
+    if there are no runs."""
     found: list[Run] = []
     alone: list[tuple[Any, ...]] = []
     for pair in models:
         for subject in subjects:
-            for method in methods_of(chosen, subject.benchmark, pair.config.min_confidence is not None):
+            for method in methods_of(pair.tables, subject.benchmark, pair.config.min_confidence is not None):
                 if method.mode in SIDES:
-                    if (key := _alone_key(pair.config, method, subject)) in alone:
+                    key = (replace(getattr(pair.config, method.mode), side="small", attention=False), method.suffix)
+                    if (*key, subject) in alone:
                         continue
-                    alone.append(key)
+                    alone.append((*key, subject))
                 found.append(Run(pair, method, subject))
     if not found:
-        shown = ", ".join(map(str, chosen))
         names = ", ".join(subject.name for subject in subjects)
-        raise ArgumentError(f"Nothing to run: the paper's Table {shown} has no runs on {names}. Choose other tables.")
+        raise ArgumentError(f"Nothing to run: the tables of --tables have no runs on {names}. Choose other tables.")
     return found
-
-
-def _alone_key(config: Config, method: Method, subject: Subject) -> tuple[Any, ...]:
-    """Return what the answers of one model alone depend on."""
-    engine = replace(getattr(config, method.mode), side="small", attention=False)
-    return engine, config.decoding, config.official_decoding, config.max_new_tokens, method.suffix, subject

@@ -1,4 +1,4 @@
-"""What the command prints: the runs, the equivalent commands, the tables, and how many calls were shared."""
+"""What the command prints: the runs, the equivalent commands and the tables."""
 
 import shlex
 from collections.abc import Collection, Sequence
@@ -56,12 +56,3 @@ def chosen_tables(report: Report, chosen: Collection[int]) -> str:
     tables = tuple(table for table in report.tables if table.key in keys)
     gaps = tuple(gap for gap in report.gaps if gap != build.NO_CASCADE)
     return markdown(replace(report, tables=tables, gaps=gaps))
-
-
-def shared_calls(runs: Sequence[Run], folder: OutputFolder) -> str:
-    """Return how many calls the finished runs have, and how many of them were made."""
-    calls, shared = (sum(column) for column in zip(*map(folder.count_calls, runs), strict=True))
-    return (
-        f"The single commands of these {len(runs)} runs make {calls:,} calls. {calls - shared:,} were made here "
-        f"({(calls - shared) / max(1, calls):.2f}), and the runs share all others."
-    )

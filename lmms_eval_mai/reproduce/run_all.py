@@ -1,8 +1,6 @@
 """Runs what is missing of a plan: the engines of each pair start once and serve all its runs.
 
 A run is the evaluation that a single lmms-eval command makes, with its output folder, in this process.
-`simple_evaluate` gets what lmms-eval's command gives it (lmms_eval/__main__.py, `cli_evaluate_single`), except that the
-model runs its samples on engines that are up already.
 """
 
 import argparse
@@ -10,19 +8,17 @@ import gc
 import sys
 from collections.abc import Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from lmms_eval import utils
+from lmms_eval.__main__ import parse_eval_args
 from lmms_eval.evaluator import simple_evaluate
 from lmms_eval.loggers import EvaluationTracker
 from loguru import logger
 
 from lmms_eval_mai.contract import SIDES
-from lmms_eval_mai.errors import MaiError
 from lmms_eval_mai.harness.model import CascadeModel
 from lmms_eval_mai.plugin import MODEL_ID
-from lmms_eval_mai.redaction import one_line
 from lmms_eval_mai.reproduce.folder import OutputFolder
 from lmms_eval_mai.reproduce.plan import Options, Run
 from lmms_eval_mai.run.config import parse
@@ -36,11 +32,10 @@ def run_all(runs: Sequence[Run], tasks: Any, options: Options, folder: OutputFol
     missing = [run for run in runs if not folder.is_finished(run)]
     if not missing:
         return
-    store = Store(folder.calls)
+    store = Store(folder.path / "calls")
     try:
         for _, of_models in groupby(missing, key=lambda run: run.models.name):
             _run_models(list(of_models), tasks, options, folder, store)
-        folder.clean_up()
     finally:
         store.close()
 
@@ -57,65 +52,43 @@ def _run_models(runs: Sequence[Run], tasks: Any, options: Options, folder: Outpu
             engines.clear_caches()
             store.run = run.name
             model = CascadeModel(engines, parse(models.of(run.method)), store=store, prints_table=False)
-            evaluate(run, model, tasks, options, folder.begin(run), folder.place(run))
+            evaluate(run, model, tasks, _parse(options.command(run, folder.begin(run))))
             folder.finish(run)
     finally:
         gc.unfreeze()
         engines.stop()
 
 
-# --- one run ---
-
-
-def evaluate(run: Run, model: CascadeModel, tasks: Any, options: Options, part: Path, place: Path) -> None:
-    """Make a run and write its files to the folder `part`. `tasks`: lmms-eval's task manager. `place`: the folder to
-    which `part` will be moved. Raises a `MaiError`."""
-    given = _parse(options.command(run, place))
-    given.output_path = str(part)  # some tasks write files there while they are scored
-    tracker = EvaluationTracker(output_path=str(part))
+def evaluate(run: Run, model: CascadeModel, tasks: Any, given: argparse.Namespace) -> None:
+    """Make a run and write its files, as `cli_evaluate_single` of lmms-eval's command does (lmms_eval/__main__.py),
+    but with a model whose engines are up. `given`: the options of the equivalent command."""
+    tracker = EvaluationTracker(output_path=given.output_path)
     time = utils.get_datetime_str(timezone=given.timezone)
-    try:
-        results = simple_evaluate(
-            model=model,
-            model_args=given.model_args,
-            tasks=[run.task],
-            batch_size=given.batch_size,
-            limit=given.limit,
-            log_samples=True,
-            evaluation_tracker=tracker,
-            gen_kwargs=given.gen_kwargs,
-            task_manager=tasks,
-            verbosity=given.verbosity,
-            random_seed=given.seed[0],
-            numpy_random_seed=given.seed[1],
-            torch_random_seed=given.seed[2],
-            fewshot_random_seed=given.seed[3],
-            cli_args=given,
-            datetime_str=time,
-            distributed_executor_backend="accelerate",
-            process_docs_parallel=given.process_docs_parallel,
-        )
-    except MaiError:
-        raise
-    except Exception as error:  # of another library, for example of a scorer
-        logger.opt(exception=error).debug("lmms-eval failed")
-        raise MaiError(
-            f"lmms-eval cannot evaluate {run.task} ({type(error).__name__}: {one_line(str(error)).rstrip('.')}). All "
-            "finished calls are kept: the same command continues."
-        ) from error
+    results = simple_evaluate(
+        model=model,
+        model_args=given.model_args,
+        tasks=[run.task],
+        batch_size=given.batch_size,
+        limit=given.limit,
+        log_samples=True,
+        evaluation_tracker=tracker,
+        gen_kwargs=given.gen_kwargs,
+        task_manager=tasks,
+        verbosity=given.verbosity,
+        cli_args=given,
+        datetime_str=time,
+        distributed_executor_backend="accelerate",
+    )
     assert results is not None  # this is the only rank
     samples = results.pop("samples")
-    # As in the command: `simple_evaluate` got a model object and the temporary folder.
-    tracker.general_config_tracker.model_source = results["config"]["model"] = MODEL_ID
-    results["config"]["resolved_cli_args"]["output_path"] = str(place)
+    tracker.general_config_tracker.model_source = results["config"]["model"] = MODEL_ID  # it got a model object
     # `harness/saved.py` checks the files: lmms-eval only logs a warning if it cannot write.
     tracker.save_results_aggregated(results=results, samples=samples, datetime_str=time)
     tracker.save_results_samples(task_name=run.task, samples=samples[run.task])
 
 
 def _parse(command: Sequence[str]) -> argparse.Namespace:
-    from lmms_eval.__main__ import parse_eval_args
-
+    """Return what lmms-eval's command reads from these arguments, with its defaults."""
     given, sys.argv = sys.argv, ["lmms-eval", *command]  # the function reads the arguments of the process
     try:
         found: argparse.Namespace = parse_eval_args()[1]

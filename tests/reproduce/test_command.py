@@ -53,10 +53,6 @@ def test_one_command_makes_all_runs_of_a_table_and_prints_it(undisturbed: Path) 
     assert (undisturbed / "calls-0of1.jsonl").read_text().count('"call":') == 48
     assert {file.name for file in undisturbed.iterdir()} == {"models", "calls-0of1.jsonl", "reproduce.json"}
     text = (undisturbed.parent / "log").read_text()
-    shared = (
-        "The single commands of these 5 runs make 96 calls. 48 were made here (0.50), and the runs share all others."
-    )
-    assert shared in text
     assert "models/cascade/pope_s   MAI, 12 documents" in text
     assert "## Table 10: multi-agent inference (MAI)" in text and "Table 15" not in text
     page = undisturbed.parent / "page.html"
@@ -86,6 +82,7 @@ def test_cascade_is_equal_to_that_of_the_printed_single_command(
 ) -> None:
     monkeypatch.chdir(drawn_data)
     _, text, _ = run_command(capsys, *arguments(model_args, tmp_path / "single", "--dry-run"))
+    assert "5 runs with at most" in text
     commands = [shlex.split(line) for line in text.split("\n") if line.startswith("lmms-eval ")]
     assert len(commands) == len(RUNS) and not (tmp_path / "single").exists()
     code, log = Command(drawn_data, tmp_path / "log.txt", *commands[-1][1:]).end()
@@ -116,9 +113,9 @@ def test_command_that_is_killed_several_times_has_the_results_of_an_undisturbed_
     for _ in range(KILLS):
         process = start(drawn_data, tmp_path, model_args).process
         assert strike(process, output, len(lines_of(output)) + chance.randint(20, 30), signal.SIGKILL)
-    kept = {file: file.stat().st_mtime_ns for file in output.glob("models/*/*/*")}
-    assert kept  # some runs were finished, and not all
-    assert not (output / "models" / RUNS[-1]).exists()
+    finished = json.loads((output / "reproduce.json").read_text())["finished"]
+    kept = {file: file.stat().st_mtime_ns for run in finished for file in (output / run).iterdir()}
+    assert 0 < len(finished) < len(RUNS)
     code, text = start(drawn_data, tmp_path, model_args).end()
     assert code == 0, text
     assert runs(output) == runs(undisturbed)  # with the same marks of shared calls
@@ -129,71 +126,66 @@ def test_command_that_is_killed_several_times_has_the_results_of_an_undisturbed_
 
 @pytest.fixture
 def refused(capsys: Any, tmp_path: Path) -> Any:
-    """Returns the message of a command that is refused. It must write nothing."""
+    """Returns the only message of a command that is refused. It must write nothing."""
     output = tmp_path / "out"
 
     def run(*given: str) -> str:
         code, out, err = run_command(capsys, "reproduce", "--output_path", output, *given)
-        assert (code, out) == (1, "") and not output.exists()
-        return str(err.splitlines()[-1])
+        assert (code, out) == (1, "") and not output.exists() and "Traceback" not in err
+        (line,) = [line for line in err.splitlines() if line.startswith("lmms-eval-mai: ")]
+        return line
 
     return run
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "option"),
     [
-        ("--pair demo", "Give --benchmarks NAMES or --tasks TASKS."),
-        ("--pair demo --benchmarks shapes --limit 0", "--limit 0 is invalid: expected at least 1."),
-        ("--pair demo --benchmarks shapes --tables 10,12", "Table 12 is not made here: it needs timed runs, and "),
-        ("--pair demo --benchmarks shapes --tables 3", "--tables 3 is invalid: expected numbers from 5, 6, 7, 8, 10, "),
-        ("--pair demo --benchmarks shapes --tables ten", "--tables ten is invalid"),
-        (
-            "--pair demo --benchmarks shapes --model_args mode=small",
-            "mode=small has no effect here, because the runs",
-        ),
-        ("--pair demo --benchmarks shapes --model_args device=cpu", "lmms-eval has an option --device"),
-        ("--pair demoo --benchmarks shapes", "pair=demoo is unknown"),
+        ("--pair demo", "--benchmarks"),
+        ("--pair demo --benchmarks shapes --limit 0", "--limit 0"),
+        ("--pair demo --benchmarks shapes --tables 10,12", "--tables 10,12"),
+        ("--pair demo --benchmarks shapes --tables ten", "--tables ten"),
+        ("--paper qwen --pair demo", "--pairs"),
+        ("--paper qwen --tables 10", "--tables"),
+        ("--paper qwen --model_args small=x", "small"),
+        ("--benchmarks shaeps", "--benchmarks shaeps"),
+        ("--pair demo --benchmarks shapes --model_args mode=small", "mode=small"),
+        ("--pair demo --benchmarks shapes --model_args device=cpu", "device=cpu"),
+        ("--pair demoo --benchmarks shapes", "pair=demoo"),
         ("--pair demo --benchmarks shapes --model_args max_open_sample=3", "max_open_sample"),
-        ("--pair demo --benchmarks shapes --images", "--images has no effect without --html"),
-        ("--pair demo --benchmarks shapes", "WORLD_SIZE is 2. Start it without torchrun or accelerate"),
+        ("--pair demo --benchmarks shapes --images", "--images"),
     ],
 )
-def test_arguments_that_cannot_work_are_refused(refused: Any, given: str, message: str, monkeypatch: Any) -> None:
-    if "torchrun" in message:
-        monkeypatch.setenv("WORLD_SIZE", "2")
-    assert message in refused(*given.split())
+def test_arguments_that_cannot_work_are_refused(refused: Any, given: str, option: str) -> None:
+    assert option in refused(*given.split())
+
+
+def test_a_launcher_with_several_ranks_is_refused(refused: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "WORLD_SIZE is 2" in refused("--pair", "demo", "--benchmarks", "shapes")
 
 
 @pytest.mark.slow  # they load lmms-eval's tasks
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "option"),
     [
-        ("--benchmarks shaeps", "--benchmarks shaeps is unknown: choose from pope,"),
-        ("--tasks text_only", "The questions of task text_only have no images."),
-        ("--tasks likelihood", "Task likelihood has no questions that a model answers with a text."),
-        ("--tasks pope_s", "Task pope_s is one of the benchmark pope: give --benchmarks pope."),
+        ("--tasks likelihood", "likelihood"),
+        ("--tasks pope_s", "--benchmarks pope"),
         ("--benchmarks pope --gen_kwargs max_tokens=3", "max_tokens"),
     ],
 )
 def test_tasks_that_cannot_be_run_are_refused(
-    refused: Any, tmp_path: Path, drawn_data: Path, monkeypatch: Any, given: str, message: str
+    refused: Any, tmp_path: Path, drawn_data: Path, monkeypatch: Any, given: str, option: str
 ) -> None:
     monkeypatch.chdir(drawn_data)
-    write_tasks(tmp_path / "tasks")
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "docs.jsonl").write_text(json.dumps({"question": "Why?", "answer": "Because."}) + "\n")
+    (tmp_path / "tasks" / "likelihood.yaml").write_text(
+        f"task: likelihood\ndataset_path: json\ndataset_kwargs: {{data_files: {{test: {tmp_path / 'docs.jsonl'}}}}}\n"
+        "test_split: test\noutput_type: loglikelihood\ndoc_to_text: question\ndoc_to_target: answer\n"
+        "metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]\n"
+    )
     scripted = scripts(tmp_path / "scripts", "pope_s", 1)
     model_args = ",".join(f"{name}={value}" for name, value in scripted.items())
     include = ["--include_path", str(tmp_path / "tasks")] if "--tasks" in given else []
-    assert message in refused(*given.split(), *include, "--model_args", model_args)
-
-
-def write_tasks(folder: Path) -> None:
-    """Write a task without images, and one that needs log-likelihoods."""
-    folder.mkdir()
-    (folder / "docs.jsonl").write_text(json.dumps({"question": "Why?", "answer": "Because."}) + "\n")
-    for name, kind in (("text_only", "generate_until"), ("likelihood", "loglikelihood")):
-        (folder / f"{name}.yaml").write_text(
-            f"task: {name}\ndataset_path: json\ndataset_kwargs: {{data_files: {{test: {folder / 'docs.jsonl'}}}}}\n"
-            f"test_split: test\noutput_type: {kind}\ndoc_to_text: question\ndoc_to_target: answer\n"
-            "metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]\n"
-        )
+    assert option in refused(*given.split(), *include, "--model_args", model_args)

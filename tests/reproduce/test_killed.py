@@ -64,7 +64,7 @@ def test_killed_command_has_the_results_of_an_undisturbed_run_and_makes_no_call_
         at_kill = on_disk(file)
     code, log = start(tmp_path).end()
     assert code == 0, log
-    assert f"{CALLS} were made here" in log and len(on_disk(file)) == CALLS
+    assert len(on_disk(file)) == CALLS
 
     found = {
         name: samples(tmp_path / "out" / name) for name in (f"demo/{run.replace('pope', 'shapes')}" for run in RUNS)

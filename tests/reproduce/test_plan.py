@@ -1,4 +1,4 @@
-"""Which runs the tables need, in which order, the lmms-eval command of each run, and the output folder."""
+"""Which runs the tables need, in which order, the lmms-eval command of each run, its calls, and the output folder."""
 
 import json
 from collections.abc import Sequence
@@ -9,11 +9,16 @@ from typing import Any
 import pytest
 
 from lmms_eval_mai.cli.terminal import values_of
+from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.paper.benchmarks import BENCHMARKS
+from lmms_eval_mai.reports import paper_numbers
 from lmms_eval_mai.reproduce import printing
+from lmms_eval_mai.reproduce.estimate import calls, estimate
 from lmms_eval_mai.reproduce.folder import OutputFolder, common_arguments
-from lmms_eval_mai.reproduce.methods import TABLES, Method, methods_of, read_tables
+from lmms_eval_mai.reproduce.methods import DEFAULT, PAPER_BENCHMARKS, PAPERS, Method, methods_of
 from lmms_eval_mai.reproduce.plan import Options, Run, Subject, read_models, runs
+from lmms_eval_mai.reproduce.tasks import published
 from lmms_eval_mai.run.config import parse
 
 SCRIPTED = {"engine": "scripted", "small": "a.jsonl", "large": "b.jsonl"}
@@ -22,11 +27,12 @@ SHAPES = Subject("shapes", "shapes", 1234)
 
 def plan(
     subjects: Sequence[Subject] = (SHAPES,),
-    chosen: Sequence[int] = tuple(TABLES),
+    chosen: tuple[int, ...] = DEFAULT,
     pairs: Sequence[str] = (),
     **arguments: Any,
 ) -> list[Run]:
-    return runs(read_models(pairs, arguments if pairs else {**SCRIPTED, **arguments}), subjects, chosen)
+    given = arguments if pairs else {**SCRIPTED, **arguments}
+    return runs(read_models(dict.fromkeys(pairs or [""], chosen), given), subjects)
 
 
 def names(found: Sequence[Run]) -> list[str]:
@@ -36,7 +42,7 @@ def names(found: Sequence[Run]) -> list[str]:
 def test_all_tables_need_both_models_with_five_prompts_and_full_rt_and_two_cascades() -> None:
     prompts = ("s", "e", "r", "e_s2", "r_s2")
     assert names(plan()) == [
-        *(f"{side}/shapes_{prompt}" for side in ("small", "large") for prompt in prompts),
+        *(f"{side}/shapes_{prompt}" for side in SIDES for prompt in prompts),
         *("transfer/shapes_s", "cascade/shapes_s", "cascade/shapes_r_s2"),
     ]
     another = plan([Subject("ai2d", None, 100)])  # its own prompt
@@ -48,9 +54,13 @@ def test_all_tables_need_both_models_with_five_prompts_and_full_rt_and_two_casca
     [
         ("pope", 6, "s e r e_s2 r_s2", "s e r e_s2 r_s2"),
         ("pope", 7, "", ""),
+        ("pope", 14, "s e_s2 r_s2", "s e_s2 r_s2"),
+        ("pope", 13, "s e r", "s e r"),
         ("chartqa", 6, "", ""),
         ("chartqa", 7, "s e_s2 r_s2", "s e_s2 r_s2"),
+        ("chartqa", 14, "s e_s2 r_s2", "s e_s2 r_s2"),
         ("mmmu_val", 7, "s e r", "s e r"),
+        ("mmmu_val", 14, "s e r", "s e r"),
         ("chartqa", 5, "s e r", "s e r"),
         ("mmmu_val", 8, "r", "s r"),
         ("pope", 8, "r", "s r_s2"),
@@ -60,14 +70,42 @@ def test_tables_need_single_models_with_the_prompts_of_the_paper(
     benchmark: str, number: int, of_small: str, of_large: str
 ) -> None:
     found = methods_of([number], benchmark)
-    for side, expected in (("small", of_small), ("large", of_large)):
-        assert [method.suffix for method in found if method.mode == side] == expected.split()
-    assert {method.mode for method in found} <= {"small", "large", *(["transfer"] if number == 8 else [])}
+    for side, expected in zip(SIDES, (of_small, of_large), strict=True):
+        assert sorted(method.suffix for method in found if method.mode == side) == sorted(expected.split())
+    assert {method.mode for method in found} <= {*SIDES, *(["transfer"] if number == 8 else [])}
+
+
+def test_the_paper_has_all_models_benchmarks_and_documents_of_its_tables() -> None:
+    assert list(PAPER_BENCHMARKS) == [name for name in BENCHMARKS if paper_numbers.documents(name)]
+    subjects = published(PAPER_BENCHMARKS, None)
+    assert sum(subject.documents for subject in subjects) == 20_295  # Table 10
+    models = {}
+    for paper, pairs in PAPERS.items():
+        found = runs(read_models(pairs, {}), subjects)
+        alone = [
+            (getattr(run.models.config, run.method.mode).model, run.task) for run in found if run.method.mode in SIDES
+        ]
+        assert len(set(alone)) == len(alone)  # no model runs alone twice
+        models[paper] = {name for model, _ in alone if (name := paper_numbers.family(model)) is not None}
+        assert {run.subject.name for run in found} == set(PAPER_BENCHMARKS)
+        assert "of decoding" in estimate(found)
+    assert models["qwen"] == {("Qwen3-VL", size) for size in ("2B", "4B", "8B")}
+    assert models["internvl"] == {("InternVL3.5", size) for size in ("1B", "2B", "4B", "8B", "14B")}
+
+
+def test_a_cascade_has_only_calls_of_other_runs_and_a_benchmark_without_numbers_has_no_estimate_of_time() -> None:
+    found = plan()
+    others = {call for run in found if run.method.mode != "cascade" for call in calls(run)}
+    assert {call for run in found if run.method.mode == "cascade" for call in calls(run)} <= others
+    # Each model: S, E, R and two second stages; and the transfer.
+    assert len(others) == 11
+    assert "at most 30,850 calls. At most 13,574 of them" in estimate(found)
+    assert "of decoding" not in estimate(found)
 
 
 def test_model_of_two_pairs_runs_alone_once() -> None:
     found = plan(chosen=(10,), pairs=["qwen3vl-2b-4b", "qwen3vl-2b-8b"])
-    assert [run.name for run in found if run.method.mode in ("small", "large")] == [
+    assert [run.name for run in found if run.method.mode in SIDES] == [
         *("qwen3vl-2b-4b/small/shapes_s", "qwen3vl-2b-4b/small/shapes_r", "qwen3vl-2b-4b/large/shapes_s"),
         "qwen3vl-2b-8b/large/shapes_s",
     ]
@@ -98,25 +136,28 @@ def test_rule_in_the_file_of_a_pair_does_not_change_the_run_with_the_papers_rule
         assert run.method.verify == parse(run.models.of(run.method)).verify == "agreement"
 
 
-def test_pair_and_models_contradict_each_other() -> None:
-    with pytest.raises(ArgumentError, match=r"--pairs demo and small in --model_args contradict each other\."):
-        read_models(["demo"], {"small": "x"})
-
-
-def test_tables_that_need_no_run_of_a_benchmark_are_refused() -> None:
-    with pytest.raises(ArgumentError, match="Table 6 has no runs on chartqa"):
-        plan([Subject("chartqa", "chartqa", 1)], chosen=(6,))
-
-
-def test_tables_of_the_other_family_are_those_of_the_first_one() -> None:
-    assert read_tables("13,14,10") == (5, 7, 10) and read_tables(None) == tuple(TABLES)
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        ({"pairs": ["demo"], "small": "x"}, "small"),
+        ({"pairs": ["demo", "demo.yaml"]}, "demo"),
+        ({"subjects": [Subject("chartqa", "chartqa", 1)], "chosen": (6,)}, "chartqa"),
+    ],
+)
+def test_runs_that_cannot_be_planned_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], word: str
+) -> None:
+    (tmp_path / "demo.yaml").write_text("small: a\nlarge: b\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ArgumentError, match=word):
+        plan(**arguments)
 
 
 def test_command_has_the_options_of_all_runs_and_those_of_its_run_and_is_shown_without_secrets() -> None:
     run = plan(chosen=(10,), pairs=["demo"], think="E")[-2]
     options = Options(gen_kwargs="max_new_tokens=9", limit=40, include_path="more")
     assert options.command(run, Path("out/demo/cascade/shapes_s")) == [
-        *("--model", "mai_cascade", "--model_args", "pair=demo,think=E,mode=cascade"),
+        *("--model", "mai_cascade", "--model_args", "pair=demo,think=E,mode=cascade,verify=agreement"),
         *("--tasks", "shapes_s"),
         *("--gen_kwargs", "max_new_tokens=9", "--limit", "40", "--include_path", "more"),
         *("--output_path", "out/demo/cascade/shapes_s", "--log_samples"),
@@ -139,16 +180,16 @@ def test_model_arguments_have_the_same_values_after_they_were_written(text: str)
     values = values_of("--model_args", f"pair=demo,{text}")
     run = plan(chosen=(10,), pairs=["demo"], **{name: value for name, value in values.items() if name != "pair"})[-2]
     command = Options().command(run, Path("out"))
-    assert values_of("--model_args", command[3]) == {**values, "mode": "cascade"}
+    assert values_of("--model_args", command[3]) == {**values, "mode": "cascade", "verify": "agreement"}
 
 
 # --- the output folder ---
 
 
-def common(pairs: tuple[str, ...] = (), **change: Any) -> dict[str, str]:
+def common(pairs: Sequence[str] = (), **change: Any) -> dict[str, str]:
     given: dict[str, Any] = {"model_args": {"max_new_tokens": 64}, "gen_kwargs": {}, "limit": 40, "include_path": None}
     given |= change
-    models = read_models(pairs, {} if pairs else SCRIPTED)
+    models = read_models(dict.fromkeys(pairs or [""], DEFAULT), {} if pairs else SCRIPTED)
     options = Options(limit=given["limit"], include_path=given["include_path"])
     return common_arguments(models, given["model_args"], given["gen_kwargs"], options)
 
@@ -166,75 +207,61 @@ def common(pairs: tuple[str, ...] = (), **change: Any) -> dict[str, str]:
 def test_folder_of_other_arguments_is_refused_and_the_difference_is_named(
     tmp_path: Path, change: dict[str, Any], difference: str
 ) -> None:
-    folder = OutputFolder(tmp_path)
-    folder.create(common())
+    OutputFolder.open(tmp_path, common()).write()
     with pytest.raises(ArgumentError) as error:
-        folder.check(common(**change))
-    assert f"have other arguments: {difference}. Give another --output_path" in str(error.value)
+        OutputFolder.open(tmp_path, common(**change))
+    assert difference in str(error.value)
 
 
 def test_folder_of_arguments_that_change_no_answer_and_of_more_pairs_is_used_again(tmp_path: Path) -> None:
-    folder = OutputFolder(tmp_path / "out")
-    first = common(("qwen3vl-2b-4b",))
-    folder.check(first)
-    folder.create(first)
-    more = common(
-        ("qwen3vl-2b-8b",),
-        model_args={"max_new_tokens": 64, "max_open_samples": 9, "large_gpu_memory_utilization": 0.5, "max_errors": 2},
-    )
-    folder.check(more)
-    folder.create(more)
-    folder.check(first)
-    kept = json.loads((folder.path / "reproduce.json").read_text())["arguments"]
+    first = common(["qwen3vl-2b-4b"])
+    OutputFolder.open(tmp_path / "out", first).write()
+    model_args = {"max_new_tokens": 64, "max_open_samples": 9, "large_gpu_memory_utilization": 0.5, "max_errors": 2}
+    OutputFolder.open(tmp_path / "out", common(["qwen3vl-2b-8b"], model_args=model_args)).write()
+    kept = OutputFolder.open(tmp_path / "out", first).arguments
     assert {"pair qwen3vl-2b-4b", "pair qwen3vl-2b-8b"} < kept.keys()
 
 
 def test_pair_of_the_same_name_with_other_models_is_refused(tmp_path: Path) -> None:
-    folder, file = OutputFolder(tmp_path / "out"), tmp_path / "mine.yaml"
+    file = tmp_path / "mine.yaml"
     file.write_text("small: org/small\nlarge: org/one\n")
-    folder.create(common((str(file),)))
+    OutputFolder.open(tmp_path / "out", common([str(file)])).write()
     file.write_text("small: org/small\nlarge: org/other\n")
-    with pytest.raises(ArgumentError, match="pair mine was org/small and org/one and is org/small and org/other"):
-        folder.check(common((str(file),)))
+    with pytest.raises(ArgumentError, match="org/other"):
+        OutputFolder.open(tmp_path / "out", common([str(file)]))
 
 
 def test_secrets_are_not_written(tmp_path: Path) -> None:
     secrets = {"api_key": "sk-123", "small": "http://me:sk-123@host/v1"}
-    OutputFolder(tmp_path).create(common(model_args=secrets))
+    OutputFolder.open(tmp_path, common(model_args=secrets)).write()
     text = (tmp_path / "reproduce.json").read_text()
     assert "sk-123" not in text and "host/v1" in text
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "message"),
+    ("name", "text"),
     [
-        ("20260101_000000_results.json", "{}", "has files of another command"),
-        *(("reproduce.json", text, r"reproduce.json cannot be read") for text in ("{", "[1]", "")),
-        ("reproduce.json", '{"arguments": {"version of lmms-eval": "0.6"}}', r"version of lmms-eval was 0\.6 and is "),
+        ("20260101_000000_results.json", "{}"),
+        *(("reproduce.json", text) for text in ("{", "[1]", "")),
+        ("reproduce.json", '{"arguments": {"version of lmms-eval": "0.6"}, "finished": []}'),
     ],
 )
-def test_folder_with_other_files_is_refused(tmp_path: Path, name: str, text: str, message: str) -> None:
+def test_folder_with_other_files_is_refused(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(ArgumentError, match=message):
-        OutputFolder(tmp_path).check(common())
-    with pytest.raises(ArgumentError, match="is not a folder"):
-        OutputFolder(tmp_path / name).check(common())
+    for path in (tmp_path, tmp_path / name):
+        with pytest.raises(ArgumentError, match=str(path)):
+            OutputFolder.open(path, common())
 
 
-def test_run_is_finished_and_listed_so_only_when_its_folder_is_in_its_place(tmp_path: Path) -> None:
-    folder, found = OutputFolder(tmp_path), plan(chosen=(10,))
-    part = folder.begin(found[0])
-    (part / "half of a file").write_text("")
+def test_run_is_finished_only_when_the_folder_says_so(tmp_path: Path) -> None:
+    folder, found = OutputFolder.open(tmp_path, common()), plan(chosen=(10,))
+    (folder.begin(found[0]) / "half of a file").write_text("")
     assert not folder.is_finished(found[0])
-    part = folder.begin(found[0])  # the files of a process that was killed are gone
-    assert list(part.iterdir()) == []
-    (part / "results").write_text("all")
+    place = folder.begin(found[0])  # the files of a process that was killed are gone
+    assert list(place.iterdir()) == []
     folder.finish(found[0])
-    assert (tmp_path / "models" / "small" / "shapes_s" / "results").read_text() == "all" and not part.exists()
-    assert printing.plan(found, folder).splitlines() == [
-        "models/small/shapes_s     small, S, 1,234 documents, finished",
-        "models/small/shapes_r     small, R, 1,234 documents",
-        "models/large/shapes_s     large, S, 1,234 documents",
-        "models/transfer/shapes_s  Full RT, 1,234 documents",
-        "models/cascade/shapes_s   MAI, 1,234 documents",
-    ]
+    again = OutputFolder.open(tmp_path, common())
+    assert [again.is_finished(run) for run in found] == [True, False, False, False, False]
+    assert json.loads((tmp_path / "reproduce.json").read_text())["finished"] == ["models/small/shapes_s"]
+    lines = printing.plan(found, again).splitlines()
+    assert [line.endswith("finished") for line in lines] == [True, False, False, False, False]
