@@ -82,9 +82,9 @@ COMMANDS = {
 }
 """Command -> its line in the help of `lmms-eval-mai`, and the description in its own help."""
 REMOVED = {
-    "attention": "experiments/attention, in the repository, has its figures and tables as scripts.",
-    "pairs": "lmms-eval-mai doctor lists the named pairs.",
-    "task-dir": "lmms-eval-mai doctor prints the folder of the task files.",
+    "attention": "`experiments/attention`, in the repository, has its figures and tables as scripts.",
+    "pairs": "`lmms-eval-mai doctor` lists the named pairs.",
+    "task-dir": "`lmms-eval-mai doctor` prints the folder of the task files.",
 }
 """Commands of earlier versions, and what to use instead."""
 EXIT_CODES = "The exit code is 1 after an error or a problem, 2 after a wrong option, and 130 after Ctrl-C."
@@ -96,7 +96,7 @@ def main(given: Sequence[str] | None = None) -> None:
     name = next((text for text in given if not text.startswith("-")), None)
     parser = argparse.ArgumentParser(prog="lmms-eval-mai")
     if name in REMOVED:
-        parser.error(f"the command {name} was removed. {REMOVED[name]}")
+        parser.exit(2, f"lmms-eval-mai: {name} was removed: {REMOVED[name]}\n")
     module = importlib.import_module(f"{__name__}.{name}") if name in COMMANDS else None
     parser.add_argument("--version", action="version", version=f"lmms-eval-mai {lmms_eval_mai.__version__}")
     commands = parser.add_subparsers(dest="command")

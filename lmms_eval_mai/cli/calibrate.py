@@ -2,15 +2,14 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lmms_eval_mai.cli.terminal import tell
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.reports import build, calibrate
-from lmms_eval_mai.reports.calibrate import POOLED, Choice
-from lmms_eval_mai.reports.evidence import Evidence
-from lmms_eval_mai.reports.formats import markdown
-from lmms_eval_mai.reports.report import Report
-from lmms_eval_mai.run.calibration import Calibration
+
+if TYPE_CHECKING:
+    from lmms_eval_mai.reports.calibrate import Choice
+    from lmms_eval_mai.reports.evidence import Evidence
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(given: argparse.Namespace) -> int:
     """Print the thresholds and write the file. Returns 1 if no threshold keeps the promise. Raises a `MaiError`."""
+    from lmms_eval_mai.reports import build, calibrate
+    from lmms_eval_mai.reports.formats import markdown
+    from lmms_eval_mai.reports.report import Report
+
     if not 0 < given.max_loss < 100:
         raise ArgumentError(f"--max_loss {given.max_loss:g} is invalid: expected points above 0 and below 100.")
     if not 0.5 <= given.confidence < 1:
@@ -59,8 +62,11 @@ def main(given: argparse.Namespace) -> int:
     return 0
 
 
-def _write(file: Path, verify: str, found: list[Choice], evidence: Evidence, promise: str) -> None:
+def _write(file: Path, verify: str, found: "list[Choice]", evidence: "Evidence", promise: str) -> None:
     """Write the file for `min_confidence`. Raises `ArgumentError`."""
+    from lmms_eval_mai.reports.calibrate import POOLED
+    from lmms_eval_mai.run.calibration import Calibration
+
     cascades = [
         run for run in evidence.first_checks() if run.benchmark in {name for one in found for name in one.losses.names}
     ]

@@ -12,9 +12,11 @@ IN_FLIGHT = 32
 FAST, SLOW = IN_FLIGHT * 47.26, 656.0
 """Output tokens per second of 32 calls at a time. Fast: each call has the speed of one call of the 8B model (Table 4).
 Slow: 2,500 answers of 294.3 tokens (Table 5) in 1,122 s, the start of the engine included (8B-R on vLLM, Table 12)."""
-RESULTS_BYTES = 3_000
-"""Bytes of the results for each call of a run, without the texts."""
-TOKEN_BYTES = 5
+RESULTS_BYTES = 2_000
+"""Bytes in the results and in the call store for each call of a run, without its text. The demo pair, whose questions
+are short, has 1,200."""
+TEXT_BYTES = 10
+"""Bytes for each output token: its text is in the results and in the call store."""
 Call = tuple[str, str, str]
 """Model or models, benchmark, and prompt: runs with the same call share it."""
 
@@ -70,7 +72,7 @@ def estimate(runs: Sequence[Run]) -> str:
             f"million output tokens (Tables 5 and 13) at {FAST:,.0f} tokens/s ({IN_FLIGHT} times the speed of one call "
             f"of 8B, Table 4) or {SLOW:,.0f} (8B-R on vLLM, Table 12). Downloads, starts and prefills are not included."
         )
-        results = in_all * RESULTS_BYTES + 2 * total * TOKEN_BYTES
+        results = in_all * RESULTS_BYTES + total * TEXT_BYTES
         lines.append(f"Disk: about {results / 1e9:.1f} GB of results, {_weights(runs)}, and the data sets.")
     return "\n".join(lines)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from support.own_command import run_command
+from support.own_command import refusal, run_command
 from support.pope_scripts import counts, pope_scripts
 
 pytestmark = pytest.mark.usefixtures("task_manager")  # all of them import lmms-eval's tasks
@@ -111,63 +111,24 @@ def test_own_question_is_asked_with_its_images_and_options(write_script: Any, tm
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "option"),
     [
-        (["--tasks", "pope_s", "--image", "a.png"], "--image and --option belong to --question"),
-        (["--tasks", "pope_s", "--doc", "-1"], "the first document has the number 0"),
-        (["--tasks", "pope_s", "--doc", "1000"], "Task pope_s has no document 1000"),
-        (["--tasks", "pope_r_s2", "--model_args", "mode=transfer"], "mode=transfer cannot run pope_r_s2"),
+        (["--tasks", "pope_s", "--image", "a.png"], "--image"),
+        (["--tasks", "pope_s", "--doc", "-1"], "--doc -1"),
+        (["--tasks", "pope_s", "--doc", "1000"], "1000"),
+        (["--tasks", "pope_r_s2", "--model_args", "mode=transfer"], "mode=transfer"),
         (["--tasks", "pope_s", "--gen_kwargs", "temprature=1"], "temprature"),
         ([*WHY, "max_open_sample=1"], "max_open_sample"),
-        (
-            [*WHY, "decoding=official,pair=qwen3vl-2b-8b", "--gen_kwargs", "temperature=0"],
-            "decoding=official sets temperature=0.7, and --gen_kwargs sets temperature=0",
-        ),
-        (
-            [*WHY, "transfer=sparse,sparse_from=small"],
-            "small_engine=vllm cannot give them: use small_engine=transformers",
-        ),
-        (
-            [*WHY, "transfer=sparse,large_engine=openai,large=http://localhost:1/v1"],
-            "large_engine=openai cannot give them",
-        ),
-        (["--question", "Why?", "--image", "not_there.png"], "The image not_there.png does not exist"),
-        (["--question", "Why?", "--option", "red"], "options has 1 texts: expected 2 to 26"),
+        ([*WHY, "decoding=official,pair=qwen3vl-2b-8b", "--gen_kwargs", "temperature=0"], "temperature=0"),
+        ([*WHY, "transfer=sparse,sparse_from=small"], "small_engine=vllm"),
+        ([*WHY, "transfer=sparse,large_engine=openai,large=http://localhost:1/v1"], "large_engine=openai"),
+        (["--question", "Why?", "--image", "not_there.png"], "not_there.png"),
+        (["--question", "Why?", "--option", "red"], "option"),
+        (["--tasks", "pope_x"], "pope_x"),
+        (["--tasks", "mai_s"], "mai_s"),
     ],
 )
 def test_wrong_argument_ends_with_one_sentence_and_code_1(
-    in_drawn_data: Path, capsys: Any, arguments: list[str], message: str
+    in_drawn_data: Path, capsys: Any, arguments: list[str], option: str
 ) -> None:
-    code, text, error = run_command(capsys, "ask", *arguments, "--dry-run")
-    assert code == 1 and text == ""
-    (line,) = [line for line in error.splitlines() if line.startswith("lmms-eval-mai: ")]
-    assert message in line and "Traceback" not in error
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["ask", "--question", "Why?", "--imag", "x"], "--imag is unknown. Did you mean --image?"),
-        (["ask"], "one of the arguments --tasks --question is required"),
-        (["ask", "--tasks", "x", "--question", "Why?"], "argument --question: not allowed with argument --tasks"),
-        (
-            ["bench", "--pair", "demo", "--task", "x", "--megapixels", "1"],
-            "argument --megapixels: not allowed with argument --task",
-        ),
-        (["estimate", "runs", "--foo"], "--foo is unknown."),
-        (["doctor", "--model_arg", "x"], "--model_arg is unknown. Did you mean --model_args?"),
-    ],
-)
-def test_unknown_and_contradicting_options_are_refused(capsys: Any, arguments: list[str], message: str) -> None:
-    code, _, error = run_command(capsys, *arguments)
-    assert code == 2 and error.endswith(f": error: {message}\n")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("task", "message"),
-    [("pope_x", "pope_x is unknown to lmms-eval. Did you mean pope_"), ("mai_s", "mai_s is a group of tasks")],
-)
-def test_unknown_task_and_group_are_refused(capsys: Any, task_manager: Any, task: str, message: str) -> None:
-    code, _, error = run_command(capsys, "ask", "--tasks", task, "--dry-run")
-    assert code == 1 and message in error
+    assert option in refusal(capsys, "ask", *arguments, "--dry-run")

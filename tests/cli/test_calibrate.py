@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.folders import Answers, World
-from support.own_command import run_command
+from support.own_command import refusal, run_command
 
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.confidence import NEVER
@@ -77,32 +77,32 @@ def test_too_few_documents_are_refused_with_the_number_that_is_needed(
 ) -> None:
     code, _, err = calibrate(tmp_path, world(200), capsys, "--max_loss", "0.5")
     assert code == 1 and not (tmp_path / "file.json").exists()
-    assert (
-        "200 documents cannot promise a loss of at most 0.5 points with a confidence of 95%; about 996 like these may."
-        in err
-    )
+    assert {"200", "996"} <= set(err.split())
 
 
 def test_a_cascade_that_loses_at_its_second_check_is_refused(tmp_path: Path, capsys: Any, task_manager: Any) -> None:
     lost = Answers("red", "blue", "blue", "blue", "red", probability=0.5)
     code, _, err = calibrate(tmp_path, World("shapes", [lost, *world(20).documents] * 30), capsys)
-    assert code == 1
-    assert "min_confidence=1, the safest threshold, which loses 4.76 points here. Allow more with --max_loss." in err
+    assert code == 1 and "4.76" in err and "--max_loss" in err
 
 
-def test_folders_without_full_rt_or_probabilities_are_refused(tmp_path: Path, capsys: Any, task_manager: Any) -> None:
-    world(20).write(tmp_path, "cascade")
-    code, _, err = run_command(capsys, "calibrate", tmp_path)
-    assert (
-        code == 1
-        and "give the folders of one cascade (mode=cascade, verify=agreement) and of Full RT (mode=transfer)" in err
-    )
-
-
-def test_cascades_of_different_pairs_are_refused(tmp_path: Path, capsys: Any, task_manager: Any) -> None:
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["alone"], "mode=transfer"),
+        (["pairs"], "bigger"),
+        (["alone", "--max_loss", "0"], "--max_loss 0"),
+        (["alone", "--confidence", "1"], "--confidence 1"),
+        (["nowhere"], "nowhere"),
+    ],
+)
+def test_what_cannot_be_calibrated_is_refused(
+    tmp_path: Path, capsys: Any, monkeypatch: Any, task_manager: Any, options: list[str], named: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    world(20).write(tmp_path / "alone", "cascade")
     for benchmark, large in (("shapes", "big"), ("realworldqa", "bigger")):
         made = replace(world(300), benchmark=benchmark, large=large)
-        made.write(tmp_path / benchmark / "mai", "cascade")
-        made.write(tmp_path / benchmark / "rt", "transfer")
-    code, _, err = run_command(capsys, "calibrate", tmp_path)
-    assert code == 1 and "have different models" in err and "bigger). Give the folders of one pair." in err
+        made.write(tmp_path / "pairs" / benchmark / "mai", "cascade")
+        made.write(tmp_path / "pairs" / benchmark / "rt", "transfer")
+    assert named in refusal(capsys, "calibrate", *options)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.own_command import run_command
+from support.own_command import refusal, run_command
 from support.processes import Command, lines_of, scripts, strike
 from support.reproduce import RUNS, arguments, finished_run, shared_calls, without_marks
 
@@ -130,10 +130,9 @@ def refused(capsys: Any, tmp_path: Path) -> Any:
     output = tmp_path / "out"
 
     def run(*given: str) -> str:
-        code, out, err = run_command(capsys, "reproduce", "--output_path", output, *given)
-        assert (code, out) == (1, "") and not output.exists() and "Traceback" not in err
-        (line,) = [line for line in err.splitlines() if line.startswith("lmms-eval-mai: ")]
-        return line
+        message = refusal(capsys, "reproduce", "--output_path", output, *given)
+        assert not output.exists()
+        return message
 
     return run
 

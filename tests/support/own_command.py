@@ -14,3 +14,11 @@ def run_command(capsys: Any, *arguments: object) -> tuple[int, str, str]:
         cli.main([*map(str, arguments)])
     printed = capsys.readouterr()
     return int(ended.value.code or 0), printed.out, printed.err
+
+
+def refusal(capsys: Any, *arguments: object) -> str:
+    """Return the one message of a command that ends with exit code 1 and prints nothing else."""
+    code, printed, errors = run_command(capsys, *arguments)
+    messages = [line for line in errors.splitlines() if line.startswith("lmms-eval-mai: ")]
+    assert (code, printed, len(messages)) == (1, "", 1) and "Traceback" not in errors, errors
+    return messages[0]
