@@ -7,19 +7,18 @@ models. Their answers never agree, so all calls of the mode are made.
 import argparse
 import asyncio
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from lmms_eval_mai.cli.terminal import log_to_terminal, values_of
-from lmms_eval_mai.contract import Call, Prompt, Sampling, Side, TokenWeights
+from lmms_eval_mai.contract import Side
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.harness.documents import TaskDocuments
 from lmms_eval_mai.paper.calls import decoding_of
 from lmms_eval_mai.paper.cascade import MODES
 from lmms_eval_mai.paper.sample import Sample, Trace
-from lmms_eval_mai.paper.sparse import Sparse
 from lmms_eval_mai.redaction import error_text
 from lmms_eval_mai.run.ask import TASK, checked_question
 from lmms_eval_mai.run.config import Config, parse
@@ -31,7 +30,6 @@ DRY_ANSWERS = {
     "short": "<short answer of the {side} model>",
     "think": "<thinking of the {side} model>",
     "stage2": "<answer of the {side} model after its thinking>",
-    "score": "<attention of the {side} model>",
     "transfer": "<final answer of the {side} model>",
     "task": "<answer of the {side} model>",
 }
@@ -58,6 +56,7 @@ def main(given: argparse.Namespace) -> None:
 
 
 def _ask(given: argparse.Namespace) -> Iterator[str]:
+    """Return what is printed, text by text. Raises a `MaiError`."""
     if given.tasks is not None and (given.image or given.option):
         raise ArgumentError("--image and --option belong to --question, and --tasks takes the images of its document.")
     if given.doc < 0:
@@ -65,59 +64,57 @@ def _ask(given: argparse.Namespace) -> Iterator[str]:
     config = parse({"store": "off", **values_of("--model_args", given.model_args), "log_prompts": True})
     gen_kwargs = values_of("--gen_kwargs", given.gen_kwargs)
     check_conflict(gen_kwargs, config)
-    answer = _dry_answer if given.dry_run else _answer
+    documents = None
     if given.question is not None:
         decoding = sampling(gen_kwargs, config, own_task=True)
-        open_sample = checked_question(given.image, given.question, given.option, decoding)
-        trace, sample = answer(config, {TASK: gen_kwargs}, open_sample)
-        yield from _calls(trace, sample, given.dry_run)
-        return
-    documents = TaskDocuments(given.tasks, 1, gen_kwargs, given.include_path, first=given.doc)
-    documents.check(config)
-    trace, sample = answer(config, {documents.name: documents.decoding}, lambda: documents.open(given.doc, config))
+        sample = checked_question(given.image, given.question, given.option, decoding)()
+        gen_kwargs = {TASK: gen_kwargs}
+    else:
+        documents = TaskDocuments(given.tasks, 1, gen_kwargs, given.include_path, first=given.doc)
+        documents.check(config)
+        sample = documents.open(given.doc, config)
+        gen_kwargs = {documents.name: documents.decoding}
+    trace = _dry_answer(config, sample) if given.dry_run else _answer(config, sample, gen_kwargs)
     yield from _calls(trace, sample, given.dry_run)
-    if not given.dry_run:
+    if given.dry_run:
+        yield "Dry run: no model was loaded. If two answers agree, the calls after them are not made."
+        if config.transfer == "sparse":
+            yield "With a model, only the key tokens of the thinking are transferred (transfer=sparse)."
+        return
+    yield from _outcome(trace)
+    if documents is not None:
         yield f"score: {_score(documents, trace)}"
 
 
-def _answer(config: Config, decoding: Mapping[str, Any], open_sample: Callable[[], Sample]) -> tuple[Trace, Sample]:
+def _answer(config: Config, sample: Sample, decoding: Mapping[str, Any]) -> Trace:
     evaluation = Evaluation(Engines(config), config)
-    opened: list[Sample] = []
-
-    def open_and_keep() -> Sample:
-        opened.append(open_sample())
-        return opened[0]
-
     try:
         evaluation.begin(decoding)
-        return evaluation.submit(open_and_keep).result(), opened[0]
+        return evaluation.submit(lambda: sample).result()
     finally:
         evaluation.stop()
 
 
-def _score(documents: TaskDocuments, trace: Trace) -> str:
-    from lmms_eval_mai.harness.results import result, rounds_result  # lmms-eval is imported already here
+def _dry_answer(config: Config, sample: Sample) -> Trace:
+    """Make all calls of the mode, without a model."""
+    if config.transfer == "sparse":
+        attention_engine(config)  # refuses an engine that gives no attention weights
+    never_agrees = replace(sample.benchmark, parse=lambda answer, doc: None)
 
-    answered = rounds_result(trace) if documents.two_stage else result(trace, documents.own_task)
-    (number,) = documents.numbers
-    try:
-        (found,) = documents.results({number: answered.text})
-        metrics = ", ".join(f"{name}={_shown(value)}" for name, value in found.items())
-        return f"{metrics}; the right answer is {documents.target(number)}"
-    except Exception as error:  # a scorer of another task may need a service
-        return f"the task's scorer failed ({error_text(error).rstrip('.')})."
+    def engine(side: Side) -> ScriptedEngine:
+        return ScriptedEngine(side, lambda prompt: Answer(DRY_ANSWERS[prompt.key.stage].format(side=side)))
 
+    async def walk() -> Trace:
+        models = {used.side: engine(used.side) for used in config.engines()}
+        for model in models.values():
+            await model.start()
+        return await MODES[config.mode](replace(sample, benchmark=never_agrees), pair_of(config, models, None))
 
-def _shown(value: Any) -> str:
-    """Return a metric as a short text. Many tasks of lmms-eval put it into a dict with other fields."""
-    if isinstance(value, Mapping) and "score" in value:
-        value = value["score"]
-    text = str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return asyncio.run(walk())
 
 
 def _calls(trace: Trace, sample: Sample, dry_run: bool) -> Iterator[str]:
-    """Return one text per call, then the exit."""
+    """Return the prompt of each call, and its answer and figures."""
     for call, prompt in zip(trace.calls, trace.prompts, strict=True):
         limit = decoding_of(sample, call.key.stage).max_tokens
         yield f"--- {call.key.side} {call.key.stage}, at most {limit:,} tokens"
@@ -132,11 +129,10 @@ def _calls(trace: Trace, sample: Sample, dry_run: bool) -> Iterator[str]:
                 sure = f", probability of the answer {math.exp(call.answer_logprob):.3f}"
             yield f"{tokens} tokens, {call.total_s:.2f} s, finish reason {call.finish_reason}{sure}"
         yield ""
-    if dry_run:
-        yield "Dry run: no model was loaded. If two answers agree, the calls after them are not made."
-        if trace.selection is not None:
-            yield "With a model, only the key tokens of the thinking are transferred (transfer=sparse)."
-        return
+
+
+def _outcome(trace: Trace) -> Iterator[str]:
+    """Return what was compared and kept, the exit and the answer."""
     if trace.min_confidence is not None:
         least = f"of at least {trace.min_confidence:g}" if trace.min_confidence <= 1 else "that none can have"
         yield f"the first check needs a probability of the large model's short answer {least}"
@@ -149,33 +145,22 @@ def _calls(trace: Trace, sample: Sample, dry_run: bool) -> Iterator[str]:
     yield f"exit: {trace.exit}\nanswer: {trace.text}"
 
 
-# --- dry run ----------------------------------------------------------------------------------------------
+def _score(documents: TaskDocuments, trace: Trace) -> str:
+    from lmms_eval_mai.harness.results import result, rounds_result  # lmms-eval is imported already here
+
+    answered = rounds_result(trace) if documents.two_stage else result(trace, documents.own_task)
+    (number,) = documents.numbers
+    try:
+        (metrics,) = documents.results({number: answered.text})
+        shown = ", ".join(f"{name}={_shown(value)}" for name, value in metrics.items())
+        return f"{shown}; the right answer is {documents.target(number)}"
+    except Exception as error:  # a scorer of another task may need a service
+        return f"the task's scorer failed ({error_text(error).rstrip('.')})."
 
 
-def _dry_answer(config: Config, decoding: Mapping[str, Any], open_sample: Callable[[], Sample]) -> tuple[Trace, Sample]:
-    """Make all calls of the mode, without a model."""
-    sample = open_sample()
-    never_agrees = replace(sample.benchmark, parse=lambda answer, doc: None)
-    sparse = None if config.transfer == "full" else Sparse(1.0, 1, attention_engine(config).side)  # keeps all tokens
-
-    async def walk() -> Trace:
-        models = {engine.side: _DryEngine(engine.side) for engine in config.engines()}
-        for model in models.values():
-            await model.start()
-        return await MODES[config.mode](replace(sample, benchmark=never_agrees), pair_of(config, models, sparse))
-
-    return asyncio.run(walk()), sample
-
-
-class _DryEngine(ScriptedEngine):
-    """Takes the place of a model, and pretends to give attention weights. A whole text is one token."""
-
-    def __init__(self, side: Side) -> None:
-        super().__init__(side, lambda prompt: Answer(DRY_ANSWERS[prompt.key.stage].format(side=side)))
-
-    async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
-        call = await super().generate(prompt, sampling)
-        if prompt.attention is None:
-            return call
-        text = call.text if prompt.attention.text is None else prompt.attention.text
-        return replace(call, attention=TokenWeights((text,), (1.0,)))
+def _shown(value: Any) -> str:
+    """Return a metric as a short text. Many tasks of lmms-eval put it into a dict with other fields."""
+    if isinstance(value, Mapping) and "score" in value:
+        value = value["score"]
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -70,22 +70,11 @@ def test_dry_run_prints_the_prompt_of_every_call_and_loads_no_model(
     assert text.count(thinking) == sum(call.endswith(("stage2", "transfer")) for call in path)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "path"),
-    [
-        ("mode=cascade", ["small short", "large short", "small think", "large score", "large transfer"]),
-        ("mode=transfer,sparse_from=small", ["small think", "large transfer"]),
-    ],
-)
-def test_dry_run_of_sparse_transfer_prints_the_scoring_prompt_and_tells_that_the_thinking_would_be_shorter(
-    capsys: Any, arguments: str, path: list[str]
-) -> None:
-    model_args = f"{NO_MODELS},engine=transformers,transfer=sparse,{arguments}"
+def test_dry_run_of_sparse_transfer_shows_the_whole_thinking(capsys: Any) -> None:
+    model_args = f"{NO_MODELS},engine=transformers,transfer=sparse,mode=transfer"
     code, text, _ = run_command(capsys, "ask", *WHY, model_args, "--dry-run")
-    assert code == 0 and calls(text) == path
-    prompt = "incomplete): <thinking of the small model>\n\n\n\n Please answer the question yourself"
-    assert text.count(prompt) == len([call for call in path if call.startswith("large ") and "short" not in call])
-    assert "only the key tokens of the thinking are transferred (transfer=sparse)" in text
+    assert code == 0 and calls(text) == ["small think", "large transfer"]
+    assert text.count("<thinking of the small model>") == 1 and "transfer=sparse" in text
 
 
 def test_own_question_is_asked_with_its_images_and_options(write_script: Any, tmp_path: Path, capsys: Any) -> None:

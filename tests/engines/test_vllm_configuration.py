@@ -142,6 +142,14 @@ def test_environment_and_log_of_the_user_are_as_before(
     assert ([os.environ.get(name) for name in names], vllm_log()) == before != inside
 
 
+@pytest.mark.parametrize("given", ["", "lora_resolver"])
+def test_a_list_of_vllms_plugins_does_not_switch_ours_off(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.setenv("VLLM_PLUGINS", given)
+    with engine_environment([EngineConfig("small", "vllm", "x")]):
+        assert os.environ["VLLM_PLUGINS"].split(",") == [given, "lmms_eval_mai"]
+    assert os.environ["VLLM_PLUGINS"] == given
+
+
 def test_pairs_that_start_at_the_same_time_have_an_environment_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(24)))  # a machine with 24 cores
     seen: dict[int, set[str]] = {}
