@@ -114,7 +114,7 @@ def test_command_that_is_killed_several_times_has_the_results_of_an_undisturbed_
         process = start(drawn_data, tmp_path, model_args).process
         assert strike(process, output, len(lines_of(output)) + chance.randint(20, 30), signal.SIGKILL)
     finished = json.loads((output / "reproduce.json").read_text())["finished"]
-    kept = {file: file.stat().st_mtime_ns for run in finished for file in (output / run).iterdir()}
+    kept = {file: file.stat().st_mtime_ns for run in finished for file in (output / run).rglob("*.json*")}
     assert 0 < len(finished) < len(RUNS)
     code, text = start(drawn_data, tmp_path, model_args).end()
     assert code == 0, text
