@@ -5,7 +5,6 @@ A preset is a flat YAML mapping of model arguments. Its `small` and `large` are 
 with `./`, relative to the folder of the file; so is a file of `min_confidence`.
 """
 
-import itertools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -48,12 +47,6 @@ def load(pair: Any) -> Mapping[str, Any]:
     if str(preset.get("min_confidence", "")).startswith("./"):
         preset["min_confidence"] = str(path.parent / preset["min_confidence"])
     return preset
-
-
-def description(name: str) -> str:
-    """Return the comment at the top of a named pair's file: what the paper does with the pair."""
-    lines = (FOLDER / f"{name}.yaml").read_text().splitlines()
-    return " ".join(line[2:] for line in itertools.takewhile(lambda line: line.startswith("# "), lines))
 
 
 def models(name: str) -> tuple[str, str]:
