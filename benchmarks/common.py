@@ -7,7 +7,9 @@ import datetime
 import json
 import os
 import platform
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -16,17 +18,17 @@ os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
 
 from pytablewriter import MarkdownTableWriter
 
-from lmms_eval_mai.times.measure import device_name
-
 
 def machine() -> dict[str, Any]:
     """Describe the machine and the versions that affect the figures."""
     import torch
     import vllm  # not importlib.metadata: the CPU build's distribution has another name
 
+    info = Path("/proc/cpuinfo")
+    names = re.findall(r"^model name\s*: (.*)$", info.read_text(), re.MULTILINE) if info.exists() else []
     return {
-        "cpu": device_name("cpu"),
-        "gpu": device_name("cuda:0") if torch.cuda.is_available() else None,
+        "cpu": f"{names[0] if names else platform.machine()}, {len(os.sched_getaffinity(0))} cores",
+        "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "vllm": vllm.__version__,

@@ -54,26 +54,6 @@ COMMANDS = {
         "documents of the same kind. Nothing is run. Prints the arguments to paste, and writes a file for "
         "min_confidence. Do not score the same documents with it.",
     ),
-    "profile": (
-        "measure the times of a model on this machine",
-        "Measure a model on this machine with synthetic images: preprocessing, vision encoder, time to first token and "
-        "decoding (Tables 1 to 4 of the paper), and with vLLM also batches. Writes profile-MODEL-DEVICE.json for the "
-        "command estimate, and prints the tables beside the paper's. For a pair, the models are compared, with the "
-        "crossing of Figure 1 (a). With vLLM, --model_args load_format=dummy needs no weights.",
-    ),
-    "estimate": (
-        "estimate the time of finished runs from measured profiles",
-        "Read the output folders of lmms-eval, and estimate how long the calls of their runs take one after another on "
-        "the device of a profile: by Eq. 27 of the paper (Table 11), and without its double time to the first token. "
-        "With profiles that have batch sizes, the time in full batches is estimated too. Runs need --output_path and "
-        "--log_samples.",
-    ),
-    "bench": (
-        "measure the time of the methods on this machine",
-        "Start the models of a pair and measure MAI, Full RT, each model alone, speculative decoding and lmms-eval's "
-        "own vllm model on the same documents (Table 12, and more): rows interleaved over all repeats, medians, and "
-        "ratios with their intervals. A row that fails gets no further runs. The last line is JSON.",
-    ),
     "serve": (
         "answer chat requests over HTTP",
         "Start the engines and answer chat requests over HTTP, as OpenAI's API does (docs/serve.md). SIGTERM and "
@@ -82,6 +62,9 @@ COMMANDS = {
 }
 """Command -> its line in the help of `lmms-eval-mai`, and the description in its own help."""
 REMOVED = {
+    "bench": "`experiments/latency/table_12.py`, in the repository, measures Table 12.",
+    "profile": "`experiments/latency/calls.py`, in the repository, measures Tables 1 to 4.",
+    "estimate": "`report` has Table 11, with the paper's times or with those of `experiments/latency` (--profile).",
     "attention": "`experiments/attention`, in the repository, has its figures and tables as scripts.",
     "pairs": "`lmms-eval-mai doctor` lists the named pairs.",
     "task-dir": "`lmms-eval-mai doctor` prints the folder of the task files.",

@@ -14,7 +14,7 @@ from lmms_eval_mai.cli.terminal import log_warnings_only, tell
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.harness.documents import load_task, task_manager
 from lmms_eval_mai.redaction import error_text
-from lmms_eval_mai.reports import build
+from lmms_eval_mai.reports import build, seconds
 from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.formats import FORMATS
 from lmms_eval_mai.reports.page import page
@@ -23,7 +23,6 @@ from lmms_eval_mai.reports.page.sample_data import effects, sample_runs
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.read import Run
 from lmms_eval_mai.reports.report import Report
-from lmms_eval_mai.times.estimate import Profiles, report_tables, seconds_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,9 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output_arguments(parser)
     parser.add_argument(
         "--profile",
-        nargs="+",
         metavar="PROFILE",
-        help="add the seconds of each method by these profiles: files of lmms-eval-mai profile, or paper",
+        help="add the seconds of each method by Eq. 27: paper, or a file of experiments/latency",
     )
     add_page_arguments(parser)
 
@@ -65,10 +63,9 @@ def check_page_arguments(given: argparse.Namespace) -> None:
 def main(given: argparse.Namespace) -> None:
     """Print or write the report, and write the page. Raises a `MaiError`."""
     check_page_arguments(given)
-    profiles = Profiles.read(given.profile) if given.profile else None
-    seconds = functools.partial(seconds_of, profiles=profiles) if profiles else None
-    evidence = build.evidence(given.folders, seconds)
-    found = build.of_evidence(evidence, [functools.partial(report_tables, profiles=profiles)])
+    profile = seconds.read(given.profile or seconds.PAPER)
+    evidence = build.evidence(given.folders, profile.of_run if given.profile else None)
+    found = build.of_evidence(evidence, [functools.partial(seconds.table_11, profile=profile)])
     write(found, given.format, given.output)
     if given.html is not None:
         write_page(given.html, found, evidence, given.images)

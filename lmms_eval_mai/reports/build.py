@@ -69,8 +69,7 @@ def of_evidence(runs: Evidence, more: Sequence[Make] = ()) -> Report:
     missing = [] if any(runs.of("cascade")) else [NO_CASCADE]
     if runs.seconds is not None and all(runs.cost(run, "seconds") is None for run in runs.runs.values()):
         missing.append(
-            "No profile of --profile is of the models of these runs, so there are no profile seconds. lmms-eval-mai "
-            "estimate can choose a profile for each model with --small and --large."
+            "The profile of --profile does not have the models of these runs, so there are no profile seconds."
         )
     claimed = tuple(f"{claim.sentence} {claim.more}" for claim in claims(runs))
     sentences = dict.fromkeys([*runs.gaps, *_other_numbers(runs), *_other_pairs(runs), *_on_calibrated(runs), *missing])

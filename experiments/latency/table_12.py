@@ -1,0 +1,188 @@
+"""Table 12: the wall time of each method on the same documents, each with one `lmms-eval` command.
+
+    python experiments/latency/table_12.py --pair qwen3vl-2b-8b --benchmark chartqa --output_path out/table_12
+
+The paper's vLLM rows have 32 samples open at a time, and its rows of transformers one. The last row is a prototype as
+in Appendix B.4: a new engine for each stage, and all samples of a stage before the next. It makes the calls of the row
+MAI again, with their prompt lengths and their numbers of output tokens.
+"""
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from lmms_eval_mai import parse
+
+TRANSFORMERS = "mode=large,engine=transformers,large_batch_size=1"
+STAGES = (("short", ("small", "large")), ("think", ("small",)), ("transfer", ("large",)))
+"""Stage of the prototype, and the models that answer in it. Those of one stage run at the same time on one GPU."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method."""
+
+    key: str
+    title: str
+    model_args: str
+    variant: str
+    """Suffix of the task: the prompt of a model alone, and R of the cascade."""
+    open: Sequence[int] = (1, 32)
+    """Samples that are open at a time."""
+    reference: str = "large-r"
+    """The row on the same engine whose time is divided by that of this row."""
+
+
+ROWS = (
+    Row("large-r", "large R", "mode=large", "r"),
+    Row("full-rt", "Full RT", "mode=transfer", "r"),
+    Row("mai", "MAI", "mode=cascade", "s"),
+    Row("hf", "large R, transformers", TRANSFORMERS, "r", (1,), "hf"),
+    Row(
+        "hf-assisted",
+        "the same, assisted; the draft model does not see the images (as transformers does by itself)",
+        TRANSFORMERS + ",large_assistant_model={small},large_assistant_images=false",
+        "r",
+        (1,),
+        "hf",
+    ),
+    Row(
+        "hf-assisted-images",
+        "the same, assisted; the draft model sees the images (ours)",
+        TRANSFORMERS + ",large_assistant_model={small}",
+        "r",
+        (1,),
+        "hf",
+    ),
+)
+PROTOTYPE = "prototype"
+
+
+def run(folder: Path, *commands: Sequence[str]) -> float:
+    """Run commands at the same time. Returns the seconds until all have ended, starts and stops of engines included."""
+    began = time.perf_counter()
+    processes = []
+    for number, command in enumerate(commands):
+        print(shlex.join(command), flush=True)
+        with (folder / f"log-{number}.txt").open("a") as file:
+            processes.append(subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT))
+    if any([process.wait() for process in processes]):
+        sys.exit(f"A command failed. Its output is in {folder}.")
+    return time.perf_counter() - began
+
+
+def evaluate(row: Row, open: int, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Run one row with one `lmms-eval` command."""
+    small = parse({"pair": given.pair}).small.model
+    arguments = f"pair={given.pair},max_open_samples={open},store=off,{row.model_args.format(small=small)}"
+    command = [
+        sys.executable,
+        "-m",
+        "lmms_eval",
+        "--model",
+        "mai_cascade",
+        "--log_samples",
+        "--output_path",
+        str(folder),
+    ]
+    command += ["--tasks", f"{given.benchmark}_{row.variant}"]
+    command += ["--model_args", ",".join(filter(None, (arguments, given.model_args)))]
+    command += ["--limit", str(given.limit)] if given.limit else []
+    whole_s = run(folder, command)
+    figures, results = (only(folder, f"*_{name}.json") for name in ("mai_cascade", "results"))
+    (of_task,) = figures["tasks"].values()
+    drafts = of_task.get("large", {})
+    proposed = drafts.get("proposed_tokens")
+    return {
+        "answering s": figures["wall_s"],
+        "whole s": whole_s,
+        "samples": of_task["samples"],
+        "score %": 100 * score(next(iter(results["results"].values()))),
+        "accepted drafts %": 100 * drafts["accepted_tokens"] / proposed if proposed else None,
+    }
+
+
+def prototype(open: int, given: argparse.Namespace, mai: Path, folder: Path) -> dict[str, Any]:
+    """Make the calls of a finished run of MAI stage by stage, each model in a new process."""
+    config = parse({"pair": given.pair})
+    models = {"small": config.small.model, "large": config.large.model}
+    (samples,) = mai.rglob("*_samples_*.jsonl")
+    lines = [json.loads(line) for line in samples.read_text().splitlines()]
+    calls = [call | {"doc_id": line["doc_id"]} for line in lines for call in line["token_counts"][0]["calls"]]
+    whole_s = 0.0
+    for stage, sides in STAGES:
+        commands = []
+        for side in sides:
+            wanted = [call for call in calls if (call["stage"], call["side"]) == (stage, side)]
+            if not wanted:
+                continue
+            job = {"model": models[side], "task": f"{given.benchmark}_s", "open": open, "calls": wanted}
+            file = folder / f"{stage}-{side}.json"
+            file.write_text(json.dumps(job | {"share": 0.9 / len(sides), "engine_args": given.engine_args}))
+            commands.append([sys.executable, str(Path(__file__).with_name("stage.py")), str(file)])
+        whole_s += run(folder, *commands)
+    return {"whole s": whole_s, "samples": len(lines)}
+
+
+def only(folder: Path, name: str) -> Any:
+    (file,) = folder.rglob(name)
+    return json.loads(file.read_text())
+
+
+def score(metrics: dict[str, Any]) -> float:
+    """Return the main metric of a task: of ChartQA and of shapes the first one."""
+    return next(value for name, value in metrics.items() if name.endswith(",none") and isinstance(value, float))
+
+
+def table(found: Sequence[dict[str, Any]]) -> str:
+    """Return the table, with the ratio of the times of the reference and of each row."""
+    rows = pd.DataFrame(found)
+    for column in ("answering s", "whole s"):
+        by_key = rows.set_index(["key", "open"])[column]
+        pairs = zip(rows["reference"], rows["open"], strict=True)
+        rows[f"reference / row, {column[:-2]}"] = [by_key.get(pair) for pair in pairs] / rows[column]
+    rows["s per sample, whole"] = rows["whole s"] / rows["samples"]
+    return rows.drop(columns=["key", "reference"]).round(3).to_markdown(index=False)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    keys = [row.key for row in ROWS] + [PROTOTYPE]
+    parser.add_argument("--pair", default="qwen3vl-2b-8b", help="a named pair, or the path of a YAML file")
+    parser.add_argument("--benchmark", default="chartqa", help="chartqa, or shapes for the demo pair")
+    parser.add_argument("--limit", type=int, help="documents; default: all")
+    parser.add_argument("--open", type=int, nargs="+", default=[1, 32], help="samples open at a time; default: 1 32")
+    parser.add_argument("--rows", nargs="+", choices=keys, default=keys, help="default: all")
+    parser.add_argument("--model_args", default="", help="more model arguments for all rows but the prototype")
+    parser.add_argument("--engine_args", type=json.loads, default={}, help="vLLM arguments of the prototype, as JSON")
+    parser.add_argument("--output_path", type=Path, default=Path("out/table_12"))
+    given = parser.parse_args()
+    if PROTOTYPE in given.rows and "mai" not in given.rows:
+        parser.error("The row prototype makes the calls of the row mai again: add mai.")
+    found = []
+    for open in given.open:
+        for row in ROWS:
+            if row.key in given.rows and open in row.open:
+                folder = given.output_path / f"{row.key}-{open}"
+                folder.mkdir(parents=True)
+                named = {"key": row.key, "reference": row.reference, "method": row.title, "open": open}
+                found.append(named | evaluate(row, open, given, folder))
+        if PROTOTYPE in given.rows and open > 1:
+            folder = given.output_path / f"{PROTOTYPE}-{open}"
+            folder.mkdir(parents=True)
+            named = {"key": PROTOTYPE, "reference": "large-r", "method": "MAI, prototype: stage by stage", "open": open}
+            found.append(named | prototype(open, given, given.output_path / f"mai-{open}", folder))
+    print(f"\n{table(found)}")
+
+
+if __name__ == "__main__":
+    main()

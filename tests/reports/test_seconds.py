@@ -1,0 +1,121 @@
+"""Eq. 27 with the paper's times and with one's own, and Table 11."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from support.folders import LARGE, POPE, SMALL, TOKENS, World
+from support.own_command import run_command
+from support.tables import paper, row_of, value
+
+from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.reports import build, paper_numbers, seconds
+from lmms_eval_mai.reports.report import Table
+
+PAPER = seconds.read()
+TOKENS_OF_2B_R = {
+    "pope": 266.1,
+    "mmbench_en_dev": 569.3,
+    "mmmu_val": 2019.1,
+    "chartqa": 256.3,
+    "infovqa_val": 192.5,
+    "realworldqa": 244.4,
+}
+TOKENS_OF_8B_S = {
+    "pope": 1.0,
+    "mmbench_en_dev": 2.2,
+    "mmmu_val": 45.8,
+    "chartqa": 3.5,
+    "infovqa_val": 3.5,
+    "realworldqa": 1.0,
+}
+"""Table 5."""
+
+
+def table_11(folder: Path, profile: seconds.Profile = PAPER) -> Table:
+    (found,) = seconds.table_11(build.evidence([folder])[0], profile)
+    return found
+
+
+def call_s(model: str, *stages: str) -> float:
+    """Return the time of a call of each stage, with the prompts of 300 tokens that the folders of tests have."""
+    times = PAPER.models[model]
+    return float(sum(times.seconds(300, TOKENS[stage]) for stage in stages))
+
+
+def test_full_rt_of_table_11_follows_from_table_5_within_1_percent_on_four_benchmarks() -> None:
+    off = {}
+    for benchmark, tokens in TOKENS_OF_2B_R.items():
+        calls = pd.DataFrame(
+            {
+                "side": ["small", "large"],
+                "prompt_tokens": [320, 320 + tokens],
+                "output_tokens": [tokens, TOKENS_OF_8B_S[benchmark]],
+            }
+        )
+        found = PAPER.of_calls(calls, {"small": SMALL, "large": LARGE})
+        printed = paper_numbers.number(11, "Full RT", benchmark, "")
+        documents = paper_numbers.documents(benchmark)
+        assert found is not None and printed is not None and documents is not None
+        off[benchmark] = 100 * (documents * found.sum() / printed.value - 1)
+    assert all(abs(off[name]) <= 1 for name in ("pope", "mmbench_en_dev", "chartqa", "infovqa_val"))
+    # These two do not follow from the paper's own tables.
+    assert (off["mmmu_val"], off["realworldqa"]) == (pytest.approx(-30.7, abs=0.5), pytest.approx(452, abs=5))
+
+
+def test_the_ttft_is_interpolated_between_lengths_and_continued_after_the_longest() -> None:
+    times = PAPER.models[LARGE]
+    first_s = [float(times.seconds(tokens, 0)) for tokens in (1, 128, 320, 544, 1536, 1536 + 256)]
+    assert first_s[:2] == [0.03376, 0.03376]
+    assert first_s[2] == pytest.approx((0.03625 + 0.03674) / 2)  # two columns of Table 3 have 320 tokens
+    assert first_s[3] == pytest.approx((0.04391 + 0.04793) / 2)  # between 512 and 576
+    assert first_s[5] - first_s[4] == pytest.approx(first_s[4] - 0.10265)
+    assert float(times.seconds(128, 47.26)) == pytest.approx(1.03376)
+
+
+def test_every_call_of_a_run_counts_with_its_own_model_and_tokens(tmp_path: Path) -> None:
+    POPE.write(tmp_path, "cascade", time="20260101_000000")  # 4 short answers, 3 thinkings, 2 transfers
+    POPE.write(tmp_path, "transfer", time="20260102_000000")
+    found = table_11(tmp_path)
+    mai, full = (row_of(found, "POPE", f"{name} 8B + 2B-R") for name in ("MAI", "Full RT"))
+    small_s = call_s(SMALL, *4 * ["short"], *3 * ["think"])
+    large_s = call_s(LARGE, *4 * ["short"], *2 * ["transfer"])
+    assert value(mai["Eq. 27, s"]) == pytest.approx(small_s + large_s)
+    assert mai["s per document"] == pytest.approx((small_s + large_s) / 4)
+    assert value(mai["Full RT / MAI"]) == pytest.approx(value(full["Eq. 27, s"]) / (small_s + large_s))
+
+
+def test_the_papers_times_stand_beside_those_of_its_pair_on_all_documents_only(tmp_path: Path) -> None:
+    World("realworldqa", POPE.documents[:1] * 765).write(tmp_path / "all", "transfer")
+    World("realworldqa", POPE.documents[:1] * 764).write(tmp_path / "fewer", "transfer")
+    cells = [row_of(table_11(tmp_path / name), "RealWorldQA")["Eq. 27, s"] for name in ("all", "fewer")]
+    assert [paper(cell) for cell in cells] == [561.0, None]
+    other = dataclasses.replace(PAPER, device="another GPU")
+    assert paper(row_of(table_11(tmp_path / "all", other), "RealWorldQA")["Eq. 27, s"]) is None
+
+
+def test_a_profile_of_ones_own_gives_the_seconds_of_each_method(tmp_path: Path, capsys: Any) -> None:
+    dataclasses.replace(POPE, small="./demo/small", large="./demo/large").write(tmp_path / "out", "cascade")
+    folder = "/elsewhere/lmms_eval_mai/pairs/demo"
+    times = {"ttft_s": [[100, 0.5]], "tokens_per_s": 10}
+    models = {f"{folder}/{side}": times for side in ("small", "large")}
+    file = tmp_path / "profile.json"
+    file.write_text(json.dumps({"device": "here", "models": models}))
+    code, out, _ = run_command(capsys, "report", tmp_path / "out", "--profile", file, "--format", "json")
+    tables = {table["key"]: table for table in json.loads(out)["tables"]}
+    assert code == 0 and tables["table-11"]["title"].endswith("here")
+    (mai,) = [row for row in table_11(tmp_path / "out", seconds.read(str(file))).rows if str(row[1]).startswith("MAI")]
+    assert value(mai[3]) == pytest.approx(13 * 0.5 + (8 * 4 + 3 * 100 + 2 * 5) / 10)
+
+
+def test_models_that_a_profile_lacks_have_no_seconds_and_a_broken_file_is_refused(tmp_path: Path) -> None:
+    dataclasses.replace(POPE, small="a").write(tmp_path / "out", "cascade")
+    evidence, _ = build.evidence([tmp_path / "out"])
+    assert [PAPER.of_run(run) for run in evidence.of("cascade")] == [None]
+    (tmp_path / "profile.json").write_text('{"device": "here"}')
+    for name in ("profile.json", "missing.json"):
+        with pytest.raises(ArgumentError, match=name):
+            seconds.read(str(tmp_path / name))
