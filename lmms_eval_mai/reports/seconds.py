@@ -27,8 +27,8 @@ from lmms_eval_mai.reports.report import Cell, Estimate, Of, Table, table
 
 PAPER = "paper"
 PAPERS_DEVICE = "NVIDIA H100 (paper)"
-ROWS = {"transfer": "Full RT", "cascade": "MAI"}
-"""Mode -> its row of Table 11."""
+ROWS = {"Full RT 8B + 2B-R": "Full RT", "MAI 8B + 2B-R": "MAI"}
+"""Name of a method -> its row of Table 11."""
 NOTE = (
     "Computed, not measured: the calls that the runs made, one after another. Eq. 27 counts a share of the TTFT twice, "
     "because the tokens per second of Table 4 are those of whole requests."
@@ -50,11 +50,8 @@ class ModelTimes:
     """Output tokens by the seconds of whole requests, as "Avg Tok/s" of Table 4."""
 
     def seconds(self, prompt_tokens: npt.ArrayLike, output_tokens: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """Return the seconds of calls by Eq. 27.
-
-        The TTFT is interpolated between two points. It is constant before the first, and goes on behind the last on the
-        line of the last two.
-        """
+        """Return the seconds of calls by Eq. 27. Between two points, the TTFT is interpolated; before the first it is
+        constant, and after the last it is on the line of the last two."""
         prompt = np.asarray(prompt_tokens, dtype=float)
         points = pd.DataFrame(self.ttft_s, columns=["tokens", "seconds"]).groupby("tokens")["seconds"].mean()
         slope = np.diff(points.to_numpy()[-2:]) / np.diff(points.index.to_numpy()[-2:])
@@ -123,17 +120,14 @@ def table_11(evidence: Evidence, profile: Profile) -> Iterator[Table]:
     runs = [run for benchmark in evidence.benchmarks() for run in evidence.of_benchmark(benchmark)]
     times = {run: found for run in runs if (found := profile.of_run(run)) is not None}
 
-    def paper(run: Run, row: str) -> PaperNumber | None:
+    def paper(run: Run, row: str = "") -> PaperNumber | None:
         """Return the number of Table 11. None: it has other models, another method or other documents."""
-        method, models = run.method, (run.method.small, run.method.model)
-        same = method.variant == "R" and not method.two_stage and not method.options
-        same = same and [paper_numbers.family(one) for one in models] == [("Qwen3-VL", "2B"), ("Qwen3-VL", "8B")]
-        if not same or profile.device != PAPERS_DEVICE or run.documents != paper_numbers.documents(run.benchmark):
-            return None
-        return paper_numbers.number(11, row, run.benchmark, "")
+        method = ROWS.get(evidence.name(run.method))
+        same = profile.device == PAPERS_DEVICE and run.documents == paper_numbers.documents(run.benchmark)
+        return paper_numbers.number(11, row or method, run.benchmark, "") if method and same else None
 
     def seconds(run: Run) -> Cell:
-        return with_paper(Estimate(times[run].sum(), run.documents), paper(run, ROWS.get(run.method.mode, "")))
+        return with_paper(Estimate(times[run].sum(), run.documents), paper(run))
 
     def speedup(run: Run) -> Cell:
         """Return how many times as long Full RT takes on the documents of both."""
@@ -148,7 +142,6 @@ def table_11(evidence: Evidence, profile: Profile) -> Iterator[Table]:
         *of_run(evidence, lambda run: run),
         Of("n", "count", 0, lambda run: run.documents),
         Of("Eq. 27, s", "number", 1, seconds),
-        Of("s per document", "number", 3, lambda run: times[run].mean()),
         Of("Full RT / MAI", "number", 2, speedup),
     )
     notes = [NOTE, *[PAPERS_NOTE] * (profile.device == PAPERS_DEVICE)]
