@@ -83,7 +83,7 @@ class Model:
 
 
 def tokens_of(side: int) -> int:
-    """Return the tokens of a square image: Qwen3-VL has one for 32 x 32 pixels."""
+    """Return the tokens of a square image: Qwen3-VL has one for 32 x 32 pixels, if its processor keeps the size."""
     return (side // 32) ** 2
 
 
@@ -109,6 +109,7 @@ def speed(cells: pd.DataFrame) -> float:
 
 def tables(found: dict[str, pd.DataFrame]) -> str:
     """Return Tables 1 to 4 and Figure 1 (a) as Markdown, in ms. `found`: model -> its cells, the small model first."""
+    found = {"/".join(Path(name).parts[-2:]): cells for name, cells in found.items()}
     all_cells = pd.concat(cells.assign(model=name) for name, cells in found.items())
     texts = []
     for title, number, column, index in (
@@ -153,6 +154,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pair", default="qwen3vl-2b-8b", help="a named pair, or the path of a YAML file")
     parser.add_argument("--repeats", type=int, default=20, help="requests of each cell; the paper has 100")
+    parser.add_argument("--output_tokens", type=int, nargs="+", default=OUTPUT_TOKENS, help="of Table 4")
     parser.add_argument(
         "--engine_args", type=json.loads, default={}, help='more of vLLM, such as {"dtype": "bfloat16"}'
     )
