@@ -36,7 +36,7 @@ TOKENS_OF_8B_S = {
 
 
 def table_11(folder: Path, profile: seconds.Profile = PAPER) -> Table:
-    (found,) = seconds.table_11(build.evidence([folder])[0], profile)
+    (found,) = seconds.table_11(build.evidence([folder]), profile)
     return found
 
 
@@ -112,7 +112,7 @@ def test_a_profile_of_ones_own_gives_the_seconds_of_each_method(tmp_path: Path, 
 
 def test_models_that_a_profile_lacks_have_no_seconds_and_a_broken_file_is_refused(tmp_path: Path) -> None:
     dataclasses.replace(POPE, small="a").write(tmp_path / "out", "cascade")
-    evidence, _ = build.evidence([tmp_path / "out"])
+    evidence = build.evidence([tmp_path / "out"])
     assert [PAPER.of_run(run) for run in evidence.of("cascade")] == [None]
     (tmp_path / "profile.json").write_text('{"device": "here"}')
     for name in ("profile.json", "missing.json"):
