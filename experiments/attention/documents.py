@@ -1,4 +1,4 @@
-"""The documents of a task, the thinkings that earlier runs of lmms-eval logged, and the scores of answers."""
+"""The documents of a task, the thinking that earlier runs of lmms-eval logged, and the scores of answers."""
 
 import argparse
 import inspect
@@ -6,7 +6,7 @@ import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -31,33 +31,34 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def thinkings(folder: Path, task: str, side: Literal["small", "large"]) -> dict[int, str]:
-    """Return the thinking of one model in lmms-eval's output folder of a run with --log_samples, by number of the
-    document, without its `[[answer]]` (Example 3 of Appendix B.6)."""
-    found = {}
-    for file in sorted(folder.rglob(f"*_samples_{task}.jsonl")):
-        for line in file.read_text(encoding="utf-8").splitlines():
-            sample = json.loads(line)
-            for call in sample["token_counts"][0]["calls"]:
-                if (call["side"], call["stage"]) == (side, "think") and call["text"].strip():
-                    found[sample["doc_id"]] = without_answer(call["text"])
-    if not found:
-        raise SystemExit(f"{folder} has no thinking of the {side} model for {task}. Was it run with --log_samples?")
-    return found
-
-
 class Documents:
     """The documents of one of this package's tasks."""
 
     def __init__(self, name: str) -> None:
         from lmms_eval.tasks import TaskManager, get_task_dict
 
+        self.name = name
         manager = TaskManager(include_path=str(task_dir()), include_defaults=False)
         self._task = get_task_dict([name], manager, task_type="chat")[name]
         labels = self._task.config.metadata["mai"]
         self._benchmark, self._variant = labels["benchmark"], labels["variant"].upper()
         if self._variant not in ("E", "R"):
             raise SystemExit(f"{name} does not ask for thinking. Give an _e or _r task.")
+
+    def thinkings(self, folder: Path, side: str) -> dict[int, str]:
+        """Return what is transferred of the thinking of one model, by number of the document. `side`: small or large.
+        `folder`: lmms-eval's output folder of a run with --log_samples."""
+        found = {}
+        for file in sorted(folder.rglob(f"*_samples_{self.name}.jsonl")):
+            for line in file.read_text(encoding="utf-8").splitlines():
+                sample = json.loads(line)
+                for call in sample["token_counts"][0]["calls"]:
+                    if (call["side"], call["stage"]) == (side, "think") and call["text"].strip():
+                        found[sample["doc_id"]] = call["text"]
+        if not found:
+            raise SystemExit(f"{folder} has no thinking of the {side} model for {self.name}. Was --log_samples given?")
+        is_cut = prompts.transfer_answer(self._benchmark) == "cut"
+        return {number: without_answer(text) if is_cut else text for number, text in found.items()}
 
     def _question(self, number: int) -> tuple[list[Any], prompts.Kind]:
         """Return images and question of a document, and the form of its answer."""

@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
-from experiments.attention.documents import Documents, arguments, thinkings
+from experiments.attention.documents import Documents, arguments
 from experiments.attention.reading import Array, LargeModel, Reading, kept
 
 SIDES = ("small", "large")
@@ -78,7 +78,7 @@ def table16(reading: Reading, thinking: str, delta: float) -> list[dict[str, Any
 def measure(given: Any, model: LargeModel, documents: Documents) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """Return the rows of the figures (thinking, layer, head), of Table 16 for the first document, and of Corollary 1
     (layer)."""
-    texts = {side: thinkings(getattr(given, side), given.task, side) for side in SIDES}  # type: ignore[arg-type]
+    texts = {side: documents.thinkings(getattr(given, side), side) for side in SIDES}
     numbers = sorted(texts["small"].keys() & texts["large"].keys())[: given.limit]
     figures, bounds, of_first = [], [], []
     for number in tqdm(numbers, desc="documents"):

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from scipy.stats import binomtest
 from tqdm import tqdm
 
-from experiments.attention.documents import Documents, arguments, mean, random_positions, score_of, thinkings
+from experiments.attention.documents import Documents, arguments, mean, random_positions, score_of
 from experiments.attention.reading import Array, LargeModel
 from lmms_eval_mai.paper.sparse import Sparse, select
 
@@ -60,7 +60,7 @@ def references(
 def answer_all(given: Any, model: LargeModel, documents: Documents) -> pd.DataFrame:
     """Answer all documents by all methods. Returns one row for each document, method and layer."""
     rows = []
-    known = thinkings(given.thinking, given.task, "small")
+    known = documents.thinkings(given.thinking, "small")
     for number in tqdm(sorted(known)[: given.limit], desc="documents"):
         reading = model.read(documents.transfer(number, known[number]), known[number], documents.after_thinking(number))
         texts = references(reading.tokens, reading.weights, given.layers, given.delta, (given.seed, number))
