@@ -20,11 +20,8 @@ from lmms_eval_mai.paper.calls import decoding_of
 from lmms_eval_mai.paper.cascade import MODES
 from lmms_eval_mai.paper.sample import Sample, Trace
 from lmms_eval_mai.redaction import error_text
-from lmms_eval_mai.run.ask import TASK, checked_question
 from lmms_eval_mai.run.config import Config, parse
 from lmms_eval_mai.run.decoding import check_conflict, sampling
-from lmms_eval_mai.run.engines import Engines
-from lmms_eval_mai.run.evaluation import Evaluation, attention_engine, pair_of
 
 DRY_ANSWERS = {
     "short": "<short answer of the {side} model>",
@@ -57,6 +54,8 @@ def main(given: argparse.Namespace) -> None:
 
 def _ask(given: argparse.Namespace) -> Iterator[str]:
     """Return what is printed, text by text. Raises a `MaiError`."""
+    from lmms_eval_mai.run.ask import TASK, checked_question
+
     if given.tasks is not None and (given.image or given.option):
         raise ArgumentError("--image and --option belong to --question, and --tasks takes the images of its document.")
     if given.doc < 0:
@@ -87,6 +86,9 @@ def _ask(given: argparse.Namespace) -> Iterator[str]:
 
 
 def _answer(config: Config, sample: Sample, decoding: Mapping[str, Any]) -> Trace:
+    from lmms_eval_mai.run.engines import Engines
+    from lmms_eval_mai.run.evaluation import Evaluation
+
     evaluation = Evaluation(Engines(config), config)
     try:
         evaluation.begin(decoding)
@@ -97,6 +99,8 @@ def _answer(config: Config, sample: Sample, decoding: Mapping[str, Any]) -> Trac
 
 def _dry_answer(config: Config, sample: Sample) -> Trace:
     """Make all calls of the mode, without a model."""
+    from lmms_eval_mai.run.evaluation import attention_engine, pair_of
+
     if config.transfer == "sparse":
         attention_engine(config)  # refuses an engine that gives no attention weights
     never_agrees = replace(sample.benchmark, parse=lambda answer, doc: None)

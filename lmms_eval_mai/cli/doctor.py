@@ -29,7 +29,6 @@ from lmms_eval_mai.errors import ArgumentError, MaiError
 from lmms_eval_mai.plugin import MODEL_ID, task_dir
 from lmms_eval_mai.run import presets
 from lmms_eval_mai.run.config import Config, parse, refuse_lmms_evals_own
-from lmms_eval_mai.run.evaluation import sparse_of
 
 LIMIT_S = 5
 """Seconds for an answer of the hub."""
@@ -236,6 +235,8 @@ def check_engine(config: Config, engine_config: EngineConfig) -> Finding:
             check_model(engine_config)
         engine = build(engine_config, config.other(engine_config))
         if engine_config.attention:
+            from lmms_eval_mai.run.evaluation import sparse_of  # takes seconds
+
             sparse_of(config)
         if engine_config.engine == "openai":
             asyncio.run(_start_and_close(engine))
