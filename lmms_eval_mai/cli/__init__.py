@@ -79,7 +79,7 @@ def main(given: Sequence[str] | None = None) -> None:
     name = next((text for text in given if not text.startswith("-")), None)
     parser = argparse.ArgumentParser(prog="lmms-eval-mai")
     if name in REMOVED:
-        parser.exit(2, f"lmms-eval-mai: {name} was removed: {REMOVED[name]}\n")
+        parser.exit(1, f"lmms-eval-mai: {name} was removed: {REMOVED[name]}\n")
     module = importlib.import_module(f"{__name__}.{name}") if name in COMMANDS else None
     parser.add_argument("--version", action="version", version=f"lmms-eval-mai {lmms_eval_mai.__version__}")
     commands = parser.add_subparsers(dest="command")

@@ -13,7 +13,7 @@ from lmms_eval_mai.cli import main
 try:
     main([sys.argv[1], "--help"])
 except SystemExit:
-    print(*({"torch", "pandas", "transformers", "lmms_eval", "vllm"} & set(sys.modules)), file=sys.stderr)
+    print(*({"torch", "pandas", "transformers", "lmms_eval.tasks", "vllm"} & set(sys.modules)), file=sys.stderr)
 """
 
 
