@@ -9,7 +9,6 @@ from scipy import stats
 
 from lmms_eval_mai.statistics import (
     Statistic,
-    auroc,
     bootstrap,
     difference,
     documents_needed,
@@ -220,17 +219,3 @@ def test_the_number_of_documents_that_a_bound_needs() -> None:
     assert needed is not None and 600 < needed < 1200
     assert loss_p_value(np.tile(losses, 4), 0.01) <= 0.05 < loss_p_value(np.tile(losses, 2), 0.01)
     assert documents_needed(np.repeat([1.0, 0.0], [10, 290]), 0.01, 0.05) is None
-
-
-def test_auroc_is_the_share_of_pairs_in_order_with_ties_as_half() -> None:
-    random = np.random.default_rng(0)
-    right = (random.random(200) < 0.7).astype(float)
-    probabilities = np.round(0.3 * right + random.random(200), 1)
-    found = auroc(probabilities, right)
-    reference = stats.mannwhitneyu(probabilities[right == 1], probabilities[right == 0]).statistic
-    assert found is not None
-    assert found.value == pytest.approx(reference / (right.sum() * (1 - right).sum()))
-    assert found.low < found.value < found.high
-    wide = auroc(np.tile(probabilities, 4), np.tile(right, 4), np.tile(np.arange(200), 4))
-    assert wide is not None and (wide.low, wide.high) == pytest.approx((found.low, found.high))
-    assert auroc(probabilities, np.ones(200)) is None
