@@ -172,6 +172,8 @@ def swap_test(
         steps = steps[steps != 0]
         if (np.abs(steps) == 1).all():
             return mcnemar(int((steps > 0).sum()), int((steps < 0).sum()))
+        if len(steps) == 1:
+            return 1.0  # both signs give a difference as large
         test = stats.permutation_test(
             (steps,), np.sum, permutation_type="samples", n_resamples=RESAMPLES, vectorized=True, random_state=SEED
         )

@@ -9,7 +9,7 @@ from lmms_eval_mai.errors import ArgumentError
 
 if TYPE_CHECKING:
     from lmms_eval_mai.reports.calibrate import Choice
-    from lmms_eval_mai.reports.evidence import Evidence
+    from lmms_eval_mai.reports.runs import Runs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,11 +39,11 @@ def main(given: argparse.Namespace) -> int:
     if not 0.5 <= given.confidence < 1:
         raise ArgumentError(f"--confidence {given.confidence:g} is invalid: expected at least 0.5 and below 1.")
     max_loss, name = given.max_loss / 100, {"full-rt": "Full RT", "large-r": "large R"}[given.against]
-    evidence = build.evidence(given.folders)
-    for gap in evidence.gaps:
+    runs = build.read(given.folders)
+    for gap in runs.gaps:
         tell(gap)
-    found = calibrate.choices(evidence, given.verify, given.against, max_loss, given.confidence)
-    print(markdown(Report((), tuple(calibrate.choice_table(found, name)), (), ())))
+    found = calibrate.choices(runs, given.verify, given.against, max_loss, given.confidence)
+    print(markdown(Report(tuple(calibrate.choice_table(found, name)))))
     for choice in found:
         if refused := calibrate.refusal(choice, max_loss, given.confidence):
             tell(refused)
@@ -54,7 +54,7 @@ def main(given: argparse.Namespace) -> int:
     )
     if all(choice.threshold is None for choice in found):
         return 1
-    _write(given.output, given.verify, found, evidence, promise)
+    _write(given.output, given.verify, found, runs, promise)
     print(f"{promise}\n\nWrote {given.output}. Paste:\n\n  verify={given.verify},min_confidence={given.output}")
     for choice in found:
         if choice.threshold is not None:
@@ -62,13 +62,13 @@ def main(given: argparse.Namespace) -> int:
     return 0
 
 
-def _write(file: Path, verify: str, found: "list[Choice]", evidence: "Evidence", promise: str) -> None:
+def _write(file: Path, verify: str, found: "list[Choice]", runs: "Runs", promise: str) -> None:
     """Write the file for `min_confidence`. Raises `ArgumentError`."""
     from lmms_eval_mai.reports.calibrate import POOLED
     from lmms_eval_mai.run.calibration import Calibration
 
     cascades = [
-        run for run in evidence.first_checks() if run.benchmark in {name for one in found for name in one.losses.names}
+        run for run in runs.first_checks() if run.benchmark in {name for one in found for name in one.losses.names}
     ]
     images = {image for run in cascades for of_one in run.samples.images.dropna() for image in of_one}
     thresholds = {choice.name: choice.threshold for choice in found if choice.threshold is not None}

@@ -1,4 +1,4 @@
-"""`lmms-eval-mai report`: the paper's tables, and more, from the output folders of lmms-eval.
+"""`lmms-eval-mai report`: tables from the output folders of lmms-eval.
 
 With `--html` also a page, and with `--images` small images of the documents in it. Only those need the data sets.
 """
@@ -10,23 +10,30 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from lmms_eval_mai.cli.terminal import log_warnings_only, tell
+from lmms_eval_mai.cli.terminal import log_warnings_only, names_of, tell
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.harness.documents import load_task, task_manager
 from lmms_eval_mai.redaction import error_text
 from lmms_eval_mai.reports import build, seconds
-from lmms_eval_mai.reports.evidence import Evidence
+from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.formats import FORMATS
 from lmms_eval_mai.reports.page import page
 from lmms_eval_mai.reports.page.images import Images
-from lmms_eval_mai.reports.page.sample_data import effects, sample_runs
+from lmms_eval_mai.reports.page.samples import effects, shown_runs
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
-from lmms_eval_mai.reports.read import Run
 from lmms_eval_mai.reports.report import Report
+from lmms_eval_mai.reports.runs import Runs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="an --output_path of lmms-eval")
+    parser.add_argument(
+        "--tables",
+        default="",
+        metavar="NAMES",
+        help="more tables, separated by commas: numbers of the paper's tables, paper (all of them), rules (other "
+        "thresholds of verify=confidence), or all",
+    )
     add_output_arguments(parser)
     parser.add_argument(
         "--profile",
@@ -38,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_output_arguments(parser: argparse.ArgumentParser) -> None:
     """Add `--format` and `--output`, which `write` takes."""
-    parser.add_argument("--format", choices=FORMATS, default="markdown", help="default: markdown")
+    parser.add_argument("--format", choices=FORMATS, default="terminal", help="default: terminal")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write to this file instead of the terminal")
 
 
@@ -63,12 +70,15 @@ def check_page_arguments(given: argparse.Namespace) -> None:
 def main(given: argparse.Namespace) -> None:
     """Print or write the report, and write the page. Raises a `MaiError`."""
     check_page_arguments(given)
+    tables = names_of(given.tables)
+    if unknown := [name for name in tables if name not in build.CHOICES]:
+        raise ArgumentError(f"--tables {unknown[0]} is invalid: expected some of {', '.join(build.CHOICES)}.")
     profile = seconds.read(given.profile or seconds.PAPER)
-    evidence = build.evidence(given.folders, profile.of_run if given.profile else None)
-    found = build.of_evidence(evidence, [functools.partial(seconds.table_11, profile=profile)])
+    runs = build.read(given.folders, profile.of_run if given.profile else None)
+    found = build.of_runs(runs, tables, [functools.partial(seconds.table_11, profile=profile)])
     write(found, given.format, given.output)
     if given.html is not None:
-        write_page(given.html, found, evidence, given.images)
+        write_page(given.html, found, runs, given.images)
 
 
 def write(found: Report, format: str, output: Path | None) -> None:
@@ -82,17 +92,17 @@ def write(found: Report, format: str, output: Path | None) -> None:
             output.write_text(text, encoding="utf-8")
         except OSError as error:
             raise ArgumentError(f"--output {output} cannot be written ({error.strerror}).") from None
-        print(f"Wrote {len(found.tables)} tables to {output}.")
-    if format != "markdown" or output is not None:  # the Markdown on the terminal ends with them
+        tell(f"Wrote {len(found.tables)} tables to {output}.")
+    if format in ("csv", "latex") or output is not None:  # the other formats end with them
         for gap in found.gaps:
             tell(gap)
 
 
-def write_page(file: Path, found: Report, evidence: Evidence, with_images: bool) -> None:
-    """Write the page of a report, and print a sentence for each benchmark without images. Raises `ArgumentError`."""
-    images = load_images(evidence) if with_images else None
-    page.write(file, found, evidence, images)
-    print(f"\nWrote the page to {file}.")
+def write_page(file: Path, found: Report, runs: Runs, with_images: bool) -> None:
+    """Write the page of a report, and tell which benchmarks lack images. Raises `ArgumentError`."""
+    images = load_images(runs) if with_images else None
+    page.write(file, found, runs, images)
+    tell(f"Wrote the page to {file}.")
     for gap in images.gaps if images is not None else ():
         tell(gap)
 
@@ -100,17 +110,17 @@ def write_page(file: Path, found: Report, evidence: Evidence, with_images: bool)
 # --- images -----------------------------------------------------------------------------------------------
 
 
-def load_images(evidence: Evidence) -> Images:
+def load_images(runs: Runs) -> Images:
     """Return thumbnails of the documents of all runs with samples. A benchmark that lacks some has a sentence."""
     from datasets import disable_progress_bars  # takes seconds
 
     log_warnings_only()
     disable_progress_bars()
     images = Images()
-    runs = sample_runs(evidence)
-    for benchmark in dict.fromkeys(run.benchmark for run in runs):
-        of_benchmark = [run for run in runs if run.benchmark == benchmark]
-        numbers = wanted(evidence, of_benchmark)
+    shown = shown_runs(runs)
+    for benchmark in dict.fromkeys(run.benchmark for run in shown):
+        of_benchmark = [run for run in shown if run.benchmark == benchmark]
+        numbers = wanted(runs, of_benchmark)
         added = 0
         try:
             for number, found in _images(of_benchmark[0], numbers):
@@ -128,13 +138,15 @@ def load_images(evidence: Evidence) -> Images:
     return images
 
 
-def wanted(evidence: Evidence, runs: Sequence[Run]) -> list[int]:
+def wanted(runs: Runs, of_benchmark: Sequence[Run]) -> list[int]:
     """Return the documents of the runs of a benchmark, those first that a reader opens first: harm and rescue, then the
     other transfers of the cascades, then all others."""
-    cascades = [run for run in runs if run.method.mode == "cascade"]
-    changed = [doc_id for run in cascades for doc_id in sorted(effects(evidence, run))]
+    cascades = [run for run in of_benchmark if run.method.mode == "cascade"]
+    changed = [doc_id for run in cascades for doc_id in sorted(effects(runs, run))]
     transferred = [doc_id for run in cascades for doc_id in run.samples.index[run.samples.exit == "transfer"]]
-    return list(dict.fromkeys([*changed, *transferred, *(doc_id for run in runs for doc_id in run.samples.index)]))
+    return list(
+        dict.fromkeys([*changed, *transferred, *(doc_id for run in of_benchmark for doc_id in run.samples.index)])
+    )
 
 
 def _images(run: Run, numbers: Sequence[int]) -> Iterator[tuple[int, list[Any]]]:

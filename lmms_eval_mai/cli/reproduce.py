@@ -86,17 +86,17 @@ def main(given: argparse.Namespace) -> None:
 
     folder.write()
     run_all(runs, manager, options, folder)
-    evidence = build.evidence([given.output_path])
-    report = build.of_evidence(evidence)
+    results = build.read([given.output_path])
+    report = build.of_runs(results)
     if given.summary:
-        print(f"\n{printing.summary(runs, folder, evidence)}", end="")
+        print(f"\n{printing.summary(runs, folder, results)}", end="")
     else:
         tables = {number for pair in models for number in pair.tables}
         print(f"\n{printing.chosen_tables(report, tables)}\nAll tables: lmms-eval-mai report {given.output_path}")
     if given.html is not None:
         from lmms_eval_mai.cli.report import write_page
 
-        write_page(given.html, report, evidence, given.images)
+        write_page(given.html, report, results, given.images)
 
 
 def _chosen(given: argparse.Namespace) -> tuple[Mapping[str, tuple[int, ...]], list[str], list[str]]:

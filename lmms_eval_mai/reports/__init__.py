@@ -1,23 +1,41 @@
-"""Reports: from finished runs to the paper's tables, and to tables that the paper lacks.
+"""Reports: from finished runs to two frames of samples and calls, and to tables.
 
-`build.report(folders)` reads lmms-eval's output folders. It returns a `Report`: tables,
-figures and gaps as plain data. `formats.py` writes it as Markdown, CSV, LaTeX or JSON.
+`read(folders)` reads lmms-eval's output folders, and returns all samples and all calls as two pandas frames. It is
+public (docs/reports.md). `build.report(folders)` returns a `Report`: tables and gaps as plain data. `formats.py` writes
+it for the terminal, as Markdown, CSV, LaTeX or JSON.
 
-    read.py            output folders -> runs, each with a table of its samples and a table of its calls
+    folders.py         output folders -> runs, each with a table of its samples and a table of its calls
+    rows.py            one line of a samples file
     methods.py         the way in which a run answers
     scoring.py         the score of an answer that lmms-eval has not scored: a short answer inside a cascade
     metrics.py         scores, differences and costs with their intervals
-    evidence.py        the runs by benchmark and method, and what two runs have in common
-    paper_numbers.py   the paper's numbers (`paper_numbers.csv`, `paper_numbers.yaml`)
-    paper_tables.py    Tables 5 to 10 and 13 to 15
-    method_tables.py   score and cost, comparisons, repeats and routers
-    cascade_tables.py  exits, agreement, harm and rescue, kinds of questions
+    runs.py            the runs by benchmark and method, and what two runs have in common
+    frames.py          `read`
+    summary.py         the four tables of every report
     rules.py           the cascade with other rules of agreement
-    claims.py          what a report says first about each cascade
-    figures.py         the data of the figures
-    report.py          `Report`, `Table`, `Figure`, `Estimate`
+    paper_tables.py    Tables 5 to 8, 10 and 13 to 15
+    paper_numbers.py   the paper's numbers (`paper_numbers.csv`, `paper_numbers.yaml`)
+    calibrate.py       the threshold of `verify=confidence`
+    report.py          `Report`, `Table`, `Estimate`
     page/              the same as an HTML page, with figures and all samples
 
 A table is a list of columns, each with its heading, its kind, its digits, and the function that gives a cell from a
-row. To add a table, write a function that gets the `Evidence` and yields tables, and list it in `build.py`.
+row. To add a table, write a function that gets the `Runs` and yields tables, and list it in `build.py`.
 """
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lmms_eval_mai.reports.frames import Frames
+
+__all__ = ["read"]
+
+
+def read(folders: "Sequence[Path | str]") -> "Frames":
+    """Return the samples and the calls of all runs in the folders and in their subfolders (`frames.read`)."""
+    from lmms_eval_mai.reports import frames  # pandas takes a second
+
+    return frames.read(folders)

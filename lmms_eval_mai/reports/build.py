@@ -1,97 +1,93 @@
-"""Builds a report: reads the folders, makes every table that the runs allow, and tells what is missing."""
+"""Builds a report: reads the folders, makes the tables, and tells what is missing."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.reports import cascade_tables, figures, method_tables, paper_tables, probabilities, rules
-from lmms_eval_mai.reports.claims import claims
-from lmms_eval_mai.reports.evidence import Evidence
+from lmms_eval_mai.reports import paper_tables, rules, summary
+from lmms_eval_mai.reports.folders import Run, read_runs
 from lmms_eval_mai.reports.paper_numbers import benchmark_name, documents, family
-from lmms_eval_mai.reports.read import Run, read
 from lmms_eval_mai.reports.report import Estimate, Report, RunSummary, Table
+from lmms_eval_mai.reports.runs import Runs
 
-Make = Callable[[Evidence], Iterator[Table]]
-TABLES: tuple[Make, ...] = (
-    paper_tables.token_tables,
-    paper_tables.score_tables,
-    paper_tables.transfer_table,
-    paper_tables.sparse_table,
-    paper_tables.cascade_table,
-    paper_tables.two_stage_table,
-    method_tables.method_table,
-    method_tables.comparison_table,
-    method_tables.repeats_table,
-    cascade_tables.exit_table,
-    cascade_tables.agreement_table,
-    cascade_tables.harm_table,
-    method_tables.router_table,
-    rules.rules_table,
-    probabilities.probability_tables,
-    cascade_tables.kinds_table,
+Make = Callable[[Runs], Iterator[Table]]
+SUMMARY: tuple[Make, ...] = (
+    summary.method_table,
+    summary.comparison_table,
+    summary.agreement_table,
+    summary.harm_table,
 )
-COUNTS = ("table-10", "accuracy-by-exit", "agreement", "harm-and-rescue")
-"""Tables with numbers of documents by exit or by answer."""
+"""The tables of every report."""
+PAPER: dict[str, Make] = {
+    "5": paper_tables.token_tables,
+    "6": paper_tables.score_tables,
+    "7": paper_tables.score_tables,
+    "8": paper_tables.transfer_table,
+    "10": paper_tables.cascade_table,
+    "13": paper_tables.token_tables,
+    "14": paper_tables.score_tables,
+    "15": paper_tables.two_stage_table,
+}
+"""Number of a table of the paper -> the function that makes it."""
+NUMBERS = (*PAPER, "11")
+"""The tables of the paper. Who knows the seconds of calls adds Table 11."""
+CHOICES = ("paper", "rules", "all", *NUMBERS)
+"""What `tables` may name."""
 NO_CASCADE = (
     "There is no run with mode=cascade. Table 10, the exits, and the comparison of MAI with other methods need one, "
     "with --log_samples."
 )
 
 
-def evidence(folders: Sequence[Path], seconds: Callable[[Run], pd.Series | None] | None = None) -> Evidence:
-    """Return the runs in the folders.
+def report(folders: Sequence[Path], tables: Collection[str] = ("all",)) -> Report:
+    """Return the report of all runs in the folders. `tables`: what to add to the summary, of `CHOICES`. Raises
+    `ArgumentError` if there is no run."""
+    return of_runs(read(folders), tables)
 
-    `seconds`: returns the time of each document of a run by profiles of its models. Raises `ArgumentError` if a folder
-    does not exist, or if there is nothing in them.
-    """
-    found = read(folders)
+
+def read(folders: Sequence[Path], seconds: Callable[[Run], pd.Series | None] | None = None) -> Runs:
+    """Return the runs in the folders. `seconds`: returns the time of each document of a run by profiles of its models.
+    Raises `ArgumentError` if a folder does not exist, or if there is no run in them."""
+    found = read_runs(folders)
     if not found.runs:
         raise ArgumentError(
             f"{', '.join(map(str, folders))}: there is no run of lmms-eval. Run lmms-eval with --output_path and "
             f"--log_samples, and give that path. {' '.join(found.gaps)}"
         )
-    runs = Evidence(found.runs, seconds)
+    runs = Runs(found.runs, seconds)
     runs.gaps[:0] = found.gaps
     return runs
 
 
-def report(folders: Sequence[Path]) -> Report:
-    """Return the report of all runs in the folders. Raises `ArgumentError` if there is no run."""
-    return of_evidence(evidence(folders))
-
-
-def of_evidence(runs: Evidence, more: Sequence[Make] = ()) -> Report:
-    """Return the report of the runs, which `page/` needs too. `more`: makes other tables of the runs."""
-    tables = [_with_resampling(runs, one) for make in (*TABLES, *more) for one in make(runs)]
+def of_runs(runs: Runs, tables: Collection[str] = ("all",), more: Sequence[Make] = ()) -> Report:
+    """Return the report of the runs. `more`: makes other tables of the runs."""
+    wanted = {*tables, *(CHOICES if "all" in tables else NUMBERS if "paper" in tables else ())}
+    made = [table for make in SUMMARY for table in make(runs)]
+    if "rules" in wanted:
+        made += rules.rules_table(runs)
+    makes = dict.fromkeys([*(make for number, make in PAPER.items() if number in wanted), *more])
+    made += (table for make in makes for table in make(runs) if table.key.removeprefix("table-") in wanted)
+    names, legend = runs.short_names()
+    cells = (cell for table in made for row in table.rows for cell in row if isinstance(cell, Estimate))
+    if any(cell.paper is not None for cell in cells):
+        legend = (*legend, "[number] = the paper's number")
     missing = [] if any(runs.of("cascade")) else [NO_CASCADE]
-    if runs.seconds is not None and all(runs.cost(run, "seconds") is None for run in runs.runs.values()):
-        missing.append(
-            "The profile of --profile does not have the models of these runs, so there are no profile seconds."
-        )
-    claimed = tuple(f"{claim.sentence} {claim.more}" for claim in claims(runs))
-    sentences = dict.fromkeys([*runs.gaps, *_other_numbers(runs), *_other_pairs(runs), *_on_calibrated(runs), *missing])
-    drawn = tuple(figures.figures(runs))
-    return Report(claimed, tuple(tables), drawn, summaries(runs), tuple(sentences))
+    resampled = filter(None, map(runs.resampling, runs.benchmarks()))
+    doubts = [*runs.gaps, *resampled, *_other_numbers(runs), *_other_pairs(runs), *_on_calibrated(runs), *missing]
+    return Report(tuple(made), summaries(runs), tuple(dict.fromkeys(doubts)), names, legend)
 
 
-def _with_resampling(runs: Evidence, table: Table) -> Table:
-    """Add what the intervals and p of a table resample."""
-    named = {str(row[0]) for row in table.rows}
-    shown = [benchmark for benchmark in runs.benchmarks() if benchmark_name(benchmark) in named]
-    notes = list(filter(None, map(runs.resampling, shown)))
-    if table.key in COUNTS and any(run.samples.repeat.max() > 0 for name in shown for run in runs.of_benchmark(name)):
-        notes.append("Numbers of documents count each answer, if a document was answered several times.")
-    has_intervals = any(isinstance(cell, Estimate) and cell.low is not None for row in table.rows for cell in row)
-    has_tests = any(column.kind == "p" for column in table.columns)
-    return replace(table, notes=(*table.notes, *notes)) if has_intervals or has_tests else table
+def chosen(report: Report, keys: Collection[str]) -> Report:
+    """Return the report with some of its tables only, by their keys."""
+    return replace(report, tables=tuple(table for table in report.tables if table.key in keys))
 
 
-def summaries(runs: Evidence) -> tuple[RunSummary, ...]:
+def summaries(runs: Runs) -> tuple[RunSummary, ...]:
     """Return one line for each run, used or not."""
-    used = [one for run in runs.runs.values() if not run.derived for one in run.repeats or (run,)]
+    used = [run for run in runs.runs.values() if not run.derived]
     return tuple(
         RunSummary(
             file=str(run.file),
@@ -107,7 +103,7 @@ def summaries(runs: Evidence) -> tuple[RunSummary, ...]:
     )
 
 
-def _other_numbers(runs: Evidence) -> Iterator[str]:
+def _other_numbers(runs: Runs) -> Iterator[str]:
     """Yield a sentence for each benchmark on which runs of the paper's models have other numbers of documents."""
     for benchmark in runs.benchmarks():
         expected = documents(benchmark)
@@ -120,7 +116,7 @@ def _other_numbers(runs: Evidence) -> Iterator[str]:
             )
 
 
-def _on_calibrated(runs: Evidence) -> Iterator[str]:
+def _on_calibrated(runs: Runs) -> Iterator[str]:
     """Yield a sentence for each run whose threshold was chosen with documents that it is scored on."""
     for run in runs.of("cascade"):
         used = sum(not run.calibrated_with.isdisjoint(images) for images in run.samples.images.dropna())
@@ -132,12 +128,12 @@ def _on_calibrated(runs: Evidence) -> Iterator[str]:
             )
 
 
-def _other_pairs(runs: Evidence) -> Iterator[str]:
+def _other_pairs(runs: Runs) -> Iterator[str]:
     """Yield a sentence for each benchmark that has cascades, and runs of models that are in none of them."""
     for benchmark in runs.benchmarks():
         cascades = list(runs.of("cascade", benchmark))
         others = [run for mode in ("alone", "transfer") for run in runs.of(mode, benchmark)]
-        apart = [run for run in others if not any(method_tables.is_comparable(one, run) for one in cascades)]
+        apart = [run for run in others if not any(summary.is_comparable(one, run) for one in cascades)]
         if cascades and apart:
             shown = ", ".join(runs.name(run.method) for run in apart)
             yield (

@@ -19,11 +19,11 @@ from lmms_eval_mai import statistics
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.confidence import Verify
 from lmms_eval_mai.reports import metrics
-from lmms_eval_mai.reports.evidence import Evidence
+from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
-from lmms_eval_mai.reports.read import Run
 from lmms_eval_mai.reports.report import Estimate, Of, Table, table
 from lmms_eval_mai.reports.rules import Rule, decide, has_rules, known_answers
+from lmms_eval_mai.reports.runs import Runs
 from lmms_eval_mai.statistics import Array
 
 THRESHOLDS = (1.0, 0.999, 0.998, 0.995, *(percent / 100 for percent in range(99, 0, -1)))
@@ -73,7 +73,7 @@ class Choice:
         return THRESHOLDS[0] if self.threshold is None else self.threshold
 
 
-def choices(evidence: Evidence, verify: Verify, against: str, max_loss: float, confidence: float) -> list[Choice]:
+def choices(runs: Runs, verify: Verify, against: str, max_loss: float, confidence: float) -> list[Choice]:
     """Return the choice of each benchmark, and that of all together if there are several.
 
     `against`: `full-rt` or `large-r`. `max_loss`: a share, such as 0.01 for one point. Raises `ArgumentError` if no
@@ -82,13 +82,13 @@ def choices(evidence: Evidence, verify: Verify, against: str, max_loss: float, c
     found: list[Losses] = []
     missing: list[str] = []
     pairs: set[tuple[str, str]] = set()
-    for run in evidence.first_checks():
-        baseline = evidence.full_rt(run) if against == "full-rt" else evidence.large_r(run)
+    for run in runs.first_checks():
+        baseline = runs.full_rt(run) if against == "full-rt" else runs.large_r(run)
         losses = None
         if baseline is not None and has_rules(run):
-            losses = losses_of(evidence, run, baseline, verify)
+            losses = losses_of(runs, run, baseline, verify)
         if losses is None:
-            missing.append(evidence.name(run.method))
+            missing.append(runs.name(run.method))
         elif losses.names[0] in {one.names[0] for one in found}:
             raise ArgumentError(
                 f"There are several cascades on {benchmark_name(run.benchmark)}. Give the folders of one cascade and "
@@ -113,9 +113,9 @@ def choices(evidence: Evidence, verify: Verify, against: str, max_loss: float, c
     return [choose(one, max_loss, confidence) for one in (*found, *([pooled(found)] if len(found) > 1 else []))]
 
 
-def losses_of(evidence: Evidence, run: Run, baseline: Run, verify: Verify) -> Losses | None:
+def losses_of(runs: Runs, run: Run, baseline: Run, verify: Verify) -> Losses | None:
     """Return what a cascade loses against a baseline on their documents. None: a call is missing."""
-    known = known_answers(evidence, run)
+    known = known_answers(runs, run)
     scores = baseline.samples[baseline.samples.repeat == 0].score.reindex(known.index)
     decided = {value: decide(known, Rule(verify, value, run.rules), run.benchmark) for value in THRESHOLDS}
     documents = {value: one for value, one in decided.items() if one is not None}
@@ -124,7 +124,7 @@ def losses_of(evidence: Evidence, run: Run, baseline: Run, verify: Verify) -> Lo
     samples = run.samples[run.samples.repeat == 0]
     units = {value: metrics.units(samples.assign(score=one.score)) for value, one in documents.items()}
     theirs = metrics.units(samples.assign(score=scores))
-    places = metrics.places_of(theirs.index, evidence.clusters(run))
+    places = metrics.places_of(theirs.index, runs.clusters(run))
     return Losses(
         (run.benchmark,),
         {value: (theirs - one).to_numpy() for value, one in units.items()},

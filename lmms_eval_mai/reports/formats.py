@@ -1,173 +1,142 @@
-"""Writes a report as Markdown, CSV, LaTeX or JSON."""
+"""Writes a report for the terminal, as Markdown, CSV, LaTeX or JSON."""
 
-import csv
-import dataclasses
-import io
+import itertools
 import json
-import math
-from collections.abc import Callable, Sequence
-from typing import Any
+import re
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 
-from pytablewriter import MarkdownTableWriter
-from pytablewriter.style import Style
+import pandas as pd
 
-from lmms_eval_mai.reports.paper_numbers import load
-from lmms_eval_mai.reports.report import Cell, Column, Estimate, Of, Report, RunSummary, Table
-from lmms_eval_mai.reports.report import table as make_table
+from lmms_eval_mai.reports.report import Cell, Column, Estimate, Report, Table
 
-CSV_COLUMNS = ("table", "row", "column", "value", "low", "high", "standard_error", "n", "paper", "difference", "source")
-NAMED = {"\\": "backslash", "~": "asciitilde", "^": "asciicircum", "<": "less", ">": "greater", "|": "bar"}
-LATEX = str.maketrans(
-    {char: f"\\{char}" for char in "&%$#_{}"} | {char: rf"\text{name}{{}}" for char, name in NAMED.items()}
-)
+WIDTH = 100
+"""Columns of a terminal that notes and most tables fit into."""
+
+
+def frame(table: Table) -> pd.DataFrame:
+    """Return the data of a table, one column for each key: an estimate has its value in the column of its title, and
+    more columns whose names end in `_low`, `_high`, `_n` and `_paper`."""
+    columns = {}
+    for number, column in enumerate(table.columns):
+        cells, key = [row[number] for row in table.rows], re.sub(r"\W+", "_", column.name).strip("_").lower()
+        columns[key] = [cell.value if isinstance(cell, Estimate) else cell for cell in cells]
+        for end in ("low", "high", "n", "paper"):
+            values = [getattr(cell, end, None) for cell in cells]
+            if any(value is not None for value in values):
+                columns[f"{key}_{end}"] = values
+    return pd.DataFrame(columns)
+
+
+def texts(table: Table, names: Mapping[str, str]) -> pd.DataFrame:
+    """Return the cells as people read them. `names`: name of a method -> its short name."""
+    rows = [[text(cell, column, names) for cell, column in zip(row, table.columns, strict=True)] for row in table.rows]
+    return pd.DataFrame(rows, columns=[column.name for column in table.columns])
+
+
+def text(cell: Cell, column: Column, names: Mapping[str, str] | None = None) -> str:
+    """Return a cell as people read it: an estimate with its interval in brackets, or with the paper's number; an empty
+    text for None."""
+    if cell is None or isinstance(cell, str):
+        return (names or {}).get(cell or "", cell or "")
+    if isinstance(cell, Estimate):
+        own = f"{cell.value:.{column.digits}f}" if column.kind == "brief" else cell.shown(column.digits)
+        return own if cell.paper is None else f"{own} [{cell.paper:g}]"
+    if column.kind == "p":
+        return "< 0.001" if cell < 0.001 else f"{cell:.3f}"
+    return f"{cell:,}" if column.kind == "count" else f"{cell:.{column.digits}f}"
+
+
+def terminal(report: Report) -> str:
+    """Return the report for a terminal. Rows about one benchmark, or one cascade, stand below a line that names it."""
+    parts = ["\n".join([table.title, *_lines(table, report.names), *_wrapped(table.notes)]) for table in report.tables]
+    return "\n\n".join([*parts, *filter(None, ("\n".join(_wrapped((*report.legend, *report.gaps))),))]) + "\n"
+
+
+def _lines(table: Table, names: Mapping[str, str]) -> list[str]:
+    """Return the lines of a table: the heading, and the rows by their first names."""
+    shown, groups = texts(table, names), max(table.names - 1, 0)
+    columns = table.columns[groups:]
+    titles = itertools.zip_longest(*(reversed(column.title.split("\n")) for column in columns), fillvalue="")
+    head, rows = list(titles)[::-1], shown.iloc[:, groups:].values.tolist()
+    widths = [max(map(len, cells)) for cells in zip(*head, *rows, strict=True)]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = zip(cells, widths, columns, strict=True)
+        return "  ".join(
+            ["", *(cell.ljust(width) if column.kind == "text" else cell.rjust(width) for cell, width, column in padded)]
+        ).rstrip()
+
+    lines = [line(cells) for cells in head]
+    grouped = [", ".join(filter(None, row)) for row in shown.iloc[:, :groups].itertuples(index=False)]
+    for name, group in itertools.groupby(zip(grouped, rows, strict=True), key=lambda one: one[0]):
+        lines += [name] * bool(name) + [line(cells) for _, cells in group]
+    return lines
+
+
+def _wrapped(sentences: tuple[str, ...]) -> list[str]:
+    return [line for one in sentences for line in textwrap.wrap(one, WIDTH, subsequent_indent="  ")]
 
 
 def markdown(report: Report) -> str:
-    """Return the report for people: claims, tables, differences from the paper, and gaps."""
-    parts = [_bullets(report.claims)] if report.claims else []
-    for table in report.tables:
-        parts.append(f"## {table.title}\n\n{markdown_table(table)}")
-        if (compared := against_paper(table)) is not None:
-            parts.append(f"### {compared.title}\n\n{markdown_table(compared)}")
-    if report.runs:
-        parts.append("## Runs\n\n" + markdown_table(runs_table(report)))
-    if report.gaps:
-        parts.append("## What is missing, and doubts about the input\n\n" + _bullets(report.gaps))
+    """Return the report for a document."""
+    parts = [f"## {table.title}\n\n{markdown_table(table, report.names)}" for table in report.tables]
+    if sentences := (*report.legend, *report.gaps):
+        parts.append(_bullets(sentences))
     return "\n\n".join(parts) + "\n"
 
 
+def markdown_table(table: Table, names: Mapping[str, str] | None = None) -> str:
+    """Return a table and its notes."""
+    align = tuple("left" if column.kind == "text" else "right" for column in table.columns)
+    cells = texts(table, names or {}).replace(r"\|", r"\\|", regex=True)
+    shown = cells.to_markdown(index=False, disable_numparse=True, colalign=align)
+    return f"{shown}\n" + (f"\n{_bullets(table.notes)}" if table.notes else "")
+
+
+def _bullets(sentences: tuple[str, ...]) -> str:
+    return "\n".join(f"* {sentence}" for sentence in sentences)
+
+
+def csv(report: Report) -> str:
+    """Return the data of all tables in one: the columns are those of all tables."""
+    frames = [frame(table).assign(table=table.key) for table in report.tables]
+    found = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame({"table": []})
+    ordered = found[["table", *(name for name in found if name != "table")]]
+    return str(ordered.to_csv(index=False, lineterminator="\n"))
+
+
 def latex(report: Report) -> str:
-    """Return the tables for a paper (booktabs), with their intervals."""
-    tables = [shown for table in report.tables for shown in (table, against_paper(table)) if shown is not None]
-    return "\n".join(_latex_table(table) for table in tables)
-
-
-def tidy_csv(report: Report) -> str:
-    """Return one line for each cell of each table, with its interval and the paper's number."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(CSV_COLUMNS)
+    """Return the tables for a paper (booktabs). Needs jinja2."""
+    shown = []
     for table in report.tables:
-        for row in table.rows:
-            for column, cell in zip(table.columns[table.names :], row[table.names :], strict=True):
-                if cell is not None:
-                    value, more = getattr(cell, "value", cell), [getattr(cell, name, None) for name in CSV_COLUMNS[4:]]
-                    writer.writerow([table.key, table.label(row), column.title, value, *more])
-    return text.getvalue()
+        align = "".join("l" if column.kind == "text" else "r" for column in table.columns)
+        cells = texts(table, report.names)
+        shown.append(
+            cells.to_latex(index=False, escape=True, column_format=align, caption=table.title, label=table.key)
+        )
+    return "\n".join(shown)
 
 
 def as_json(report: Report) -> str:
-    """Return the whole report, with the data of the figures."""
-    return json.dumps(plain(report), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+    """Return the whole report: tables with their data, runs, and what is missing."""
+    tables = {
+        table.key: {"title": table.title, "notes": table.notes, "rows": _records(frame(table))}
+        for table in report.tables
+    }
+    found = {"tables": tables, "runs": _records(pd.DataFrame(report.runs)), "gaps": report.gaps}
+    return json.dumps(found, ensure_ascii=False, indent=1) + "\n"
 
 
-def plain(value: Any) -> Any:
-    """Return a report, or a part of it, as lists and dictionaries. An `Estimate` has its difference from the paper."""
-    if isinstance(value, Estimate):
-        return dataclasses.asdict(value) | {"difference": value.difference}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, tuple | list):
-        return [plain(one) for one in value]
-    return {name: plain(one) for name, one in value.items()} if isinstance(value, dict) else value
+def _records(data: pd.DataFrame) -> object:
+    return json.loads(data.to_json(orient="records", double_precision=15))
 
 
-FORMATS: dict[str, Callable[[Report], str]] = {"markdown": markdown, "csv": tidy_csv, "latex": latex, "json": as_json}
+FORMATS: dict[str, Callable[[Report], str]] = {
+    "terminal": terminal,
+    "markdown": markdown,
+    "csv": csv,
+    "latex": latex,
+    "json": as_json,
+}
 """Value of `--format` -> its function."""
-
-
-def against_paper(table: Table) -> Table | None:
-    """Return the differences of a table from the paper's. None if the paper has none of its numbers."""
-    columns: list[Of[tuple[str, Column, Estimate]]] = [
-        Of("row", "text", 0, lambda cell: cell[0]),
-        Of("column", "text", 0, lambda cell: cell[1].title),
-        Of("n", "count", 0, lambda cell: cell[2].n),
-        Of("here", "number", 2, lambda cell: cell[2].value),
-        Of("paper", "number", 2, lambda cell: cell[2].paper),
-        Of("difference", "number", 2, lambda cell: cell[2].difference),
-        Of("documents that differ", "count", 0, lambda cell: _must_differ(*cell)),
-    ]
-    notes = (
-        "Difference: here minus the paper's number. Both are about the same documents if n is that of the paper, so "
-        "there is no sampling error between them. Documents that differ: at least so many have another score or exit "
-        "than in the paper; for F1 (POPE) about so many.",
-    )
-    title = f"{table.title}: difference from the paper"
-    return next(make_table(f"{table.key}-paper", title, columns, table.compared(), notes), None)
-
-
-def _must_differ(row: str, column: Column, estimate: Estimate) -> int | None:
-    """Return how many documents must differ for a difference in percent, beyond the rounding of the paper's number.
-    None: the number is not in percent, or about other documents than the paper's."""
-    expected = {one["name"]: one["documents"] for one in load()["benchmarks"].values()}.get(row.partition(",")[0])
-    if column.kind != "percent" or estimate.difference is None or estimate.n != expected:
-        return None
-    digits = len(str(estimate.paper).partition(".")[2])
-    beyond = max(0.0, abs(estimate.difference) - 0.5 * 10.0**-digits)
-    return math.ceil(beyond / 100 * estimate.n - 1e-6)
-
-
-def runs_table(report: Report) -> Table:
-    columns: list[Of[RunSummary]] = [
-        Of("benchmark", "text", 0, lambda run: run.benchmark),
-        Of("method", "text", 0, lambda run: run.method),
-        Of("documents", "count", 0, lambda run: run.documents),
-        Of("wall s", "number", 1, lambda run: run.wall_s),
-        Of("used", "text", 0, lambda run: "yes" if run.used else "no"),
-        Of("file", "text", 0, lambda run: run.file),
-    ]
-    return next(make_table("runs", "Runs", columns, report.runs), Table("runs", "Runs", (), ()))
-
-
-def markdown_table(table: Table) -> str:
-    """Return a table and its notes."""
-    writer = MarkdownTableWriter()
-    writer.headers = [column.title for column in table.columns]
-    writer.value_matrix = [_texts(table, row) for row in table.rows]
-    writer.type_hints = ["str"] * len(table.columns)
-    writer.column_styles = [Style(align="left" if column.kind == "text" else "right") for column in table.columns]
-    notes = f"\n{_bullets(table.notes)}" if table.notes else ""
-    return str(writer.dumps()).rstrip("\n") + "\n" + notes
-
-
-def _latex_table(table: Table) -> str:
-    alignment = "".join("l" if column.kind == "text" else "r" for column in table.columns)
-    lines = [
-        rf"\begin{{table}}% {table.key}",
-        rf"\caption{{{table.title.translate(LATEX)}}}",
-        rf"\begin{{tabular}}{{{alignment}}}",
-        r"\toprule",
-        " & ".join(column.title.translate(LATEX) for column in table.columns) + r" \\",
-        r"\midrule",
-        *(" & ".join(cell.translate(LATEX) for cell in _texts(table, row)) + r" \\" for row in table.rows),
-        r"\bottomrule",
-        r"\end{tabular}",
-        *(rf"\par {note.translate(LATEX)}" for note in table.notes),
-        r"\end{table}",
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def _texts(table: Table, row: Sequence[Cell]) -> list[str]:
-    return [text(cell, column) for column, cell in zip(table.columns, row, strict=True)]
-
-
-def text(cell: Cell, column: Column) -> str:
-    """Return a cell as people read it: an estimate with its interval in brackets, an empty text for None."""
-    if cell is None or isinstance(cell, str):
-        return cell or ""
-    if isinstance(cell, Estimate):
-        return cell.shown(column.digits)
-    if column.kind == "p":
-        return p_value(cell)
-    return str(cell) if column.kind == "count" else f"{cell:.{column.digits}f}"
-
-
-def p_value(p: float) -> str:
-    """Return a p-value as people read it."""
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
-
-
-def _bullets(sentences: Sequence[str]) -> str:
-    return "\n".join(f"* {sentence}" for sentence in sentences)

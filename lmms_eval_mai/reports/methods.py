@@ -16,7 +16,6 @@ from lmms_eval_mai.paper.confidence import Verify
 from lmms_eval_mai.paper.prompts import Variant
 from lmms_eval_mai.paper.sample import EXITS
 from lmms_eval_mai.run import presets
-from lmms_eval_mai.run.config import NO_EFFECT_ON_ANSWERS
 
 DECODING = {"decoding": "greedy", "max_new_tokens": "", "gen_kwargs": ""}
 """Arguments that change every call, with their defaults."""
@@ -35,9 +34,6 @@ AGREEMENT = {"anls_threshold": "0.9", "infovqa_match": "strict", "chartqa_match"
 """Arguments that change the agreement (`AgreementRules`), with their defaults."""
 FIRST_CHECK = {"verify": "agreement", "min_confidence": ""}
 """Arguments that change the first check, with their defaults."""
-HARMLESS = NO_EFFECT_ON_ANSWERS | {"journal", "seed", "mode"}
-"""Arguments in which repeats of one run may differ. Runs of earlier versions have `journal`, and the mode is part of
-the method."""
 DEFAULTS = DECODING | TRANSFER | AGREEMENT | FIRST_CHECK
 THINK_E = "think=E"
 """The option of a cascade or Full RT on another lmms-eval task that thinks with the Explain prompt."""

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from lmms_eval_mai import statistics
+from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.paper_numbers import PaperNumber
-from lmms_eval_mai.reports.read import PARTS, Run
 from lmms_eval_mai.reports.report import Estimate
 from lmms_eval_mai.statistics import Interval, Statistic
 
@@ -28,7 +28,6 @@ MAIN_METRIC = {
 NOT_A_SHARE = ("pope_f1_score", "anls", "gpt_eval_score")
 """Metrics whose interval does not follow from the number of documents. MMBench's is a share of questions, and the
 results file has the number of rotations."""
-GIGA = 1e9
 
 Clusters: TypeAlias = pd.Series
 """Document -> the number of its cluster."""
@@ -218,24 +217,3 @@ def per_document(calls: pd.DataFrame, values: pd.Series, samples: pd.DataFrame) 
     sums = values.groupby(answers).sum().where(values.notna().groupby(answers).all())
     of_answer = sums.reindex(pd.MultiIndex.from_arrays([samples.index, samples.repeat]))
     return None if of_answer.isna().any() else of_answer.groupby(level=0).mean()
-
-
-def compute(run: Run) -> pd.Series | None:
-    """Return the floating-point operations of each document in units of 1e9. None: they are not known.
-
-    Each token costs two operations for each parameter that works on it (Kaplan et al. 2020, arXiv 2001.08361). Prompt
-    tokens from the prefix cache cost nothing. The vision tower works on the patches of images that are not cached;
-    images come first in every prompt. Attention between tokens is not counted.
-    """
-    calls = run.calls
-    if calls.empty or not set(calls.side) <= run.parameters.keys():
-        return None
-    of_side = {name: calls.side.map({side: one[name] for side, one in run.parameters.items()}) for name in PARTS}
-    computed = calls.prompt_tokens - calls.cached_tokens
-    images = (calls.image_tokens - calls.cached_tokens).clip(lower=0)
-    operations = 2 * (
-        of_side["text"] * (computed + calls.output_tokens)
-        + of_side["output"] * calls.output_tokens
-        + (of_side["vision"] * of_side["patches"] + of_side["merger"]) * images
-    )
-    return per_document(calls, operations / GIGA, run.samples)

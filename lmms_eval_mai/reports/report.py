@@ -1,9 +1,9 @@
-"""A report as plain data. The text formats and the page show the same `Report`."""
+"""A report as plain data: tables of named columns, whose cells are texts, numbers or estimates."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any, Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +21,6 @@ class Estimate:
     source: str | None = None
     """The place of the paper's number."""
 
-    @property
-    def difference(self) -> float | None:
-        """The value minus the paper's."""
-        return None if self.paper is None else self.value - self.paper
-
     def shown(self, digits: int = 1, sign: str = "", unit: str = "") -> str:
         """Return the number with its interval in brackets, as people read it. `sign`: "+" for a difference."""
         value = f"{self.value:{sign}.{digits}f}{unit}"
@@ -35,9 +30,9 @@ class Estimate:
 
 
 Cell = Estimate | float | int | str | None
-Kind = Literal["text", "count", "number", "percent", "p"]
+Kind = Literal["text", "count", "number", "percent", "brief", "p"]
 """text: a name. count: a whole number. number: an `Estimate` or a float. percent: the same, a score or a share of
-documents in percent. p: a p-value."""
+documents in percent. brief: the same, and people read it without its interval. p: a p-value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +40,15 @@ class Column:
     """One column of a table."""
 
     title: str
+    """May have several lines."""
     kind: Kind = "number"
     digits: int = 1
     """Decimal places of the printed numbers."""
+
+    @property
+    def name(self) -> str:
+        """The title in one line."""
+        return self.title.replace("_\n", "_").replace("\n", " ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +67,6 @@ class Table:
     def names(self) -> int:
         """The number of the first columns that name a row."""
         return sum(1 for _ in takewhile(lambda column: column.kind == "text", self.columns))
-
-    def label(self, row: tuple[Cell, ...]) -> str:
-        """Return the name of a row."""
-        return ", ".join(str(cell) for cell in row[: self.names] if cell is not None)
-
-    def compared(self) -> Iterator[tuple[str, Column, Estimate]]:
-        """Return each number that the paper has too, with the name of its row and its column."""
-        for row in self.rows:
-            for column, cell in zip(self.columns, row, strict=True):
-                if isinstance(cell, Estimate) and cell.paper is not None:
-                    yield self.label(row), column, cell
 
 
 Row = TypeVar("Row")
@@ -99,31 +89,16 @@ Note = str | tuple[str, str]
 def table(
     key: str, title: str, columns: Sequence[Of[Row]], rows: Iterable[Row], notes: Sequence[Note] = ()
 ) -> Iterator[Table]:
-    """Yield the table of the rows, or nothing if there are no rows."""
-    cells = tuple(tuple(column.cell(row) for column in columns) for row in rows)
+    """Yield the table of the rows, or nothing if there are no rows. A column without any cell is left out."""
+    cells = [[column.cell(row) for column in columns] for row in rows]
     if cells:
-        headings = tuple(Column(one.title, one.kind, one.digits) for one in columns)
+        kept = [number for number in range(len(columns)) if any(row[number] is not None for row in cells)]
+        headings = tuple(Column(columns[one].title, columns[one].kind, columns[one].digits) for one in kept)
         named = {row[0] for row in cells}
         shown = [
             note if isinstance(note, str) else note[1] for note in notes if isinstance(note, str) or note[0] in named
         ]
-        yield Table(key, title, headings, cells, tuple(shown))
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """The data of one figure."""
-
-    key: str
-    title: str
-    kind: Literal["points", "flow", "curve", "reliability"]
-    """points: score over cost, one point for each method. flow: documents from exit to exit. curve: score and cost over
-    a setting. reliability: right answers over the model's probability."""
-    benchmark: str
-    data: tuple[dict[str, Any], ...]
-    """Plain JSON objects; docs/reports.md describes the fields of each kind."""
-    method: str = ""
-    """The cascade of the data. Empty, of points: the data name their methods."""
+        yield Table(key, title, headings, tuple(tuple(row[one] for one in kept) for row in cells), tuple(shown))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +119,14 @@ class RunSummary:
 class Report:
     """All that is known about the runs."""
 
-    claims: tuple[str, ...]
-    """One sentence for each cascade: its score, its cost and how it compares."""
     tables: tuple[Table, ...]
-    figures: tuple[Figure, ...]
-    runs: tuple[RunSummary, ...]
-    gaps: tuple[str, ...] = field(default=())
+    runs: tuple[RunSummary, ...] = ()
+    gaps: tuple[str, ...] = ()
     """One sentence for each thing that could not be made, and for each doubt about the input."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Name of a method -> the short name that people read."""
+    legend: tuple[str, ...] = ()
+    """What the short names mean."""
 
     def table(self, key: str) -> Table:
         """Return a table. Raises KeyError."""

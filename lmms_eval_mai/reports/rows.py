@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS
-from lmms_eval_mai.reports.scoring import form_of, score_of
+from lmms_eval_mai.reports.scoring import score_of
 
 Line = dict[str, Any]
 CIRCULAR = 1_000_000
@@ -24,15 +24,18 @@ SAMPLES: dict[str, tuple[type, str]] = {
     "gold": (object, "POPE: the gold label"),
     "group": (float, "MMBench: the question that the document is a rotation of; nan for others"),
     "is_main": (bool, "MMBench: whether this is the question in its original order"),
-    "kind": (object, "The kind of the question"),
+    "kind": (object, "The kind of the question; None if the data set has none"),
     "images": (object, "The hashes of its images; None if they are not logged"),
     "output_tokens": (float, "Of both models; nan if there are no token counts"),
     "exit": (object, "None without a trace"),
     "readable": (object, "Whether the scorer can read the final answer; None if it is not known"),
-    "small": (object, "The parsed answers of the first verification: the small model's short answer,"),
-    "large": (object, "the large model's,"),
+    "small_answer": (object, "The parsed answers of the first verification: the small model's short answer,"),
+    "large_answer": (object, "the large model's,"),
     "agree": (object, "and whether they agree; None without a verification of both"),
-    "thought": (object, "The small model's answer after its thinking: that of the second verification, or of Full RT"),
+    "thought_answer": (
+        object,
+        "The small model's answer after its thinking: that of the second verification, or of Full RT",
+    ),
     "has_thought": (bool, "Whether the trace has the answer after the thinking; older traces of Full RT do not"),
     "answer_logprob": (float, "Of the large model's short answer; nan if the engine does not report it"),
     "agree_think": (object, "Whether the thought answer agrees with the large model's short answer; None without one"),
@@ -121,15 +124,15 @@ def _row(benchmark: str, line: Line, trace: Line, repeat: int) -> Line:
         "gold": _label(labels["ground_truth"]) if isinstance(labels, dict) else None,
         "group": math.nan if index is None else index % CIRCULAR,
         "is_main": index is None or index < CIRCULAR,
-        "kind": _kind(line, trace, target),
+        "kind": _kind(line, trace),
         "images": tuple(trace["images"]) if trace.get("images") else None,
         "output_tokens": _number(trace.get("output_tokens")),
         "exit": trace.get("exit"),
         "readable": trace.get("readable"),
-        "small": first.get("small"),
-        "large": trace.get("parsed") if trace.get("exit") == "confident" else (first or second).get("large"),
+        "small_answer": first.get("small"),
+        "large_answer": trace.get("parsed") if trace.get("exit") == "confident" else (first or second).get("large"),
         "agree": first.get("agree"),
-        "thought": second["small"] if second else trace.get("thought"),
+        "thought_answer": second["small"] if second else trace.get("thought"),
         "has_thought": bool(second) or "thought" in trace,
         "answer_logprob": _number(calls.get(("large", "short"), {}).get("answer_logprob")),
         "agree_think": second.get("agree"),
@@ -190,8 +193,8 @@ def score_of_line(line: Line) -> float | None:
     return None
 
 
-def _kind(line: Line, trace: Line, target: str) -> str:
-    """Return the kind of a question: that of the benchmark if the line has it, else the form of the gold answer."""
+def _kind(line: Line, trace: Line) -> str | None:
+    """Return the kind of a question: its category in the data set."""
     if "relaxed_human_split" in line:
         return "human"
     if "relaxed_augmented_split" in line:
@@ -200,8 +203,4 @@ def _kind(line: Line, trace: Line, target: str) -> str:
         return str(row.get("subdomain", ""))
     if isinstance(row := line.get("gpt_eval_score"), dict):
         return str(row.get("category", ""))
-    if isinstance(found := trace.get("category"), str):
-        return found
-    if "pope_accuracy" in line:
-        return f"gold: {target.lower()}"
-    return form_of(target)
+    return trace.get("category")

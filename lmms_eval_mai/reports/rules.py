@@ -18,9 +18,11 @@ from lmms_eval_mai.paper.benchmarks import BENCHMARKS
 from lmms_eval_mai.paper.confidence import Verify
 from lmms_eval_mai.paper.sample import exits_of
 from lmms_eval_mai.reports import metrics
-from lmms_eval_mai.reports.evidence import Evidence, of_run
-from lmms_eval_mai.reports.read import Run
+from lmms_eval_mai.reports.folders import Run
+from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.report import Estimate, Of, Table, table
+from lmms_eval_mai.reports.runs import Runs, of_run
+from lmms_eval_mai.reports.summary import RIGHT
 
 THRESHOLDS = (1.0, 0.999, 0.99, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.5, 0.4, 0.3)
 """The thresholds of the table and of the figure."""
@@ -86,33 +88,53 @@ class Outcome:
         return 100 * float((self.documents.exit == exit).mean())
 
 
-def rules_table(evidence: Evidence) -> Iterator[Table]:
+def rules_table(runs: Runs) -> Iterator[Table]:
     """Yield score and cost of the cascade with other first checks and with other rules of agreement."""
+    cascades = [run for run in runs.first_checks() if has_rules(run)]
+    known = [found for run in cascades if len(found := outcomes(runs, run)) > 1]
+
+    def share(exit: str, row: Outcome) -> float:
+        return row.share(exit)
+
     columns: list[Of[Outcome]] = [
-        *of_run(evidence, lambda row: row.run),
+        *of_run(runs, lambda row: row.run),
         Of("rule", "text", 0, lambda row: row.rule.name(row.run.benchmark)),
-        Of("of a run", "text", 0, lambda row: "yes" if row.is_run else None),
-        Of("first check, %", "percent", 1, lambda row: row.share(exits_of("cascade", row.rule.verify)[0])),
-        *(Of(f"{exit}, %", "percent", 1, functools.partial(lambda exit, row: row.share(exit), exit)) for exit in LATER),
+        Of("run", "text", 0, lambda row: "yes" if row.is_run else None),
+        Of("first\ncheck", "number", 1, lambda row: row.share(exits_of("cascade", row.rule.verify)[0])),
+        *(Of(exit.replace("_", "_\n"), "number", 1, functools.partial(share, exit)) for exit in LATER),
         Of("score", "percent", 2, lambda row: row.score),
-        Of("- Full RT, points", "percent", 2, lambda row: row.against),
-        Of("output tokens", "number", 1, lambda row: row.tokens),
+        Of("against\nFull RT", "percent", 2, lambda row: row.against),
+        Of("output\ntokens", "number", 1, lambda row: row.tokens),
     ]
-    return table(
-        "rules",
-        "The cascade with other first checks and other rules of agreement, recomputed from the traces",
-        columns,
-        [outcome for _, outcomes in curves(evidence) for outcome in outcomes],
-        (
-            "verify=confidence and verify=both are not in the paper: the first check asks for the probability that the "
-            "large model gave to its short answer (docs/confidence.md). A threshold that was chosen with these "
-            "documents looks better than it is: lmms-eval-mai calibrate chooses it with a bound.",
-            "Scores are means over documents. Output tokens of both models for one document. A rule that needs more "
-            "calls than the run has made takes them from Full RT on the same documents, and is left out without it. "
-            "They are the same only with greedy decoding and if answers do not depend on the batch (vLLM's may differ "
-            "by a token in bfloat16).",
+    notes = [
+        "verify=confidence and verify=both are not in the paper: the first check asks for the probability that the "
+        "large model gave to its short answer. A threshold that was chosen with these documents looks better than it "
+        "is: lmms-eval-mai calibrate chooses it with a bound.",
+        "Exits in percent; scores are means over documents; output tokens of both models for one document. A rule "
+        "that needs more calls than the run has made takes them from Full RT on the same documents, and is left out "
+        "without it. They are the same only with greedy decoding and if answers do not depend on the batch (vLLM's may "
+        "differ by a token in bfloat16).",
+        *(
+            f"{benchmark_name(run.benchmark)}, {runs.name(run.method)}: the AUROC of the probability is {area:.1f}%."
+            for run in cascades
+            if (area := auroc(runs, run)) is not None
         ),
-    )
+    ]
+    title = "The cascade with other first checks and other rules of agreement, recomputed from the traces"
+    return table("rules", title, columns, [outcome for found in known for outcome in found], notes)
+
+
+def auroc(runs: Runs, run: Run) -> float | None:
+    """Return how often a right short answer of the large model has a higher probability than a wrong one, in percent;
+    50 is chance. None: not known, or all are right, or all wrong."""
+    scores = runs.large_short_scores(run)
+    known = run.samples.answer_logprob.notna() & scores.notna() & (run.samples.repeat == 0)
+    right = scores[known] >= RIGHT
+    if right.nunique() < 2:
+        return None
+    from sklearn.metrics import roc_auc_score  # takes a second
+
+    return 100 * float(roc_auc_score(right, run.samples.answer_logprob[known]))
 
 
 LATER = exits_of("cascade")[1:]
@@ -124,18 +146,10 @@ def has_rules(run: Run) -> bool:
     return run.benchmark in BENCHMARKS and run.method.variant is not None
 
 
-@functools.lru_cache(1)
-def curves(evidence: Evidence) -> tuple[tuple[Run, list[Outcome]], ...]:
-    """Return each cascade for which other rules are known, with what they would have done. The table and the figure
-    need the same outcomes, and their intervals take seconds."""
-    known = ((run, outcomes(evidence, run)) for run in evidence.first_checks() if has_rules(run))
-    return tuple((run, found) for run, found in known if len(found) > 1)
-
-
-def outcomes(evidence: Evidence, run: Run) -> list[Outcome]:
+def outcomes(runs: Runs, run: Run) -> list[Outcome]:
     """Return what each rule would have done whose calls are known."""
-    known = known_answers(evidence, run)
-    made = {Rule(one.method.verify, one.method.min_confidence, one.rules) for one in evidence.same_calls(run)}
+    known = known_answers(runs, run)
+    made = {Rule(one.method.verify, one.method.min_confidence, one.rules) for one in runs.same_calls(run)}
     agreements = dict.fromkeys([*AGREEMENT.get(run.benchmark, ()), run.rules])
     rules = [Rule("agreement", None, one) for one in agreements]
     if known.probability.notna().any():
@@ -145,27 +159,28 @@ def outcomes(evidence: Evidence, run: Run) -> list[Outcome]:
     found = []
     for rule in rules:
         documents = decide(known, rule, run.benchmark)
-        score = None if documents is None else evidence.accuracy(run, documents)
+        score = None if documents is None else runs.accuracy(run, documents)
         if documents is not None and score is not None:
-            against = _against(evidence, run, documents, known.full_rt_score)
+            against = _against(runs, run, documents, known.full_rt_score)
             found.append(Outcome(run, rule, documents, score, against, rule in made))
     return found
 
 
-def known_answers(evidence: Evidence, run: Run) -> pd.DataFrame:
+def known_answers(runs: Runs, run: Run) -> pd.DataFrame:
     """Return what is known of each document of a cascade, from it and from Full RT with the same thinking.
 
     Columns: `probability` of the large model's short answer; the parsed answers `small`, `large` and `thought`; the
     scores `large_score`, `transfer_score` and `full_rt_score`; output tokens by `STAGES`. What no run has is missing.
     """
-    samples = run.samples.assign(large_score=evidence.large_short_scores(run))
+    samples = run.samples.assign(large_score=runs.large_short_scores(run))
     samples = samples[samples.repeat == 0]
     tokens = {name: _tokens(run, *stages) for name, stages in STAGES.items()}
     moved = samples.exit == "transfer"
     found = pd.DataFrame(
         {
             "probability": np.exp(samples.answer_logprob),
-            **{name: samples[name] for name in ("small", "large", "thought", "large_score")},
+            **{name: samples[f"{name}_answer"] for name in ("small", "large", "thought")},
+            "large_score": samples.large_score,
             "transfer_score": samples.score.where(moved),
             "full_rt_score": np.nan,
             **tokens,
@@ -173,13 +188,13 @@ def known_answers(evidence: Evidence, run: Run) -> pd.DataFrame:
         index=samples.index,
     )
     # The thinking of Full RT has one stage, so it does not tell what a second stage would answer.
-    full_rt = None if run.method.two_stage else evidence.full_rt(run)
+    full_rt = None if run.method.two_stage else runs.full_rt(run)
     if full_rt is None:
         return found
     other = full_rt.samples[full_rt.samples.repeat == 0].reindex(samples.index)
     same = other.exit.notna() & (other.target == samples.target)
     new = same & found.thinking.isna() & other.has_thought.eq(True)
-    found.loc[new, "thought"] = other.thought[new]
+    found.loc[new, "thought"] = other.thought_answer[new]
     found["thinking"] = found.thinking.where(~new, _tokens(full_rt, *STAGES["thinking"]))
     new = same & ~moved
     found["transfer_score"] = found.transfer_score.where(~new, other.score)
@@ -210,11 +225,11 @@ def decide(known: pd.DataFrame, rule: Rule, benchmark: str) -> pd.DataFrame | No
     return pd.DataFrame({"exit": exit, "score": scores, "tokens": tokens}, index=known.index)
 
 
-def _against(evidence: Evidence, run: Run, documents: pd.DataFrame, full_rt: pd.Series) -> Estimate | None:
+def _against(runs: Runs, run: Run, documents: pd.DataFrame, full_rt: pd.Series) -> Estimate | None:
     """Return the mean score minus that of Full RT on the same documents, in points."""
     if full_rt.isna().any():
         return None
-    comparison = metrics.compare(metrics.plain(documents.score), metrics.plain(full_rt), "", evidence.clusters(run))
+    comparison = metrics.compare(metrics.plain(documents.score), metrics.plain(full_rt), "", runs.clusters(run))
     return None if comparison is None else comparison.difference
 
 

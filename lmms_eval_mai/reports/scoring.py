@@ -1,5 +1,4 @@
-"""Scores of answers that lmms-eval has not scored, such as the short answers inside a cascade, and the form of a gold
-answer.
+"""Scores of answers that lmms-eval has not scored, such as the short answers inside a cascade.
 
 A trace has each answer as the benchmark's scorer reads it, and the samples file has the gold answer. So the score
 follows without the document. tests/reports/test_scoring.py compares it with lmms-eval's scorers.
@@ -54,18 +53,6 @@ def golds_of(target: str) -> list[str]:
         except (ValueError, SyntaxError):
             pass
     return [target]
-
-
-def form_of(target: str) -> str:
-    """Return the form of a gold answer: option letter, yes or no, number, one word, or several words."""
-    gold = golds_of(target)[0].strip()
-    if re.fullmatch(r"[A-H]", gold):
-        return "option letter"
-    if gold.lower().rstrip(".") in ("yes", "no"):
-        return "yes or no"
-    if re.fullmatch(r"[-+$£€]?[\d.,:/]+ ?%?", gold):
-        return "number"
-    return "one word" if len(gold.split()) <= 1 else "several words"
 
 
 def _realworldqa(parsed: str, target: str) -> float:

@@ -18,12 +18,12 @@ import pandas as pd
 
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.reports import paper_numbers
-from lmms_eval_mai.reports.evidence import Evidence, of_run
+from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.methods import identity
 from lmms_eval_mai.reports.metrics import with_paper
 from lmms_eval_mai.reports.paper_numbers import PaperNumber
-from lmms_eval_mai.reports.read import Run
 from lmms_eval_mai.reports.report import Cell, Estimate, Of, Table, table
+from lmms_eval_mai.reports.runs import Runs, of_run
 
 PAPER = "paper"
 PAPERS_DEVICE = "NVIDIA H100 (paper)"
@@ -115,14 +115,14 @@ def _of_paper() -> Profile:
     return Profile(PAPERS_DEVICE, models)
 
 
-def table_11(evidence: Evidence, profile: Profile) -> Iterator[Table]:
+def table_11(runs: Runs, profile: Profile) -> Iterator[Table]:
     """Yield Table 11 with the runs whose models the profile has."""
-    runs = [run for benchmark in evidence.benchmarks() for run in evidence.of_benchmark(benchmark)]
-    times = {run: found for run in runs if (found := profile.of_run(run)) is not None}
+    known = [run for benchmark in runs.benchmarks() for run in runs.of_benchmark(benchmark)]
+    times = {run: found for run in known if (found := profile.of_run(run)) is not None}
 
     def paper(run: Run, row: str = "") -> PaperNumber | None:
         """Return the number of Table 11. None: it has other models, another method or other documents."""
-        method = ROWS.get(evidence.name(run.method))
+        method = ROWS.get(runs.name(run.method))
         same = profile.device == PAPERS_DEVICE and run.documents == paper_numbers.documents(run.benchmark)
         return paper_numbers.number(11, row or method, run.benchmark, "") if method and same else None
 
@@ -131,7 +131,7 @@ def table_11(evidence: Evidence, profile: Profile) -> Iterator[Table]:
 
     def speedup(run: Run) -> Cell:
         """Return how many times as long Full RT takes on the documents of both."""
-        full = evidence.full_rt(run) if run.method.mode == "cascade" else None
+        full = runs.full_rt(run) if run.method.mode == "cascade" else None
         if full not in times:
             return None
         both = times[run].index.intersection(times[full].index)

@@ -45,13 +45,13 @@ METHODS = (
 """All methods, in the order of their runs: single models first, so that their calls are made in runs of their own."""
 
 TABLES = {
-    5: ("table-5", "table-13", "tokens"),
-    6: ("table-6", "scores"),
-    7: ("table-7", "table-14", "scores"),
+    5: ("table-5", "table-13"),
+    6: ("table-6",),
+    7: ("table-7", "table-14"),
     8: ("table-8",),
-    10: ("table-10", "methods", "mai-against-others"),
-    13: ("table-13", "tokens"),
-    14: ("table-14", "scores"),
+    10: ("table-10", "methods", "comparisons"),
+    13: ("table-13",),
+    14: ("table-14",),
     15: ("table-15",),
 }
 """Number of a table -> its keys in a report. Table 13 is Table 5 for InternVL3.5, and Table 14 is Table 7 with POPE."""

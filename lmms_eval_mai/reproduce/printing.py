@@ -5,11 +5,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from lmms_eval_mai.reports import build
-from lmms_eval_mai.reports.evidence import Evidence
+from lmms_eval_mai.reports.folders import Run as Result
 from lmms_eval_mai.reports.formats import markdown, markdown_table
-from lmms_eval_mai.reports.method_tables import Spent, spent
-from lmms_eval_mai.reports.read import Run as Result
 from lmms_eval_mai.reports.report import Of, Report, table
+from lmms_eval_mai.reports.runs import Runs
+from lmms_eval_mai.reports.summary import spent
 from lmms_eval_mai.reproduce.folder import OutputFolder
 from lmms_eval_mai.reproduce.methods import TABLES
 from lmms_eval_mai.reproduce.plan import Options, Run
@@ -30,19 +30,19 @@ def commands(runs: Sequence[Run], options: Options, folder: OutputFolder) -> str
     return "\n".join(shlex.join(["lmms-eval", *options.command(run, folder.place(run), shown=True)]) for run in runs)
 
 
-def summary(runs: Sequence[Run], folder: OutputFolder, evidence: Evidence) -> str:
+def summary(runs: Sequence[Run], folder: OutputFolder, results: Runs) -> str:
     """Return one row for each run whose answers are the large model's: its score, and its output tokens per document.
     The pair and the task are named only if there are several."""
     found = [
-        (run, one, spent(evidence, one))
+        (run, one, spent(results, one))
         for run in sorted(runs, key=lambda run: (run.models.name, run.subject.name))
-        for one in evidence.runs.values()
+        for one in results.runs.values()
         if run.method.mode != "small" and folder.place(run) in one.file.parents and not one.derived
     ]
-    columns: list[Of[tuple[Run, Result, Spent]]] = [
+    columns: list[Of[tuple[Run, Result, dict[str, float | None]]]] = [
         Of("run", "text", 0, lambda row: f"{row[0].models.name}, {row[0].subject.name}"),
         Of("method", "text", 0, lambda row: row[0].method.title.replace("large, ", "large ")),
-        Of("score %", "percent", 1, lambda row: evidence.score(row[1])),
+        Of("score %", "percent", 1, lambda row: results.score(row[1])),
         Of("small model's tokens", "number", 1, lambda row: row[2]["small_tokens"]),
         Of("large model's tokens", "number", 1, lambda row: row[2]["large_tokens"]),
     ]

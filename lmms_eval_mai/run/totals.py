@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 
 import pandas as pd
-from pytablewriter import MarkdownTableWriter
 
 from lmms_eval_mai.contract import SIDES, Side, Stage
 from lmms_eval_mai.errors import MaiError, SampleError

@@ -12,21 +12,28 @@ from support.own_command import run_command
 from lmms_eval_mai.cli.report import load_images
 from lmms_eval_mai.plugin import task_dir
 from lmms_eval_mai.reports import build
-from lmms_eval_mai.reports.evidence import Evidence
-
-MISSING = (
-    "* POPE: the paper has 9000 documents and these runs 4, so the differences from the paper are between different "
-    "documents."
-)
+from lmms_eval_mai.reports.runs import Runs
 
 
-def test_the_tables_are_printed_and_end_with_what_is_missing(tmp_path: Path, capsys: Any) -> None:
+def test_the_summary_is_printed_with_the_chosen_tables_and_ends_with_what_is_missing(
+    tmp_path: Path, capsys: Any
+) -> None:
     POPE.write(tmp_path / "a", "cascade")
     POPE.write(tmp_path / "b", "transfer")
-    code, out, err = run_command(capsys, "report", tmp_path / "a", tmp_path / "b")
+    folders = (tmp_path / "a", tmp_path / "b")
+    code, out, err = run_command(capsys, "report", *folders)
     assert (code, err) == (0, "")
-    assert "## Table 10: multi-agent inference (MAI)" in out and "## Table 8: " in out
-    assert out.endswith(f"{MISSING}\n")
+    assert out.startswith("Methods: ") and "Table 10" not in out and "POPE: the paper has 9000 documents" in out
+    _, more, _ = run_command(capsys, "report", *folders, "--tables", "8,10")
+    assert "Table 10: multi-agent inference (MAI)" in more and "Table 8: " in more and "Table 6" not in more
+
+
+def test_json_on_the_terminal_is_json_also_beside_a_page(tmp_path: Path, capsys: Any) -> None:
+    POPE.write(tmp_path, "cascade")
+    page = tmp_path / "new" / "report.html"
+    code, out, err = run_command(capsys, "report", tmp_path, "--format", "json", "--html", page)
+    assert code == 0 and json.loads(out)["tables"]["methods"]["rows"] and str(page) in err
+    assert "<!doctype html>" in page.read_text()
 
 
 def test_output_writes_a_file_in_a_new_folder_and_tells_what_is_missing(tmp_path: Path, capsys: Any) -> None:
@@ -34,17 +41,7 @@ def test_output_writes_a_file_in_a_new_folder_and_tells_what_is_missing(tmp_path
     file = tmp_path / "new" / "report.json"
     code, out, err = run_command(capsys, "report", tmp_path, "--format", "json", "--output", file)
     found = json.loads(file.read_text())
-    assert (code, out) == (0, f"Wrote {len(found['tables'])} tables to {file}.\n")
-    assert err == "".join(f"lmms-eval-mai: {gap}\n" for gap in found["gaps"])
-
-
-def test_html_writes_the_page_beside_the_tables(tmp_path: Path, capsys: Any) -> None:
-    POPE.write(tmp_path, "cascade")
-    file = tmp_path / "new" / "report.html"
-    _, tables, _ = run_command(capsys, "report", tmp_path)
-    code, out, err = run_command(capsys, "report", tmp_path, "--html", file)
-    assert (code, out, err) == (0, f"{tables}\nWrote the page to {file}.\n", "")
-    assert "On POPE (n = 4), MAI 8B + 2B-R scores" in file.read_text()
+    assert (code, out) == (0, "") and all(gap in err for gap in found["gaps"])
 
 
 @pytest.mark.parametrize(
@@ -52,6 +49,7 @@ def test_html_writes_the_page_beside_the_tables(tmp_path: Path, capsys: Any) -> 
     [
         (["runs", "--images"], "--images has no effect without --html"),
         (["."], "there is no run of lmms-eval."),
+        (["runs", "--tables", "9"], "--tables 9 is invalid"),
         (["runs", "--output", "file/x.md"], "--output file/x.md cannot be written"),
     ],
 )
@@ -70,9 +68,9 @@ def test_what_cannot_be_made_ends_with_one_line_and_exit_code_1(
 # --- images ----------------------------------------------------------------------------------------------
 
 
-def evidence(golds: list[str], folder: Path) -> Evidence:
+def runs(golds: list[str], folder: Path) -> Runs:
     World("shapes", [Answers(gold, gold, gold, gold, gold) for gold in golds]).write(folder, "cascade")
-    return build.evidence([folder])
+    return build.read([folder])
 
 
 @pytest.fixture(scope="module")
@@ -83,11 +81,11 @@ def golds() -> list[str]:
 
 
 def test_each_document_gets_the_image_of_its_task(golds: list[str], tmp_path: Path) -> None:
-    images = load_images(evidence(golds, tmp_path))
+    images = load_images(runs(golds, tmp_path))
     assert images.gaps == []
     assert sorted(images.of["shapes"]) == [0, 1, 2, 3, 4] and len(images.data) == 5
 
 
 def test_a_run_on_another_data_set_gets_no_images_and_a_sentence(golds: list[str], tmp_path: Path) -> None:
-    images = load_images(evidence([*golds[:4], "something else"], tmp_path))
+    images = load_images(runs([*golds[:4], "something else"], tmp_path))
     assert images.gaps == ["shapes has no images: document 4 of task shapes_s has another gold answer than in the run."]

@@ -5,8 +5,8 @@ from support.pages import write_runs
 from support.worlds import WORLD, write_all
 
 from lmms_eval_mai.reports import build
-from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.report import Report
+from lmms_eval_mai.reports.runs import Runs
 
 
 @pytest.fixture(scope="session")
@@ -17,8 +17,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Report:
 
 
 @pytest.fixture(scope="session")
-def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """Runs on 60 documents of POPE and on four of shapes, with hostile texts."""
     folder = tmp_path_factory.mktemp("page")
     write_runs(folder)
-    return build.evidence([folder])
+    return build.read([folder])

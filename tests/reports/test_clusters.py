@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.folders import POPE, Answers, World, call, line, write_run
+from support.folders import POPE, World, call, line, write_run
 from support.tables import row_of, value
 from support.worlds import pope_world
 
-from lmms_eval_mai.reports.build import evidence, report
-from lmms_eval_mai.reports.evidence import Evidence
-from lmms_eval_mai.reports.read import Run
+from lmms_eval_mai.reports.build import read, report
+from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.report import Estimate, Report
+from lmms_eval_mai.reports.runs import Runs
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +36,12 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> list[Report]:
 def test_copies_of_documents_with_a_common_image_have_the_intervals_and_p_of_the_documents(
     reports: list[Report],
 ) -> None:
-    rows = [row_of(found.table("mai-against-others"), "POPE", "MAI 8B + 2B-R", "2B-R") for found in reports]
+    rows = [row_of(found.table("comparisons"), "POPE", "MAI 8B + 2B-R", "2B-R") for found in reports]
     single, images, no_images = rows
     assert [row["n"] for row in rows] == [50, 200, 200] and images["only MAI right"] == 4 * single["only MAI right"]
     assert images["p"] == single["p"] > 3 * no_images["p"]
     tens = [row_of(found.table("table-10"), "POPE", "MAI 8B + 2B-R") for found in reports]
-    for of, column in ((rows, "difference, points"), (tens, "MAI"), (tens, "transfer, %")):
+    for of, column in ((rows, "difference"), (tens, "MAI"), (tens, "transfer, %")):
         expected, wide, narrow = (row[column] for row in of)
         assert value(wide) == pytest.approx(value(expected)) == value(narrow)
         assert width(wide) > 1.8 * width(narrow), column
@@ -54,17 +54,15 @@ def width(cell: Any) -> float:
     return cell.high - cell.low
 
 
-def test_notes_of_tables_say_what_was_resampled(reports: list[Report]) -> None:
+def test_a_report_says_once_what_was_resampled(reports: list[Report]) -> None:
     _, images, no_images = reports
-    for key in ("table-10", "mai-against-others", "agreement", "harm-and-rescue", "kinds", "accuracy-by-exit"):
-        assert images.table(key).notes[-1] == (
-            "POPE: 200 documents in 50 clusters that share an image or a question. Intervals and p resample whole "
-            "clusters."
-        )
-        assert no_images.table(key).notes[-1] == (
-            "POPE: documents of this benchmark share images, and these runs do not tell which. Intervals and p "
-            "resample single documents, so they are too narrow. Runs of this version have the hashes."
-        )
+    assert [gap for gap in images.gaps if "resample" in gap] == [
+        "POPE: 200 documents in 50 clusters that share an image or a question. Intervals and p resample whole clusters."
+    ]
+    assert [gap for gap in no_images.gaps if "resample" in gap] == [
+        "POPE: documents of this benchmark share images, and these runs do not tell which. Intervals and p "
+        "resample single documents, so they are too narrow. Runs of this version have the hashes."
+    ]
 
 
 def test_documents_are_joined_by_common_images_and_by_rotations_of_a_question(tmp_path: Path) -> None:
@@ -73,38 +71,20 @@ def test_documents_are_joined_by_common_images_and_by_rotations_of_a_question(tm
     for number, index in ((3, 7), (4, 1_000_007)):
         lines[number]["gpt_eval_score"] = {"index": index, "category": "x", "prediction": "A", "answer": "A"}
     write_run(tmp_path, "t", lines, mode="large")
-    runs = evidence([tmp_path])
+    runs = read([tmp_path])
     assert list(runs.clusters(one(runs))) == [0, 0, 0, 1, 1]  # type: ignore[arg-type]
     documents = [dataclasses.replace(one, fields=(("images", [f"{n}"]),)) for n, one in enumerate(POPE.documents)]
     World("pope", documents).write(tmp_path / "single", "large")
-    runs = evidence([tmp_path / "single"])
+    runs = read([tmp_path / "single"])
     assert runs.clusters(one(runs)) is None and runs.resampling("pope") is None
 
 
-def one(runs: Evidence) -> Run:
+def one(runs: Runs) -> Run:
     (run,) = runs.runs.values()
     return run
 
 
-# --- repeats ---
-
-
-def test_runs_of_one_method_are_averaged_with_the_deviation_between_them(tmp_path: Path) -> None:
-    for wrong in (0, 2, 4):
-        documents = [Answers("A", "A", "A", "A", "B" if number < wrong else "A") for number in range(20)]
-        world = World("realworldqa", documents)
-        world.write(tmp_path, "transfer", time=f"2026010{wrong + 1}_000000", wall_s=wrong + 2.0)
-    found = report([tmp_path])
-    row = row_of(found.table("repeats"), "RealWorldQA", "Full RT 8B + 2B-R")
-    assert (row["n"], row["answers per document"], row["lowest"], row["highest"]) == (20, 3, 80, 100)
-    assert value(row["score"]) == pytest.approx(90)
-    assert row["standard deviation between repeats"] == pytest.approx(10)
-    assert value(row["documents with different scores, %"]) == 20
-    methods = row_of(found.table("methods"), "RealWorldQA", "Full RT 8B + 2B-R")
-    assert value(methods["score"]) == pytest.approx(90) and methods["wall seconds"] == pytest.approx(4 / 20)
-    assert methods["output tokens"] == 105 and methods["right per 1,000 output tokens"] == pytest.approx(900 / 105)
-    assert [(run.used, run.wall_s) for run in found.runs] == [(True, 6.0), (True, 4.0), (True, 2.0)]
-    assert not [gap for gap in found.gaps if "not used" in gap]
+# --- several answers ---
 
 
 def test_answers_of_n_are_averaged_if_their_parsed_answers_are_logged(tmp_path: Path) -> None:
@@ -114,41 +94,24 @@ def test_answers_of_n_are_averaged_if_their_parsed_answers_are_logged(tmp_path: 
     repeats = [trace("no"), trace("yes"), {**trace("no"), "readable": False, "parsed": None}]
     documents = [dataclasses.replace(one, fields=(("repeats", repeats),)) for one in POPE.documents]
     World("pope", documents).write(tmp_path, "large")
-    runs = evidence([tmp_path])
+    runs = read([tmp_path])
     run = one(runs)
     assert [gap for gap in runs.gaps if "-n" in gap] == []
     # Golds are yes, no, yes, no; large S says yes, no, no, no.
     assert run.samples[run.samples.repeat == 0].score.tolist() == [1, 1, 0, 1]
     assert run.samples.score.groupby(level=0).mean().tolist() == [0.5, 0.5, 0.25, 0.5]
     assert (len(run.samples), len(run.calls)) == (16, 16)
-    assert row_of(report([tmp_path]).table("repeats"), "POPE", "8B-S")["answers per document"] == 4
 
 
-def test_runs_with_other_seeds_are_repeats_and_with_another_temperature_another_method(tmp_path: Path) -> None:
+def test_of_runs_with_other_seeds_the_newer_one_is_used_and_another_temperature_is_another_method(
+    tmp_path: Path,
+) -> None:
     for number, text in enumerate(("temperature=0.7,seed=1", "seed=2,temperature=0.7", "temperature=1.0,seed=1")):
         file = POPE.write(tmp_path, "large", time=f"2026010{number + 1}_000000")
         results = json.loads(file.read_text())
         results["config"]["gen_kwargs"] = text
         file.write_text(json.dumps(results))
-    runs = evidence([tmp_path])
-    found = {method.options: run.samples.repeat.max() + 1 for (_, method), run in runs.runs.items()}
-    assert found == {("gen_kwargs=temperature=0.7",): 2, ("gen_kwargs=temperature=1.0",): 1}
-
-
-@pytest.mark.parametrize(
-    ("option", "values"),
-    [
-        ("engine", ("vllm", "transformers", "vllm")),
-        ("model_args", ("journal=off", "dtype=bfloat16,quantization=fp8", "journal=on")),
-    ],
-)
-def test_runs_of_another_engine_or_with_other_engine_arguments_are_not_repeats(
-    tmp_path: Path, option: str, values: tuple[str, ...]
-) -> None:
-    older, other, newer = (
-        POPE.write(tmp_path, "large", time=f"2026010{day}_000000", **{option: text}) for day, text in enumerate(values)
-    )
-    runs = evidence([tmp_path])
-    assert [run.file for run in one(runs).repeats] == [newer, older]
-    assert [run.file for run in runs.unused] == [other]
-    assert len([gap for gap in runs.gaps if "is not used, because" in gap]) == 1
+    runs = read([tmp_path])
+    found = {method.options: run.file.name[:8] for (_, method), run in runs.runs.items()}
+    assert found == {("gen_kwargs=temperature=0.7",): "20260102", ("gen_kwargs=temperature=1.0",): "20260103"}
+    assert [run.file.name[:8] for run in runs.unused] == ["20260101"]

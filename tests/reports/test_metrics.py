@@ -1,17 +1,13 @@
 """Scores, differences and their p from a table of samples."""
 
-import json
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from support.folders import call, line, write_run
 
-from lmms_eval_mai.reports.metrics import Comparison, compare, compute, difference, plain, score
-from lmms_eval_mai.reports.read import read
+from lmms_eval_mai.reports.metrics import Comparison, compare, difference, plain, score
 from lmms_eval_mai.statistics import mcnemar
 
 
@@ -93,24 +89,3 @@ def test_p_of_yes_no_questions_is_that_of_f1() -> None:
     assert (found.only_first, found.only_second) == (100, 100) and mcnemar(100, 100) == 1
     assert found.difference.value == pytest.approx(80 - 200 / 3) and interval(found)[0] > 0
     assert found.p < 0.01
-
-
-PARAMETERS = {"text": 10, "output": 1, "vision": 5, "merger": 2, "patches": 4}
-
-
-@pytest.mark.parametrize("parameters", [PARAMETERS, {"text": 10, "output": 1, "vision": 5, "patches": 4}])
-def test_compute_needs_all_numbers_of_parameters_and_the_calls_of_all_documents(
-    tmp_path: Path, parameters: dict[str, int]
-) -> None:
-    calls = [call("large", "short", "A", image_tokens=20, cached_tokens=8, prompt_tokens=100)]
-    lines = [line(n, "A", "A", 1.0, calls, exit="large", readable=True, answers=[]) for n in range(3)]
-    for number, found in enumerate((lines, [*lines[:2], line(2, "A", "A", 1.0)])):
-        write_run(tmp_path / str(number), "t", found, mode="large")
-        (file,) = (tmp_path / str(number)).glob("*_mai_cascade.json")
-        figures = json.loads(file.read_text())
-        figures["engines"]["large"]["parameters"] = parameters
-        file.write_text(json.dumps(figures))
-    whole, cached = (compute(read([tmp_path / str(number)]).runs[0]) for number in range(2))
-    assert cached is None and (whole is None) == ("merger" not in parameters)
-    if whole is not None:  # 92 tokens of prompt, 4 of output, and 12 image tokens with 4 patches each
-        assert whole.tolist() == pytest.approx([2e-9 * (10 * (92 + 4) + 1 * 4 + (5 * 4 + 2) * 12)] * 3)

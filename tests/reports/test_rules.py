@@ -9,8 +9,8 @@ from support.folders import Answers, World
 
 from lmms_eval_mai.paper.agreement import AgreementRules
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS
-from lmms_eval_mai.reports.build import evidence, report
-from lmms_eval_mai.reports.rules import Rule, curves, decide, known_answers
+from lmms_eval_mai.reports.build import read, report
+from lmms_eval_mai.reports.rules import Rule, auroc, decide, known_answers, outcomes
 
 
 def relaxed(a: str, b: str) -> bool:
@@ -69,8 +69,8 @@ def compare(world: World, other: World, folder: Path, rule: Rule, full_rt: bool,
         world.write(folder / "runs", "transfer", time="20260102_000000")
     args = "" if rule.threshold is None else f"verify={rule.verify},min_confidence={rule.threshold}"
     other.write(folder / "other", "cascade", suffix, model_args=args)
-    runs = evidence([folder / "runs"])
-    ((run,), (expected,)) = (evidence([folder / name]).of("cascade") for name in ("runs", "other"))
+    runs = read([folder / "runs"])
+    ((run,), (expected,)) = (read([folder / name]).of("cascade") for name in ("runs", "other"))
     documents = decide(known_answers(runs, run), rule, run.benchmark)
     assert documents is not None
     assert list(expected.samples.exit) != list(run.samples.exit)
@@ -101,7 +101,7 @@ def test_the_first_check_by_confidence_is_recomputed_from_a_cascade_and_full_rt(
     if first[0] == "confidence" and verify == "both":  # nobody has asked the small model
         made.write(tmp_path, "cascade")
         made.write(tmp_path, "transfer", time="20260102_000000")
-        runs = evidence([tmp_path])
+        runs = read([tmp_path])
         (run,) = runs.of("cascade")
         assert decide(known_answers(runs, run), rule, "shapes") is None
     else:
@@ -115,7 +115,7 @@ def test_a_stricter_rule_takes_no_calls_from_a_document_with_another_gold_answer
     loose.write(tmp_path, "cascade")
     others = [*PAGES.documents[:3], dataclasses.replace(PAGES.documents[3], gold="another")]
     dataclasses.replace(loose, documents=others).write(tmp_path, "transfer", time="20260102_000000")
-    runs = evidence([tmp_path])
+    runs = read([tmp_path])
     (run,) = runs.of("cascade")
     assert decide(known_answers(runs, run), Rule("agreement", None, AgreementRules(0.85)), run.benchmark) is None
 
@@ -123,9 +123,20 @@ def test_a_stricter_rule_takes_no_calls_from_a_document_with_another_gold_answer
 def test_a_stricter_rule_is_left_out_without_full_rt(tmp_path: Path, task_manager: Any) -> None:
     loose = dataclasses.replace(PAGES, agree=close(0.6))
     loose.write(tmp_path, "cascade", model_args="anls_threshold=0.6")
-    ((_, outcomes),) = curves(evidence([tmp_path]))
-    assert [one.rule.agreement.anls_threshold for one in outcomes if one.rule.verify == "agreement"] == [0.5, 0.6, 0.5]
-    assert [one.is_run for one in outcomes][:3] == [False, True, False]
+    runs = read([tmp_path])
+    (run,) = runs.of("cascade")
+    found = outcomes(runs, run)
+    assert [one.rule.agreement.anls_threshold for one in found if one.rule.verify == "agreement"] == [0.5, 0.6, 0.5]
+    assert [one.is_run for one in found][:3] == [False, True, False]
     rows = report([tmp_path]).table("rules").rows
     names = ["anls_threshold=0.5", "anls_threshold=0.6", "infovqa_match=anls,anls_threshold=0.5"]
     assert [row[2:4] for row in rows][:3] == list(zip(names, (None, "yes", None), strict=True))
+
+
+def test_the_note_of_the_rules_has_the_auroc_of_the_probability(tmp_path: Path, task_manager: Any) -> None:
+    SURE.write(tmp_path, "cascade")
+    runs = read([tmp_path])
+    (run,) = runs.of("cascade")
+    # Right short answers have 0.99 and 0.8 and 0.5, wrong ones 0.3 and 1.0.
+    assert auroc(runs, run) == pytest.approx(50)
+    assert any("AUROC of the probability is 50.0%" in note for note in report([tmp_path]).table("rules").notes)

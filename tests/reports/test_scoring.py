@@ -11,7 +11,7 @@ from support.scores import lmms_evals_score
 
 from lmms_eval_mai.paper.agreement import extract_answer, read_answer
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS
-from lmms_eval_mai.reports.scoring import form_of, golds_of, score_of
+from lmms_eval_mai.reports.scoring import golds_of, score_of
 
 Doc = dict[str, Any]
 
@@ -60,25 +60,6 @@ def test_scores_of_a_task_with_an_unknown_scorer_are_none() -> None:
 
 def test_long_answers_to_infovqa_are_wrong_without_a_comparison_of_every_character() -> None:
     assert score_of("infovqa_val", "word " * 100_000, "['north', 'the north']") == 0
-
-
-@pytest.mark.parametrize(
-    ("target", "form"),
-    [
-        ("B", "option letter"),
-        ("yes", "yes or no"),
-        ("No.", "yes or no"),
-        ("1,000", "number"),
-        ("12 %", "number"),
-        ("$4.5", "number"),
-        ("circle", "one word"),
-        ("a red circle", "several words"),
-        ("['1990', 'in 1990']", "number"),
-        ("[broken", "one word"),
-    ],
-)
-def test_forms_of_gold_answers(target: str, form: str) -> None:
-    assert form_of(target) == form
 
 
 def test_a_logged_list_of_golds_is_read_as_a_list() -> None:

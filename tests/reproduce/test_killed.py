@@ -11,7 +11,7 @@ import pytest
 from support.processes import DEMO_DOCUMENTS, Command, strike
 from support.reproduce import RUNS
 
-from lmms_eval_mai.reports.build import evidence
+from lmms_eval_mai.reports.build import read
 from lmms_eval_mai.reports.rules import Rule, decide, known_answers
 from lmms_eval_mai.run.config import parse
 
@@ -72,7 +72,7 @@ def test_killed_command_has_the_results_of_an_undisturbed_run_and_makes_no_call_
     mai = found["demo/cascade/shapes_s"]
     assert [result(sample) for sample in mai] == [result(sample) for sample in demo_run[1]]
     assert all(call["shared"] for sample in mai for call in sample["token_counts"][0]["calls"])
-    runs = evidence([tmp_path / "out"])
+    runs = read([tmp_path / "out"])
     paper, confident = sorted(runs.of("cascade"), key=lambda run: run.method.verify)
     threshold = parse({"pair": "demo"}).first_check().threshold("shapes")
     check = Rule("confidence", threshold, paper.rules)

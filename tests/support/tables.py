@@ -8,7 +8,7 @@ from lmms_eval_mai.reports.report import Cell, Estimate, Table
 def row_of(table: Table, *names: str) -> dict[str, Any]:
     """Return the row whose first cells are the names, by column."""
     (row,) = [row for row in table.rows if row[: len(names)] == names]
-    return {column.title: cell for column, cell in zip(table.columns, row, strict=True)}
+    return {column.name: cell for column, cell in zip(table.columns, row, strict=True)}
 
 
 def value(cell: Cell) -> float:

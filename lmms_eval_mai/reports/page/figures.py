@@ -1,277 +1,203 @@
-"""The figures of the page, built with plotly's own classes. The page only shows them, in the colours of its theme.
+"""The figures of the page, built with plotly's own classes: the flow, score over cost, and other rules.
 
 A colour is the name of one of the page's variables, such as `var(--mai)`, or `var(--mai,0.4)` with an opacity, so that
-one figure serves light and dark. `customdata` has the filters that a click sets in the browser of samples.
+one figure serves light and dark. `customdata` has the filters that a click sets in the list of samples.
 """
 
 from collections.abc import Iterator, Sequence
 from html import escape
-from itertools import groupby
 from typing import Any
 
+import pandas as pd
 import plotly.graph_objects as go
 
-from lmms_eval_mai.reports.evidence import Evidence
-from lmms_eval_mai.reports.formats import p_value
-from lmms_eval_mai.reports.method_tables import Against, comparisons
-from lmms_eval_mai.reports.page.sample_data import Look, looks
+from lmms_eval_mai.paper.sample import exits_of
+from lmms_eval_mai.reports.folders import Run
+from lmms_eval_mai.reports.formats import frame
+from lmms_eval_mai.reports.page.samples import Look, looks
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
-from lmms_eval_mai.reports.report import Estimate, Figure, Report
+from lmms_eval_mai.reports.report import Estimate, Report
+from lmms_eval_mai.reports.runs import Runs
+from lmms_eval_mai.reports.summary import RIGHT, spent
 
-COSTS = (
-    ("tokens", "tokens", "output tokens"),
-    ("compute", "compute", "GFLOP"),
-    ("seconds", "wall_s", "wall seconds"),
-    ("seconds", "seconds", "profile seconds"),
-)
-"""Card, field of the points, and unit. A figure of the seconds of profiles is in the card of seconds."""
-ALWAYS = ("tokens", "wall_s")
-"""Fields whose card has a sentence if no run has them."""
+COSTS = {"tokens": "output tokens of both models", "wall_s": "wall seconds", "profile_s": "profile seconds"}
 TICKS = [step * 10.0**power for power in range(-4, 6) for step in (1, 2, 5)]
 """The numbers of a logarithmic axis. plotly's own leave out zeros."""
 HOVER = "%{hovertext}<extra></extra>"
 Chart = dict[str, Any]
-Looks = dict[str, Look]
-Point = dict[str, Any]
 
 
-def charts(report: Report, evidence: Evidence) -> Iterator[Chart]:
-    """Yield each figure with its card, its benchmark (empty: all), its name in the select of the card, and its numbers
-    in words. Without `figure`, the words say why there is none."""
-    found = looks(evidence)
-    flows = [figure for figure in report.figures if figure.kind == "flow"]
-    yield from map(_flow, flows)
-    if flows:
-        yield _exits(flows, found)
-    for figure in report.figures:
-        if figure.kind == "points":
-            fields = [cost for cost in COSTS if cost[1] in ALWAYS or any(point[cost[1]] for point in figure.data)]
-            yield from (_points(figure, *cost, found) for cost in fields)
-        elif figure.kind == "curve":
-            yield _curve(figure)
-        elif figure.kind == "reliability":
-            yield _reliability(figure)
-    for _, same in groupby(comparisons(evidence), key=lambda one: id(one[0])):
-        yield _differences(list(same), evidence, found)
+def charts(report: Report, runs: Runs) -> Iterator[Chart]:
+    """Yield each figure with its card, its title, and its numbers in words."""
+    styles = looks(runs)
+    for run in runs.traced():
+        yield _flow(run, runs, report.names)
+    methods = frame(report.table("methods"))
+    sides = methods.reindex(columns=["small_tokens", "large_tokens"]).astype(float)
+    methods["tokens"] = sides.sum(axis=1, min_count=1)
+    for benchmark, rows in methods.groupby("benchmark", sort=False):
+        for cost, unit in COSTS.items():
+            known = rows[rows[cost].gt(0) & rows.score.notna()] if cost in rows else rows[:0]
+            if len(known):
+                yield _points(str(benchmark), known.assign(cost=known[cost]), unit, styles, report.names)
+    found = {table.key: table for table in report.tables}
+    if "rules" in found:
+        for (benchmark, method), rows in frame(found["rules"]).groupby(["benchmark", "method"], sort=False):
+            yield _rules(
+                f"{benchmark}, {report.names.get(str(method), method)}",
+                rows,
+                _others(runs, str(benchmark), str(method)),
+            )
 
 
-def _chart(card: str, benchmark: str, choice: str, numbers: Sequence[str], figure: go.Figure | None = None) -> Chart:
-    made = {} if figure is None else {"figure": figure.to_plotly_json()}
-    return {"card": card, "benchmark": benchmark, "choice": choice, "numbers": numbers, **made}
+def _chart(card: str, title: str, words: Sequence[str], figure: go.Figure) -> Chart:
+    return {"card": card, "title": title, "words": words, "figure": figure.to_plotly_json()}
 
 
-def _new(height: int, left: int = 50, top: int = 8, bottom: int = 42, **layout: Any) -> go.Figure:
-    margin = {"l": left, "t": top, "r": 14, "b": bottom}
+def _new(height: int, **layout: Any) -> go.Figure:
+    margin = {"l": 50, "t": 8, "r": 14, "b": 42}
     return go.Figure(layout={"template": "none", "height": height, "margin": margin, **layout})
 
 
-def _rows(names: Sequence[str]) -> dict[str, Any]:
-    """Return a layout whose y axis has names only, the first on top."""
-    axis = {"showline": False, "ticks": "", "showgrid": False, "autorange": "reversed"}
-    axis |= {"tickvals": [*range(len(names))], "ticktext": [*map(escape, names)]}
-    return {"left": round(18 + 6.7 * max(map(len, names))), "yaxis": axis}  # plotly's own measurement is slow
-
-
-def _scored(point: Point, digits: int = 1) -> str:
-    return Estimate(point["score"], 0, point["low"], point["high"]).shown(digits)
-
-
-def _bars(points: Sequence[Point], colour: str) -> dict[str, Any]:
+def _bars(rows: pd.DataFrame, colour: str) -> dict[str, Any]:
     """Return the error bars of scores. An end that is not known has no bar."""
-    up, down = ([abs((one[end] or one["score"]) - one["score"]) for one in points] for end in ("high", "low"))
-    return {"symmetric": False, "array": up, "arrayminus": down, "color": f"var(--{colour},0.55)", "width": 3}
+    known = rows.reindex(columns=["score", "score_low", "score_high"]).astype(float)
+    up, down = (known[end].fillna(known.score) - known.score for end in ("score_high", "score_low"))
+    return {
+        "symmetric": False,
+        "array": up.abs().tolist(),
+        "arrayminus": down.abs().tolist(),
+        "color": f"var(--{colour},0.55)",
+        "width": 3,
+    }
 
 
-def _mark(x: float, y: float, look: Look, text: str, **more: Any) -> go.Scatter:
-    marker = {"color": f"var(--{look.role})", "symbol": look.symbol, "size": 11}
-    more |= {"name": escape(look.short), "hovertext": escape(text), "hovertemplate": HOVER, "cliponaxis": False}
-    return go.Scatter(x=[x], y=[y], mode="markers", marker=marker, **more)
+def _scored(row: Any, digits: int = 1) -> str:
+    """Return the score of a row in words."""
+    low, high = (getattr(row, f"score_{end}", float("nan")) for end in ("low", "high"))
+    known = pd.notna(low) and pd.notna(high)
+    return Estimate(row.score, 0, low if known else None, high if known else None).shown(digits)
 
 
-def _band(band: dict[str, Any], total: int) -> str:
-    documents = band["documents"]
-    right = 100 * band["right"] / documents if documents else 0
-    return f"{band['target']}, {documents:,} ({100 * documents / total:.1f}%), {right:.1f}% right"
-
-
-def _filter(flow: Figure, exit: str = "") -> dict[str, str]:
-    return {"task": benchmark_name(flow.benchmark), "method": flow.method, "exit": exit}
-
-
-def _flow(figure: Figure) -> Chart:
-    bands = [band for band in figure.data if band["documents"]]
-    total = sum(band["documents"] for band in bands if band["source"] == "documents")
-    later = sum(band["documents"] for band in bands if band["target"] == "disagree")
-    texts = {band["target"]: _band(band, total) for band in bands}
-    names = {"documents": f"{total:,} documents"} | {name: text.replace(", ", "<br>") for name, text in texts.items()}
-    on_phone = names | {"documents": f"{total:,} documents<br>{later:,} disagree", "disagree": ""}
-    places = {name: number for number, name in enumerate(names)}
-    made = _new(330, left=14, top=14, bottom=14, meta=[on_phone[name] for name in names]).add_sankey(
+def _flow(run: Run, runs: Runs, names: Any) -> Chart:
+    """Return the bands from all documents to the exits, and through "disagree" to the later ones."""
+    samples = run.samples[run.samples.repeat == 0]
+    first, *later = exits_of("cascade", run.method.verify)
+    bands = [("documents", first, samples.exit == first), ("documents", "disagree", samples.exit.isin(later))]
+    bands = [band for band in [*bands, *(("disagree", exit, samples.exit == exit) for exit in later)] if band[2].any()]
+    name, task = runs.name(run.method), benchmark_name(run.benchmark)
+    labels = {"documents": f"{len(samples):,} documents"}
+    for _, target, flags in bands:
+        right = 100 * (samples.score[flags] >= RIGHT).mean()
+        labels[target] = f"{target}<br>{flags.sum():,} ({100 * flags.mean():.1f}%), {right:.1f}% right"
+    places = {node: number for number, node in enumerate(labels)}
+    filters = {
+        node: {"task": task, "method": name, "exit": node if node in set(later) | {first} else ""} for node in labels
+    }
+    made = _new(330, margin={"l": 14, "t": 14, "r": 14, "b": 14}).add_sankey(
         arrangement="fixed",
-        node_label=[*names.values()],
-        node_color=[f"var(--{name})" for name in names],
-        node_customdata=[_filter(figure, name if name in texts else "") for name in names],
+        node_label=[*labels.values()],
+        node_color=[f"var(--{node})" for node in labels],
+        node_customdata=[*filters.values()],
         node_hoverinfo="none",
         node_pad=50,
         node_thickness=12,
         node_line_width=0,
-        link_source=[places[band["source"]] for band in bands],
-        link_target=[places[band["target"]] for band in bands],
-        link_value=[band["documents"] for band in bands],
-        link_label=[names[band["target"]] for band in bands],
-        link_color=[f"var(--{band['target']},0.38)" for band in bands],
-        link_customdata=[_filter(figure, band["target"]) for band in bands],
+        link_source=[places[source] for source, _, _ in bands],
+        link_target=[places[target] for _, target, _ in bands],
+        link_value=[int(flags.sum()) for _, _, flags in bands],
+        link_label=[labels[target] for _, target, _ in bands],
+        link_color=[f"var(--{target},0.38)" for _, target, _ in bands],
+        link_customdata=[filters[target] for _, target, _ in bands],
         link_hovertemplate="%{label}<extra></extra>",
     )
-    return _chart("flow", figure.benchmark, figure.method, [names["documents"], *texts.values()], made)
+    return _chart(
+        "flow", f"{task}, {names.get(name, name)}", [one.replace("<br>", ", ") for one in labels.values()], made
+    )
 
 
-def _exits(flows: Sequence[Figure], looks: Looks) -> Chart:
-    rows = [f"{benchmark_name(flow.benchmark)} {looks[flow.method].short}" for flow in flows]
-    totals = [sum(band["documents"] for band in flow.data if band["source"] == "documents") for flow in flows]
-    made = _new(116 + 42 * len(rows), top=48, barmode="stack", bargap=0.35, showlegend=True, **_rows(rows))
-    made.update_xaxes(title_text="documents, %", range=[0, 100])
-    numbers: list[str] = []
-    for exit in dict.fromkeys(band["target"] for flow in flows for band in flow.data if band["target"] != "disagree"):
-        none = {"target": exit, "documents": 0, "right": 0}
-        bands = [next((band for band in flow.data if band["target"] == exit), none) for flow in flows]
-        texts = [f"{row}: {_band(band, total)}" for row, band, total in zip(rows, bands, totals, strict=True)]
-        made.add_bar(
-            name=exit,
-            orientation="h",
-            x=[100 * band["documents"] / total for band, total in zip(bands, totals, strict=True)],
-            marker={"color": f"var(--{exit})", "line": {"color": "var(--card)", "width": 1}},
-            texttemplate="%{x:.1f}%",
-            textposition="inside",
-            insidetextanchor="middle",
-            textfont_color=f"var(--on-{exit})",
-            textangle=0,
-            hovertext=[*map(escape, texts)],
-            hovertemplate=HOVER,
-            customdata=[_filter(flow, exit) for flow in flows],
-        )
-        numbers += texts
-    return _chart("exits", "", "", numbers, made)
-
-
-def _points(figure: Figure, card: str, field: str, unit: str, looks: Looks) -> Chart:
-    """Return score over cost, with the line of the methods that no other one beats in both. A pale point: a method
-    that costs at most as much is better for sure."""
-    points = [one for one in figure.data if one[field]]
-    choice = unit if card == "seconds" else ""
-    if not points:
-        return _chart(card, figure.benchmark, choice, [f"No run has {unit} of its own."])
-    made = _new(350 + 7 * len(points), bottom=70 + 7 * len(points), showlegend=True)
+def _points(benchmark: str, rows: pd.DataFrame, unit: str, styles: dict[str, Look], names: Any) -> Chart:
+    """Return score over cost, with the line of the methods that no other one beats in both."""
+    made = _new(350 + 7 * len(rows), margin={"l": 50, "t": 8, "r": 14, "b": 70 + 7 * len(rows)}, showlegend=True)
     made.update_xaxes(title_text=f"{unit} for one document (logarithmic)", type="log")
     made.update_xaxes(tickvals=TICKS, ticktext=[f"{tick:,g}" for tick in TICKS])
     made.update_yaxes(title_text="score, %")
     made.update_layout(legend={"y": -0.2, "yanchor": "top"})
-    best: list[Point] = []
-    for one in sorted(points, key=lambda one: (one[field], -one["score"])):
-        best += [one] if not best or one["score"] > best[-1]["score"] else []
+    ordered = rows.sort_values(["cost", "score"], ascending=[True, False])
+    best = ordered[ordered.score > ordered.score.cummax().shift(fill_value=-1)]
     line = {"color": "var(--strong)", "width": 1.5, "dash": "dot", "shape": "hv"}
-    x, y = [one[field] for one in best], [one["score"] for one in best]
+    x, y = best.cost.tolist(), best.score.tolist()
     made.add_scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip", showlegend=False)
-    texts = []
-    for one in points:
-        look, better = looks[one["method"]], one["dominated"].get(field)
-        text = f"{one['method']}: score {_scored(one)}, {one[field]:.3g} {unit} per document, n = {one['n']:,}"
-        texts.append(text + (f"; {better} is better and not dearer" if better else ""))
-        mark = _mark(one[field], one["score"], look, texts[-1], error_y=_bars([one], look.role))
-        made.add_trace(mark.update(marker_opacity=0.45 if better else 1))
-    return _chart(card, figure.benchmark, choice, texts, made)
+    words = []
+    for number, row in enumerate(rows.itertuples()):
+        look = styles[row.method]
+        words.append(f"{row.method}: score {_scored(row)}, {row.cost:.3g} {unit} per document, n = {row.n:,}")
+        made.add_scatter(
+            x=[row.cost],
+            y=[row.score],
+            mode="markers",
+            marker={"color": f"var(--{look.role})", "symbol": look.symbol, "size": 11},
+            name=escape(names.get(row.method, row.method)),
+            error_y=_bars(rows[number : number + 1], look.role),
+            hovertext=escape(words[-1]),
+            hovertemplate=HOVER,
+            cliponaxis=False,
+        )
+    return _chart("points", f"{benchmark}, {unit}", words, made)
 
 
-def _differences(compared: Sequence[Against], evidence: Evidence, looks: Looks) -> Chart:
-    run = compared[0][0]
-    names = [evidence.name(other.method) for _, other, _ in compared]
-    made = _new(max(190, 80 + 27 * len(names)), **_rows([looks[other].short for other in names]))
-    made.update_xaxes(title_text="points", zeroline=True, zerolinecolor="var(--quiet)", rangemode="tozero")
-    texts = []
-    for row, (other, (_, _, one)) in enumerate(zip(names, compared, strict=True)):
-        found = one.difference
-        point = {"score": found.value, "low": found.low, "high": found.high}
-        p = f"p {p_value(one.p)}, adjusted {p_value(one.adjusted or 0.0)}"
-        texts.append(f"against {other}: {found.shown(2)} points, n = {one.n:,}, {p}")
-        made.add_trace(_mark(found.value, row, looks[other], texts[-1], error_x=_bars([point], "quiet")))
-    return _chart("differences", run.benchmark, evidence.name(run.method), texts, made)
+CURVES = {"agreement": "mai", "confidence": "full-rt", "both": "other", "": "large"}
+"""First check -> the colour of its curve. Empty: other methods, which are points."""
 
 
-CURVES = {"agreement": "mai", "confidence": "full-rt", "both": "other", None: "large"}
-"""First check -> the colour of its curve. None: other methods, which are points."""
+def _others(runs: Runs, benchmark: str, method: str) -> pd.DataFrame:
+    """Return the large model with S, with R, and Full RT as rows beside the rules of a cascade."""
+    (run,) = [
+        one for one in runs.traced() if (benchmark_name(one.benchmark), runs.name(one.method)) == (benchmark, method)
+    ]
+    rows = []
+    for other in filter(None, (runs.short(run, "large"), runs.large_r(run), runs.full_rt(run))):
+        tokens, score = spent(runs, other)["tokens"], runs.accuracy(other, other.samples)
+        if tokens is not None and score is not None:
+            named = {"rule": runs.name(other.method), "output_tokens": tokens}
+            rows.append({**named, "score": score.value, "score_low": score.low, "score_high": score.high})
+    return pd.DataFrame(rows).assign(verify="")
 
 
-def _curve(figure: Figure) -> Chart:
-    """Return score over output tokens with other rules of verification, one curve for each first check. Rules with one
-    outcome share a point."""
-    made, texts = _new(360, showlegend=True), []
-    widest = max(one["tokens"] for one in figure.data)
-    for verify, colour in CURVES.items():
-        points: dict[tuple[float, float], Point] = {}
-        for one in sorted(figure.data, key=lambda one: float(one["tokens"])):
-            if one["verify"] == verify:
-                point = points.setdefault((one["tokens"], one["score"]), {**one, "rules": [], "of_the_run": False})
-                point["rules"].append(one["rule"])
-                point["of_the_run"] |= one["of_the_run"]
-        shown = [*points.values()]
-        found = [
-            f"{', '.join(one['rules'])}: score {_scored(one, 2)}, {one['tokens']:.1f} output tokens" for one in shown
+def _rules(title: str, rows: pd.DataFrame, others: pd.DataFrame) -> Chart:
+    """Return score over output tokens with other rules, one curve for each first check. Rules with one outcome share a
+    point; a ring is the rule of a run."""
+    made, words = _new(360, showlegend=True), []
+    verify = rows.rule.str.extract(r"verify=(\w+)", expand=False).fillna("agreement")
+    every = pd.concat([rows.assign(verify=verify), others], ignore_index=True)
+    every["is_run"] = every.run.eq("yes") if "run" in every else False
+    for check, colour in CURVES.items():
+        chosen = every[every.verify == check].sort_values("output_tokens")
+        points = chosen.groupby(["output_tokens", "score"], sort=False, as_index=False).agg(
+            {"rule": ", ".join, "score_low": "first", "score_high": "first", "is_run": "any"}
+        )
+        if points.empty:
+            continue
+        texts = [
+            f"{row.rule}: score {_scored(row, 2)}, {row.output_tokens:.1f} output tokens" for row in points.itertuples()
         ]
-        texts += found
-        labels, last = [], -widest
-        for one in shown:  # a label of a curve needs 4% of the width
-            is_free = verify is None or one["tokens"] - last > 0.04 * widest
-            names = ("Full RT" if "RT" in rule else rule.rpartition("=")[2] for rule in one["rules"])
-            labels.append(", ".join(names) if is_free else "")
-            last = one["tokens"] if is_free else last
-        if shown:
-            made.add_scatter(
-                name=verify or "other methods",
-                x=[one["tokens"] for one in shown],
-                y=[one["score"] for one in shown],
-                mode="lines+markers+text" if verify else "markers+text",
-                text=labels,
-                textposition=[
-                    f"bottom {'left' if one['tokens'] > widest / 2 else 'right'}"
-                    if verify is None
-                    else f"{'bottom' if verify == 'both' else 'top'} center"
-                    for one in shown
-                ],
-                line={"color": f"var(--{colour})", "width": 1.5},
-                marker={
-                    "size": 10,
-                    "color": f"var(--{colour})",
-                    "symbol": ["circle-open-dot" if one["of_the_run"] else "circle" for one in shown],
-                },
-                error_y=_bars(shown, colour),
-                cliponaxis=False,
-                hovertext=[*map(escape, found)],
-                hovertemplate=HOVER,
-            )
+        words += texts
+        made.add_scatter(
+            name=check or "other methods",
+            x=points.output_tokens.tolist(),
+            y=points.score.tolist(),
+            mode="lines+markers" if check else "markers",
+            line={"color": f"var(--{colour})", "width": 1.5},
+            marker={
+                "size": 10,
+                "color": f"var(--{colour})",
+                "symbol": ["circle-open-dot" if one else "circle" for one in points.is_run],
+            },
+            error_y=_bars(points, colour),
+            cliponaxis=False,
+            hovertext=[*map(escape, texts)],
+            hovertemplate=HOVER,
+        )
     made.update_xaxes(title_text="output tokens for one document")
     made.update_yaxes(title_text="score, %")
-    return _chart("rules", figure.benchmark, figure.method, texts, made)
-
-
-def _reliability(figure: Figure) -> Chart:
-    """Return how many short answers are right over their mean probability, beside the line on which both are equal."""
-    made, bins = _new(300), figure.data
-    texts = [
-        f"mean probability {one['probability']:.1f}%: {_scored(one, 1)}% of {one['n']:,} answers are right"
-        for one in bins
-    ]
-    made.add_scatter(x=[0, 100], y=[0, 100], mode="lines", line={"color": "var(--quiet)", "dash": "dot", "width": 1})
-    made.add_scatter(
-        x=[one["probability"] for one in bins],
-        y=[one["score"] for one in bins],
-        mode="lines+markers",
-        line={"color": "var(--large)", "width": 1.5},
-        marker={"size": 10, "color": "var(--large)"},
-        error_y=_bars(bins, "large"),
-        cliponaxis=False,
-        hovertext=[*map(escape, texts)],
-        hovertemplate=HOVER,
-    )
-    made.update_xaxes(title_text="mean probability of the large model's short answer, %", range=[0, 102])
-    made.update_yaxes(title_text="right answers, %", range=[0, 102])
-    return _chart("reliability", figure.benchmark, figure.method, texts, made)
+    return _chart("rules", title, words, made)

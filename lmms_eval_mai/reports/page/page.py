@@ -4,20 +4,15 @@ import hashlib
 from pathlib import Path
 
 from lmms_eval_mai.errors import ArgumentError, MaiError
-from lmms_eval_mai.reports.claims import claims
-from lmms_eval_mai.reports.evidence import Evidence
-from lmms_eval_mai.reports.formats import against_paper, runs_table, text
+from lmms_eval_mai.reports import rules
+from lmms_eval_mai.reports.formats import text
 from lmms_eval_mai.reports.page.images import Images
-from lmms_eval_mai.reports.page.sample_data import pack, pack_bytes, sample_blocks
-from lmms_eval_mai.reports.paper_numbers import benchmark_name
-from lmms_eval_mai.reports.report import Cell, Column, Estimate, Report
+from lmms_eval_mai.reports.page.samples import pack, pack_bytes, sample_blocks
+from lmms_eval_mai.reports.report import Report
+from lmms_eval_mai.reports.runs import Runs
 from lmms_eval_mai.run.totals import version
 
 ASSETS = Path(__file__).parent / "assets"
-SCRIPTS = ("base.js", "tables.js", "figures.js", "store.js", "detail.js", "browser.js", "main.js")
-"""The scripts of the page, in the order in which they are joined."""
-FIRST_TABLES = ("mai-against-others", "methods", "table-10", "accuracy-by-exit")
-"""The tables that answer most questions. The others follow in the order of the report."""
 
 
 def check_installed() -> None:
@@ -31,9 +26,9 @@ def check_installed() -> None:
         ) from None
 
 
-def write(path: Path, report: Report, evidence: Evidence, images: Images | None = None) -> None:
+def write(path: Path, report: Report, runs: Runs, images: Images | None = None) -> None:
     """Write the page. Raises `ArgumentError` if the file cannot be written."""
-    content = html(report, evidence, images)
+    content = html(report, runs, images)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, encoding="utf-8", errors="replace")  # half a character, which a model may write
@@ -41,15 +36,18 @@ def write(path: Path, report: Report, evidence: Evidence, images: Images | None 
         raise ArgumentError(f"--html {path} cannot be written ({error.strerror}).") from None
 
 
-def html(report: Report, evidence: Evidence, images: Images | None = None) -> str:
-    """Return the page. `evidence`: the runs of the report."""
+def html(report: Report, runs: Runs, images: Images | None = None) -> str:
+    """Return the page, with the table of other rules. `runs`: the runs of the report."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from plotly.offline import get_plotlyjs
 
     from lmms_eval_mai.reports.page.figures import charts
 
     images = images or Images()
-    blocks = {"charts": pack(list(charts(report, evidence))), **dict(sample_blocks(evidence))}
+    keys = {table.key for table in report.tables}
+    more = () if "rules" in keys else tuple(rules.rules_table(runs))
+    report = Report((*report.tables, *more), report.runs, report.gaps, report.names, report.legend)
+    blocks = {"charts": pack(list(charts(report, runs))), **dict(sample_blocks(runs))}
     if images.data:
         blocks["images"] = pack({"data": images.data, "of": images.of})
     blocks["plotly"] = pack_bytes(get_plotlyjs().encode())
@@ -60,33 +58,14 @@ def html(report: Report, evidence: Evidence, images: Images | None = None) -> st
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"cell": cell, "sort_key": sort_key}
-    environment.globals["against_paper"] = against_paper
+    environment.filters["text"] = text
     page: str = environment.get_template("page.html.jinja").render(
-        claims=list(claims(evidence)),
-        benchmarks=[(name, benchmark_name(name)) for name in evidence.benchmarks()],
-        tables=sorted(report.tables, key=lambda table: (*FIRST_TABLES, table.key).index(table.key)),
-        runs=runs_table(report),
+        report=report,
         gaps=[*report.gaps, *images.gaps],
         blocks=blocks,
-        scripts="\n".join((ASSETS / name).read_text(encoding="utf-8") for name in SCRIPTS),
+        script=(ASSETS / "page.js").read_text(encoding="utf-8"),
         # Scripts need this word. Texts of models cannot contain it, because it is a digest of all of them.
         nonce=hashlib.sha256("".join(blocks.values()).encode()).hexdigest()[:32],
         version=version("lmms-eval-mai"),
     )
     return page
-
-
-def cell(value: Cell, column: Column) -> tuple[str, str]:
-    """Return a cell in parts: the number, and its interval if it has one."""
-    if not isinstance(value, Estimate):
-        return text(value, column), ""
-    number, _, interval = value.shown(column.digits).partition(" (")
-    return number, interval.removesuffix(")")
-
-
-def sort_key(value: Cell) -> str:
-    """Return the number of a cell by which a table is sorted. Empty: the text is used, or the cell is empty."""
-    if isinstance(value, Estimate):
-        return repr(value.value)
-    return repr(value) if isinstance(value, int | float) else ""

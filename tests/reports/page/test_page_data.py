@@ -18,25 +18,22 @@ from support.tables import row_of
 from lmms_eval_mai.cli.report import wanted
 from lmms_eval_mai.errors import MaiError
 from lmms_eval_mai.reports import build
-from lmms_eval_mai.reports.build import of_evidence
-from lmms_eval_mai.reports.evidence import Evidence
 from lmms_eval_mai.reports.page import page
 from lmms_eval_mai.reports.page.figures import charts
 from lmms_eval_mai.reports.page.images import BUDGET, Images
-from lmms_eval_mai.reports.page.sample_data import Texts, effects, sample_blocks, sample_runs
-from lmms_eval_mai.reports.report import Estimate, Report
-
-Blocks = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def report(evidence: Evidence) -> Report:
-    return of_evidence(evidence)
+from lmms_eval_mai.reports.page.samples import effects, sample_blocks, shown_runs
+from lmms_eval_mai.reports.report import Report
+from lmms_eval_mai.reports.runs import Runs
 
 
 @pytest.fixture(scope="module")
-def written(report: Report, evidence: Evidence) -> str:
-    return page.html(report, evidence)
+def report(runs: Runs) -> Report:
+    return build.of_runs(runs)
+
+
+@pytest.fixture(scope="module")
+def written(report: Report, runs: Runs) -> str:
+    return page.html(report, runs)
 
 
 def unpack(block: str) -> Any:
@@ -44,61 +41,43 @@ def unpack(block: str) -> Any:
     return json.loads(gzip.decompress(base64.b64decode(block)))
 
 
-def blocks_of(evidence: Evidence) -> Blocks:
-    return {name: unpack(block) for name, block in sample_blocks(evidence)}
-
-
 # --- samples ------------------------------------------------------------------------------------------
 
 
-def test_samples_have_question_answers_exit_score_and_every_call(tmp_path: Path) -> None:
+def test_samples_have_question_answers_exit_score_checks_and_every_call(tmp_path: Path) -> None:
     POPE.write(tmp_path, "cascade")
-    found = blocks_of(build.evidence([tmp_path]))
-    index, calls, texts = found["index"], found["calls-0"], found["texts-0"]
-    (run,) = index["runs"]
-    columns, words = run["columns"], index["words"]
-    assert (run["key"], run["benchmark"], run["mode"]) == ("POPE-MAI-8B-2B-R", "POPE", "cascade")
-    assert [words[number] for number in columns["gold"]] == ["yes", "no", "yes", "no"]
-    assert {words[number] for number in columns["question"]} == {"A question?"}
-    assert columns["exit"] == ["agree_short", "agree_think", "transfer", "transfer"]
-    assert (columns["score"], columns["tokens"]) == ([1, 1, 1, 0], [8, 108, 113, 113])
-    assert calls["marks"][3] == "ss-ls-sh-lt-"
-    assert [texts[number] for number in calls["text"][3]] == ["", "no", "Thinking. [[yes]]", "yes"]
-    assert calls["ms"] == [[250] * number for number in (2, 3, 4, 4)]
-    yes, no = words.index("yes"), words.index("no")
-    assert calls["verifications"] == [
-        [yes, yes, 1],
-        [yes, no, 0, no, no, 1],
-        [yes, no, 0, yes, no, 0],
-        [-1, no, 0, yes, no, 0],
+    found = {name: unpack(block) for name, block in sample_blocks(build.read([tmp_path]))}
+    (run,), samples = found["runs"], found["samples-0"]
+    assert (run["task"], run["method"]) == ("POPE", "MAI 8B + 2B-R")
+    assert [one["gold"] for one in samples] == ["yes", "no", "yes", "no"]
+    assert [one["exit"] for one in samples] == ["agree_short", "agree_think", "transfer", "transfer"]
+    last = samples[3]
+    assert (last["question"], last["score"], last["id"]) == ("A question?", 0, 3)
+    assert [(call["side"], call["stage"], call["text"], call["tokens"], call["seconds"]) for call in last["calls"]] == [
+        ("small", "short", "", 4, 0.25),
+        ("large", "short", "no", 4, 0.25),
+        ("small", "think", "Thinking. [[yes]]", 100, 0.25),
+        ("large", "transfer", "yes", 5, 0.25),
+    ]
+    assert last["checks"] == [
+        {"small": None, "large": "no", "agree": False},
+        {"small": "yes", "large": "no", "agree": False},
     ]
 
 
-def test_harm_and_rescue_are_counted_as_in_the_table(report: Report, evidence: Evidence) -> None:
+def test_harm_and_rescue_are_counted_as_in_the_table(report: Report, runs: Runs) -> None:
     table = report.table("harm-and-rescue")
     checked = 0
-    for run in [*evidence.of("cascade"), *evidence.of("transfer")]:
+    for run in [*runs.of("cascade"), *runs.of("transfer")]:
         name = {"pope": "POPE"}.get(run.benchmark, run.benchmark)
-        found = list(effects(evidence, run).values())
+        found = list(effects(runs, run).values())
         if run.benchmark == "shapes" and run.method.mode == "transfer":  # no documents in common with large S
-            assert not found and all(one[:2] != (name, evidence.name(run.method)) for one in table.rows)
+            assert not found and all(one[:2] != (name, runs.name(run.method)) for one in table.rows)
             continue
-        row = row_of(table, name, evidence.name(run.method))
-        assert (found.count("harm"), found.count("rescue")) == (row["of these lost"], row["of these won"])
+        row = row_of(table, name, runs.name(run.method))
+        assert (found.count("harm"), found.count("rescue")) == (row["lost"], row["won"])
         checked += len(found)
     assert checked > 5
-
-
-def test_a_text_of_several_runs_is_stored_once(evidence: Evidence) -> None:
-    found = blocks_of(evidence)
-    texts = [text for name, block in found.items() if name.startswith("texts-") for text in block]
-    assert len(texts) == len(set(texts)) > 5
-
-
-def test_texts_are_cut_into_chunks_that_keep_their_numbers() -> None:
-    texts = Texts()
-    assert [texts.number(text) for text in ("first", "second", "first", "third", None)] == [0, 1, 0, 2, -1]
-    assert texts.chunks(10) == [["first", "second"], ["third"]]
 
 
 # --- the file -----------------------------------------------------------------------------------------
@@ -115,46 +94,42 @@ def test_hostile_texts_neither_end_a_script_nor_add_an_element(written: str) -> 
 def test_the_page_has_no_address_outside_itself(written: str) -> None:
     without_blocks = re.sub(r'<script type="application/gzip".*?</script>', "", written, flags=re.DOTALL)
     assert "default-src 'none'" in without_blocks
-    found = set(re.findall(r"""(?:https?:)?//[\w.]+\.\w+[^\s"'<]*""", without_blocks))
-    assert found == set()
+    assert set(re.findall(r"""(?:https?:)?//[\w.]+\.\w+[^\s"'<]*""", without_blocks)) == set()
 
 
-def test_the_scripts_never_write_html() -> None:
-    for file in page.ASSETS.glob("*.js"):
-        assert not re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b", file.read_text()), (
-            file
-        )
+def test_the_script_never_writes_html() -> None:
+    text = (page.ASSETS / "page.js").read_text()
+    assert not re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b", text)
 
 
-def test_every_table_is_in_the_page_with_numbers_to_sort_by(written: str, report: Report) -> None:
+def test_every_table_and_the_rules_are_in_the_page(written: str, report: Report) -> None:
     for table in report.tables:
         assert f'id="table-{table.key}"' in written
-    assert written.count("<table>") == written.count("<caption>") > len(report.tables)
-    score = report.table("methods").rows[0][3]
-    assert isinstance(score, Estimate) and f'data-sort="{score.value!r}"' in written
+    assert 'id="table-rules"' in written
 
 
-def test_the_numbers_of_each_figure_are_in_words(report: Report, evidence: Evidence) -> None:
-    words = {(one["card"], one["benchmark"]): one["numbers"] for one in charts(report, evidence)}
+def test_the_numbers_of_each_figure_are_in_words(report: Report, runs: Runs) -> None:
+    words = {(one["card"], one["title"]): one["words"] for one in charts(report, runs)}
     row = row_of(report.table("methods"), "POPE", "MAI 8B + 2B-R")
-    score = row["score"]
-    shown = f"MAI 8B + 2B-R: score {score.shown()}, {row['output tokens']:.3g} output"
-    assert any(one.startswith(shown) for one in words["tokens", "pope"])
-    (run,) = evidence.of("cascade", "pope")
-    by_exit = {exit: run.samples[run.samples.exit == exit] for exit in ("agree_short", "transfer")}
-    for exit, documents in by_exit.items():
+    tokens = row["small tokens"] + row["large tokens"]
+    shown = f"MAI 8B + 2B-R: score {row['score'].shown()}, {tokens:.3g} output tokens"
+    assert any(one.startswith(shown) for one in words["points", "POPE, output tokens of both models"])
+    assert ("points", "POPE, wall seconds") in words
+    (run,) = runs.of("cascade", "pope")
+    for exit in ("agree_short", "transfer"):
+        documents = run.samples[run.samples.exit == exit]
         right = 100 * documents.score.sum() / len(documents)
         sentence = f"{exit}, {len(documents)} ({100 * len(documents) / 60:.1f}%), {right:.1f}% right"
-        assert sentence in words["flow", "pope"] and f"POPE MAI R: {sentence}" in words["exits", ""]
-    assert len(words["differences", "pope"]) == 3
+        assert sentence in words["flow", "POPE, MAI 8B + 2B-R"]
+    rules = {one.split(":")[0] for one in words["rules", "POPE, MAI 8B + 2B-R"]}
+    assert "8B-S" in rules and any("verify=agreement" in one for one in rules)
 
 
 def test_runs_without_samples_make_a_page_with_their_scores(tmp_path: Path) -> None:
     file = POPE.write(tmp_path, "small", metrics={"pope_f1_score": 0.5})
     next(tmp_path.glob("*_samples_*")).unlink()
-    evidence = build.evidence([file])
-    written = page.html(of_evidence(evidence), evidence)
-    assert "No cascade with token counts is among these runs" in written and "has no samples file" in written
+    runs = build.read([file])
+    assert "has no samples file" in page.html(build.of_runs(runs), runs)
 
 
 def test_a_missing_library_is_an_error_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,11 +151,11 @@ def test_equal_images_are_stored_once_large_ones_are_reduced_and_those_beyond_th
     assert not full.add("pope", 0, [red]) and (full.of, full.data) == ({}, [])
 
 
-def test_documents_that_a_transfer_changed_get_their_images_first(evidence: Evidence) -> None:
-    runs = sample_runs(evidence)
-    orders = {name: wanted(evidence, [run for run in runs if run.benchmark == name]) for name in ("pope", "shapes")}
+def test_documents_that_a_transfer_changed_get_their_images_first(runs: Runs) -> None:
+    shown = shown_runs(runs)
+    orders = {name: wanted(runs, [run for run in shown if run.benchmark == name]) for name in ("pope", "shapes")}
     assert sorted(orders["shapes"]) == [0, 1, 2, 3] and orders["shapes"][:2] == [1, 2]
-    (run,) = [one for one in evidence.of("cascade", "pope")]
-    changed = effects(evidence, run)
+    (run,) = [one for one in runs.of("cascade", "pope")]
+    changed = effects(runs, run)
     assert changed and set(orders["pope"][: len(changed)]) == set(changed)
     assert len(orders["pope"]) == 60

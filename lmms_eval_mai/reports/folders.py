@@ -1,4 +1,4 @@
-"""Reads lmms-eval's output folders into three tables: runs, samples and calls.
+"""Reads lmms-eval's output folders.
 
 A folder has `<time>_results.json`, `<time>_samples_<task>.jsonl` and `<time>_mai_cascade.json`. A results file gives
 one `Run` for each of its tasks, with a table of its samples and a table of its calls. The texts of calls are not kept;
@@ -26,8 +26,6 @@ from lmms_eval_mai.run.totals import FIGURES, FORMAT, RESULTS
 BUILT_IN = {name: name for name in BENCHMARKS if name != "shapes"} | {"mmbench_en_dev_static": "mmbench_en_dev"}
 """lmms-eval's own tasks of the paper's benchmarks."""
 BROKEN = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
-PARTS = {"text", "output", "vision", "patches", "merger"}
-"""The numbers of parameters that compute needs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,19 +56,13 @@ class Run:
     """Time of answering. None: not known for this task, or calls of the task are shared."""
     engine: str = ""
     """The kind of engine: vllm, openai, transformers or scripted. Empty: not known."""
-    parameters: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Side -> the parameters that work on each token (`engines.parameters`)."""
     speculation: tuple[int, int] | None = None
     """Proposed and accepted tokens of an assistant model."""
     not_answered: int = 0
-    arguments: frozenset[tuple[str, str]] = frozenset()
-    """The arguments of the command that repeats of a run have in common."""
     calibrated_with: frozenset[str] = frozenset()
     """The images of the documents that chose the threshold of the first check."""
     derived: bool = False
     """Whether these are the short answers inside a cascade instead of a run of their own."""
-    repeats: tuple["Run", ...] = ()
-    """The runs of one method on the same documents whose answers are in `samples`. Empty: only this run."""
 
     @property
     def documents(self) -> int:
@@ -86,7 +78,7 @@ class Found:
     gaps: list[str] = field(default_factory=list)
 
 
-def read(folders: Sequence[Path]) -> Found:
+def read_runs(folders: Sequence[Path]) -> Found:
     """Read all runs in the folders and in their subfolders. A folder may also be a results file.
 
     Raises `ArgumentError` if a folder does not exist.
@@ -105,7 +97,12 @@ def read(folders: Sequence[Path]) -> Found:
                 _read_results(file, found)
         if not files:
             found.gaps.append(f"{folder} has no run that can be used: it has no results file of lmms-eval 0.7.")
-        found.gaps += _orphans(folder)
+        for file in sorted(folder.rglob("*_samples_*.jsonl")):
+            time = file.name.partition("_samples_")[0]
+            if not (file.parent / f"{time}{RESULTS}").is_file():
+                found.gaps.append(
+                    f"{file} is not used: it has no results file beside it, so its run broke off while it wrote."
+                )
     return found
 
 
@@ -113,14 +110,6 @@ def records(run: Run) -> Iterator[Record]:
     """Read the first answer to each document of a run again, with its texts, one at a time. Nothing if the run has no
     samples file."""
     return (answers[0] for answers in _lines(run) if answers)
-
-
-def _orphans(folder: Path) -> Iterator[str]:
-    """Return a sentence for each samples file without a results file: its run broke off while it wrote."""
-    for file in sorted(folder.rglob("*_samples_*.jsonl")):
-        time = file.name.partition("_samples_")[0]
-        if not (file.parent / f"{time}{RESULTS}").is_file():
-            yield f"{file} is not used: it has no results file beside it, so its run broke off while it wrote."
 
 
 def _read_results(file: Path, found: Found) -> None:
@@ -139,8 +128,16 @@ def _read_results(file: Path, found: Found) -> None:
     groups = results.get("group_subtasks")
     groups = groups if isinstance(groups, dict) else {}
     for task, metrics in known.items():
-        if not groups.get(task):
-            _read_task(file, task, metrics, results, figures, found)
+        if groups.get(task):
+            continue
+        try:
+            run = _run(file, task, metrics, results, figures)
+        except BROKEN:  # another version has other fields
+            found.gaps.append(
+                f"{file}: {task} is not used, because a field of the results or of the figures is broken."
+            )
+            continue
+        found.runs.append(_with_samples(run, found))
 
 
 def _figures(file: Path, found: Found) -> Line:
@@ -158,19 +155,14 @@ def _figures(file: Path, found: Found) -> Line:
     return {}
 
 
-def _read_task(file: Path, task: str, metrics: Line, results: Line, figures: Line, found: Found) -> None:
-    """Add the run of one task, with its samples and calls."""
-    try:
-        run = _run(file, task, metrics, results, figures)
-    except BROKEN:  # another version has other fields
-        found.gaps.append(f"{file}: {task} is not used, because a field of the results or of the figures is broken.")
-        return
+def _with_samples(run: Run, found: Found) -> Run:
+    """Return the run with its samples and calls, and add a sentence for each thing that is wrong with them."""
     if run.samples_file is None:
         found.gaps.append(
-            f"{file}: {task} has no samples file, so only its total score is used. Run lmms-eval with --log_samples."
+            f"{run.file}: {run.task} has no samples file, so only its total score is used. Run lmms-eval with "
+            "--log_samples."
         )
-        found.runs.append(run)
-        return
+        return run
     rows: dict[int, list[tuple[Line, list[Line]]]] = {}
     broken = unscored_repeats = 0
     for answers in _lines(run):
@@ -185,7 +177,7 @@ def _read_task(file: Path, task: str, metrics: Line, results: Line, figures: Lin
     calls = table_of(CALLS, [call for _, of_answer in in_order for call in of_answer])
     run = replace(run, samples=samples, calls=calls, number=run.number or len(rows))
     found.gaps += _doubts(run, broken, unscored_repeats)
-    found.runs.append(run)
+    return run
 
 
 def _doubts(run: Run, broken: int, unscored_repeats: int) -> Iterator[str]:
@@ -206,10 +198,7 @@ def _doubts(run: Run, broken: int, unscored_repeats: int) -> Iterator[str]:
             "There are no exits, tokens and seconds for them."
         )
     if unscored_repeats:
-        yield (
-            f"{file}: each document was answered several times (-n). Answers without a known score are left out: "
-            f"{unscored_repeats}."
-        )
+        yield f"{file}: {_count(unscored_repeats, 'repeated answer')} (-n) without a known score left out."
 
 
 def _run(file: Path, task: str, metrics: Line, results: Line, figures: Line) -> Run:
@@ -241,15 +230,11 @@ def _run(file: Path, task: str, metrics: Line, results: Line, figures: Line) -> 
         rules=methods.rules_of(arguments),
         wall_s=None if any(side.get("shared_calls") for side in sides) else _wall_s(of_task, results),
         engine=", ".join(dict.fromkeys(one["engine"] for one in engines.values())),
-        parameters={
-            side: one["parameters"] for side, one in engines.items() if (one.get("parameters") or {}).keys() >= PARTS
-        },
         speculation=(sum(side["proposed_tokens"] for side in drafted), sum(side["accepted_tokens"] for side in drafted))
         if drafted
         else None,
         not_answered=int(of_task.get("not_answered") or 0),
         calibrated_with=frozenset(((figures.get("first_check") or {}).get("calibration") or {}).get("images") or ()),
-        arguments=frozenset((name, value) for name, value in arguments.items() if name not in methods.HARMLESS),
     )
 
 

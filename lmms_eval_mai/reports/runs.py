@@ -1,4 +1,4 @@
-"""The runs by benchmark and method, their scores and costs, and comparisons of two runs on the documents of both."""
+"""All runs of a report by benchmark and method: finding them, their names, scores, costs and comparisons."""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -12,96 +12,65 @@ from scipy.sparse.csgraph import connected_components
 
 from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.reports import metrics, paper_numbers
+from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.methods import MODES, THINK_E, Method
 from lmms_eval_mai.reports.metrics import Clusters, Comparison
 from lmms_eval_mai.reports.paper_numbers import PaperNumber, benchmark_name
-from lmms_eval_mai.reports.read import Run
-from lmms_eval_mai.reports.report import Cell, Estimate, Kind, Of, Row
+from lmms_eval_mai.reports.report import Estimate, Of, Row
 from lmms_eval_mai.reports.scoring import score_of
 
-COSTS = {"tokens": "output tokens", "compute": "compute (GFLOP)", "seconds": "profile seconds"}
-"""Kind of cost -> its name. Output tokens of both models are added one to one, so a token of the small model counts as
-much as one of the large model. Compute and seconds take the size of the models and the prompts into account."""
 OF_F1 = ("POPE", "On POPE, the difference and p are those of F1.")
 """The note of a table with comparisons of scores."""
 SHARED_IMAGES = ("pope", "chartqa", "infovqa_val", "mmbench_en_dev")
 """Benchmarks whose documents share images."""
 
 
-COMPARED: dict[str, tuple[Kind, int]] = {
-    "n": ("count", 0),
-    "first": ("percent", 1),
-    "second": ("percent", 1),
-    "difference": ("percent", 2),
-    "only_first": ("count", 0),
-    "only_second": ("count", 0),
-    "p": ("p", 0),
-    "adjusted": ("p", 0),
-}
-"""Field of a `Comparison` -> kind and digits of its column."""
-
-
-def of_run(evidence: "Evidence", run: Callable[[Row], Run], name: str = "method") -> list[Of[Row]]:
+def of_run(runs: "Runs", run: Callable[[Row], Run], name: str = "method") -> list[Of[Row]]:
     """Return the first columns of a table. `run`: returns the run of a row."""
     return [
         Of("benchmark", "text", 0, lambda row: benchmark_name(run(row).benchmark)),
-        Of(name, "text", 0, lambda row: evidence.name(run(row).method)),
+        Of(name, "text", 0, lambda row: runs.name(run(row).method)),
     ]
 
 
-def of_comparison(comparison: Callable[[Row], Comparison | None], **titles: str) -> list[Of[Row]]:
-    """Return columns with fields of a comparison. `titles`: field -> title."""
+class Runs:
+    """The run of each benchmark and method, and sentences about the others."""
 
-    def cell(field: str, row: Row) -> Cell:
-        found: Cell = getattr(comparison(row), field, None)
-        return found
-
-    return [Of(title, *COMPARED[field], functools.partial(cell, field)) for field, title in titles.items()]
-
-
-class Evidence:
-    """All runs of a report."""
-
-    def __init__(self, runs: Sequence[Run], seconds: Callable[[Run], pd.Series | None] | None = None) -> None:
+    def __init__(self, found: Sequence[Run], seconds: Callable[[Run], pd.Series | None] | None = None) -> None:
         """`seconds`: returns the time of each document of a run by profiles of its models."""
         self.gaps: list[str] = []
         self.unused: list[Run] = []
         self.runs: dict[tuple[str, Method], Run] = {}
         self.seconds = seconds
-        found: dict[tuple[str, Method], list[Run]] = {}
-        for run in runs:
-            found.setdefault((run.benchmark, run.method), []).append(run)
-        for key, same in found.items():
-            self.runs[key] = self._chosen(same)
+        for run in found:
+            self._add(run)
         for run in list(self.runs.values()):
             for derived in short_answers(run):
-                key = derived.benchmark, derived.method
-                self.runs[key] = self._chosen([self.runs[key], derived] if key in self.runs else [derived])
+                self._add(derived)
         self._clusters = {name: _clusters(self.of_benchmark(name)) for name in self.benchmarks()}
         self._scores = functools.cache(lambda run: metrics.run_score(run, self.clusters(run)))
-        self.cost = functools.cache(self._cost)
         self._comparisons = functools.cache(self._compare)
         self._different: set[frozenset[Run]] = set()
         self._check_totals()
-        self._check_limits()
 
-    def _chosen(self, runs: Sequence[Run]) -> Run:
-        """Return the run of a method that the tables use: that with the most documents, and `_rank` decides between
-        runs with equally many. Other runs on the same documents are its repeats."""
-        used = max(runs, key=_rank)
-        repeats = [run for run in runs if run is used or _are_repeats(used, run)]
-        others = [run for run in runs if run not in repeats and not run.derived]
-        for run in (one for other in others for one in other.repeats or (other,)):
-            self.unused.append(run)
+    def _add(self, run: Run) -> None:
+        """Add a run. Of two runs of one method, the one with more documents is used, else the newer one."""
+        key = run.benchmark, run.method
+        used, other = run, self.runs.get(key)
+        if other is not None and _rank(other) > _rank(run):
+            used, other = other, run
+        self.runs[key] = used
+        if other is not None and not other.derived:
+            self.unused.append(other)
             same = "has the short answers of" if used.derived else "is a run of"
             self.gaps.append(
-                f"{run.file}: {run.task} is not used, because {used.file} {same} the same method "
+                f"{other.file}: {other.task} is not used, because {used.file} {same} the same method "
                 f"({self.name(run.method)}) on {used.documents} documents."
             )
-        return _repeated(sorted(repeats, key=_rank, reverse=True)) if len(repeats) > 1 else used
 
     def _check_totals(self) -> None:
-        """Compare the score of the documents with the total in the results file."""
+        """Compare the scores of the documents with lmms-eval's totals, and tell which runs are on a part of their data
+        set."""
         for run in self.runs.values():
             total, found = metrics.main_metric(run), self.score(run)
             is_one = not run.derived and len(run.samples) == run.documents
@@ -110,9 +79,6 @@ class Evidence:
                     f"{run.file}: the samples of {run.task} give a score of {found.value:.2f}, and the results file "
                     f"has {total[0]:.2f}. The tables use the samples."
                 )
-
-    def _check_limits(self) -> None:
-        """Tell which benchmarks have runs on a part of their data set only."""
         made = [run for run in self.runs.values() if not run.derived and run.number < run.original]
         for benchmark, number, original in dict.fromkeys((run.benchmark, run.number, run.original) for run in made):
             name = benchmark_name(benchmark)
@@ -190,13 +156,41 @@ class Evidence:
     def name(self, method: Method) -> str:
         """Return the paper's name of a method, such as 8B-R(S2), Full RT 8B + 2B-R or MAI 8B + 2B-R. On another
         lmms-eval task: 8B, own prompt or MAI 8B + 2B-R, own prompt."""
-        given = [option for option in method.options if method.variant is not None or option != THINK_E]
-        options = f" ({', '.join(given)})" if given else ""
+        options = given_options(method)
         own = ", own prompt" if method.variant is None else ""
+        more = f" ({', '.join(options)})" if options else ""
         if method.mode == "alone":
-            return f"{self.label(method.model)}{own or f'-{method.prompt}'}{options}"
+            return f"{self.label(method.model)}{own or f'-{method.prompt}'}{more}"
         pair = f"{self.label(method.model)} + {self.label(method.small)}-{method.prompt}{own}"
-        return f"{'MAI' if method.mode == 'cascade' else 'Full RT'} {pair}{options}"
+        return f"{'MAI' if method.mode == 'cascade' else 'Full RT'} {pair}{more}"
+
+    def short_names(self) -> tuple[dict[str, str], tuple[str, ...]]:
+        """Return a short name of each method by its name, and the lines that define the short names: options have a
+        letter, and models without a name of the paper are small and large if all cascades have the same two."""
+        methods = list(dict.fromkeys(method for _, method in self.runs))
+        pairs = {(method.small, method.model) for method in methods if method.small}
+        models = {self.label(model): model for method in methods for model in (method.model, method.small) if model}
+        legend = [f"{label} = {model}" for label, model in models.items() if label != model]
+        roles: dict[str, str] = {}
+        if len(pairs) == 1 and not any(paper_numbers.family(model) for model in next(iter(pairs))):
+            roles = {self.label(model): side for side, model in zip(SIDES, next(iter(pairs)), strict=True)}
+            legend = [f"{side} = {models[label]}" for label, side in roles.items()]
+        letters: dict[str, str] = {}
+        names = {}
+        for method in methods:
+            name, options = self.name(method), ", ".join(given_options(method))
+            short = name.removesuffix(f" ({options})")
+            for label, side in roles.items():
+                if method.mode == "alone" and self.label(method.model) == label:
+                    short = short.replace(label, side, 1)
+            if roles and method.mode != "alone":
+                thinking = "" if method.prompt == "R" else f" {method.prompt}"
+                short = ("MAI" if method.mode == "cascade" else "Full RT") + thinking
+                short += ", own prompt" if method.variant is None else ""
+            if options:
+                short += f" [{letters.setdefault(options, chr(ord('a') + len(letters) % 26))}]"
+            names[name] = short
+        return names, (*legend, *(f"[{letter}] = {options}" for options, letter in letters.items()))
 
     # --- scores, costs and comparisons ---
 
@@ -234,14 +228,6 @@ class Evidence:
         """Return the mean score of samples in percent, on POPE and MMBench too. None if there are none."""
         return self.share(run, samples.score.fillna(0.0))
 
-    def _cost(self, run: Run, kind: str) -> pd.Series | None:
-        """Return the cost of each document (`COSTS`), the mean over its answers. None: it is not known."""
-        if kind == "compute":
-            return metrics.compute(run)
-        if kind == "seconds":
-            return self.seconds(run) if self.seconds is not None and len(run.calls) else None
-        return metrics.known(run.samples.output_tokens)
-
     def common(self, *runs: Run) -> list[pd.DataFrame]:
         """Return the samples of the documents that all runs have a score for, in the same order. A sentence is added to
         the gaps if one of two runs has other documents too."""
@@ -278,9 +264,16 @@ class Evidence:
         """Compare two runs on their common documents. None: no common documents."""
         return None if first is None or second is None else self._comparisons(first, second)
 
-    def against_large_s(self, run: Run) -> Comparison | None:
-        """Compare a run with the large model with S, or with the own prompt of another task."""
-        return self.compare(run, self.short(run, "large"))
+
+def given_options(method: Method) -> list[str]:
+    """Return the options of a method that its name shows: `think=E` is the prompt of another task's thinking."""
+    return [option for option in method.options if method.variant is not None or option != THINK_E]
+
+
+def order(model: str) -> float:
+    """Return a number that sorts models by size: the billions of parameters in the paper's name."""
+    known = paper_numbers.family(model)
+    return float(known[1].removesuffix("B")) if known else 1e6
 
 
 def _rank(run: Run) -> tuple[int, bool, bool, int, str]:
@@ -290,32 +283,6 @@ def _rank(run: Run) -> tuple[int, bool, bool, int, str]:
 
 def _documents(samples: pd.DataFrame) -> set[tuple[int, str]]:
     return set(zip(samples.index, samples.target, strict=True))
-
-
-def _are_repeats(first: Run, second: Run) -> bool:
-    """Return whether two runs of a method have the same documents, engine, arguments and fields."""
-
-    def fields(run: Run) -> object:
-        return run.engine, run.arguments, run.speculation, run.calls.empty, _documents(run.samples)
-
-    return not (first.derived or second.derived) and len(first.samples) > 0 and fields(first) == fields(second)
-
-
-def _repeated(runs: Sequence[Run]) -> Run:
-    """Return the first run with the answers of all of them."""
-    samples, calls, first = [], [], 0
-    for run in runs:
-        samples.append(run.samples.assign(repeat=run.samples.repeat + first))
-        calls.append(run.calls.assign(repeat=run.calls.repeat + first))
-        first = int(samples[-1].repeat.max()) + 1
-    walls = [run.wall_s for run in runs if run.wall_s is not None]
-    return replace(
-        runs[0],
-        samples=pd.concat(samples).sort_index(kind="stable"),
-        calls=pd.concat(calls, ignore_index=True),
-        wall_s=sum(walls) / len(walls) if len(walls) == len(runs) else None,
-        repeats=tuple(runs),
-    )
 
 
 def _clusters(runs: Sequence[Run]) -> Clusters | None:
@@ -332,12 +299,6 @@ def _clusters(runs: Sequence[Run]) -> Clusters | None:
     return pd.Series(numbers, index=documents) if len(distinct) < len(documents) else None
 
 
-def order(model: str) -> float:
-    """Return a number that sorts models by size: the billions of parameters in the paper's name."""
-    known = paper_numbers.family(model)
-    return float(known[1].removesuffix("B")) if known else 1e6
-
-
 def short_answers(run: Run) -> Iterator[Run]:
     """Yield the runs that are inside a cascade: both models with the Simple prompt. Their answers are scored here."""
     samples = run.samples
@@ -346,7 +307,7 @@ def short_answers(run: Run) -> Iterator[Run]:
     for side in SIDES:
         calls = run.calls[(run.calls.side == side) & run.calls.stage.isin(("short", "task"))]
         tokens = calls.groupby(["doc_id", "repeat"]).output_tokens.sum()
-        parsed, scores = samples[side], short_scores(run, side)
+        parsed, scores = samples[f"{side}_answer"], short_scores(run, side)
         if scores.notna().all():
             derived = samples.assign(
                 score=scores,
@@ -354,18 +315,18 @@ def short_answers(run: Run) -> Iterator[Run]:
                 exit=side,
                 readable=parsed.notna(),
                 output_tokens=tokens.reindex(pd.MultiIndex.from_arrays([samples.index, samples.repeat])).to_numpy(),
-                **dict.fromkeys(("small", "large", "agree", "thought", "agree_think")),
+                **dict.fromkeys(("small_answer", "large_answer", "thought_answer", "agree", "agree_think")),
             )
+            method = run.method.short(side)
             yield replace(
                 run,
-                method=run.method.short(side),
+                method=method,
                 samples=derived,
                 calls=calls,
                 metrics={},
                 wall_s=None,
                 speculation=None,
                 derived=True,
-                repeats=(),
             )
 
 
@@ -373,7 +334,7 @@ def short_scores(run: Run, side: Side) -> pd.Series:
     """Return the scores of the short answers of one model inside a cascade, in the order of its samples; nan if the
     benchmark's scorer is not known."""
     samples = run.samples
-    found = [score_of(run.benchmark, *one) for one in zip(samples[side], samples.target, strict=True)]
+    found = [score_of(run.benchmark, *one) for one in zip(samples[f"{side}_answer"], samples.target, strict=True)]
     scores = pd.Series(found, index=samples.index, dtype=float)
     if side == "large":  # where the models agree, its short answer is the final answer
         return scores.where(~samples.exit.isin(("agree_short", "confident", "agree_think")), samples.score)

@@ -1,0 +1,46 @@
+"""The public function `read`: all samples and all calls in some output folders, as two pandas frames."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+
+from lmms_eval_mai.reports import build
+from lmms_eval_mai.reports.folders import Run
+from lmms_eval_mai.reports.runs import Runs
+
+KEYS = ("benchmark", "mode", "method", "small", "large", "run")
+"""The first columns of both frames, which name a run."""
+
+
+class Frames(NamedTuple):
+    """The samples and the calls of runs, one row for each."""
+
+    samples: pd.DataFrame
+    """`KEYS`, `doc_id`, and the columns of `rows.SAMPLES`."""
+    calls: pd.DataFrame
+    """`KEYS`, and the columns of `rows.CALLS`."""
+
+
+def read(folders: Sequence[Path | str]) -> Frames:
+    """Return the samples and the calls of all runs in the folders and in their subfolders.
+
+    `mode` is that of the run; `alone` if another model class of lmms-eval made it. A model alone has its name in the
+    column of its side. `method` is the name that reports use, and `run` the results file. Raises `ArgumentError` if a
+    folder does not exist, or if there is no run in them.
+    """
+    runs = build.read([Path(folder) for folder in folders])
+    every = [*(run for run in runs.runs.values() if not run.derived), *runs.unused]
+    samples = [_with_keys(runs, run, run.samples.reset_index()) for run in every]
+    calls = [_with_keys(runs, run, run.calls) for run in every]
+    return Frames(*(pd.concat(parts, ignore_index=True) for parts in (samples, calls)))
+
+
+def _with_keys(runs: Runs, run: Run, data: pd.DataFrame) -> pd.DataFrame:
+    method, mode = run.method, run.method.mode
+    if mode == "alone" and len(run.calls):
+        mode = str(run.calls.side.iloc[0])
+    small, large = (method.model, "") if mode == "small" else (method.small, method.model)
+    keys = (run.benchmark, mode, runs.name(method), small, large, str(run.file))
+    return data.assign(**dict(zip(KEYS, keys, strict=True)))[[*KEYS, *data]]

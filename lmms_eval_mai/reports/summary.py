@@ -1,0 +1,247 @@
+"""The four tables that a report prints first: all methods, MAI against each of them, agreement, harm and rescue."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import get_args
+
+import pandas as pd
+
+from lmms_eval_mai.contract import SIDES
+from lmms_eval_mai.paper.sample import Exit
+from lmms_eval_mai.reports import metrics
+from lmms_eval_mai.reports.folders import Run
+from lmms_eval_mai.reports.metrics import Comparison
+from lmms_eval_mai.reports.paper_numbers import benchmark_name
+from lmms_eval_mai.reports.report import Estimate, Of, Table, table
+from lmms_eval_mai.reports.runs import OF_F1, Runs, of_run
+
+RIGHT = 0.5
+"""A score counts as right from here on. ANLS is the only score between 0 and 1."""
+
+
+# --- all methods ---
+
+
+def spent(runs: Runs, run: Run) -> dict[str, float | None]:
+    """Return what a method spends on one document on average: `tokens` (output tokens of both models),
+    `small_tokens`, `large_tokens`, `wall_s`, and `seconds` by the profiles of its models. None: not known."""
+    calls, answers, tokens = run.calls, len(run.samples), metrics.known(run.samples.output_tokens)
+    profile = runs.seconds(run) if runs.seconds is not None and len(calls) else None
+    found: dict[str, float | None] = {
+        "tokens": None if tokens is None else float(tokens.mean()),
+        "small_tokens": None,
+        "large_tokens": None,
+        "wall_s": run.wall_s / run.documents if run.wall_s and answers else None,
+        "seconds": None if profile is None else float(profile.mean()),
+    }
+    if tokens is not None and len(calls.groupby(["doc_id", "repeat"])) == answers:  # all samples have traces
+        sides = calls.groupby("side").output_tokens.sum()
+        found |= {f"{side}_tokens": float(sides.get(side, 0) / answers) for side in SIDES}
+    elif not run.ours:  # another model class counts as the large model
+        found["large_tokens"] = found["tokens"]
+    return found
+
+
+def method_table(runs: Runs) -> Iterator[Table]:
+    """Yield score, output tokens, exits and seconds of every method."""
+
+    def cost(name: str, run: Run) -> float | None:
+        return spent(runs, run)[name]
+
+    def share(exit: str, run: Run) -> Estimate | None:
+        exits = run.samples.exit.dropna()
+        return runs.share(run, exits == exit) if run.method.mode == "cascade" and exit in set(exits) else None
+
+    columns: list[Of[Run]] = [
+        Of("benchmark", "text", 0, lambda run: benchmark_name(run.benchmark)),
+        Of("method", "text", 0, lambda run: runs.name(run.method)),
+        Of("n", "count", 0, lambda run: run.documents),
+        Of("score", "percent", 1, runs.score),
+        Of("small\ntokens", "number", 1, partial(cost, "small_tokens")),
+        Of("large\ntokens", "number", 1, partial(cost, "large_tokens")),
+        *(Of(exit.replace("_", "_\n"), "brief", 1, partial(share, exit)) for exit in get_args(Exit)),
+        Of("wall s", "number", 3, partial(cost, "wall_s")),
+        Of("profile\ns", "number", 3, partial(cost, "seconds")),
+    ]
+    return table(
+        "methods",
+        "Methods: score, output tokens of each model, exits in percent of the documents, seconds per document",
+        columns,
+        [run for name in runs.benchmarks() for run in runs.of_benchmark(name)],
+        (
+            "Brackets: 95% intervals. Wall seconds: all documents at a time; compare them on one machine only. Runs "
+            "that share calls have none.",
+            ("MMMU", "On MMMU, lmms-eval's scorer guesses an option in place of an answer that it cannot read."),
+        ),
+    )
+
+
+# --- MAI against the others ---
+
+Against = tuple[Run, Run, Comparison]
+"""A cascade, another method, and their comparison."""
+
+
+def comparisons(runs: Runs) -> Iterator[Against]:
+    """Yield the comparison of each cascade with every other method of its models. The p values of one cascade are
+    adjusted for their number (Holm)."""
+    done: set[Run] = set()
+    for run in runs.of("cascade"):
+        done.add(run)  # two cascades are compared once
+        others = [other for other in runs.of_benchmark(run.benchmark) if other not in done]
+        found = {other: runs.compare(run, other) for other in others if is_comparable(run, other)}
+        compared = {other: comparison for other, comparison in found.items() if comparison is not None}
+        adjusted = metrics.adjusted(list(compared.values()))
+        yield from ((run, other, comparison) for other, comparison in zip(compared, adjusted, strict=True))
+
+
+def is_comparable(run: Run, other: Run) -> bool:
+    """Return whether another run has models of this cascade only, or is not one of `mai_cascade`."""
+    return not other.ours or {other.method.model, other.method.small} <= {run.method.model, run.method.small, ""}
+
+
+def comparison_table(runs: Runs) -> Iterator[Table]:
+    """Yield MAI against every other method on the same documents."""
+    columns: list[Of[Against]] = [
+        *of_run(runs, lambda row: row[0], "cascade"),
+        Of("against", "text", 0, lambda row: runs.name(row[1].method)),
+        Of("n", "count", 0, lambda row: row[2].n),
+        Of("difference", "percent", 2, lambda row: row[2].difference),
+        Of("only MAI\nright", "count", 0, lambda row: row[2].only_first),
+        Of("only other\nright", "count", 0, lambda row: row[2].only_second),
+        Of("p", "p", 0, lambda row: row[2].p),
+        Of("p,\nadjusted", "p", 0, lambda row: row[2].adjusted),
+    ]
+    return table(
+        "comparisons",
+        "MAI against each other method: paired difference of the scores in points",
+        columns,
+        comparisons(runs),
+        (
+            "p: exchanges of both methods' answers with a difference at least as large (McNemar's exact test for right "
+            "or wrong answers). Adjusted (Holm): for the number of methods.",
+            OF_F1,
+        ),
+    )
+
+
+# --- agreement ---
+
+Checked = tuple[Run, str, pd.DataFrame]
+"""A cascade, a check, and for each answer that was compared: whether the models `agree`, and whether the large model's
+short answer is `right` (1 or 0; nan if it is not known)."""
+
+
+def checked(runs: Runs, run: Run) -> Iterator[Checked]:
+    """Yield the checks of a cascade by agreement."""
+    scores = runs.large_short_scores(run)
+    right = (scores >= RIGHT).astype(float).where(scores.notna())
+    for check, column in (("short", "agree"), ("think", "agree_think")):
+        compared = run.samples[column].notna()
+        if compared.any():
+            agree = run.samples[column][compared].astype(bool)
+            yield run, check, pd.DataFrame({"agree": agree, "right": right[compared]})
+
+
+def agreement_table(runs: Runs) -> Iterator[Table]:
+    """Yield how often an agreement is right, and how many errors it lets through."""
+
+    def share(row: Checked, found: pd.Series) -> Estimate | None:
+        """Return the share of true values in percent. None if one of them is not known."""
+        return None if row[2].right.isna().any() else runs.share(row[0], found)
+
+    columns: list[Of[Checked]] = [
+        *of_run(runs, lambda row: row[0]),
+        Of("check", "text", 0, lambda row: row[1]),
+        Of("n", "count", 0, lambda row: len(row[2])),
+        Of("agree", "brief", 1, lambda row: runs.share(row[0], row[2].agree)),
+        Of("precision", "percent", 1, lambda row: share(row, row[2].right[row[2].agree])),
+        Of("base rate", "percent", 1, lambda row: share(row, row[2].right)),
+        Of("recall", "brief", 1, lambda row: share(row, row[2].agree[row[2].right == 1])),
+        Of("errors\naccepted", "brief", 1, lambda row: share(row, row[2].agree[row[2].right == 0])),
+    ]
+    return table(
+        "agreement",
+        "Agreement, in percent",
+        columns,
+        [row for run in runs.traced() for row in checked(runs, run)],
+        (
+            "Precision: right large short answers of those with which the small model agrees (short: its short answer; "
+            "think: its answer after thinking). Base rate: the same without any check. Recall: accepted right answers. "
+            "Errors accepted: of the wrong ones.",
+        ),
+    )
+
+
+# --- harm and rescue ---
+
+Changed = tuple[Run, pd.DataFrame]
+"""A cascade or Full RT, and its transferred answers (`transferred`)."""
+
+
+def transferred(runs: Runs, run: Run) -> pd.DataFrame | None:
+    """Return whether the transferred answers of a cascade or of Full RT are right (`after`), and the large model's
+    short answers `before` them, with `repeat`. None: the short answers are not known."""
+    samples = run.samples
+    if run.method.mode == "cascade":
+        before = runs.large_short_scores(run)
+    elif (other := runs.short(run, "large")) is not None:
+        samples, theirs = runs.common(run, other)
+        if not samples.index.equals(theirs.index):  # one of them has repeats
+            samples, theirs = samples[samples.repeat == 0], theirs[theirs.repeat == 0]
+        before = theirs.score
+    else:
+        return None
+    if before.isna().any():
+        return None
+    answers = samples[["repeat"]].assign(after=samples.score >= RIGHT, before=before.to_numpy() >= RIGHT)
+    return answers[samples.exit == "transfer"]
+
+
+def harm_table(runs: Runs) -> Iterator[Table]:
+    """Yield how many documents the transfer wins and loses against the large model's short answer."""
+
+    def p(row: Changed) -> float:
+        after, before = (metrics.plain(row[1][name]) for name in ("after", "before"))
+        comparison = metrics.compare(after, before, "", runs.clusters(row[0]))
+        return 1.0 if comparison is None else comparison.p
+
+    def of(row: Changed, before: bool) -> pd.Series:
+        """Return whether the transferred answers are right, of those whose short answer is right or wrong."""
+        return row[1].after[row[1].before == before]
+
+    columns: list[Of[Changed]] = [
+        *of_run(runs, lambda row: row[0]),
+        Of("n", "count", 0, lambda row: len(row[1])),
+        Of("lost", "count", 0, lambda row: int((~of(row, True)).sum())),
+        Of("harm", "percent", 1, lambda row: runs.share(row[0], ~of(row, True))),
+        Of("won", "count", 0, lambda row: int(of(row, False).sum())),
+        Of("rescue", "percent", 1, lambda row: runs.share(row[0], of(row, False))),
+        Of("net", "count", 0, lambda row: int(row[1].after.sum()) - int(row[1].before.sum())),
+        Of("p", "p", 0, p),
+        Of("lost by\nchecks", "count", 0, lambda row: _lost_by_checks(runs, row[0])),
+    ]
+    found = [*runs.traced(), *runs.of("transfer")]
+    changed = [(run, answers) for run in found if (answers := transferred(runs, run)) is not None]
+    return table(
+        "harm-and-rescue",
+        "Harm and rescue: what the transfer changes against the large model's short answer",
+        columns,
+        [row for row in changed if len(row[1]) or row[0].method.mode == "cascade"],
+        (
+            "n: transferred answers. Harm: lost, in percent of the right short answers. Rescue: won, in percent of the "
+            "wrong ones. Lost by checks: wrong answers that passed a check and that Full RT has right.",
+        ),
+    )
+
+
+def _lost_by_checks(runs: Runs, run: Run) -> int | None:
+    """Return the number of answers that a cascade did not transfer, that are wrong, and that Full RT has right. None:
+    there is no Full RT beside a cascade."""
+    full_rt = runs.full_rt(run)
+    if run.method.mode == "transfer" or full_rt is None:
+        return None
+    mine, theirs = runs.common(run, full_rt)
+    right = (theirs.score >= RIGHT).groupby(level=0).mean() >= RIGHT
+    agreed = mine[(mine.exit != "transfer") & (mine.score < RIGHT)]
+    return int(right.loc[agreed.index].sum())
