@@ -1,0 +1,175 @@
+"""The tables of a report against a recomputation from the lines of the samples files, with pandas and scipy only."""
+
+import dataclasses
+import json
+import math
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from scipy import stats
+from support.folders import Answers, World
+from support.worlds import write_all
+
+from lmms_eval_mai.reports.build import report
+from lmms_eval_mai.reports.formats import frame
+from lmms_eval_mai.reports.report import Report
+
+Row = dict[str, Any]
+
+
+def world(seed: int) -> World:
+    """Return 150 questions with made-up answers of both models."""
+    chance = random.Random(seed)
+
+    def answers() -> Answers:
+        gold, *others = (chance.choice(["red", "blue", "green"]) for _ in range(6))
+        right = (gold if chance.random() < 0.6 else other for other in others)
+        return dataclasses.replace(Answers(gold, *right), probability=round(chance.uniform(0.2, 1), 3))
+
+    return World("shapes", [answers() for _ in range(150)], small="org/tiny", large="org/big")
+
+
+def lines_of(folder: Path) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield the mode and the task of each run, and one row for each of its lines."""
+    for file in sorted(folder.rglob("*_samples_*.jsonl")):
+        mode = json.loads(Path(str(file).partition("_samples_")[0] + "_mai_cascade.json").read_text())["mode"]
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        yield f"{mode} {file.stem.partition('_samples_')[2]}", pd.DataFrame(map(row_of_line, lines)).set_index("doc_id")
+
+
+def row_of_line(line: Row) -> Row:
+    trace = line["token_counts"][0]
+    tokens = {side: sum(call["output_tokens"] for call in trace["calls"] if call["side"] == side) for side in SIDES}
+    checks = [check for check in trace.get("answers") or [] if check.get("agree") is not None]
+    short, think = [*checks, None, None][:2]
+    score = float(line.get("score", line.get("exact_match")))
+    return {
+        "doc_id": line["doc_id"],
+        "right": score == 1,
+        "exit": trace["exit"],
+        **tokens,
+        "gold": line["target"],
+        "large_short": (short or {}).get("large"),
+        "agree_short": (short or {}).get("agree"),
+        "agree_think": (think or {}).get("agree"),
+    }
+
+
+SIDES = ("small", "large")
+NAMES = {
+    "cascade shapes_s": "MAI big + tiny-R",
+    "cascade shapes_r_s2": "MAI big + tiny-R(S2)",
+    "transfer shapes_s": "Full RT big + tiny-R",
+    **{
+        f"{side} shapes_{suffix}": f"{model}-{prompt}"
+        for side, model in (("small", "tiny"), ("large", "big"))
+        for suffix, prompt in (("s", "S"), ("r", "R"), ("r_s2", "R(S2)"))
+    },
+}
+
+
+def wilson(flags: pd.Series) -> list[float]:
+    """Return the share of true values in percent, and the ends of its interval."""
+    ends = stats.binomtest(int(flags.sum()), len(flags)).proportion_ci(method="wilson")
+    return [100 * float(flags.mean()), 100 * ends.low, 100 * ends.high]
+
+
+def estimate(row: Row, key: str) -> list[float]:
+    return [row[key], row[f"{key}_low"], row[f"{key}_high"]]
+
+
+def near(expected: Any) -> Any:
+    return pytest.approx(expected, abs=1e-9)
+
+
+@pytest.fixture(scope="module", params=range(3))
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Report]:
+    """The lines of all runs by the name of their method, and the report."""
+    folder = tmp_path_factory.mktemp("runs")
+    write_all(world(request.param), folder)
+    return {NAMES[name]: lines for name, lines in lines_of(folder)}, report([folder])
+
+
+def rows(found: Report, key: str) -> list[Row]:
+    return frame(found.table(key)).to_dict("records")  # type: ignore[return-value]
+
+
+def test_methods_have_the_shares_of_right_answers_the_tokens_and_the_exits(made: Any) -> None:
+    runs, found = made
+    assert {row["method"] for row in rows(found, "methods")} == set(runs)
+    for row in rows(found, "methods"):
+        lines = runs[row["method"]]
+        assert estimate(row, "score") == near(wilson(lines.right))
+        assert [row["small_tokens"], row["large_tokens"]] == near([lines.small.mean(), lines.large.mean()])
+        for exit in ("agree_short", "agree_think", "transfer") if row["method"].startswith("MAI") else ():
+            assert row[exit] == near(100 * (lines.exit == exit).mean())
+
+
+def test_comparisons_have_the_paired_difference_and_mcnemars_p(made: Any) -> None:
+    runs, found = made
+    compared = rows(found, "comparisons")
+    assert len(compared) == 8 + 7
+    for cascade, of_cascade in pd.DataFrame(compared).groupby("cascade"):
+        p = []
+        for row in of_cascade.to_dict("records"):
+            mine, other = runs[cascade].right, runs[row["against"]].right
+            better, worse, n = (mine & ~other).sum(), (other & ~mine).sum(), len(mine)
+            assert (row["only_mai_right"], row["only_other_right"]) == (better, worse)
+            middle = (better - worse) / (n + 2)
+            error = math.sqrt(better + worse + 1 - (better - worse) ** 2 / (n + 2)) / (n + 2)
+            ends = [100 * (middle + sign * 1.959963985 * error) for sign in (-1, 1)]
+            assert estimate(row, "difference") == pytest.approx([100 * (better - worse) / n, *ends], abs=1e-6)
+            p.append(stats.binomtest(int(better), int(better + worse)).pvalue if better + worse else 1.0)
+            assert row["p"] == near(p[-1])
+        order = pd.Series(p).sort_values()
+        holm = (order * range(len(p), 0, -1)).clip(upper=1).cummax().sort_index()
+        assert of_cascade.p_adjusted.tolist() == near(holm.tolist())
+
+
+def test_agreement_has_precision_recall_and_base_rate(made: Any) -> None:
+    runs, found = made
+    checked = rows(found, "agreement")
+    assert len(checked) == 4
+    for row in checked:
+        lines = runs[row["method"]]
+        compared = lines[lines[f"agree_{row['check']}"].notna()]
+        agree = compared[f"agree_{row['check']}"].astype(bool)
+        right = compared.large_short == compared.gold
+        assert row["n"] == len(compared) and estimate(row, "agree") == near(wilson(agree))
+        assert estimate(row, "precision") == near(wilson(right[agree]))
+        assert estimate(row, "base_rate") == near(wilson(right))
+        assert estimate(row, "recall") == near(wilson(agree[right]))
+        assert estimate(row, "errors_accepted") == near(wilson(agree[~right]))
+
+
+def test_harm_and_rescue_are_against_the_large_models_short_answer(made: Any) -> None:
+    runs, found = made
+    full_rt = runs["Full RT big + tiny-R"].right
+    for row in rows(found, "harm-and-rescue"):
+        lines = runs[row["method"]]
+        is_mai = row["method"].startswith("MAI")
+        before = (lines.large_short == lines.gold) if is_mai else runs["big-S"].right
+        moved = lines.exit == "transfer"
+        lost, won = moved & before & ~lines.right, moved & ~before & lines.right
+        assert [row["n"], row["lost"], row["won"], row["net"]] == [sum(x) for x in (moved, lost, won)] + [
+            won.sum() - lost.sum()
+        ]
+        assert estimate(row, "harm") == near(wilson(~lines.right[moved & before]))
+        assert estimate(row, "rescue") == near(wilson(lines.right[moved & ~before]))
+        assert row["p"] == near(stats.binomtest(int(lost.sum()), int(lost.sum() + won.sum())).pvalue)
+        if is_mai:
+            assert row["lost_by_checks"] == (~moved & ~lines.right & full_rt).sum()
+
+
+def test_table_10_has_the_exits_and_the_scores(made: Any) -> None:
+    runs, found = made
+    for row in rows(found, "table-10"):
+        lines, prompt = runs[row["method"]], row["method"].rpartition("-")[2]
+        assert row["agree_think"] == near(100 * (lines.exit == "agree_think").mean())
+        others = {"mai": row["method"], "small_s": "tiny-S", "large_s": "big-S", "full_rt": "Full RT big + tiny-R"}
+        for key, name in (others | {"small_r": f"tiny-{prompt}"}).items():
+            assert estimate(row, key) == near(wilson(runs[name].right)), key
