@@ -52,8 +52,8 @@ def row_of_line(line: Row) -> Row:
         "right": score == 1,
         "exit": trace["exit"],
         **tokens,
-        "gold": line["target"],
-        "large_short": (short or {}).get("large"),
+        "gold": line["target"].lower(),
+        "large_short": str((short or {}).get("large")).lower(),
         "agree_short": (short or {}).get("agree"),
         "agree_think": (think or {}).get("agree"),
     }
