@@ -75,6 +75,7 @@ def main(given: argparse.Namespace) -> None:
         raise ArgumentError(f"--tables {unknown[0]} is invalid: expected some of {', '.join(build.CHOICES)}.")
     profile = seconds.read(given.profile or seconds.PAPER)
     runs = build.read(given.folders, profile.of_run if given.profile else None)
+    tables += ["11"] * (given.profile is not None)
     found = build.of_runs(runs, tables, [functools.partial(seconds.table_11, profile=profile)])
     write(found, given.format, given.output)
     if given.html is not None:

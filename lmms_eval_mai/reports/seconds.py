@@ -139,7 +139,7 @@ def table_11(runs: Runs, profile: Profile) -> Iterator[Table]:
         return with_paper(Estimate(ratio, len(both)), paper(run, "speedup"))
 
     columns: tuple[Of[Run], ...] = (
-        *of_run(evidence, lambda run: run),
+        *of_run(runs, lambda run: run),
         Of("n", "count", 0, lambda run: run.documents),
         Of("Eq. 27, s", "number", 1, seconds),
         Of("Full RT / MAI", "number", 2, speedup),

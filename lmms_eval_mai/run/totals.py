@@ -264,6 +264,8 @@ def table(totals: Totals, of_run: Mapping[str, Any], config: Config) -> str:
     are such samples. An engine has a column for the tokens of its answers if it reports them for all of its calls. An
     engine with shared calls has a column for their number and none for seconds, and the run has no wall times.
     """
+    from pytablewriter import MarkdownTableWriter  # takes a second
+
     rows = pd.DataFrame([_row(task, of_task, config) for task, of_task in of_run["tasks"].items()])
     for side in [engine.side for engine in config.engines()]:
         shared, seconds = f"{side} shared calls", f"{side} call seconds"

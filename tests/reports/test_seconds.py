@@ -36,7 +36,7 @@ TOKENS_OF_8B_S = {
 
 
 def table_11(folder: Path, profile: seconds.Profile = PAPER) -> Table:
-    (found,) = seconds.table_11(build.evidence([folder]), profile)
+    (found,) = seconds.table_11(build.read([folder]), profile)
     return found
 
 
@@ -104,16 +104,15 @@ def test_a_profile_of_ones_own_gives_the_seconds_of_each_method(tmp_path: Path, 
     file = tmp_path / "profile.json"
     file.write_text(json.dumps({"device": "here", "models": models}))
     code, out, _ = run_command(capsys, "report", tmp_path / "out", "--profile", file, "--format", "json")
-    tables = {table["key"]: table for table in json.loads(out)["tables"]}
-    assert code == 0 and tables["table-11"]["title"].endswith("here")
+    assert code == 0 and json.loads(out)["tables"]["table-11"]["title"].endswith("here")
     (mai,) = [row for row in table_11(tmp_path / "out", seconds.read(str(file))).rows if str(row[1]).startswith("MAI")]
     assert value(mai[3]) == pytest.approx(13 * 0.5 + (8 * 4 + 3 * 100 + 2 * 5) / 10)
 
 
 def test_models_that_a_profile_lacks_have_no_seconds_and_a_broken_file_is_refused(tmp_path: Path) -> None:
     dataclasses.replace(POPE, small="a").write(tmp_path / "out", "cascade")
-    evidence = build.evidence([tmp_path / "out"])
-    assert [PAPER.of_run(run) for run in evidence.of("cascade")] == [None]
+    runs = build.read([tmp_path / "out"])
+    assert [PAPER.of_run(run) for run in runs.of("cascade")] == [None]
     (tmp_path / "profile.json").write_text('{"device": "here"}')
     for name in ("profile.json", "missing.json"):
         with pytest.raises(ArgumentError, match=name):

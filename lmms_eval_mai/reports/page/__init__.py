@@ -1,6 +1,6 @@
 """The page: a report as one HTML file that opens without a network, with figures and all samples.
 
-`page.html(report, evidence)` returns the file. The tables are HTML that jinja2 writes. All other data are blocks of
+`page.html(report, runs)` returns the file. The tables are HTML that jinja2 writes. All other data are blocks of
 compressed JSON, which the scripts of the page decompress. figures.py makes the figures with plotly, sample_data.py the
 blocks of samples, and assets/ has template, style and scripts.
 
