@@ -8,7 +8,7 @@
 WORK := .checkpoints
 PY := .venv/bin/python
 SCRIPTS := lmms_eval_mai/reports/page/assets/*.js
-BROWSER := document, history, getComputedStyle, innerHeight, matchMedia, Plotly, ResizeObserver
+BROWSER := document, getComputedStyle, matchMedia, Plotly
 PYTEST := $(PY) -m pytest -n 2
 COG := .venv/bin/cog -P -U -I tools/docs
 GENERATED := README.md $(wildcard docs/*.md)

@@ -21,8 +21,8 @@ function make(tag, attributes = {}, ...children) {
 
 const option = (value, name) => make("option", { value }, name);
 
-/** Return the text of a block of the page, or null. A block is read once. */
-async function textOf(name) {
+/** Return the text of a block of the page (a promise), or null. A block is read once. */
+function textOf(name) {
   const block = byId(`block-${name}`);
   if (block === null) return null;
   const text = atob(block.textContent);
