@@ -1,8 +1,8 @@
 """Builds a report: reads the folders, makes the tables, and tells what is missing."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -10,7 +10,7 @@ from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.reports import paper_tables, rules, summary
 from lmms_eval_mai.reports.folders import Run, read_runs
 from lmms_eval_mai.reports.paper_numbers import benchmark_name, documents, family
-from lmms_eval_mai.reports.report import Estimate, Report, RunSummary, Table
+from lmms_eval_mai.reports.report import Estimate, Report, Table
 from lmms_eval_mai.reports.runs import Runs
 
 Make = Callable[[Runs], Iterator[Table]]
@@ -80,25 +80,20 @@ def of_runs(runs: Runs, tables: Collection[str] = ("all",), more: Sequence[Make]
     return Report(tuple(made), summaries(runs), tuple(dict.fromkeys(doubts)), names, legend)
 
 
-def chosen(report: Report, keys: Collection[str]) -> Report:
-    """Return the report with some of its tables only, by their keys."""
-    return replace(report, tables=tuple(table for table in report.tables if table.key in keys))
-
-
-def summaries(runs: Runs) -> tuple[RunSummary, ...]:
-    """Return one line for each run, used or not."""
+def summaries(runs: Runs) -> tuple[dict[str, Any], ...]:
+    """Return each run with its file, method and models, and whether the tables use it."""
     used = [run for run in runs.runs.values() if not run.derived]
     return tuple(
-        RunSummary(
-            file=str(run.file),
-            task=run.task,
-            benchmark=run.benchmark,
-            method=runs.name(run.method),
-            model=" + ".join(filter(None, (run.method.model, run.method.small))),
-            documents=run.documents,
-            wall_s=run.wall_s,
-            used=run not in runs.unused,
-        )
+        {
+            "file": str(run.file),
+            "task": run.task,
+            "benchmark": run.benchmark,
+            "method": runs.name(run.method),
+            "model": " + ".join(filter(None, (run.method.model, run.method.small))),
+            "documents": run.documents,
+            "wall_s": run.wall_s,
+            "used": run not in runs.unused,
+        }
         for run in [*used, *runs.unused]
     )
 

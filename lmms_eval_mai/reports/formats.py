@@ -124,7 +124,7 @@ def as_json(report: Report) -> str:
         table.key: {"title": table.title, "notes": table.notes, "rows": _records(frame(table))}
         for table in report.tables
     }
-    found = {"tables": tables, "runs": _records(pd.DataFrame(report.runs)), "gaps": report.gaps}
+    found = {"tables": tables, "runs": report.runs, "gaps": report.gaps}
     return json.dumps(found, ensure_ascii=False, indent=1) + "\n"
 
 

@@ -26,8 +26,6 @@ TRANSFER = {
     "sparse_delta": "0.8",
     "sparse_layer": "12",
     "sparse_from": "large",
-    "sparse_order": "original",
-    "sparse_boundary": "least",
 }
 """Arguments that change the thinking or the transfer, with their defaults."""
 AGREEMENT = {"anls_threshold": "0.9", "infovqa_match": "strict", "chartqa_match": "exact"}

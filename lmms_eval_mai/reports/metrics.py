@@ -101,8 +101,11 @@ def known(values: pd.Series) -> pd.Series | None:
     return None if values.empty or values.isna().any() else _per_document(values)
 
 
-def compare(first: pd.DataFrame, second: pd.DataFrame, benchmark: str, clusters: Clusters | None) -> Comparison | None:
-    """Compare two methods on the same documents. None if there are none."""
+def compare(
+    first: pd.DataFrame, second: pd.DataFrame, benchmark: str, clusters: Clusters | None, is_tested: bool = True
+) -> Comparison | None:
+    """Compare two methods on the same documents. None if there are none. `is_tested`: whether p is needed, which takes
+    time."""
     if first.empty:
         return None
     for column, empty in (("gold", None), ("group", math.nan)):  # labels or rotations that one of them lacks
@@ -121,7 +124,7 @@ def compare(first: pd.DataFrame, second: pd.DataFrame, benchmark: str, clusters:
     else:
         found = difference(np.hstack([x, y]), statistics.difference(statistic), places)
     one, other = (100 * float(statistic(parts.sum(axis=0))) for parts in (x, y))
-    p = statistics.swap_test(x, y, statistic, places)
+    p = statistics.swap_test(x, y, statistic, places) if is_tested else math.nan
     return Comparison(len(x), one, other, estimate(found), better, worse, p)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,25 +102,12 @@ def table(
 
 
 @dataclass(frozen=True, slots=True)
-class RunSummary:
-    """One run that the report uses, or leaves out."""
-
-    file: str
-    task: str
-    benchmark: str
-    method: str
-    model: str
-    documents: int
-    wall_s: float | None
-    used: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Report:
     """All that is known about the runs."""
 
     tables: tuple[Table, ...]
-    runs: tuple[RunSummary, ...] = ()
+    runs: tuple[dict[str, Any], ...] = ()
+    """The runs that the report uses or leaves out (`build.summaries`)."""
     gaps: tuple[str, ...] = ()
     """One sentence for each thing that could not be made, and for each doubt about the input."""
     names: Mapping[str, str] = field(default_factory=dict)

@@ -1,6 +1,7 @@
 """Writes the page: fills the template with the tables as HTML, and with the figures and samples as packed blocks."""
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 from lmms_eval_mai.errors import ArgumentError, MaiError
@@ -46,7 +47,7 @@ def html(report: Report, runs: Runs, images: Images | None = None) -> str:
     images = images or Images()
     keys = {table.key for table in report.tables}
     more = () if "rules" in keys else tuple(rules.rules_table(runs))
-    report = Report((*report.tables, *more), report.runs, report.gaps, report.names, report.legend)
+    report = replace(report, tables=(*report.tables, *more))
     blocks = {"charts": pack(list(charts(report, runs))), **dict(sample_blocks(runs))}
     if images.data:
         blocks["images"] = pack({"data": images.data, "of": images.of})
