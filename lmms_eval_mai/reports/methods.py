@@ -32,10 +32,12 @@ AGREEMENT = {"anls_threshold": "0.9", "infovqa_match": "strict", "chartqa_match"
 """Arguments that change the agreement (`AgreementRules`), with their defaults."""
 FIRST_CHECK = {"verify": "agreement", "min_confidence": ""}
 """Arguments that change the first check, with their defaults."""
-DEFAULTS = DECODING | TRANSFER | AGREEMENT | FIRST_CHECK
+SECOND_CHECK = {"second_check": "on"}
+DEFAULTS = DECODING | TRANSFER | AGREEMENT | FIRST_CHECK | SECOND_CHECK
 THINK_E = "think=E"
 """The option of a cascade or Full RT on another lmms-eval task that thinks with the Explain prompt."""
-MODES = ("alone", "transfer", "cascade")
+MODES = ("alone", "transfer", "own", "cascade")
+"""Those of `Method.mode`."""
 Arguments = Mapping[str, str]
 """The arguments of a run as its command had them."""
 
@@ -45,7 +47,8 @@ class Method:
     """A way to answer. Two runs of one method on one benchmark should give the same result."""
 
     mode: str
-    """`alone`: one model. `transfer`: Full RT. `cascade`: MAI."""
+    """`alone`: one model. `transfer`: Full RT. `cascade`: MAI. `own`: a cascade in which the large model thinks itself
+    (`thinker=large`)."""
     model: str
     """The model that gives the final answer: the large one of a pair."""
     small: str = ""
@@ -77,6 +80,11 @@ class Method:
             return float(self._value("min_confidence"))
         except ValueError:  # none, or a file of thresholds without figures
             return None
+
+    @property
+    def has_second_check(self) -> bool:
+        """Whether a cascade verifies the answer of the small model's thinking, as in the paper."""
+        return "second_check=off" not in self.options
 
     def alone(self, side: Side, variant: Variant | None, two_stage: bool = False) -> "Method":
         """Return the method of one model of this pair."""
@@ -147,6 +155,8 @@ def method(
     if mode in SIDES:
         model = small if mode == "small" else large
         return Method("alone", model, "", variant, two_stage, options(arguments, DECODING))
+    if mode == "cascade" and (figures.get("thinker") or arguments.get("thinker")) == "large":
+        mode, small = "own", small if "small" in engines else ""
     if variant == "S":
         variant = "E" if arguments.get("think") == "E" else "R"
     found = options(arguments, DECODING | TRANSFER if mode == "transfer" else DEFAULTS)

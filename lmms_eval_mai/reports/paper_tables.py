@@ -232,7 +232,7 @@ def cascade_table(runs: Runs) -> Iterator[Table]:
         "table-10",
         "Table 10: multi-agent inference (MAI)",
         columns,
-        [run for run in runs.of("cascade") if run.method.verify == "agreement"],
+        [run for run in runs.of("cascade") if run.method.verify == "agreement" and run.method.has_second_check],
         (f"{OF_ALL} agree_short is MV small(S)/large(S), agree_think is MV small(R)/large(S), transfer is RT.",),
     )
 

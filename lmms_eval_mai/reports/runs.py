@@ -25,6 +25,10 @@ SHARED_IMAGES = ("pope", "chartqa", "infovqa_val", "mmbench_en_dev")
 """Benchmarks whose documents share images."""
 
 
+NAMES = {"cascade": "MAI", "transfer": "Full RT", "own": "own thinking"}
+"""Mode of a method with two steps -> its name for people."""
+
+
 def of_run(runs: "Runs", run: Callable[[Row], Run], name: str = "method") -> list[Of[Row]]:
     """Return the first columns of a table. `run`: returns the run of a row."""
     return [
@@ -132,14 +136,15 @@ class Runs:
         calls of those with another one."""
         for run in self.traced():
             same = {one.method.verify for one in self.same_calls(run)}
-            if run.method.verify == "agreement" or "agreement" not in same:
+            if run.method.has_second_check and (run.method.verify == "agreement" or "agreement" not in same):
                 yield run
 
     def same_calls(self, run: Run) -> list[Run]:
         """Return the cascades of a pair whose calls are the same where they make them, this one included."""
         wanted = run.method.full_rt(), run.method.two_stage
         others = self.of("cascade", run.benchmark)
-        return [one for one in others if (one.method.full_rt(), one.method.two_stage) == wanted]
+        same = (one for one in others if (one.method.full_rt(), one.method.two_stage) == wanted)
+        return [one for one in same if one.method.has_second_check or one is run]
 
     # --- names ---
 
@@ -161,8 +166,10 @@ class Runs:
         more = f" ({', '.join(options)})" if options else ""
         if method.mode == "alone":
             return f"{self.label(method.model)}{own or f'-{method.prompt}'}{more}"
+        if method.mode == "own":
+            return f"{NAMES['own']} {self.label(method.model)}-{method.prompt}{own}{more}"
         pair = f"{self.label(method.model)} + {self.label(method.small)}-{method.prompt}{own}"
-        return f"{'MAI' if method.mode == 'cascade' else 'Full RT'} {pair}{more}"
+        return f"{NAMES[method.mode]} {pair}{more}"
 
     def short_names(self) -> tuple[dict[str, str], tuple[str, ...]]:
         """Return a short name of each method by its name, and the lines that define the short names: options have a
@@ -185,7 +192,7 @@ class Runs:
                     short = short.replace(label, side, 1)
             if roles and method.mode != "alone":
                 thinking = "" if method.prompt == "R" else f" {method.prompt}"
-                short = ("MAI" if method.mode == "cascade" else "Full RT") + thinking
+                short = NAMES[method.mode] + thinking
                 short += ", own prompt" if method.variant is None else ""
             if options:
                 short += f" [{letters.setdefault(options, chr(ord('a') + len(letters) % 26))}]"

@@ -50,7 +50,7 @@ def method_table(runs: Runs) -> Iterator[Table]:
 
     def share(exit: str, run: Run) -> Estimate | None:
         exits = run.samples.exit.dropna()
-        return runs.share(run, exits == exit) if run.method.mode == "cascade" and exit in set(exits) else None
+        return runs.share(run, exits == exit) if run.method.mode in ("cascade", "own") and exit in set(exits) else None
 
     columns: list[Of[Run]] = [
         Of("benchmark", "text", 0, lambda run: benchmark_name(run.benchmark)),

@@ -10,6 +10,7 @@ from support.folders import LARGE, POPE, SMALL, World, call, line, write_run
 from support.pope_scripts import exit_of, pope_scripts
 
 from lmms_eval_mai.paper.agreement import AgreementRules
+from lmms_eval_mai.reports import methods
 from lmms_eval_mai.reports.folders import Run, read_runs, records
 from lmms_eval_mai.reports.methods import Method
 from lmms_eval_mai.reports.rows import CALLS, SAMPLES
@@ -222,3 +223,12 @@ def test_texts_of_calls_are_not_kept(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert run.documents == 100
     assert peak < 2**21  # the file has 10 MB
+
+
+def test_a_large_model_that_thinks_for_itself_is_a_method_of_its_own() -> None:
+    given = {"verify": "confidence", "thinker": "large", "second_check": "on"}
+    figures = {"mode": "cascade", "thinker": "large", "engines": {"large": {"model": "org/b"}}}
+    found = methods.method(given, figures, "S", False, "pope")
+    assert (found.mode, found.small, found.model, found.variant) == ("own", "", "org/b", "R")
+    other = methods.method({"second_check": "off"}, {"mode": "cascade"}, "S", False, "pope")
+    assert (other.mode, other.has_second_check) == ("cascade", False)
