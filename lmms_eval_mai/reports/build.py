@@ -75,6 +75,10 @@ def of_runs(runs: Runs, tables: Collection[str] = ("all",), more: Sequence[Make]
     if any(cell.paper is not None for cell in cells):
         legend = (*legend, "[number] = the paper's number")
     missing = [] if any(runs.of("cascade")) else [NO_CASCADE]
+    if runs.seconds is not None and all(summary.spent(runs, run)["seconds"] is None for run in runs.runs.values()):
+        missing.append(
+            "The profile of --profile does not have the models of these runs, so there are no profile seconds."
+        )
     resampled = filter(None, map(runs.resampling, runs.benchmarks()))
     doubts = [*runs.gaps, *resampled, *_other_numbers(runs), *_other_pairs(runs), *_on_calibrated(runs), *missing]
     return Report(tuple(made), summaries(runs), tuple(dict.fromkeys(doubts)), names, legend)
