@@ -65,12 +65,6 @@ def is_right_or_wrong(scores: Sequence[float] | Array) -> bool:
     return bool(np.isin(scores, (0.0, 1.0)).all())
 
 
-def mean_score(scores: Sequence[float] | Array) -> Interval:
-    """Return the mean score: with Wilson's interval if all scores are 0 or 1, else with that of Student's t
-    distribution."""
-    return share(int(sum(scores)), len(scores)) if is_right_or_wrong(scores) else mean(scores)
-
-
 # --- two methods on the same documents ---
 
 

@@ -56,8 +56,6 @@ class Run:
     """Time of answering. None: not known for this task, or calls of the task are shared."""
     engine: str = ""
     """The kind of engine: vllm, openai, transformers or scripted. Empty: not known."""
-    speculation: tuple[int, int] | None = None
-    """Proposed and accepted tokens of an assistant model."""
     not_answered: int = 0
     calibrated_with: frozenset[str] = frozenset()
     """The images of the documents that chose the threshold of the first check."""
@@ -212,7 +210,6 @@ def _run(file: Path, task: str, metrics: Line, results: Line, figures: Line) -> 
     ours = bool(figures) or model == "mai_cascade"
     of_task, engines = (figures.get("tasks") or {}).get(task) or {}, figures.get("engines") or {}
     sides = [of_task[side] for side in SIDES if side in of_task]
-    drafted = [side for side in sides if side.get("proposed_tokens") is not None]
     return Run(
         file=file,
         samples_file=path if path.is_file() else None,
@@ -230,9 +227,6 @@ def _run(file: Path, task: str, metrics: Line, results: Line, figures: Line) -> 
         rules=methods.rules_of(arguments),
         wall_s=None if any(side.get("shared_calls") for side in sides) else _wall_s(of_task, results),
         engine=", ".join(dict.fromkeys(one["engine"] for one in engines.values())),
-        speculation=(sum(side["proposed_tokens"] for side in drafted), sum(side["accepted_tokens"] for side in drafted))
-        if drafted
-        else None,
         not_answered=int(of_task.get("not_answered") or 0),
         calibrated_with=frozenset(((figures.get("first_check") or {}).get("calibration") or {}).get("images") or ()),
     )

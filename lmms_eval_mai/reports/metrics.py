@@ -208,15 +208,3 @@ def with_paper(estimate: Estimate | None, paper: PaperNumber | None) -> Estimate
     if estimate is None or paper is None:
         return estimate
     return replace(estimate, paper=paper.value, source=paper.source)
-
-
-# --- costs ---
-
-
-def per_document(calls: pd.DataFrame, values: pd.Series, samples: pd.DataFrame) -> pd.Series | None:
-    """Return the sum over the calls of each document, the mean over its answers. None: a value is not known, or an
-    answer has no calls because lmms-eval's cache gave it."""
-    answers = [calls.doc_id, calls.repeat]
-    sums = values.groupby(answers).sum().where(values.notna().groupby(answers).all())
-    of_answer = sums.reindex(pd.MultiIndex.from_arrays([samples.index, samples.repeat]))
-    return None if of_answer.isna().any() else of_answer.groupby(level=0).mean()

@@ -332,7 +332,6 @@ def short_answers(run: Run) -> Iterator[Run]:
                 calls=calls,
                 metrics={},
                 wall_s=None,
-                speculation=None,
                 derived=True,
             )
 
