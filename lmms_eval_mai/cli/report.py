@@ -4,7 +4,6 @@ With `--html` also a page, and with `--images` small images of the documents in 
 """
 
 import argparse
-import functools
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -75,8 +74,8 @@ def main(given: argparse.Namespace) -> None:
         raise ArgumentError(f"--tables {unknown[0]} is invalid: expected some of {', '.join(build.CHOICES)}.")
     profile = seconds.read(given.profile or seconds.PAPER)
     runs = build.read(given.folders, profile.of_run if given.profile else None)
-    tables += ["11"] * (given.profile is not None)
-    found = build.of_runs(runs, tables, [functools.partial(seconds.table_11, profile=profile)])
+    tables += [build.TABLE_11] * (given.profile is not None)
+    found = build.of_runs(runs, tables, profile)
     write(found, given.format, given.output)
     if given.html is not None:
         write_page(given.html, found, runs, given.images)

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.reports import paper_tables, rules, summary
+from lmms_eval_mai.reports import paper_tables, rules, seconds, summary
 from lmms_eval_mai.reports.folders import Run, read_runs
 from lmms_eval_mai.reports.paper_numbers import benchmark_name, documents, family
 from lmms_eval_mai.reports.report import Estimate, Report, Table
@@ -32,8 +32,10 @@ PAPER: dict[str, Make] = {
     "15": paper_tables.two_stage_table,
 }
 """Number of a table of the paper -> the function that makes it."""
-NUMBERS = (*PAPER, "11")
-"""The tables of the paper. Who knows the seconds of calls adds Table 11."""
+TABLE_11 = "11"
+"""It needs the seconds of calls."""
+NUMBERS = (*PAPER, TABLE_11)
+"""The tables of the paper."""
 CHOICES = ("paper", "rules", "all", *NUMBERS)
 """What `tables` may name."""
 NO_CASCADE = (
@@ -48,8 +50,8 @@ def report(folders: Sequence[Path], tables: Collection[str] = ("all",)) -> Repor
     return of_runs(read(folders), tables)
 
 
-def read(folders: Sequence[Path], seconds: Callable[[Run], pd.Series | None] | None = None) -> Runs:
-    """Return the runs in the folders. `seconds`: returns the time of each document of a run by profiles of its models.
+def read(folders: Sequence[Path], of_run: Callable[[Run], pd.Series | None] | None = None) -> Runs:
+    """Return the runs in the folders. `of_run`: returns the time of each document of a run by a profile of its models.
     Raises `ArgumentError` if a folder does not exist, or if there is no run in them."""
     found = read_runs(folders)
     if not found.runs:
@@ -57,19 +59,21 @@ def read(folders: Sequence[Path], seconds: Callable[[Run], pd.Series | None] | N
             f"{', '.join(map(str, folders))}: there is no run of lmms-eval. Run lmms-eval with --output_path and "
             f"--log_samples, and give that path. {' '.join(found.gaps)}"
         )
-    runs = Runs(found.runs, seconds)
+    runs = Runs(found.runs, of_run)
     runs.gaps[:0] = found.gaps
     return runs
 
 
-def of_runs(runs: Runs, tables: Collection[str] = ("all",), more: Sequence[Make] = ()) -> Report:
-    """Return the report of the runs. `more`: makes other tables of the runs."""
+def of_runs(runs: Runs, tables: Collection[str] = ("all",), profile: seconds.Profile | None = None) -> Report:
+    """Return the report of the runs. `profile`: the times of Table 11; None: the paper's."""
     wanted = {*tables, *(CHOICES if "all" in tables else NUMBERS if "paper" in tables else ())}
     made = [table for make in SUMMARY for table in make(runs)]
     if "rules" in wanted:
         made += rules.rules_table(runs)
-    makes = dict.fromkeys([*(make for number, make in PAPER.items() if number in wanted), *more])
+    makes = dict.fromkeys(make for number, make in PAPER.items() if number in wanted)
     made += (table for make in makes for table in make(runs) if table.key.removeprefix("table-") in wanted)
+    if TABLE_11 in wanted:
+        made += seconds.table_11(runs, profile or seconds.read())
     names, legend = runs.short_names()
     cells = (cell for table in made for row in table.rows for cell in row if isinstance(cell, Estimate))
     if any(cell.paper is not None for cell in cells):

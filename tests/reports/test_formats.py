@@ -95,7 +95,7 @@ def test_tables_chooses_those_of_the_paper_and_the_rules(tmp_path: Path) -> None
         ((), []),
         (("10", "6"), ["table-6", "table-10"]),
         (("rules",), ["rules"]),
-        (("paper",), [f"table-{number}" for number in NUMBERS if number in ("5", "6", "8", "10", "15")]),
+        (("paper",), [f"table-{number}" for number in NUMBERS if number in ("5", "6", "8", "10", "11", "15")]),
     ):
         assert [table.key for table in report([tmp_path], tables).tables] == summary + keys
 
