@@ -92,7 +92,8 @@ def main(given: argparse.Namespace) -> None:
         print(f"\n{printing.summary(runs, folder, results)}", end="")
     else:
         tables = {number for pair in models for number in pair.tables}
-        print(f"\n{printing.chosen_tables(report, tables)}\nAll tables: lmms-eval-mai report {given.output_path}")
+        print(f"\n{printing.chosen_tables(report, tables)}")
+        print(f"All tables: lmms-eval-mai report {given.output_path} --tables all")
     if given.html is not None:
         from lmms_eval_mai.cli.report import write_page
 
