@@ -235,7 +235,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", choices=list(SIZES))
-    parser.add_argument("--log-every", type=int, default=250)
+    parser.add_argument("--log_every", type=int, default=250)
     arguments = parser.parse_args()
     for name in [arguments.only] if arguments.only else list(SIZES):
         train(arguments.folder, name, arguments.log_every)

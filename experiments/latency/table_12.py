@@ -160,7 +160,9 @@ def main() -> None:
     parser.add_argument("--pair", default="qwen3vl-2b-8b", help="a named pair, or the path of a YAML file")
     parser.add_argument("--benchmark", default="chartqa", help="chartqa, or shapes for the demo pair")
     parser.add_argument("--limit", type=int, help="documents; default: all")
-    parser.add_argument("--open", type=int, nargs="+", default=[1, 32], help="samples open at a time; default: 1 32")
+    parser.add_argument(
+        "--open", type=int, nargs="+", choices=(1, 32), default=[1, 32], help="samples open at a time; default: 1 32"
+    )
     parser.add_argument("--rows", nargs="+", choices=keys, default=keys, help="default: all")
     parser.add_argument("--model_args", default="", help="more model arguments for all rows but the prototype")
     parser.add_argument("--engine_args", type=json.loads, default={}, help="vLLM arguments of the prototype, as JSON")

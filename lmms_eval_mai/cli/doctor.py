@@ -130,7 +130,8 @@ def check_arguments(given: argparse.Namespace) -> tuple[Config | None, Finding]:
         config = parse(values)
     except Exception as error:
         return None, Finding("arguments", "PROBLEM", _text(error))
-    return config, Finding("arguments", "ok", f"mode={config.mode}, think={config.think}, decoding={config.decoding}")
+    chosen = f"mode={config.mode}" + "".join(f", {name}={value}" for name, value in config.not_the_papers.items())
+    return config, Finding("arguments", "ok", f"{chosen}, think={config.think}, decoding={config.decoding}")
 
 
 def _text(error: BaseException) -> str:

@@ -13,6 +13,8 @@ SET_HERE = {
     "mode": "the runs have all modes",
     "store": "the command keeps all finished calls in --output_path",
     "keep": "the engines always stay up between the runs",
+    "thinker": "the small model thinks in all cascades",
+    "second_check": "all cascades have both checks",
     "verify": "MAI has the paper's rule, and min_confidence adds its run with verify=confidence",
 }
 """Model arguments that the command sets itself, and why."""

@@ -105,10 +105,11 @@ class CascadeModel(lmms):
             keys = [(fields_of(request).task, fields_of(request).doc_id, number) for request, number in todo]
             decoding = {fields_of(request).task: fields_of(request).gen_kwargs for request in requests}
             places = [(fields.task, fields.split, fields.doc_id) for fields in (fields_of(one) for one, _ in todo)]
-            with ThreadPoolExecutor(1) as pool:  # while the engines start
-                grouped = self.config.group_images and pool.submit(grouped_by_image, places, self.task_dict)
-                order = grouped.result if grouped else None
-                outcomes = evaluation.answer(keys, open_, decoding, self.rank, self.world_size, order)
+            pool = ThreadPoolExecutor(1)  # for the time in which the engines start
+            grouped = pool.submit(grouped_by_image, places, self.task_dict) if self.config.group_images else None
+            pool.shutdown(wait=False)
+            order = None if grouped is None else grouped.result
+            outcomes = evaluation.answer(keys, open_, decoding, self.rank, self.world_size, order)
         fill_usage(outcomes, self.config)
         answered = zip(todo, outcomes, strict=True)
         exclude_from_scoring([request for (request, _), outcome in answered if isinstance(outcome, SampleError)])

@@ -110,9 +110,11 @@ def check_task(request: Any, config: Config) -> None:
     """Refuse a task or decoding arguments that cannot work. Raises `ArgumentError`."""
     _, variant, two_stage = task_of(request)
     name = fields_of(request).task
-    if two_stage and config.mode == "transfer":
+    no_check = config.mode == "cascade" and config.second_check == "off"
+    if two_stage and (config.mode == "transfer" or no_check):
         raise ArgumentError(
-            f"mode=transfer cannot run {name}: the large model answers (Table 8), so the second stage of the small "
+            f"{'second_check=off' if no_check else 'mode=transfer'} cannot run {name}: the large model answers after "
+            "the thinking (Table 8), so the second stage of the small "
             "model would not be used. Choose the task without _s2."
         )
     if request.request_type == "generate_until_multi_round" and variant is None:

@@ -159,7 +159,11 @@ def method(
         mode, small = "own", small if "small" in engines else ""
     if variant == "S":
         variant = "E" if arguments.get("think") == "E" else "R"
-    found = options(arguments, DECODING | TRANSFER if mode == "transfer" else DEFAULTS)
+    of_mode = {"transfer": DECODING | TRANSFER, "own": DECODING | AGREEMENT | FIRST_CHECK | {"think": "R"}}
+    found = options(arguments, of_mode.get(mode, DEFAULTS))
+    if figures:  # the argument may be in a pair's file, or spelled in another way
+        found = tuple(option for option in found if not option.startswith("second_check="))
+        found += ("second_check=off",) * (figures.get("second_check") == "off")
     if check := figures.get("first_check"):  # the arguments may lack it: a pair's file, or a file of thresholds
         found = tuple(option for option in found if option.partition("=")[0] not in FIRST_CHECK)
         value = (check.get("by_benchmark") or {}).get(benchmark, check.get("min_confidence", 0))

@@ -338,10 +338,11 @@ def short_answers(run: Run) -> Iterator[Run]:
 
 def short_scores(run: Run, side: Side) -> pd.Series:
     """Return the scores of the short answers of one model inside a cascade, in the order of its samples; nan if the
-    benchmark's scorer is not known."""
+    benchmark's scorer is not known, or if no check has parsed the answer."""
     samples = run.samples
     found = [score_of(run.benchmark, *one) for one in zip(samples[f"{side}_answer"], samples.target, strict=True)]
     scores = pd.Series(found, index=samples.index, dtype=float)
     if side == "large":  # where the models agree, its short answer is the final answer
+        scores = scores.where(samples.agree.notna() | samples.agree_think.notna())
         return scores.where(~samples.exit.isin(("agree_short", "confident", "agree_think")), samples.score)
     return scores

@@ -24,6 +24,10 @@ class Subject:
     """Documents that a run answers."""
 
 
+PAPERS_CHOICES = {"thinker": "small", "second_check": "on"}
+"""Model arguments of each cascade."""
+
+
 @dataclass(frozen=True)
 class Models:
     """The two models of some runs."""
@@ -43,7 +47,7 @@ class Models:
         if method.verify == "agreement":
             given.pop("min_confidence", None)
         if method.mode == "cascade":
-            given["verify"] = method.verify  # the pair's file may have another rule
+            given |= {"verify": method.verify, **PAPERS_CHOICES}  # the pair's file may have others
         if method.mode in SIDES:  # a mode with one model refuses the arguments of the transfer
             given = {name: value for name, value in given.items() if name != "transfer" and name[:7] != "sparse_"}
         return given
@@ -97,7 +101,8 @@ def read_models(pairs: Mapping[str, tuple[int, ...]], given: Mapping[str, Any]) 
             raise ArgumentError(f"The pair {pair} and {twice[0]} in --model_args contradict each other.")
         arguments = {"pair": pair, **given} if pair else dict(given)
         name = Path(str(arguments["pair"])).stem if "pair" in arguments else "models"
-        models = Models(name, tables, arguments, parse({**arguments, "mode": "cascade", "verify": "confidence"}))
+        cascade = {"mode": "cascade", "verify": "confidence", **PAPERS_CHOICES}
+        models = Models(name, tables, arguments, parse({**arguments, **cascade}))
         for mode in (*SIDES, "transfer", "cascade"):
             parse(models.of(Method(mode, "s")))
         found.append(models)

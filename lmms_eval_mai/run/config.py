@@ -182,6 +182,12 @@ class Config(Arguments):
         """Return the choices of the cascade for which a threshold holds."""
         return self.verify, self.thinker, self.second_check
 
+    @property
+    def not_the_papers(self) -> dict[str, str]:
+        """Return who thinks in a cascade, and whether it has the second check, where they are not the paper's."""
+        found = {"thinker": str(self.thinker), "second_check": str(self.second_check)}
+        return {name: value for name, value in found.items() if value != CASCADE[name]}
+
     def other(self, engine: EngineConfig) -> EngineConfig | None:
         """Return the second engine of this mode, if there is one."""
         return next((other for other in self.engines() if other.side != engine.side), None)
@@ -304,7 +310,7 @@ def _check_verify(config: Config, given: Mapping[str, Any]) -> None:
     if "min_confidence" in given and found is not None and found.choices != config.choices:
         raise ArgumentError(
             f"min_confidence={config.min_confidence} has the thresholds of {written(found.choices)}, and this run has "
-            f"{written(config.choices)}: give the former, a number, or calibrate again."
+            f"{written(config.choices)}: give the former, or a number."
         )
 
 

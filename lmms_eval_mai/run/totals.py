@@ -163,7 +163,7 @@ def figures(totals: Totals, config: Config, descriptions: Mapping[Side, str]) ->
         "mode": config.mode,
         **({name: getattr(config, name) for name in SPARSE} if config.transfer == "sparse" else {}),
         **_first_check(config),
-        **_not_the_papers(config),
+        **config.not_the_papers,
         "engines": {
             engine.side: {
                 "engine": engine.engine,
@@ -189,12 +189,6 @@ def _first_check(config: Config) -> dict[str, Any]:
     if config.calibration is not None:
         found["calibration"] = dataclasses.asdict(config.calibration)
     return {"first_check": found}
-
-
-def _not_the_papers(config: Config) -> dict[str, str]:
-    """Return who thinks, and whether the second check is on, where they are not the paper's choices."""
-    names = ("thinker", "second_check")
-    return {name: value for name in names if (value := getattr(config, name)) != Config.model_fields[name].default}
 
 
 def _tasks(totals: Totals, config: Config) -> dict[str, dict[str, Any]]:
@@ -279,7 +273,7 @@ def table(totals: Totals, of_run: Mapping[str, Any], config: Config) -> str:
     if config.verify != "agreement":
         given = DEFAULT if config.min_confidence is None else config.min_confidence
         mode += f", verify={config.verify}, min_confidence={given}"
-    mode += "".join(f", {name}={value}" for name, value in _not_the_papers(config).items())
+    mode += "".join(f", {name}={value}" for name, value in config.not_the_papers.items())
     lines = "\n".join(_lines(totals, of_run["tasks"]))
     return f"\nmai_cascade {mode}: {models}{ranks}\n{writer.dumps()}\n{lines}\n"
 

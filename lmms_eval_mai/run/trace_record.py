@@ -25,8 +25,9 @@ def trace_record(trace: Trace) -> dict[str, Any]:
         },
         **({"images": list(trace.images)} if trace.images else {}),
     }
-    if trace.exit == "transfer" and not trace.verifications:  # Full RT; null: the answer cannot be read
-        record["thought"] = trace.thought
+    before_thinking = any((call.key.side, call.key.stage) == ("small", "short") for call in trace.calls)
+    if trace.exit == "transfer" and len(trace.verifications) == before_thinking:
+        record["thought"] = trace.thought  # Full RT, or second_check=off; null: the answer cannot be read
     if trace.selection is not None:
         record["selection"] = {name: getattr(trace.selection, name) for name in SELECTION}
     for call, prompt in zip(record["calls"], trace.prompts, strict=False):

@@ -134,8 +134,10 @@ def _choices(mai: MaiOptions, mode: str, config: Config) -> tuple[FirstCheck, Si
     given = {name: value for name in names if (value := getattr(mai, name)) is not None}
     asked = config.model_copy(update={"mode": mode, **given})
     least, calibrated = mai.min_confidence, config.calibration
-    if (mode != "cascade" and given) or (asked.verify == "agreement" and least):
-        text = f"{', '.join(given)} have no effect with mode={mode} and verify={asked.verify}. Leave them out."
+    unused = asked.thinker == "large" and mai.second_check == "off"
+    if (mode != "cascade" and given) or (asked.verify == "agreement" and least) or unused:
+        choices = f"mode={mode}, verify={asked.verify} and thinker={asked.thinker}"
+        text = f"Some of {', '.join(given)} have no effect with {choices}. Leave them out."
         raise bad_request(text, f"mai.{next(iter(given))}")
     if missing := {engine.side for engine in asked.engines()} - {engine.side for engine in config.engines()}:
         text = f"This server has no {missing.pop()} model, and the request needs one. Ask as the server does."

@@ -239,6 +239,7 @@ OFFICIAL = {"decoding": "official", "official_decoding": '{"temperature":0.7}'}
         ("pope_s", {}, {"gen_kwargs": "min_q=0.1"}, "min_q"),
         ("pope_s", OFFICIAL, {"gen_kwargs": "temperature=0.5"}, "temperature=0.5"),
         ("mai_e_s2", {"mode": "transfer"}, {}, "_e_s2"),
+        ("mai_e_s2", {"second_check": "off"}, {}, "_e_s2"),
         ("pope_s", {"batch_size": 4}, {}, "batch_size"),
         ("pope_s", {}, {"cache_requests": True}, "--cache_requests"),
     ],

@@ -31,7 +31,7 @@ def test_the_readme_command_runs_the_pair_and_traces_every_sample(
     for call in calls:
         assert all(call[name] >= 0 for name in ("prompt_tokens", "cached_tokens", "queued_s", "ttft_s", "total_s"))
         assert 0 < call["output_tokens"] <= 40 and isinstance(call["answer_tokens"], int)
-    (results,) = [json.loads(file.read_text()) for file in output.rglob("*_results.json")]
+    (results,) = [json.loads(file.read_text()) for file in output.glob("mai_cascade-*/*_results.json")]
     assert results["throughput"]["total_gen_tokens"] == sum(call["output_tokens"] for call in calls)
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if "%)" in line]
     assert {row[0]: int(row[1]) for row in rows} == dict.fromkeys(TASKS, LIMIT)

@@ -230,5 +230,6 @@ def test_a_large_model_that_thinks_for_itself_is_a_method_of_its_own() -> None:
     figures = {"mode": "cascade", "thinker": "large", "engines": {"large": {"model": "org/b"}}}
     found = methods.method(given, figures, "S", False, "pope")
     assert (found.mode, found.small, found.model, found.variant) == ("own", "", "org/b", "R")
-    other = methods.method({"second_check": "off"}, {"mode": "cascade"}, "S", False, "pope")
-    assert (other.mode, other.has_second_check) == ("cascade", False)
+    for figures, second_check in (({"mode": "cascade", "second_check": "off"}, False), ({"mode": "cascade"}, True)):
+        other = methods.method({"second_check": "False"}, figures, "S", False, "pope")  # a pair's file may have it too
+        assert (other.mode, other.has_second_check) == ("cascade", second_check)

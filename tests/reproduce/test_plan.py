@@ -131,9 +131,12 @@ def test_a_threshold_adds_one_run_that_the_paper_does_not_have() -> None:
 
 def test_rule_in_the_file_of_a_pair_does_not_change_the_run_with_the_papers_rule(tmp_path: Path) -> None:
     file = tmp_path / "pair.yaml"
-    file.write_text("small: a\nlarge: b\nverify: confidence\n")
+    file.write_text("small: a\nlarge: b\nverify: confidence\nthinker: large\n")
     for run in plan(chosen=(10,), pairs=[str(file)]):
-        assert run.method.verify == parse(run.models.of(run.method)).verify == "agreement"
+        config = parse(run.models.of(run.method))
+        assert run.method.verify == config.verify == "agreement"
+        assert run.method.mode != "cascade" or config.thinker == "small"
+        assert len(run.models.config.engines()) == 2
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,11 @@ class TransformersOptions(Arguments):
         """Refuse a checkpoint that is missing or has no vision. Raises `ArgumentError`."""
         if self.assistant_model is not None:
             check_checkpoint(f"{side}_assistant_model", self.assistant_model)
+        elif self.num_assistant_tokens is not None:
+            raise ArgumentError(
+                f"{side}_num_assistant_tokens={self.num_assistant_tokens} needs {side}_assistant_model, the checkpoint "
+                "that drafts the tokens."
+            )
         config = _configuration(side, model, revision=self.revision, trust_remote_code=self.trust_remote_code)
         from transformers import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
