@@ -39,8 +39,8 @@ NUMBERS = (*PAPER, TABLE_11)
 CHOICES = ("paper", "rules", "all", *NUMBERS)
 """What `tables` may name."""
 NO_CASCADE = (
-    "There is no run of MAI (mode=cascade, in which the small model thinks). Table 10, the exits, and the comparison of "
-    "MAI with other methods need one, with --log_samples."
+    "There is no run of MAI (mode=cascade, in which the small model thinks). Table 10, the exits, and the comparison "
+    "of MAI with other methods need one, with --log_samples."
 )
 
 

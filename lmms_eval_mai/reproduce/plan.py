@@ -47,7 +47,8 @@ class Models:
         if method.verify == "agreement":
             given.pop("min_confidence", None)
         if method.mode == "cascade":
-            given |= {"verify": method.verify, **PAPERS_CHOICES}  # the pair's file may have others
+            given["verify"] = method.verify  # the pair's file may have other choices
+            given |= {name: PAPERS_CHOICES[name] for name in parse(given).not_the_papers}
         if method.mode in SIDES:  # a mode with one model refuses the arguments of the transfer
             given = {name: value for name, value in given.items() if name != "transfer" and name[:7] != "sparse_"}
         return given
