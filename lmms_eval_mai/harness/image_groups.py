@@ -5,7 +5,7 @@ them several times. Images are told apart by a hash of their bytes in the data s
 """
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import datasets
@@ -35,7 +35,7 @@ def grouped_by_image(places: Sequence[Place], documents: Mapping[str, Any]) -> l
     return [index for group in groups.values() for index in group]
 
 
-def _image_keys(dataset: Any, numbers: Collection[int]) -> Iterator[tuple[int, str]]:
+def _image_keys(dataset: Any, numbers: Sequence[int]) -> Iterator[tuple[int, str]]:
     """Yield the number of each document that has images, and a hash of them."""
     if not isinstance(dataset, datasets.Dataset):
         return
@@ -45,9 +45,8 @@ def _image_keys(dataset: Any, numbers: Collection[int]) -> Iterator[tuple[int, s
     dataset = dataset.select_columns(columns)
     for name in columns:
         dataset = dataset.cast_column(name, datasets.Image(decode=False))
-    ordered = list(numbers)
-    for start in range(0, len(ordered), ROWS):
-        rows = ordered[start : start + ROWS]
+    for start in range(0, len(numbers), ROWS):
+        rows = list(numbers[start : start + ROWS])
         values = dataset[rows]
         for number, *cells in zip(rows, *(values[name] for name in columns), strict=True):
             shown = [cell for cell in cells if cell is not None]

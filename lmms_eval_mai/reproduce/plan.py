@@ -10,7 +10,7 @@ from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.plugin import MODEL_ID
 from lmms_eval_mai.redaction import redacted
 from lmms_eval_mai.reproduce.methods import Method, methods_of
-from lmms_eval_mai.run.config import Config, parse
+from lmms_eval_mai.run.config import CASCADE, Config, parse
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Subject:
     """Documents that a run answers."""
 
 
-PAPERS_CHOICES = {"thinker": "small", "second_check": "on"}
+PAPERS_CHOICES = {name: CASCADE[name] for name in ("thinker", "second_check")}
 """Model arguments of each cascade."""
 
 

@@ -111,7 +111,7 @@ class World:
 
 
 def facts(traces: Sequence[Trace]) -> list[Any]:
-    """Return what a trace has whoever made its calls and when."""
+    """Return what traces have in common if their calls were made at other times, or by another run."""
     times = {"queued_s": None, "ttft_s": None, "total_s": 0.0, "started_at": None, "shared": False}
 
     def timeless(call: Call) -> Call:
