@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Try this package with several releases of vLLM and lmms-eval, on the CPU. Not part of `make test`: it takes about half
-# an hour and 5 GB of disk for each release. Writes FOLDER/NAME.log, and prints a table (docs/versions.md).
+# an hour and 5 GB of disk for each release. Writes FOLDER/NAME.log, and prints a table (docs/first-run.md).
 #
 #   tools/try_versions.sh FOLDER [NAME ...]     # the environments are FOLDER/NAME, made if they are missing
 #

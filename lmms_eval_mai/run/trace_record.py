@@ -1,4 +1,4 @@
-"""A trace as JSON values, as lmms-eval's samples file and the server's replies hold it (docs/trace-and-call.md)."""
+"""A trace as JSON values, as lmms-eval's samples file and the server's replies hold it (docs/output.md)."""
 
 from typing import Any
 

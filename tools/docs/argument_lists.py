@@ -18,6 +18,13 @@ RUN = ("run/config.py", "Config")
 a file."""
 GROUPS = ("small", "large", "calibration")
 
+MODELS = (
+    ("pair", "A named pair, or a YAML file of your own with `small` and `large`."),
+    ("small", "The small model: a Hugging Face name, a folder, or the address of a server."),
+    ("large", "The large model."),
+)
+"""The first rows of the list in README.md, which are no fields of the class."""
+
 SHORT = (
     "mode",
     "think",
@@ -93,9 +100,11 @@ ENGINES = {
 
 
 def print_short_table() -> None:
-    """Print the arguments of `SHORT` as a table: the first sentences of each meaning that fit the line."""
+    """Print `MODELS`, and the arguments of `SHORT` with the first sentences of their meanings that fit the line."""
     found = {argument.name: argument for argument in run_arguments()}
     print("| argument | default | meaning |\n|---|---|---|")
+    for name, meaning in MODELS:
+        print(f"| `{name}` | {f'`{_default_pair()}`' if name == 'pair' else 'those of the pair'} | {meaning} |")
     for name in SHORT:
         start = f"| `{name}` | {found[name].shown_default} | "
         print(f"{start}{_first_sentences(found[name].meaning, WIDTH - len(start) - 2)} |")

@@ -1,7 +1,7 @@
 """An engine that replays recorded answers: for published answers of real models, for simulation and for tests.
 
 It needs no model and no GPU and is deterministic. A call holds one of `slots` slots for `seconds * time_scale`, so
-queueing, overlap and wall time are those of a server with that many slots. docs/scripted-engine.md has the format.
+queueing, overlap and wall time are those of a server with that many slots. docs/tasks.md has the format.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ class RecordedScript:
             given = json.loads(line)  # pydantic's parser refuses half of a surrogate pair
             record = Record(**given)
         except ValidationError as error:
-            raise ArgumentError(f"{where}: {sentence(error, given)} docs/scripted-engine.md has the fields.") from None
+            raise ArgumentError(f"{where}: {sentence(error, given)} docs/tasks.md has the fields.") from None
         except (ValueError, TypeError) as error:
             raise ArgumentError(f"{where} is not a JSON object ({error}).") from None
         key = (record.task, record.doc_id, record.stage, record.repeat)
