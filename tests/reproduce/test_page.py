@@ -1,4 +1,4 @@
-"""The commands of docs/reproduce.md: their arguments and tasks are accepted."""
+"""The commands of docs/reproduce.md, and the arguments of docs/paper-notes.md: they are accepted."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,8 @@ from lmms_eval_mai.cli.terminal import values_of
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.decoding import sampling
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reproduce.md").read_text()
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = "\n".join((DOCS / name).read_text() for name in ("reproduce.md", "paper-notes.md"))
 
 
 def code(pattern: str) -> list[str]:
@@ -27,8 +28,9 @@ def test_arguments_named_alone_are_accepted_by_a_run_that_can_use_them() -> None
     found = [text for text in code(r"[a-z_]+=\S+") if not text.startswith(("pair=", "mode=", "engine="))]
     assert {"chartqa_match=relaxed", "large_num_assistant_tokens=5"} <= set(found)
     for argument in found:
-        engine = "transformers" if "assistant" in argument else "vllm"
-        parse(values_of("--model_args", f"pair=qwen3vl-2b-8b,engine={engine},{argument}"))
+        engine = "transformers" if re.search("assistant|batch_size|sparse", argument) else "vllm"
+        transfer = ",transfer=sparse" if argument.startswith("sparse_") else ""
+        parse(values_of("--model_args", f"pair=qwen3vl-2b-8b,engine={engine},{argument}{transfer}"))
     (limit,) = code(r"--gen_kwargs .*")
     sampling(values_of("--gen_kwargs", limit.removeprefix("--gen_kwargs ")), parse({}), own_task=True)
 
