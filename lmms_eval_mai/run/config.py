@@ -7,7 +7,7 @@ lmms-eval parses `--model_args` into bool, int, float and str (lmms_eval/utils.p
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, StrictBool
@@ -195,6 +195,18 @@ class Config(Arguments):
 
 CASCADE: dict[str, Any] = {"verify": "agreement", "min_confidence": None, "thinker": "small", "second_check": "on"}
 """The arguments that only mode=cascade has, with their defaults."""
+NEEDED: tuple[tuple[Collection[str], Callable[[Config], bool], str], ...] = (
+    (("sparse_delta", "sparse_layer", "sparse_from"), lambda config: config.transfer == "sparse", "transfer=sparse"),
+    (
+        ("transfer",),
+        lambda config: config.mode == "transfer" or (config.mode == "cascade" and config.thinker == "small"),
+        "the small model's thinking (mode=cascade with thinker=small, or mode=transfer)",
+    ),
+    (CASCADE, lambda config: config.mode == "cascade", "mode=cascade"),
+    (("second_check",), lambda config: config.thinker == "small", "thinker=small"),
+    (("min_confidence",), lambda config: config.verify != "agreement", "verify=confidence or verify=both"),
+)
+"""Arguments, whether a run can use them, and what they need."""
 OWN_NAMES = frozenset(Config.model_fields) - {*SIDES, "calibration"}
 """The arguments of the run."""
 NO_EFFECT_ON_ANSWERS = frozenset(
@@ -254,8 +266,7 @@ def parse(arguments: Mapping[str, Any]) -> Config:
     if isinstance(values.get("min_confidence"), str):
         values["calibration"] = calibration.read(values["min_confidence"])
     config = read(Config, values)
-    _check_sparse(config, arguments)
-    _check_verify(config, arguments)
+    _check_choices(config, arguments)
     config = _without_unused_check(config)
     check_official(config.decoding, config.official_decoding)
     for engine in config.engines():
@@ -271,41 +282,22 @@ def parse(arguments: Mapping[str, Any]) -> Config:
     return config
 
 
-def _check_sparse(config: Config, given: Mapping[str, Any]) -> None:
-    """Refuse arguments of sparse transfer where they would have no effect. A pair's file may have them."""
-    unused = [name for name in given if name.startswith("sparse_")] if config.transfer == "full" else []
-    if unused:
-        raise ArgumentError(
-            f"{unused[0]}={given[unused[0]]} has no effect without transfer=sparse: give transfer=sparse too, or leave "
-            f"{' and '.join(unused)} out."
-        )
-    alone, own = config.mode in SIDES, config.mode == "cascade" and config.thinker == "large"
-    if config.transfer == "sparse" and (alone or own):
-        choice = f"mode={config.mode}" if alone else "thinker=large"
-        raise ArgumentError(
-            f"transfer=sparse has no effect with {choice}, which transfers nothing: choose mode=cascade or "
-            "mode=transfer with the small model's thinking, or leave transfer out."
-        )
+def without_effect(config: Config, given: Collection[str]) -> tuple[str, str] | None:
+    """Return the first of these arguments that is not at its default and has no effect, and a sentence about it. None:
+    there is none."""
+    for names, is_met, needed in NEEDED:
+        for name in names:
+            value = getattr(config, name)
+            if name in given and value != Config.model_fields[name].default and not is_met(config):
+                return name, f"{name}={value} has no effect without {needed}: give that too, or leave {name} out."
+    return None
 
 
-def _check_verify(config: Config, given: Mapping[str, Any]) -> None:
-    """Refuse choices of the cascade that would have no effect, or that contradict the file of the threshold. A pair's
-    file may have the arguments."""
-    named = next((name for name, default in CASCADE.items() if given.get(name) not in (None, default, True)), None)
-    if named and config.mode != "cascade":
-        raise ArgumentError(
-            f"{named}={given[named]} has no effect with mode={config.mode}, which verifies nothing: choose "
-            f"mode=cascade, or leave {named} out."
-        )
-    if given.get("second_check") is not None and config.second_check == "off" and config.thinker == "large":
-        raise ArgumentError(
-            "second_check=off has no effect with thinker=large, which has no second check: leave one of them out."
-        )
-    if given.get("min_confidence") is not None and config.verify == "agreement":
-        raise ArgumentError(
-            f"min_confidence={given['min_confidence']} has no effect with verify=agreement: give verify=confidence or "
-            "verify=both too, or leave min_confidence out."
-        )
+def _check_choices(config: Config, given: Mapping[str, Any]) -> None:
+    """Refuse arguments that would have no effect, and choices that contradict the file of the threshold. A pair's file
+    may have both, but not a transfer that the mode lacks."""
+    if unused := without_effect(config, {*given, "transfer"}):
+        raise ArgumentError(unused[1])
     found = config.calibration
     if "min_confidence" in given and found is not None and found.choices != config.choices:
         raise ArgumentError(

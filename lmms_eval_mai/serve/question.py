@@ -16,7 +16,7 @@ from lmms_eval_mai.paper.prompts import INSTRUCTIONS
 from lmms_eval_mai.paper.sample import Sample
 from lmms_eval_mai.run.ask import LETTERS
 from lmms_eval_mai.run.calibration import written
-from lmms_eval_mai.run.config import Config
+from lmms_eval_mai.run.config import Config, without_effect
 from lmms_eval_mai.run.decoding import NAMES, sampling
 from lmms_eval_mai.serve.chat_request import ChatRequest, EncodedImage, MaiOptions
 from lmms_eval_mai.serve.errors import bad_request
@@ -134,11 +134,8 @@ def _choices(mai: MaiOptions, mode: str, config: Config) -> tuple[FirstCheck, Si
     given = {name: value for name in names if (value := getattr(mai, name)) is not None}
     asked = config.model_copy(update={"mode": mode, **given})
     least, calibrated = mai.min_confidence, config.calibration
-    unused = asked.thinker == "large" and mai.second_check == "off"
-    if (mode != "cascade" and given) or (asked.verify == "agreement" and least) or unused:
-        choices = f"mode={mode}, verify={asked.verify} and thinker={asked.thinker}"
-        text = f"Some of {', '.join(given)} have no effect with {choices}. Leave them out."
-        raise bad_request(text, f"mai.{next(iter(given))}")
+    if unused := without_effect(asked, given):
+        raise bad_request(unused[1], f"mai.{unused[0]}")
     if missing := {engine.side for engine in asked.engines()} - {engine.side for engine in config.engines()}:
         text = f"This server has no {missing.pop()} model, and the request needs one. Ask as the server does."
         raise bad_request(text, "mai.mode")
