@@ -26,7 +26,7 @@ class ProgressLine(tqdm):  # type: ignore[misc]  # tqdm has no types
     @property
     def format_dict(self) -> dict[str, Any]:
         """Return the fields of the line. tqdm's own thread calls this too."""
-        exits = dict(self.totals.exits) if self.totals is not None else {}
+        exits = self.totals.exits if self.totals is not None else {}
         return {**super().format_dict, "exits": "".join(f", {exit}={count}" for exit, count in exits.items())}
 
 

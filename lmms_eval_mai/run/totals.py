@@ -9,11 +9,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any
 
 import pandas as pd
 
-from lmms_eval_mai.contract import SIDES, Side, Stage
+from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.errors import MaiError, SampleError
 from lmms_eval_mai.paper.confidence import DEFAULT
 from lmms_eval_mai.paper.sample import Trace
@@ -30,9 +30,10 @@ SPARSE = ("transfer", "sparse_delta", "sparse_layer", "sparse_from")
 COUNTS = ("prompt_tokens", "cached_tokens", "output_tokens", "call_seconds", "answer_tokens")
 SPECULATION = ("proposed_tokens", "accepted_tokens", "target_calls")
 """The figures of drafted tokens, of a call and of a run. Those that the engine does not report are left out."""
-CALL = ("task", "side", "stage", "calls", *COUNTS, *SPECULATION, "shared_calls")
-"""The columns of calls."""
-SELECTION = ("transfers", "scored_tokens", "kept_tokens", "transferred_tokens", "empty")
+CALL = ("calls", *COUNTS, *SPECULATION, "shared_calls")
+"""What is counted of a call."""
+SELECTION = ("scored_tokens", "kept_tokens")
+"""What is counted of a transfer whose tokens were selected (`transfer=sparse`)."""
 SHOWN_CAUSES = SHOWN_DOCUMENTS = 10
 
 
@@ -93,13 +94,10 @@ class Totals:
     """What was counted so far, of this rank or of all ranks."""
 
     calls: list[tuple[Any, ...]] = field(default_factory=list)
-    """One row of `CALL` per call."""
-    samples: list[tuple[str, str, bool]] = field(default_factory=list)
-    """Task, exit and whether the answer is readable, of each answered sample."""
-    selections: list[tuple[Any, ...]] = field(default_factory=list)
-    """Task, and the columns of `SELECTION`, of each transfer whose tokens were selected (`transfer=sparse`)."""
+    """Task, side and the columns of `CALL`, of each call."""
+    samples: list[tuple[Any, ...]] = field(default_factory=list)
+    """Task, exit, whether the answer cannot be read, and the columns of `SELECTION`, of each answered sample."""
     failures: Failures = field(default_factory=Failures)
-    exits: Counter[str] = field(default_factory=Counter)
     wall_s: float = 0.0
     """Seconds in which this process ran samples."""
     resumed: bool = False
@@ -112,15 +110,12 @@ class Totals:
     def add(self, trace: Trace) -> None:
         """Count an answered sample and its calls."""
         task = trace.answer.key.task
-        self.samples.append((task, trace.exit, trace.readable))
-        self.exits[trace.exit] += 1
+        scored = (0, 0) if trace.selection is None else (trace.selection.scored_tokens, trace.selection.kept_tokens)
+        self.samples.append((task, trace.exit, not trace.readable, *scored))
         for call in trace.calls:
             tokens = (call.prompt_tokens, call.cached_tokens, call.output_tokens, call.total_s, call.answer_tokens)
             speculation = (getattr(call, name) for name in SPECULATION)
-            self.calls.append((task, call.key.side, call.key.stage, 1, *tokens, *speculation, int(call.shared)))
-        if (found := trace.selection) is not None:
-            tokens_of = (found.scored_tokens, found.kept_tokens, found.transferred_tokens)
-            self.selections.append((task, 1, *tokens_of, int(not found.positions)))
+            self.calls.append((task, call.key.side, 1, *tokens, *speculation, call.shared))
 
     def add_seconds(self, task: str, seconds: float) -> None:
         """Add the time between two finished samples to the task of the second one."""
@@ -131,7 +126,12 @@ class Totals:
     def tasks(self) -> list[str]:
         """The names of all tasks."""
         failed = (sample[0] for samples in self.failures.causes.values() for _, sample in samples)
-        return sorted({*(task for task, _, _ in self.samples), *failed})
+        return sorted({*(task for task, *_ in self.samples), *failed})
+
+    @property
+    def exits(self) -> dict[str, int]:
+        """Exit -> number of samples."""
+        return Counter(exit for _, exit, *_ in self.samples)
 
     @classmethod
     def merged(cls, ranks: Sequence["Totals"]) -> "Totals":
@@ -141,8 +141,6 @@ class Totals:
         for of in ranks:
             merged.calls += of.calls
             merged.samples += of.samples
-            merged.selections += of.selections
-            merged.exits += of.exits
             merged.task_wall_s |= of.task_wall_s  # the larger one of each task
             for cause, samples in of.failures.causes.items():
                 merged.failures.causes.setdefault(cause, []).extend(samples)
@@ -193,9 +191,8 @@ def _first_check(config: Config) -> dict[str, Any]:
 
 def _tasks(totals: Totals, config: Config) -> dict[str, dict[str, Any]]:
     """Return the figures of each task."""
-    calls = pd.DataFrame(totals.calls, columns=list(CALL))
-    samples = pd.DataFrame(totals.samples, columns=["task", "exit", "readable"])
-    selections = pd.DataFrame(totals.selections, columns=["task", *SELECTION])
+    calls = pd.DataFrame(totals.calls, columns=["task", "side", *CALL])
+    samples = pd.DataFrame(totals.samples, columns=["task", "exit", "unreadable", *SELECTION])
     failed = Counter(key[0] for failures in totals.failures.causes.values() for _, key in failures)
     tasks: dict[str, dict[str, Any]] = {}
     for task in totals.tasks:
@@ -204,37 +201,23 @@ def _tasks(totals: Totals, config: Config) -> dict[str, dict[str, Any]]:
         tasks[task] = {
             "samples": len(of_task),
             "not_answered": failed[task],
-            "unreadable": int((~of_task.readable.astype(bool)).sum()),
+            **_sums(of_task, ["unreadable", *(SELECTION if config.transfer == "sparse" else ())]),
             "wall_s": None if totals.resumed else round(totals.task_wall_s[task], 6),
             "exits": {exit: exits[exit] for exit in config.exits()},
         }
-        if config.transfer == "sparse":
-            tasks[task]["selections"] = _sums(selections[selections.task == task], SELECTION)
         for engine in config.engines():
-            tasks[task][engine.side] = _engine(of_calls[of_calls.side == engine.side])
+            usage = _sums(of_calls[of_calls.side == engine.side], CALL)
+            unused = {name for name in SPECULATION if not usage["calls"] or usage[name] is None}
+            unused |= set() if usage["shared_calls"] else {"shared_calls"}
+            tasks[task][engine.side] = {name: figure for name, figure in usage.items() if name not in unused}
     return tasks
-
-
-def _engine(calls: pd.DataFrame) -> dict[str, Any]:
-    """Return the sums of one engine's calls, and the same sums for each stage that has calls."""
-    stages = {stage: calls[calls.stage == stage] for stage in get_args(Stage)}
-    return {**_usage(calls), "stages": {stage: _usage(found) for stage, found in stages.items() if len(found)}}
-
-
-def _usage(calls: pd.DataFrame) -> dict[str, Any]:
-    usage = _sums(calls, CALL[3:])
-    usage["call_seconds"] = round(usage["call_seconds"], 6)
-    unused = {name for name in SPECULATION if calls.empty or usage[name] is None}
-    if not usage["shared_calls"]:
-        unused.add("shared_calls")
-    return {name: figure for name, figure in usage.items() if name not in unused}
 
 
 def _sums(rows: pd.DataFrame, columns: Iterable[str]) -> dict[str, Any]:
     """Return the sum of each column. A sum with a number that is not known is None."""
     sums = {column: pd.to_numeric(rows[column]).sum(skipna=False) for column in columns}
     return {
-        name: None if pd.isna(value) else float(value) if name == "call_seconds" else int(value)
+        name: None if pd.isna(value) else round(float(value), 6) if name == "call_seconds" else int(value)
         for name, value in sums.items()
     }
 
@@ -286,8 +269,8 @@ def _row(task: str, of_task: Mapping[str, Any], config: Config) -> dict[str, Any
     if len(config.exits()) > 1:
         row |= {exit: _part(count, answered, "") for exit, count in of_task["exits"].items()}
     if config.transfer == "sparse":
-        kept, scored = of_task["selections"]["kept_tokens"], of_task["selections"]["scored_tokens"]
-        row["kept tokens"] = _part(kept, scored, f" of {scored}")
+        scored = of_task["scored_tokens"]
+        row["kept tokens"] = _part(of_task["kept_tokens"], scored, f" of {scored}")
     for side in [engine.side for engine in config.engines()]:
         usage = of_task[side]
         row |= {
