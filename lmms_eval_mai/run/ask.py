@@ -7,6 +7,7 @@ the API works in scripts, in asynchronous programs and in notebooks, where an ev
 
 import asyncio
 import hashlib
+import io
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -212,28 +213,24 @@ def _checked_options(given: Sequence[str]) -> list[str]:
     return options
 
 
-def open_image(source: OneImage) -> Image:
-    """Decode an image, turned upright if its EXIF data tell how. Raises `UnreadableImage`."""
+def open_image(source: OneImage | io.BytesIO, formats: tuple[str, ...] | None = None) -> Image:
+    """Decode an image, turned upright if its EXIF data tell how. `formats`: those that are decoded; None: all of
+    Pillow. Raises `UnreadableImage`."""
     shown = f"The image {source}" if isinstance(source, str | Path) else "The image"
     try:
         if isinstance(source, PIL.Image.Image):
             with _loading:
-                return decode(source, shown)
-        with PIL.Image.open(Path(source).expanduser()) as image:
-            return decode(image, shown)
-    except FileNotFoundError:
-        raise UnreadableImage(f"{shown} does not exist. An image of the web must be downloaded first.") from None
-    except UnreadableImage:
-        raise
+                return _decoded(source)
+        file = Path(source).expanduser() if isinstance(source, str | Path) else source
+        with PIL.Image.open(file, formats=formats) as image:
+            return _decoded(image)
     except Exception as error:  # broken files make Pillow raise errors of many kinds
         raise UnreadableImage(f"{shown} cannot be read ({error}). Give an image that Pillow can open.") from error
 
 
-def decode(image: PIL.Image.Image, shown: str) -> Image:
-    """Decode an opened image, turned upright. `shown`: its name in messages. Raises errors of many kinds. Two threads
-    must not decode the same object at the same time."""
+def _decoded(image: PIL.Image.Image) -> Image:
     if not (image.width and image.height):
-        raise UnreadableImage(f"{shown} has a side of 0 pixels ({image.width} x {image.height}).")
+        raise ValueError(f"it has {image.width} x {image.height} pixels")
     upright = PIL.ImageOps.exif_transpose(image)
     if upright.mode.startswith("I;16"):  # Pillow's conversion to RGB makes every 16-bit value above 255 white
         upright = upright.convert("I").point(lambda value: value * (1 / 256)).convert("L")

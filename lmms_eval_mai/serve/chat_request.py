@@ -11,10 +11,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidat
 
 from lmms_eval_mai.contract import Image
 from lmms_eval_mai.engines.arguments import did_you_mean
-from lmms_eval_mai.errors import UnreadableImage
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS
 from lmms_eval_mai.redaction import one_line
-from lmms_eval_mai.run.ask import decode
+from lmms_eval_mai.run.ask import open_image
 from lmms_eval_mai.serve.errors import RequestError, bad_request
 from lmms_eval_mai.serve.settings import Settings
 
@@ -42,11 +41,7 @@ class EncodedImage:
 
     def decode(self) -> Image:
         """Decode the image. This blocks, so run it in a thread. Raises `UnreadableImage`."""
-        try:
-            with PIL.Image.open(io.BytesIO(self.data), formats=FORMATS) as opened:
-                return decode(opened, "An image")
-        except Exception as error:  # broken files make Pillow raise errors of many kinds
-            raise UnreadableImage(f"An image of a request cannot be decoded ({error}).") from error
+        return open_image(io.BytesIO(self.data), FORMATS)
 
 
 def _read_image(image_url: Any) -> EncodedImage:
@@ -58,7 +53,7 @@ def _read_image(image_url: Any) -> EncodedImage:
     try:
         with PIL.Image.open(io.BytesIO(data), formats=FORMATS) as image:
             return EncodedImage(image.width * image.height, data)
-    except Exception:  # as in `decode`
+    except Exception:  # as in `open_image`
         raise ValueError(f"expected one of {', '.join(FORMATS)}, without many texts or very many pixels") from None
 
 
