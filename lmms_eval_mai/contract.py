@@ -191,7 +191,26 @@ class Call:
     that call. The call has no times: `total_s` is 0, and the other times are None."""
 
 
-class Engine(Protocol):
+class Model(Protocol):
+    """What a sample needs of an engine, or of one that is started again after a crash (`engines/restart.py`)."""
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
+        """Return the model's answer. Raises a `SampleError` or `EngineCrashed`."""
+
+    async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
+        """Return the longest final part of `thinking` that fits the context with `prompt`, and the number of dropped
+        tokens.
+
+        `thinking` must be part of the last message. Space for an answer is kept free. Raises `PromptTooLong` if the
+        prompt does not fit even without thinking, or if the engine cannot truncate.
+        """
+
+    def count_tokens(self, text: str) -> int | None:
+        """Return the number of the model's tokens in a text. None: the engine has no tokenizer, or was never
+        started."""
+
+
+class Engine(Model, Protocol):
     """One running model. The constructor of an engine refuses a configuration that cannot work, before anything starts:
     it raises `ArgumentError`, `EngineUnavailable` or `EngineStartError`.
 
@@ -210,21 +229,6 @@ class Engine(Protocol):
 
     async def start(self) -> None:
         """Start the engine. Raises `EngineStartError`."""
-
-    async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
-        """Return the model's answer. Raises a `SampleError` or `EngineCrashed`."""
-
-    async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
-        """Return the longest final part of `thinking` that fits the context with `prompt`, and the number of dropped
-        tokens.
-
-        `thinking` must be part of the last message. Space for an answer is kept free. Raises `PromptTooLong` if the
-        prompt does not fit even without thinking, or if the engine cannot truncate.
-        """
-
-    def count_tokens(self, text: str) -> int | None:
-        """Return the number of the model's tokens in a text. None: the engine has no tokenizer, or was never
-        started."""
 
     async def close(self) -> None:
         """Stop the engine, also during its start, and leave no process behind. May be called more than once; `start`

@@ -16,6 +16,7 @@ from lmms_eval_mai.contract import (
     CallKey,
     Image,
     Message,
+    Model,
     Prompt,
     Sampling,
     Side,
@@ -42,16 +43,6 @@ R = TypeVar("R")
 
 SCORING = Sampling(max_tokens=1)
 """The decoding of the stage `score`, which needs only the prefill. Its only token is not used."""
-
-
-class Model(Protocol):
-    """What `Pair` needs of a model: an `Engine`, or one that is restarted after a crash."""
-
-    async def generate(self, prompt: Prompt, sampling: Sampling) -> Call: ...
-
-    async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]: ...
-
-    def count_tokens(self, text: str) -> int | None: ...
 
 
 class CallStore(Protocol):

@@ -22,7 +22,7 @@ import PIL.ImageOps
 from lmms_eval_mai.contract import Image, Message, Sampling, Stage
 from lmms_eval_mai.engines.images import to_image
 from lmms_eval_mai.engines.messages import replace_lone_surrogates
-from lmms_eval_mai.errors import ArgumentError, EngineNotRunning, UnreadableImage
+from lmms_eval_mai.errors import ArgumentError, UnreadableImage
 from lmms_eval_mai.paper.benchmarks import GENERIC
 from lmms_eval_mai.paper.sample import Sample, Trace
 from lmms_eval_mai.run.config import parse
@@ -111,13 +111,7 @@ class Cascade:
         # A store finds the answer to the same question again, so its number must not depend on the order.
         number = next(self._numbers) if self.config.store == "off" else None
         open_sample = checked_question(image, question, options, self._sampling, number)
-        try:
-            return self._evaluation.submit(open_sample)
-        except EngineNotRunning:
-            raise EngineNotRunning(
-                "The engines of this Cascade are not running: ask inside `async with Cascade(...)` or `with "
-                "Cascade(...)`, or call start() first."
-            ) from None
+        return self._evaluation.submit(open_sample)
 
     async def ask(self, image: Images, question: str, options: Sequence[str] | None = None) -> Trace:
         """Ask a question and return its trace. `trace.text` is the answer. The arguments and the errors are those of

@@ -8,10 +8,10 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from lmms_eval_mai.contract import Sampling, Stage
-from lmms_eval_mai.engines.arguments import Arguments, did_you_mean, parse_literal, sentence
+from lmms_eval_mai.engines.arguments import Arguments, did_you_mean, parse_literal, read
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.prompts import MAX_TOKENS
 
@@ -133,7 +133,7 @@ def check_official(decoding: str, official: Mapping[str, Any] | None) -> None:
     """Check the arguments `decoding` and `official_decoding`; the values of the second one also if they are not used.
     Raises `ArgumentError`."""
     if official is not None:
-        _read(official, "Correct official_decoding.")
+        _read(official, "In official_decoding, ")
     elif decoding == "official":
         raise ArgumentError(
             "decoding=official needs decoding arguments that are published for the models, and none are known for "
@@ -141,15 +141,10 @@ def check_official(decoding: str, official: Mapping[str, Any] | None) -> None:
         )
 
 
-def _read(
-    given: Mapping[str, Any], where: str = "Correct it in --gen_kwargs, or in generation_kwargs of the task."
-) -> Decoding:
+def _read(given: Mapping[str, Any], prefix: str = "The decoding argument ") -> Decoding:
     for name in given:
         if name not in NAMES:
             hint = did_you_mean(name, NAMES) or f" Decoding arguments: {', '.join(NAMES)}."
-            raise ArgumentError(f"The decoding argument {name} is unknown.{hint} {where}")
+            raise ArgumentError(f"{prefix}{name} is unknown.{hint}")
     values = {name: value for name, value in given.items() if value is not None and value != ""}
-    try:
-        return Decoding(**values)
-    except ValidationError as error:
-        raise ArgumentError(f"{sentence(error, values, 'The decoding argument ')} {where}") from None
+    return read(Decoding, values, prefix)

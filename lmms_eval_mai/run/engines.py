@@ -93,7 +93,10 @@ class Engines:
         with self._lock:
             if self._loop is None:
                 work.close()
-                raise EngineNotRunning("The engines are not running. Start them first.")
+                raise EngineNotRunning(
+                    "The engines are not running: ask inside `async with Cascade(...)` or `with Cascade(...)`, or call "
+                    "start() first."
+                )
             return self._loop.submit(work)
 
     def clear_caches(self) -> None:

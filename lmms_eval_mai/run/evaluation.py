@@ -8,11 +8,11 @@ from typing import Any
 
 from loguru import logger
 
-from lmms_eval_mai.contract import SIDES, EngineConfig, Side
+from lmms_eval_mai.contract import SIDES, EngineConfig, Model, Side
 from lmms_eval_mai.errors import ArgumentError, EngineStartError, MaiError, SampleError, TooManyErrors
 from lmms_eval_mai.paper import prompts
 from lmms_eval_mai.paper.agreement import extract_answer
-from lmms_eval_mai.paper.calls import Model, Pair
+from lmms_eval_mai.paper.calls import Pair
 from lmms_eval_mai.paper.cascade import MODES, Mode
 from lmms_eval_mai.paper.confidence import DEFAULT
 from lmms_eval_mai.paper.sample import Sample, Trace

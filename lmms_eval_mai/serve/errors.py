@@ -54,6 +54,8 @@ def to_request_error(error: Exception) -> RequestError:
     """Return the reply for an error, and log an error that is not the fault of the request."""
     if isinstance(error, RequestError):
         return error
+    if isinstance(error, errors.ArgumentError):  # the server's engines or its decoding cannot do what is asked
+        return bad_request(str(error))
     if isinstance(error, HTTPException):  # a path or a method that does not exist
         return RequestError(error.status_code, f"This server does not have it: {error.detail}.", "not_found")
     status, code, message = next(reply for kind, reply in REPLIES.items() if isinstance(error, kind))

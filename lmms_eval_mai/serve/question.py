@@ -8,7 +8,6 @@ from typing import Any
 
 from lmms_eval_mai.contract import Message, Sampling, Side, Stage
 from lmms_eval_mai.engines.messages import merge_adjacent_text
-from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.agreement import Doc
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS, GENERIC
 from lmms_eval_mai.paper.confidence import FirstCheck
@@ -55,7 +54,7 @@ class Question:
 
 def question_of(request: ChatRequest, config: Config, gen_kwargs: Mapping[str, Any]) -> Question:
     """Return the question of a request. `gen_kwargs`: decoding arguments that the request may replace. Raises
-    `RequestError`.
+    `RequestError`, or `ArgumentError`, which is the fault of the request too.
 
     A harness that runs a task of this package on the server sends the instruction of the task with the question, so an
     instruction of the paper at its end is replaced.
@@ -117,10 +116,7 @@ def _decoding(
     """Return how each stage is decoded. `limit`: the token limit of the request, which applies to short answers and to
     a chat that is sent to one model as it is. Its client does not expect that it cuts the thinking off."""
     given = request.model_dump(include=set(NAMES), exclude_unset=True)
-    try:
-        stages = sampling({**gen_kwargs, **given}, config, own_task=True)
-    except ArgumentError as error:  # another value than that of `decoding=official`
-        raise bad_request(str(error)) from None
+    stages = sampling({**gen_kwargs, **given}, config, own_task=True)
     if limit is not None:
         limit = min(limit, config.max_new_tokens or limit)
         stages |= {stage: dataclasses.replace(stages[stage], max_tokens=limit) for stage in ("short", "task")}

@@ -21,7 +21,7 @@ from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.decoding import check_conflict, sampling
 from lmms_eval_mai.run.engines import Engines
 from lmms_eval_mai.run.evaluation import Evaluation
-from lmms_eval_mai.serve.errors import RequestError, bad_request
+from lmms_eval_mai.serve.errors import RequestError
 from lmms_eval_mai.serve.question import Question
 from lmms_eval_mai.serve.settings import Settings
 
@@ -106,7 +106,7 @@ class Service:
 
     async def answer(self, question: Question) -> AsyncGenerator[CallEvent | Trace]:
         """Ask a question. Yields the events of its calls, and its trace at the end. To close this cancels the calls.
-        Raises a `MaiError`, or `RequestError` if it takes too long or the engine gives no probability."""
+        Raises a `MaiError`, or `RequestError` if it takes too long."""
         number, self.asked = self.asked, self.asked + 1
         loop, events = asyncio.get_running_loop(), asyncio.Queue[CallEvent | None]()
 
@@ -130,8 +130,6 @@ class Service:
                     break
                 yield event
             trace = await answered
-        except ArgumentError as error:
-            raise bad_request(str(error), "mai.verify") from None
         except TimeoutError:
             text = f"The request was not answered within {limit:g} s (--request_timeout). Its calls were cancelled."
             raise RequestError(504, text, "request_timeout") from None

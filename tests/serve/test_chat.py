@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from support.serving import EXITS, Running, chat, chat_records, image_url, scripted, serving, user, written
 
+from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.prompts import instruction
 from lmms_eval_mai.run.calibration import Calibration
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.serve.chat_request import ChatRequest
-from lmms_eval_mai.serve.errors import RequestError
 from lmms_eval_mai.serve.question import question_of
 
 PICK = "Which is red?\nA. the circle\nB. the square"
@@ -155,7 +155,8 @@ def test_field_mai_chooses_the_mode_the_thinking_and_the_trace(api: Running) -> 
 
 @pytest.mark.slow
 def test_a_request_chooses_the_first_check(api: Running, tmp_path: Path) -> None:
-    assert api.refused(chat(mai={"verify": "confidence"}))[1]["param"] == "mai.verify"  # without log-probabilities
+    status, error = api.refused(chat(mai={"verify": "confidence"}))  # without log-probabilities
+    assert status == 400 and "verify=agreement" in error["message"]
     chosen = {"verify": "confidence", "min_confidence": 0.9}
     with serving(**scripted(tmp_path, 12, answer_logprob=-0.1)) as server:  # a probability of 0.905
         assert [server.ask(mai=chosen)["mai"]["exit"] for _ in EXITS] == ["confident"] * 3
@@ -234,7 +235,7 @@ def test_decoding_arguments_of_a_request_replace_those_of_the_server_but_not_the
     official = {"decoding": "official", "official_decoding": {"temperature": 0.7}}
     for given in (0.7, 0):  # 0 is what a harness sends for a task of this package
         assert decoding(official, {}, temperature=given)["short"].temperature == 0.7
-    with pytest.raises(RequestError):
+    with pytest.raises(ArgumentError):
         decoding(official, {}, temperature=0.2)
 
 
