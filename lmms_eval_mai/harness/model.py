@@ -2,7 +2,7 @@
 
 All engines that the mode uses start when the first requests arrive; padding requests do not start them. The engines
 serve every later call of `generate_until` and `generate_until_multi_round`, and stop in `clean()`, which lmms-eval
-calls once, before it scores. With `keep=true`, and inside a `with` block, they stay up for the next `simple_evaluate`.
+calls once, before it scores. Inside a `with` block they stay up for the next `simple_evaluate`.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from lmms_eval.api.model import lmms
 from lmms_eval.utils import simple_parse_args_string
 
 from lmms_eval_mai.errors import MaiError, SampleError
-from lmms_eval_mai.harness.command import configurations, report_errors_to_user
+from lmms_eval_mai.harness.command import report_errors_to_user
 from lmms_eval_mai.harness.image_groups import grouped_by_image
 from lmms_eval_mai.harness.requests import check, fields_of, is_padding, open_sample, repeats, task_of
 from lmms_eval_mai.harness.results import add_repeats, fill_throughput, fill_usage, result, rounds_result
@@ -106,10 +106,9 @@ class CascadeModel(lmms):
             decoding = {fields_of(request).task: fields_of(request).gen_kwargs for request in requests}
             places = [(fields.task, fields.split, fields.doc_id) for fields in (fields_of(one) for one, _ in todo)]
             pool = ThreadPoolExecutor(1)  # for the time in which the engines start
-            grouped = pool.submit(grouped_by_image, places, self.task_dict) if self.config.group_images else None
+            order = pool.submit(grouped_by_image, places, self.task_dict)
             pool.shutdown(wait=False)
-            order = None if grouped is None else grouped.result
-            outcomes = evaluation.answer(keys, open_, decoding, self.rank, self.world_size, order)
+            outcomes = evaluation.answer(keys, open_, decoding, self.rank, self.world_size, order.result)
         fill_usage(outcomes, self.config)
         answered = zip(todo, outcomes, strict=True)
         exclude_from_scoring([request for (request, _), outcome in answered if isinstance(outcome, SampleError)])
@@ -172,8 +171,7 @@ class MaiCascade(CascadeModel):
         samples at the same time. Raises `ArgumentError`, `EngineUnavailable`, `EngineStartError` or `StoreError`."""
         with report_errors_to_user():
             config = parse(arguments)
-            # Each configuration of a command has a model of its own.
-            super().__init__(Engines(config), config, keeps_engines=config.keep and not configurations())
+            super().__init__(Engines(config), config, keeps_engines=False)
 
     @classmethod
     def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> Self:
@@ -189,7 +187,7 @@ class MaiCascade(CascadeModel):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
-        self._keeps_engines = self.config.keep
+        self._keeps_engines = False
         self._finish(failed=kind is not None)
         self.close()
 

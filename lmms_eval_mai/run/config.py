@@ -103,9 +103,6 @@ class Config(Arguments):
     the other answer is the reference."""
     max_open_samples: Count = 256
     """Number of samples processed at the same time. Their images are in memory."""
-    group_images: StrictBool = True
-    """Whether questions about one image run next to each other, so that an engine reads the image once. Results keep
-    their order."""
     max_new_tokens: Count | None = None
     """Limits the output tokens of every call. Without it, the limit is 4,096, and the task's own limit for the short
     answers in other lmms-eval tasks."""
@@ -149,9 +146,6 @@ class Config(Arguments):
     engine_restarts: Whole = 2
     """Number of times that each engine may be restarted after a crash. A crash that is traced to one call is not
     counted."""
-    keep: StrictBool = False
-    """In Python, whether the engines stay up after `simple_evaluate`, so that the next call with the same `MaiCascade`
-    object starts at once. `close()` and the end of the process stop them. The command `lmms-eval` always stops them."""
     model_name: Annotated[str | None, BeforeValidator(str)] = None
     """Name of the run in lmms-eval's files, and of the subfolder of `--output_path` to which lmms-eval writes. Default:
     the models and the mode, such as `mai_cascade-Qwen3-VL-2B-Instruct+Qwen3-VL-8B-Instruct-cascade`."""
@@ -212,7 +206,6 @@ OWN_NAMES = frozenset(Config.model_fields) - {*SIDES, "calibration"}
 NO_EFFECT_ON_ANSWERS = frozenset(
     {
         "max_open_samples",
-        "group_images",
         "store",
         "keep_store",
         "log_prompts",
@@ -220,12 +213,13 @@ NO_EFFECT_ON_ANSWERS = frozenset(
         "call_timeout",
         "engine_restarts",
     }
-    | {"keep", "model_name"}
+    | {"model_name"}
 )
 """The arguments with which a run may be resumed with other values."""
 REMOVED = {
     "journal": "Write store=FOLDER or store=off.",
     "sparse_order": "Leave it out: the tokens keep the order of the thinking, as in the paper.",
+    "keep": "Use MaiCascade in a `with` block, at whose end the engines stop.",
     "sparse_boundary": "Leave it out: the fewest tokens that carry sparse_delta are kept, as in the paper.",
 }
 """Arguments of earlier versions, and the remedy."""

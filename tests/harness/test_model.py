@@ -226,27 +226,20 @@ def test_a_broken_image_is_named_in_one_sentence(
         evaluate(["pope_s"], **scripts)
 
 
-@pytest.mark.parametrize(("grouped", "order"), [(True, [0, 2, 1, 3]), (False, [0, 1, 2, 3])])
 def test_questions_about_one_image_are_asked_next_to_each_other(
-    evaluate: Evaluate,
-    write_script: Any,
-    drawn_data: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    grouped: bool,
-    order: list[int],
+    evaluate: Evaluate, write_script: Any, drawn_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pyarrow import parquet
 
     scripts = pope_scripts(write_script, "pope_s")
     rows = parquet.read_table("lmms-lab-encoder/POPE/data/test.parquet").slice(0, 4).to_pylist()
     rows = [{**row, "image": rows[number % 2]["image"]} for number, row in enumerate(rows)]
-    monkeypatch.chdir(write_pope(drawn_data, tmp_path, f"grouped-{grouped}", rows))
-    results = evaluate(["pope_s"], **scripts, group_images=grouped, max_open_samples=1, store="off")
+    monkeypatch.chdir(write_pope(drawn_data, tmp_path, "grouped", rows))
+    results = evaluate(["pope_s"], **scripts, max_open_samples=1, store="off")
     # The times of scripted calls are recorded ones, but the end of a call is a real time.
     traces = counts(results, "pope_s")
     ended = [max(call["started_at"] + call["total_s"] for call in trace["calls"]) for trace in traces]
-    assert sorted(range(4), key=ended.__getitem__) == order
+    assert sorted(range(4), key=ended.__getitem__) == [0, 2, 1, 3]
 
 
 # --- refusals ---------------------------------------------------------------------------------------------
@@ -331,17 +324,16 @@ def test_kept_engines_start_once_until_they_are_closed_or_an_evaluation_stops(
         return sum("small is ready" in text for text in messages)
 
     with logged() as messages:
-        model = MaiCascade(**scripts, store=str(tmp_path / "store"), keep=True)
-        for number in (1, 1, 2):
-            if number == 2:
-                with pytest.raises(ArgumentError, match="temprature"):
-                    evaluate_model(model, "pope_s", gen_kwargs="temprature=1")
-            check(evaluate_model(model, "pope_s"))
-            assert starts() == number
-            assert len(list((tmp_path / "store").iterdir())) == 1  # the next evaluation removes it, or `close`
-        model.close()
-        model.close()
-        assert list((tmp_path / "store").iterdir()) == []
+        with MaiCascade(**scripts, store=str(tmp_path / "store")) as model:
+            for number in (1, 1, 2):
+                if number == 2:
+                    with pytest.raises(ArgumentError, match="temprature"):
+                        evaluate_model(model, "pope_s", gen_kwargs="temprature=1")
+                check(evaluate_model(model, "pope_s"))
+                assert starts() == number
+                assert len(list((tmp_path / "store").iterdir())) == 1  # the next evaluation removes it, or `close`
+            model.close()
+            assert list((tmp_path / "store").iterdir()) == []
         with MaiCascade(**scripts, store="off") as model:
             check(evaluate_model(model, "pope_s"))
             check(evaluate_model(model, "pope_s"))

@@ -189,7 +189,7 @@ transfer=sparse,sparse_delta=1.01: 1 | transfer=sparse,sparse_delta=nan: number 
 transfer=sparse,sparse_layer=2.5: layer | transfer=sparse,sparse_layer=0: layer | transfer=sparse,sparse_layer=1.0: 1
 transfer=sparse,sparse_layer=true: layer | transfer=sparse,sparse_from=both: small, large
 pair=demo,transfer=full,sparse_layer=2: transfer=sparse | mode=large,transfer=sparse: mode=cascade
-keep=maybe: true or false | keep_store=2: true or false | log_prompts=yes: true or false | store=[x: JSON
+keep=true: with | keep_store=2: true or false | log_prompts=yes: true or false | store=[x: JSON
 anls_threshold=2: 1 | anls_threshold=0: 0 | anls_threshold=true: number | chartqa_match=fuzzy: exact, relaxed
 verify=confidence,min_confidence=0: 0 | verify=confidence,min_confidence=none.json: calibrate | verify=x: agreement
 min_confidence=0.7: verify=confidence | mode=large,verify=both: mode=cascade | official_decoding=hot: mapping
