@@ -39,8 +39,8 @@ class Image:
     uuid: str
     """The hash of the pixels. vLLM's image cache and the call store use it, so vLLM does not prepare the image again
     for a later call of the sample."""
-    encodings: dict[Any, Any] = field(default_factory=dict, repr=False)
-    """What engines make of the pixels once and share, such as the PNG for servers. It is freed with the image."""
+    encodings: list[Any] = field(default_factory=list, repr=False)
+    """The PNG for servers, which both engines share, once it is made. It is freed with the image."""
 
 
 ContentPart = str | Image

@@ -196,9 +196,8 @@ def test_the_identity_is_that_of_the_served_model_and_of_the_arguments_that_chan
     others = [
         with_servers([ScriptedServer(models=("other",))], identity),
         with_servers([ScriptedServer(context=1000)], identity),
-        with_servers([ScriptedServer()], identity, max_pixels=100),
     ]
-    assert first == moved and len({first, *others}) == 4
+    assert first == moved and len({first, *others}) == 3
 
 
 @pytest.mark.parametrize(
@@ -270,13 +269,8 @@ def test_sampling_reaches_the_server(context: int | None, sampling: Sampling, ex
     assert {name: value for name, value in server.seen[0].items() if name not in ("messages", "model")} == expected
 
 
-@pytest.mark.parametrize(
-    ("size", "max_pixels", "sent_size"),
-    [((1, 1), None, (1, 1)), ((400, 300), None, (400, 300)), ((400, 300), 30_000, (200, 150)), ((900, 1), 9, (90, 1))],
-)
-def test_an_image_is_sent_without_loss_or_in_the_size_of_max_pixels_and_encoded_once(
-    size: tuple[int, int], max_pixels: int | None, sent_size: tuple[int, int]
-) -> None:
+@pytest.mark.parametrize("size", [(1, 1), (400, 300)])
+def test_an_image_is_sent_without_loss_and_encoded_once(size: tuple[int, int]) -> None:
     server, image = ScriptedServer(), noise_image(size)
 
     async def call_twice(engine: OpenAIEngine) -> Any:
@@ -285,13 +279,12 @@ def test_an_image_is_sent_without_loss_or_in_the_size_of_max_pixels_and_encoded_
         return [*first, await engine.generate(prompt(2, image), SAMPLING)]
 
     pixels = image.pixels.tobytes()
-    assert len(with_servers([server], call_twice, max_pixels=max_pixels)) == 3
+    assert len(with_servers([server], call_twice)) == 3
     shown, text = server.seen[2]["messages"][0]["content"]
     url = shown["image_url"]["url"]
     assert url.startswith("data:image/png;base64,") and text == {"type": "text", "text": "What is it? Answer."}
     sent = PIL.Image.open(io.BytesIO(base64.b64decode(url.split(",")[1])))
-    assert sent.size == sent_size and (max_pixels or sent.tobytes() == pixels)
-    assert list(image.encodings) == [max_pixels]
+    assert sent.size == size and sent.tobytes() == pixels
 
 
 USAGE = {"prompt_tokens": 5, "completion_tokens": 3}

@@ -5,10 +5,7 @@ import base64
 import dataclasses
 import io
 import json
-import math
 from typing import Any
-
-from PIL.Image import Resampling
 
 from lmms_eval_mai.contract import Call, ContentPart, Image, Message, Prompt, Sampling, TokenLogprobs
 from lmms_eval_mai.engines.messages import merge_adjacent_text, replace_lone_surrogates
@@ -16,36 +13,27 @@ from lmms_eval_mai.errors import SampleError
 from lmms_eval_mai.redaction import one_line
 
 
-async def chat_messages(messages: tuple[Message, ...], max_pixels: int | None) -> list[dict[str, Any]]:
-    """Return the messages of a request. An image with more than `max_pixels` is made smaller; its proportions stay."""
+async def chat_messages(messages: tuple[Message, ...]) -> list[dict[str, Any]]:
+    """Return the messages of a request."""
     return [
-        {
-            "role": message.role,
-            "content": [await _part(part, max_pixels) for part in merge_adjacent_text(message.content)],
-        }
+        {"role": message.role, "content": [await _part(part) for part in merge_adjacent_text(message.content)]}
         for message in messages
     ]
 
 
-async def _part(part: ContentPart, max_pixels: int | None) -> dict[str, Any]:
+async def _part(part: ContentPart) -> dict[str, Any]:
     if not isinstance(part, Image):
         return {"type": "text", "text": part}
-    encoding = part.encodings.get(max_pixels)
-    if encoding is None:  # encode the image once; both engines wait for it
-        encoding = part.encodings[max_pixels] = asyncio.ensure_future(asyncio.to_thread(data_url, part, max_pixels))
-    return {"type": "image_url", "image_url": {"url": await asyncio.shield(encoding)}}
+    if not part.encodings:  # encode the image once; both engines wait for it
+        part.encodings.append(asyncio.ensure_future(asyncio.to_thread(data_url, part)))
+    return {"type": "image_url", "image_url": {"url": await asyncio.shield(part.encodings[0])}}
 
 
-def data_url(image: Image, max_pixels: int | None) -> str:
+def data_url(image: Image) -> str:
     """Return the image as `data:image/png;base64,...`. PNG is lossless, so a server sees the same pixels as an engine
     in this process."""
-    pixels = image.pixels
-    if max_pixels is not None and pixels.width * pixels.height > max_pixels:
-        scale = math.sqrt(max_pixels / (pixels.width * pixels.height))
-        size = max(1, int(pixels.width * scale)), max(1, int(pixels.height * scale))
-        pixels = pixels.resize(size, Resampling.BICUBIC)
     file = io.BytesIO()
-    pixels.save(file, "PNG", compress_level=1)  # level 6, the default, takes 2 to 5 times as long
+    image.pixels.save(file, "PNG", compress_level=1)  # level 6, the default, takes 2 to 5 times as long
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
 
 

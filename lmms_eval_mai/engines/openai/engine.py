@@ -84,7 +84,7 @@ class OpenAIEngine:
     def identity(self) -> str:
         """Return the identity of the served model. The address is not part of it: servers may move."""
         assert self._model, "the served model is known after the start"
-        return json.dumps(["openai", self._model, self._context, self._options.max_pixels])
+        return json.dumps(["openai", self._model, self._context])
 
     def count_tokens(self, text: str) -> int | None:
         return None  # the protocol has no tokenizer
@@ -117,7 +117,7 @@ class OpenAIEngine:
         if not self._model:
             raise EngineNotRunning(f"The {self.side} engine is not running.")
         body = {"model": self._model, **sampling_arguments(sampling, self._context)}
-        body["messages"] = await chat_messages(prompt.messages, self._options.max_pixels)
+        body["messages"] = await chat_messages(prompt.messages)
         if prompt.logprobs:
             body["logprobs"] = True
         home = zlib.crc32(f"{prompt.key.task} {prompt.key.doc_id}".encode()) % len(endpoints)
@@ -208,5 +208,5 @@ class OpenAIEngine:
                 f"{problem} Check the address, the model, and the key in {self._options.api_key_env}."
             )
         if is_too_long(text):
-            raise PromptTooLong(f"{problem} Serve a longer context, or set {self.side}_max_pixels for the images.")
+            raise PromptTooLong(f"{problem} Serve a longer context, or make its server shrink images.")
         raise SampleError(f"{problem} Check the document, and the server's log.")

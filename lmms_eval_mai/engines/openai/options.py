@@ -24,8 +24,6 @@ class OpenAIOptions(Arguments):
     """Seconds that one request may take. A request that takes longer is not retried. 0: no limit."""
     concurrency: Count = 256
     """Largest number of open requests per endpoint."""
-    max_pixels: Count | None = None
-    """Larger images are made smaller before they are sent."""
 
 
 def addresses(side: str, given: str) -> list[str]:
