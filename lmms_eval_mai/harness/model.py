@@ -106,9 +106,10 @@ class CascadeModel(lmms):
             decoding = {fields_of(request).task: fields_of(request).gen_kwargs for request in requests}
             places = [(fields.task, fields.split, fields.doc_id) for fields in (fields_of(one) for one, _ in todo)]
             pool = ThreadPoolExecutor(1)  # for the time in which the engines start
-            order = pool.submit(grouped_by_image, places, self.task_dict)
+            grouped = pool.submit(grouped_by_image, places, self.task_dict) if self.config.group_images else None
             pool.shutdown(wait=False)
-            outcomes = evaluation.answer(keys, open_, decoding, self.rank, self.world_size, order.result)
+            order = None if grouped is None else grouped.result
+            outcomes = evaluation.answer(keys, open_, decoding, self.rank, self.world_size, order)
         fill_usage(outcomes, self.config)
         answered = zip(todo, outcomes, strict=True)
         exclude_from_scoring([request for (request, _), outcome in answered if isinstance(outcome, SampleError)])

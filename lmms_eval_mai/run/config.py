@@ -103,6 +103,9 @@ class Config(Arguments):
     the other answer is the reference."""
     max_open_samples: Count = 256
     """Number of samples processed at the same time. Their images are in memory."""
+    group_images: StrictBool = True
+    """Whether questions about one image run next to each other, so that an engine reads the image once. Results keep
+    their order."""
     max_new_tokens: Count | None = None
     """Limits the output tokens of every call. Without it, the limit is 4,096, and the task's own limit for the short
     answers in other lmms-eval tasks."""
@@ -206,6 +209,7 @@ OWN_NAMES = frozenset(Config.model_fields) - {*SIDES, "calibration"}
 NO_EFFECT_ON_ANSWERS = frozenset(
     {
         "max_open_samples",
+        "group_images",
         "store",
         "keep_store",
         "log_prompts",

@@ -226,20 +226,27 @@ def test_a_broken_image_is_named_in_one_sentence(
         evaluate(["pope_s"], **scripts)
 
 
+@pytest.mark.parametrize(("grouped", "order"), [(True, [0, 2, 1, 3]), (False, [0, 1, 2, 3])])
 def test_questions_about_one_image_are_asked_next_to_each_other(
-    evaluate: Evaluate, write_script: Any, drawn_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    evaluate: Evaluate,
+    write_script: Any,
+    drawn_data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    grouped: bool,
+    order: list[int],
 ) -> None:
     from pyarrow import parquet
 
     scripts = pope_scripts(write_script, "pope_s")
     rows = parquet.read_table("lmms-lab-encoder/POPE/data/test.parquet").slice(0, 4).to_pylist()
     rows = [{**row, "image": rows[number % 2]["image"]} for number, row in enumerate(rows)]
-    monkeypatch.chdir(write_pope(drawn_data, tmp_path, "grouped", rows))
-    results = evaluate(["pope_s"], **scripts, max_open_samples=1, store="off")
+    monkeypatch.chdir(write_pope(drawn_data, tmp_path, f"grouped-{grouped}", rows))
+    results = evaluate(["pope_s"], **scripts, group_images=grouped, max_open_samples=1, store="off")
     # The times of scripted calls are recorded ones, but the end of a call is a real time.
     traces = counts(results, "pope_s")
     ended = [max(call["started_at"] + call["total_s"] for call in trace["calls"]) for trace in traces]
-    assert sorted(range(4), key=ended.__getitem__) == [0, 2, 1, 3]
+    assert sorted(range(4), key=ended.__getitem__) == order
 
 
 # --- refusals ---------------------------------------------------------------------------------------------
