@@ -116,7 +116,7 @@ def _followed(original: Any) -> Any:
 
 
 class _TasksFinder(importlib.abc.MetaPathFinder):
-    """Wraps the loader of `lmms_eval.tasks` once, so that its `TaskManager` is wrapped right after the import."""
+    """Lets the `TaskManager` of `lmms_eval.tasks` be wrapped right after the module's import."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -125,28 +125,16 @@ class _TasksFinder(importlib.abc.MetaPathFinder):
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _TasksLoader(spec.loader, self)
+            load = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
+                load(module)
+                install()
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
-
-
-class _TasksLoader(importlib.abc.Loader):
-    def __init__(self, inner: Any, finder: _TasksFinder) -> None:
-        self._inner, self._finder = inner, finder
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        return self._inner.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        if self._finder in sys.meta_path:
-            sys.meta_path.remove(self._finder)
-        module.__loader__ = self._inner
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._inner
-        self._inner.exec_module(module)
-        try:
-            _wrap_task_manager(module)
-        except Exception as error:
-            _warn("the tasks of lmms-eval-mai are not available", error)
 
 
 _warned: set[str] = set()
