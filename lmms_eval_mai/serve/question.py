@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lmms_eval_mai.contract import Message, Sampling, Side, Stage
+from lmms_eval_mai.contract import Message, Sampling, Stage
 from lmms_eval_mai.engines.messages import merge_adjacent_text
 from lmms_eval_mai.paper.agreement import Doc
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS, GENERIC
@@ -34,9 +34,8 @@ class Question:
     turns: Sequence[tuple[str, list[str | EncodedImage]]]
     """Role and parts of each message. The last one is the question, without an instruction."""
     mode: str
-    first_check: FirstCheck
-    thinker: Side
-    second_check: bool
+    choices: Mapping[str, Any]
+    """The fields of `Pair` with the choices of the cascade."""
     sample: Sample
     """The question without its messages. Its variant is None if the chat is sent to one model as it is."""
 
@@ -75,7 +74,7 @@ def question_of(request: ChatRequest, config: Config, gen_kwargs: Mapping[str, A
     listed = options_of("\n".join([*before, text]))
     is_short = limit is not None and limit <= SHORT_ANSWER_TOKENS
     if not (variant or listed or is_short or request.images() or mai.model_fields_set - {"trace"}):
-        return Question(request, turns, sides[-1], *choices, sample)
+        return Question(request, turns, sides[-1], choices, sample)
     if mai.options is not None and listed != [option.strip() for option in mai.options]:  # as the Python API does
         lines = (f"{letter}. {option}" for letter, option in zip(LETTERS, mai.options, strict=False))
         text = "\n".join([text.rstrip("\n"), *lines])
@@ -96,7 +95,7 @@ def question_of(request: ChatRequest, config: Config, gen_kwargs: Mapping[str, A
         kind=mai.kind or ("letter" if mai.options else kind) or ("letter" if options else "word"),
         variant=mai.think or variant or "S",
     )
-    return Question(request, turns, mode, *choices, sample)
+    return Question(request, turns, mode, choices, sample)
 
 
 def options_of(text: str) -> list[str]:
@@ -123,8 +122,8 @@ def _decoding(
     return stages
 
 
-def _choices(mai: MaiOptions, mode: str, config: Config) -> tuple[FirstCheck, Side, bool]:
-    """Return the first check, the thinker and whether there is a second check. Refuses choices that have no effect, no
+def _choices(mai: MaiOptions, mode: str, config: Config) -> dict[str, Any]:
+    """Return the choices of the cascade. Refuses choices that have no effect, no
     threshold or no model."""
     names = ("verify", "min_confidence", "thinker", "second_check")
     given = {name: value for name in names if (value := getattr(mai, name)) is not None}
@@ -139,7 +138,7 @@ def _choices(mai: MaiOptions, mode: str, config: Config) -> tuple[FirstCheck, Si
         text = f"The threshold of this server is that of {written(calibrated.choices)}. Give min_confidence too."
         raise bad_request(text, "mai.min_confidence")
     check = FirstCheck(asked.verify, least) if least else dataclasses.replace(config.first_check(), verify=asked.verify)
-    return check, asked.thinker, asked.second_check == "on"
+    return {"first_check": check, "thinker": asked.thinker, "second_check": asked.second_check == "on"}
 
 
 def _doc(benchmark: str | None, question: str, options: Sequence[str]) -> Doc:

@@ -115,9 +115,9 @@ class Service:
             loop.call_soon_threadsafe(events.put_nowait, event)
 
         async def ask(sample: Sample, pair: Pair) -> Trace:
-            choices = ("first_check", "thinker", "second_check")
-            own = dataclasses.replace(pair, **{name: getattr(question, name) for name in choices}, on_call=on_call)
-            return await self._ask(question.mode, sample, own)
+            return await self._ask(
+                question.mode, sample, dataclasses.replace(pair, **question.choices, on_call=on_call)
+            )
 
         answered = asyncio.wrap_future(self._evaluation.submit(lambda: question.opened(number), ask))
         answered.add_done_callback(lambda _: events.put_nowait(None))
