@@ -81,7 +81,7 @@ def test_a_completed_shorter_run_uses_the_store_of_a_longer_run_and_does_not_rem
         ({"transfer_answer": "keep"}, False),
         ({"task": "pope_e"}, False),
         ({"max_open_samples": 3, "call_timeout": 60, "engine_restarts": 5, "max_errors": 3}, True),
-        ({"keep_store": True, "keep": True, "model_name": "x", "log_prompts": True}, True),
+        ({"keep_store": True, "model_name": "x", "log_prompts": True}, True),
     ],
     ids=str,
 )
