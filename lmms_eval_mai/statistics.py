@@ -9,6 +9,7 @@ clusters of such documents. Their scores are sums over documents: a statistic is
 `ratio` of (score, 1) for a mean, and `f1` of (true positives, false positives, false negatives).
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -195,44 +196,84 @@ def _cluster_sums(parts: Array, clusters: Sequence[int] | Array | None) -> Array
 
 # --- a bound on a loss ---
 
-BETS = tuple(0.99 * 0.5**power for power in range(7))
-"""Shares of the capital that are bet in `loss_p_value`, from bold to careful."""
+GAIN_RATES = 200
+"""Numbers of gain rates of which `paired_loss_p_value` takes the worst."""
+SLACK = 0.001
+"""What a level must be lowered by for `paired_loss_p_value`, because its worst gain rate may be between two others."""
+BOLDEST = 0.98
+"""The largest bet of `anytime_p_value`, as a share of the capital."""
+POWER = 0.8
+DRAWS = 100
+MOST_NEEDED = 10_000
+"""The power that `number_needed` looks for, how many samples it draws for one number, and the largest number."""
 
 
-def loss_p_value(losses: Array, most: float, clusters: Sequence[int] | Array | None = None) -> float:
-    """Return the p value of the hypothesis that the mean loss of a document is more than `most`. It is valid for any
-    number of documents and any distribution of losses from -1 to 1, such as differences of two scores.
+@functools.lru_cache(maxsize=100_000)
+def paired_loss_p_value(worse: int, better: int, number: int, most: float) -> float:
+    """Return the p value of the hypothesis that a method is right at least `most` less often than a baseline, by its
+    answers to `number` questions: `worse` of them only the baseline has right, `better` only the method.
 
-    Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting" (JRSS B 86, 2024): a capital of 1
-    is bet, document by document, on losses below `most`. Under the hypothesis it grows in no bet on average, so it
-    exceeds 1/p with a probability of at most p. The capital is the mean over all `BETS`, so the order of the documents
-    does not matter.
-
-    Documents of one cluster are one bet. The sizes of the clusters are taken as given: the mean loss is that of
-    documents in clusters of the same sizes. If large clusters lose more, more of them would lose more. (The clusters
-    need not have the same mean: by the inequality of the means, the expected capital is largest if they have.)
+    The exact unconditional test of paired shares, ordered by the score of Tango (Statistics in Medicine 17, 891, 1998):
+    the largest probability, over all rates of gains, of counts at least as extreme (Lloyd and Moldovan, Statistics in
+    Medicine 27, 3540, 2008). The rates are a grid, so a test at a level must use `level - SLACK`.
     """
-    return math.exp(min(0.0, -_log_capital(_won(losses, most, clusters))))
+    lost: Array = np.arange(number + 1, dtype=np.float64)
+    # For each number of losses, the least number of gains that is at least as extreme, by bisection.
+    seen = _tango_score(np.array([float(worse)]), np.array([float(better)]), number, most)[0] - 1e-9
+    low, high = np.full(number + 1, -1), number - lost + 1
+    while (high - low > 1).any():
+        middle = np.maximum((low + high) // 2, 0)
+        extreme = _tango_score(lost, middle, number, most) >= seen
+        high, low = np.where(extreme, np.minimum(middle, high), high), np.where(extreme, low, np.maximum(middle, low))
+        low = np.minimum(low, high - 1)
+    rates = np.concatenate([[0.0], np.geomspace(0.02 / number, (1 - most) / 2, GAIN_RATES)])[:, None]
+    others = np.minimum(1, rates / (1 - rates - most))
+    chances = stats.binom.pmf(lost, number, rates + most) * stats.binom.sf(high - 1, number - lost, others)
+    return float(min(1.0, chances.sum(axis=1).max()))
 
 
-def documents_needed(losses: Array, most: float, p: float, clusters: Sequence[int] | Array | None = None) -> int | None:
-    """Return about how many documents like these `loss_p_value` needs for a value of at most `p`. None: their mean
-    loss is too near to `most`, or above it."""
-    won = _won(losses, most, clusters)
-    growth = max(float(np.log1p(bet * won).mean()) for bet in BETS)
-    if growth <= 0:
-        return None
-    return math.ceil(math.log(len(BETS) / p) / growth * len(losses) / len(won))
+def _tango_score(worse: Array, better: Array, number: int, most: float) -> Array:
+    """Return the score: large if the loss is far below `most`. `gains`: the likeliest rate of gains if it is `most`."""
+    b = worse * (1 + most) + better * (1 - most) - 2 * number * most
+    gains = (b + np.sqrt(b * b + 8 * number * better * most * (1 - most))) / (4 * number)
+    score: Array = (number * most - worse + better) / np.sqrt(number * (2 * gains + most * (1 - most)))
+    return score
 
 
-def _won(losses: Array, most: float, clusters: Sequence[int] | Array | None) -> Array:
-    """Return what each cluster wins, as a share of a stake that it can lose entirely: -1 or more."""
-    parts = np.column_stack([most - np.asarray(losses, dtype=np.float64), np.ones(len(losses))])
-    sums = _cluster_sums(parts, clusters)
-    found: Array = sums[:, 0] / (sums[:, 1].max() * (1 - most))
-    return found
+def anytime_p_value(losses: Array, most: float) -> float:
+    """Return the p value of the hypothesis that the mean loss is at least `most`, for losses from -1 to 1 of any
+    distribution. It stays valid if losses are added until it is small enough.
+
+    Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting" (JRSS B 86, 2024; arXiv
+    2010.09686), aGRAPA: a capital of 1 is bet on losses below `most`, one after another. Under the hypothesis no bet
+    wins on average, so the capital ever exceeds 1/p with a probability of at most p (Ville). The order must not depend
+    on the losses.
+    """
+    won = (most - losses) / (1 - most)
+    total, squares = (np.concatenate([[0.0], np.cumsum(one)[:-1]]) for one in (won, won * won))
+    bets = np.clip((total + most) / (squares + most), 0, BOLDEST)
+    return float(np.exp(-max(0.0, np.log1p(bets * won).cumsum().max())))
 
 
-def _log_capital(won: Array) -> float:
-    capitals = np.array([np.log1p(bet * won).sum() for bet in BETS])
-    return float(np.logaddexp.reduce(capitals) - math.log(len(BETS)))
+def number_needed(losses: Array, accepts: Callable[[Array], bool]) -> int | None:
+    """Return about how many losses like these a test accepts with a power of 80%, by drawing from them. None: more than
+    `MOST_NEEDED`."""
+    random = np.random.default_rng(SEED)
+
+    def enough(number: int) -> bool:
+        refused = 0
+        for _ in range(DRAWS):
+            refused += not accepts(random.choice(losses, number))
+            if refused > (1 - POWER) * DRAWS:
+                return False
+        return True
+
+    few, many = 0, 100
+    while not enough(many):
+        few, many = many, 2 * many
+        if many > MOST_NEEDED:
+            return None
+    while many - few > many // 50:
+        middle = (few + many) // 2
+        few, many = (few, middle) if enough(middle) else (middle, many)
+    return many

@@ -8,15 +8,17 @@ import pytest
 from scipy import stats
 
 from lmms_eval_mai.statistics import (
+    SLACK,
     Statistic,
+    anytime_p_value,
     bootstrap,
     difference,
-    documents_needed,
     f1,
     holm,
-    loss_p_value,
     mcnemar,
     mean,
+    number_needed,
+    paired_loss_p_value,
     paired_share_difference,
     ratio,
     share,
@@ -175,41 +177,54 @@ def test_swap_test_counts_the_exchanges_of_whole_clusters(seed: int) -> None:
     assert swap_test(*f1s, f1, clusters) == pytest.approx(all_exchanges(*f1s, f1, clusters), abs=0.02)  # 9,999 of them
 
 
-@pytest.mark.parametrize(
-    ("number", "most", "gain"), [(300, 0.02, 0.0), (600, 0.01, 0.0), (120, 0.05, 0.1), (120, 0.02, 0.3)]
-)
-def test_the_p_value_of_a_loss_is_at_most_5_percent_in_at_most_5_percent_of_all_samples(
-    number: int, most: float, gain: float
+# --- a bound on a loss ---
+
+
+def extreme_counts(number: int, most: float, level: float) -> np.ndarray:
+    """Return, for each number of losses, the least number of gains with which the exact test accepts."""
+    least, gains = np.full(number + 1, number + 1), 0
+    for lost in range(number + 1):  # one more loss needs more gains
+        while gains <= number - lost and paired_loss_p_value(lost, gains, number, most) > level:
+            gains += 1
+        if gains > number - lost:
+            break
+        least[lost] = gains
+    return least
+
+
+@pytest.mark.parametrize(("number", "most"), [(100, 0.05), (150, 0.02), (200, 0.03)])
+def test_the_exact_test_of_a_paired_loss_is_wrong_in_at_most_5_percent_for_all_gain_rates(
+    number: int, most: float
 ) -> None:
-    # Each document loses 1 with the probability most + gain and gains 1 with the probability gain, so the mean loss is
-    # exactly the limit. The sum is over all numbers of losses and gains.
-    wrong = 0.0
-    for lost in range(number + 1):
-        chance = stats.binom.pmf(lost, number, most + gain)
-        if chance < 1e-12:
-            continue
-        for gained in range(number - lost + 1) if gain else (0,):
-            of_these = stats.binom.pmf(gained, number - lost, gain / (1 - most - gain))
-            if chance * of_these < 1e-9:
-                continue
-            losses = np.repeat([1.0, -1.0, 0.0], [lost, gained, number - lost - gained])
-            wrong += chance * of_these * (loss_p_value(losses, most) <= 0.05)
-    assert wrong <= 0.05
+    lost, least = np.arange(number + 1), extreme_counts(number, most, 0.05 - SLACK)
+    for true in (most, 1.3 * most, 2 * most):  # the limit, and losses above it
+        gains = np.concatenate([[0.0], np.geomspace(1e-5, 0.999 * (1 - true) / 2, 500)])[:, None]
+        others = np.minimum(1, gains / (1 - gains - true))
+        chances = stats.binom.pmf(lost, number, gains + true) * stats.binom.sf(least - 1, number - lost, others)
+        size = chances.sum(axis=1).max()
+        assert size <= 0.05 and (size > 0.044 or true > most)
 
 
-def test_the_p_value_of_a_loss_knows_clusters_and_not_the_order() -> None:
-    losses = np.repeat([1.0, -1.0, 0.0], [3, 4, 593])
-    p = loss_p_value(losses, 0.02)
-    assert loss_p_value(losses[::-1], 0.02) == pytest.approx(p)
-    assert p < 0.03 < 0.05 < loss_p_value(losses[:60], 0.02)
-    twice = np.repeat(losses, 2)
-    assert loss_p_value(twice, 0.02, np.repeat(np.arange(600), 2)) == pytest.approx(p)
-    assert loss_p_value(twice, 0.02) < p
+def test_without_a_loss_299_documents_bound_it_by_one_point_and_the_bets_need_305() -> None:
+    assert paired_loss_p_value(0, 0, 299, 0.01) <= 0.05 < paired_loss_p_value(0, 0, 298, 0.01)
+    assert anytime_p_value(np.zeros(305), 0.01) <= 0.05 < anytime_p_value(np.zeros(304), 0.01)
 
 
-def test_the_number_of_documents_that_a_bound_needs() -> None:
-    losses = np.repeat([1.0, -1.0, 0.0], [1, 2, 297])
-    needed = documents_needed(losses, 0.01, 0.05)
-    assert needed is not None and 600 < needed < 1200
-    assert loss_p_value(np.tile(losses, 4), 0.01) <= 0.05 < loss_p_value(np.tile(losses, 2), 0.01)
-    assert documents_needed(np.repeat([1.0, 0.0], [10, 290]), 0.01, 0.05) is None
+def test_bets_are_wrong_in_at_most_5_percent_after_any_number_of_losses() -> None:
+    random, kinds = np.random.default_rng(7), np.array([1.0, -1.0, 0.5, -0.25, 0.0])
+    for chances in ((0.04, 0.02, 0.0, 0.0, 0.94), (0.02, 0.0, 0.02, 0.04, 0.92), (0.3, 0.28, 0.0, 0.0, 0.42)):
+        limit = float(kinds @ chances)  # the running maximum is that over all numbers of losses
+        found = [anytime_p_value(random.choice(kinds, 600, p=chances), limit) for _ in range(800)]
+        assert np.mean(np.array(found) <= 0.05) <= 0.06
+
+
+def test_the_number_of_losses_that_a_test_needs_gives_it_a_power_of_80_percent() -> None:
+    losses, random = np.repeat([1.0, -1.0, 0.0], [1, 2, 297]), np.random.default_rng(0)
+
+    def accepts(drawn: np.ndarray) -> bool:
+        return paired_loss_p_value(int((drawn > 0).sum()), int((drawn < 0).sum()), len(drawn), 0.01) <= 0.05
+
+    needed = number_needed(losses, accepts)
+    assert needed is not None and 300 < needed < 1200
+    assert 0.7 < np.mean([accepts(random.choice(losses, needed)) for _ in range(200)]) < 0.9
+    assert number_needed(losses, lambda drawn: False) is None

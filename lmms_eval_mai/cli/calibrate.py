@@ -8,82 +8,122 @@ from lmms_eval_mai.cli.terminal import tell
 from lmms_eval_mai.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from lmms_eval_mai.reports.calibrate import Choice
+    from lmms_eval_mai.reports.calibrate import Choice, Wanted
     from lmms_eval_mai.reports.runs import Runs
+    from lmms_eval_mai.run.calibration import Calibration
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="an --output_path of lmms-eval")
-    parser.add_argument(
-        "--max_loss", type=float, default=1.0, metavar="POINTS", help="the loss that may happen; default: 1 point"
+    add = parser.add_argument
+    add("--max_loss", type=float, default=1.0, metavar="POINTS", help="the loss that may happen; default: 1 point")
+    add("--confidence", type=float, default=0.95, metavar="P", help="of the promise; default: 0.95")
+    add("--against", choices=("full-rt", "large-r"), help="default: full-rt; with --thinker large: large-r")
+    add("--verify", choices=("confidence", "both"), default="confidence", help="default: confidence")
+    add("--thinker", choices=("small", "large"), default="small", help="as in --model_args; default: small")
+    add("--second_check", choices=("on", "off"), default="on", help="as in --model_args; default: on")
+    add(
+        "--loss",
+        choices=("score", "answers"),
+        default="score",
+        help="answers: a question is lost where the answer differs from the baseline's; needs no gold answers",
     )
-    parser.add_argument(
-        "--confidence", type=float, default=0.95, metavar="P", help="of the promise, below 1; default: 0.95"
-    )
-    parser.add_argument("--against", choices=("full-rt", "large-r"), default="full-rt", help="default: full-rt")
-    parser.add_argument("--verify", choices=("confidence", "both"), default="confidence", help="default: confidence")
-    parser.add_argument(
-        "--output", type=Path, default=Path("min_confidence.json"), metavar="FILE", help="default: min_confidence.json"
-    )
+    add("--to_label", type=Path, metavar="FILE", help="only write the documents whose answers differ, to label them")
+    add("--labels", type=Path, metavar="FILE", help="the completed file of --to_label; no other gold answer is read")
+    add("--anytime", action="store_true", help="use a test after which documents may be added")
+    default = Path("min_confidence.json")
+    add("--output", type=Path, default=default, metavar="FILE", help=f"default: {default}")
 
 
 def main(given: argparse.Namespace) -> int:
     """Print the thresholds and write the file. Returns 1 if no threshold keeps the promise. Raises a `MaiError`."""
-    from lmms_eval_mai.reports import build, calibrate
+    from lmms_eval_mai.reports import build, calibrate, labels
     from lmms_eval_mai.reports.formats import markdown
     from lmms_eval_mai.reports.report import Report
+    from lmms_eval_mai.run.calibration import written
 
-    if not 0 < given.max_loss < 100:
-        raise ArgumentError(f"--max_loss {given.max_loss:g} is invalid: expected points above 0 and below 100.")
-    if not 0.5 <= given.confidence < 1:
-        raise ArgumentError(f"--confidence {given.confidence:g} is invalid: expected at least 0.5 and below 1.")
-    max_loss, name = given.max_loss / 100, {"full-rt": "Full RT", "large-r": "large R"}[given.against]
+    wanted = _wanted(given)
     runs = build.read(given.folders)
     for gap in runs.gaps:
         tell(gap)
-    found = calibrate.choices(runs, given.verify, given.against, max_loss, given.confidence)
-    print(markdown(Report(tuple(calibrate.choice_table(found, name)))))
+    if given.to_label is not None:
+        return _to_label(given.to_label, runs, wanted)
+    golds = None if given.labels is None else labels.read(given.labels)
+    found = calibrate.choices(runs, wanted, golds)
+    print(markdown(Report(tuple(calibrate.choice_table(found, wanted)))))
     for choice in found:
-        if refused := calibrate.refusal(choice, max_loss, given.confidence):
+        if refused := calibrate.refusal(choice, wanted):
             tell(refused)
-    promise = (
-        f"With a confidence of {given.confidence:.0%}, the mean score on other documents of the same kind is at most "
-        f"{calibrate.points(given.max_loss)} below that of {name}. This holds for each threshold by itself, for this "
-        "pair of models, and not for the documents that chose it."
-    )
-    if all(choice.threshold is None for choice in found):
+    chosen = [choice for choice in found if choice.threshold is not None]
+    if not chosen:
         return 1
-    _write(given.output, given.verify, found, runs, promise)
-    print(f"{promise}\n\nWrote {given.output}. Paste:\n\n  verify={given.verify},min_confidence={given.output}")
-    for choice in found:
-        if choice.threshold is not None:
-            print(f"  verify={given.verify},min_confidence={choice.threshold:g}    for {choice.name} only")
+    promise = calibrate.promise(wanted, chosen)
+    file = _write(given.output, wanted, found, runs, promise)
+    arguments = written(file.choices).replace(",thinker=small", "").replace(",second_check=on", "")
+    print(f"{promise}\n\nWrote {given.output}. Paste:\n\n  {arguments},min_confidence={given.output}")
+    for choice in chosen:
+        print(f"  {arguments},min_confidence={choice.threshold!r}    for {choice.benchmark} only")
     return 0
 
 
-def _write(file: Path, verify: str, found: "list[Choice]", runs: "Runs", promise: str) -> None:
+def _wanted(given: argparse.Namespace) -> "Wanted":
+    """Return the promise that the options ask for. Raises `ArgumentError`."""
+    from lmms_eval_mai.reports.calibrate import Wanted
+
+    if not 0 < given.max_loss < 100:
+        raise ArgumentError(f"--max_loss {given.max_loss:g} is invalid: expected points above 0 and below 100.")
+    if not 0.5 <= given.confidence <= 0.995:
+        raise ArgumentError(f"--confidence {given.confidence:g} is invalid: expected 0.5 to 0.995.")
+    if given.thinker == "large" and given.second_check == "off":
+        raise ArgumentError("--second_check off has no effect with --thinker large, which has no second check.")
+    if given.loss == "answers" and (given.labels or given.to_label):
+        raise ArgumentError("--loss answers needs no gold answers: leave --labels and --to_label out.")
+    return Wanted(
+        max_loss=given.max_loss / 100,
+        confidence=given.confidence,
+        against=given.against or ("large-r" if given.thinker == "large" else "full-rt"),
+        verify=given.verify,
+        thinker=given.thinker,
+        second_check=given.second_check == "on",
+        loss=given.loss,
+        anytime=given.anytime,
+    )
+
+
+def _to_label(file: Path, runs: "Runs", wanted: "Wanted") -> int:
+    """Write the documents that need a gold answer."""
+    from lmms_eval_mai.reports import calibrate, labels
+
+    found = calibrate.complete(runs, wanted, labels.Labels(file, {}))
+    number = labels.write(file, [(run, known, calibrate.differing(run, known, wanted)) for run, known in found])
+    print(f"Wrote {file}: {number:,} of {sum(len(known) for _, known in found):,} documents need a gold answer.")
+    return 0
+
+
+def _write(file: Path, wanted: "Wanted", found: "list[Choice]", runs: "Runs", promise: str) -> "Calibration":
     """Write the file for `min_confidence`. Raises `ArgumentError`."""
-    from lmms_eval_mai.reports.calibrate import POOLED
+    from lmms_eval_mai.reports.calibrate import models
     from lmms_eval_mai.run.calibration import Calibration
 
-    cascades = [
-        run for run in runs.first_checks() if run.benchmark in {name for one in found for name in one.losses.names}
-    ]
+    cascades = [choice.losses.run for choice in found]
+    small, large = models(runs, cascades[0])
     images = {image for run in cascades for of_one in run.samples.images.dropna() for image in of_one}
-    thresholds = {choice.name: choice.threshold for choice in found if choice.threshold is not None}
-    everything = thresholds.get(found[0].name) if len(found) == 1 else thresholds.pop(POOLED, None)
+    thresholds = {choice.benchmark: choice.threshold for choice in found if choice.threshold is not None}
     calibration = Calibration(
-        verify=verify,  # type: ignore[arg-type]
-        pooled=everything,
+        verify=wanted.verify,
+        pooled=thresholds.get(found[0].benchmark) if len(found) == 1 else None,
         thresholds=thresholds,
         promise=promise,
-        small=cascades[0].method.small,
-        large=cascades[0].method.model,
-        documents={choice.name: choice.documents for choice in found if choice.name != POOLED},
+        small=small,
+        large=large,
+        documents={choice.benchmark: choice.losses.documents for choice in found},
         images=tuple(sorted(images)),
+        thinker=wanted.thinker,
+        second_check="on" if wanted.second_check else "off",
     )
     try:
         calibration.write(file)
     except OSError as error:
         raise ArgumentError(f"--output {file} cannot be written ({error.strerror}).") from None
+    return calibration

@@ -34,7 +34,7 @@ from lmms_eval_mai.paper.agreement import (
     verify,
     without_answer,
 )
-from lmms_eval_mai.paper.confidence import FirstCheck, probability
+from lmms_eval_mai.paper.confidence import FirstCheck, is_sure
 from lmms_eval_mai.paper.prompts import TransferAnswer, Variant
 from lmms_eval_mai.paper.sample import Exit, LoggedPrompt, Sample, Trace, category_of, logged_prompt
 from lmms_eval_mai.paper.sparse import Selection, Sparse, select
@@ -242,9 +242,8 @@ class OpenSample:
         can read the answer."""
         sample = self.sample
         self.min_confidence = self.pair.first_check.threshold(sample.benchmark.name)
-        found = probability(large)
         is_readable = read_answer(sample.benchmark, sample.doc, large.text) is not None
-        return found is not None and found >= self.min_confidence and is_readable
+        return is_sure(large, self.min_confidence) and is_readable
 
     def finish(self, exit: Exit, answer: Call) -> Trace:
         """Return the trace. Its calls are in the order of the stages, because short answers may finish in any order."""

@@ -39,7 +39,9 @@ class FirstCheck:
         return self.by_benchmark.get(benchmark, self.min_confidence)
 
 
-def probability(answer: Call) -> float | None:
-    """Return the probability that a model gave to its answer, from 0 to 1. None: the engine did not report it, or there
-    is no answer."""
-    return None if answer.answer_logprob is None else min(1.0, math.exp(answer.answer_logprob))
+def is_sure(answer: Call, min_confidence: float) -> bool:
+    """Return whether a model gave its answer at least this probability. False: less, or the engine did not report it.
+
+    Logarithms are compared, as `calibrate` does, so its threshold decides each question as it did there.
+    """
+    return answer.answer_logprob is not None and answer.answer_logprob >= math.log(min_confidence)

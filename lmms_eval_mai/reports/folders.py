@@ -16,9 +16,9 @@ import pandas as pd
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.agreement import AgreementRules
-from lmms_eval_mai.paper.benchmarks import BENCHMARKS
+from lmms_eval_mai.paper.benchmarks import BENCHMARKS, GENERIC
 from lmms_eval_mai.paper.prompts import VARIANTS
-from lmms_eval_mai.reports import methods
+from lmms_eval_mai.reports import methods, traces
 from lmms_eval_mai.reports.methods import Method
 from lmms_eval_mai.reports.rows import CALLS, SAMPLES, Line, Record, answers_of, table_of
 from lmms_eval_mai.run.totals import FIGURES, FORMAT, RESULTS
@@ -93,7 +93,9 @@ def read_runs(folders: Sequence[Path]) -> Found:
             if file.resolve() not in done:  # a subfolder may be given too
                 done.add(file.resolve())
                 _read_results(file, found)
-        if not files:
+        traced = sorted(folder.rglob(f"*{traces.ENDING}"))
+        found.runs += [_with_samples(_of_traces(file), found) for file in traced]
+        if not files and not traced:
             found.gaps.append(f"{folder} has no run that can be used: it has no results file of lmms-eval 0.7.")
         for file in sorted(folder.rglob("*_samples_*.jsonl")):
             time = file.name.partition("_samples_")[0]
@@ -108,6 +110,23 @@ def records(run: Run) -> Iterator[Record]:
     """Read the first answer to each document of a run again, with its texts, one at a time. Nothing if the run has no
     samples file."""
     return (answers[0] for answers in _lines(run) if answers)
+
+
+def _of_traces(file: Path) -> Run:
+    """Return the run of a file of traces, without its samples."""
+    return Run(
+        file=file,
+        samples_file=file,
+        task=traces.TASK,
+        benchmark=GENERIC.name,
+        method=traces.method_of(file),
+        ours=True,
+        metrics={},
+        number=0,
+        original=0,
+        samples=table_of(SAMPLES).rename_axis("doc_id"),
+        calls=table_of(CALLS),
+    )
 
 
 def _read_results(file: Path, found: Found) -> None:
@@ -188,7 +207,7 @@ def _doubts(run: Run, broken: int, unscored_repeats: int) -> Iterator[str]:
     if missing > 0:
         why = ", because they failed." if run.not_answered >= missing else ". Did the run break off?"
         yield f"{file}: {missing} of {run.number} documents have no line{why}"
-    if unscored:
+    if unscored and run.task != traces.TASK:
         yield f"{file}: {_count(unscored, 'document')} without a score from 0 to 1; the total score is used."
     if run.ours and untraced:
         yield (
@@ -257,7 +276,8 @@ def _lines(run: Run) -> Iterator[list[Record]]:
     with run.samples_file.open(encoding="utf-8", newline="\n") as lines:
         for text in filter(str.strip, lines):
             try:
-                answers = answers_of(run.benchmark, json.loads(text))
+                line = json.loads(text)
+                answers = answers_of(run.benchmark, traces.line_of(line) if run.task == traces.TASK else line)
             except BROKEN:
                 answers = []
             yield answers

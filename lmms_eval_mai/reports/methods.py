@@ -167,7 +167,7 @@ def method(
     if check := figures.get("first_check"):  # the arguments may lack it: a pair's file, or a file of thresholds
         found = tuple(option for option in found if option.partition("=")[0] not in FIRST_CHECK)
         value = (check.get("by_benchmark") or {}).get(benchmark, check.get("min_confidence", 0))
-        found += (f"min_confidence={value:g}", f"verify={check.get('verify')}")
+        found += (f"min_confidence={value!r}", f"verify={check.get('verify')}")
     usual = f"transfer_answer={prompts.transfer_answer(benchmark or '')}"  # the command may name it
     found = tuple(option for option in found if option != usual)
     if variant is not None:  # it names the thinking prompt

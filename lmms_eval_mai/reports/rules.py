@@ -6,6 +6,7 @@ whose answers do not depend on the batch. A rule that needs no other calls than 
 """
 
 import functools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ import pandas as pd
 
 from lmms_eval_mai.contract import Side
 from lmms_eval_mai.paper.agreement import AgreementRules
-from lmms_eval_mai.paper.benchmarks import BENCHMARKS
+from lmms_eval_mai.paper.benchmarks import BENCHMARKS, GENERIC
 from lmms_eval_mai.paper.confidence import Verify
 from lmms_eval_mai.paper.sample import exits_of
 from lmms_eval_mai.reports import metrics
@@ -39,6 +40,7 @@ STAGES: dict[str, tuple[Side, tuple[str, ...]]] = {
     "small_short": ("small", ("short",)),
     "thinking": ("small", ("think", "stage2")),
     "transfer": ("large", ("score", "transfer")),
+    "large_thinking": ("large", ("think", "stage2")),
 }
 """Column with output tokens -> the model and the stages of its calls."""
 
@@ -51,6 +53,9 @@ class Rule:
     threshold: float | None
     """None: verify=agreement."""
     agreement: AgreementRules
+    thinker: Side = "small"
+    second_check: bool = True
+    """Whether the small model's thought answer is checked; else it is always transferred, as in Full RT."""
 
     def name(self, benchmark: str) -> str:
         """Return the arguments that set the rule."""
@@ -152,8 +157,11 @@ def outcomes(runs: Runs, run: Run) -> list[Outcome]:
     made = {Rule(one.method.verify, one.method.min_confidence, one.rules) for one in runs.same_calls(run)}
     agreements = dict.fromkeys([*AGREEMENT.get(run.benchmark, ()), run.rules])
     rules = [Rule("agreement", None, one) for one in agreements]
-    if known.probability.notna().any():
-        thresholds = {*THRESHOLDS, *(one.threshold for one in made if one.threshold is not None and one.threshold <= 1)}
+    if known.answer_logprob.notna().any():
+        thresholds = {
+            *THRESHOLDS,
+            *(one.threshold for one in made if one.threshold is not None and 0 < one.threshold <= 1),
+        }
         verifies: tuple[Verify, ...] = ("confidence", "both")
         rules += [Rule(verify, value, run.rules) for verify in verifies for value in sorted(thresholds, reverse=True)]
     found = []
@@ -167,26 +175,40 @@ def outcomes(runs: Runs, run: Run) -> list[Outcome]:
 
 
 def known_answers(runs: Runs, run: Run) -> pd.DataFrame:
-    """Return what is known of each document of a cascade, from it and from Full RT with the same thinking.
+    """Return what is known of each document of a cascade, or of the large model's short answers, from this run, from
+    Full RT with the same thinking, and from the large model's own thinking.
 
-    Columns: `probability` of the large model's short answer; the parsed answers `small`, `large` and `thought`; the
-    scores `large_score`, `transfer_score` and `full_rt_score`; output tokens by `STAGES`. What no run has is missing.
+    Columns: `answer_logprob` of the large model's short answer; the parsed answers `small`, `large`, `thought`,
+    `transferred`, `full_rt` and `large_r`; the scores `large_score`, `transfer_score`, `full_rt_score` and
+    `large_r_score`; output tokens by `STAGES`. What no run has is missing.
     """
-    samples = run.samples.assign(large_score=runs.large_short_scores(run))
+    alone = run.method.mode == "alone"
+    samples = run.samples.assign(large_score=run.samples.score if alone else runs.large_short_scores(run))
     samples = samples[samples.repeat == 0]
+    if alone:
+        samples = samples.assign(large_answer=samples.parsed)
     tokens = {name: _tokens(run, *stages) for name, stages in STAGES.items()}
     moved = samples.exit == "transfer"
     found = pd.DataFrame(
         {
-            "probability": np.exp(samples.answer_logprob),
+            "answer_logprob": samples.answer_logprob,
             **{name: samples[f"{name}_answer"] for name in ("small", "large", "thought")},
             "large_score": samples.large_score,
+            "transferred": samples.parsed.where(moved),
             "transfer_score": samples.score.where(moved),
+            "full_rt": None,
             "full_rt_score": np.nan,
+            "large_r": None,
+            "large_r_score": np.nan,
             **tokens,
         },
         index=samples.index,
     )
+    if (large_r := runs.large_r(run)) is not None:
+        other = large_r.samples[large_r.samples.repeat == 0].reindex(samples.index)
+        same = other.target == samples.target
+        found["large_r"], found["large_r_score"] = other.parsed.where(same), other.score.where(same)
+        found["large_thinking"] = _tokens(large_r, *STAGES["large_thinking"])
     # The thinking of Full RT has one stage, so it does not tell what a second stage would answer.
     full_rt = None if run.method.two_stage else runs.full_rt(run)
     if full_rt is None:
@@ -198,31 +220,42 @@ def known_answers(runs: Runs, run: Run) -> pd.DataFrame:
     found["thinking"] = found.thinking.where(~new, _tokens(full_rt, *STAGES["thinking"]))
     new = same & ~moved
     found["transfer_score"] = found.transfer_score.where(~new, other.score)
+    found["transferred"] = found.transferred.where(~new, other.parsed)
     found["transfer"] = found.transfer.where(~new, _tokens(full_rt, *STAGES["transfer"]))
-    found["full_rt_score"] = other.score.where(same)
+    found["full_rt"], found["full_rt_score"] = other.parsed.where(same), other.score.where(same)
     return found
 
 
 def decide(known: pd.DataFrame, rule: Rule, benchmark: str) -> pd.DataFrame | None:
-    """Return `exit`, `score` and `tokens` of each document with a rule. None: a call that it needs is missing."""
+    """Return `exit`, `answer`, `score` and `tokens` of each document with a rule. None: a call that it needs is
+    missing."""
     if rule.verify != "confidence" and known.small_short.isna().any():
         return None
     first = pd.Series(True, index=known.index)
     if rule.threshold is not None:
-        first &= known.probability.ge(rule.threshold) & known.large.notna()
+        first &= known.answer_logprob.ge(math.log(rule.threshold)) & known.large.notna()
     if rule.verify != "confidence":
-        first &= _agree(benchmark, known.small, known.large, rule.agreement)
-    second = ~first & _agree(benchmark, known.thought, known.large, rule.agreement)
-    moved = ~first & ~second
-    tokens = known.large_short + known.thinking.where(~first, 0) + known.transfer.where(moved, 0)
+        first &= agree(benchmark, known.small, known.large, rule.agreement)
+    exits = exits_of("cascade", rule.verify, rule.thinker, rule.second_check)
+    second = pd.Series(False, index=known.index)
+    if "agree_think" in exits:
+        second = ~first & agree(benchmark, known.thought, known.large, rule.agreement)
+    last = ~first & ~second
+    if rule.thinker == "large":
+        later, answer, score = known.large_thinking.where(last, 0), known.large_r, known.large_r_score
+    else:
+        later = known.thinking.where(~first, 0) + known.transfer.where(last, 0)
+        answer, score = (
+            (known.transferred, known.transfer_score) if rule.second_check else (known.full_rt, known.full_rt_score)
+        )
+    tokens = known.large_short + later
     if rule.verify != "confidence":
         tokens += known.small_short
-    scores = known.large_score.where(~moved, known.transfer_score)
+    scores, answers = known.large_score.where(~last, score), known.large.where(~last, answer)
     if scores.isna().any() or tokens.isna().any():
         return None
-    exits = exits_of("cascade", rule.verify)
-    exit = np.select([first, second], exits[:2], exits[2])
-    return pd.DataFrame({"exit": exit, "score": scores, "tokens": tokens}, index=known.index)
+    exit = np.select([first, second], [exits[0], "agree_think"], exits[-1])
+    return pd.DataFrame({"exit": exit, "answer": answers, "score": scores, "tokens": tokens}, index=known.index)
 
 
 def _against(runs: Runs, run: Run, documents: pd.DataFrame, full_rt: pd.Series) -> Estimate | None:
@@ -235,10 +268,10 @@ def _against(runs: Runs, run: Run, documents: pd.DataFrame, full_rt: pd.Series) 
     return None if comparison is None else comparison.difference
 
 
-def _agree(benchmark: str, small: pd.Series, large: pd.Series, rules: AgreementRules) -> pd.Series:
+def agree(benchmark: str, small: pd.Series, large: pd.Series, rules: AgreementRules) -> pd.Series:
     """Return whether both answers parse and agree."""
-    agree, pairs = BENCHMARKS[benchmark].agree, zip(small, large, strict=True)
-    found = [isinstance(a, str) and isinstance(b, str) and agree(a, b, rules) for a, b in pairs]
+    same, pairs = BENCHMARKS.get(benchmark, GENERIC).agree, zip(small, large, strict=True)
+    found = [isinstance(a, str) and isinstance(b, str) and same(a, b, rules) for a, b in pairs]
     return pd.Series(found, index=small.index, dtype=bool)
 
 

@@ -11,6 +11,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from lmms_eval_mai.contract import SIDES, Side
+from lmms_eval_mai.paper.prompts import Variant
 from lmms_eval_mai.reports import metrics, paper_numbers
 from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.methods import MODES, THINK_E, Method
@@ -116,25 +117,33 @@ class Runs:
         return self.get(run.benchmark, run.method.short(side))
 
     def full_rt(self, run: Run) -> Run | None:
-        """Return Full RT of the pair of a cascade with the same thinking."""
+        """Return Full RT of the pair of a cascade with the same thinking; of the large model's short answers, that with
+        this model."""
+        if run.method.mode == "alone":
+            others = self.of("transfer", run.benchmark)
+            return next((other for other in others if other.method.model == run.method.model), None)
         return self.get(run.benchmark, run.method.full_rt())
 
     def large_r(self, run: Run) -> Run | None:
-        """Return the large model of a cascade with the prompt of the thinking, in one stage or else in two."""
-        methods = (run.method.alone("large", run.method.variant, two_stage) for two_stage in (False, True))
+        """Return the large model of a cascade with the prompt of the thinking, in one stage or else in two; of the
+        large model's short answers, that with R or else E."""
+        variants: tuple[Variant | None, ...] = (run.method.variant,)
+        if run.method.mode == "alone":
+            variants = ("R", "E")
+        methods = (run.method.alone("large", variant, two) for variant in variants for two in (False, True))
         return next((found for method in methods if (found := self.get(run.benchmark, method))), None)
 
-    def traced(self) -> Iterator[Run]:
-        """Yield the cascades whose documents have a trace and a score."""
+    def traced(self, is_scored: bool = True) -> Iterator[Run]:
+        """Yield the cascades whose documents have a trace, and a score if `is_scored`."""
         for run in self.of("cascade"):
             samples = run.samples
-            if len(samples) and samples.exit.notna().all() and samples.score.notna().all():
+            if len(samples) and samples.exit.notna().all() and (samples.score.notna().all() or not is_scored):
                 yield run
 
-    def first_checks(self) -> Iterator[Run]:
+    def first_checks(self, is_scored: bool = True) -> Iterator[Run]:
         """Yield the cascades that tell what other first checks would do. Where one has the paper's rule, it has all
         calls of those with another one."""
-        for run in self.traced():
+        for run in self.traced(is_scored):
             same = {one.method.verify for one in self.same_calls(run)}
             if run.method.has_second_check and (run.method.verify == "agreement" or "agreement" not in same):
                 yield run
@@ -321,6 +330,7 @@ def short_answers(run: Run) -> Iterator[Run]:
                 predicted=parsed.where(parsed.notna(), "other").where(samples.predicted.notna(), None),
                 exit=side,
                 readable=parsed.notna(),
+                parsed=parsed,
                 output_tokens=tokens.reindex(pd.MultiIndex.from_arrays([samples.index, samples.repeat])).to_numpy(),
                 **dict.fromkeys(("small_answer", "large_answer", "thought_answer", "agree", "agree_think")),
             )

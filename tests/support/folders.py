@@ -104,6 +104,8 @@ class World:
         return self._alone("small", one.small, one.thought, suffix)
 
     def _large(self, one: Answers, suffix: str) -> Given:
+        if suffix == "s":
+            return "large", one.large, [], [call("large", "short", one.large, answer_logprob=math.log(one.probability))]
         return self._alone("large", one.large, one.large_thought, suffix)
 
     def _alone(self, side: str, short: str, thought: str, suffix: str) -> Given:

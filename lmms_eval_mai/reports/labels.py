@@ -1,0 +1,87 @@
+"""Gold answers for `calibrate`, only where two answers differ: elsewhere both have the same score, whatever it is.
+
+`write` lists the documents that need one, a line of JSON for each: the document, its question, the different answers
+and `"gold": null`. A person writes the right answer there, or a list of right answers. `read` reads the file again.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.reports.folders import Run, records
+from lmms_eval_mai.reports.scoring import score_of
+
+ANSWERS = {
+    "large_score": "large",
+    "transfer_score": "transferred",
+    "full_rt_score": "full_rt",
+    "large_r_score": "large_r",
+}
+"""Column of `rules.known_answers` with a score -> that with the parsed answer."""
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The gold answers in a file."""
+
+    file: Path
+    gold: dict[tuple[str, int], str]
+    """Benchmark and document -> the gold answer, in the form in which lmms-eval logs it."""
+
+    def scored(self, run: Run, known: pd.DataFrame) -> pd.DataFrame:
+        """Return the answers to some documents with their scores: those of documents without a label are all 0."""
+        golds = [self.gold.get((run.benchmark, doc_id)) for doc_id in known.index]
+        scores = {
+            score: [_score(run.benchmark, *one) for one in zip(known[answer], golds, strict=True)]
+            for score, answer in ANSWERS.items()
+        }
+        return known.assign(**scores)
+
+    def check(self, run: Run, differs: pd.Series) -> None:
+        """Refuse documents whose answers differ and that have no label. Raises `ArgumentError`."""
+        missing = [one for one in differs.index[differs] if (run.benchmark, one) not in self.gold]
+        if missing:
+            raise ArgumentError(
+                f"--labels {self.file} has no gold answer for {len(missing)} documents whose answers differ, such as "
+                f"document {missing[0]} of {run.benchmark}. --to_label writes all of them."
+            )
+
+
+def write(file: Path, differing: Iterable[tuple[Run, pd.DataFrame, pd.Series]]) -> int:
+    """Write the documents whose answers differ, and return how many they are. Arguments: for each benchmark the run,
+    the answers that are known, and whether they differ. Raises `ArgumentError`."""
+    lines = []
+    for run, known, differs in differing:
+        answers = known.loc[differs, [name for name in ANSWERS.values() if known[name].notna().any()]]
+        for record in records(run):
+            doc_id = record.row["doc_id"]
+            if doc_id in answers.index:
+                texts = sorted({text for text in answers.loc[doc_id] if isinstance(text, str)})
+                document = {"benchmark": run.benchmark, "doc_id": doc_id, "question": record.question}
+                lines.append(json.dumps({**document, "answers": texts, "gold": None}, ensure_ascii=False) + "\n")
+    try:
+        file.write_text("".join(lines), encoding="utf-8")
+    except OSError as error:
+        raise ArgumentError(f"--to_label {file} cannot be written ({error.strerror}).") from None
+    return len(lines)
+
+
+def read(file: Path) -> Labels:
+    """Read the file that a person has completed. Raises `ArgumentError`."""
+    try:
+        lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+        gold = {(line["benchmark"], int(line["doc_id"])): line["gold"] for line in lines if line["gold"] is not None}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ArgumentError(f"--labels {file} cannot be read ({error}). --to_label writes such a file.") from None
+    return Labels(file, {key: str(value) for key, value in gold.items()})
+
+
+def _score(benchmark: str, answer: str | None, gold: str | None) -> float:
+    if gold is None or not isinstance(answer, str):
+        return 0.0
+    score = score_of(benchmark, answer, gold)
+    return float(answer.strip().lower() == gold.strip().lower()) if score is None else score
