@@ -235,7 +235,7 @@ def differing(run: Run, known: pd.DataFrame, wanted: Wanted) -> pd.Series:
     return (decided[0].answer.fillna("") != texts) | (decided[1].answer.fillna("") != texts)
 
 
-def losses_of(runs: Runs, run: Run, wanted: Wanted, known: pd.DataFrame, labels: Labels | None) -> Losses:
+def losses_of(runs: Runs, run: Run, wanted: Wanted, known: pd.DataFrame, labels: Labels | None = None) -> Losses:
     """Return what a cascade loses against the baseline. Raises `ArgumentError` if a label is missing."""
     decided, baseline = _decided(run, known, wanted), _baseline(known, wanted)
     assert decided is not None and baseline is not None  # `complete` has checked it
@@ -271,14 +271,20 @@ def losses_of(runs: Runs, run: Run, wanted: Wanted, known: pd.DataFrame, labels:
     )
 
 
-def choose(losses: Losses, wanted: Wanted) -> Choice:
-    """Return the cheapest threshold that keeps the promise."""
+def place_of(values: Array, is_exact: bool, wanted: Wanted) -> int | None:
+    """Return the place of the last threshold before a test fails. None: the first one fails. `values`: threshold x
+    image."""
     place = None
-    for number, values in enumerate(losses.values):
-        if not wanted.accepts(values, losses.is_exact):
+    for number, losses in enumerate(values):
+        if not wanted.accepts(losses, is_exact):
             break
         place = number
-    needed = None
+    return place
+
+
+def choose(losses: Losses, wanted: Wanted) -> Choice:
+    """Return the cheapest threshold that keeps the promise."""
+    place, needed = place_of(losses.values, losses.is_exact, wanted), None
     if place is None and losses.values[0].mean() < wanted.max_loss:
         needed = statistics.number_needed(losses.values[0], lambda drawn: wanted.accepts(drawn, losses.is_exact))
     return Choice(losses, place, needed)

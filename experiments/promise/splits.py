@@ -1,0 +1,60 @@
+"""Splits finished runs at random: some documents choose the threshold, and the others tell what it loses.
+
+python -m experiments.promise.splits out/mai out/full_rt out/large_r
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+from lmms_eval_mai.reports import build
+from lmms_eval_mai.reports.calibrate import THRESHOLDS, Losses, Wanted, complete, losses_of, place_of
+
+CHOICES = {
+    "second_check=on": {"against": "full-rt"},
+    "second_check=off": {"against": "full-rt", "second_check": False},
+    "thinker=large": {"against": "large-r", "thinker": "large"},
+}
+"""Name of a cascade -> its choices and its baseline."""
+
+
+def row(name: str, losses: Losses, wanted: Wanted, number: int, splits: int) -> str:
+    """Return the row of one cascade with `number` documents that choose."""
+    random, documents = np.random.default_rng(number), losses.values.shape[1]
+    places, lost = [], []
+    for _ in range(splits):
+        order = random.permutation(documents)
+        place = place_of(losses.values[:, order[:number]], losses.is_exact, wanted)
+        if place is not None:
+            places.append(place)
+            lost.append(100 * losses.values[place, order[number:]].mean())
+    above = sum(loss > 100 * wanted.max_loss for loss in lost) / splits
+    middle = THRESHOLDS[int(np.median(places))] if places else float("nan")
+    exits = 100 * losses.first_check[places].mean() if places else float("nan")
+    return (
+        f"| {name} | {wanted.against} | {number:,} | {100 * (1 - len(lost) / splits):.1f} | {middle:.3g} | {exits:.1f} "
+        f"| {np.mean(lost):.2f} | {max(lost):.2f} | {100 * above:.1f} |"
+    )
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--splits", type=int, default=1000)
+    parser.add_argument("--documents", type=int, nargs="+", default=[300, 600, 1200])
+    given = parser.parse_args()
+    runs = build.read(given.folders)
+    print("| cascade | against | n | refused, % | median threshold | exits, % | mean loss | largest | above 1, % |")
+    print("|---|---|---:|---:|---:|---:|---:|---:|---:|")
+    for name, choices in CHOICES.items():
+        wanted = Wanted(max_loss=0.01, confidence=0.95, **choices)  # type: ignore[arg-type]
+        ((run, known),) = complete(runs, wanted)
+        losses = losses_of(runs, run, wanted, known)
+        for number in given.documents:
+            print(row(name, losses, wanted, number, given.splits), flush=True)
+
+
+if __name__ == "__main__":
+    main()
