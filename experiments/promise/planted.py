@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lmms_eval_mai.reports.calibrate import THRESHOLDS, Wanted, place_of
+from lmms_eval_mai.reports.calibrate import place_of
+from lmms_eval_mai.reports.losses import THRESHOLDS, Wanted
 
 Array = npt.NDArray[np.float64]
 IMAGES = 20_000
@@ -98,7 +99,7 @@ def populations() -> dict[str, Population]:
         "overconfident p (63% above 0.999)": drawn(
             lambda random, n: random.normal(9, 6.5, n), lambda logit: chance(logit / 3)
         ),
-        "62% at p = 1, 5% of them wrong": drawn(
+        "62% at p = 1, which lose 1.9 points": drawn(
             lambda random, n: np.where(random.random(n) < 0.62, 30.0, random.normal(2, 2, n)),
             lambda logit: np.where(logit > 20, 0.93, chance(logit)),
         ),

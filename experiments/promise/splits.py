@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from lmms_eval_mai.reports import build
-from lmms_eval_mai.reports.calibrate import THRESHOLDS, Losses, Wanted, complete, losses_of, place_of
+from lmms_eval_mai.reports.calibrate import place_of
+from lmms_eval_mai.reports.losses import THRESHOLDS, Losses, Wanted, answers, losses
 
 CHOICES = {
     "second_check=on": {"against": "full-rt"},
@@ -19,19 +20,19 @@ CHOICES = {
 """Name of a cascade -> its choices and its baseline."""
 
 
-def row(name: str, losses: Losses, wanted: Wanted, number: int, splits: int) -> str:
+def row(name: str, found: Losses, wanted: Wanted, number: int, splits: int) -> str:
     """Return the row of one cascade with `number` documents that choose."""
-    random, documents = np.random.default_rng(number), losses.values.shape[1]
+    random, documents = np.random.default_rng(number), found.values.shape[1]
     places, lost = [], []
     for _ in range(splits):
         order = random.permutation(documents)
-        place = place_of(losses.values[:, order[:number]], losses.is_exact, wanted)
+        place = place_of(found.values[:, order[:number]], found.is_exact, wanted)
         if place is not None:
             places.append(place)
-            lost.append(100 * losses.values[place, order[number:]].mean())
+            lost.append(100 * found.values[place, order[number:]].mean())
     above = sum(loss > 100 * wanted.max_loss for loss in lost) / splits
     middle = THRESHOLDS[int(np.median(places))] if places else float("nan")
-    exits = 100 * losses.first_check[places].mean() if places else float("nan")
+    exits = 100 * found.first_check[places].mean() if places else float("nan")
     return (
         f"| {name} | {wanted.against} | {number:,} | {100 * (1 - len(lost) / splits):.1f} | {middle:.3g} | {exits:.1f} "
         f"| {np.mean(lost):.2f} | {max(lost):.2f} | {100 * above:.1f} |"
@@ -50,10 +51,10 @@ def main() -> None:
     print("|---|---|---:|---:|---:|---:|---:|---:|---:|")
     for name, choices in CHOICES.items():
         wanted = Wanted(max_loss=0.01, confidence=0.95, **choices)  # type: ignore[arg-type]
-        ((run, known),) = complete(runs, wanted)
-        losses = losses_of(runs, run, wanted, known)
+        (of,) = answers(runs, wanted)
+        found = losses(runs, of, wanted)
         for number in given.documents:
-            print(row(name, losses, wanted, number, given.splits), flush=True)
+            print(row(name, found, wanted, number, given.splits), flush=True)
 
 
 if __name__ == "__main__":

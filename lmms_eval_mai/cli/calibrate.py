@@ -8,7 +8,8 @@ from lmms_eval_mai.cli.terminal import tell
 from lmms_eval_mai.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from lmms_eval_mai.reports.calibrate import Choice, Wanted
+    from lmms_eval_mai.reports.calibrate import Choice
+    from lmms_eval_mai.reports.losses import Wanted
     from lmms_eval_mai.reports.runs import Runs
     from lmms_eval_mai.run.calibration import Calibration
 
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(given: argparse.Namespace) -> int:
     """Print the thresholds and write the file. Returns 1 if no threshold keeps the promise. Raises a `MaiError`."""
-    from lmms_eval_mai.reports import build, calibrate, labels
+    from lmms_eval_mai.reports import build, calibrate, labels, losses
     from lmms_eval_mai.reports.formats import markdown
     from lmms_eval_mai.reports.report import Report
     from lmms_eval_mai.run.calibration import written
@@ -50,7 +51,11 @@ def main(given: argparse.Namespace) -> int:
     if given.to_label is not None:
         return _to_label(given.to_label, runs, wanted)
     golds = None if given.labels is None else labels.read(given.labels)
-    found = calibrate.choices(runs, wanted, golds)
+    known = losses.answers(runs, wanted, golds)
+    if golds is not None:
+        for one in known:
+            golds.check(one.run, one.differ)
+    found = [calibrate.choose(losses.losses(runs, one, wanted), wanted) for one in known]
     print(markdown(Report(tuple(calibrate.choice_table(found, wanted)))))
     for choice in found:
         if refused := calibrate.refusal(choice, wanted):
@@ -69,7 +74,7 @@ def main(given: argparse.Namespace) -> int:
 
 def _wanted(given: argparse.Namespace) -> "Wanted":
     """Return the promise that the options ask for. Raises `ArgumentError`."""
-    from lmms_eval_mai.reports.calibrate import Wanted
+    from lmms_eval_mai.reports.losses import Wanted
 
     if not 0 < given.max_loss < 100:
         raise ArgumentError(f"--max_loss {given.max_loss:g} is invalid: expected points above 0 and below 100.")
@@ -93,17 +98,17 @@ def _wanted(given: argparse.Namespace) -> "Wanted":
 
 def _to_label(file: Path, runs: "Runs", wanted: "Wanted") -> int:
     """Write the documents that need a gold answer."""
-    from lmms_eval_mai.reports import calibrate, labels
+    from lmms_eval_mai.reports import labels, losses
 
-    found = calibrate.complete(runs, wanted, labels.Labels(file, {}))
-    number = labels.write(file, [(run, known, calibrate.differing(run, known, wanted)) for run, known in found])
-    print(f"Wrote {file}: {number:,} of {sum(len(known) for _, known in found):,} documents need a gold answer.")
+    found = losses.answers(runs, wanted, labels.Labels(file, {}))
+    number = labels.write(file, [(one.run, one.known[one.differ]) for one in found])
+    print(f"Wrote {file}: {number:,} of {sum(len(one.known) for one in found):,} documents need a gold answer.")
     return 0
 
 
 def _write(file: Path, wanted: "Wanted", found: "list[Choice]", runs: "Runs", promise: str) -> "Calibration":
     """Write the file for `min_confidence`. Raises `ArgumentError`."""
-    from lmms_eval_mai.reports.calibrate import models
+    from lmms_eval_mai.reports.losses import models
     from lmms_eval_mai.run.calibration import Calibration
 
     cascades = [choice.losses.run for choice in found]

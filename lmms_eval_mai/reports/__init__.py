@@ -15,7 +15,10 @@ it for the terminal, as Markdown, CSV, LaTeX or JSON.
     rules.py           the cascade with other rules of agreement
     paper_tables.py    Tables 5 to 8, 10 and 13 to 15
     paper_numbers.py   the paper's numbers (`paper_numbers.csv`, `paper_numbers.yaml`)
-    calibrate.py       the threshold of `verify=confidence`
+    losses.py          what a cascade loses against a baseline at each threshold of `verify=confidence`
+    calibrate.py       the choice of the threshold
+    labels.py          gold answers of the documents that need one to choose it
+    traces.py          answers of a server, without a task of lmms-eval
     report.py          `Report`, `Table`, `Estimate`
     page/              the same as an HTML page, with figures and all samples
 

@@ -15,7 +15,7 @@ from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.reports.folders import Run, records
 from lmms_eval_mai.reports.scoring import score_of
 
-ANSWERS = {
+SCORED = {
     "large_score": "large",
     "transfer_score": "transferred",
     "full_rt_score": "full_rt",
@@ -37,7 +37,7 @@ class Labels:
         golds = [self.gold.get((run.benchmark, doc_id)) for doc_id in known.index]
         scores = {
             score: [_score(run.benchmark, *one) for one in zip(known[answer], golds, strict=True)]
-            for score, answer in ANSWERS.items()
+            for score, answer in SCORED.items()
         }
         return known.assign(**scores)
 
@@ -51,12 +51,12 @@ class Labels:
             )
 
 
-def write(file: Path, differing: Iterable[tuple[Run, pd.DataFrame, pd.Series]]) -> int:
-    """Write the documents whose answers differ, and return how many they are. Arguments: for each benchmark the run,
-    the answers that are known, and whether they differ. Raises `ArgumentError`."""
+def write(file: Path, differing: Iterable[tuple[Run, pd.DataFrame]]) -> int:
+    """Write the documents whose answers differ, and return how many they are. `differing`: a run of each benchmark, and
+    the answers to these documents. Raises `ArgumentError`."""
     lines = []
-    for run, known, differs in differing:
-        answers = known.loc[differs, [name for name in ANSWERS.values() if known[name].notna().any()]]
+    for run, known in differing:
+        answers = known[list(SCORED.values())]
         for record in records(run):
             doc_id = record.row["doc_id"]
             if doc_id in answers.index:

@@ -16,7 +16,7 @@ from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.agreement import AgreementRules
 from lmms_eval_mai.paper.confidence import NEVER
 from lmms_eval_mai.reports.build import read
-from lmms_eval_mai.reports.calibrate import THRESHOLDS
+from lmms_eval_mai.reports.losses import THRESHOLDS
 from lmms_eval_mai.reports.rules import Rule, decide, known_answers
 from lmms_eval_mai.run.config import parse
 

@@ -11,7 +11,11 @@ METHOD = "lmms_eval_mai.paper"
 """The method, which is documented equation by equation."""
 NOT_PUBLIC = {
     "demo_pair": {"lmms_eval_mai.harness.shapes"},  # the benchmark of the demo pair
-    "promise": {"lmms_eval_mai.reports", "lmms_eval_mai.reports.calibrate"},  # what it tests
+    "promise": {
+        "lmms_eval_mai.reports",
+        "lmms_eval_mai.reports.calibrate",
+        "lmms_eval_mai.reports.losses",
+    },  # what it tests
     "ray": {"lmms_eval_mai.serve.app", "lmms_eval_mai.serve.service", "lmms_eval_mai.serve.settings"},
 }
 """Experiment -> the other modules that it imports."""
