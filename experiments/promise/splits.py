@@ -30,13 +30,12 @@ def row(name: str, found: Losses, wanted: Wanted, number: int, splits: int) -> s
         if place is not None:
             places.append(place)
             lost.append(100 * found.values[place, order[number:]].mean())
+    refused = f"| {name} | {wanted.against} | {number:,} | {100 * (1 - len(lost) / splits):.1f} |"
+    if not lost:
+        return f"{refused} | | | | |"
     above = sum(loss > 100 * wanted.max_loss for loss in lost) / splits
-    middle = THRESHOLDS[int(np.median(places))] if places else float("nan")
-    exits = 100 * found.first_check[places].mean() if places else float("nan")
-    return (
-        f"| {name} | {wanted.against} | {number:,} | {100 * (1 - len(lost) / splits):.1f} | {middle:.3g} | {exits:.1f} "
-        f"| {np.mean(lost):.2f} | {max(lost):.2f} | {100 * above:.1f} |"
-    )
+    middle, exits = THRESHOLDS[int(np.median(places))], 100 * found.first_check[places].mean()
+    return f"{refused} {middle:.3g} | {exits:.1f} | {np.mean(lost):.2f} | {max(lost):.2f} | {100 * above:.1f} |"
 
 
 def main() -> None:

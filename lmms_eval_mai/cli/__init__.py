@@ -49,10 +49,10 @@ COMMANDS = {
     ),
     "calibrate": (
         "choose the threshold of verify=confidence by your own documents",
-        "Read the output folders of one cascade and of Full RT on the same documents, and choose the cheapest "
-        "threshold of verify=confidence that, with the given confidence, loses at most --max_loss points on other "
-        "documents of the same kind. Nothing is run. Prints the arguments to paste, and writes a file for "
-        "min_confidence. Do not score the same documents with it.",
+        "Read the output folders of a cascade, of Full RT and of large R on the same documents, as far as the choices "
+        "need them (docs/confidence.md), and choose the cheapest threshold of verify=confidence whose expected loss on "
+        "other documents of the same kind is at most --max_loss points, with the given confidence. Nothing is run. "
+        "Prints the arguments to paste, and writes a file for min_confidence. Do not score the same documents with it.",
     ),
     "serve": (
         "answer chat requests over HTTP",
