@@ -1,15 +1,16 @@
-# make check - install into .venv; linters, types, documentation and all fast tests, in one to two minutes
-# make test  - install into .venv; the same and all other tests
-# make demo  - install into .venv and evaluate the demo pair on 200 documents of shapes, on real vLLM (demo-full: 3,000)
+# make check     - install into .venv; linters, types, documentation and all fast tests, in less than a minute
+# make test      - install into .venv; the same and the slow tests, with coverage, in six minutes
+# make test-long - install into .venv; the tests that take longest, and properties with more examples
+# make demo      - install into .venv and evaluate the demo pair on 200 documents of shapes, on real vLLM (demo-full: 3,000)
 # All of them reuse .venv. Its installation takes half a minute to a minute with a fast registry. With
 # PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu it downloads torch's CPU build, which is smaller.
 
-.PHONY: env lint docs check test demo demo-full clean
+.PHONY: env lint docs check test test-long demo demo-full clean
 WORK := .checkpoints
 PY := .venv/bin/python
 SCRIPTS := lmms_eval_mai/reports/page/assets/*.js
 BROWSER := document, getComputedStyle, matchMedia, Plotly
-PYTEST := $(PY) -m pytest -n 2
+PYTEST := -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 COG := .venv/bin/cog -P -U -I tools/docs
 GENERATED := README.md $(wildcard docs/*.md)
 export HF_HUB_OFFLINE = 1
@@ -33,15 +34,17 @@ docs: env
 	$(COG) -r --verbosity=1 $(GENERATED)
 
 check: lint
-	LMMS_EVAL_MAI_TEST_EXAMPLES=15 $(PYTEST) -m "not slow" $(ARGS)
+	$(PY) $(PYTEST) -m "not slow" $(ARGS)
 
-# Fails if the branch coverage of lmms_eval_mai/paper and lmms_eval_mai/run is below 97%.
+# Fails if the tests cover less than 97% of the lines and branches of lmms_eval_mai/paper and lmms_eval_mai/run.
 test: lint
 	rm -f .coverage .coverage.*
-	$(PY) -m coverage run -m pytest -n 2 -m measured $(ARGS)
+	$(PY) -m coverage run $(PYTEST) -m "not long" $(ARGS)
 	@$(PY) -W ignore -m coverage combine --quiet
-	$(PY) -m coverage report --include="lmms_eval_mai/paper/*,lmms_eval_mai/run/*" --skip-covered --fail-under=97
-	$(PYTEST) -m "not measured" $(ARGS)
+	$(PY) -m coverage report --skip-covered --fail-under=97
+
+test-long: env
+	LMMS_EVAL_MAI_TEST_EXAMPLES=200 $(PY) $(PYTEST) -m "long or hypothesis" $(ARGS)
 
 # The first 200 of the 3,000 documents; demo-full runs them all. The engines of the pair start once for all methods.
 demo: LIMIT := --limit 200

@@ -3,6 +3,8 @@
 An lmms-eval start costs 20 s and an engine 30 s, so both are made once a session.
 """
 
+import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -13,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
-from support.groups import FILE, GroupScheduling, arrange, in_parallel, one_at_a_time
 from support.tasks import BUILT_IN, NAMES, TWO_STAGE, Loaded
 
 if TYPE_CHECKING:
@@ -30,8 +31,9 @@ os.environ["HF_HOME"] = _cache.name
 os.environ["VLLM_CACHE_ROOT"] = str(WORK / "vllm")
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # PyTorch's waiting threads would hold cores that others need
-if in_parallel():
+if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"  # the workers share the cores
+    os.environ.pop("COVERAGE_PROCESS_CONFIG", None)  # coverage measures the workers, not what they start
 
 # A shell that starts pytest in the background lets it ignore SIGINT, and so would every process of the tests.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -45,18 +47,31 @@ if os.environ.get("CI"):
 SHARED = ROOT.parent / "shared"
 
 
+SLOW = ("demo_run", "vllm", "server", "tiny_internvl", "tiny_pair", "command")
+"""Fixtures that start an engine or a command, or make a checkpoint. Those that take longest come first."""
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    arrange(items)
+def pytest_collection_modifyitems(items: list[Any]) -> None:
+    """Mark slow tests, and let the files that take longest run first."""
+    order: dict[Path, int] = {}
+    for item in items:
+        place = next((place for place, name in enumerate(SLOW) if name in item.fixturenames), len(SLOW) + 1)
+        if place < len(SLOW) or item.get_closest_marker("long"):
+            item.add_marker(pytest.mark.slow)
+        elif item.get_closest_marker("slow"):
+            place = len(SLOW)
+        order[item.path] = min(order.get(item.path, place), place)
+    items.sort(key=lambda item: order[item.path])
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling:
-    return GroupScheduling(config, log)
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("numprocesses", None):
-        os.environ[FILE] = str(Path(_cache.name) / "groups.json")
+@contextlib.contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """Let one worker at a time make the files of a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -123,9 +138,9 @@ def demo_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], 
     from support.processes import DEMO_DOCUMENTS, end, start
 
     base = tmp_path_factory.getbasetemp()
-    output = (base.parent if in_parallel() else base) / "demo" / "found.json"
+    output = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "demo" / "found.json"
     arguments: dict[str, Any] = {"pair": "demo", "dtype": "float32", "max_open_samples": 16, "store": "off"}
-    with one_at_a_time(output.parent):  # all workers use one run
+    with one_at_a_time(output.parent):  # the workers share one run
         if not output.exists():
             end(start(output.parent, output, "shapes_s", DEMO_DOCUMENTS, **arguments))
     assert output.exists(), output.with_suffix(".log").read_text(errors="replace")[-3000:]

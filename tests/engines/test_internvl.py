@@ -11,6 +11,8 @@ from support.engines import Running, engine_of, make_image, prompt, started
 from lmms_eval_mai.contract import Call, Prompt
 from lmms_eval_mai.run.loop import LoopThread
 
+pytestmark = pytest.mark.long
+
 FIGURES = ("text", "finish_reason", "prompt_tokens", "image_tokens", "output_tokens")
 
 SMALL = (100, 100)

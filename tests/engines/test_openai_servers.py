@@ -22,6 +22,8 @@ from lmms_eval_mai.run.store import Store
 
 SAMPLES = 80
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def server(tiny_pair: tuple[Path, Path], tmp_path: Path) -> Iterator[Server]:

@@ -13,6 +13,8 @@ from lmms_eval_mai.plugin import task_dir
 from lmms_eval_mai.run import presets
 from lmms_eval_mai.run.loop import LoopThread
 
+pytestmark = pytest.mark.long
+
 UNTIL_END = Sampling(max_tokens=200)
 PAIR = presets.load("demo")
 

@@ -105,6 +105,7 @@ def test_engine_on_a_cpu_is_one_process_unless_its_threads_are_bound(
     assert found.parallel_config.distributed_executor_backend == executor
 
 
+@pytest.mark.long
 def test_context_that_vllm_chooses_is_read_back_and_part_of_the_description(
     tiny_pair: tuple[Path, Path], loop: LoopThread
 ) -> None:

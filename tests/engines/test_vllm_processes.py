@@ -195,7 +195,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_users_processes_and_engine_survive_the_end_the_abort_and_the_kill_of_an_engine_with_replicas(
     tiny_pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -231,7 +231,7 @@ asyncio.run(build(parse({"mode": "small", "small": sys.argv[1], "engine": "vllm"
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_script_without_main_guard_ends_with_an_error_that_names_the_guard_and_an_engine_ignores_ctrl_c(
     tiny_pair: tuple[Path, Path], tmp_path: Path
 ) -> None:

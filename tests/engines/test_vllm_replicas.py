@@ -35,7 +35,7 @@ def test_all_calls_of_a_sample_have_one_replica_in_every_process() -> None:
     assert replica_of(short[0], 1) is None
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_replicas_find_as_many_prompt_tokens_in_their_caches_as_one(
     vllm: Running, tiny_pair: tuple[Path, Path]
 ) -> None:

@@ -105,7 +105,7 @@ def test_methods_of_table_9_are_compared_on_the_same_documents() -> None:
     assert (found.loc["full"]["simple_better"], found.loc["last"]["full_worse"]) == (20, 20)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_weights_of_each_head_equal_eager_attention() -> None:
     model = LargeModel(str(LARGE), "cpu", "float32")
     eager = AutoModelForImageTextToText.from_pretrained(LARGE, dtype="float32", attn_implementation="eager").eval()
@@ -124,7 +124,7 @@ def test_weights_of_each_head_equal_eager_attention() -> None:
     torch.testing.assert_close(torch.tensor(reading.weights).float(), expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_scripts_make_all_tables_and_figures_from_logged_runs(tmp_path: Path) -> None:
     """The commands of experiments/attention/README.md, with few documents."""
     model_args = "pair=demo,engine=transformers,dtype=float32,store=off"

@@ -20,6 +20,8 @@ COMPARED = 50
 """Number of documents for which transformers repeats every call."""
 Sample = dict[str, Any]
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def documents() -> list[dict[str, Any]]:

@@ -189,7 +189,7 @@ def test_an_image_shows_its_cells(drawn: list[tuple[shapes.Cells, shapes.Questio
                 assert max(abs(a - b) for a, b in zip(colour, wanted, strict=True)) <= shapes.SHADE, (cell, colour)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_interrupted_training_gives_the_same_checkpoint(tmp_path: Path) -> None:
     from transformers import AutoModelForImageTextToText, AutoProcessor
 

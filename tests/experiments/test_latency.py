@@ -11,7 +11,7 @@ from lmms_eval_mai.reports import seconds
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "latency"
 
-pytestmark = pytest.mark.slow  # they start vLLM
+pytestmark = pytest.mark.long  # they start vLLM
 
 
 def run(script: str, output_path: Path, *options: str) -> str:

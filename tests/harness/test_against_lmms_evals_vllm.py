@@ -17,7 +17,7 @@ TASKS = [*(f"{benchmark}_{variant}" for variant in ("s", "r") for benchmark in B
 LIMIT = 2
 TOKENS = 32
 
-pytestmark = pytest.mark.usefixtures("vllm")  # puts all tests into one group, so that each model starts once
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")

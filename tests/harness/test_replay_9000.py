@@ -48,7 +48,7 @@ def f1(predictions: list[str], gold: list[str]) -> float:
     return 2 * both / (predictions.count("yes") + gold.count("yes"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_replay_of_9000_answers_matches_an_independent_score_and_agreement_rate_and_needs_constant_memory(
     shared: Path, task_manager: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

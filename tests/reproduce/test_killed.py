@@ -54,7 +54,7 @@ def result(sample: dict[str, Any]) -> list[Any]:
     return [sample["exact_match"], trace["exit"], trace["answers"], calls]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_killed_command_has_the_results_of_an_undisturbed_run_and_makes_no_call_twice(
     demo_run: Any, tmp_path: Path
 ) -> None:

@@ -38,6 +38,7 @@ NOTEBOOK = [
 ]
 
 
+@pytest.mark.long
 def test_hundred_questions_at_once_in_a_notebook_have_the_exits_answers_and_score_of_an_lmms_eval_run(
     demo_run: Any, tmp_path: Path
 ) -> None:

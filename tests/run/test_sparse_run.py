@@ -23,7 +23,7 @@ ARGUMENTS: dict[str, Any] = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_killed_run_on_transformers_keeps_the_tokens_that_an_undisturbed_cascade_keeps(tmp_path: Path) -> None:
     store, output, kept = tmp_path / "store", tmp_path / "found.json", tmp_path / "kept.jsonl"
     process = start(tmp_path, output, "shapes_s", DOCUMENTS, store=store, **ARGUMENTS)

@@ -19,7 +19,7 @@ import pytest
 from PIL.PngImagePlugin import PngInfo
 from support.serving import chat, image_url, user, wait_until, written
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 MAX_OPEN, MAX_QUEUE, BODY_MIB, MEGAPIXELS = 3, 3, 4, 4
 DESCRIPTORS = 256

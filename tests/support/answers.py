@@ -33,8 +33,8 @@ RULESETS = st.builds(
     st.sampled_from(["strict", "anls"]),
     st.sampled_from(["exact", "relaxed"]),
 )
-EXAMPLES = int(os.environ.get("LMMS_EVAL_MAI_TEST_EXAMPLES", 60))
-"""Examples per property. `make check` tries fewer."""
+EXAMPLES = int(os.environ.get("LMMS_EVAL_MAI_TEST_EXAMPLES", 15))
+"""Examples per property. `make test-long` tries more."""
 quick = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
