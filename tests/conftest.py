@@ -45,9 +45,6 @@ hypothesis.settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
     hypothesis.settings.load_profile("ci")
 
-SHARED = ROOT.parent / "shared"
-
-
 SLOW = ("demo_run", "vllm", "server", "tiny_internvl", "tiny_pair", "command")
 """Fixtures that start an engine or a command, or make a checkpoint. Those that take longest come first."""
 
@@ -73,14 +70,6 @@ def one_at_a_time(folder: Path) -> Iterator[None]:
     with (folder / ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-@pytest.fixture(scope="session")
-def shared() -> Path:
-    """The folder of real and replayed data beside the repository."""
-    if not SHARED.is_dir():
-        pytest.skip(f"needs the data in {SHARED}, which is not part of the project")
-    return SHARED
 
 
 @pytest.fixture(scope="session")

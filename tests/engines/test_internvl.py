@@ -30,17 +30,6 @@ PROMPTS = (
 
 
 @pytest.fixture(scope="module")
-def original(tiny_internvl: Path, tmp_path_factory: pytest.TempPathFactory, loop: LoopThread) -> Iterator[Running]:
-    """vLLM on the same weights in the original format, that of the checkpoints without `-HF` in their name."""
-    from support.make_tiny_internvl import make_original
-
-    folder = make_original(tmp_path_factory.mktemp("original"), tiny_internvl)
-    fork_cores()
-    with started(engine_of(small=str(folder), engine="vllm", dtype="float32"), loop) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def internvl_vllm(tiny_internvl: Path, loop: LoopThread) -> Iterator[Running]:
     """Divides prompts into steps of 64 tokens. Its KV cache has 13 blocks of 32 tokens, and an empty one. All prompts
     at once do not fit it, so requests wait, and they are preempted."""
@@ -101,14 +90,3 @@ def test_vllm_and_transformers_give_the_same_answers_to_single_and_concurrent_ca
     running = request.getfixturevalue(name)
     assert _figures(running, PROMPTS[0]) == alone[:1]
     assert _figures(running, *reversed(PROMPTS)) == alone[::-1]
-
-
-def test_original_format_gives_the_same_answers(
-    original: Running, alone: list[list[Any]], internvl_vllm: Running
-) -> None:
-    """vLLM's code for this format shrinks images a little differently. Texts are equal only if no image is shrunk."""
-    found = _figures(original, *PROMPTS)
-    assert [figures[1:] for figures in found] == [figures[1:] for figures in alone]
-    assert found[5] == alone[5]
-    not_shrunk = prompt(6, make_image("red", (112, 112)), "Is there a dog in the image?\n", "Answer the question.")
-    assert _figures(original, not_shrunk) == _figures(internvl_vllm, not_shrunk)

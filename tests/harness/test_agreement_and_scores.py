@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.answers import ATOMS, RULESETS, answers, documents, quick, two_answers
 from support.documents import MMMU_OPEN, RELAXED, RULES, mmmu_letter
-from support.published import scored_doc
-from support.scores import lmms_evals_score
+from support.scores import lmms_evals_score, scored_doc
 
 from lmms_eval_mai.harness.tasks import AnswerFilter
 from lmms_eval_mai.paper.agreement import AgreementRules, extract_answer, read_answer, verify

@@ -1,14 +1,13 @@
 """The templates equal those of Appendix C, and each benchmark gets its own template."""
 
-import re
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.tasks import INSTRUCTIONS as PRINTED
 
 from lmms_eval_mai.paper import prompts
-from lmms_eval_mai.paper.agreement import without_answer
 from lmms_eval_mai.paper.prompts import INSTRUCTIONS, REASON_TRANSFER, STAGE2, TRANSFER_TEMPLATE, Kind
 
 PREVIOUS = "According to previous thinking: "
@@ -18,55 +17,26 @@ SIX = {"pope", "chartqa", "mmmu_val", "mmbench_en_dev", "infovqa_val", "realworl
 KINDS: tuple[Kind, ...] = ("word", "letter")
 
 
-def printed_prompts(shared: Path) -> dict[tuple[str, int], str]:
-    """Read Appendix C of the paper: (heading, number of the prompt) -> its text.
-
-    The text of the PDF wraps lines, has a typographic apostrophe, lacks the underscore of a placeholder, and writes a
-    line feed as a backslash and an n.
-    """
-    paper = (shared / "paper" / "paper.txt").read_text(encoding="utf-8")
-    appendix = paper.split("C. All Prompt Templates", 1)[1].split("\n17\n", 1)[0]
-    headings = ["Simple (S)", "Explain (E)", "Reasoning (R)", "Stage 2", "Reason Transfer"]
-    found: dict[tuple[str, int], str] = {}
-    heading = ""
-    for paragraph in re.split(r"\n\s*\n", appendix):
-        lines = [line.strip() for line in paragraph.strip().splitlines()]
-        if lines and lines[0] in headings:
-            heading = lines[0]
-        start = next((i for i, line in enumerate(lines) if re.match(r"Prompt ?\d:", line)), None)
-        if start is None:
-            continue
-        number, text = re.fullmatch(r"Prompt ?(\d): (.*)", " ".join(lines[start:])).groups()  # type: ignore[union-attr]
-        text = text.replace("\u2019", "'").replace("{stage1 response}", "{stage1_response}").replace("\\n", "\n")
-        found[heading, int(number)] = text
-    return found
+STAGE_2 = "According to previous thinking: {stage1_response}\n Answer "
+REFERENCE_PROMPT = (
+    "The following is a reference answer from a smaller model (it might be wrong or incomplete): {stage1_response}"
+    "\n\n\n\n Please answer the question yourself, using the reference only if it seems reasonable.\n Answer "
+)
+ENDS = {
+    "word": "the question using a single word or phrase.",
+    "letter": "with the option's letter from the given choices directly.",
+}
 
 
-def test_every_template_equals_that_of_appendix_c(shared: Path) -> None:
-    printed = printed_prompts(shared)
-    for number, kind in ((1, "word"), (2, "letter")):
-        for heading, variant in (("Simple (S)", "S"), ("Explain (E)", "E"), ("Reasoning (R)", "R")):
-            assert INSTRUCTIONS[variant, kind] == printed[heading, number]  # type: ignore[index]
-        assert STAGE2[kind] == printed["Stage 2", number]  # type: ignore[index]
-    first, second = printed["Reason Transfer", 1], printed["Reason Transfer", 2]
-    assert REASON_TRANSFER["previous_thinking"]["word"] == first
-    assert REASON_TRANSFER["reference"]["letter"] == second
-    # The word form has the same beginning, and the end of the paper's own Prompt 1.
-    assert REASON_TRANSFER["reference"]["word"] == second.split("Answer with", 1)[0] + first.split("\n ", 1)[1]
-
-
-def test_the_transfer_prompt_of_example_3_has_the_thinking_without_its_answer(shared: Path) -> None:
-    paper = (shared / "paper" / "paper.txt").read_text(encoding="utf-8")
-    example = paper.split("Reason Transfer: 8B + 2B-R", 1)[1].split("Qwen3-VL-8B Answer", 1)[0]
-    printed = " ".join(example.split()).removeprefix("Prompt: ").replace("\\n", "\n")
-    thinking = printed.split("incomplete): ", 1)[1].split("Please answer", 1)[0].rstrip()
-    assert thinking.startswith("Let") and thinking.endswith("feel warmer.")
-    assert "[[yes]] q Wrong answer. Reasoning error." in paper  # the end of this small model's response
-    prompt = prompts.transfer("any", without_answer(f"{thinking}\n\n[[yes]]"), "word")
-    # The PDF has spaces around line breaks.
-    assert re.sub(r" *\n *", "\n", prompt) == re.sub(r" *\n *", "\n", printed)
-    whole = prompts.transfer("any", f"{thinking}\n\n[[yes]]", "word")
-    assert "[[" in whole and "[[" not in printed
+def test_every_template_equals_that_of_appendix_c() -> None:
+    """Prompt 1 is for a word, Prompt 2 for a letter. The PDF has a typographic apostrophe."""
+    for kind in KINDS:
+        for variant in ("S", "E", "R"):
+            assert INSTRUCTIONS[variant, kind] == PRINTED[variant.lower(), kind]  # type: ignore[index]
+        assert STAGE2[kind] == REASON_TRANSFER["previous_thinking"][kind] == STAGE_2 + ENDS[kind]
+    in_brackets = ENDS["letter"].replace("directly.", "directly in the format: [[answer]].")
+    assert REASON_TRANSFER["reference"]["letter"] == REFERENCE_PROMPT + in_brackets
+    assert REASON_TRANSFER["reference"]["word"] == REFERENCE_PROMPT + ENDS["word"]  # Example 3 (B.6)
 
 
 def test_each_template_requires_the_form_of_its_kind() -> None:

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from support.answers import ATOMS
 from support.documents import DOCS
-from support.published import scored_doc
-from support.scores import lmms_evals_score
+from support.scores import lmms_evals_score, scored_doc
 
 from lmms_eval_mai.paper.agreement import extract_answer, read_answer
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS

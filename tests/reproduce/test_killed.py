@@ -28,7 +28,7 @@ def start(folder: Path) -> Command:
     # fp32: in bf16 a batch of other calls can change a rounding, and with it a greedy token.
     given = ("--pair", "demo", "--benchmarks", "shapes", "--tables", "10", "--model_args", "dtype=float32")
     more = ("--limit", str(DEMO_DOCUMENTS), "--output_path", str(folder / "out"))
-    return Command(folder, folder / "log.txt", "reproduce", *given, *more, name="lmms-eval-mai", engines=True)
+    return Command(folder, folder / "log.txt", "reproduce", *given, *more, name="lmms-eval-mai")
 
 
 def on_disk(file: Path) -> Seconds:

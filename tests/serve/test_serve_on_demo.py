@@ -57,7 +57,7 @@ def test_replies_are_those_of_an_lmms_eval_run_also_after_an_engine_is_killed(
     file = str(task_dir() / "shapes" / "test.parquet")
     docs = list(datasets.load_dataset("parquet", data_files=file, split="train").select(range(QUESTIONS)))
     arguments = ["serve", "--pair", "demo", "--port", "0", "--model_args", "dtype=float32,max_open_samples=16"]
-    process = command(tmp_path, tmp_path / "log", *arguments, name="lmms-eval-mai", engines=True)
+    process = command(tmp_path, tmp_path / "log", *arguments, name="lmms-eval-mai")
     url = address_in(tmp_path / "log", process.process)
     below = psutil.Process(process.process.pid).children(recursive=True)
     core = random.choice([child for child in below if "EngineCore" in " ".join(child.cmdline())])

@@ -5,32 +5,20 @@ has the environment and the arguments that vLLM gives it, and it is a process be
 The tests of the README's command start their engines in vLLM's own way.
 """
 
-import contextlib
 import multiprocessing
 import os
-import signal
-import socket
-import sys
-from multiprocessing import connection, forkserver, util
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 
 SERVER = multiprocessing.get_context("forkserver")
 
-LIGHT = ["lmms_eval.__main__", "lmms_eval.evaluator", "lmms_eval.tasks", "lmms_eval_mai.harness.model"]
-HEAVY = [
+PRELOADED = [
     "vllm.v1.engine.async_llm",
     "vllm.v1.engine.core",
     "vllm.v1.executor.uniproc_executor",
     "vllm.v1.worker.cpu_worker",
     "vllm.model_executor.models.qwen3_vl",
-    "vllm.entrypoints.openai.api_server",
-    "lmms_eval_mai.engines.vllm.engine",
 ]
-
-
-def preload(engines: bool) -> None:
-    """Choose what the fork server imports. Has no effect once the server runs."""
-    SERVER.set_forkserver_preload([*LIGHT, *(HEAVY if engines else ())])
 
 
 class _Core(ForkServerProcess):
@@ -59,38 +47,8 @@ class _Context(ForkServerContext):
 
 def fork_cores() -> None:
     """Let vLLM fork the cores of this process's engines from its fork server, which starts now if it does not run."""
-    preload(engines=True)
+    SERVER.set_forkserver_preload(PRELOADED)
     forkserver.ensure_running()
     from vllm.v1.engine import coordinator, utils
 
     utils.get_mp_context = coordinator.get_mp_context = _Context
-
-
-def serve_own_cores() -> None:
-    """Fork a fork server now, while this process has one thread, and let vLLM fork the engine cores from it."""
-    server = forkserver._forkserver
-    with socket.socket(socket.AF_UNIX) as listener:
-        address = connection.arbitrary_address("AF_UNIX")
-        listener.bind(address)
-        listener.listen()
-        alive_r, alive_w = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                os.close(alive_w)
-                with contextlib.suppress(SystemExit):
-                    forkserver.main(os.dup(listener.fileno()), alive_r, None)
-                code = 0
-            finally:
-                sys.stdout.flush()
-                os._exit(code)
-        os.close(alive_r)
-    server._forkserver_address, server._forkserver_alive_fd, server._forkserver_pid = address, alive_w, pid
-    util.Finalize(None, _stop, args=(pid,), exitpriority=-100)  # the last thing that this process does
-    fork_cores()
-
-
-def _stop(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)

@@ -1,16 +1,12 @@
-"""Tiny random checkpoints of the InternVL3.5 family, for the tests of the code around the models.
+"""A tiny random checkpoint of the InternVL3.5 family, for the tests of the code around the models.
 
-`make_checkpoint` writes the form of the `-HF` checkpoints: `InternVLForConditionalGeneration` with a Qwen3 text model.
-`make_original` writes the same weights in the form of the other checkpoints, `InternVLChatModel`, which only vLLM
-supports. The weights are random, so the answers are deterministic nonsense.
+It has the form of the `-HF` checkpoints: `InternVLForConditionalGeneration` with a Qwen3 text model. The weights are
+random, so the answers are deterministic nonsense.
 """
 
-import json
-import re
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
 from support.make_tiny_pair import CORPUS, text_sizes
 from transformers import (
     GotOcr2ImageProcessor,
@@ -54,35 +50,9 @@ CHAT_TEMPLATE = (
 )
 
 
-# Hugging Face's names -> the original names, where they differ. The original has one matrix for q, k and v.
-ORIGINAL_NAMES = {
-    r"^vision_tower": "vision_model",
-    r"^multi_modal_projector\.layer_norm": "mlp1.0",
-    r"^multi_modal_projector\.linear_1": "mlp1.1",
-    r"^multi_modal_projector\.linear_2": "mlp1.3",
-    r"embeddings\.cls_token": "embeddings.class_embedding",
-    r"embeddings\.position_embeddings": "embeddings.position_embedding",
-    r"patch_embeddings\.projection": "patch_embedding",
-    r"encoder\.layer\.": "encoder.layers.",
-    r"attention\.projection_layer": "attn.proj",
-    r"layernorm_before": "norm1",
-    r"layernorm_after": "norm2",
-    r"lambda_(\d)": r"ls\1",
-}
-
-
 def make_internvl_tokenizer(folder: Path) -> Qwen2Tokenizer:
-    """Return Qwen's tokenizer with InternVL's tokens.
-
-    It has one token for `>` and a line break, as Qwen has. So the end of `<image>` in the original template is not a
-    separate token.
-    """
+    """Return Qwen's tokenizer with InternVL's tokens."""
     make_tokenizer(folder, CORPUS, 512, 4096)
-    vocabulary = json.loads((folder / "vocab.json").read_text())
-    vocabulary[">Ċ"] = len(vocabulary)
-    (folder / "vocab.json").write_text(json.dumps(vocabulary))
-    with (folder / "merges.txt").open("a") as merges:
-        merges.write("\n> Ċ")
     load_tokenizer(folder, [*SPECIAL, *NAMED.values()], CHAT_TEMPLATE, 4096).save_pretrained(folder)
     return Qwen2Tokenizer.from_pretrained(folder, model_specific_special_tokens=NAMED)
 
@@ -143,51 +113,3 @@ def make_checkpoint(folder: Path) -> Path:
     end_on(model, end, pad)
     save(folder, model, make_processor(tokenizer))
     return folder
-
-
-def make_original(folder: Path, source: Path) -> Path:
-    """Write the checkpoint in `source` to `folder` as an `InternVLChatModel`. Returns `folder`.
-
-    Real checkpoints contain the code of their configuration class (`model_type` is `internvl_chat`), for which vLLM
-    requires `trust_remote_code`. vLLM has a configuration class with the same fields, but registered for another model
-    (`qianfan_ocr`). With that `model_type`, this checkpoint needs no code of its own.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    given = json.loads((source / "config.json").read_text())
-    text, vision = given["text_config"], given["vision_config"]
-    config = {
-        "architectures": ["InternVLChatModel"],
-        "model_type": "qianfan_ocr",
-        "text_config": {**text, "architectures": ["Qwen3ForCausalLM"]},
-        "vision_config": {
-            **{name: vision[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers")},
-            **{"num_attention_heads": vision["num_attention_heads"], "image_size": TILE, "patch_size": 14},
-            **{"qkv_bias": True, "qk_normalization": False, "norm_type": "layer_norm", "layer_norm_eps": 1e-6},
-        },
-        **{"force_image_size": TILE, "downsample_ratio": 0.5, "ps_version": "v2", "select_layer": -1},
-        **{"dynamic_image_size": True, "use_thumbnail": True, "min_dynamic_patch": 1, "max_dynamic_patch": 12},
-        **{"dtype": "bfloat16", "tie_word_embeddings": False, "image_token_id": given["image_token_id"]},
-    }
-    (folder / "config.json").write_text(json.dumps(config, indent=2))
-    (folder / "generation_config.json").write_text((source / "generation_config.json").read_text())
-    save_file(
-        _original_weights(load_file(source / "model.safetensors")), folder / "model.safetensors", {"format": "pt"}
-    )
-    tokenizer = Qwen2Tokenizer.from_pretrained(source)
-    tokenizer.chat_template = CHAT_TEMPLATE.replace(NAMED["context_image_token"], "<image>")
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
-def _original_weights(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = {}
-    for name, weight in weights.items():
-        if ".attention.k_proj" in name or ".attention.v_proj" in name:
-            continue
-        if ".attention.q_proj" in name:
-            parts = [weights[name.replace("q_proj", f"{part}_proj")] for part in "qkv"]
-            name, weight = name.replace("attention.q_proj", "attn.qkv"), torch.cat(parts)
-        for theirs, original in ORIGINAL_NAMES.items():
-            name = re.sub(theirs, original, name)
-        found[name] = weight.contiguous()
-    return found

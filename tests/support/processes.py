@@ -5,13 +5,12 @@ import json
 import os
 import pickle
 import random
-import resource
 import runpy
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -40,29 +39,24 @@ class Process(subprocess.Popen[bytes]):
     def is_alive(self) -> bool:
         return self.poll() is None
 
-    def join(self) -> None:
-        self.wait()
-
 
 def start_process(
     folder: Path,
     log: Path,
     function: Callable[..., None],
     *arguments: Any,
-    errors: Path | None = None,
     environment: dict[str, str] | None = None,
-    **_: Any,
 ) -> Process:
-    """Call a function of `support` in `folder`, in a new process. `log` gets all that it prints, except what it prints
-    to standard error if `errors` is given. `environment`: variables that it has besides those of the tests."""
+    """Call a function of `support` in `folder`, in a new process. `log` gets all that it prints. `environment`: more
+    variables than those of the tests."""
     code = f"import pickle, sys\nsys.path.insert(0, {str(TESTS)!r})\n"
     code += f"function, arguments = pickle.loads({pickle.dumps((function, arguments))!r})\nfunction(*arguments)"
-    with log.open("ab") as output, (errors or log).open("ab") as error_output:
+    with log.open("ab") as output:
         process = Process(
             [sys.executable, "-c", code],
             cwd=folder,
             stdout=output,
-            stderr=error_output,
+            stderr=output,
             env={**os.environ, **(environment or {})},
             start_new_session=True,
         )
@@ -100,10 +94,10 @@ def write_pope(drawn_data: Path, folder: Path, name: str, documents: list[dict[s
     return folder
 
 
-def scripts(folder: Path, task: str, rows: int, seconds: float = 0.0, failing: Collection[int] = ()) -> dict[str, str]:
+def scripts(folder: Path, task: str, rows: int, seconds: float = 0.0) -> dict[str, str]:
     """Write scripts of both sides in which the documents leave at all three exits, with tokens that differ from call to
     call. Returns the model arguments. They also have the answers of the models alone: to the `_r` task of the same
-    benchmark, and to a task that is not ours. The first call of each `failing` document fails."""
+    benchmark, and to a task that is not ours."""
     rng = random.Random(5)
     lines: dict[str, list[str]] = {"small": [], "large": []}
     for doc_id in range(rows):
@@ -122,8 +116,6 @@ def scripts(folder: Path, task: str, rows: int, seconds: float = 0.0, failing: C
         for side, stage, text in texts:
             record = {"task": task, "doc_id": doc_id, "stage": stage, "text": text, "seconds": seconds * rng.random()}
             record |= {"prompt_tokens": rng.randint(50, 90), "output_tokens": rng.randint(1, 40)}
-            if doc_id in failing and (side, stage) == ("small", "short"):
-                record["fault"] = "error"
             lines[side].append(json.dumps(record))
             if stage == "think" and task.endswith("_s"):
                 lines[side].append(json.dumps({**record, "task": task.removesuffix("s") + "r"}))
@@ -136,20 +128,15 @@ def scripts(folder: Path, task: str, rows: int, seconds: float = 0.0, failing: C
 # --- evaluations and commands -----------------------------------------------------------------------------
 
 
-def start(
-    data: Path, output: Path, task: str, limit: int | None = None, file_limit: int | None = None, **model_args: Any
-) -> Process:
+def start(data: Path, output: Path, task: str, limit: int, **model_args: Any) -> Process:
     """Start an evaluation of `limit` documents in library use.
 
     If it succeeds, it writes its results to `output`, and beside them all that lmms-eval logged of each sample.
-    `file_limit`: the largest size in bytes to which any of its files can grow.
     """
-    return start_process(data, output.with_suffix(".log"), _evaluate, output, task, limit, file_limit, model_args)
+    return start_process(data, output.with_suffix(".log"), _evaluate, output, task, limit, model_args)
 
 
-def _evaluate(output: Path, task: str, limit: int | None, file_limit: int | None, model_args: dict[str, Any]) -> None:
-    if file_limit is not None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
+def _evaluate(output: Path, task: str, limit: int, model_args: dict[str, Any]) -> None:
     from lmms_eval.evaluator import simple_evaluate
     from lmms_eval.tasks import TaskManager
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pandas
+from support.documents import MMMU_OPEN
 
 from lmms_eval_mai.paper.benchmarks import quiet_mmbench
 
@@ -57,3 +58,18 @@ def _shapes(doc: Doc, results: list[str]) -> float:
 
     answers = {"predictions": results, "references": [doc["answer"]]}
     return exact_match_hf_evaluate(**answers, ignore_case=True, ignore_punctuation=True)["exact_match"]
+
+
+def scored_doc(benchmark: str, record: Doc) -> Doc:
+    """Return the fields of a document that the scorer of the benchmark reads. `record`: `qid`, `gold`, `type`,
+    `question_type` and `options`."""
+    gold = {"answer": record["gold"]}
+    if benchmark == "mmmu_val":
+        choice = {"question_type": "multiple-choice", "options": str(list(record["options"].values()))}
+        own = MMMU_OPEN if record["question_type"] == "short-answer" else choice
+        return {**own, "id": record["qid"], **gold}
+    if benchmark == "mmbench_en_dev":
+        columns = {letter: record["options"].get(letter, "nan") for letter in "ABCD"}
+        names = ("question", "hint", "source", "split", "category", "L2-category")
+        return {"index": int(record["qid"]), **dict.fromkeys(names, ""), **columns, **gold}
+    return {"question_id": record["qid"], "type": record.get("type", ""), **gold}
