@@ -224,6 +224,7 @@ def cascade_script(prompt: Prompt) -> Answer:
     return Answer(text, fault=fault)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_9000_samples_on_faulty_engines_are_all_answered_or_reported_as_errors() -> None:
     outcomes: dict[int, Any] = {}
 

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from support.engines import Running, make_image, processor_inputs, prompt, started
-from transformers import AutoModelForImageTextToText, AutoProcessor, PreTrainedModel
 
 from lmms_eval_mai.contract import AttentionRequest, Call, EngineConfig, Prompt, Sampling
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.errors import ArgumentError, EngineNotRunning, EngineStartError, PromptTooLong
 from lmms_eval_mai.run.loop import LoopThread
+
+pytestmark = pytest.mark.slow
 
 DEMO = Path(__file__).parents[2] / "lmms_eval_mai/pairs/demo"
 PROMPTS = [replace(prompt(i, make_image(), "Is it red? " * i, "Think."), logprobs=True) for i in range(4)]
@@ -39,85 +39,42 @@ def running(loop: LoopThread) -> Iterator[Running]:
 # --- answers and log-probabilities ------------------------------------------------------------------------------
 
 
-class Direct:
-    """The same checkpoint, used without the engine."""
+def answer_of(model: Any, processor: Any, asked: Prompt) -> tuple[list[str], list[float]]:
+    """Return the texts of the tokens of an answer, and their log-probabilities in one forward pass over the prompt and
+    the answer (teacher forcing), without the engine."""
+    import torch
 
-    def __init__(self) -> None:
-        self._processor = AutoProcessor.from_pretrained(DEMO / "small")
-        self._model = AutoModelForImageTextToText.from_pretrained(DEMO / "small", dtype="float32").eval()
-
-    def generate(self, asked: Prompt, **decoding: Any) -> tuple[list[str], list[float]]:
-        """Return the texts of the tokens of an answer, and their log-probabilities in one forward pass over the prompt
-        and the answer (teacher forcing)."""
-        inputs = processor_inputs(self._processor, asked)
-        given = inputs["input_ids"].shape[1]
-        with torch.inference_mode():
-            ids = self._model.generate(**inputs, max_new_tokens=20, **decoding)
-            more = ids.shape[1] - given
-            for name, tensor in inputs.items():  # masks of the prompt, longer by the answer
-                if name != "input_ids" and tensor.shape == (1, given):
-                    inputs[name] = torch.cat([tensor, tensor[:, -1:].expand(1, more)], dim=1)
-            logits = self._model(**{**inputs, "input_ids": ids}).logits
-        answer = ids[0, given:]
-        values = logits[0, given - 1 : -1].float().log_softmax(-1)[torch.arange(more), answer]
-        tokenizer = self._processor.tokenizer
-        return [tokenizer.decode([token], skip_special_tokens=True) for token in answer.tolist()], values.tolist()
+    inputs = processor_inputs(processor, asked)
+    given = inputs["input_ids"].shape[1]
+    with torch.inference_mode():
+        ids = model.generate(**inputs, max_new_tokens=20, do_sample=False)
+        more = ids.shape[1] - given
+        for name, tensor in inputs.items():  # masks of the prompt, longer by the answer
+            if name != "input_ids" and tensor.shape == (1, given):
+                inputs[name] = torch.cat([tensor, tensor[:, -1:].expand(1, more)], dim=1)
+        logits = model(**{**inputs, "input_ids": ids}).logits
+    answer = ids[0, given:]
+    values = logits[0, given - 1 : -1].float().log_softmax(-1)[torch.arange(more), answer]
+    decode = processor.tokenizer.decode
+    return [decode([token], skip_special_tokens=True) for token in answer.tolist()], values.tolist()
 
 
-@pytest.fixture(scope="module")
-def direct() -> Direct:
-    return Direct()
+def test_log_probabilities_of_a_batch_equal_those_of_a_forward_pass_of_each_answer(running: Running) -> None:
+    from transformers import AutoModelForImageTextToText, AutoProcessor
 
-
-def assert_same(call: Call, texts: list[str], values: list[float]) -> None:
-    assert isinstance(call, Call) and call.logprobs is not None, call
-    assert "".join(call.logprobs.texts).startswith(call.text)
-    assert call.output_tokens == len(call.logprobs.texts) == len(call.logprobs.values)
-    assert list(call.logprobs.texts) == texts[: call.output_tokens]
-    assert call.logprobs.values == pytest.approx(values[: call.output_tokens], abs=1e-4)
-
-
-def test_log_probabilities_of_a_batch_equal_those_of_a_forward_pass_of_each_answer(
-    running: Running, direct: Direct
-) -> None:
+    processor = AutoProcessor.from_pretrained(DEMO / "small")
+    model = AutoModelForImageTextToText.from_pretrained(DEMO / "small", dtype="float32").eval()
     calls = running.generate(*PROMPTS, sampling=UNTIL_END)
     for asked, call in zip(PROMPTS, calls, strict=True):
-        assert_same(call, *direct.generate(asked, do_sample=False))
-        assert call.output_tokens > 1 and min(call.logprobs.values) < -1e-3
+        texts, values = answer_of(model, processor, asked)
+        assert isinstance(call, Call) and call.logprobs is not None, call
+        assert "".join(call.logprobs.texts).startswith(call.text)
+        assert list(call.logprobs.texts) == texts and call.output_tokens == len(texts) > 1
+        assert call.logprobs.values == pytest.approx(values, abs=1e-4) and min(values) < -1e-3
     ended = [call for call in calls if call.finish_reason == "stop"]
     assert 0 < len(ended) < len(calls)
     assert all(call.logprobs.texts[-1] == "" for call in ended)  # the end-of-sequence token
     assert len({round(call.ttft_s - call.queued_s, 6) for call in calls}) == 1  # they began together
-
-
-def test_log_probabilities_are_returned_only_if_the_prompt_asks_for_them(running: Running) -> None:
-    (call,) = running.generate(replace(PROMPTS[1], logprobs=False), sampling=UNTIL_END)
-    assert call.logprobs is None and call.output_tokens > 1
-
-
-@pytest.mark.parametrize("name", ["repetition_penalty", "temperature"])
-def test_log_probabilities_are_those_before_penalties_and_temperature(
-    running: Running, direct: Direct, name: str
-) -> None:
-    decoding: dict[str, Any] = {"do_sample": False, "repetition_penalty": 8.0}
-    if name == "temperature":
-        decoding = {"do_sample": True, "temperature": 2.0, "top_p": 0.9, "min_p": 0.01, "top_k": 0}
-        torch.manual_seed(3)
-    wanted = direct.generate(PROMPTS[1], **decoding)
-    decoding.pop("do_sample")
-    (call,) = running.generate(PROMPTS[1], sampling=replace(UNTIL_END, seed=3, **decoding))
-    assert_same(call, *wanted)
-    assert wanted != direct.generate(PROMPTS[1], do_sample=False)
-
-
-def test_an_answer_ends_with_the_token_that_completes_its_first_stop_text(running: Running, direct: Direct) -> None:
-    free = running.generate(*PROMPTS, sampling=UNTIL_END)
-    stop = free[1].text[len(free[1].text) // 2 :][:3]
-    calls = running.generate(*PROMPTS, sampling=replace(UNTIL_END, stop=("never", stop)))
-    assert calls[1].output_tokens < free[1].output_tokens and calls[1].finish_reason == "stop"
-    for asked, call, whole in zip(PROMPTS, calls, free, strict=True):
-        assert call.text == whole.text.split(stop)[0]
-        assert_same(call, *direct.generate(asked, do_sample=False))
 
 
 # --- one bad call -----------------------------------------------------------------------------------------------
@@ -140,12 +97,6 @@ def test_a_call_that_makes_its_batch_fail_fails_alone(running: Running) -> None:
 def test_arguments_that_cannot_work_are_refused_before_the_start(arguments: dict[str, Any], reason: str) -> None:
     with pytest.raises(ArgumentError, match=reason):
         engine_of(**arguments)
-
-
-@pytest.mark.parametrize("name", ["presence_penalty", "frequency_penalty"])
-def test_a_penalty_that_transformers_lacks_is_refused(running: Running, name: str) -> None:
-    (error,) = running.generate(PROMPTS[0], sampling=replace(UNTIL_END, **{name: 0.5}))
-    assert isinstance(error, ArgumentError)
 
 
 def test_identity_has_what_changes_an_answer_and_not_what_changes_the_speed() -> None:
@@ -179,21 +130,6 @@ def test_calls_that_wait_or_are_answered_while_the_engine_is_closed_raise_engine
         assert len(errors) >= len(asked) and all(isinstance(error, EngineNotRunning) for error in errors), errors
 
 
-def test_a_cancelled_call_frees_its_place_in_the_batch() -> None:
-    async def run() -> Call:
-        engine = engine_of()
-        await engine.start()
-        long = asyncio.create_task(engine.generate(PROMPTS[0], Sampling(max_tokens=100_000, ignore_eos=True)))
-        await asyncio.sleep(0.3)
-        long.cancel()
-        call: Call = await asyncio.wait_for(engine.generate(PROMPTS[1], UNTIL_END), 30)
-        await engine.close()
-        return call
-
-    assert asyncio.run(run()).output_tokens > 1
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("is_cancelled", [False, True])
 def test_a_model_that_loads_while_the_engine_is_closed_is_dropped(tmp_path: Path, is_cancelled: bool) -> None:
     path = tmp_path / "checkpoint"
@@ -221,6 +157,8 @@ def test_a_model_that_loads_while_the_engine_is_closed_is_dropped(tmp_path: Path
 
 def loaded(path: Path) -> int:
     """Return how many models of a checkpoint are in memory."""
+    from transformers import PreTrainedModel
+
     gc.collect()
     models = [found for found in gc.get_objects() if isinstance(found, PreTrainedModel)]
     return sum(model.config.name_or_path == str(path) and model.can_generate() for model in models)

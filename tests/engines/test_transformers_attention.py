@@ -1,10 +1,11 @@
 """Attention weights of the transformers engine equal those of Hugging Face's own eager attention, and the tokens that
 carry a text are found."""
 
+import copy
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +15,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.engines import Running, make_image, processor_inputs, prompt, started
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from lmms_eval_mai.contract import AttentionRequest, Call, EngineConfig, Prompt, Sampling
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.transformers.inputs import build_inputs, shown_text
-from lmms_eval_mai.engines.transformers.model import LoadedModel, Request
 from lmms_eval_mai.engines.transformers.options import TransformersOptions
 from lmms_eval_mai.engines.transformers.token_texts import find_in_output, find_in_prompt
 from lmms_eval_mai.errors import SampleError
 from lmms_eval_mai.run.loop import LoopThread
 
 DEMO = Path(__file__).parents[2] / "lmms_eval_mai/pairs/demo/small"
+pytestmark = pytest.mark.slow
+
 SCORING = Sampling(max_tokens=1)
 THINKING = (
     "The image shows a dog, and the dog is red. So the answer is [[Yes]].",
     "日本語 e\u0301 \N{WOMAN}\u200d\N{BOY} No.\n\n" * 6,
     "Yes",
 )
+
+
+@cache
+def processor_of(path: Path = DEMO) -> Any:
+    from transformers import AutoProcessor
+
+    return AutoProcessor.from_pretrained(path)
 
 
 @dataclass
@@ -43,13 +51,15 @@ class Checkpoint:
 
     @cached_property
     def eager(self) -> Any:
+        from transformers import AutoModelForImageTextToText
+
         return AutoModelForImageTextToText.from_pretrained(
             self.path, dtype="float32", attn_implementation="eager"
         ).eval()
 
     @cached_property
     def processor(self) -> Any:
-        return AutoProcessor.from_pretrained(self.path)
+        return processor_of(self.path)
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -67,11 +77,9 @@ class Checkpoint:
             return [layer[0, :, -1, start:end] for layer in self.eager(**inputs, output_attentions=True).attentions]
 
 
-@pytest.fixture(scope="module", params=["demo", "qwen3vl", "internvl"])
-def checkpoint(
-    request: pytest.FixtureRequest, tiny_pair: tuple[Path, Path], tiny_internvl: Path, loop: LoopThread
-) -> Iterator[Checkpoint]:
-    path = {"demo": DEMO, "qwen3vl": tiny_pair[1], "internvl": tiny_internvl}[request.param]
+@pytest.fixture(scope="module", params=["demo", pytest.param("internvl", marks=pytest.mark.long)])
+def checkpoint(request: pytest.FixtureRequest, loop: LoopThread) -> Iterator[Checkpoint]:
+    path = DEMO if request.param == "demo" else request.getfixturevalue("tiny_internvl")
     config = EngineConfig("large", "transformers", str(path), {"dtype": "float32", "batch_size": 4}, attention=True)
     with started(build(config), loop) as running:
         yield Checkpoint(path, running)
@@ -144,6 +152,8 @@ class Largest(TorchDispatchMode):
 def test_a_scoring_call_makes_no_matrix_of_the_prompts_length_and_runs_no_layer_above_the_requested_one(
     tiny_pair: tuple[Path, Path],
 ) -> None:
+    from lmms_eval_mai.engines.transformers.model import LoadedModel, Request
+
     config = EngineConfig("large", "transformers", str(tiny_pair[1]), attention=True)
     model = LoadedModel(config, TransformersOptions(dtype="float32"))
     ran: set[int] = set()
@@ -186,11 +196,11 @@ FRAGMENTS = [
 ]
 FRAGMENTS += ["q\u0307\u0323", "\n\n", "  \t ", " ", "\ufffd", "\N{LATIN SMALL LIGATURE FI}", ">\u0338"]
 texts = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=4), min_size=1, max_size=8).map("".join).filter(bool)
-PROCESSOR: Any = AutoProcessor.from_pretrained(DEMO)
 
 
-def find(asked: Prompt, text: str, processor: Any = PROCESSOR) -> tuple[list[int], int, tuple[str, ...]]:
+def find(asked: Prompt, text: str, processor: Any = None) -> tuple[list[int], int, tuple[str, ...]]:
     """Return the tokens of a prompt, the first of them that carries a text, and the parts of the text."""
+    processor = processor or processor_of()
     inputs = build_inputs(processor, [asked], return_offsets_mapping=True)
     offsets = inputs["offset_mapping"][0].tolist()
     start, parts = find_in_prompt(offsets, shown_text(processor, asked), asked.messages[-1], text)
@@ -203,7 +213,7 @@ def test_parts_of_the_tokens_are_the_text_and_all_other_tokens_have_no_part_of_i
     before: str, text: str, after: str
 ) -> None:
     ids, start, parts = find(prompt(0, make_image(), "Look: ", before, text, after), text)
-    decode = PROCESSOR.tokenizer.decode
+    decode = processor_of().tokenizer.decode
     assert "".join(parts) == text
     if unicodedata.is_normalized("NFC", before + text + after) and "\ufffd" not in text + after:
         assert text in decode(ids[start : start + len(parts)])
@@ -216,7 +226,7 @@ def test_parts_of_the_tokens_are_the_text_and_all_other_tokens_have_no_part_of_i
 def test_parts_of_an_answers_tokens_are_its_text_also_if_a_limit_or_a_stop_text_ended_it(
     text: str, data: st.DataObject
 ) -> None:
-    tokenizer = PROCESSOR.tokenizer
+    tokenizer = processor_of().tokenizer
     whole = [*tokenizer.encode(text, add_special_tokens=False), tokenizer.convert_tokens_to_ids("<|im_end|>")]
     for ids in (whole, whole[: data.draw(st.integers(0, len(whole)))]):  # the limit may cut a character in two
         decoded = tokenizer.decode(ids, skip_special_tokens=True).rstrip("\ufffd")
@@ -242,7 +252,7 @@ def test_a_token_over_the_border_of_the_text_is_cut_and_a_character_belongs_to_t
 
 
 def test_a_message_that_the_template_trims_is_found_and_one_that_it_changes_is_not() -> None:
-    processor = AutoProcessor.from_pretrained(DEMO)
+    processor = copy.copy(processor_of())
     template = processor.chat_template
     processor.chat_template = template.replace("part.text", "part.text | trim")
     asked = prompt(0, "\n Look: ", "a dog", ". \n")

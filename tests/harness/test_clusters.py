@@ -10,7 +10,7 @@ import pytest
 from pyarrow import parquet
 from support.processes import POPE, large_pope
 
-ROWS = 600
+ROWS = 120
 
 
 def test_questions_about_one_image_are_one_cluster(
@@ -20,7 +20,7 @@ def test_questions_about_one_image_are_one_cluster(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Fifty questions about each of the twelve images."""
+    """Ten questions about each of the twelve images."""
     data = large_pope(drawn_data, tmp_path / "pope", ROWS)
     monkeypatch.chdir(data)
     (file,) = (data / POPE / "data").glob("*.parquet")

@@ -45,18 +45,19 @@ def start_process(
     log: Path,
     function: Callable[..., None],
     *arguments: Any,
+    errors: Path | None = None,
     environment: dict[str, str] | None = None,
 ) -> Process:
-    """Call a function of `support` in `folder`, in a new process. `log` gets all that it prints. `environment`: more
-    variables than those of the tests."""
+    """Call a function of `support` in `folder`, in a new process. `log` gets all that it prints, except what it prints
+    to standard error if `errors` is given. `environment`: variables that it has besides those of the tests."""
     code = f"import pickle, sys\nsys.path.insert(0, {str(TESTS)!r})\n"
     code += f"function, arguments = pickle.loads({pickle.dumps((function, arguments))!r})\nfunction(*arguments)"
-    with log.open("ab") as output:
+    with log.open("ab") as output, (errors or log).open("ab") as error_output:
         process = Process(
             [sys.executable, "-c", code],
             cwd=folder,
             stdout=output,
-            stderr=output,
+            stderr=error_output,
             env={**os.environ, **(environment or {})},
             start_new_session=True,
         )
