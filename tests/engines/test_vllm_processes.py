@@ -112,28 +112,6 @@ def test_killed_engine_fails_every_call_in_flight_and_can_be_restarted(
     assert children(before) == [] and engine.llm is None
 
 
-def test_engine_that_is_killed_before_it_reads_its_first_calls_fails_them(
-    vllm: Running, tiny_pair: tuple[Path, Path], before: frozenset[int]
-) -> None:
-    engine = vllm_engine(tiny_pair, "large")
-    vllm.loop.run(engine.start())
-    cores = new_cores(before)
-
-    async def kill_before_the_first_answer() -> list[Any]:
-        for core in cores:
-            os.kill(core.pid or 0, signal.SIGSTOP)
-        calls = [asyncio.ensure_future(engine.generate(question(number), Sampling(max_tokens=4))) for number in (1, 2)]
-        await asyncio.sleep(0.5)
-        for core in cores:
-            os.kill(core.pid or 0, signal.SIGKILL)
-        return await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 60)
-
-    errors = vllm.loop.run(kill_before_the_first_answer())
-    assert [type(error) for error in errors] == [EngineCrashed, EngineCrashed], errors
-    vllm.loop.run(engine.close())
-    assert children(before) == []
-
-
 def test_engine_that_crashes_before_its_first_reply_has_failed_to_start(
     vllm: Running, tiny_pair: tuple[Path, Path], before: frozenset[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

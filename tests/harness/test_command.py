@@ -87,6 +87,7 @@ def test_lmms_eval_continues_with_the_next_configuration_after_an_error_and_each
     assert text.count("mai_cascade mode=") == 2
 
 
+@pytest.mark.long
 def test_ranks_share_the_documents_and_padding_is_answered_without_a_call(
     command: type[Command], write_script: Any, in_drawn_data: Path, tmp_path: Path
 ) -> None:

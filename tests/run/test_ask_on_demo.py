@@ -66,7 +66,7 @@ def test_hundred_questions_at_once_in_a_notebook_have_the_exits_answers_and_scor
     assert right == sum(sample["exact_match"] for sample in samples)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_script_of_the_readme_prints_an_answer_and_its_exit(tmp_path: Path) -> None:
     (script,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), flags=re.DOTALL | re.MULTILINE)
     assert len(script.strip().splitlines()) <= 7

@@ -119,39 +119,6 @@ def test_stop_during_a_start_cancels_it_and_leaves_no_engine_running(
         engines.submit(asyncio.sleep(0))
 
 
-def test_a_start_that_comes_during_a_stop_begins_after_it_and_a_question_is_refused_at_once(
-    engines: Engines, steps: list[str]
-) -> None:
-    closing, may_close, refused = threading.Event(), threading.Event(), []
-
-    class SlowToClose(SlowEngine):
-        async def close(self) -> None:
-            closing.set()
-            await asyncio.to_thread(may_close.wait, 10)
-            await super().close()
-
-    def submit(_: object = None) -> None:
-        try:
-            engines.submit(asyncio.sleep(0))
-        except EngineNotRunning as error:
-            refused.append(error)
-
-    use(engines, SlowEngine("small", [], waits=False), SlowToClose("large", steps, waits=False))
-    engines.start()
-    engines.submit(asyncio.sleep(60)).add_done_callback(submit)  # a callback runs on the loop that stops
-    with ThreadPoolExecutor(2) as threads:
-        stopping = threads.submit(engines.stop)
-        assert closing.wait(10)
-        starting = threads.submit(engines.start)
-        submit()
-        assert len(refused) == 2
-        may_close.set()
-        stopping.result()
-        starting.result()
-    assert steps == ["large begins", "large is ready", "large is closed", "large begins", "large is ready"]
-    engines.stop()
-
-
 def test_starts_and_stops_of_several_threads_leave_no_engine_running_and_no_store_open(
     write_script: Any, tmp_path: Path
 ) -> None:

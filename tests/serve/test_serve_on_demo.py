@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from support.processes import Command
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 QUESTIONS, KILLED_AFTER = 60, 10
 """Questions in all, and those that are answered before an engine is killed."""
 
