@@ -58,7 +58,7 @@ def test_a_pasted_command_is_checked_and_each_problem_is_named(command: type[Com
     assert any(line.split()[:2] == ["ok", "small"] for line in lines)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_without_network_the_report_is_complete_and_has_no_noise(command: type[Command], tmp_path: Path) -> None:
     line = ("--model", "mai_cascade", "--tasks", "pope_s")
     code, text = run(command, tmp_path, *line, HF_HUB_OFFLINE="0", HF_ENDPOINT=NOWHERE)

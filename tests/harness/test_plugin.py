@@ -43,6 +43,7 @@ def test_lmms_eval_registers_our_model_and_imports_nothing_heavy_for_it() -> Non
     assert run(code) == (["[]", "False False", "lmms_eval_mai.harness.model", "True", "False"], [])
 
 
+@pytest.mark.long
 def test_plain_commands_show_our_model_and_tasks(command: type[Command], tmp_path: Path) -> None:
     lines = (["models"], ["--tasks", "list"], ["tasks", "list", "--include-path", str(task_dir())])
     runs = [command(tmp_path, tmp_path / str(number), *line) for number, line in enumerate(lines)]

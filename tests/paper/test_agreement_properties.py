@@ -129,7 +129,7 @@ def fixed_pairs() -> list[tuple[str, dict[str, Any], str, str]]:
     return [(name, doc, a, b) for name, doc in docs for a, b in product(texts, texts)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_outcomes_do_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
     pairs = fixed_pairs()
     file = tmp_path / "pairs.json"

@@ -62,7 +62,7 @@ def test_one_command_makes_all_runs_of_a_table_and_prints_it(undisturbed: Path) 
     assert "Postprocessing" not in text and "mai_cascade mode=" not in text  # no bars and no table of a single run
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_summary_is_one_table_with_a_row_for_each_run_that_the_large_model_answers(
     undisturbed: Path, drawn_data: Path, model_args: dict[str, str], tmp_path: Path
 ) -> None:
@@ -91,7 +91,7 @@ def test_cascade_is_equal_to_that_of_the_printed_single_command(
     assert without_marks(finished_run(undisturbed / "models" / RUNS[-1])) == single
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_another_task_runs_with_its_own_prompt_and_mai_shares_all_calls(drawn_data: Path, tmp_path: Path) -> None:
     scripted = scripts(tmp_path, "pope", 3)
     text = ",".join(f"{name}={value}" for name, value in scripted.items())

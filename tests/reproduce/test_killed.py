@@ -1,5 +1,5 @@
-"""The command on two vLLM engines of the demo pair, killed at random lines of the file of its calls, beside a single
-run of MAI."""
+"""The command on two vLLM engines of the demo pair, killed and stopped by Ctrl-C at random lines of the file of its
+calls, beside a single run of MAI."""
 
 import json
 import random
@@ -15,7 +15,6 @@ from lmms_eval_mai.reports.build import read
 from lmms_eval_mai.reports.rules import Rule, decide, known_answers
 from lmms_eval_mai.run.config import parse
 
-KILLS = 2
 CALLS = 4 * DEMO_DOCUMENTS
 """Both models with S, the small one with R, and the transfer."""
 RESULT = ("side", "stage", "text", "finish_reason", "prompt_tokens", "output_tokens", "answer_tokens")
@@ -59,9 +58,11 @@ def test_killed_command_has_the_results_of_an_undisturbed_run_and_makes_no_call_
     demo_run: Any, tmp_path: Path
 ) -> None:
     file, chance, at_kill = tmp_path / "out" / "calls-0of1.jsonl", random.Random(), Seconds()
-    for moment in sorted(chance.sample(range(1, CALLS), KILLS)):
-        assert strike(start(tmp_path).process, file.parent, moment, signal.SIGKILL)
+    for how, moment in zip((signal.SIGKILL, signal.SIGINT), sorted(chance.sample(range(1, CALLS), 2)), strict=True):
+        command = start(tmp_path)
+        assert strike(command.process, file.parent, moment, how, group=how is signal.SIGINT)
         at_kill = on_disk(file)
+        assert command.end()[0] == (130 if how is signal.SIGINT else -how)  # and no engine is left
     code, log = start(tmp_path).end()
     assert code == 0, log
     assert len(on_disk(file)) == CALLS

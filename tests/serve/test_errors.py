@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.answers import EXAMPLES
 from support.endpoints import served
 from support.scripted_server import ScriptedServer
 from support.serving import Running, chat, image_url, scripted, serving, user, wait_until, written
@@ -162,7 +163,7 @@ BODIES = st.one_of(
 
 @pytest.mark.slow
 def test_any_drawn_body_is_answered_or_refused_and_the_server_answers_as_before(api: Running) -> None:
-    @settings(max_examples=400, deadline=None)
+    @settings(max_examples=5 * EXAMPLES, deadline=None)
     @given(body=BODIES)
     def check(body: Any) -> None:
         response = api.post(body, headers=KEY)

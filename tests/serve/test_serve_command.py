@@ -28,7 +28,7 @@ def serve(command: "type[Command]", folder: Path, models: dict[str, Any], *optio
     return process, address_in(log, process.process)
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_signal_stops_the_server_after_the_requests_in_flight_are_answered(
     how: int, command: "type[Command]", tmp_path: Path
 ) -> None:
