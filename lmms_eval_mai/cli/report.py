@@ -11,7 +11,6 @@ from typing import Any
 
 from lmms_eval_mai.cli.terminal import log_warnings_only, names_of, tell
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.harness.documents import load_task, task_manager
 from lmms_eval_mai.redaction import error_text
 from lmms_eval_mai.reports import build, seconds
 from lmms_eval_mai.reports.folders import Run
@@ -151,6 +150,8 @@ def wanted(runs: Runs, of_benchmark: Sequence[Run]) -> list[int]:
 
 def _images(run: Run, numbers: Sequence[int]) -> Iterator[tuple[int, list[Any]]]:
     """Yield the images of each document. Raises `ArgumentError` if the data set is not that of the run."""
+    from lmms_eval_mai.harness.documents import load_task, task_manager  # only images need them
+
     command = json.loads(run.file.read_text(encoding="utf-8")).get("config") or {}
     own_tasks = (command.get("resolved_cli_args") or {}).get("include_path")
     task = load_task(run.task, task_manager([run.task], own_tasks))

@@ -7,8 +7,6 @@ from pathlib import PurePath
 
 import numpy as np
 import pandas as pd
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.paper.prompts import Variant
@@ -306,6 +304,12 @@ def _clusters(runs: Sequence[Run]) -> Clusters | None:
     rotations of one question. None: each document is a cluster."""
     samples = pd.concat([run.samples[["images", "group"]] for run in runs])
     links = pd.concat([samples.images.explode(), samples.group]).dropna()
+    links = links.groupby(level=0).unique().explode()
+    if links.is_unique:
+        return None
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     documents = samples.index.unique()
     joined, names = pd.factorize(links)
     ends = documents.get_indexer(links.index), len(documents) + joined
