@@ -90,10 +90,11 @@ def main(given: Sequence[str] | None = None) -> None:
             module.add_arguments(own)
     arguments, others = parser.parse_known_args(given)
     known = re.findall(r"--[\w-]+", commands.choices.get(arguments.command, parser).format_usage())
+    if others and name == "doctor" and module is not None:  # takes a whole lmms-eval command
+        others = module.unknown_options(others)
     for option in others:
         near = difflib.get_close_matches(option.partition("=")[0], known, n=1, cutoff=0.85)
-        if near or name != "doctor":  # which takes a whole lmms-eval command, but a typo must not check something else
-            parser.error(f"{option} is unknown.{f' Did you mean {near[0]}?' if near else ''}")
+        parser.error(f"{option} is unknown.{f' Did you mean {near[0]}?' if near else ''}")
     if module is None:
         parser.print_help()
     else:
