@@ -86,6 +86,14 @@ class Method:
         """Whether a cascade verifies the answer of the small model's thinking, as in the paper."""
         return "second_check=off" not in self.options
 
+    def has_calls_of(self, cascade: "Method") -> bool:
+        """Return whether this cascade, or own thinking, has the models, the prompts and the decoding of a cascade."""
+        if self.mode == "own":
+            return self.alone("large", self.variant, self.two_stage) == cascade.alone(
+                "large", cascade.variant, cascade.two_stage
+            )
+        return (self.full_rt(), self.two_stage) == (cascade.full_rt(), cascade.two_stage)
+
     def alone(self, side: Side, variant: Variant | None, two_stage: bool = False) -> "Method":
         """Return the method of one model of this pair."""
         model = self.small if side == "small" else self.model

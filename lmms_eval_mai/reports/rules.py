@@ -8,7 +8,7 @@ whose answers do not depend on the batch. A rule that needs no other calls than 
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,7 @@ from lmms_eval_mai.contract import Side
 from lmms_eval_mai.paper.agreement import AgreementRules
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS, GENERIC
 from lmms_eval_mai.paper.confidence import Verify
-from lmms_eval_mai.paper.sample import exits_of
+from lmms_eval_mai.paper.sample import Exit, exits_of
 from lmms_eval_mai.reports import metrics
 from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
@@ -57,10 +57,21 @@ class Rule:
     second_check: bool = True
     """Whether the small model's thought answer is checked; else it is always transferred, as in Full RT."""
 
+    @property
+    def exits(self) -> tuple[Exit, ...]:
+        """The exits of a cascade with this rule."""
+        return exits_of("cascade", self.verify, self.thinker, self.second_check)
+
+    @property
+    def later(self) -> str:
+        """The arguments that set what follows the first check. Empty: the paper's choices."""
+        return "thinker=large" if self.thinker == "large" else "" if self.second_check else "second_check=off"
+
     def name(self, benchmark: str) -> str:
         """Return the arguments that set the rule."""
-        if self.threshold is not None:
-            return f"verify={self.verify},min_confidence={self.threshold:g}"
+        if self.threshold is not None or self.later:
+            least = "" if self.threshold is None else f"min_confidence={self.threshold:g}"
+            return ",".join(filter(None, (f"verify={self.verify}", self.later, least)))
         if benchmark == "chartqa":
             return f"chartqa_match={self.agreement.chartqa_match}"
         if benchmark not in AGREEMENT:
@@ -88,9 +99,9 @@ class Outcome:
         """Output tokens of both models for one document."""
         return float(self.documents.tokens.mean())
 
-    def share(self, exit: str) -> float:
-        """Return the share of the documents that finish at an exit, in percent."""
-        return 100 * float((self.documents.exit == exit).mean())
+    def share(self, exit: str) -> float | None:
+        """Return the share of the documents that finish at an exit, in percent. None: the rule has another one."""
+        return 100 * float((self.documents.exit == exit).mean()) if exit in self.rule.exits else None
 
 
 def rules_table(runs: Runs) -> Iterator[Table]:
@@ -98,27 +109,27 @@ def rules_table(runs: Runs) -> Iterator[Table]:
     cascades = [run for run in runs.first_checks() if has_rules(run)]
     known = [found for run in cascades if len(found := outcomes(runs, run)) > 1]
 
-    def share(exit: str, row: Outcome) -> float:
+    def share(exit: str, row: Outcome) -> float | None:
         return row.share(exit)
 
     columns: list[Of[Outcome]] = [
         *of_run(runs, lambda row: row.run),
         Of("rule", "text", 0, lambda row: row.rule.name(row.run.benchmark)),
-        Of("run", "text", 0, lambda row: "yes" if row.is_run else None),
-        Of("first\ncheck", "number", 1, lambda row: row.share(exits_of("cascade", row.rule.verify)[0])),
+        Of("first\ncheck", "number", 1, lambda row: row.share(row.rule.exits[0])),
         *(Of(exit.replace("_", "_\n"), "number", 1, functools.partial(share, exit)) for exit in LATER),
         Of("score", "percent", 2, lambda row: row.score),
         Of("against\nFull RT", "percent", 2, lambda row: row.against),
         Of("output\ntokens", "number", 1, lambda row: row.tokens),
+        Of("run", "text", 0, lambda row: "yes" if row.is_run else None),
     ]
     notes = [
-        "verify=confidence and verify=both are not in the paper: the first check asks for the probability that the "
-        "large model gave to its short answer. A threshold that was chosen with these documents looks better than it "
-        "is: lmms-eval-mai calibrate chooses it with a bound.",
+        "Not in the paper: verify=confidence and verify=both, whose first check asks for the probability that the "
+        "large model gave to its short answer; second_check=off; thinker=large. A threshold that was chosen with these "
+        "documents looks better than it is: lmms-eval-mai calibrate chooses it with a bound.",
         "Exits in percent; scores are means over documents; output tokens of both models for one document. A rule "
-        "that needs more calls than the run has made takes them from Full RT on the same documents, and is left out "
-        "without it. They are the same only with greedy decoding and if answers do not depend on the batch (vLLM's may "
-        "differ by a token in bfloat16).",
+        "that needs more calls than the run has made takes them from Full RT or, with thinker=large, from large R on "
+        "the same documents, and is left out without it. They are the same only with greedy decoding and if answers do "
+        "not depend on the batch (vLLM's may differ by a token in bfloat16).",
         *(
             f"{benchmark_name(run.benchmark)}, {runs.name(run.method)}: the AUROC of the probability is {area:.1f}%."
             for run in cascades
@@ -142,7 +153,7 @@ def auroc(runs: Runs, run: Run) -> float | None:
     return 100 * float(roc_auc_score(right, run.samples.answer_logprob[known]))
 
 
-LATER = exits_of("cascade")[1:]
+LATER: tuple[Exit, ...] = ("agree_think", "transfer", "large_think")
 """The exits after the first check."""
 
 
@@ -154,7 +165,8 @@ def has_rules(run: Run) -> bool:
 def outcomes(runs: Runs, run: Run) -> list[Outcome]:
     """Return what each rule would have done whose calls are known."""
     known = known_answers(runs, run)
-    made = {Rule(one.method.verify, one.method.min_confidence, one.rules) for one in runs.same_calls(run)}
+    others = [*runs.of("cascade", run.benchmark), *runs.of("own", run.benchmark)]
+    made = {rule_of(one) for one in others if one.method.has_calls_of(run.method)}
     agreements = dict.fromkeys([*AGREEMENT.get(run.benchmark, ()), run.rules])
     rules = [Rule("agreement", None, one) for one in agreements]
     if known.answer_logprob.notna().any():
@@ -164,6 +176,9 @@ def outcomes(runs: Runs, run: Run) -> list[Outcome]:
         }
         verifies: tuple[Verify, ...] = ("confidence", "both")
         rules += [Rule(verify, value, run.rules) for verify in verifies for value in sorted(thresholds, reverse=True)]
+    papers = [rule for rule in rules if rule.agreement == run.rules and rule.verify != "both"]
+    rules += [replace(rule, second_check=False) for rule in papers]
+    rules += [replace(rule, thinker="large") for rule in papers]
     found = []
     for rule in rules:
         documents = decide(known, rule, run.benchmark)
@@ -172,6 +187,13 @@ def outcomes(runs: Runs, run: Run) -> list[Outcome]:
             against = _against(runs, run, documents, known.full_rt_score)
             found.append(Outcome(run, rule, documents, score, against, rule in made))
     return found
+
+
+def rule_of(run: Run) -> Rule:
+    """Return the rule of a cascade."""
+    method = run.method
+    thinker: Side = "large" if method.mode == "own" else "small"
+    return Rule(method.verify, method.min_confidence, run.rules, thinker, method.has_second_check)
 
 
 def known_answers(runs: Runs, run: Run) -> pd.DataFrame:
@@ -204,7 +226,8 @@ def known_answers(runs: Runs, run: Run) -> pd.DataFrame:
         },
         index=samples.index,
     )
-    if (large_r := runs.large_r(run)) is not None:
+    large_r = runs.large_r(run)
+    if large_r is not None and large_r.method.two_stage == run.method.two_stage:
         other = large_r.samples[large_r.samples.repeat == 0].reindex(samples.index)
         same = other.target == samples.target
         found["large_r"], found["large_r_score"] = other.parsed.where(same), other.score.where(same)
@@ -236,9 +259,8 @@ def decide(known: pd.DataFrame, rule: Rule, benchmark: str) -> pd.DataFrame | No
         first &= known.answer_logprob.ge(math.log(rule.threshold)) & known.large.notna()
     if rule.verify != "confidence":
         first &= agree(benchmark, known.small, known.large, rule.agreement)
-    exits = exits_of("cascade", rule.verify, rule.thinker, rule.second_check)
     second = pd.Series(False, index=known.index)
-    if "agree_think" in exits:
+    if "agree_think" in rule.exits:
         second = ~first & agree(benchmark, known.thought, known.large, rule.agreement)
     last = ~first & ~second
     if rule.thinker == "large":
@@ -254,7 +276,7 @@ def decide(known: pd.DataFrame, rule: Rule, benchmark: str) -> pd.DataFrame | No
     scores, answers = known.large_score.where(~last, score), known.large.where(~last, answer)
     if scores.isna().any() or tokens.isna().any():
         return None
-    exit = np.select([first, second], [exits[0], "agree_think"], exits[-1])
+    exit = np.select([first, second], [rule.exits[0], "agree_think"], rule.exits[-1])
     return pd.DataFrame({"exit": exit, "answer": answers, "score": scores, "tokens": tokens}, index=known.index)
 
 

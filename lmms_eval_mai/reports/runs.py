@@ -148,9 +148,7 @@ class Runs:
 
     def same_calls(self, run: Run) -> list[Run]:
         """Return the cascades of a pair whose calls are the same where they make them, this one included."""
-        wanted = run.method.full_rt(), run.method.two_stage
-        others = self.of("cascade", run.benchmark)
-        same = (one for one in others if (one.method.full_rt(), one.method.two_stage) == wanted)
+        same = (one for one in self.of("cascade", run.benchmark) if one.method.has_calls_of(run.method))
         return [one for one in same if one.method.has_second_check or one is run]
 
     # --- names ---

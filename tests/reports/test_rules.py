@@ -108,6 +108,28 @@ def test_the_first_check_by_confidence_is_recomputed_from_a_cascade_and_full_rt(
         compare(made, dataclasses.replace(SURE, verify=verify, min_confidence=threshold), tmp_path, rule, full_rt=True)
 
 
+@pytest.mark.parametrize(("later", "mode"), [({"thinker": "large"}, "large"), ({"second_check": False}, "transfer")])
+def test_what_follows_the_first_check_is_recomputed_from_large_r_and_from_full_rt(
+    tmp_path: Path, task_manager: Any, later: Any, mode: str
+) -> None:
+    documents = [dataclasses.replace(one, large_thought=one.thought) for one in SURE.documents]
+    world = dataclasses.replace(SURE, documents=documents)
+    world.write(tmp_path, "cascade")
+    world.write(tmp_path, mode, "r" if mode == "large" else "s", time="20260102_000000")
+    runs = read([tmp_path])
+    (run,) = runs.of("cascade")
+    found = decide(known_answers(runs, run), Rule("confidence", 0.7, AgreementRules(), **later), "shapes")
+    other = {"large": ("large_think", 104), "transfer": ("transfer", 109)}[mode]
+    assert found is not None
+    assert [*zip(found.exit, found.tokens, strict=True)] == [("confident", 4), other, ("confident", 4), other, other]
+    answers = [one.thought if mode == "large" else one.transferred for one in documents]
+    right = [answer == one.gold for answer, one in zip(answers, documents, strict=True)]
+    assert [*found.score] == [True, right[1], True, right[3], right[4]]
+    rules = {one.rule for one in outcomes(runs, run)}
+    assert {rule.thinker for rule in rules} == ({"small", "large"} if mode == "large" else {"small"})
+    assert {rule.second_check for rule in rules} == ({True} if mode == "large" else {True, False})
+
+
 def test_a_stricter_rule_takes_no_calls_from_a_document_with_another_gold_answer(
     tmp_path: Path, task_manager: Any
 ) -> None:
@@ -126,11 +148,15 @@ def test_a_stricter_rule_is_left_out_without_full_rt(tmp_path: Path, task_manage
     runs = read([tmp_path])
     (run,) = runs.of("cascade")
     found = outcomes(runs, run)
-    assert [one.rule.agreement.anls_threshold for one in found if one.rule.verify == "agreement"] == [0.5, 0.6, 0.5]
+    assert [one.rule.agreement.anls_threshold for one in found if one.rule.name("infovqa_val")[0] != "v"] == [
+        0.5,
+        0.6,
+        0.5,
+    ]
     assert [one.is_run for one in found][:3] == [False, True, False]
     rows = report([tmp_path]).table("rules").rows
     names = ["anls_threshold=0.5", "anls_threshold=0.6", "infovqa_match=anls,anls_threshold=0.5"]
-    assert [row[2:4] for row in rows][:3] == list(zip(names, (None, "yes", None), strict=True))
+    assert [(row[2], row[-1]) for row in rows][:3] == list(zip(names, (None, "yes", None), strict=True))
 
 
 def test_the_note_of_the_rules_has_the_auroc_of_the_probability(tmp_path: Path, task_manager: Any) -> None:

@@ -146,8 +146,15 @@ def _points(benchmark: str, rows: pd.DataFrame, unit: str, styles: dict[str, Loo
     return _chart("points", f"{benchmark}, {unit}", words, made)
 
 
-CURVES = {"agreement": "mai", "confidence": "full-rt", "both": "other", "": "large"}
-"""First check -> the colour of its curve. Empty: other methods, which are points."""
+CURVES = {
+    "agreement": "mai",
+    "confidence": "full-rt",
+    "both": "other",
+    "second_check=off": "transfer",
+    "thinker=large": "agree_short",
+    "": "large",
+}
+"""What sets a rule apart -> the colour of its curve. Empty: other methods, which are points."""
 
 
 def _others(runs: Runs, benchmark: str, method: str) -> pd.DataFrame:
@@ -168,7 +175,8 @@ def _rules(title: str, rows: pd.DataFrame, others: pd.DataFrame) -> Chart:
     """Return score over output tokens with other rules, one curve for each first check. Rules with one outcome share a
     point; a ring is the rule of a run."""
     made, words = _new(360, showlegend=True), []
-    verify = rows.rule.str.extract(r"verify=(\w+)", expand=False).fillna("agreement")
+    later = rows.rule.str.extract(r"(second_check=off|thinker=large)", expand=False)
+    verify = later.fillna(rows.rule.str.extract(r"verify=(\w+)", expand=False)).fillna("agreement")
     every = pd.concat([rows.assign(verify=verify), others], ignore_index=True)
     every["is_run"] = every.run.eq("yes") if "run" in every else False
     for check, colour in CURVES.items():
