@@ -27,14 +27,16 @@ def calls(run: Run) -> Iterator[Call]:
     variant, two_stage = VARIANTS.get(run.method.suffix, ("own prompt", False))
     mode, task, think = run.method.mode, run.subject.name, variant if variant in "ER" else run.models.config.think
     short = "S" if run.subject.benchmark else variant
-    first, thinker = {"small": (variant, small), "large": (variant, large)}.get(mode, (think, small))
+    of_mode = {"small": (variant, small), "large": (variant, large)}
+    first, thinker = of_mode.get(mode, (think, large if run.method.thinker == "large" else small))
     if mode == "cascade":
-        yield small, task, short
+        if run.method.verify == "agreement":
+            yield small, task, short
         yield large, task, short
     yield thinker, task, first
     if two_stage:
         yield thinker, task, f"{first}(S2)"
-    if mode in ("transfer", "cascade"):
+    if mode in ("transfer", "cascade") and thinker == small:
         yield f"{small} {large}", task, "transfer"
 
 

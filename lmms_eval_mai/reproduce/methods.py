@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from lmms_eval_mai.contract import SIDES
+from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.confidence import Verify
 from lmms_eval_mai.paper.prompts import VARIANTS
@@ -22,12 +22,20 @@ class Method:
     """The suffix of the task's name: a key of `VARIANTS`, or `OWN`."""
     verify: Verify = "agreement"
     """The first check of a cascade."""
+    thinker: Side = "small"
+    """The model that thinks in a cascade."""
+
+    @property
+    def folder(self) -> str:
+        """Return the name of the folder for its runs."""
+        mode = "own" if self.thinker == "large" else self.mode
+        return mode if self.verify == "agreement" else f"{mode}-{self.verify}"
 
     @property
     def title(self) -> str:
         """Return the name for people, such as "small, R(S2)" or "Full RT"."""
         if self.mode not in SIDES:
-            name = {"transfer": "Full RT", "cascade": "MAI"}[self.mode]
+            name = {"transfer": "Full RT", "cascade": "MAI", "own": "own thinking"}[self.folder.partition("-")[0]]
             name += ", confidence" * (self.verify != "agreement")
             return f"{name}, R(S2)" if self.suffix == "r_s2" else name
         if self.suffix == OWN:
@@ -40,7 +48,7 @@ METHODS = (
     *(Method(side, suffix) for side in SIDES for suffix in (*VARIANTS, OWN)),
     *(Method(mode, suffix) for mode in ("transfer", "cascade") for suffix in ("s", OWN)),
     Method("cascade", "r_s2"),
-    *(Method("cascade", suffix, "confidence") for suffix in ("s", OWN)),
+    *(Method("cascade", suffix, "confidence", thinker) for thinker in SIDES for suffix in ("s", OWN)),
 )
 """All methods, in the order of their runs: single models first, so that their calls are made in runs of their own."""
 
@@ -81,27 +89,32 @@ def read_tables(text: str | None) -> tuple[int, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def methods_of(tables: Collection[int], benchmark: str | None, with_confidence: bool = False) -> list[Method]:
+def methods_of(tables: Collection[int], benchmark: str | None, thinkers: Collection[Side] = ()) -> list[Method]:
     """Return the methods that these tables need, in the order of their runs. `benchmark`: a benchmark of our tasks;
-    None: another lmms-eval task. `with_confidence`: with the cascade that the paper does not have."""
+    None: another lmms-eval task. `thinkers`: those of the cascades with verify=confidence, which the paper does not
+    have."""
     needed = {method for number in tables for method in _needed(number, benchmark)}
-    return [method for method in METHODS if method in needed and (with_confidence or method.verify == "agreement")]
+    return [
+        method
+        for method in METHODS
+        if method in needed and (method.verify == "agreement" or method.thinker in thinkers)
+    ]
 
 
 def _needed(number: int, benchmark: str | None) -> set[Method]:
     if benchmark is None:
         alone = {Method(side, OWN) for side in SIDES}
         full_rt, cascade = Method("transfer", OWN), Method("cascade", OWN)
-        confident = replace(cascade, verify="confidence")
-        return {8: {*alone, full_rt}, 10: {*alone, full_rt, cascade, confident}, 15: {cascade}}.get(number, alone)
+        confident = {replace(cascade, verify="confidence", thinker=side) for side in SIDES}
+        return {8: {*alone, full_rt}, 10: {*alone, full_rt, cascade, *confident}, 15: {cascade}}.get(number, alone)
     small, large = SIDES
     full_rt, cascade = Method("transfer", "s"), Method("cascade", "s")
     thought = "r" if benchmark in ONE_STAGE else "r_s2"
     if number == 8:
         return {full_rt, Method(small, "r"), Method(large, "s"), Method(large, thought)}
     if number == 10:
-        confident = replace(cascade, verify="confidence")
-        return {full_rt, cascade, confident, Method(small, "s"), Method(small, "r"), Method(large, "s")}
+        confident = {replace(cascade, verify="confidence", thinker=side) for side in SIDES}
+        return {full_rt, cascade, *confident, Method(small, "s"), Method(small, "r"), Method(large, "s")}
     if number == 15:
         return {cascade, Method("cascade", "r_s2")}
     return {Method(side, suffix) for side in SIDES for suffix in _prompts(number, benchmark)}

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lmms_eval_mai.contract import SIDES
+from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.plugin import MODEL_ID
 from lmms_eval_mai.redaction import redacted
@@ -41,15 +41,26 @@ class Models:
     config: Config
     """The configuration of MAI, with its `min_confidence`."""
 
+    @property
+    def thinkers(self) -> list[Side]:
+        """The thinkers of the cascades with verify=confidence for which there is a threshold."""
+        thresholds = {"small": self.config.min_confidence, "large": self.config.own_min_confidence}
+        return [side for side in SIDES if thresholds[side] is not None]
+
     def of(self, method: Method) -> dict[str, Any]:
         """Return the model arguments of a run."""
         given = {**self.arguments, "mode": method.mode}
-        if method.verify == "agreement":
+        is_own = method.thinker == "large"
+        if method.verify == "agreement" or is_own:
             given.pop("min_confidence", None)
+        if not is_own:
+            given.pop("own_min_confidence", None)
         if method.mode == "cascade":
             given["verify"] = method.verify  # the pair's file may have other choices
             given |= {name: PAPERS_CHOICES[name] for name in parse(given).not_the_papers}
-        if method.mode in SIDES:  # a mode with one model refuses the arguments of the transfer
+        if is_own:
+            given["thinker"] = method.thinker
+        if method.mode in SIDES or is_own:  # what transfers nothing refuses the arguments of the transfer
             given = {name: value for name, value in given.items() if name != "transfer" and name[:7] != "sparse_"}
         return given
 
@@ -69,8 +80,7 @@ class Run:
     @property
     def name(self) -> str:
         """Return the folder of the run inside the output folder."""
-        confident = "" if self.method.verify == "agreement" else f"-{self.method.verify}"
-        return str(Path(self.models.name, self.method.mode + confident, self.task))
+        return str(Path(self.models.name, self.method.folder, self.task))
 
 
 @dataclass(frozen=True)
@@ -119,7 +129,7 @@ def runs(models: Iterable[Models], subjects: Sequence[Subject]) -> list[Run]:
     alone: list[tuple[Any, ...]] = []
     for pair in models:
         for subject in subjects:
-            for method in methods_of(pair.tables, subject.benchmark, pair.config.min_confidence is not None):
+            for method in methods_of(pair.tables, subject.benchmark, pair.thinkers):
                 if method.mode in SIDES:
                     key = (replace(getattr(pair.config, method.mode), side="small", attention=False), method.suffix)
                     if (*key, subject) in alone:

@@ -83,6 +83,9 @@ class Config(Arguments):
     """The threshold of `verify=confidence` and `verify=both`: a probability above 0 and at most 1, or a file of
     `lmms-eval-mai calibrate`, which chooses it by documents of your own. Default: 0.9, which is not calibrated for any
     pair."""
+    own_min_confidence: Share | None = None
+    """`min_confidence` of `verify=confidence,thinker=large`, where it is not given, from the pair's YAML file: another
+    thinker needs another threshold."""
     calibration: Calibration | None = None
     """The file of `min_confidence`."""
     thinker: Side = "small"
@@ -257,6 +260,9 @@ def parse(arguments: Mapping[str, Any]) -> Config:
     if not any(side in given for side in SIDES):  # the models of the default pair
         given.setdefault("official_decoding", presets.load(presets.DEFAULT).get("official_decoding"))
     values = {name: given[name] for name in OWN_NAMES if given.get(name) is not None}
+    own = values.get("verify"), values.get("thinker")
+    if own == ("confidence", "large") and arguments.get("min_confidence") is None and "own_min_confidence" in values:
+        values["min_confidence"] = values["own_min_confidence"]
     engines = _engine_configs({name: v for name, v in given.items() if name not in OWN_NAMES}, arguments, set(preset))
     source = values.get("sparse_from", "large") if values.get("transfer") == "sparse" else None
     for engine in engines:

@@ -118,15 +118,29 @@ def test_runs_of_one_model_have_no_arguments_of_sparse_transfer() -> None:
     assert by_mode["transfer"]["sparse_layer"] == 2
 
 
-def test_a_threshold_adds_one_run_that_the_paper_does_not_have() -> None:
-    paper, more = plan(chosen=(10,)), plan(chosen=(10,), min_confidence=0.7)
+@pytest.mark.parametrize(
+    ("threshold", "name", "title", "thinker"),
+    [
+        ("min_confidence", "cascade-confidence", "MAI, confidence", "small"),
+        ("own_min_confidence", "own-confidence", "own thinking, confidence", "large"),
+    ],
+)
+def test_a_threshold_adds_one_run_that_the_paper_does_not_have(
+    threshold: str, name: str, title: str, thinker: str
+) -> None:
+    paper = plan(chosen=(8, 10), transfer="sparse", engine="transformers")
+    more = plan(chosen=(8, 10), transfer="sparse", engine="transformers", **{threshold: 0.7})
     assert [run.name for run in more][: len(paper)] == [run.name for run in paper]
     (added,) = more[len(paper) :]
-    assert (added.name, added.method.title) == ("models/cascade-confidence/shapes_s", "MAI, confidence")
+    assert (added.name, added.method.title) == (f"models/{name}/shapes_s", title)
     for run in more:
         given = run.models.of(run.method)
-        assert given.get("min_confidence") == (0.7 if run is added else None)
+        assert given.get(threshold) == (0.7 if run is added else None)
         assert parse(given).verify == ("confidence" if run is added else "agreement")
+    config = parse(added.models.of(added.method))
+    assert (config.thinker, config.first_check().min_confidence) == (thinker, 0.7)
+    others = {call for run in paper for call in calls(run)}
+    assert set(calls(added)) <= others  # also those of own thinking are in the runs of Tables 8 and 10
 
 
 def test_rule_in_the_file_of_a_pair_does_not_change_the_run_with_the_papers_rule(tmp_path: Path) -> None:
@@ -157,7 +171,7 @@ def test_runs_that_cannot_be_planned_are_refused(
 
 
 def test_command_has_the_options_of_all_runs_and_those_of_its_run_and_is_shown_without_secrets() -> None:
-    run = plan(chosen=(10,), pairs=["demo"], think="E")[-2]
+    run = plan(chosen=(10,), pairs=["demo"], think="E")[-3]
     options = Options(gen_kwargs="max_new_tokens=9", limit=40, include_path="more")
     assert options.command(run, Path("out/demo/cascade/shapes_s")) == [
         *("--model", "mai_cascade", "--model_args", "pair=demo,think=E,mode=cascade,verify=agreement"),
@@ -181,7 +195,7 @@ def test_command_has_the_options_of_all_runs_and_those_of_its_run_and_is_shown_w
 )
 def test_model_arguments_have_the_same_values_after_they_were_written(text: str) -> None:
     values = values_of("--model_args", f"pair=demo,{text}")
-    run = plan(chosen=(10,), pairs=["demo"], **{name: value for name, value in values.items() if name != "pair"})[-2]
+    run = plan(chosen=(10,), pairs=["demo"], **{name: value for name, value in values.items() if name != "pair"})[-3]
     command = Options().command(run, Path("out"))
     assert values_of("--model_args", command[3]) == {**values, "mode": "cascade", "verify": "agreement"}
 
