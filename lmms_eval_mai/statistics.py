@@ -27,13 +27,11 @@ SEED = 20260410
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A value of n documents, its interval, and its standard error. Interval and error are nan if one document is not
-    enough to estimate them."""
+    """A value of n documents, and its interval. Its ends are nan if one document is not enough to estimate them."""
 
     value: float
     low: float
     high: float
-    standard_error: float
     n: int
 
 
@@ -48,7 +46,7 @@ def share(part: int, number: int) -> Interval:
     half = Z * math.sqrt(part * (1 - value) + Z**2 / 4)
     # Rounding may put the end of an interval at a hair's breadth from the share.
     low, high = min((middle - half) / weight, value), max((middle + half) / weight, value)
-    return Interval(value, low, high, math.sqrt(value * (1 - value) / number), number)
+    return Interval(value, low, high, number)
 
 
 def mean(values: Sequence[float] | Array) -> Interval:
@@ -56,10 +54,10 @@ def mean(values: Sequence[float] | Array) -> Interval:
     numbers = np.asarray(values, dtype=np.float64)
     n, found = len(numbers), float(np.mean(numbers))
     if n < 2:
-        return Interval(found, math.nan, math.nan, math.nan, n)
+        return Interval(found, math.nan, math.nan, n)
     error = float(numbers.std(ddof=1)) / math.sqrt(n)
     half = float(special.stdtrit(n - 1, (1 + LEVEL) / 2)) * error
-    return Interval(found, found - half, found + half, error, n)
+    return Interval(found, found - half, found + half, n)
 
 
 def is_right_or_wrong(scores: Sequence[float] | Array) -> bool:
@@ -81,7 +79,7 @@ def paired_share_difference(better: int, worse: int, number: int) -> Interval:
     variance = (better + worse + 1) - (better - worse) ** 2 / (number + 2)
     error = math.sqrt(variance) / (number + 2)
     low, high = max(middle - Z * error, -1.0), min(middle + Z * error, 1.0)
-    return Interval((better - worse) / number, low, high, error, number)
+    return Interval((better - worse) / number, low, high, number)
 
 
 def mcnemar(better: int, worse: int) -> float:
@@ -139,14 +137,14 @@ def bootstrap(parts: Array, statistic: Statistic, clusters: Sequence[int] | Arra
     sums = _cluster_sums(parts, clusters)
     value = float(statistic(sums.sum(axis=0)))
     if len(sums) < 2:
-        return Interval(value, math.nan, math.nan, math.nan, len(parts))
+        return Interval(value, math.nan, math.nan, len(parts))
     # Equal rows are interchangeable: 9,000 answers to yes-no questions need no 9,000 draws.
     distinct, counts = np.unique(sums, axis=0, return_counts=True)
     random, shares = np.random.default_rng(SEED), counts / len(sums)
     blocks = [random.multinomial(len(sums), shares, RESAMPLES // 9) @ distinct for _ in range(9)]  # for the memory
     resampled = statistic(np.concatenate(blocks))
     low, high = np.quantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(value, float(low), float(high), float(resampled.std(ddof=1)), len(parts))
+    return Interval(value, float(low), float(high), len(parts))
 
 
 def swap_test(

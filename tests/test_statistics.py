@@ -40,7 +40,6 @@ def test_means_have_students_interval() -> None:
     reference = stats.ttest_1samp(values, 0).confidence_interval()
     assert (found.value, found.n) == (4, 4)
     assert (found.low, found.high) == pytest.approx((reference.low, reference.high))
-    assert found.standard_error == pytest.approx(values.std(ddof=1) / 2)
     same = mean([3.0, 3.0])
     assert (same.value, same.low, same.high) == (3.0, 3.0, 3.0)
 
@@ -122,7 +121,6 @@ def test_bootstrap_has_the_interval_of_scipys_bootstrap(parts: np.ndarray, stati
     expected = stats.bootstrap(rows, of_rows, vectorized=True, n_resamples=2999, method="percentile", random_state=1)
     ends = expected.confidence_interval
     assert (found.low, found.high) == pytest.approx((ends.low, ends.high), abs=0.006)
-    assert found.standard_error == pytest.approx(expected.standard_error, rel=0.06)
 
 
 def test_statistics_of_sums_are_means_differences_and_f1() -> None:

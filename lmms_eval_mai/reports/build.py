@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -85,25 +84,7 @@ def of_runs(runs: Runs, tables: Collection[str] = ("all",), profile: seconds.Pro
         )
     resampled = filter(None, map(runs.resampling, runs.benchmarks()))
     doubts = [*runs.gaps, *resampled, *_other_numbers(runs), *_other_pairs(runs), *_on_calibrated(runs), *missing]
-    return Report(tuple(made), summaries(runs), tuple(dict.fromkeys(doubts)), names, legend)
-
-
-def summaries(runs: Runs) -> tuple[dict[str, Any], ...]:
-    """Return each run with its file, method and models, and whether the tables use it."""
-    used = [run for run in runs.runs.values() if not run.derived]
-    return tuple(
-        {
-            "file": str(run.file),
-            "task": run.task,
-            "benchmark": run.benchmark,
-            "method": runs.name(run.method),
-            "model": " + ".join(filter(None, (run.method.model, run.method.small))),
-            "documents": run.documents,
-            "wall_s": run.wall_s,
-            "used": run not in runs.unused,
-        }
-        for run in [*used, *runs.unused]
-    )
+    return Report(tuple(made), tuple(dict.fromkeys(doubts)), names, legend)
 
 
 def _other_numbers(runs: Runs) -> Iterator[str]:

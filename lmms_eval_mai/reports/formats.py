@@ -5,10 +5,11 @@ import json
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
-from lmms_eval_mai.reports.report import Cell, Column, Estimate, Report, Table
+from lmms_eval_mai.reports.report import Cell, Estimate, Of, Report, Table
 
 WIDTH = 100
 """Columns of a terminal that notes and most tables fit into."""
@@ -34,7 +35,7 @@ def texts(table: Table, names: Mapping[str, str]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[column.name for column in table.columns])
 
 
-def text(cell: Cell, column: Column, names: Mapping[str, str] | None = None) -> str:
+def text(cell: Cell, column: Of[Any], names: Mapping[str, str] | None = None) -> str:
     """Return a cell as people read it: an estimate with its interval in brackets, or with the paper's number; an empty
     text for None."""
     if cell is None or isinstance(cell, str):
@@ -119,12 +120,12 @@ def latex(report: Report) -> str:
 
 
 def as_json(report: Report) -> str:
-    """Return the whole report: tables with their data, runs, and what is missing."""
+    """Return the whole report: tables with their data, and what is missing."""
     tables = {
         table.key: {"title": table.title, "notes": table.notes, "rows": _records(frame(table))}
         for table in report.tables
     }
-    found = {"tables": tables, "runs": report.runs, "gaps": report.gaps}
+    found = {"tables": tables, "gaps": report.gaps}
     return json.dumps(found, ensure_ascii=False, indent=1) + "\n"
 
 

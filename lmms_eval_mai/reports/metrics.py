@@ -11,7 +11,6 @@ import pandas as pd
 
 from lmms_eval_mai import statistics
 from lmms_eval_mai.reports.folders import Run
-from lmms_eval_mai.reports.paper_numbers import PaperNumber
 from lmms_eval_mai.reports.report import Estimate
 from lmms_eval_mai.statistics import Interval, Statistic
 
@@ -82,7 +81,7 @@ def score(samples: pd.DataFrame, benchmark: str, clusters: Clusters | None) -> E
     return None if samples.empty else estimate(_interval(*_parts(samples, benchmark), clusters))
 
 
-def mean(values: pd.Series, clusters: Clusters | None = None, paper: PaperNumber | None = None) -> Estimate | None:
+def mean(values: pd.Series, clusters: Clusters | None = None, paper: float | None = None) -> Estimate | None:
     """Return the mean over documents of a number of each answer. None if a number is missing, or all."""
     of_document = known(values.astype(float))
     if of_document is None:
@@ -136,7 +135,7 @@ def difference(parts: npt.NDArray[Any], statistic: Statistic, places: npt.NDArra
         return found
     same = statistics.paired_share_difference(0, 0, len(parts if places is None else np.unique(places)))
     low, high = max(found.value + same.low, -1.0), min(found.value + same.high, 1.0)
-    return replace(found, low=low, high=high, standard_error=same.standard_error)
+    return replace(found, low=low, high=high)
 
 
 def adjusted(comparisons: Sequence[Comparison]) -> list[Comparison]:
@@ -198,13 +197,10 @@ def places_of(documents: pd.Index, clusters: Clusters | None) -> npt.NDArray[Any
 
 def estimate(interval: Interval, factor: float = 100) -> Estimate:
     """Return an interval as an estimate, times a factor: in percent if it is that of a share or of a score."""
-    found = (interval.low, interval.high, interval.standard_error)
-    low, high, error = (None if math.isnan(one) else factor * one for one in found)
-    return Estimate(factor * interval.value, interval.n, low, high, error)
+    low, high = (None if math.isnan(end) else factor * end for end in (interval.low, interval.high))
+    return Estimate(factor * interval.value, interval.n, low, high)
 
 
-def with_paper(estimate: Estimate | None, paper: PaperNumber | None) -> Estimate | None:
+def with_paper(estimate: Estimate | None, paper: float | None) -> Estimate | None:
     """Add the paper's number to an estimate."""
-    if estimate is None or paper is None:
-        return estimate
-    return replace(estimate, paper=paper.value, source=paper.source)
+    return None if estimate is None else replace(estimate, paper=paper)

@@ -3,7 +3,6 @@ models, the benchmarks, and the tables of times and tokens."""
 
 import csv
 import functools
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,6 @@ FILE, CELLS = (Path(__file__).with_name(f"paper_numbers.{kind}") for kind in ("y
 ONE_STAGE = ("mmmu_val", "shapes")
 """Benchmarks on which E and R of Tables 7 and 14, and 4B-R and 8B-R of Table 8, have one stage. On the others they have
 two. The demonstration has one, as in its other figures."""
-
-
-@dataclass(frozen=True, slots=True)
-class PaperNumber:
-    """One number of the paper, and its place."""
-
-    value: float
-    source: str
 
 
 @functools.cache
@@ -53,7 +44,7 @@ def documents(benchmark: str) -> int | None:
     return found
 
 
-def number(table_number: int, row: str, benchmark: str, column: str) -> PaperNumber | None:
+def number(table_number: int, row: str, benchmark: str, column: str) -> float | None:
     """Return a number of Tables 5 to 11 and 13 to 15. None: the paper does not have it.
 
     `row` and `column` are those of the file: a model and a prompt in Tables 5, 6, 7, 13 and 14; a pair, and `score` or
@@ -61,10 +52,7 @@ def number(table_number: int, row: str, benchmark: str, column: str) -> PaperNum
     method and no column in Table 11; 2B-R or 2B-R(S2), and an exit or MAI, in Table 15.
     """
     value = _cells().get((str(table_number), row, benchmark, column))
-    if value is None:
-        return None
-    named = (table(table_number)["source"], row, benchmark_name(benchmark), column)
-    return PaperNumber(float(value), ", ".join(filter(None, named)))
+    return None if value is None else float(value)
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from lmms_eval_mai.reports import metrics
 from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.methods import Method
 from lmms_eval_mai.reports.metrics import Comparison
-from lmms_eval_mai.reports.paper_numbers import ONE_STAGE, PaperNumber, benchmark_name, documents, family, number
+from lmms_eval_mai.reports.paper_numbers import ONE_STAGE, benchmark_name, documents, family, number
 from lmms_eval_mai.reports.report import Cell, Estimate, Of, Table, table
 from lmms_eval_mai.reports.runs import OF_F1, Runs, of_run, order
 
@@ -145,7 +145,7 @@ def is_papers(method: Method) -> bool:
 def transfer_table(runs: Runs) -> Iterator[Table]:
     """Yield Table 8: Full RT against the large model with the Simple prompt."""
 
-    def paper(run: Run, name: str, column: str = "score") -> PaperNumber | None:
+    def paper(run: Run, name: str, column: str = "score") -> float | None:
         """`name`: the row of Table 8, with `small` and `large` in place of the models."""
         method = run.method
         families = {(family(model) or ("", ""))[0] for model in (method.small, method.model)}
@@ -205,7 +205,7 @@ def transfer_table(runs: Runs) -> Iterator[Table]:
 def cascade_table(runs: Runs) -> Iterator[Table]:
     """Yield Table 10: the exits of MAI, its score, and the scores of the other methods."""
 
-    def paper(run: Run, column: str, only_one_stage: bool = False) -> PaperNumber | None:
+    def paper(run: Run, column: str, only_one_stage: bool = False) -> float | None:
         if not is_papers(run.method) or (only_one_stage and run.method.two_stage):
             return None
         return number(10, "", run.benchmark, column)
@@ -253,7 +253,7 @@ def two_stage_table(runs: Runs) -> Iterator[Table]:
     ]
     prompts = ("R", "R(S2)")
 
-    def paper(pair: Pair, row: str, column: str) -> PaperNumber | None:
+    def paper(pair: Pair, row: str, column: str) -> float | None:
         return number(15, row, pair[0].benchmark, column) if is_papers(pair[0].method) else None
 
     def share(which: int, exit: str, pair: Pair) -> Estimate | None:

@@ -16,10 +16,7 @@ class Estimate:
     """Lower end of the 95% interval. None: it is not known, because the run has no samples file, or there is only one
     document."""
     high: float | None = None
-    standard_error: float | None = None
     paper: float | None = None
-    source: str | None = None
-    """The place of the paper's number."""
 
     def shown(self, digits: int = 1, sign: str = "", unit: str = "") -> str:
         """Return the number with its interval in brackets, as people read it. `sign`: "+" for a difference."""
@@ -35,15 +32,19 @@ Kind = Literal["text", "count", "number", "percent", "brief", "p"]
 documents in percent. brief: the same, and people read it without its interval. p: a p-value."""
 
 
+Row = TypeVar("Row")
+
+
 @dataclass(frozen=True, slots=True)
-class Column:
-    """One column of a table."""
+class Of(Generic[Row]):
+    """One column of a table with the function that gives its cell from a row, so that both stand together."""
 
     title: str
     """May have several lines."""
-    kind: Kind = "number"
-    digits: int = 1
+    kind: Kind
+    digits: int
     """Decimal places of the printed numbers."""
+    cell: Callable[[Row], Cell]
 
     @property
     def name(self) -> str:
@@ -58,7 +59,7 @@ class Table:
     key: str
     """Short name, unique in a report, for example `table-10`."""
     title: str
-    columns: tuple[Column, ...]
+    columns: tuple[Of[Any], ...]
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
     """Sentences below the table."""
@@ -67,19 +68,6 @@ class Table:
     def names(self) -> int:
         """The number of the first columns that name a row."""
         return sum(1 for _ in takewhile(lambda column: column.kind == "text", self.columns))
-
-
-Row = TypeVar("Row")
-
-
-@dataclass(frozen=True, slots=True)
-class Of(Generic[Row]):
-    """One column of a table with the function that gives its cell from a row, so that both stand together."""
-
-    title: str
-    kind: Kind
-    digits: int
-    cell: Callable[[Row], Cell]
 
 
 Note = str | tuple[str, str]
@@ -93,7 +81,7 @@ def table(
     cells = [[column.cell(row) for column in columns] for row in rows]
     if cells:
         kept = [number for number in range(len(columns)) if any(row[number] is not None for row in cells)]
-        headings = tuple(Column(columns[one].title, columns[one].kind, columns[one].digits) for one in kept)
+        headings = tuple(columns[one] for one in kept)
         named = {row[0] for row in cells}
         shown = [
             note if isinstance(note, str) else note[1] for note in notes if isinstance(note, str) or note[0] in named
@@ -106,8 +94,6 @@ class Report:
     """All that is known about the runs."""
 
     tables: tuple[Table, ...]
-    runs: tuple[dict[str, Any], ...] = ()
-    """The runs that the report uses or leaves out (`build.summaries`)."""
     gaps: tuple[str, ...] = ()
     """One sentence for each thing that could not be made, and for each doubt about the input."""
     names: Mapping[str, str] = field(default_factory=dict)

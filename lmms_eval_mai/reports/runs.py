@@ -14,7 +14,7 @@ from lmms_eval_mai.reports import metrics, paper_numbers
 from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.methods import MODES, THINK_E, Method
 from lmms_eval_mai.reports.metrics import Clusters, Comparison
-from lmms_eval_mai.reports.paper_numbers import PaperNumber, benchmark_name
+from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.report import Estimate, Of, Row
 from lmms_eval_mai.reports.scoring import score_of
 
@@ -227,11 +227,11 @@ class Runs:
             )
         return None
 
-    def score(self, run: Run | None, paper: PaperNumber | None = None) -> Estimate | None:
+    def score(self, run: Run | None, paper: float | None = None) -> Estimate | None:
         """Return the score of a run in percent, with the benchmark's metric. None: no run, or no score."""
         return None if run is None else metrics.with_paper(self._scores(run), paper)
 
-    def share(self, run: Run, found: pd.Series, paper: PaperNumber | None = None) -> Estimate | None:
+    def share(self, run: Run, found: pd.Series, paper: float | None = None) -> Estimate | None:
         """Return the share of true values in percent. `found`: one value for each answer of the run, or of some. None
         if there are none."""
         return metrics.with_paper(metrics.score(metrics.plain(found), "", self.clusters(run)), paper)

@@ -21,7 +21,6 @@ from lmms_eval_mai.reports import paper_numbers
 from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.methods import identity
 from lmms_eval_mai.reports.metrics import with_paper
-from lmms_eval_mai.reports.paper_numbers import PaperNumber
 from lmms_eval_mai.reports.report import Cell, Estimate, Of, Table, table
 from lmms_eval_mai.reports.runs import Runs, of_run
 
@@ -120,7 +119,7 @@ def table_11(runs: Runs, profile: Profile) -> Iterator[Table]:
     known = [run for benchmark in runs.benchmarks() for run in runs.of_benchmark(benchmark)]
     times = {run: found for run in known if (found := profile.of_run(run)) is not None}
 
-    def paper(run: Run, row: str = "") -> PaperNumber | None:
+    def paper(run: Run, row: str = "") -> float | None:
         """Return the number of Table 11. None: it has other models, another method or other documents."""
         method = ROWS.get(runs.name(run.method))
         same = profile.device == PAPERS_DEVICE and run.documents == paper_numbers.documents(run.benchmark)

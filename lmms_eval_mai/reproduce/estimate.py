@@ -48,8 +48,7 @@ def tokens(call: Call) -> float | None:
     if known is None:
         return None
     table = 5 if known[0] == "Qwen3-VL" else 13
-    found = number(table, known[1], benchmark, prompt if prompt in ("E", "R") else "S")
-    return None if found is None else found.value
+    return number(table, known[1], benchmark, prompt if prompt in ("E", "R") else "S")
 
 
 def estimate(runs: Sequence[Run]) -> str:
