@@ -162,7 +162,10 @@ def largest_file(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_ends_the_run_with_one_sentence_and_the_run_can_be_resumed(world: World) -> None:
+def test_a_full_disk_ends_the_run_with_one_sentence_and_the_run_can_be_resumed(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`capsys` keeps what is printed in memory: pytest's own file of it would be limited, too."""
     undisturbed = facts(world.run())
     world.file.write_bytes(world.file.read_bytes()[:3000])
     with largest_file(5000), pytest.raises(StoreError, match=r"cannot be written \(File too large\)"):
