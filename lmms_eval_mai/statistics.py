@@ -210,6 +210,8 @@ def paired_loss_p_value(worse: int, better: int, number: int, most: float) -> fl
     the largest probability, over all rates of gains, of counts at least as extreme (Lloyd and Moldovan, Statistics in
     Medicine 27, 3540, 2008). The rates are a grid, so a test at a level must use `level - SLACK`.
     """
+    from scipy import stats
+
     lost: Array = np.arange(number + 1, dtype=np.float64)
     # For each number of losses, the least number of gains that is at least as extreme, by bisection.
     seen = _tango_score(np.array([float(worse)]), np.array([float(better)]), number, most)[0] - 1e-9

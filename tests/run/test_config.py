@@ -152,7 +152,7 @@ def test_sparse_transfer_has_the_papers_defaults_and_needs_an_engine_with_attent
 def test_threshold_in_the_file_of_a_pair_has_no_effect_on_agreement() -> None:
     assert parse_text("pair=demo").first_check().verify == "agreement"
     check = parse_text("pair=demo,verify=confidence").first_check()
-    assert check.verify == "confidence" and check.threshold("shapes") == check.threshold("any") == 0.82
+    assert check.verify == "confidence" and check.threshold("shapes") == check.threshold("any") == 0.731
     assert parse_text("pair=demo,verify=both,min_confidence=0.5").first_check().threshold("shapes") == 0.5
     assert parse_text("pair=demo,verify=both").min_confidence is None  # the threshold is that of another rule
     assert parse_text("pair=demo,mode=large").min_confidence is None
