@@ -4,7 +4,7 @@ A file `NAME.traces.jsonl` of the user's has a line for each question, all in on
 
     {"id": "17", "question": "What is ...?", "mai": {"mode": "transfer", "exit": "transfer", "calls": [...], ...}}
 
-`mai` is the field of the server's reply (docs/trace-and-call.md). `id` joins the answers to one question in two modes.
+`mai` is the field of the server's reply (docs/output.md). `id` joins the answers to one question in two modes.
 The fields `small` and `large` may name the models. There are no gold answers, so there are no scores.
 """
 
