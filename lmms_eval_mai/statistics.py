@@ -269,10 +269,10 @@ def number_needed(losses: Array, accepts: Callable[[Array], bool]) -> int | None
 
     few, many = 0, 100
     while not enough(many):
-        few, many = many, 2 * many
-        if many > MOST_NEEDED:
+        if many == MOST_NEEDED:
             return None
-    while many - few > many // 50:
+        few, many = many, min(2 * many, MOST_NEEDED)
+    while many - few > max(1, many // 50):
         middle = (few + many) // 2
         few, many = (few, middle) if enough(middle) else (middle, many)
     return many

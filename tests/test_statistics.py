@@ -227,3 +227,4 @@ def test_the_number_of_losses_that_a_test_needs_gives_it_a_power_of_80_percent()
     assert needed is not None and 300 < needed < 1200
     assert 0.7 < np.mean([accepts(random.choice(losses, needed)) for _ in range(200)]) < 0.9
     assert number_needed(losses, lambda drawn: False) is None
+    assert number_needed(losses, lambda drawn: len(drawn) >= 29) == 29

@@ -138,7 +138,7 @@ def _calls(trace: Trace, sample: Sample, dry_run: bool) -> Iterator[str]:
 def _outcome(trace: Trace) -> Iterator[str]:
     """Return what was compared and kept, the exit and the answer."""
     if trace.min_confidence is not None:
-        least = f"of at least {trace.min_confidence:g}" if trace.min_confidence <= 1 else "that none can have"
+        least = f"of at least {trace.min_confidence:.10g}" if trace.min_confidence <= 1 else "that none can have"
         yield f"the first check needs a probability of the large model's short answer {least}"
     for verification in trace.verifications:
         verdict = "agree" if verification.agree else "do not agree"

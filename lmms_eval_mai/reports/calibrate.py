@@ -138,9 +138,10 @@ def refusal(choice: Choice, wanted: Wanted) -> str | None:
         f"{points(100 * wanted.max_loss)} with a confidence of {100 * wanted.confidence:g}%"
     )
     if choice.needed is None:
+        hint = ", or try --second_check off" if wanted.thinker == "small" and wanted.second_check else ""
         return (
             f"{text}, and {statistics.MOST_NEEDED:,} like these could not. The tests begin with the safest threshold, "
-            f"which loses {choice.loss.value:.2f} points here. Allow more with --max_loss, or try --second_check off."
+            f"which loses {choice.loss.value:.2f} points here. Allow more with --max_loss{hint}."
         )
     return f"{text}; about {choice.needed:,} {'images' if images < documents else 'documents'} like these would do."
 

@@ -1,7 +1,8 @@
 """Gold answers for `calibrate`, only where two answers differ: elsewhere both have the same score, whatever it is.
 
 `write` lists the documents that need one, a line of JSON for each: the document, its question, the different answers
-and `"gold": null`. A person writes the right answer there, or a list of right answers. `read` reads the file again.
+and `"gold": null`. A person writes the right answer there; for InfoVQA and traces also a list of them. `read` reads the
+file again.
 """
 
 import json
@@ -12,8 +13,9 @@ from pathlib import Path
 import pandas as pd
 
 from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.paper.benchmarks import BENCHMARKS
 from lmms_eval_mai.reports.folders import Run, records
-from lmms_eval_mai.reports.scoring import score_of
+from lmms_eval_mai.reports.scoring import golds_of, score_of
 
 SCORED = {
     "large_score": "large",
@@ -77,6 +79,12 @@ def read(file: Path) -> Labels:
         gold = {(line["benchmark"], int(line["doc_id"])): line["gold"] for line in lines if line["gold"] is not None}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ArgumentError(f"--labels {file} cannot be read ({error}). --to_label writes such a file.") from None
+    for (benchmark, doc_id), value in gold.items():
+        if isinstance(value, list) and benchmark in BENCHMARKS and benchmark != "infovqa_val":
+            raise ArgumentError(
+                f"--labels {file}: the gold answer to document {doc_id} of {benchmark} is a list. Its scorer takes one "
+                "text."
+            )
     return Labels(file, {key: str(value) for key, value in gold.items()})
 
 
@@ -84,4 +92,6 @@ def _score(benchmark: str, answer: str | None, gold: str | None) -> float:
     if gold is None or not isinstance(answer, str):
         return 0.0
     score = score_of(benchmark, answer, gold)
-    return float(answer.strip().lower() == gold.strip().lower()) if score is None else score
+    if score is not None:
+        return score
+    return float(answer.strip().lower() in [one.strip().lower() for one in golds_of(gold)])

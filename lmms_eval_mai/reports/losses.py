@@ -80,6 +80,8 @@ class Answers:
     never: pd.DataFrame
     """The cascade if it is never confident."""
     baseline: pd.DataFrame
+    has_scores: bool
+    """Whether all scores are those of the runs. Else only losses can be computed from them."""
 
     @property
     def differ(self) -> pd.Series:
@@ -122,7 +124,7 @@ def answers(runs: Runs, wanted: Wanted, labels: Labels | None = None) -> list[An
             known = labels.scored(run, known)
         elif wanted.loss == "answers":
             known = known.assign(**dict.fromkeys(SCORED, 0.0))
-        of_run = _answers(run, known, wanted)
+        of_run = _answers(run, known, wanted, has_scores=labels is None and wanted.loss == "score")
         if of_run is None:
             missing.append(runs.name(run.method))
         elif run.benchmark in found:
@@ -188,14 +190,16 @@ def _short_answers(runs: Runs, wanted: Wanted, is_scored: bool) -> Iterator[Run]
         yield from (run for run in others if run.benchmark not in {one.benchmark for one in cascades})
 
 
-def _answers(run: Run, known: pd.DataFrame, wanted: Wanted) -> Answers | None:
+def _answers(run: Run, known: pd.DataFrame, wanted: Wanted, has_scores: bool) -> Answers | None:
     """Return the answers to the documents of a run. None: a call is missing."""
     rules = (Rule(wanted.verify, p, run.rules, wanted.thinker, wanted.second_check) for p in (THRESHOLDS[-1], NEVER))
     cheapest, never = (decide(known, rule, run.benchmark) for rule in rules)
     name, call = {"full-rt": ("full_rt", "transfer"), "large-r": ("large_r", "large_thinking")}[wanted.against]
     baseline = pd.DataFrame({"answer": known[name], "score": known[f"{name}_score"]})
     missing = known.answer_logprob.isna().all() or known[call].isna().any() or baseline.score.isna().any()
-    return None if missing or cheapest is None or never is None else Answers(run, known, cheapest, never, baseline)
+    if missing or cheapest is None or never is None:
+        return None
+    return Answers(run, known, cheapest, never, baseline, has_scores)
 
 
 def _same(of: Answers, cascade: pd.DataFrame, wanted: Wanted) -> pd.Series:
@@ -209,7 +213,7 @@ def _same(of: Answers, cascade: pd.DataFrame, wanted: Wanted) -> pd.Series:
 def _distance(runs: Runs, of: Answers) -> Estimate | None:
     """Return the score of large R minus that of Full RT, in points. None: one of them is not known."""
     scores = of.known[["large_r_score", "full_rt_score"]]
-    if of.run.samples.score.isna().any() or scores.isna().any(axis=None):
+    if not of.has_scores or of.run.samples.score.isna().any() or scores.isna().any(axis=None):
         return None
     large_r, full_rt = (metrics.plain(scores[name]) for name in scores)
     found = metrics.compare(large_r, full_rt, "", runs.clusters(of.run), is_tested=False)

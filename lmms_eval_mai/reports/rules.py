@@ -70,7 +70,7 @@ class Rule:
     def name(self, benchmark: str) -> str:
         """Return the arguments that set the rule."""
         if self.threshold is not None or self.later:
-            least = "" if self.threshold is None else f"min_confidence={self.threshold:g}"
+            least = "" if self.threshold is None else f"min_confidence={self.threshold:.10g}"
             return ",".join(filter(None, (f"verify={self.verify}", self.later, least)))
         if benchmark == "chartqa":
             return f"chartqa_match={self.agreement.chartqa_match}"

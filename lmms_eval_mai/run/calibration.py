@@ -30,7 +30,7 @@ class Calibration:
 
     verify: Verify
     pooled: float | None
-    """The threshold of all documents together, also for other benchmarks. None: none keeps the promise."""
+    """The threshold of benchmarks that the file does not name: that of its only one. None: there are several."""
     thresholds: Mapping[str, float]
     """Benchmark -> its threshold. Benchmarks without a threshold that keeps the promise are left out."""
     promise: str

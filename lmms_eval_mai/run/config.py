@@ -84,8 +84,8 @@ class Config(Arguments):
     `lmms-eval-mai calibrate`, which chooses it by documents of your own. Default: 0.9, which is not calibrated for any
     pair."""
     own_min_confidence: Share | None = None
-    """`min_confidence` of `verify=confidence,thinker=large`, where it is not given, from the pair's YAML file: another
-    thinker needs another threshold."""
+    """The threshold of `verify=confidence,thinker=large`, for a pair's YAML file and for `reproduce`: another thinker
+    needs another threshold. It has no effect if the command has a `min_confidence`, or with other rules."""
     calibration: Calibration | None = None
     """The file of `min_confidence`."""
     thinker: Side = "small"

@@ -123,8 +123,7 @@ def _decoding(
 
 
 def _choices(mai: MaiOptions, mode: str, config: Config) -> dict[str, Any]:
-    """Return the choices of the cascade. Refuses choices that have no effect, no
-    threshold or no model."""
+    """Return the choices of the cascade. Refuses choices that have no effect, no threshold or no model."""
     names = ("verify", "min_confidence", "thinker", "second_check")
     given = {name: value for name in names if (value := getattr(mai, name)) is not None}
     asked = config.model_copy(update={"mode": mode, **given})
@@ -134,6 +133,8 @@ def _choices(mai: MaiOptions, mode: str, config: Config) -> dict[str, Any]:
     if missing := {engine.side for engine in asked.engines()} - {engine.side for engine in config.engines()}:
         text = f"This server has no {missing.pop()} model, and the request needs one. Ask as the server does."
         raise bad_request(text, "mai.mode")
+    if least is None and (asked.verify, asked.thinker) == ("confidence", "large") != (config.verify, config.thinker):
+        least = config.own_min_confidence
     if least is None and calibrated is not None and asked.verify != "agreement" and asked.choices != calibrated.choices:
         text = f"The threshold of this server is that of {written(calibrated.choices)}. Give min_confidence too."
         raise bad_request(text, "mai.min_confidence")
