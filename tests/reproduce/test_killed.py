@@ -16,7 +16,7 @@ from lmms_eval_mai.reports.rules import Rule, decide, known_answers
 from lmms_eval_mai.run.config import parse
 
 CALLS = 4 * DEMO_DOCUMENTS
-"""Both models with S, the small one with R, and the transfer."""
+"""Both models with S, the small one with R, and the transfer. Own thinking makes more, where the large model thinks."""
 RESULT = ("side", "stage", "text", "finish_reason", "prompt_tokens", "output_tokens", "answer_tokens")
 """What a call has in each run. Its times, its log-probabilities and the tokens in the cache depend on other calls."""
 Seconds = dict[tuple[str, int, str, str], float]
@@ -65,11 +65,12 @@ def test_killed_command_has_the_results_of_an_undisturbed_run_and_makes_no_call_
         assert command.end()[0] == (130 if how is signal.SIGINT else -how)  # and no engine is left
     code, log = start(tmp_path).end()
     assert code == 0, log
-    assert len(on_disk(file)) == CALLS
 
-    found = {
-        name: samples(tmp_path / "out" / name) for name in (f"demo/{run.replace('pope', 'shapes')}" for run in RUNS)
-    }
+    names = (*(run.replace("pope", "shapes") for run in RUNS), "own-confidence/shapes_s")
+    found = {name: samples(tmp_path / "out" / name) for name in (f"demo/{name}" for name in names)}
+    own = [sample["token_counts"][0]["exit"] for sample in found["demo/own-confidence/shapes_s"]]
+    assert 0 < own.count("large_think") < DEMO_DOCUMENTS
+    assert len(on_disk(file)) == CALLS + own.count("large_think")
     mai = found["demo/cascade/shapes_s"]
     assert [result(sample) for sample in mai] == [result(sample) for sample in demo_run[1]]
     assert all(call["shared"] for sample in mai for call in sample["token_counts"][0]["calls"])
