@@ -142,7 +142,7 @@ def _variables(pair: Sequence[EngineConfig], machine: Machine) -> dict[str, str 
     found |= {BOUND_THREADS: "nobind", "OMP_NUM_THREADS": threads}
     # vLLM's CPU build brings Intel's OpenMP library. The threads of GCC's, the default, keep their cores for
     # milliseconds after each computation. KMP_BLOCKTIME: milliseconds; with Intel's default of 200, images and decoding
-    # took 2 to 4% longer (docs/measurements.md).
+    # took 2 to 4% longer.
     preloaded = given.get(PRELOADED, "")
     with contextlib.suppress(metadata.PackageNotFoundError):
         for file in metadata.files("intel-openmp") or []:
