@@ -173,11 +173,12 @@ def test_a_request_chooses_the_first_check(api: Running, tmp_path: Path) -> None
             assert server.refused(chat(mai=wrong))[0] == 400
     file = tmp_path / "file.json"
     Calibration("confidence", 0.9, {}, "", "small", "large", {"pope": 1}, ()).write(file)
-    own = {"verify": "confidence", "min_confidence": str(file)}
+    own = {"verify": "confidence", "min_confidence": str(file), "own_min_confidence": "0.8"}
     with serving(**scripted(tmp_path, 9, answer_logprob=-0.1), **own) as server:
         assert server.ask()["mai"]["exit"] == "confident"
         assert server.refused(chat(mai={"verify": "both"}))[1]["param"] == "mai.min_confidence"
         assert server.ask(mai={"verify": "both", "min_confidence": 0.9})["mai"]["exit"] in EXITS
+        assert server.ask(mai={"thinker": "large"})["mai"]["exit"] == "confident"  # by own_min_confidence
 
 
 def test_earlier_turns_come_before_the_question(api: Running) -> None:
