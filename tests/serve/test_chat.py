@@ -173,7 +173,7 @@ def test_a_request_chooses_the_first_check(api: Running, tmp_path: Path) -> None
             assert server.refused(chat(mai=wrong))[0] == 400
     file = tmp_path / "file.json"
     Calibration("confidence", 0.9, {}, "", "small", "large", {"pope": 1}, ()).write(file)
-    own = {"verify": "confidence", "min_confidence": str(file), "own_min_confidence": "0.8"}
+    own = {"verify": "confidence", "min_confidence": str(file), "own_min_confidence": 0.8}
     with serving(**scripted(tmp_path, 9, answer_logprob=-0.1), **own) as server:
         assert server.ask()["mai"]["exit"] == "confident"
         assert server.refused(chat(mai={"verify": "both"}))[1]["param"] == "mai.min_confidence"
