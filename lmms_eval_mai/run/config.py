@@ -225,6 +225,7 @@ NO_EFFECT_ON_ANSWERS = frozenset(
 """The arguments with which a run may be resumed with other values."""
 REMOVED = {
     "journal": "Write store=FOLDER or store=off.",
+    "max_pixels": "The server makes images smaller: start it with its own option for that.",
     "sparse_order": "Leave it out: the tokens keep the order of the thinking, as in the paper.",
     "keep": "Use MaiCascade in a `with` block, at whose end the engines stop.",
     "sparse_boundary": "Leave it out: the fewest tokens that carry sparse_delta are kept, as in the paper.",
