@@ -38,6 +38,8 @@ THINK_E = "think=E"
 """The option of a cascade or Full RT on another lmms-eval task that thinks with the Explain prompt."""
 MODES = ("alone", "transfer", "own", "cascade")
 """Those of `Method.mode`."""
+NAMES = {"cascade": "MAI", "transfer": "Full RT", "own": "own thinking"}
+"""Mode of a method with two steps -> its name for people."""
 Arguments = Mapping[str, str]
 """The arguments of a run as its command had them."""
 

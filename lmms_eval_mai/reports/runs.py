@@ -12,7 +12,7 @@ from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.paper.prompts import Variant
 from lmms_eval_mai.reports import metrics, paper_numbers
 from lmms_eval_mai.reports.folders import Run
-from lmms_eval_mai.reports.methods import MODES, THINK_E, Method
+from lmms_eval_mai.reports.methods import MODES, NAMES, THINK_E, Method
 from lmms_eval_mai.reports.metrics import Clusters, Comparison
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.report import Estimate, Of, Row
@@ -22,10 +22,6 @@ OF_F1 = ("POPE", "On POPE, the difference and p are those of F1.")
 """The note of a table with comparisons of scores."""
 SHARED_IMAGES = ("pope", "chartqa", "infovqa_val", "mmbench_en_dev")
 """Benchmarks whose documents share images."""
-
-
-NAMES = {"cascade": "MAI", "transfer": "Full RT", "own": "own thinking"}
-"""Mode of a method with two steps -> its name for people."""
 
 
 def of_run(runs: "Runs", run: Callable[[Row], Run], name: str = "method") -> list[Of[Row]]:

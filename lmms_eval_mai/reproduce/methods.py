@@ -7,6 +7,7 @@ from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.confidence import Verify
 from lmms_eval_mai.paper.prompts import VARIANTS
+from lmms_eval_mai.reports.methods import NAMES
 from lmms_eval_mai.reports.paper_numbers import ONE_STAGE
 
 OWN = ""
@@ -35,7 +36,7 @@ class Method:
     def title(self) -> str:
         """Return the name for people, such as "small, R(S2)" or "Full RT"."""
         if self.mode not in SIDES:
-            name = {"transfer": "Full RT", "cascade": "MAI", "own": "own thinking"}[self.folder.partition("-")[0]]
+            name = NAMES[self.folder.partition("-")[0]]
             name += ", confidence" * (self.verify != "agreement")
             return f"{name}, R(S2)" if self.suffix == "r_s2" else name
         if self.suffix == OWN:

@@ -223,6 +223,8 @@ NO_EFFECT_ON_ANSWERS = frozenset(
     | {"model_name"}
 )
 """The arguments with which a run may be resumed with other values."""
+OWN_THINKING = ("confidence", "large")
+"""`verify` and `thinker` of the cascade whose threshold may be `own_min_confidence`."""
 REMOVED = {
     "journal": "Write store=FOLDER or store=off.",
     "max_pixels": "The server makes images smaller: start it with its own option for that.",
@@ -262,7 +264,7 @@ def parse(arguments: Mapping[str, Any]) -> Config:
         given.setdefault("official_decoding", presets.load(presets.DEFAULT).get("official_decoding"))
     values = {name: given[name] for name in OWN_NAMES if given.get(name) is not None}
     own = values.get("verify"), values.get("thinker")
-    if own == ("confidence", "large") and arguments.get("min_confidence") is None and "own_min_confidence" in values:
+    if own == OWN_THINKING and arguments.get("min_confidence") is None and "own_min_confidence" in values:
         values["min_confidence"] = values["own_min_confidence"]
     engines = _engine_configs({name: v for name, v in given.items() if name not in OWN_NAMES}, arguments, set(preset))
     source = values.get("sparse_from", "large") if values.get("transfer") == "sparse" else None

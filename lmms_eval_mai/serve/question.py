@@ -15,7 +15,7 @@ from lmms_eval_mai.paper.prompts import INSTRUCTIONS
 from lmms_eval_mai.paper.sample import Sample
 from lmms_eval_mai.run.ask import LETTERS
 from lmms_eval_mai.run.calibration import written
-from lmms_eval_mai.run.config import Config, without_effect
+from lmms_eval_mai.run.config import OWN_THINKING, Config, without_effect
 from lmms_eval_mai.run.decoding import NAMES, sampling
 from lmms_eval_mai.serve.chat_request import ChatRequest, EncodedImage, MaiOptions
 from lmms_eval_mai.serve.errors import bad_request
@@ -133,7 +133,7 @@ def _choices(mai: MaiOptions, mode: str, config: Config) -> dict[str, Any]:
     if missing := {engine.side for engine in asked.engines()} - {engine.side for engine in config.engines()}:
         text = f"This server has no {missing.pop()} model, and the request needs one. Ask as the server does."
         raise bad_request(text, "mai.mode")
-    if least is None and (asked.verify, asked.thinker) == ("confidence", "large") != (config.verify, config.thinker):
+    if least is None and (asked.verify, asked.thinker) == OWN_THINKING != (config.verify, config.thinker):
         least = config.own_min_confidence
     if least is None and calibrated is not None and asked.verify != "agreement" and asked.choices != calibrated.choices:
         text = f"The threshold of this server is that of {written(calibrated.choices)}. Give min_confidence too."
