@@ -11,8 +11,9 @@ Each function runs one sample from its first call to its trace. Many of them run
     Eq. 12   R'_think^s = Select(R_think^s)                     `_select`, with transfer=sparse only
     Eq. 13   A_think^l = VLM_l(Q + R'_think^s + Prompt_simple)  `_transfer`, with transfer=sparse only
 
-Eq. 11 is a bound, which needs no code here. Two choices of the cascade are not in the paper: `thinker=large`, with
-which the large model thinks for itself after a failed first check, and `second_check=off`.
+Eq. 11 is a bound, which needs no code here. In Eq. 8, 9 and 13, Prompt_simple is the text of Appendix C for that step.
+Not in the paper: `verify=confidence` and `both`, `thinker=large`, with which the large model thinks for itself after a
+failed first check, `second_check=off`, and `sparse_from=small`.
 """
 
 from collections.abc import Awaitable, Callable
@@ -59,8 +60,8 @@ async def cascade(sample: Sample, pair: Pair) -> Trace:
 
 
 async def transfer(sample: Sample, pair: Pair) -> Trace:
-    """Full RT, the baseline of Tables 8, 10 and 11: the small model always thinks, the large model always answers. With
-    transfer=sparse: sparse reasoning transfer, Table 9."""
+    """Reasoning transfer on every sample: Table 8, and "Full RT" of Tables 10 and 11. The small model always thinks, the
+    large model always answers. With transfer=sparse: sparse reasoning transfer, Table 9."""
     return await _full_rt(OpenSample(sample, pair))
 
 
@@ -137,8 +138,8 @@ async def _transfer(opened: OpenSample, thinking: Call) -> Call:
 async def _select(opened: OpenSample, sparse: Sparse, thinking: Call, reference: str) -> str:
     """Return the key tokens of the thinking as text: Select() of Eq. 12.
 
-    The weights are attention to the thinking. Section 4.2: the attention of the last token of the transfer prompt of
-    Eq. 9, in the large model. This is a prefill of its own. With `sparse_from=small`, which is not in the paper: the
+    The weights are attention to the thinking: that of the last token of the transfer prompt of Eq. 9 (Section 4.2), in
+    the large model (our reading, docs/paper-notes.md). This is a prefill of its own. With `sparse_from=small`, which is not in the paper: the
     attention of the small model's last token, which the call with the thinking has returned.
     """
     pair, scored = opened.pair, thinking

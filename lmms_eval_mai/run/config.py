@@ -132,14 +132,14 @@ class Config(Arguments):
     """The kept tokens carry this share of the attention to all tokens of the thinking. 1 keeps the whole thinking."""
     sparse_layer: Annotated[int | float, BeforeValidator(_layer)] = 12
     """The layer whose attention is used: its number, from 1, or a share of the model's layers, such as 0.33. The
-    paper's 12 is for 36 layers."""
+    default 12 is for 36 layers."""
     sparse_from: Side = "large"
     """The model whose attention is used. `large`: an additional prefill of the large model for each transfer, as in the
     paper. `small`: the attention of the small model at the end of its thinking, without an additional prefill. This
     variant is ours."""
     store: Annotated[str | None, BeforeValidator(_store)] = None
-    """Folder of the call store, which holds the finished calls of a run, so that the same command resumes it. Default:
-    in the user's cache folder. `off`: no store."""
+    """Folder of the call store (default: in the user's cache), with which the same command resumes a run. `off`: no
+    store."""
     keep_store: StrictBool = False
     """Whether the store's file stays when the results of the run are saved."""
     log_prompts: StrictBool = False
