@@ -7,8 +7,6 @@ import pytest
 from lmms_eval_mai.contract import Call, CallKey, TokenLogprobs
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
 from lmms_eval_mai.paper.calls import counted
-from lmms_eval_mai.paper.sample import Trace
-from lmms_eval_mai.run.trace_record import trace_record
 
 
 def made(text: str, *tokens: tuple[str, float]) -> Call:
@@ -43,9 +41,3 @@ def test_log_probability_of_an_answer_counts_each_token_that_has_a_part_of_it(
 ) -> None:
     call = made(text, *tokens)
     assert (call.answer_logprob, call.logprobs) == (logprob, None)
-
-
-def test_a_trace_keeps_the_sum_and_not_the_log_probabilities_of_all_tokens() -> None:
-    call = made("[[yes]]", ("[[", -1.0), ("yes", -0.123456789), ("]]", -1.0))
-    (record,) = trace_record(Trace("agree_short", call, (call,), ()))["calls"]
-    assert record["answer_logprob"] == -0.123457 and "logprobs" not in record

@@ -1,6 +1,7 @@
-"""Every path of Section 4, with answers forced by scripted engines."""
+"""Every path of Section 4, and those of the first check by confidence, with answers forced by scripted engines."""
 
 import asyncio
+import math
 from typing import Any
 
 import pytest
@@ -14,13 +15,14 @@ from lmms_eval_mai.errors import MissingAnswer, PromptTooLong
 from lmms_eval_mai.paper import prompts
 from lmms_eval_mai.paper.calls import CallEvent
 from lmms_eval_mai.paper.cascade import MODES, cascade
+from lmms_eval_mai.paper.confidence import FirstCheck
 from lmms_eval_mai.paper.sample import EXITS, Sample, Trace, category_of
 
 YES, NO = "[[Yes]]", "[[No]]"
 
 
 def run_mode(
-    mode: str, one: Sample, small: dict[str, str], large: dict[str, str], **pair: Any
+    mode: str, one: Sample, small: dict[str, Any], large: dict[str, Any], **pair: Any
 ) -> tuple[Trace, Any, Any]:
     """Run one sample. Returns its trace and the scripts of both engines, which have recorded their prompts."""
     scripts = Recorder(small), Recorder(large)
@@ -31,36 +33,115 @@ def run_mode(
     return asyncio.run(run()), *scripts
 
 
-def test_a_sample_with_agreeing_short_answers_finishes_at_agree_short() -> None:
-    trace, small, large = run_mode("cascade", sample(), {"short": YES}, {"short": "[[yes]]"})
-    assert (trace.exit, path(trace), trace.answer.text) == ("agree_short", ["small short", "large short"], "[[yes]]")
-    assert all(script.prompt_of("short").endswith(prompts.instruction("S", "word")) for script in (small, large))
+PATHS = """
+cascade S                 | Yes                | yes          | agree_short | s.short l.short
+cascade S                 | Yes think=No       | No           | agree_think | s.short l.short s.think
+cascade S                 | Yes think=Yes      | No           | transfer    | s.short l.short s.think l.transfer
+cascade S                 | Yes think=?        | ?            | transfer    | s.short l.short s.think l.transfer
+cascade R two_stage       | Yes stage2=No      | No           | agree_think | s.short l.short s.think s.stage2
+cascade E two_stage       | Yes stage2=No      | Yes          | agree_short | s.short l.short
+cascade R two_stage       | Yes stage2=?       | No          | transfer    | s.short l.short s.think s.stage2 l.transfer
+transfer S                | think=Yes          |              | transfer    | s.think l.transfer
+transfer E                | think=Yes          |              | transfer    | s.think l.transfer
+small S                   | Yes                |              | small       | s.short
+small E                   | think=Yes          |              | small       | s.think
+small R two_stage         | think=? stage2=Yes |              | small       | s.think s.stage2
+large S                   |                    | Yes          | large       | l.short
+large R                   |                    | think=Yes    | large       | l.think
+large R two_stage         |                    | stage2=Yes   | large       | l.think l.stage2
+cascade S confidence      |                    | No@0.7       | confident   | l.short
+cascade S confidence      | think=Yes          | Yes@0.69     | agree_think | l.short s.think
+cascade S confidence      | think=Yes          | No@0.69      | transfer    | l.short s.think l.transfer
+cascade S confidence      | think=No           | No           | agree_think | l.short s.think
+cascade S confidence      | think=Yes          | @1           | transfer    | l.short s.think l.transfer
+cascade S both            | Yes                | Yes@0.7      | agree_short | s.short l.short
+cascade S both            | Yes think=Yes      | Yes@0.69     | agree_think | s.short l.short s.think
+cascade S both            | Yes think=Yes      | No@1         | transfer    | s.short l.short s.think l.transfer
+cascade S agreement       | Yes                | Yes@0.01     | agree_short | s.short l.short
+cascade S own             | Yes                | No           | large_think | s.short l.short l.think
+cascade R two_stage own   | Yes                | No stage2=No | large_think | s.short l.short l.think l.stage2
+cascade S confidence own  |                    | No@0.5       | large_think | l.short l.think
+cascade S confidence own  |                    | No@0.8       | confident   | l.short
+cascade S confidence once | think=Yes          | Yes@0.5      | transfer    | l.short s.think l.transfer
+cascade S confidence once |                    | Yes@0.7      | confident   | l.short
+"""
+"""Mode, the task's variant and choices (own: thinker=large; once: second_check=off); answers of the small and of the
+large model, some with their probability; the exit, and the calls: `s.short` is the short answer of the small model."""
+
+
+def answers_of(given: str) -> dict[str, Answer]:
+    """Return the answer of each stage: that in the table, or one that nobody can read."""
+    found = {stage: Answer("Hm. [[?]]") for stage in ("think", "stage2", "transfer")}
+    for one in given.split():
+        stage, _, answer = one.rpartition("=")
+        text, _, probability = answer.partition("@")
+        logprob = math.log(float(probability)) if probability else None
+        found[stage or "short"] = Answer(f"[[{text}]]", answer_logprob=logprob)
+    return found
+
+
+def choices_of(words: list[str]) -> dict[str, Any]:
+    """Return the fields of the pair."""
+    rule: Any = next((word for word in words if word in ("confidence", "both")), "agreement")
+    thinker = {"thinker": "large"} if "own" in words else {}
+    return {"first_check": FirstCheck(rule, 0.7), "second_check": "once" not in words, **thinker}
+
+
+@pytest.mark.parametrize("row", PATHS.strip().split("\n"))
+def test_answers_lead_to_an_exit_by_these_calls_with_the_papers_prompts(row: str) -> None:
+    given, small, large, exit, calls = (cell.strip() for cell in row.split("|"))
+    mode, variant, *words = given.split()
+    one = sample(variant=variant, two_stage="two_stage" in words)
+    trace, *scripts = run_mode(mode, one, answers_of(small), answers_of(large), **choices_of(words))
+    made = [f"{call.key.side[0]}.{call.key.stage}" for call in trace.calls]
+    assert (trace.exit, made) == (exit, calls.split())
+    final = "l.short" if exit in ("agree_short", "agree_think", "confident") else made[-1]
+    assert trace.answer is trace.calls[made.index(final)]
+    thinking = {call.key.side: call.text for call in trace.calls if call.key.stage == "think"}
+    for call in trace.calls:
+        side, stage = call.key.side, call.key.stage
+        ending = {
+            "short": prompts.instruction("S", "word"),
+            "think": prompts.instruction("E" if variant == "E" else "R", "word"),
+            "stage2": prompts.stage2(thinking.get(side, ""), "word"),
+            "transfer": prompts.transfer("pope", thinking.get("small", ""), "word"),
+        }[stage]
+        assert scripts[side == "large"].prompt_of(stage).endswith(ending)
+
+
+OURS = {"confident", "large_think"}
+"""Exits that are not the paper's."""
+
+
+def test_the_table_has_every_exit_of_each_mode() -> None:
+    seen: dict[str, set[str]] = {mode: set() for mode in MODES}
+    for row in PATHS.strip().split("\n"):
+        seen[row.split()[0]].add(row.split("|")[3].strip())
+    assert {mode: set(exits) for mode, exits in EXITS.items()} == {**seen, "cascade": seen["cascade"] - OURS}
+    assert seen["cascade"] >= OURS
+
+
+def test_a_document_with_options_is_asked_for_a_letter_and_its_answers_are_compared_as_letters() -> None:
     choice = sample("mmmu_val", doc={"question_type": "multiple-choice", "options": "['red', 'blue']"})
     trace, small, _ = run_mode("cascade", choice, {"short": "[[B]]"}, {"short": "(B)"})
     assert trace.exit == "agree_short" and small.prompt_of("short").endswith(prompts.instruction("S", "letter"))
 
 
-def test_a_sample_finishes_at_agree_think_if_the_thought_answer_agrees_with_the_large_short_answer() -> None:
-    trace, small, _ = run_mode("cascade", sample(), {"short": YES, "think": f"Step 1 ... {NO}"}, {"short": NO})
-    assert (trace.exit, path(trace)) == ("agree_think", ["small short", "large short", "small think"])
-    assert trace.answer.text == NO
-    assert small.prompt_of("think").endswith(prompts.instruction("R", "word"))
+def test_a_trace_has_the_verifications_the_threshold_and_the_answer_after_a_thinking_that_is_not_verified() -> None:
+    trace = run_mode("cascade", sample(), {"short": YES, "think": YES}, {"short": NO, "transfer": NO})[0]
+    assert [(v.small, v.large, v.agree) for v in trace.verifications] == [("yes", "no", False)] * 2
+    assert (trace.min_confidence, trace.thought) == (None, None)
+    for second_check, thought in ((True, None), (False, "yes")):
+        choices = {"first_check": FirstCheck("confidence", 0.7), "second_check": second_check}
+        trace = run_mode("cascade", sample(), {"think": YES}, {"short": NO, "transfer": NO}, **choices)[0]
+        assert (trace.min_confidence, trace.thought, len(trace.verifications)) == (0.7, thought, int(second_check))
 
 
-def test_after_two_disagreements_the_thinking_is_transferred_to_the_large_model() -> None:
-    thinking = f"The fan is {{not}} suitable. {YES}"
-    trace, _, large = run_mode("cascade", sample(), {"short": YES, "think": thinking}, {"short": NO, "transfer": "Yes"})
-    assert (trace.exit, trace.answer.text) == ("transfer", "Yes")
-    assert path(trace) == ["small short", "large short", "small think", "large transfer"]
-    assert large.prompt_of("transfer").endswith(prompts.transfer("pope", thinking, "word"))
-    assert [v.agree for v in trace.verifications] == [False, False]
-    assert (trace.verifications[1].small, trace.verifications[1].large) == ("yes", "no")
-
-
-def test_full_transfer_always_thinks_and_makes_no_calls_for_short_answers() -> None:
-    trace, _, large = run_mode("transfer", sample(), {"think": YES}, {"transfer": YES})
-    assert (trace.exit, path(trace), trace.thought) == ("transfer", ["small think", "large transfer"], "yes")
-    assert large.prompt_of("transfer").endswith(prompts.transfer("pope", YES, "word"))
+def test_a_benchmark_may_have_a_threshold_of_its_own() -> None:
+    check = FirstCheck("confidence", 0.9, {"pope": 0.5})
+    sure = {"short": Answer(NO, answer_logprob=math.log(0.6))}
+    assert run_mode("cascade", sample(), {}, sure, first_check=check)[0].exit == "confident"
+    assert check.threshold("chartqa") == 0.9
 
 
 @pytest.mark.parametrize("choice", [None, "cut", "keep"])
@@ -79,18 +160,6 @@ def test_the_small_models_answer_is_transferred_in_prompt_1_and_cut_in_prompt_2_
     assert next(call.text for call in trace.calls if call.key.stage == "think") == answers["think"]
 
 
-def test_the_two_stage_form_verifies_the_second_stage_and_transfers_the_first() -> None:
-    answers = {"short": YES, "think": "Thinking [[0]]", "stage2": "No"}
-    trace, small, _ = run_mode("cascade", sample(variant="R", two_stage=True), answers, {"short": NO})
-    assert (trace.exit, path(trace)) == ("agree_think", ["small short", "large short", "small think", "small stage2"])
-    assert small.prompt_of("stage2").endswith(prompts.stage2("Thinking [[0]]", "word"))
-    trace, _, large = run_mode(
-        "cascade", sample(variant="E", two_stage=True), answers | {"stage2": "Yes"}, {"short": NO, "transfer": NO}
-    )
-    assert trace.exit == "transfer"
-    assert large.prompt_of("transfer").endswith(prompts.transfer("pope", "Thinking [[0]]", "word"))
-
-
 @pytest.mark.parametrize(("variant", "think", "used"), [("S", "E", "E"), ("S", "R", "R"), ("E", "R", "E")])
 def test_the_tasks_own_thinking_prompt_has_priority_over_the_argument(variant: str, think: str, used: Any) -> None:
     _, small, _ = run_mode("cascade", sample(variant=variant), {"short": YES, "think": NO}, {"short": NO}, think=think)
@@ -105,21 +174,6 @@ def test_a_trace_tells_whether_the_scorer_can_read_the_final_answer(text: str, r
     assert run_mode("small", sample(variant="R", two_stage=True), stages, {})[0].readable is readable
     other = sample("some_task", None, doc={"options": ["red", "green"]})
     assert run_mode("large", other, {}, {"task": text})[0].readable is bool(text)  # any text
-
-
-@pytest.mark.parametrize("side", ["small", "large"])
-@pytest.mark.parametrize(
-    ("variant", "two_stage", "stages"),
-    [("S", False, ["short"]), ("E", False, ["think"]), ("R", True, ["think", "stage2"])],
-)
-def test_one_model_alone_gets_the_tasks_own_prompt(side: str, variant: Any, two_stage: bool, stages: list[str]) -> None:
-    answers = {"short": "s", "think": "t", "stage2": "2"}
-    one = sample(variant=variant, two_stage=two_stage)
-    trace, *scripts = run_mode(side, one, answers if side == "small" else {}, answers if side == "large" else {})
-    script = scripts[0] if side == "small" else scripts[1]
-    assert (trace.exit, trace.answer.text) == (side, answers[stages[-1]])
-    assert [call.key.stage for call in trace.calls] == stages
-    assert script.prompt_of(stages[0]).endswith(prompts.instruction(variant, "word"))
 
 
 def test_another_lmms_eval_task_has_its_own_prompt_for_short_answers_and_the_papers_prompts_for_the_rest() -> None:
@@ -197,16 +251,6 @@ def test_every_call_has_the_number_of_tokens_of_its_extracted_answer_if_its_engi
     # The number of a record is kept, and the answer of the trace is one of its calls.
     assert [(call.answer_tokens, call.output_tokens) for call in trace.calls] == [(2, 5), (7, 2), (3, 20), (1, 4)]
     assert trace.answer is trace.calls[-1]
-
-
-def test_each_mode_reaches_exactly_its_exits() -> None:
-    seen: dict[str, set[str]] = {mode: set() for mode in MODES}
-    answers = {"short": YES, "think": NO, "transfer": YES}
-    for mode in MODES:
-        for large in (YES, NO, "[[?]]"):
-            trace, *_ = run_mode(mode, sample(), answers, {"short": large, "transfer": YES})
-            seen[mode].add(trace.exit)
-    assert {mode: set(exits) for mode, exits in EXITS.items()} == seen
 
 
 def test_thinking_that_overflows_the_context_is_truncated_or_refused() -> None:

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.tasks import INSTRUCTIONS as PRINTED
 
 from lmms_eval_mai.paper import prompts
-from lmms_eval_mai.paper.prompts import INSTRUCTIONS, REASON_TRANSFER, STAGE2, TRANSFER_TEMPLATE, Kind
+from lmms_eval_mai.paper.prompts import REASON_TRANSFER, STAGE2, TRANSFER_TEMPLATE, Kind
 
 PREVIOUS = "According to previous thinking: "
 REFERENCE = "The following is a reference answer from a smaller model"
@@ -28,24 +27,13 @@ ENDS = {
 }
 
 
-def test_every_template_equals_that_of_appendix_c() -> None:
-    """Prompt 1 is for a word, Prompt 2 for a letter. The PDF has a typographic apostrophe."""
+def test_the_reason_transfer_prompts_equal_those_of_appendix_c() -> None:
+    """Prompt 1 is for a word, Prompt 2 for a letter. `tests/harness/test_tasks.py` compares all other templates."""
     for kind in KINDS:
-        for variant in ("S", "E", "R"):
-            assert INSTRUCTIONS[variant, kind] == PRINTED[variant.lower(), kind]  # type: ignore[index]
         assert STAGE2[kind] == REASON_TRANSFER["previous_thinking"][kind] == STAGE_2 + ENDS[kind]
     in_brackets = ENDS["letter"].replace("directly.", "directly in the format: [[answer]].")
     assert REASON_TRANSFER["reference"]["letter"] == REFERENCE_PROMPT + in_brackets
     assert REASON_TRANSFER["reference"]["word"] == REFERENCE_PROMPT + ENDS["word"]  # Example 3 (B.6)
-
-
-def test_each_template_requires_the_form_of_its_kind() -> None:
-    forms = [*INSTRUCTIONS.items(), *(((name, kind), STAGE2[kind]) for name in ("stage2",) for kind in KINDS)]
-    forms += [((name, kind), form[kind]) for name, form in REASON_TRANSFER.items() for kind in KINDS]
-    assert len(forms) == 12
-    for (_, kind), text in forms:
-        assert ("single word or phrase" in text) is (kind == "word")
-        assert ("option's letter" in text) is (kind == "letter")
 
 
 def test_each_benchmark_has_its_transfer_prompt_of_the_paper_and_other_tasks_have_prompt_2() -> None:

@@ -4,7 +4,6 @@ import itertools
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -51,22 +50,6 @@ def test_the_fewest_heaviest_tokens_that_carry_delta_are_kept_in_the_order_of_th
     allowed = Fraction(1e-15)
     assert found.share >= delta and weight_of(pairs, found.positions) / total >= Fraction(delta) - allowed
     assert weight_of(pairs, found.positions[:-1]) / total < Fraction(delta) + allowed
-
-
-@pytest.mark.parametrize(
-    ("weights", "choices", "text"),
-    [
-        ((0.1,) * 10, {}, "01234567"),
-        ((0.3, 0.1, 0.6), {}, "02"),
-        ((0.3, 0.0, 0.6), {"delta": 1.0}, "012"),  # byte for byte
-        ((0.0, 0.0), {}, "01"),  # without any weight
-        ((0.2,), {}, "0"),
-        ((), {}, ""),
-    ],
-)
-def test_examples_of_selections(weights: tuple[float, ...], choices: dict[str, Any], text: str) -> None:
-    found = selected(list(zip("0123456789", weights, strict=False)), **choices)
-    assert (found.text, found.kept_tokens, found.scored_tokens) == (text, len(text), len(weights))
 
 
 @pytest.mark.parametrize("weights", [[math.nan, 1.0], [math.inf, 1.0], [-0.1, 1.0], [1.0]])

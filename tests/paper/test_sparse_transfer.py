@@ -84,13 +84,6 @@ def test_delta_1_sends_the_prompt_of_full_transfer(source: str) -> None:
 
 
 @SOURCES
-def test_attention_of_another_layer_selects_other_tokens(source: str) -> None:
-    selection = run_mode("transfer", source=source, layer=1)[0].selection
-    assert selection is not None and selection.text == "The small animal on the sofa is a dog, not"
-    assert (selection.layer, selection.kept_tokens, selection.scored_tokens) == (1, 10, 12)
-
-
-@SOURCES
 def test_trace_has_the_selection_and_no_weights(source: str) -> None:
     trace, *_ = run_mode("cascade", source=source)
     selection = trace.selection
@@ -99,11 +92,6 @@ def test_trace_has_the_selection_and_no_weights(source: str) -> None:
     assert selection.share == pytest.approx(15.0 / 15.9) and selection.layer == LAYER
     assert all(call.attention is None for call in trace.calls)  # the weights of all samples would fill the memory
     assert {call.answer_tokens for call in trace.calls if call.key.stage == "score"} <= {0}
-
-
-def test_tokens_of_the_kept_text_are_counted_again_by_the_large_models_tokenizer() -> None:
-    selection = run_mode("transfer", thinking="sofa, sofaThe dog", heavy={"sofa,": 80.0, "sofaThe": 40.0})[0].selection
-    assert selection is not None and (selection.text, selection.transferred_tokens) == ("sofa, sofaThe", 2)
 
 
 @SOURCES
@@ -150,3 +138,8 @@ def test_thinking_that_does_not_fit_is_truncated_before_it_is_scored() -> None:
     assert trace.selection is not None and (trace.selection.text, trace.selection.scored_tokens) == (" red", 5)
     assert [call.dropped_tokens for call in trace.calls] == [0, 90, 0]
     assert reserved == [64]  # the space for the answer of the transfer, and not of the scoring
+
+
+def test_tokens_of_the_kept_text_are_counted_again_by_the_large_models_tokenizer() -> None:
+    selection = run_mode("transfer", thinking="sofa, sofaThe dog", heavy={"sofa,": 80.0, "sofaThe": 40.0})[0].selection
+    assert selection is not None and (selection.text, selection.transferred_tokens) == ("sofa, sofaThe", 2)

@@ -47,9 +47,9 @@ def sample(
 
 
 class Recorder:
-    """A script for the scripted engine, from a table of stage -> text. Records every prompt."""
+    """A script for the scripted engine, from a table of stage -> answer or its text. Records every prompt."""
 
-    def __init__(self, answers: Mapping[str, str]) -> None:
+    def __init__(self, answers: Mapping[str, str | Answer]) -> None:
         self.answers = answers
         self.prompts: list[Prompt] = []
 
@@ -57,7 +57,8 @@ class Recorder:
         self.prompts.append(prompt)
         if prompt.key.stage not in self.answers:
             raise MissingAnswer(f"{prompt.key} was not expected")
-        return Answer(self.answers[prompt.key.stage], prompt_tokens=10, output_tokens=3, seconds=0.0)
+        answer = self.answers[prompt.key.stage]
+        return answer if isinstance(answer, Answer) else Answer(answer, prompt_tokens=10, output_tokens=3, seconds=0.0)
 
     def prompt_of(self, stage: str) -> str:
         """Return the text of the only prompt of one stage."""
