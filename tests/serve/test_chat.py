@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.serving import EXITS, Running, chat, chat_records, image_url, scripted, serving, user, written
+from support.pope_scripts import FORCED_EXITS as EXITS
+from support.serving import Running, chat, chat_records, image_url, scripted, serving, user, written
 
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.prompts import instruction
@@ -46,8 +47,8 @@ def test_reply_has_the_answer_the_sums_of_tokens_and_the_trace(api: Running) -> 
             "prompt_tokens": 100 * len(calls),
             "completion_tokens": output,
             "total_tokens": 100 * len(calls) + output,
-            "prompt_tokens_details": {"cached_tokens": 10 * len(calls)},
-            "completion_tokens_details": {"reasoning_tokens": 20 if number else 0},
+            "prompt_tokens_details": {"cached_tokens": 32 * len(calls)},
+            "completion_tokens_details": {"reasoning_tokens": 50 if number else 0},
         }
         assert reply["object"] == "chat.completion" and reply["model"] == "pair"
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support.serving import EXITS, Running, chat, chat_records, scripted, serving, wait_until, written
+from support.pope_scripts import FORCED_EXITS as EXITS
+from support.serving import Running, chat, chat_records, scripted, serving, wait_until, written
 
 pytestmark = pytest.mark.slow
 
@@ -119,7 +120,7 @@ def test_metrics_count_replies_exits_calls_tokens_and_seconds(tmp_path: Path) ->
     labels += ['mai_replies_total{status="200"} 6.0', 'mai_replies_total{status="400"} 1.0']
     labels += [
         'mai_call_seconds_count{side="small",stage="think"} 4.0',
-        'mai_tokens_total{kind="output",side="small"} 110.0',
+        'mai_tokens_total{kind="output",side="small"} 230.0',
     ]
     labels += ['mai_requests{state="open"} 0.0', 'mai_requests{state="queued"} 0.0', 'mai_engine_up{side="large"} 1.0']
     assert [label for label in labels if label not in text] == []

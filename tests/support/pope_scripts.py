@@ -1,11 +1,9 @@
-"""Scripts of POPE answers that force the exit of every document."""
+"""Scripts in which the documents leave at the three exits in turn: for any questions, and for those of POPE."""
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
-
-from datasets import load_dataset
 
 Record = dict[str, Any]
 FORCED_EXITS = ("agree_short", "agree_think", "transfer")
@@ -17,29 +15,39 @@ def record(task: str, doc_id: int, stage: str, text: str, **more: Any) -> Record
 
 
 def exit_of(doc_id: int) -> str:
-    """Return the exit that `pope_scripts` forces for a document."""
+    """Return the exit that the scripts force for a document."""
     return FORCED_EXITS[doc_id % 3]
 
 
-def pope_scripts(write: Callable[[str, Iterable[Record]], Path], *tasks: str, rows: int = 12) -> dict[str, str]:
-    """Write scripts of both models in which document i has exit `exit_of(i)` and the final answer is right."""
+def records(task: str, answers: Sequence[tuple[str, str]], **more: Any) -> tuple[list[Record], list[Record]]:
+    """Return the records of the small and of the large model. Document i has exit `exit_of(i)`. `answers`: the final
+    answer to each document, and another one. `more`: further fields of all records."""
     small, large = [], []
-    for task, (doc_id, gold) in itertools.product(tasks, enumerate(gold_of("POPE", "test")[:rows])):
-        right, wrong = f"[[{gold.title()}]]", "[[No]]" if gold == "yes" else "[[Yes]]"
+    for doc_id, (right, wrong) in enumerate(answers):
         exit, two_stage = exit_of(doc_id), task.endswith("_s2")
-        small.append(record(task, doc_id, "short", right if exit == "agree_short" else wrong))
-        thought = right if exit == "agree_think" else wrong
-        small.append(
-            record(task, doc_id, "think", "Thinking. [[0]]" if two_stage else f"Thinking. {thought}", output_tokens=50)
-        )
-        if two_stage:
-            small.append(record(task, doc_id, "stage2", thought.strip("[]")))
-        large.append(record(task, doc_id, "short", right if exit != "transfer" else "[[perhaps]]"))
-        large.append(record(task, doc_id, "transfer", right))
-    return {"engine": "scripted", "small": str(write("small", small)), "large": str(write("large", large))}
+        short, thought = right if exit == "agree_short" else wrong, right if exit == "agree_think" else wrong
+        thinking = f"I see {doc_id}. [[{0 if two_stage else thought}]]"
+        small.append(record(task, doc_id, "short", f"[[{short}]]", **more))
+        small.append(record(task, doc_id, "task", f"[[{short}]]", **more))
+        small.append(record(task, doc_id, "think", thinking, **{"output_tokens": 50, **more}))
+        small.append(record(task, doc_id, "stage2", thought, **more))
+        large.append(record(task, doc_id, "short", f"[[{'perhaps' if exit == 'transfer' else right}]]", **more))
+        large.append(record(task, doc_id, "task", f"[[{right}]]", **more))
+        large.append(record(task, doc_id, "transfer", f"[[{right}]]", **more))
+    return small, large
+
+
+def pope_scripts(write: Callable[[str, Iterable[Record]], Path], *tasks: str, rows: int = 12) -> dict[str, str]:
+    """Write scripts of both models in which the final answer to each document is right."""
+    answers = [(gold.title(), "No" if gold == "yes" else "Yes") for gold in gold_of("POPE", "test")[:rows]]
+    sides = zip(*(records(task, answers) for task in tasks), strict=True)
+    paths = (write(side, itertools.chain(*found)) for side, found in zip(("small", "large"), sides, strict=True))
+    return {"engine": "scripted", **dict(zip(("small", "large"), map(str, paths), strict=True))}
 
 
 def gold_of(name: str, split: str) -> list[str]:
+    from datasets import load_dataset
+
     return list(load_dataset(f"lmms-lab-encoder/{name}", split=split)["answer"])
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 from loguru import logger
 from pyarrow import Table, parquet
+from support.pope_scripts import records
 
 DEMO_DOCUMENTS = 150
 """Of `shapes_s`, on which runs of the demo pair are compared."""
@@ -97,33 +98,18 @@ def write_pope(drawn_data: Path, folder: Path, name: str, documents: list[dict[s
 
 def scripts(folder: Path, task: str, rows: int, seconds: float = 0.0) -> dict[str, str]:
     """Write scripts of both sides in which the documents leave at all three exits, with tokens that differ from call to
-    call. Returns the model arguments. They also have the answers of the models alone: to the `_r` task of the same
-    benchmark, and to a task that is not ours."""
+    call. Returns the model arguments. They also have the answers to the `_r` task of the same benchmark."""
     rng = random.Random(5)
-    lines: dict[str, list[str]] = {"small": [], "large": []}
-    for doc_id in range(rows):
-        way = doc_id % 3
-        large = f"[[{rng.choice(['Yes', 'No'])}]]"
-        other = "[[No]]" if large == "[[Yes]]" else "[[Yes]]"
-        small, thought = large if way == 0 else other, large if way == 1 else other
-        texts = [
-            ("small", "short", small),
-            ("small", "task", small),
-            ("small", "think", f"I look.\n{thought}"),
-            ("large", "short", large),
-            ("large", "task", large),
-            ("large", "transfer", other),
-        ]
-        for side, stage, text in texts:
-            record = {"task": task, "doc_id": doc_id, "stage": stage, "text": text, "seconds": seconds * rng.random()}
-            record |= {"prompt_tokens": rng.randint(50, 90), "output_tokens": rng.randint(1, 40)}
-            lines[side].append(json.dumps(record))
-            if stage == "think" and task.endswith("_s"):
-                lines[side].append(json.dumps({**record, "task": task.removesuffix("s") + "r"}))
+    answers = [tuple(rng.sample(["Yes", "No"], 2)) for _ in range(rows)]
     folder.mkdir(parents=True, exist_ok=True)
-    for side, records in lines.items():
-        (folder / f"{side}.jsonl").write_text("\n".join(records))
-    return {"engine": "scripted", **{side: str(folder / f"{side}.jsonl") for side in lines}}
+    for side, of_side in zip(("small", "large"), records(task, answers), strict=True):
+        for one in of_side:
+            one |= {"seconds": seconds * rng.random(), "prompt_tokens": rng.randint(50, 90)}
+            one["output_tokens"] = rng.randint(1, 40)
+        if task.endswith("_s"):
+            of_side += [{**one, "task": f"{task[:-1]}r"} for one in of_side if one["stage"] == "think"]
+        (folder / f"{side}.jsonl").write_text("\n".join(map(json.dumps, of_side)))
+    return {"engine": "scripted", "small": str(folder / "small.jsonl"), "large": str(folder / "large.jsonl")}
 
 
 # --- evaluations and commands -----------------------------------------------------------------------------

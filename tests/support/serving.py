@@ -16,43 +16,30 @@ from typing import Any
 
 import httpx
 from PIL import Image
+from support.pope_scripts import records
 
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.serve.server import Server, bind
 from lmms_eval_mai.serve.service import Service
 from lmms_eval_mai.serve.settings import Settings
 
-EXITS = ("agree_short", "agree_think", "transfer")
 Records = list[dict[str, Any]]
 
 
 def chat_records(count: int, **fields: Any) -> tuple[Records, Records]:
     """Return the answers of both models to the requests 0, 1 ...; request i has exit EXITS[i % 3] and an answer with
     its number. `fields`: further fields of all records."""
-    small, large = [], []
-    for number in range(count):
-        exit, answer = EXITS[number % 3], f"answer {number}"
-        own = {
-            "task": "chat",
-            "doc_id": number,
-            "prompt_tokens": 100,
-            "cached_tokens": 10,
-            "output_tokens": 5,
-            **fields,
-        }
-        small.append({**own, "stage": "short", "text": f"[[{answer if exit == 'agree_short' else 'no'}]]"})
-        think = f"I see {number}. [[{answer if exit == 'agree_think' else 'no'}]]"
-        small.append({**own, "stage": "think", "text": think, "output_tokens": 20})
-        large.append({**own, "stage": "short", "text": f"[[{'maybe' if exit == 'transfer' else answer}]]"})
-        large.append({**own, "stage": "transfer", "text": f"[[{answer}]]"})
-        large.append({**own, "stage": "task", "text": f"Once upon a time [[{number}]]"})
+    small, large = records("chat", [(f"answer {number}", "no") for number in range(count)], **fields)
+    for one in large:
+        if one["stage"] == "task":
+            one["text"] = f"Once upon a time [[{one['doc_id']}]]"
     return small, large
 
 
 def written(folder: Path, small: Records, large: Records) -> dict[str, Any]:
     """Write the scripts of two engines and return their model arguments."""
-    for side, records in (("small", small), ("large", large)):
-        (folder / f"{side}.jsonl").write_text("\n".join(map(json.dumps, records)))
+    for side, of_side in (("small", small), ("large", large)):
+        (folder / f"{side}.jsonl").write_text("\n".join(map(json.dumps, of_side)))
     return {"engine": "scripted", "small": folder / "small.jsonl", "large": folder / "large.jsonl"}
 
 
