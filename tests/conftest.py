@@ -193,9 +193,11 @@ def evaluate(task_manager: Any, in_drawn_data: Path) -> Callable[..., dict[str, 
     """
     from lmms_eval.evaluator import simple_evaluate
 
-    def run(tasks: list[str], options: dict[str, Any] | None = None, **model_args: Any) -> dict[str, Any]:
+    def run(
+        tasks: list[str], options: dict[str, Any] | None = None, model: Any = "mai_cascade", **model_args: Any
+    ) -> dict[str, Any]:
         results = simple_evaluate(
-            model="mai_cascade",
+            model=model,
             model_args=",".join(f"{name}={value}" for name, value in model_args.items()),
             tasks=tasks,
             **{"task_manager": task_manager, "batch_size": 1, "log_samples": True, **(options or {})},

@@ -5,7 +5,6 @@ import base64
 import gc
 import io
 import json
-import time
 import warnings
 from collections import deque
 from pathlib import Path
@@ -20,7 +19,7 @@ from lmms_eval_mai.contract import Call, Sampling, TokenLogprobs
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.openai.chat import to_call
 from lmms_eval_mai.engines.openai.engine import OpenAIEngine
-from lmms_eval_mai.engines.openai.options import addresses, proxy_of
+from lmms_eval_mai.engines.openai.options import proxy_of
 from lmms_eval_mai.errors import (
     ArgumentError,
     CallTimeout,
@@ -41,23 +40,6 @@ def test_a_temporary_error_is_retried(fault: Any) -> None:
     assert isinstance(result, Call) and (result.text, result.finish_reason) == ("[[Yes]]", "stop")
     assert (result.prompt_tokens, result.cached_tokens, result.output_tokens) == (50, 32, 5)
     assert len(server.seen) == 2 and server.answered == 1
-
-
-def test_the_time_of_a_call_is_that_of_the_answered_request_without_retries_pauses_and_the_wait_for_a_slot() -> None:
-    server = ScriptedServer(seconds=0.05)
-
-    async def wait_of(engine: OpenAIEngine, count: int) -> float:
-        began = time.perf_counter()
-        calls = await asyncio.gather(*(engine.generate(prompt(number), SAMPLING) for number in range(count)))
-        assert min(call.total_s for call in calls) >= 0.05
-        return time.perf_counter() - began - sum(call.total_s for call in calls)
-
-    async def waits(engine: OpenAIEngine) -> tuple[float, float]:
-        server.faults.append((503, {"Retry-After": "1"}))
-        return await wait_of(engine, 1), await wait_of(engine, 5)
-
-    paused_s, queued_s = with_servers([server], waits, concurrency=1)
-    assert paused_s >= 1 and queued_s >= 0
 
 
 @pytest.mark.parametrize(
@@ -91,20 +73,6 @@ def test_a_temporary_error_that_remains_is_a_busy_endpoint_with_the_seconds_that
     server = ScriptedServer(faults=deque([(status, {"Retry-After": retry_after})]))
     error = with_servers([server], call, retry_for=retry_for)
     assert isinstance(error, EndpointBusy) and error.retry_after_s == seconds
-
-
-def test_a_call_of_an_engine_that_is_closed_while_it_is_retried_is_not_retried_again() -> None:
-    server = ScriptedServer()
-
-    async def close_during_retry(engine: OpenAIEngine) -> Any:
-        server.faults.append((503, {"Retry-After": "1"}))
-        calling = asyncio.ensure_future(call(engine))
-        await until(lambda: not server.faults)
-        await engine.close()
-        return await calling, await call(engine)
-
-    errors = with_servers([server], close_during_retry, retry_for=60)
-    assert list(map(type, errors)) == [EngineNotRunning] * 2 and len(server.seen) == 1
 
 
 def test_all_calls_of_a_sample_use_one_endpoint_and_another_one_if_it_does_not_answer() -> None:
@@ -222,30 +190,6 @@ def test_an_invalid_argument_is_refused_before_any_request(arguments: dict[str, 
     assert "small" in str(error.value) and "pw" not in str(error.value)
 
 
-def test_addresses_may_be_a_list_and_have_ipv6() -> None:
-    assert addresses("small", "http://[::1]/") == ["http://[::1]"]
-    assert addresses("small", "['http://a.b:8/v1', http://[::1]:8/v1]") == ["http://a.b:8/v1", "http://[::1]:8/v1"]
-
-
-def test_requests_use_the_proxy_of_the_environment_and_the_key_whatever_netrc_has(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    async def run() -> None:
-        async with running(ScriptedServer(key="sk-1")) as proxy:
-            monkeypatch.setenv("http_proxy", proxy.removesuffix("/v1"))
-            monkeypatch.setenv("no_proxy", "inside.example")
-            monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
-            (tmp_path / "netrc").write_text("default login me password mine")
-            monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-            engine = engine_of("http://model.invalid/v1")
-            await engine.start()
-            assert isinstance(await call(engine), Call)
-            await engine.close()
-
-    asyncio.run(run())
-    assert proxy_of("http://a.inside.example:8000/v1") is None
-
-
 NEUTRAL = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,
            "seed": None, "ignore_eos": False, "stop": []}  # fmt: skip
 
@@ -330,3 +274,36 @@ def test_log_probabilities_are_asked_for_only_by_their_prompt_and_refused_once_b
     assert {answer.logprobs for answer in found[12:]} == {None}
     asked = [sum(body.get("logprobs", False) for body in server.seen) for server in servers]
     assert 0 < asked[0] <= len(servers[0].seen) // 4 and asked[1] == 2 * len(servers[1].seen) // 3
+
+
+def test_a_call_of_an_engine_that_is_closed_while_it_is_retried_is_not_retried_again() -> None:
+    server = ScriptedServer()
+
+    async def close_during_retry(engine: OpenAIEngine) -> Any:
+        server.faults.append((503, {"Retry-After": "1"}))
+        calling = asyncio.ensure_future(call(engine))
+        await until(lambda: not server.faults)
+        await engine.close()
+        return await calling, await call(engine)
+
+    errors = with_servers([server], close_during_retry, retry_for=60)
+    assert list(map(type, errors)) == [EngineNotRunning] * 2 and len(server.seen) == 1
+
+
+def test_requests_use_the_proxy_of_the_environment_and_the_key_whatever_netrc_has(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def run() -> None:
+        async with running(ScriptedServer(key="sk-1")) as proxy:
+            monkeypatch.setenv("http_proxy", proxy.removesuffix("/v1"))
+            monkeypatch.setenv("no_proxy", "inside.example")
+            monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
+            (tmp_path / "netrc").write_text("default login me password mine")
+            monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+            engine = engine_of("http://model.invalid/v1")
+            await engine.start()
+            assert isinstance(await call(engine), Call)
+            await engine.close()
+
+    asyncio.run(run())
+    assert proxy_of("http://a.inside.example:8000/v1") is None

@@ -76,13 +76,3 @@ def test_the_identity_is_that_of_the_recorded_answers(tmp_path: Path) -> None:
 def test_a_script_that_cannot_be_read_is_refused_and_the_line_is_named(tmp_path: Path, line: str, word: str) -> None:
     with pytest.raises(ArgumentError, match=word):
         recorded(tmp_path, line)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("slots", 0), ("slots", "many"), ("tokens_per_s", "fast"), ("time_scale", -1), ("ttft_s", "2B")]
-)
-def test_an_argument_that_cannot_work_is_refused(name: str, value: Any, tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match=f"small_{name}={value}"):
-        recorded(tmp_path, json.dumps(RECORD), **{name: value})
-    with pytest.raises(ArgumentError, match=r"nowhere\.jsonl"):
-        build(EngineConfig("small", "scripted", str(tmp_path / "nowhere.jsonl")))

@@ -1,90 +1,29 @@
-"""The transformers engine on the small demo model in fp32: log-probabilities equal those of a forward pass, a bad call
-fails alone, and closing the engine ends everything that it does."""
+"""The transformers engine on the demo pair in fp32: what is refused, its identity, closing, and the drafts of an
+assistant model. `test_contract.py` compares its answers and log-probabilities with those of vLLM."""
 
 import asyncio
-import gc
-import shutil
-import threading
-from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
-from support.engines import Running, make_image, processor_inputs, prompt, started
+import torch
+from support.engines import make_image, prompt, started
 
-from lmms_eval_mai.contract import AttentionRequest, Call, EngineConfig, Prompt, Sampling
+from lmms_eval_mai.contract import Call, EngineConfig, Image, Prompt, Sampling
 from lmms_eval_mai.engines.build import build
-from lmms_eval_mai.errors import ArgumentError, EngineNotRunning, EngineStartError, PromptTooLong
+from lmms_eval_mai.errors import ArgumentError, EngineNotRunning
+from lmms_eval_mai.paper import prompts
+from lmms_eval_mai.plugin import task_dir
+from lmms_eval_mai.run import presets
 from lmms_eval_mai.run.loop import LoopThread
 
 pytestmark = pytest.mark.slow
 
-DEMO = Path(__file__).parents[2] / "lmms_eval_mai/pairs/demo"
-PROMPTS = [replace(prompt(i, make_image(), "Is it red? " * i, "Think."), logprobs=True) for i in range(4)]
-"""Of different lengths, so that a batch of them has padding."""
-UNTIL_END = Sampling(max_tokens=20)
+PAIR = presets.load("demo")
 
 
-def engine_of(path: Path = DEMO / "small", attention: bool = True, **arguments: Any) -> Any:
-    return build(EngineConfig("large", "transformers", str(path), {"dtype": "float32", **arguments}, attention))
-
-
-@pytest.fixture(scope="module")
-def running(loop: LoopThread) -> Iterator[Running]:
-    with started(engine_of(batch_size=4), loop) as running:
-        yield running
-
-
-# --- answers and log-probabilities ------------------------------------------------------------------------------
-
-
-def answer_of(model: Any, processor: Any, asked: Prompt) -> tuple[list[str], list[float]]:
-    """Return the texts of the tokens of an answer, and their log-probabilities in one forward pass over the prompt and
-    the answer (teacher forcing), without the engine."""
-    import torch
-
-    inputs = processor_inputs(processor, asked)
-    given = inputs["input_ids"].shape[1]
-    with torch.inference_mode():
-        ids = model.generate(**inputs, max_new_tokens=20, do_sample=False)
-        more = ids.shape[1] - given
-        for name, tensor in inputs.items():  # masks of the prompt, longer by the answer
-            if name != "input_ids" and tensor.shape == (1, given):
-                inputs[name] = torch.cat([tensor, tensor[:, -1:].expand(1, more)], dim=1)
-        logits = model(**{**inputs, "input_ids": ids}).logits
-    answer = ids[0, given:]
-    values = logits[0, given - 1 : -1].float().log_softmax(-1)[torch.arange(more), answer]
-    decode = processor.tokenizer.decode
-    return [decode([token], skip_special_tokens=True) for token in answer.tolist()], values.tolist()
-
-
-def test_log_probabilities_of_a_batch_equal_those_of_a_forward_pass_of_each_answer(running: Running) -> None:
-    from transformers import AutoModelForImageTextToText, AutoProcessor
-
-    processor = AutoProcessor.from_pretrained(DEMO / "small")
-    model = AutoModelForImageTextToText.from_pretrained(DEMO / "small", dtype="float32").eval()
-    calls = running.generate(*PROMPTS, sampling=UNTIL_END)
-    for asked, call in zip(PROMPTS, calls, strict=True):
-        texts, values = answer_of(model, processor, asked)
-        assert isinstance(call, Call) and call.logprobs is not None, call
-        assert "".join(call.logprobs.texts).startswith(call.text)
-        assert list(call.logprobs.texts) == texts and call.output_tokens == len(texts) > 1
-        assert call.logprobs.values == pytest.approx(values, abs=1e-4) and min(values) < -1e-3
-    ended = [call for call in calls if call.finish_reason == "stop"]
-    assert 0 < len(ended) < len(calls)
-    assert all(call.logprobs.texts[-1] == "" for call in ended)  # the end-of-sequence token
-    assert len({round(call.ttft_s - call.queued_s, 6) for call in calls}) == 1  # they began together
-
-
-# --- one bad call -----------------------------------------------------------------------------------------------
-
-
-def test_a_call_that_makes_its_batch_fail_fails_alone(running: Running) -> None:
-    too_long = prompt(7, make_image(), "red " * 5000)
-    first, error, *others = running.generate(PROMPTS[0], replace(too_long, logprobs=True), *PROMPTS[1:3])
-    assert isinstance(error, PromptTooLong) and "document 7" in str(error)
-    assert [call.key.doc_id for call in (first, *others)] == [0, 1, 2]
+def engine_of(path: str = PAIR["small"], **arguments: Any) -> Any:
+    return build(EngineConfig("large", "transformers", path, {"dtype": "float32", **arguments}))
 
 
 @pytest.mark.parametrize(
@@ -101,18 +40,13 @@ def test_arguments_that_cannot_work_are_refused_before_the_start(arguments: dict
 
 def test_identity_has_what_changes_an_answer_and_not_what_changes_the_speed() -> None:
     assert engine_of().identity() == engine_of(batch_size=1, device="cpu").identity()
-    others = [engine_of(max_model_len=512), engine_of(DEMO / "large"), engine_of(dtype="bfloat16")]
+    others = [engine_of(max_model_len=512), engine_of(PAIR["large"]), engine_of(dtype="bfloat16")]
     assert len({engine.identity() for engine in (engine_of(), *others)}) == 4
-
-
-# --- closing ----------------------------------------------------------------------------------------------------
 
 
 def test_calls_that_wait_or_are_answered_while_the_engine_is_closed_raise_engine_crashed() -> None:
     """For each moment between the request and its answer."""
-    long = "Is it red? " * 200
-    asked = [prompt(i, make_image(size=(480, 320)), long, "Think.") for i in range(6)]
-    scored = replace(asked[0], attention=AttentionRequest(1, "Think."))
+    asked = [prompt(i, make_image(size=(480, 320)), "Is it red? " * 200, "Think.") for i in range(6)]
     sampling = Sampling(max_tokens=1000, ignore_eos=True)
 
     async def run(seconds: float) -> list[Any]:
@@ -120,7 +54,6 @@ def test_calls_that_wait_or_are_answered_while_the_engine_is_closed_raise_engine
         await engine.start()
         calls = [asyncio.create_task(engine.generate(each, sampling)) for each in asked]
         calls.append(asyncio.create_task(engine.truncate_thinking(asked[0], "Think.", sampling)))
-        calls.append(asyncio.create_task(engine.generate(scored, sampling)))
         await asyncio.sleep(seconds)
         await engine.close()
         return await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 30)
@@ -130,35 +63,51 @@ def test_calls_that_wait_or_are_answered_while_the_engine_is_closed_raise_engine
         assert len(errors) >= len(asked) and all(isinstance(error, EngineNotRunning) for error in errors), errors
 
 
-@pytest.mark.parametrize("is_cancelled", [False, True])
-def test_a_model_that_loads_while_the_engine_is_closed_is_dropped(tmp_path: Path, is_cancelled: bool) -> None:
-    path = tmp_path / "checkpoint"
-    shutil.copytree(DEMO / "small", path)
-
-    async def run() -> None:
-        engine, before = engine_of(path), threading.enumerate()
-        start = asyncio.create_task(engine.start())
-        await asyncio.sleep(0.01)
-        threads = [thread for thread in threading.enumerate() if thread not in before]
-        if is_cancelled:  # as the start of two engines does if the other engine fails
-            start.cancel()
-        await engine.close()
-        with pytest.raises(asyncio.CancelledError if is_cancelled else EngineStartError):
-            await start
-        for thread in threads:  # the model is loaded to its end
-            await asyncio.to_thread(thread.join)
-        assert threads and loaded(path) == 0
-        await engine.start()
-        assert loaded(path) == 1 and isinstance(await engine.generate(PROMPTS[0], UNTIL_END), Call)
-        await engine.close()
-
-    asyncio.run(asyncio.wait_for(run(), 60))
+# --- speculative decoding ---------------------------------------------------------------------------------------
 
 
-def loaded(path: Path) -> int:
-    """Return how many models of a checkpoint are in memory."""
-    from transformers import PreTrainedModel
+@pytest.fixture(scope="module")
+def questions() -> list[Prompt]:
+    """The first documents of shapes, with the Reasoning prompt."""
+    file = str(task_dir() / "shapes" / "test.parquet")
+    documents = datasets.load_dataset("parquet", data_files=file, split="train").select(range(4))
+    instruction = prompts.instruction("R", "word")
+    return [
+        prompt(number, Image(doc["image"].convert("RGB"), str(number)), f"{doc['question']}\n", instruction)
+        for number, doc in enumerate(documents)
+    ]
 
-    gc.collect()
-    models = [found for found in gc.get_objects() if isinstance(found, PreTrainedModel)]
-    return sum(model.config.name_or_path == str(path) and model.can_generate() for model in models)
+
+def calls_of(loop: LoopThread, questions: list[Prompt], **arguments: Any) -> tuple[list[Call], list[int]]:
+    """Return the large model's calls, and how often each of the vision towers ran."""
+    runs: dict[Any, int] = {}
+
+    def count(module: Any, *_: Any) -> None:
+        if module.__class__.__name__.endswith("VisionModel"):
+            runs[module] = runs.get(module, 0) + 1
+
+    hook = torch.nn.modules.module.register_module_forward_hook(count)
+    with started(engine_of(PAIR["large"], **arguments), loop) as running:
+        calls = running.generate(*questions, sampling=Sampling(max_tokens=200))
+    hook.remove()
+    assert all(isinstance(call, Call) for call in calls), calls
+    return calls, list(runs.values())
+
+
+@pytest.mark.long
+def test_drafts_change_no_token_their_counts_add_up_and_each_vision_tower_runs_once_a_call(
+    loop: LoopThread, questions: list[Prompt]
+) -> None:
+    alone, _ = calls_of(loop, questions)
+    for assistant_images in (True, False):
+        own = {"assistant_model": PAIR["small"], "num_assistant_tokens": 5, "assistant_images": assistant_images}
+        calls, runs = calls_of(loop, questions, **own)
+        assert runs == [len(questions)] * (2 if assistant_images else 1)  # that of the model, and of its assistant
+        for call, wanted in zip(calls, alone, strict=True):
+            assert (call.text, call.output_tokens) == (wanted.text, wanted.output_tokens)
+            assert call.accepted_tokens + call.target_calls == call.output_tokens
+            # Without `num_assistant_tokens=5` a draft has up to 20 tokens.
+            assert 0 <= call.accepted_tokens <= call.proposed_tokens <= 5 * call.target_calls
+            assert call.proposed_tokens > call.target_calls > 1
+            assert (wanted.proposed_tokens, wanted.accepted_tokens, wanted.target_calls) == (None, None, None)
+        assert sum(call.accepted_tokens for call in calls) > 0

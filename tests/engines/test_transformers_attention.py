@@ -1,11 +1,10 @@
 """Attention weights of the transformers engine equal those of Hugging Face's own eager attention, and the tokens that
 carry a text are found."""
 
-import copy
 import unicodedata
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,53 +35,41 @@ THINKING = (
 
 
 @cache
-def processor_of(path: Path = DEMO) -> Any:
+def processor() -> Any:
     from transformers import AutoProcessor
 
-    return AutoProcessor.from_pretrained(path)
+    return AutoProcessor.from_pretrained(DEMO)
 
 
-@dataclass
-class Checkpoint:
-    """One checkpoint with the engine on it, and the same model in Hugging Face's own eager attention."""
+@cache
+def eager() -> Any:
+    """Return the same model in Hugging Face's own eager attention."""
+    from transformers import AutoModelForImageTextToText
 
-    path: Path
-    running: Running
-
-    @cached_property
-    def eager(self) -> Any:
-        from transformers import AutoModelForImageTextToText
-
-        return AutoModelForImageTextToText.from_pretrained(
-            self.path, dtype="float32", attn_implementation="eager"
-        ).eval()
-
-    @cached_property
-    def processor(self) -> Any:
-        return processor_of(self.path)
-
-    @property
-    def layers(self) -> tuple[int, ...]:
-        return tuple(range(1, len(self.eager.get_decoder().layers) + 1))
-
-    def expected(self, asked: Prompt, text: str) -> list[torch.Tensor]:
-        """Return, for each layer, the last prompt token's attention to the tokens of the text, (heads, tokens): to the
-        shortest range of tokens whose decoded text has its last occurrence."""
-        inputs = processor_inputs(self.processor, asked)
-        ids, decode = inputs["input_ids"][0].tolist(), self.processor.tokenizer.decode
-        wanted = unicodedata.normalize("NFC", text)
-        start = next(i for i in reversed(range(len(ids))) if wanted in decode(ids[i:]))
-        end = next(i for i in range(start, len(ids)) if wanted in decode(ids[start:i]))
-        with torch.inference_mode():
-            return [layer[0, :, -1, start:end] for layer in self.eager(**inputs, output_attentions=True).attentions]
+    return AutoModelForImageTextToText.from_pretrained(DEMO, dtype="float32", attn_implementation="eager").eval()
 
 
-@pytest.fixture(scope="module", params=["demo", pytest.param("internvl", marks=pytest.mark.long)])
-def checkpoint(request: pytest.FixtureRequest, loop: LoopThread) -> Iterator[Checkpoint]:
-    path = DEMO if request.param == "demo" else request.getfixturevalue("tiny_internvl")
-    config = EngineConfig("large", "transformers", str(path), {"dtype": "float32", "batch_size": 4}, attention=True)
+@pytest.fixture(scope="module")
+def running(loop: LoopThread) -> Iterator[Running]:
+    config = EngineConfig("large", "transformers", str(DEMO), {"dtype": "float32", "batch_size": 4}, attention=True)
     with started(build(config), loop) as running:
-        yield Checkpoint(path, running)
+        yield running
+
+
+def layers() -> range:
+    return range(1, len(eager().get_decoder().layers) + 1)
+
+
+def expected_weights(asked: Prompt, text: str) -> list[torch.Tensor]:
+    """Return, for each layer, the last prompt token's attention to the tokens of the text, (heads, tokens): to the
+    shortest range of tokens whose decoded text has its last occurrence."""
+    inputs = processor_inputs(processor(), asked)
+    ids, decode = inputs["input_ids"][0].tolist(), processor().tokenizer.decode
+    wanted = unicodedata.normalize("NFC", text)
+    start = next(i for i in reversed(range(len(ids))) if wanted in decode(ids[i:]))
+    end = next(i for i in range(start, len(ids)) if wanted in decode(ids[start:i]))
+    with torch.inference_mode():
+        return [layer[0, :, -1, start:end] for layer in eager()(**inputs, output_attentions=True).attentions]
 
 
 def transfer(number: int, layer: int) -> Prompt:
@@ -92,11 +79,11 @@ def transfer(number: int, layer: int) -> Prompt:
     return replace(own, attention=AttentionRequest(layer, thinking))
 
 
-def test_weights_of_a_text_equal_eager_attention_in_all_layers(checkpoint: Checkpoint) -> None:
+def test_weights_of_a_text_equal_eager_attention_in_all_layers(running: Running) -> None:
     for number, text in enumerate(THINKING):
-        prompts = [transfer(number, layer) for layer in checkpoint.layers]
-        expected = checkpoint.expected(prompts[0], text)
-        calls = checkpoint.running.generate(*prompts, sampling=SCORING)
+        prompts = [transfer(number, layer) for layer in layers()]
+        expected = expected_weights(prompts[0], text)
+        calls = running.generate(*prompts, sampling=SCORING)
         for call, heads in zip(calls, expected, strict=True):
             assert isinstance(call, Call), call
             assert call.attention is not None and "".join(call.attention.tokens) == text
@@ -105,34 +92,33 @@ def test_weights_of_a_text_equal_eager_attention_in_all_layers(checkpoint: Check
             assert weights.max() > 1e-3  # so that 1e-5 is a small difference
             # Nothing was decoded, and the prefill is counted.
             assert (call.text, call.output_tokens) == ("", 0)
-            assert call.prompt_tokens == processor_inputs(checkpoint.processor, prompts[0])["input_ids"].shape[1]
+            assert call.prompt_tokens == processor_inputs(processor(), prompts[0])["input_ids"].shape[1]
 
 
-def test_weights_of_the_output_are_those_of_the_last_decoding_step(checkpoint: Checkpoint) -> None:
+def test_weights_of_the_output_are_those_of_the_last_decoding_step(running: Running) -> None:
     """Answers of one batch, after prompts of different lengths. Some answers of the demo pair end by themselves."""
     prompts = [
         replace(prompt(i, make_image(), "Is it red? " * i, "Think."), attention=AttentionRequest(1 + i % 2))
         for i in range(4)
     ]
-    together = checkpoint.running.generate(*prompts, sampling=Sampling(max_tokens=20))
+    together = running.generate(*prompts, sampling=Sampling(max_tokens=20))
     for asked, call in zip(prompts, together, strict=True):
         assert isinstance(call, Call) and asked.attention is not None, call
-        inputs = processor_inputs(checkpoint.processor, asked)
+        inputs = processor_inputs(processor(), asked)
         with torch.inference_mode():
             given = inputs["input_ids"].shape[1]
-            ids = checkpoint.eager.generate(**inputs, max_new_tokens=20, do_sample=False)
+            ids = eager().generate(**inputs, max_new_tokens=20, do_sample=False)
             fed = {"input_ids": ids[:, : given + call.output_tokens - 1]}
             for name, tensor in inputs.items():  # masks of the prompt, longer by the output
                 if name != "input_ids" and tensor.shape == inputs["input_ids"].shape:
                     fed[name] = torch.cat([tensor, tensor[:, -1:].expand(1, call.output_tokens - 1)], dim=1)
-            attentions = checkpoint.eager(**{**inputs, **fed}, output_attentions=True).attentions
+            attentions = eager()(**{**inputs, **fed}, output_attentions=True).attentions
         assert call.attention is not None and "".join(call.attention.tokens) == call.text
         of_heads = attentions[asked.attention.layer - 1][0, :, -1, given:]
         expected = [*of_heads.mean(0).tolist(), 0.0]  # the last token was not fed
         wanted = tuple(expected[: len(call.attention.tokens)])
         torch.testing.assert_close(call.attention.weights, wanted, rtol=0, atol=1e-5)
-    if checkpoint.path == DEMO:
-        assert {call.finish_reason for call in together} == {"stop", "length"}
+    assert {call.finish_reason for call in together} == {"stop", "length"}
 
 
 class Largest(TorchDispatchMode):
@@ -173,13 +159,13 @@ def test_a_scoring_call_makes_no_matrix_of_the_prompts_length_and_runs_no_layer_
 
 
 def test_a_layer_that_the_model_lacks_or_an_engine_without_attention_fails_only_its_call(
-    checkpoint: Checkpoint, loop: LoopThread
+    running: Running, loop: LoopThread
 ) -> None:
-    good, bad = transfer(0, 1), transfer(1, len(checkpoint.layers) + 1)
-    call, error = checkpoint.running.generate(good, bad, sampling=SCORING)
+    good, bad = transfer(0, 1), transfer(1, len(layers()) + 1)
+    call, error = running.generate(good, bad, sampling=SCORING)
     assert isinstance(call, Call) and isinstance(error, SampleError)
-    with started(build(EngineConfig("small", "transformers", str(DEMO))), loop) as running:
-        error, call = running.generate(good, prompt(2, "Look."), sampling=SCORING)
+    with started(build(EngineConfig("small", "transformers", str(DEMO))), loop) as without:
+        error, call = without.generate(good, prompt(2, "Look."), sampling=SCORING)
     assert isinstance(call, Call) and isinstance(error, SampleError)
 
 
@@ -198,12 +184,11 @@ FRAGMENTS += ["q\u0307\u0323", "\n\n", "  \t ", " ", "\ufffd", "\N{LATIN SMALL L
 texts = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=4), min_size=1, max_size=8).map("".join).filter(bool)
 
 
-def find(asked: Prompt, text: str, processor: Any = None) -> tuple[list[int], int, tuple[str, ...]]:
+def find(asked: Prompt, text: str) -> tuple[list[int], int, tuple[str, ...]]:
     """Return the tokens of a prompt, the first of them that carries a text, and the parts of the text."""
-    processor = processor or processor_of()
-    inputs = build_inputs(processor, [asked], return_offsets_mapping=True)
+    inputs = build_inputs(processor(), [asked], return_offsets_mapping=True)
     offsets = inputs["offset_mapping"][0].tolist()
-    start, parts = find_in_prompt(offsets, shown_text(processor, asked), asked.messages[-1], text)
+    start, parts = find_in_prompt(offsets, shown_text(processor(), asked), asked.messages[-1], text)
     return inputs["input_ids"][0].tolist(), start, parts
 
 
@@ -213,7 +198,7 @@ def test_parts_of_the_tokens_are_the_text_and_all_other_tokens_have_no_part_of_i
     before: str, text: str, after: str
 ) -> None:
     ids, start, parts = find(prompt(0, make_image(), "Look: ", before, text, after), text)
-    decode = processor_of().tokenizer.decode
+    decode = processor().tokenizer.decode
     assert "".join(parts) == text
     if unicodedata.is_normalized("NFC", before + text + after) and "\ufffd" not in text + after:
         assert text in decode(ids[start : start + len(parts)])
@@ -226,7 +211,7 @@ def test_parts_of_the_tokens_are_the_text_and_all_other_tokens_have_no_part_of_i
 def test_parts_of_an_answers_tokens_are_its_text_also_if_a_limit_or_a_stop_text_ended_it(
     text: str, data: st.DataObject
 ) -> None:
-    tokenizer = processor_of().tokenizer
+    tokenizer = processor().tokenizer
     whole = [*tokenizer.encode(text, add_special_tokens=False), tokenizer.convert_tokens_to_ids("<|im_end|>")]
     for ids in (whole, whole[: data.draw(st.integers(0, len(whole)))]):  # the limit may cut a character in two
         decoded = tokenizer.decode(ids, skip_special_tokens=True).rstrip("\ufffd")
@@ -234,31 +219,3 @@ def test_parts_of_an_answers_tokens_are_its_text_also_if_a_limit_or_a_stop_text_
         assert "".join(parts) == decoded and len(parts) < len(whole)
         cut = decoded[: len(decoded) // 2]  # a stop text ended the answer
         assert "".join(find_in_output(ids, tokenizer, cut)) == cut
-
-
-@pytest.mark.parametrize(
-    ("before", "text", "after", "parts"),
-    [
-        ("a", "👩", "b", ("", "", "", "👩")),
-        ("The cir", "cle is a", "bove it.", ("cle", " is", " a")),
-        ("The cafe", "\u0301 No.", "", ("\u0301", *" No.")),  # the tokenizer composes é (NFC)
-        ("A dog.", " dog", " Is it a dog?", (" d", "o", "g")),
-    ],
-)
-def test_a_token_over_the_border_of_the_text_is_cut_and_a_character_belongs_to_the_last_of_its_tokens(
-    before: str, text: str, after: str, parts: tuple[str, ...]
-) -> None:
-    assert find(prompt(0, make_image(), before, text, after), text)[2] == parts
-
-
-def test_a_message_that_the_template_trims_is_found_and_one_that_it_changes_is_not() -> None:
-    processor = copy.copy(processor_of())
-    template = processor.chat_template
-    processor.chat_template = template.replace("part.text", "part.text | trim")
-    asked = prompt(0, "\n Look: ", "a dog", ". \n")
-    ids, start, parts = find(asked, "a dog", processor)
-    assert processor.tokenizer.decode(ids[:start]).endswith("user\nLook:") and "".join(parts) == "a dog"
-    processor.chat_template = template.replace("part.text", "part.text | upper")
-    for missing in ("a dog", "a cat", ""):
-        with pytest.raises(ValueError, match=f"a text of {len(missing)} characters was not found"):
-            find(asked, missing, processor)

@@ -1,15 +1,12 @@
 """Calls to one real vLLM engine on a tiny checkpoint: caches, log-probabilities, times and limits."""
 
-import asyncio
 import time
-from dataclasses import replace
 from typing import Any
 
-import pytest
-from support.engines import GREEDY, Running, make_image, prompt, question
+from support.engines import GREEDY, Running, make_image, prompt
 
-from lmms_eval_mai.contract import Call, Sampling
-from lmms_eval_mai.engines.vllm.outputs import sampling_params, to_call
+from lmms_eval_mai.contract import Call
+from lmms_eval_mai.engines.vllm.outputs import sampling_params
 from lmms_eval_mai.errors import PromptTooLong
 
 
@@ -43,21 +40,6 @@ def test_image_is_prepared_and_sent_once(vllm: Running) -> None:
     assert (after.total - before.total, after.hits - before.hits) == (3, 2)
 
 
-def test_log_probabilities_are_returned_only_if_the_prompt_asks_for_them(vllm: Running) -> None:
-    without, asked = vllm.generate(question(0), replace(question(0), logprobs=True))
-    assert without.logprobs is None and without.text == asked.text
-    assert len(asked.logprobs.values) == asked.output_tokens and max(asked.logprobs.values) <= 0
-
-
-def test_time_to_the_first_token_is_vllms_and_not_what_the_event_loop_leaves(vllm: Running) -> None:
-    """A loop that is busy after the last token makes the call longer, and its first token no later."""
-    asked = question(2)
-    rendered = vllm.loop.run(vllm.engine._render(asked, asked.messages))
-    result = vllm.loop.run(answer(vllm, rendered))
-    call = to_call(asked, {}, result, requested_at=time.perf_counter() - 1000)
-    assert call.ttft_s == result.metrics.first_token_latency < 100 and call.total_s > 1000
-
-
 def test_prompt_is_answered_after_a_refused_prompt_with_the_same_image(vllm: Running) -> None:
     """vLLM's frontend prepares the image of the refused prompt and does not send it (vLLM issue #46354)."""
     image = make_image("navy", (640, 480))  # the text fits the context, text and image do not
@@ -66,13 +48,3 @@ def test_prompt_is_answered_after_a_refused_prompt_with_the_same_image(vllm: Run
     (refused,), (call,) = vllm.generate(prompt(0, image, text)), vllm.generate(prompt(1, image, "What is it?"))
     assert isinstance(refused, PromptTooLong) and isinstance(call, Call)
     assert "document 0" in str(refused) and "4096 tokens" in str(refused) and "small_max_model_len" in str(refused)
-
-
-def test_call_that_takes_too_long_is_removed_from_the_engine(vllm: Running) -> None:
-    async def hurried() -> None:
-        async with asyncio.timeout(0.3):
-            await vllm.engine.generate(question(0), Sampling(max_tokens=3000, ignore_eos=True))
-
-    with pytest.raises(TimeoutError):
-        vllm.loop.run(hurried())
-    assert vllm.engine.llm.get_num_unfinished_requests() == 0

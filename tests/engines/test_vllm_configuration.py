@@ -151,24 +151,6 @@ def test_a_list_of_vllms_plugins_does_not_switch_ours_off(monkeypatch: pytest.Mo
     assert os.environ["VLLM_PLUGINS"] == given
 
 
-def test_pairs_that_start_at_the_same_time_have_an_environment_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(24)))  # a machine with 24 cores
-    seen: dict[int, set[str]] = {}
-
-    def start(workers: int) -> None:
-        for _ in range(20):
-            with engine_environment([EngineConfig("small", "vllm", "x", {"tensor_parallel_size": workers})]):
-                threading.Event().wait(0.001)
-                seen.setdefault(workers, set()).add(os.environ["OMP_NUM_THREADS"])
-
-    threads = [threading.Thread(target=start, args=(workers,)) for workers in (1, 2, 3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert seen == {1: {"24"}, 2: {"12"}, 3: {"8"}}
-
-
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="vLLM's CPU build has Intel's OpenMP on x86 only")
 @pytest.mark.parametrize(
     ("own", "library"),
@@ -187,3 +169,21 @@ def test_engine_on_a_cpu_has_intels_openmp_unless_the_user_preloads_another_one_
         program = "print(open('/proc/self/maps').read())"  # has no OpenMP library of its own
         maps = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert library in maps and ("libiomp5" in maps) is (library == "libiomp5")
+
+
+def test_pairs_that_start_at_the_same_time_have_an_environment_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(24)))  # a machine with 24 cores
+    seen: dict[int, set[str]] = {}
+
+    def start(workers: int) -> None:
+        for _ in range(20):
+            with engine_environment([EngineConfig("small", "vllm", "x", {"tensor_parallel_size": workers})]):
+                threading.Event().wait(0.001)
+                seen.setdefault(workers, set()).add(os.environ["OMP_NUM_THREADS"])
+
+    threads = [threading.Thread(target=start, args=(workers,)) for workers in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == {1: {"24"}, 2: {"12"}, 3: {"8"}}

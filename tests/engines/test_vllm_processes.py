@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 from multiprocessing.process import BaseProcess
@@ -17,7 +16,7 @@ from support.engines import Running, question, vllm_engine
 
 from lmms_eval_mai.contract import Call, Sampling
 from lmms_eval_mai.engines.vllm import plugin
-from lmms_eval_mai.errors import EngineCrashed, EngineNotRunning, EngineStartError
+from lmms_eval_mai.errors import EngineCrashed, EngineNotRunning
 
 LONG = Sampling(max_tokens=3000, ignore_eos=True)
 
@@ -112,21 +111,6 @@ def test_killed_engine_fails_every_call_in_flight_and_can_be_restarted(
     assert children(before) == [] and engine.llm is None
 
 
-def test_engine_that_crashes_before_its_first_reply_has_failed_to_start(
-    vllm: Running, tiny_pair: tuple[Path, Path], before: frozenset[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from vllm.v1.engine.async_llm import AsyncLLM
-    from vllm.v1.engine.exceptions import EngineDeadError
-
-    async def crash(llm: AsyncLLM) -> None:
-        raise EngineDeadError
-
-    monkeypatch.setattr(AsyncLLM, "get_supported_tasks", crash)  # the first request to the core
-    with pytest.raises(EngineStartError):
-        vllm.loop.run(vllm_engine(tiny_pair, "large").start())
-    assert children(before) == []
-
-
 USERS = """
 import asyncio, multiprocessing, subprocess, sys, time
 from support.engine_cores import fork_cores
@@ -197,27 +181,3 @@ def test_users_processes_and_engine_survive_the_end_the_abort_and_the_kill_of_an
             for process in [*users, *ours]:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
-
-
-UNGUARDED = """
-import asyncio, signal, sys
-from lmms_eval_mai.engines.build import build
-from lmms_eval_mai.run.config import parse
-
-print("blocked:", *signal.pthread_sigmask(signal.SIG_BLOCK, []) or "-", flush=True)
-asyncio.run(build(parse({"mode": "small", "small": sys.argv[1], "engine": "vllm"}).small).start())
-"""
-
-
-@pytest.mark.long
-def test_script_without_main_guard_ends_with_an_error_that_names_the_guard_and_an_engine_ignores_ctrl_c(
-    tiny_pair: tuple[Path, Path], tmp_path: Path
-) -> None:
-    script = tmp_path / "evaluate.py"
-    script.write_text(UNGUARDED)
-    command = [sys.executable, str(script), str(tiny_pair[0])]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    blocked = [line for line in ended.stdout.splitlines() if line.startswith("blocked:")]  # vLLM may log to stdout
-    assert blocked == ["blocked: -", f"blocked: {signal.SIGINT.value}"]  # the second time in the engine's process
-    assert ended.returncode == 1 and "if __name__ == '__main__':" in ended.stderr
-    assert ended.stderr.strip().split("\n")[-1].startswith("lmms_eval_mai.errors.EngineStartError: vLLM cannot start")

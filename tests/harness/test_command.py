@@ -209,17 +209,6 @@ def test_an_error_in_library_use_is_an_exception_that_ends_with_the_hint() -> No
             raise error
 
 
-def test_a_signal_handler_of_the_user_stays() -> None:
-    seen: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
-    try:
-        with report_errors_to_user():
-            signal.raise_signal(signal.SIGTERM)
-        assert seen == [signal.SIGTERM]
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def test_results_that_lmms_eval_did_not_save_whole_are_an_error_and_keep_the_store(
     evaluate: Any, write_script: Any, tmp_path: Path
 ) -> None:
@@ -242,3 +231,14 @@ def test_results_that_lmms_eval_did_not_save_whole_are_an_error_and_keep_the_sto
         evaluate(["pope_s"], **scripts, store="off")  # another evaluation, which ends this one
         assert len(list(store.iterdir())) == 1
         assert (place.with_name("10-00_mai_cascade.json")).exists() is (broken == "samples")
+
+
+def test_a_signal_handler_of_the_user_stays() -> None:
+    seen: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
+    try:
+        with report_errors_to_user():
+            signal.raise_signal(signal.SIGTERM)
+        assert seen == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)

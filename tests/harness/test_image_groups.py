@@ -1,14 +1,11 @@
 """Questions about one image are opened next to each other, and results keep their order."""
 
 import io
-from pathlib import Path
 from typing import Any
 
 import datasets
 import pytest
 from PIL import Image
-from support.evaluations import World
-from support.samples import sample
 
 from lmms_eval_mai.harness.image_groups import grouped_by_image
 
@@ -38,19 +35,3 @@ def test_documents_that_are_streamed_or_have_no_images_keep_their_places(questio
     places = [("a", "test", number) for number in range(7)]
     for split in (questions.to_iterable_dataset(), questions.remove_columns("image"), [{"question": "?"}] * 7):
         assert grouped_by_image(places, {"a": {"test": split}}) == list(range(7))
-
-
-def test_samples_are_opened_in_the_given_order_and_results_keep_theirs(tmp_path: Path) -> None:
-    world, order, opened = World(tmp_path, max_open_samples=1), [2, 0, 3, 1], list[int]()
-
-    def open_sample(index: int) -> Any:
-        opened.append(index)
-        return sample(doc_id=index)
-
-    evaluation = world.evaluation()
-    try:
-        keys = [("pope_s", number, 0) for number in range(4)]
-        traces = evaluation.answer(keys, open_sample, {"pope_s": {}}, order=lambda: order)
-    finally:
-        evaluation.stop()
-    assert opened == order and [trace.answer.key.doc_id for trace in traces] == [0, 1, 2, 3]

@@ -14,22 +14,8 @@ from support.pope_scripts import Record, counts, exit_of, pope_scripts, record
 from support.processes import write_pope
 
 from lmms_eval_mai import ArgumentError, EngineCrashed, MaiCascade, TooManyErrors
-from lmms_eval_mai.plugin import task_dir
 
 Evaluate = Callable[..., dict[str, Any]]
-
-
-@pytest.fixture
-def evaluate_model(task_manager: Any, in_drawn_data: Path) -> Evaluate:
-    from lmms_eval.evaluator import simple_evaluate
-
-    def run(model: MaiCascade, *tasks: str, **options: Any) -> dict[str, Any]:
-        given = {"task_manager": task_manager, "batch_size": 1, "log_samples": True, **options}
-        results = simple_evaluate(model=model, tasks=[*tasks], **given)
-        assert results is not None
-        return results
-
-    return run
 
 
 def test_a_run_has_lmms_evals_score_and_the_trace_of_every_sample(
@@ -88,12 +74,12 @@ def sums(calls: list[Record]) -> Record:
     return {"calls": len(calls), "call_seconds": pytest.approx(sum(c["total_s"] for c in calls), abs=1e-3), **tokens}
 
 
-def test_a_confident_answer_is_scored_in_a_two_stage_task_too(evaluate_model: Evaluate, write_script: Any) -> None:
+def test_a_confident_answer_is_scored_in_a_two_stage_task_too(evaluate: Evaluate, write_script: Any) -> None:
     scripts = pope_scripts(write_script, "pope_r_s2")
     rows = [json.loads(line) for line in Path(scripts["large"]).read_text().splitlines()]
     large = write_script("sure", [{**row, "answer_logprob": -0.01} for row in rows])
     model = MaiCascade(**{**scripts, "large": str(large)}, verify="confidence", min_confidence=0.9, store="off")
-    results = evaluate_model(model, "pope_r_s2")
+    results = evaluate(["pope_r_s2"], model=model)
     exits = Counter(sample["token_counts"][0]["exit"] for sample in results["samples"]["pope_r_s2"])
     assert exits == {"confident": 8, "transfer": 4}  # four short answers cannot be read
     assert [value for name, value in results["results"]["pope_r_s2"].items() if name.startswith("pope_accuracy,")] == [
@@ -102,14 +88,14 @@ def test_a_confident_answer_is_scored_in_a_two_stage_task_too(evaluate_model: Ev
 
 
 def test_figures_are_sums_over_the_traces_of_all_tasks_and_repeats_and_stand_beside_the_results(
-    evaluate_model: Evaluate, write_script: Any, tmp_path: Path
+    evaluate: Evaluate, write_script: Any, tmp_path: Path
 ) -> None:
     scripts = pope_scripts(write_script, "pope_s", "pope_r_s2")
     rows = [json.loads(line) for line in Path(scripts["small"]).read_text().splitlines()]
     rows[[(one["task"], one["doc_id"], one["stage"]) for one in rows].index(("pope_s", 3, "short"))]["fault"] = "error"
     model = MaiCascade(**{**scripts, "small": str(write_script("failing", rows))}, max_errors=10, store="off")
     assert model.figures == {}
-    results = evaluate_model(model, "pope_s", "pope_r_s2", repeats=3)
+    results = evaluate(["pope_s", "pope_r_s2"], {"repeats": 3}, model)
     tracker = EvaluationTracker(output_path=str(tmp_path))
     tracker.save_results_aggregated(results, None, "10:00")
     (folder,) = tmp_path.glob("mai_cascade-*+*large*-cascade")
@@ -128,11 +114,6 @@ def test_figures_are_sums_over_the_traces_of_all_tasks_and_repeats_and_stand_bes
             assert sums(calls).items() <= of_task[side].items()
     assert figures["not_answered"] == figures["tasks"]["pope_s"]["not_answered"] == 3
     assert results["throughput"]["total_elapsed_time"] == pytest.approx(figures["wall_s"], rel=1e-3)
-
-
-def test_a_budget_of_tokens_is_refused_before_the_first_call(evaluate: Evaluate, write_script: Any) -> None:
-    with pytest.raises(ArgumentError, match="--max_tokens 50"):
-        evaluate(["pope_s"], {"max_tokens": 50}, **pope_scripts(write_script, "pope_s"))
 
 
 # --- failed samples ---------------------------------------------------------------------------------------
@@ -213,19 +194,6 @@ def test_repeats_are_answered_one_by_one_and_a_document_fails_if_one_of_its_repe
     assert results["usage"]["by_source"]["small"]["n_api_calls"] == 8
 
 
-def test_a_broken_image_is_named_in_one_sentence(
-    evaluate: Evaluate, write_script: Any, drawn_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from pyarrow import parquet
-
-    scripts = pope_scripts(write_script, "pope_s")
-    rows = parquet.read_table("lmms-lab-encoder/POPE/data/test.parquet").slice(0, 2).to_pylist()
-    rows[1]["image"]["bytes"] = b"not an image"
-    monkeypatch.chdir(write_pope(drawn_data, tmp_path, "broken", rows))
-    with pytest.raises(TooManyErrors, match="UnreadableImage: pope_s document 1: its image cannot be read"):
-        evaluate(["pope_s"], **scripts)
-
-
 @pytest.mark.parametrize(("grouped", "order"), [(True, [0, 2, 1, 3]), (False, [0, 1, 2, 3])])
 def test_questions_about_one_image_are_asked_next_to_each_other(
     evaluate: Evaluate,
@@ -263,6 +231,7 @@ OFFICIAL = {"decoding": "official", "official_decoding": '{"temperature":0.7}'}
         ("mai_e_s2", {"second_check": "off"}, {}, "_e_s2"),
         ("pope_s", {"batch_size": 4}, {}, "batch_size"),
         ("pope_s", {}, {"cache_requests": True}, "--cache_requests"),
+        ("pope_s", {}, {"max_tokens": 50}, "--max_tokens 50"),
     ],
 )
 def test_what_cannot_work_is_refused_before_an_engine_starts(
@@ -280,17 +249,6 @@ def test_what_cannot_work_is_refused_before_an_engine_starts(
     with logged() as messages, pytest.raises(ArgumentError, match=named):
         evaluate([task], {"limit": 1, **options}, **scripts, **arguments)
     assert not any("starting" in message for message in messages)
-
-
-def test_a_task_with_an_unknown_benchmark_is_refused(evaluate: Evaluate, write_script: Any, tmp_path: Path) -> None:
-    from lmms_eval.tasks import TaskManager
-
-    metadata = "metadata: {mai: {benchmark: mmvet, variant: s}}"
-    (tmp_path / "other.yaml").write_text(f"include: {task_dir()}/pope/pope_s.yaml\ntask: other\n{metadata}\n")
-    tasks = TaskManager(include_path=str(tmp_path), include_defaults=False)
-    script = write_script("both", [])
-    with pytest.raises(ArgumentError, match="mmvet"):
-        evaluate(["other"], {"task_manager": tasks}, engine="scripted", small=script, large=script)
 
 
 def test_ignored_decoding_arguments_are_named_in_a_warning(evaluate: Evaluate, write_script: Any) -> None:
@@ -323,7 +281,7 @@ def check(results: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_kept_engines_start_once_until_they_are_closed_or_an_evaluation_stops(
-    evaluate_model: Evaluate, write_script: Any, tmp_path: Path
+    evaluate: Evaluate, write_script: Any, tmp_path: Path
 ) -> None:
     scripts = pope_scripts(write_script, "pope_s")
 
@@ -335,26 +293,26 @@ def test_kept_engines_start_once_until_they_are_closed_or_an_evaluation_stops(
             for number in (1, 1, 2):
                 if number == 2:
                     with pytest.raises(ArgumentError, match="temprature"):
-                        evaluate_model(model, "pope_s", gen_kwargs="temprature=1")
-                check(evaluate_model(model, "pope_s"))
+                        evaluate(["pope_s"], {"gen_kwargs": "temprature=1"}, model)
+                check(evaluate(["pope_s"], model=model))
                 assert starts() == number
                 assert len(list((tmp_path / "store").iterdir())) == 1  # the next evaluation removes it, or `close`
             model.close()
             assert list((tmp_path / "store").iterdir()) == []
         with MaiCascade(**scripts, store="off") as model:
-            check(evaluate_model(model, "pope_s"))
-            check(evaluate_model(model, "pope_s"))
+            check(evaluate(["pope_s"], model=model))
+            check(evaluate(["pope_s"], model=model))
             assert starts() == 3
-        check(evaluate_model(model, "pope_s"))  # outside the block they stop after each evaluation
-        check(evaluate_model(model, "pope_s"))
+        check(evaluate(["pope_s"], model=model))  # outside the block they stop after each evaluation
+        check(evaluate(["pope_s"], model=model))
         assert starts() == 5
 
 
 def test_a_with_block_that_ends_with_an_error_keeps_the_store(
-    evaluate_model: Evaluate, write_script: Any, tmp_path: Path
+    evaluate: Evaluate, write_script: Any, tmp_path: Path
 ) -> None:
     model = MaiCascade(**pope_scripts(write_script, "pope_s"), store=str(tmp_path / "store"))
     with pytest.raises(ZeroDivisionError), model:
-        evaluate_model(model, "pope_s")
+        evaluate(["pope_s"], model=model)
         raise ZeroDivisionError
     assert len(list((tmp_path / "store").iterdir())) == 1

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.processes import Command
 from support.tasks import NAMES, VARIANTS
 
 from lmms_eval_mai.plugin import task_dir
@@ -41,14 +40,6 @@ def test_lmms_eval_registers_our_model_and_imports_nothing_heavy_for_it() -> Non
         "print('>', hasattr(EvaluationTracker.save_results_aggregated, '__wrapped__'))"
     )
     assert run(code) == (["[]", "False False", "lmms_eval_mai.harness.model", "True", "False"], [])
-
-
-@pytest.mark.long
-def test_plain_commands_show_our_model_and_tasks(command: type[Command], tmp_path: Path) -> None:
-    lines = (["models"], ["--tasks", "list"], ["tasks", "list", "--include-path", str(task_dir())])
-    runs = [command(tmp_path, tmp_path / str(number), *line) for number, line in enumerate(lines)]
-    models, listed, sub = (run.end()[1] for run in runs)
-    assert "mai_cascade" in models and all(name in listed for name in OUR_TASKS) and set(sub.split()) >= OUR_TASKS
 
 
 @pytest.mark.slow
@@ -90,14 +81,6 @@ def test_lmms_eval_with_a_changed_task_manager_still_works_with_one_warning(chan
     assert len(warnings) == 1 and "not available" in warnings[0]
 
 
-def test_changed_model_registry_disables_only_our_model() -> None:
-    printed, warnings = run(
-        "import sys\nsys.modules['lmms_eval.models.registry_v2'] = type(sys)('registry_v2')\n"
-        "from lmms_eval_mai.plugin import manifests\nprint('>', manifests())"
-    )
-    assert printed == ["[]"] and len(warnings) == 1
-
-
 @pytest.mark.slow
 def test_a_folder_of_the_user_comes_first_and_is_alone_without_defaults(tmp_path: Path, task_manager: Any) -> None:
     (tmp_path / "mine.yaml").write_text("task: pope_s\ndataset_path: mine\noutput_type: generate_until\n")
@@ -105,3 +88,11 @@ def test_a_folder_of_the_user_comes_first_and_is_alone_without_defaults(tmp_path
     assert index["pope_s"]["yaml_path"] == str(tmp_path / "mine.yaml") and "pope_r" in index
     alone = type(task_manager).initialize_tasks(task_manager, include_path=str(tmp_path), include_defaults=False)
     assert [*alone] == ["pope_s"]
+
+
+def test_changed_model_registry_disables_only_our_model() -> None:
+    printed, warnings = run(
+        "import sys\nsys.modules['lmms_eval.models.registry_v2'] = type(sys)('registry_v2')\n"
+        "from lmms_eval_mai.plugin import manifests\nprint('>', manifests())"
+    )
+    assert printed == ["[]"] and len(warnings) == 1

@@ -97,12 +97,6 @@ def test_wrong_question_is_refused_at_once(world: World, question: Any) -> None:
         mai.submit(*question)
 
 
-@pytest.mark.parametrize("decoding", [{"temprature": 1}, "temperature=1", {"temperature": 0}])
-def test_wrong_decoding_is_refused_before_the_engines_start(decoding: Any) -> None:
-    with pytest.raises(ArgumentError):
-        Cascade(pair="qwen3vl-2b-8b", decoding="official", gen_kwargs=decoding)
-
-
 def test_engines_that_are_not_running_answer_nothing_until_they_are_started(world: World) -> None:
     mai = world.cascade()
     for _ in range(2):  # it can be started again
@@ -169,14 +163,6 @@ def test_end_of_the_process_stops_the_engines_while_threads_can_still_be_started
     )
     done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, check=True)
     assert done.stdout == "end of the script\ncancelled: True\n", done.stderr
-
-
-def test_grey_image_of_16_bits_keeps_its_brightness() -> None:
-    for mode in ("I;16", "I;16B"):
-        image = Image.new(mode, (3, 1))
-        for x, value in enumerate((0, 30_000, 65_535)):
-            image.putpixel((x, 0), value)
-        assert [open_image(image).pixels.getpixel((x, 0))[0] for x in range(3)] == [0, 117, 255]  # type: ignore[index]
 
 
 def test_questions_about_one_photo_that_is_not_decoded_yet_all_get_its_pixels_upright(tmp_path: Path) -> None:

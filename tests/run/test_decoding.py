@@ -87,12 +87,6 @@ def test_decoding_value_of_none_or_0_counts_as_not_given(value: Any) -> None:
     assert given == sampling({"top_k": -1.0}, GREEDY, own_task=False)  # vLLM: "0 (or -1)" means all tokens
 
 
-def test_large_seeds_keep_all_digits_and_each_repeat_adds_its_number() -> None:
-    seeds = [sampling({"seed": 2**62 + 1}, GREEDY, True, repeat)["task"].seed for repeat in range(3)]
-    assert seeds == [2**62 + 1, 2**62 + 2, 2**62 + 3]
-    assert sampling({}, GREEDY, True, 2)["task"].seed is None
-
-
 def test_until_is_refused_for_our_tasks_and_ignored_for_other_tasks() -> None:
     with pytest.raises(ArgumentError, match="stop=TEXT"):
         sampling({**TASK, "until": ["\n\n"]}, GREEDY, own_task=True)

@@ -119,14 +119,6 @@ def test_one_rank_resumes_the_work_of_two_and_two_that_of_one(world: World) -> N
     assert len(world.made) == 2 * CALLS and list(world.store.iterdir()) == []
 
 
-def test_a_run_is_resumed_if_an_earlier_attempt_made_one_of_its_calls(world: World) -> None:
-    for resumed in (False, True):
-        evaluation = world.evaluation()
-        world.answer(evaluation)
-        evaluation.stop()
-        assert evaluation.totals.resumed is resumed
-
-
 def test_two_runs_never_write_the_same_file_also_in_one_process(world: World) -> None:
     first = world.evaluation()
     first.begin({"pope_s": {}})
@@ -179,22 +171,6 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything_starts(tmp_p
         world = World(tmp_path, store=folder)
         with pytest.raises(StoreError, match="cannot be written"):
             world.evaluation()
-
-
-def test_runs_of_one_store_share_their_calls_without_times_also_in_a_later_process(world: World) -> None:
-    store = Store(world.store.parent / "calls")
-    first, second = world.run_on(store, "first"), world.run_on(store, "second")
-    store.close()
-    store = Store(world.store.parent / "calls")
-    again, third = world.run_on(store, "first"), world.run_on(store, "third")
-    store.close()
-    assert len(world.made) == CALLS and again == first
-    for shared in (second, third):
-        assert facts(shared) == facts(first)
-        calls = [call for trace in shared for call in trace.calls]
-        assert {(call.shared, call.total_s, call.started_at, call.queued_s) for call in calls} == {
-            (True, 0.0, None, None)
-        }
 
 
 def test_the_samples_of_another_run_of_the_store_do_not_count(world: World) -> None:

@@ -2,9 +2,7 @@
 
 import asyncio
 import functools
-import os
 import random
-import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +11,6 @@ from typing import Any
 
 import pytest
 from support.evaluations import World
-from support.logs import logged
 from support.samples import sample
 
 from lmms_eval_mai import Cascade
@@ -140,17 +137,6 @@ def test_starts_and_stops_of_several_threads_leave_no_engine_running_and_no_stor
         assert engine._slots is None and mai._engines._loop is None
 
 
-def test_ctrl_c_cancels_the_work_and_the_engines_can_be_stopped_afterwards(world: World) -> None:
-    world.seconds = 60
-    evaluation = world.evaluation()
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        world.answer(evaluation)
-    evaluation.stop()
-    assert world.made and evaluation.totals.samples == []
-
-
 def test_a_failed_start_cancels_the_start_of_the_other_engine(engines: Engines, steps: list[str]) -> None:
     class Broken(SlowEngine):
         async def start(self) -> None:
@@ -174,20 +160,6 @@ def test_an_engine_that_fails_to_close_does_not_keep_the_others_running(
     engines.start()
     engines.stop()
     assert steps[-1] == "large is closed" and len(warnings) == 1 and "no more threads" in warnings[0]
-
-
-def test_engines_start_once_and_serve_evaluations_of_all_modes(world: World) -> None:
-    with logged() as messages:
-        engines = world.engines()
-        found = {}
-        for mode in ("small", "large", "transfer", "cascade"):
-            evaluation = Evaluation(engines, world.config.model_copy(update={"mode": mode}))
-            found[mode] = [trace.exit for trace in world.answer(evaluation, range(3))]
-            evaluation.complete()
-        engines.stop()
-    alone = {mode: [mode] * 3 for mode in ("small", "large", "transfer")}
-    assert found == {**alone, "cascade": ["agree_short", "agree_think", "transfer"]}
-    assert [sum(f"{side} is ready" in text for text in messages) for side in SIDES] == [1, 1]
 
 
 def test_an_unexpected_error_fails_its_sample_and_says_how_to_report_it(world: World) -> None:

@@ -127,15 +127,6 @@ def test_table_and_figures_count_the_failed_samples_of_all_ranks_and_group_them_
     assert (found["not_answered"], found["errors"]) == (22, {"MissingAnswer": 12, "UnreadableImage": 10})
 
 
-def test_a_failed_sample_is_logged_with_its_name_and_its_cause_once(warnings: list[str]) -> None:
-    keys = [("pope_s", 0, 0), ("pope_s", 1, 1)]
-    progress = Progress(keys, Totals(), None, 1, progress_bar(2, shown=False))
-    assert asyncio.run(progress.report(0, MissingAnswer("no answer to document 0.")))
-    assert not asyncio.run(progress.report(1, MissingAnswer("no answer to document 1.")))  # the run may not go on
-    assert ["no answer to" in text for text in warnings] == [True, False]
-    assert "pope_s document 0 failed" in warnings[0] and "pope_s document 1, repeat 1 failed" in warnings[1]
-
-
 def test_progress_begins_with_the_finished_samples_and_is_short_in_a_log_file(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

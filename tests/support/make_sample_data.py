@@ -2,11 +2,8 @@
 
 If lmms-eval runs in DIR, its tasks load these datasets instead of those on the hub. The tool draws the images and
 derives the questions and answers from them. Nothing is from the real benchmarks, so no result on this data is a score.
-
-    python tests/support/make_sample_data.py .checkpoints/data
 """
 
-import argparse
 import random
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -159,11 +156,3 @@ def make_data(folder: Path, rows: int = 12, only: Iterable[str] = DATASETS) -> P
         card = f"---\nconfigs:\n- config_name: {config}\n  data_files:\n  - split: {split}\n    path: {file}\n---\n"
         (home / "README.md").write_text(card + f"Drawn by tests/support/make_sample_data.py. Not {name}.\n")
     return folder
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--rows", type=int, default=12)
-    arguments = parser.parse_args()
-    print(make_data(arguments.folder, arguments.rows))

@@ -1,13 +1,9 @@
-"""An OpenAI-compatible server without a model. It tests how a client handles failures, and measures how many requests a
-client can send.
-
-    python tests/support/scripted_server.py --port 8000 --seconds 0.5 --tokens 40
+"""An OpenAI-compatible server without a model, which tests how a client handles failures.
 
 Every chat gets the same answer after the same time. But each of the first requests gets one of the `faults`, in their
 order.
 """
 
-import argparse
 import asyncio
 import json
 from collections import deque
@@ -35,10 +31,6 @@ class ScriptedServer:
     seconds: float = 0.0
     context: int | None = None
     """`max_model_len` in the list of models, as in vLLM and SGLang."""
-    message: dict[str, Any] | None = None
-    """If set, the answer's message, in place of one with `text`."""
-    unanswerable: str | None = None
-    """A request with this text gets a closed connection."""
     logprobs: Logprobs | Literal["refuse", "ignore"] = "ignore"
     """How the server treats `logprobs`: the tokens of its answer with their log-probabilities, a refusal of the request
     with status 400, or an answer without them."""
@@ -48,8 +40,7 @@ class ScriptedServer:
     """Whether the server accepts connections and never answers."""
     faults: deque[Fault] = field(default_factory=deque)
     seen: list[dict[str, Any]] = field(default_factory=list)
-    """Bodies of the requests, if `remember`."""
-    remember: bool = True
+    """Bodies of the requests."""
     answered: int = 0
     open: int = 0
     most_open: int = 0
@@ -76,14 +67,11 @@ class ScriptedServer:
             return refused
         body = await request.read()
         wants_logprobs = b'"logprobs": true' in body
-        if self.remember:
-            self.seen.append(json.loads(body))
+        self.seen.append(json.loads(body))
         if wants_logprobs and self.logprobs == "refuse":
             error = {"message": "This model does not support the 'logprobs' parameter.", "param": "logprobs"}
             return web.json_response({"error": error}, status=400)
         fault = self.faults.popleft() if self.faults else None
-        if self.unanswerable is not None and self.unanswerable.encode() in body:
-            fault = "drop"
         if fault == "drop" and request.transport is not None:
             request.transport.abort()
             return web.Response()
@@ -113,23 +101,9 @@ class ScriptedServer:
         return web.json_response({"error": error}, status=401)
 
     def _answer(self, finish_reason: str) -> dict[str, Any]:
-        message = self.message or {"role": "assistant", "content": self.text}
+        message = {"role": "assistant", "content": self.text}
         usage = {"prompt_tokens": 50, "completion_tokens": self.tokens, "total_tokens": 50 + self.tokens}
         usage["prompt_tokens_details"] = {"cached_tokens": 32}  # type: ignore[assignment]
         choice = {"index": 0, "message": message, "finish_reason": finish_reason}
         return {"id": "x", "object": "chat.completion", "created": 0, "model": self.models[0], "choices": [choice],
                 "usage": usage}  # fmt: skip
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--seconds", type=float, default=0.0, help="seconds per answer")
-    parser.add_argument("--tokens", type=int, default=5, help="output tokens per answer")
-    options = parser.parse_args()
-    server = ScriptedServer(seconds=options.seconds, tokens=options.tokens, remember=False)
-    web.run_app(server.app(), host="127.0.0.1", port=options.port, print=None, access_log=None)
-
-
-if __name__ == "__main__":
-    main()

@@ -163,3 +163,12 @@ def test_commands_of_the_readme_run_on_the_demo_pair(tmp_path: Path) -> None:
         ]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=400)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.long
+def test_script_of_the_readme_prints_an_answer_and_its_exit(tmp_path: Path) -> None:
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    (script,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), flags=re.DOTALL | re.MULTILINE)
+    (tmp_path / "script.py").write_text(script)
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=400)
+    assert re.search(r"^[0-9] (agree_short|agree_think|transfer)$", done.stdout, re.MULTILINE), done.stderr
