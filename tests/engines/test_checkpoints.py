@@ -2,9 +2,10 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from huggingface_hub import constants
+from huggingface_hub import HfApi, constants
 
 from lmms_eval_mai.engines.checkpoints import check_checkpoint, checkpoint_identity, weight_bytes
 from lmms_eval_mai.errors import ArgumentError
@@ -58,3 +59,11 @@ def test_identity_of_a_folder_changes_with_its_files_but_not_with_its_notes(tmp_
     assert checkpoint_identity(str(folder), None) == before
     (folder / SHARDS[0]).write_bytes(b"1" * 1_000)
     assert checkpoint_identity(str(folder), None) != before
+
+
+def test_size_of_a_checkpoint_that_is_not_on_this_machine_is_that_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert weight_bytes("org/model", "v2") is None  # the tests run offline
+    listed = {"model.safetensors": 700, "consolidated.safetensors": 700, "onnx/model.safetensors": 9, "README.md": 5}
+    siblings = [SimpleNamespace(rfilename=name, size=size) for name, size in listed.items()]
+    monkeypatch.setattr(HfApi, "model_info", lambda *arguments, **named: SimpleNamespace(siblings=siblings))
+    assert weight_bytes("org/model", "v2") == 700

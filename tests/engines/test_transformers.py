@@ -2,6 +2,10 @@
 assistant model. `test_contract.py` compares its answers and log-probabilities with those of vLLM."""
 
 import asyncio
+import gc
+import shutil
+import threading
+from pathlib import Path
 from typing import Any
 
 import datasets
@@ -11,7 +15,7 @@ from support.engines import make_image, prompt, started
 
 from lmms_eval_mai.contract import Call, EngineConfig, Image, Prompt, Sampling
 from lmms_eval_mai.engines.build import build
-from lmms_eval_mai.errors import ArgumentError, EngineNotRunning
+from lmms_eval_mai.errors import ArgumentError, EngineNotRunning, EngineStartError
 from lmms_eval_mai.paper import prompts
 from lmms_eval_mai.plugin import task_dir
 from lmms_eval_mai.run import presets
@@ -61,6 +65,39 @@ def test_calls_that_wait_or_are_answered_while_the_engine_is_closed_raise_engine
     for seconds in (0, 0.01, 0.03, 0.1):
         errors = [answer for answer in asyncio.run(run(seconds)) if isinstance(answer, BaseException)]
         assert len(errors) >= len(asked) and all(isinstance(error, EngineNotRunning) for error in errors), errors
+
+
+def loaded(path: Path) -> int:
+    """Return how many models of a checkpoint are in memory."""
+    from transformers import PreTrainedModel
+
+    gc.collect()
+    models = [found for found in gc.get_objects() if isinstance(found, PreTrainedModel)]
+    return sum(model.config.name_or_path == str(path) and model.can_generate() for model in models)
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_model_that_loads_while_the_engine_is_closed_is_dropped(tmp_path: Path, is_cancelled: bool) -> None:
+    path = shutil.copytree(PAIR["small"], tmp_path / "checkpoint")
+
+    async def run() -> None:
+        engine, before = engine_of(str(path)), threading.enumerate()
+        start = asyncio.create_task(engine.start())
+        await asyncio.sleep(0.01)
+        threads = [thread for thread in threading.enumerate() if thread not in before]
+        if is_cancelled:  # as the start of two engines does if the other engine fails
+            start.cancel()
+        await engine.close()
+        with pytest.raises(asyncio.CancelledError if is_cancelled else EngineStartError):
+            await start
+        for thread in threads:  # the model is loaded to its end
+            await asyncio.to_thread(thread.join)
+        assert threads and loaded(path) == 0
+        await engine.start()
+        assert loaded(path) == 1
+        await engine.close()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
 
 
 # --- speculative decoding ---------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Attention weights of the transformers engine equal those of Hugging Face's own eager attention, and the tokens that
 carry a text are found."""
 
+import copy
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import replace
@@ -184,11 +185,12 @@ FRAGMENTS += ["q\u0307\u0323", "\n\n", "  \t ", " ", "\ufffd", "\N{LATIN SMALL L
 texts = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=4), min_size=1, max_size=8).map("".join).filter(bool)
 
 
-def find(asked: Prompt, text: str) -> tuple[list[int], int, tuple[str, ...]]:
+def find(asked: Prompt, text: str, own: Any = None) -> tuple[list[int], int, tuple[str, ...]]:
     """Return the tokens of a prompt, the first of them that carries a text, and the parts of the text."""
-    inputs = build_inputs(processor(), [asked], return_offsets_mapping=True)
+    own = own or processor()
+    inputs = build_inputs(own, [asked], return_offsets_mapping=True)
     offsets = inputs["offset_mapping"][0].tolist()
-    start, parts = find_in_prompt(offsets, shown_text(processor(), asked), asked.messages[-1], text)
+    start, parts = find_in_prompt(offsets, shown_text(own, asked), asked.messages[-1], text)
     return inputs["input_ids"][0].tolist(), start, parts
 
 
@@ -219,3 +221,16 @@ def test_parts_of_an_answers_tokens_are_its_text_also_if_a_limit_or_a_stop_text_
         assert "".join(parts) == decoded and len(parts) < len(whole)
         cut = decoded[: len(decoded) // 2]  # a stop text ended the answer
         assert "".join(find_in_output(ids, tokenizer, cut)) == cut
+
+
+def test_a_message_that_the_template_trims_is_found_and_one_that_it_changes_is_not() -> None:
+    own = copy.copy(processor())
+    template = own.chat_template
+    own.chat_template = template.replace("part.text", "part.text | trim")
+    asked = prompt(0, "\n Look: ", "a dog", ". \n")
+    ids, start, parts = find(asked, "a dog", own)
+    assert own.tokenizer.decode(ids[:start]).endswith("user\nLook:") and "".join(parts) == "a dog"
+    own.chat_template = template.replace("part.text", "part.text | upper")
+    for missing in ("a dog", "a cat", ""):
+        with pytest.raises(ValueError, match=f"a text of {len(missing)} characters was not found"):
+            find(asked, missing, own)

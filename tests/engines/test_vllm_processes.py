@@ -16,7 +16,7 @@ from support.engines import Running, question, vllm_engine
 
 from lmms_eval_mai.contract import Call, Sampling
 from lmms_eval_mai.engines.vllm import plugin
-from lmms_eval_mai.errors import EngineCrashed, EngineNotRunning
+from lmms_eval_mai.errors import EngineCrashed, EngineNotRunning, EngineStartError
 
 LONG = Sampling(max_tokens=3000, ignore_eos=True)
 
@@ -181,3 +181,18 @@ def test_users_processes_and_engine_survive_the_end_the_abort_and_the_kill_of_an
             for process in [*users, *ours]:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
+
+
+def test_engine_that_crashes_before_its_first_reply_has_failed_to_start(
+    vllm: Running, tiny_pair: tuple[Path, Path], before: frozenset[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm.v1.engine.async_llm import AsyncLLM
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    async def crash(llm: AsyncLLM) -> None:
+        raise EngineDeadError
+
+    monkeypatch.setattr(AsyncLLM, "get_supported_tasks", crash)  # the first request to the core
+    with pytest.raises(EngineStartError):
+        vllm.loop.run(vllm_engine(tiny_pair, "large").start())
+    assert children(before) == []

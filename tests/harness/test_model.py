@@ -14,6 +14,7 @@ from support.pope_scripts import Record, counts, exit_of, pope_scripts, record
 from support.processes import write_pope
 
 from lmms_eval_mai import ArgumentError, EngineCrashed, MaiCascade, TooManyErrors
+from lmms_eval_mai.plugin import task_dir
 
 Evaluate = Callable[..., dict[str, Any]]
 
@@ -316,3 +317,14 @@ def test_a_with_block_that_ends_with_an_error_keeps_the_store(
         evaluate(["pope_s"], model=model)
         raise ZeroDivisionError
     assert len(list((tmp_path / "store").iterdir())) == 1
+
+
+def test_a_task_with_an_unknown_benchmark_is_refused(evaluate: Evaluate, write_script: Any, tmp_path: Path) -> None:
+    from lmms_eval.tasks import TaskManager
+
+    metadata = "metadata: {mai: {benchmark: mmvet, variant: s}}"
+    (tmp_path / "other.yaml").write_text(f"include: {task_dir()}/pope/pope_s.yaml\ntask: other\n{metadata}\n")
+    tasks = TaskManager(include_path=str(tmp_path), include_defaults=False)
+    script = write_script("both", [])
+    with pytest.raises(ArgumentError, match="mmvet"):
+        evaluate(["other"], {"task_manager": tasks}, engine="scripted", small=script, large=script)

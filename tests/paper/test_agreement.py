@@ -1,5 +1,6 @@
 """Mutual verification of two answers against a table, and the form of answer that a document requires."""
 
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
@@ -20,9 +21,10 @@ from support.documents import (
     SHAPES_CHOICE,
     SHAPES_WORD,
 )
+from support.logs import logged
 
-from lmms_eval_mai.paper.agreement import AgreementRules, verify
-from lmms_eval_mai.paper.benchmarks import BENCHMARKS
+from lmms_eval_mai.paper.agreement import AgreementRules, read_answer, verify
+from lmms_eval_mai.paper.benchmarks import BENCHMARKS, quiet_mmbench
 
 MMBENCH_HOLES = {"A": "red", "B": "green", "C": float("nan"), "D": None}
 
@@ -164,3 +166,13 @@ def test_texts_of_models_that_do_not_stop_are_compared_without_functions_that_ne
 )
 def test_another_task_asks_for_a_letter_if_its_document_has_options(doc: dict[str, Any], kind: str) -> None:
     assert ALL["any"].kind(doc) == kind
+
+
+def test_mmbench_stays_quiet_while_another_thread_reads_an_answer() -> None:
+    from lmms_eval.tasks.mmbench.en_utils import mmbench_evaluator
+
+    text = "A red one, so A"
+    with logged() as messages, ThreadPoolExecutor(1) as pool, quiet_mmbench():
+        wait([pool.submit(read_answer, BENCHMARKS["mmbench_en_dev"], MMBENCH_FOUR, text)], timeout=0.2)
+        mmbench_evaluator.can_infer(text, dict(MMBENCH_FOUR))
+    assert messages == []
