@@ -183,6 +183,7 @@ def test_users_processes_and_engine_survive_the_end_the_abort_and_the_kill_of_an
                     process.kill()
 
 
+@pytest.mark.long
 def test_engine_that_crashes_before_its_first_reply_has_failed_to_start(
     vllm: Running, tiny_pair: tuple[Path, Path], before: frozenset[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
