@@ -72,7 +72,7 @@ def main(given: argparse.Namespace) -> None:
     if unknown := [name for name in tables if name not in build.CHOICES]:
         raise ArgumentError(f"--tables {unknown[0]} is invalid: expected some of {', '.join(build.CHOICES)}.")
     profile = seconds.read(given.profile or seconds.PAPER)
-    runs = build.read(given.folders, profile.of_run if given.profile else None)
+    runs = build.read(given.folders)
     tables += [build.TABLE_11] * (given.profile is not None)
     found = build.of_runs(runs, tables, profile)
     write(found, given.format, given.output)

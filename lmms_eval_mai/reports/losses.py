@@ -156,7 +156,7 @@ def losses(runs: Runs, of: Answers, wanted: Wanted) -> Losses:
     if wanted.loss == "answers":
         cheapest, never = (_same(of, one, wanted) for one in (of.cheapest, of.never))
         base = pd.Series(1.0, index=base.index)
-    samples = of.run.samples[of.run.samples.repeat == 0]
+    samples = of.run.samples
     theirs = metrics.units(samples.assign(score=base))
     places = metrics.places_of(theirs.index, runs.clusters(of.run))
     images = np.arange(len(theirs)) if places is None else pd.factorize(places)[0]

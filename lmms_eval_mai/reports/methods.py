@@ -1,12 +1,8 @@
-"""The way in which a run answers: `Method`, from the arguments in a results file and from the figures of the run.
-
-The figures name mode and models. If they are missing, the arguments do.
-"""
+"""The way in which a run answers: `Method`, from the arguments in a results file and from the figures of the run."""
 
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, cast
 
 from lmms_eval_mai.contract import SIDES, Side
@@ -14,8 +10,6 @@ from lmms_eval_mai.paper import prompts
 from lmms_eval_mai.paper.agreement import AgreementRules
 from lmms_eval_mai.paper.confidence import Verify
 from lmms_eval_mai.paper.prompts import Variant
-from lmms_eval_mai.paper.sample import EXITS
-from lmms_eval_mai.run import presets
 
 DECODING = {"decoding": "greedy", "max_new_tokens": "", "gen_kwargs": ""}
 """Arguments that change every call, with their defaults."""
@@ -30,12 +24,9 @@ TRANSFER = {
 """Arguments that change the thinking or the transfer, with their defaults."""
 AGREEMENT = {"anls_threshold": "0.9", "infovqa_match": "strict", "chartqa_match": "exact"}
 """Arguments that change the agreement (`AgreementRules`), with their defaults."""
-FIRST_CHECK = {"verify": "agreement", "min_confidence": ""}
-"""Arguments that change the first check, with their defaults."""
-SECOND_CHECK = {"second_check": "on"}
-DEFAULTS = DECODING | TRANSFER | AGREEMENT | FIRST_CHECK | SECOND_CHECK
-THINK_E = "think=E"
-"""The option of a cascade or Full RT on another lmms-eval task that thinks with the Explain prompt."""
+CHECKS = {"verify": "agreement", "min_confidence": "", "second_check": "on"}
+"""Arguments that change the checks, with their defaults."""
+DEFAULTS = DECODING | TRANSFER | AGREEMENT | CHECKS
 MODES = ("alone", "transfer", "own", "cascade")
 """Those of `Method.mode`."""
 NAMES = {"cascade": "MAI", "transfer": "Full RT", "own": "own thinking"}
@@ -64,11 +55,7 @@ class Method:
     @property
     def prompt(self) -> str:
         """The paper's name of the prompt: S, E, R, E(S2) or R(S2); in Full RT and MAI, that of the thinking."""
-        if self.variant is not None:
-            return self.variant + ("(S2)" if self.two_stage else "")
-        if self.mode == "alone":
-            return "own prompt"
-        return "E" if THINK_E in self.options else "R"
+        return "own prompt" if self.variant is None else self.variant + ("(S2)" if self.two_stage else "")
 
     @property
     def verify(self) -> Verify:
@@ -77,11 +64,9 @@ class Method:
 
     @property
     def min_confidence(self) -> float | None:
-        """The threshold of the first check. None: not known, or verify=agreement."""
-        try:
-            return float(self._value("min_confidence"))
-        except ValueError:  # none, or a file of thresholds without figures
-            return None
+        """The threshold of the first check. None: verify=agreement."""
+        value = self._value("min_confidence")
+        return float(value) if value else None
 
     @property
     def has_second_check(self) -> bool:
@@ -154,46 +139,29 @@ def method(
     arguments: Arguments, figures: dict[str, Any], variant: Variant | None, two_stage: bool, benchmark: str | None
 ) -> Method:
     """Return the method of a run of `mai_cascade`. `variant` and `two_stage`: the prompt of the task. `benchmark`: that
-    of our tasks. Raises ValueError if the mode is unknown."""
-    mode = figures.get("mode") or arguments.get("mode") or "cascade"
-    if mode not in EXITS:
-        raise ValueError(f"unknown mode {mode}")
-    engines = figures.get("engines") or {}
-    small, large = (
-        identity(str((engines.get(side) or {}).get("model") or _argument(arguments, side))) for side in SIDES
-    )
+    of our tasks. Raises LookupError if a figure is missing."""
+    mode, models = figures["mode"], {side: identity(of["model"]) for side, of in figures["engines"].items()}
     if mode in SIDES:
-        model = small if mode == "small" else large
-        return Method("alone", model, "", variant, two_stage, options(arguments, DECODING))
-    if mode == "cascade" and (figures.get("thinker") or arguments.get("thinker")) == "large":
-        mode, small = "own", small if "small" in engines else ""
-    if variant == "S":
-        variant = "E" if arguments.get("think") == "E" else "R"
-    of_mode = {"transfer": DECODING | TRANSFER, "own": DECODING | AGREEMENT | FIRST_CHECK | {"think": "R"}}
-    found = options(arguments, of_mode.get(mode, DEFAULTS))
-    if figures:  # the argument may be in a pair's file, or spelled in another way
-        found = tuple(option for option in found if not option.startswith("second_check="))
-        found += ("second_check=off",) * (figures.get("second_check") == "off")
-    if check := figures.get("first_check"):  # the arguments may lack it: a pair's file, or a file of thresholds
-        found = tuple(option for option in found if option.partition("=")[0] not in FIRST_CHECK)
-        value = (check.get("by_benchmark") or {}).get(benchmark, check.get("min_confidence", 0))
-        found += (f"min_confidence={value!r}", f"verify={check.get('verify')}")
-    usual = f"transfer_answer={prompts.transfer_answer(benchmark or '')}"  # the command may name it
-    found = tuple(option for option in found if option != usual)
+        return Method("alone", models[mode], "", variant, two_stage, options(arguments, DECODING))
+    # The command may lack these arguments: they are in a pair's file, or in a file of thresholds.
+    check = figures.get("first_check") or {"verify": "agreement"}
+    given = {**arguments, "verify": check["verify"], "second_check": figures.get("second_check", "on")}
+    given["min_confidence"] = ""
+    if "min_confidence" in check:
+        given["min_confidence"] = repr((check.get("by_benchmark") or {}).get(benchmark, check["min_confidence"]))
+    if given.get("transfer_answer") == prompts.transfer_answer(benchmark or ""):
+        del given["transfer_answer"]
     if variant is not None:  # it names the thinking prompt
-        found = tuple(option for option in found if not option.startswith("think="))
-    return Method(mode, large, small, variant, two_stage, found)
+        think = given.pop("think", "R")
+        variant = variant if variant != "S" else "E" if think == "E" else "R"
+    mode = "own" if figures.get("thinker") == "large" else mode
+    of_mode = {"transfer": DECODING | TRANSFER, "own": DECODING | AGREEMENT | CHECKS | {"think": "R"}}
+    return Method(
+        mode, models["large"], models.get("small", ""), variant, two_stage, options(given, of_mode.get(mode, DEFAULTS))
+    )
 
 
 def identity(model: str) -> str:
     """Return the name of a model as runs have it. The checkpoints of a pair's own folder have the same name on every
     machine."""
     return re.sub(r"^(\./|.*/lmms_eval_mai/pairs/)", "", model)
-
-
-def _argument(arguments: Arguments, side: Side) -> str:
-    """Return a model from the arguments. `pair=NAME` names both."""
-    if side in arguments:
-        return arguments[side]
-    pair = arguments.get("pair", presets.DEFAULT)
-    return presets.models(pair)[SIDES.index(side)] if pair in presets.names() else f"{Path(pair).stem} {side}"

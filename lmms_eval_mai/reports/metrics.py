@@ -10,23 +10,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from lmms_eval_mai import statistics
-from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.report import Estimate
 from lmms_eval_mai.statistics import Interval, Statistic
-
-MAIN_METRIC = {
-    "pope": ("pope_f1_score", 100),
-    "mmmu_val": ("mmmu_acc", 100),
-    "mmbench_en_dev": ("gpt_eval_score", 1),  # lmms-eval's is a percentage
-    "chartqa": ("relaxed_overall", 100),
-    "infovqa_val": ("anls", 100),
-    "realworldqa": ("exact_match", 100),
-    "shapes": ("exact_match", 100),
-}
-"""Benchmark -> the paper's metric, and the factor that makes it a percentage."""
-NOT_A_SHARE = ("pope_f1_score", "anls", "gpt_eval_score")
-"""Metrics whose interval does not follow from the number of documents. MMBench's is a share of questions, and the
-results file has the number of rotations."""
 
 Clusters: TypeAlias = pd.Series
 """Document -> the number of its cluster."""
@@ -51,53 +36,21 @@ class Comparison:
     """p adjusted for the number of tests (Holm). None: this is one question that was asked before."""
 
 
-def main_metric(run: Run) -> tuple[float, bool] | None:
-    """Return lmms-eval's total score of a run in percent, and whether it is a share of documents."""
-    name, factor = MAIN_METRIC.get(run.benchmark, ("", 100))
-    if name in run.metrics:
-        return run.metrics[name] * factor, name not in NOT_A_SHARE
-    for name in ("exact_match", "acc", "accuracy"):
-        if 0 <= run.metrics.get(name, -1) <= 1:
-            return 100 * run.metrics[name], True
-    return None
-
-
-def run_score(run: Run, clusters: Clusters | None) -> Estimate | None:
-    """Return the score of a run in percent: that of its documents, else lmms-eval's total. None: it has neither."""
-    if len(run.samples) and run.samples.score.notna().all():
-        return score(run.samples, run.benchmark, clusters)
-    total = main_metric(run)
-    if total is None:
-        return None
-    value, is_share = total
-    if is_share and run.number:
-        found = statistics.share(round(value / 100 * run.number), run.number)
-        return replace(estimate(found), value=value)
-    return Estimate(value, run.number)
-
-
 def score(samples: pd.DataFrame, benchmark: str, clusters: Clusters | None) -> Estimate | None:
     """Return the score of documents in percent: F1 on POPE, else the mean score. None if there are no documents."""
     return None if samples.empty else estimate(_interval(*_parts(samples, benchmark), clusters))
 
 
 def mean(values: pd.Series, clusters: Clusters | None = None, paper: float | None = None) -> Estimate | None:
-    """Return the mean over documents of a number of each answer. None if a number is missing, or all."""
-    of_document = known(values.astype(float))
-    if of_document is None:
+    """Return the mean of a number of each document. None if a number is missing, or all."""
+    if values.empty or values.isna().any():
         return None
-    places = places_of(of_document.index, clusters)
+    places = places_of(values.index, clusters)
     if places is None:
-        found = statistics.mean(of_document.to_numpy())
+        found = statistics.mean(values.to_numpy())
     else:
-        parts = np.column_stack([of_document, np.ones(len(of_document))])
-        found = statistics.bootstrap(parts, statistics.ratio, places)
+        found = statistics.bootstrap(np.column_stack([values, np.ones(len(values))]), statistics.ratio, places)
     return with_paper(estimate(found, 1), paper)
-
-
-def known(values: pd.Series) -> pd.Series | None:
-    """Return the mean over the answers to each document. None if a number is missing, or all."""
-    return None if values.empty or values.isna().any() else _per_document(values)
 
 
 def compare(
@@ -150,18 +103,10 @@ def plain(scores: pd.Series) -> pd.DataFrame:
 
 
 def units(samples: pd.DataFrame) -> Any:
-    """Return the score of each document, the mean over its answers. MMBench: of each question, whose score is that of
-    its worst rotation; questions without their original order are left out, as lmms-eval does."""
-    if not samples.group.notna().all():
-        return _per_document(samples.score.fillna(0.0))
-    repeat = samples.get("repeat", pd.Series(0, index=samples.index))
-    worst = samples.score.fillna(0.0).groupby([samples.group, repeat]).min().groupby(level=0).mean()
-    main = samples[samples.is_main & ~samples.index.duplicated()]
-    return pd.Series(worst.loc[main.group].to_numpy(), index=main.index)
-
-
-def _per_document(values: Any) -> Any:
-    return values if values.index.is_unique else values.groupby(level=0).mean()
+    """Return the score of each document. MMBench: of each question, whose score is that of its worst rotation;
+    questions without their original order are left out, as lmms-eval does."""
+    scores = samples.score.fillna(0.0)
+    return scores.groupby(samples.group).transform("min")[samples.is_main] if samples.group.notna().all() else scores
 
 
 def _parts(samples: pd.DataFrame, benchmark: str) -> tuple[pd.DataFrame, Statistic]:
@@ -171,7 +116,7 @@ def _parts(samples: pd.DataFrame, benchmark: str) -> tuple[pd.DataFrame, Statist
         right = samples.gold == "yes"
         # An answer that is neither yes nor no is in neither the precision nor the recall, as lmms-eval computes F1.
         parts = pd.DataFrame({"right": yes & right, "wrong": yes & ~right, "missed": no & right}).astype(float)
-        return _per_document(parts), statistics.f1
+        return parts, statistics.f1
     return pd.DataFrame({"score": units(samples), "number": 1.0}), statistics.ratio
 
 

@@ -1,11 +1,11 @@
 """The paper's tables with the paper's numbers: one model alone (Tables 5, 6, 7, 13 and 14), Full RT (Table 8), MAI
 (Table 10), and the cascade with one and with two stages (Table 15).
 
-Other models and benchmarks have the same tables without the paper's numbers: 5 for 13, and 7 for 6 and 14.
+Other models and benchmarks have the same tables without the paper's numbers.
 """
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -15,8 +15,8 @@ from lmms_eval_mai.reports import metrics
 from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.methods import Method
 from lmms_eval_mai.reports.metrics import Comparison
-from lmms_eval_mai.reports.paper_numbers import ONE_STAGE, benchmark_name, documents, family, number
-from lmms_eval_mai.reports.report import Cell, Estimate, Of, Table, table
+from lmms_eval_mai.reports.paper_numbers import ONE_STAGE, benchmark_name, family, number
+from lmms_eval_mai.reports.report import Cell, Estimate, Note, Of, Table, table
 from lmms_eval_mai.reports.runs import OF_F1, Runs, of_run, order
 
 PROMPTS: tuple[tuple[Variant | None, bool], ...] = (
@@ -33,101 +33,94 @@ Single = tuple[str, str, tuple[str, ...]]
 # --- one model alone ---
 
 
-def token_tables(runs: Runs) -> Iterator[Table]:
+def token_table(runs: Runs) -> Iterator[Table]:
     """Yield the average numbers of generated tokens: Table 13 for InternVL, and Table 5 for all other models."""
     rows = {(b, m.model, m.options) for (b, m), run in runs.runs.items() if m.mode == "alone" and run.ours}
     rows |= {(b, m.small, m.short("small").options) for b, m in runs.runs if m.mode == "transfer"}
-    for is_internvl, of_family in _families(runs, rows).items():
-        paper_table = 13 if is_internvl else 5
-        columns = [
-            Of(f"{variant or 'own prompt'}{title}", "brief", 1, partial(_tokens, runs, paper_table, variant, column))
-            for column, title in {"output_tokens": "", "answer_tokens": ", answer only"}.items()
-            for variant in ("S", "E", "R", None)
-        ]
-        title = f"Table {paper_table}: average number of generated tokens"
-        notes = (
-            "S, E, R: all generated tokens, the end token included; E and R are the first stage of a "
-            "two-stage run too. Answer only: the tokens of the extracted answer.",
-            ("POPE", "The paper's 1.0 for POPE is probably the answer only, so its S is compared with both."),
-        )
-        named = _of_one_model(runs, columns)
-        yield from table(f"table-{paper_table}", title, named, of_family, notes)
+    columns = [
+        Of(f"{variant or 'own prompt'}{title}", "brief", 1, partial(_tokens, runs, variant, column))
+        for column, title in {"output_tokens": "", "answer_tokens": ", answer only"}.items()
+        for variant in ("S", "E", "R", None)
+    ]
+    notes = (
+        "S, E, R: all generated tokens, the end token included; E and R are the first stage of a two-stage run too. "
+        "Answer only: the tokens of the extracted answer.",
+        ("POPE", "The paper's 1.0 for POPE is probably the answer only, so its S is compared with both."),
+    )
+    title = "Tables 5 and 13: average number of generated tokens"
+    return _of_one_model(runs, "tables-5-13", title, columns, rows, notes)
 
 
-def score_tables(runs: Runs) -> Iterator[Table]:
+def score_table(runs: Runs) -> Iterator[Table]:
     """Yield the scores of one model: Table 14 for InternVL, Table 6 for POPE, and Table 7 for everything else."""
     rows = {(benchmark, m.model, m.options) for benchmark, m in runs.runs if m.mode == "alone"}
-    for is_internvl, of_family in _families(runs, rows).items():
-        for paper_table in (14,) if is_internvl else (6, 7):
-            chosen = [row for row in of_family if is_internvl or (row[0] == "pope") == (paper_table == 6)]
-            columns = [
-                Of(Method("alone", "", "", *prompt).prompt, "percent", 1, partial(_score, runs, paper_table, prompt))
-                for prompt in PROMPTS
-            ]
-            notes = (
-                "POPE: F1; InfoVQA: ANLS; MMBench: questions with all rotations right; others: accuracy. (S2): two "
-                "stages. S without a run of its own is from the short answers inside a cascade.",
-            )
-            title = f"Table {paper_table}: performance of one model, %"
-            yield from table(f"table-{paper_table}", title, _of_one_model(runs, columns), chosen, notes)
+    columns = [
+        Of(Method("alone", "", "", *prompt).prompt, "percent", 1, partial(_score, runs, prompt)) for prompt in PROMPTS
+    ]
+    notes = (
+        "POPE: F1; InfoVQA: ANLS; MMBench: questions with all rotations right; others: accuracy. (S2): two "
+        "stages. S without a run of its own is from the short answers inside a cascade.",
+    )
+    title = "Tables 6, 7 and 14: performance of one model, %"
+    return _of_one_model(runs, "tables-6-7-14", title, columns, rows, notes)
 
 
-def _of_one_model(runs: Runs, columns: Iterable[Of[Single]]) -> list[Of[Single]]:
-    """Return the columns with benchmark, model and number of documents before them."""
+def _of_one_model(
+    runs: Runs, key: str, title: str, columns: Iterable[Of[Single]], rows: Iterable[Single], notes: Sequence[Note]
+) -> Iterator[Table]:
+    """Yield a table of single models, with benchmark, model and number of documents before the columns."""
+    benchmarks = runs.benchmarks()
     cached = [replace(column, cell=functools.cache(column.cell)) for column in columns]
 
     def n(row: Single) -> Cell:
         cells = (column.cell(row) for column in cached)
         return max((cell.n for cell in cells if isinstance(cell, Estimate)), default=0)
 
-    return [
+    named: list[Of[Single]] = [
         Of("benchmark", "text", 0, lambda row: benchmark_name(row[0])),
         Of("model", "text", 0, lambda row: runs.label(row[1]) + (f" ({', '.join(row[2])})" if row[2] else "")),
         Of("n", "count", 0, n),
-        *cached,
     ]
-
-
-def _families(runs: Runs, rows: Iterable[Single]) -> dict[bool, list[Single]]:
-    """Return the rows of InternVL3.5 (True), and of all other models (False)."""
-    benchmarks = runs.benchmarks()
     ordered = sorted(rows, key=lambda row: (benchmarks.index(row[0]), order(row[1]), row))
-    found: dict[bool, list[Single]] = {False: [], True: []}
-    for row in ordered:
-        found[(family(row[1]) or ("", ""))[0] == "InternVL3.5"].append(row)
-    return found
+    return table(key, title, [*named, *cached], ordered, notes)
 
 
-def _tokens(runs: Runs, paper_table: int, variant: Variant | None, column: str, row: Single) -> Estimate | None:
+def _is_internvl(model: str) -> bool:
+    return (family(model) or ("", ""))[0] == "InternVL3.5"
+
+
+def _tokens(runs: Runs, variant: Variant | None, column: str, row: Single) -> Estimate | None:
     """Return the tokens of a model with a prompt: all, or those of the answer. They are from the first run that has
     them: a run of the model alone, the short answers inside a cascade, or the thinking inside Full RT. `variant` None:
     the own prompt of another task."""
     benchmark, model, options = row
     paper = None
     if variant and not options and (column == "output_tokens" or variant == "S"):
-        paper = number(paper_table, runs.label(model), benchmark, variant) if family(model) else None
+        paper = number(13 if _is_internvl(model) else 5, runs.label(model), benchmark, variant)
     stages = ("think",) if variant in ("E", "R") else ("short", "task")
-    alone = [runs.get(benchmark, Method("alone", model, "", variant, two, options)) for two in (False, True)]
-    thinking = [
-        run
-        for run in (runs.of("transfer", benchmark) if variant else ())
-        if (run.method.small, run.method.variant, run.method.short("small").options) == (model, variant, options)
-    ]
-    for run in filter(None, (*alone, *thinking)):
+    found = [runs.get(benchmark, Method("alone", model, "", variant, two, options)) for two in (False, True)]
+    if variant:
+        rt = runs.of("transfer", benchmark)
+        found += [
+            run
+            for run in rt
+            if run.method.alone("small", run.method.variant) == Method("alone", model, "", variant, False, options)
+        ]
+    for run in filter(None, found):
         side = run.calls.side.iloc[0] if len(run.calls) else ""
-        calls = run.calls[(run.calls.side == side) & run.calls.stage.isin(stages)]
-        calls = calls.drop_duplicates(["doc_id", "repeat"]).set_index("doc_id")
-        if len(calls) == len(run.samples) and len(calls):  # no answer lacks its call
+        calls = run.calls[(run.calls.side == side) & run.calls.stage.isin(stages)].set_index("doc_id")
+        if len(calls) == run.documents and len(calls):  # no answer lacks its call
             return metrics.mean(calls[column], runs.clusters(run), paper)
     return None
 
 
-def _score(runs: Runs, paper_table: int, prompt: tuple[Variant | None, bool], row: Single) -> Estimate | None:
+def _score(runs: Runs, prompt: tuple[Variant | None, bool], row: Single) -> Estimate | None:
     """Return a score beside the paper's. In Tables 7 and 14, E and R have two stages except on MMMU."""
     benchmark, model, options = row
     method = Method("alone", model, "", *prompt, options)
     paper = None
-    if family(model) and not options and method.variant and documents(benchmark):
+    if not options and method.variant:
+        paper_table = 14 if _is_internvl(model) else 6 if benchmark == "pope" else 7
         column = method.prompt if paper_table == 6 else method.variant
         is_printed = paper_table == 6 or method.variant == "S" or method.two_stage != (benchmark in ONE_STAGE)
         paper = number(paper_table, runs.label(model), benchmark, column) if is_printed else None
@@ -251,32 +244,28 @@ def two_stage_table(runs: Runs) -> Iterator[Table]:
         if not run.method.two_stage
         and (other := runs.get(run.benchmark, replace(run.method, two_stage=True))) is not None
     ]
-    prompts = ("R", "R(S2)")
 
     def paper(pair: Pair, row: str, column: str) -> float | None:
         return number(15, row, pair[0].benchmark, column) if is_papers(pair[0].method) else None
 
     def share(which: int, exit: str, pair: Pair) -> Estimate | None:
-        found = runs.common(*pair)[which].exit == exit
-        return runs.share(pair[0], found, paper(pair, f"2B-{prompts[which]}", exit))
+        run = pair[which]
+        return runs.share(run, run.samples.exit.dropna() == exit, paper(pair, f"2B-{run.method.prompt}", exit))
 
     def score(which: int, pair: Pair) -> Estimate | None:
-        samples, benchmark = runs.common(*pair)[which], pair[0].benchmark
-        found = metrics.score(samples, benchmark, runs.clusters(pair[0]))
-        return metrics.with_paper(found, paper(pair, f"2B-{prompts[which]}", "MAI"))
+        return runs.score(pair[which], paper(pair, f"2B-{pair[which].method.prompt}", "MAI"))
 
     def compared(pair: Pair) -> Comparison | None:
         return runs.compare(pair[1], pair[0])
 
     def difference(pair: Pair) -> Estimate | None:
-        found = compared(pair)
-        return None if found is None else metrics.with_paper(found.difference, paper(pair, "", "difference"))
+        return metrics.with_paper(getattr(compared(pair), "difference", None), paper(pair, "", "difference"))
 
     columns: list[Of[Pair]] = [
         *of_run(runs, lambda pair: pair[0]),
         Of("n", "count", 0, lambda pair: getattr(compared(pair), "n", None)),
     ]
-    for which, name in enumerate(prompts):
+    for which, name in enumerate(("R", "R(S2)")):
         for exit in ("agree_think", "transfer"):
             columns.append(Of(f"{name}: {exit}, %", "brief", 2, partial(share, which, exit)))
         columns.append(Of(f"{name}: MAI", "brief", 2, partial(score, which)))
@@ -284,14 +273,9 @@ def two_stage_table(runs: Runs) -> Iterator[Table]:
         Of("difference, points", "percent", 2, difference),
         Of("p", "p", 0, lambda pair: getattr(compared(pair), "p", None)),
     ]
-    return table(
-        "table-15",
-        "Table 15: the cascade with R and with R(S2)",
-        columns,
-        pairs,
-        (
-            "All columns are about the documents of both runs. The difference is R(S2) minus R. p is not "
-            "adjusted for the number of rows.",
-            OF_F1,
-        ),
+    notes = (
+        "n and the difference, R(S2) minus R, are about the documents of both runs. p is not adjusted for the number "
+        "of rows.",
+        OF_F1,
     )
+    return table("table-15", "Table 15: the cascade with R and with R(S2)", columns, pairs, notes)

@@ -17,14 +17,13 @@ SCORES = ("score", "exact_match", "relaxed_overall", "anls", "acc", "accuracy")
 """Fields of a line that hold a score of 0 to 1, the best first."""
 
 SAMPLES: dict[str, tuple[type, str]] = {
-    "repeat": (int, "Number of the answer of this document, from 0"),
     "target": (object, "The gold answer as lmms-eval logs it"),
     "score": (float, "0 to 1; nan if there is none"),
     "predicted": (object, "POPE: the predicted label (yes, no or other); None for others"),
     "gold": (object, "POPE: the gold label"),
     "group": (float, "MMBench: the question that the document is a rotation of; nan for others"),
     "is_main": (bool, "MMBench: whether this is the question in its original order"),
-    "kind": (object, "The kind of the question; None if the data set has none"),
+    "kind": (object, "The category of the question, as its trace names it; None if the data set has none"),
     "images": (object, "The hashes of its images; None if they are not logged"),
     "output_tokens": (float, "Of both models; nan if there are no token counts"),
     "exit": (object, "None without a trace"),
@@ -37,18 +36,13 @@ SAMPLES: dict[str, tuple[type, str]] = {
         object,
         "The small model's answer after its thinking: that of the second verification, or of Full RT",
     ),
-    "has_thought": (bool, "Whether the trace has the answer after the thinking; older traces of Full RT do not"),
     "answer_logprob": (float, "Of the large model's short answer; nan if the engine does not report it"),
     "agree_think": (object, "Whether the thought answer agrees with the large model's short answer; None without one"),
-    "layer": (float, "Sparse transfer: the layer whose attention selected the tokens; nan if nothing was selected"),
-    "kept_tokens": (float, "Sparse transfer: the tokens of the thinking that were kept,"),
-    "scored_tokens": (float, "of these"),
 }
 """Columns of a table of samples: type and meaning. Its index is the document. A number that may be unknown is a float,
 so that nan can stand for it."""
 CALLS: dict[str, tuple[type, str]] = {
     "doc_id": (int, "The document"),
-    "repeat": (int, "Number of the answer of this document, from 0"),
     "side": (object, "small or large"),
     "stage": (object, "The stage of the cascade (contract.Stage)"),
     "prompt_tokens": (int, "With image tokens and cached tokens"),
@@ -61,6 +55,8 @@ CALLS: dict[str, tuple[type, str]] = {
     "shared": (bool, "Whether another run made the call"),
 }
 """Columns of a table of calls."""
+CALL_FIELDS = (*(name for name in CALLS if name not in ("doc_id", "seconds", "cut_off")), "total_s", "finish_reason")
+"""The fields of a call in a trace that the table is made of."""
 
 
 @dataclass(frozen=True)
@@ -73,59 +69,53 @@ class Record:
     """The prompt of the task, as lmms-eval logs it: question, options and instruction."""
     answer: str
     """The scored text."""
-    calls: tuple[Line, ...]
-    """The calls as rows of the table of calls, and their `text`."""
+    calls: Sequence[Line]
+    """The calls of the trace (docs/output.md)."""
 
 
-def table_of(columns: dict[str, tuple[type, str]], rows: Sequence[Line] = ()) -> pd.DataFrame:
-    """Return rows as a table with these columns."""
-    return pd.DataFrame(
-        {name: pd.Series([row[name] for row in rows], dtype=kind) for name, (kind, _) in columns.items()}
-    )
+def samples_table(rows: Sequence[Line]) -> pd.DataFrame:
+    """Return the rows of answers as a table."""
+    kinds = {"doc_id": int} | {name: kind for name, (kind, _) in SAMPLES.items()}
+    table = pd.DataFrame({name: pd.Series([row[name] for row in rows], dtype=kind) for name, kind in kinds.items()})
+    return table.set_index("doc_id")
 
 
-def answers_of(benchmark: str, line: Line) -> list[Record]:
-    """Return the answers of a line: one, or one for each repeat (`-n`). Raises what a broken line raises."""
+def calls_table(calls: Sequence[Line]) -> pd.DataFrame:
+    """Return calls of traces as a table. They have `doc_id` and `CALL_FIELDS`, which may lack what is not known."""
+    given = pd.DataFrame(calls, columns=["doc_id", *CALL_FIELDS])
+    shared = given.shared.eq(True)
+    times = given.total_s.where(~shared)
+    table = given.assign(seconds=times, cut_off=given.finish_reason == "length", shared=shared)
+    return table.fillna({"cached_tokens": 0})[[*CALLS]].astype({name: kind for name, (kind, _) in CALLS.items()})
+
+
+def record_of(benchmark: str, line: Line) -> Record:
+    """Return the answer of a line; of repeats (`-n`) the first. Raises what a broken line raises."""
     counts = line.get("token_counts") or [None]
-    first: Line = counts[0] if isinstance(counts, list) and counts[0] else {}
+    trace: Line = counts[0] if isinstance(counts, list) and counts[0] else {}
     question, answer = str(line.get("input") or ""), str(line.get("filtered_resps") or "")
-    found = []
-    for repeat, trace in enumerate([first, *(first.get("repeats") or ())]):
-        row = _row(benchmark, line, trace, repeat)
-        calls = tuple(_call(call, row["doc_id"], repeat) for call in trace.get("calls") or ())
-        found.append(Record(row, question, answer, calls))
-    return found
+    return Record(_row(line, trace), question, answer, trace.get("calls") or ())
 
 
-def _row(benchmark: str, line: Line, trace: Line, repeat: int) -> Line:
+def _row(line: Line, trace: Line) -> Line:
     """Return an answer as a row of the table of samples, and its document."""
-    target = str(line["target"])
     labels = line.get("pope_f1_score")
     rotation = line.get("gpt_eval_score")
     index = int(rotation["index"]) if isinstance(rotation, dict) and "index" in rotation else None
-    if repeat:  # lmms-eval logs the score of the first answer
-        is_known = "parsed" in trace or trace.get("readable") is False
-        score = score_of(benchmark, trace.get("parsed"), target) if is_known else None
-        predicted = trace.get("parsed")
-    else:
-        score = score_of_line(line)
-        predicted = labels["prediction"] if isinstance(labels, dict) else None
     calls = {(call["side"], call["stage"]): call for call in trace.get("calls") or ()}
     compared = list(trace.get("answers") or ())
     if ("small", "short") not in calls:  # verify=confidence has only the second verification
         compared.insert(0, {})
     first, second = [*compared, {}, {}][:2]
-    selection = trace.get("selection") or {}
     return {
         "doc_id": int(line["doc_id"]),
-        "repeat": repeat,
-        "target": target,
-        "score": _number(score),
-        "predicted": _label(predicted) if isinstance(labels, dict) else None,
+        "target": str(line["target"]),
+        "score": _number(score_of_line(line)),
+        "predicted": _label(labels["prediction"]) if isinstance(labels, dict) else None,
         "gold": _label(labels["ground_truth"]) if isinstance(labels, dict) else None,
         "group": math.nan if index is None else index % CIRCULAR,
         "is_main": index is None or index < CIRCULAR,
-        "kind": _kind(line, trace),
+        "kind": trace.get("category"),
         "images": tuple(trace["images"]) if trace.get("images") else None,
         "output_tokens": _number(trace.get("output_tokens")),
         "exit": trace.get("exit"),
@@ -135,31 +125,8 @@ def _row(benchmark: str, line: Line, trace: Line, repeat: int) -> Line:
         "large_answer": trace.get("parsed") if trace.get("exit") == "confident" else (first or second).get("large"),
         "agree": first.get("agree"),
         "thought_answer": second["small"] if second else trace.get("thought"),
-        "has_thought": bool(second) or "thought" in trace,
         "answer_logprob": _number(calls.get(("large", "short"), {}).get("answer_logprob")),
         "agree_think": second.get("agree"),
-        "layer": _number(selection.get("layer")),
-        "kept_tokens": _number(selection.get("kept_tokens")),
-        "scored_tokens": _number(selection.get("scored_tokens")),
-    }
-
-
-def _call(call: Line, doc_id: int, repeat: int) -> Line:
-    shared = bool(call.get("shared"))
-    return {
-        "doc_id": doc_id,
-        "repeat": repeat,
-        "side": call["side"],
-        "stage": call["stage"],
-        "prompt_tokens": int(call["prompt_tokens"]),
-        "cached_tokens": int(call.get("cached_tokens") or 0),
-        "image_tokens": _number(call.get("image_tokens")),
-        "output_tokens": int(call["output_tokens"]),
-        "answer_tokens": _number(call.get("answer_tokens")),
-        "seconds": _number(None if shared else call["total_s"]),
-        "cut_off": call["finish_reason"] == "length",
-        "shared": shared,
-        "text": call["text"],
     }
 
 
@@ -193,16 +160,3 @@ def score_of_line(line: Line) -> float | None:
 
         return float(eval_open(row["answer"], row["parsed_pred"][0]))
     return None
-
-
-def _kind(line: Line, trace: Line) -> str | None:
-    """Return the kind of a question: its category in the data set."""
-    if "relaxed_human_split" in line:
-        return "human"
-    if "relaxed_augmented_split" in line:
-        return "augmented"
-    if isinstance(row := line.get("mmmu_acc"), dict):
-        return str(row.get("subdomain", ""))
-    if isinstance(row := line.get("gpt_eval_score"), dict):
-        return str(row.get("category", ""))
-    return trace.get("category")

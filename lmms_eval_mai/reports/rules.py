@@ -144,7 +144,7 @@ def auroc(runs: Runs, run: Run) -> float | None:
     """Return how often a right short answer of the large model has a higher probability than a wrong one, in percent;
     50 is chance. None: not known, or all are right, or all wrong."""
     scores = runs.large_short_scores(run)
-    known = run.samples.answer_logprob.notna() & scores.notna() & (run.samples.repeat == 0)
+    known = run.samples.answer_logprob.notna() & scores.notna()
     right = scores[known] >= RIGHT
     if right.nunique() < 2:
         return None
@@ -204,48 +204,38 @@ def known_answers(runs: Runs, run: Run) -> pd.DataFrame:
     `transferred`, `full_rt` and `large_r`; the scores `large_score`, `transfer_score`, `full_rt_score` and
     `large_r_score`; output tokens by `STAGES`. What no run has is missing.
     """
-    alone = run.method.mode == "alone"
-    samples = run.samples.assign(large_score=run.samples.score if alone else runs.large_short_scores(run))
-    samples = samples[samples.repeat == 0]
-    if alone:
-        samples = samples.assign(large_answer=samples.parsed)
-    tokens = {name: _tokens(run, *stages) for name, stages in STAGES.items()}
+    samples, alone = run.samples, run.method.mode == "alone"
     moved = samples.exit == "transfer"
     found = pd.DataFrame(
         {
             "answer_logprob": samples.answer_logprob,
-            **{name: samples[f"{name}_answer"] for name in ("small", "large", "thought")},
-            "large_score": samples.large_score,
+            "small": samples.small_answer,
+            "large": samples.parsed if alone else samples.large_answer,
+            "thought": samples.thought_answer,
+            "large_score": samples.score if alone else runs.large_short_scores(run),
             "transferred": samples.parsed.where(moved),
             "transfer_score": samples.score.where(moved),
-            "full_rt": None,
-            "full_rt_score": np.nan,
-            "large_r": None,
-            "large_r_score": np.nan,
-            **tokens,
+            **{name: _tokens(run, *stages) for name, stages in STAGES.items()},
         },
         index=samples.index,
     )
-    large_r = runs.large_r(run)
-    if large_r is not None and large_r.method.two_stage == run.method.two_stage:
-        other = large_r.samples[large_r.samples.repeat == 0].reindex(samples.index)
-        same = other.target == samples.target
-        found["large_r"], found["large_r_score"] = other.parsed.where(same), other.score.where(same)
-        found["large_thinking"] = _tokens(large_r, *STAGES["large_thinking"])
-    # The thinking of Full RT has one stage, so it does not tell what a second stage would answer.
-    full_rt = None if run.method.two_stage else runs.full_rt(run)
-    if full_rt is None:
-        return found
-    other = full_rt.samples[full_rt.samples.repeat == 0].reindex(samples.index)
-    same = other.exit.notna() & (other.target == samples.target)
-    new = same & found.thinking.isna() & other.has_thought.eq(True)
-    found.loc[new, "thought"] = other.thought_answer[new]
-    found["thinking"] = found.thinking.where(~new, _tokens(full_rt, *STAGES["thinking"]))
-    new = same & ~moved
-    found["transfer_score"] = found.transfer_score.where(~new, other.score)
-    found["transferred"] = found.transferred.where(~new, other.parsed)
-    found["transfer"] = found.transfer.where(~new, _tokens(full_rt, *STAGES["transfer"]))
-    found["full_rt"], found["full_rt_score"] = other.parsed.where(same), other.score.where(same)
+    for name, other in (("large_r", runs.large_r(run)), ("full_rt", runs.full_rt(run))):
+        # Thinking in one stage does not tell what a second stage would answer, nor the other way round.
+        if other is None or other.method.two_stage != run.method.two_stage:
+            found[name], found[f"{name}_score"] = None, np.nan
+            continue
+        theirs = other.samples.reindex(samples.index)
+        same = theirs.target == samples.target
+        found[name], found[f"{name}_score"] = theirs.parsed.where(same), theirs.score.where(same)
+        if name == "large_r":
+            found["large_thinking"] = _tokens(other, *STAGES["large_thinking"])
+            continue
+        new = same & found.thinking.isna()
+        found["thought"] = found.thought.where(~new, theirs.thought_answer)
+        for missing, stage in ((new, "thinking"), (same & ~moved, "transfer")):
+            found[stage] = found[stage].where(~missing, _tokens(other, *STAGES[stage]))
+        found["transferred"] = found.transferred.where(moved, found.full_rt)
+        found["transfer_score"] = found.transfer_score.where(moved, found.full_rt_score)
     return found
 
 
@@ -300,5 +290,5 @@ def agree(benchmark: str, small: pd.Series, large: pd.Series, rules: AgreementRu
 def _tokens(run: Run, side: Side, stages: Sequence[str]) -> pd.Series:
     """Return the output tokens of each document in these stages. Documents without such a call are left out."""
     calls = run.calls
-    calls = calls[(calls.side == side) & calls.stage.isin(stages) & (calls.repeat == 0)]
+    calls = calls[(calls.side == side) & calls.stage.isin(stages)]
     return calls.groupby("doc_id").output_tokens.sum()

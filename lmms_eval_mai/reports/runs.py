@@ -12,7 +12,7 @@ from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.paper.prompts import Variant
 from lmms_eval_mai.reports import metrics, paper_numbers
 from lmms_eval_mai.reports.folders import Run
-from lmms_eval_mai.reports.methods import MODES, NAMES, THINK_E, Method
+from lmms_eval_mai.reports.methods import MODES, NAMES, Method
 from lmms_eval_mai.reports.metrics import Clusters, Comparison
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.report import Estimate, Of, Row
@@ -35,53 +35,21 @@ def of_run(runs: "Runs", run: Callable[[Row], Run], name: str = "method") -> lis
 class Runs:
     """The run of each benchmark and method, and sentences about the others."""
 
-    def __init__(self, found: Sequence[Run], seconds: Callable[[Run], pd.Series | None] | None = None) -> None:
-        """`seconds`: returns the time of each document of a run by profiles of its models."""
+    def __init__(self, found: Sequence[Run]) -> None:
         self.gaps: list[str] = []
-        self.unused: list[Run] = []
         self.runs: dict[tuple[str, Method], Run] = {}
-        self.seconds = seconds
-        for run in found:
-            self._add(run)
-        for run in list(self.runs.values()):
-            for derived in short_answers(run):
-                self._add(derived)
+        in_order = sorted(found, key=lambda run: (run.documents, run.file.name), reverse=True)
+        for run in in_order:  # of several runs of one method, that with the most documents is used, else the newest
+            used = self.runs.setdefault((run.benchmark, run.method), run)
+            if used is not run:
+                self.gaps.append(f"{run.file}: {run.task} is not used: {used.file} is a run of the same method.")
+        self.unused = [run for run in found if run not in self.runs.values()]
+        for run in in_order:
+            for derived in short_answers(run) if run not in self.unused else ():
+                self.runs.setdefault((run.benchmark, derived.method), derived)
         self._clusters = {name: _clusters(self.of_benchmark(name)) for name in self.benchmarks()}
-        self._scores = functools.cache(lambda run: metrics.run_score(run, self.clusters(run)))
+        self._scores = functools.cache(self._score)
         self._comparisons = functools.cache(self._compare)
-        self._different: set[frozenset[Run]] = set()
-        self._check_totals()
-
-    def _add(self, run: Run) -> None:
-        """Add a run. Of two runs of one method, the one with more documents is used, else the newer one."""
-        key = run.benchmark, run.method
-        used, other = run, self.runs.get(key)
-        if other is not None and _rank(other) > _rank(run):
-            used, other = other, run
-        self.runs[key] = used
-        if other is not None and not other.derived:
-            self.unused.append(other)
-            same = "has the short answers of" if used.derived else "is a run of"
-            self.gaps.append(
-                f"{other.file}: {other.task} is not used, because {used.file} {same} the same method "
-                f"({self.name(run.method)}) on {used.documents} documents."
-            )
-
-    def _check_totals(self) -> None:
-        """Compare the scores of the documents with lmms-eval's totals, and tell which runs are on a part of their data
-        set."""
-        for run in self.runs.values():
-            total, found = metrics.main_metric(run), self.score(run)
-            is_one = not run.derived and len(run.samples) == run.documents
-            if total and found and is_one and found.low is not None and abs(found.value - total[0]) > 0.006:
-                self.gaps.append(
-                    f"{run.file}: the samples of {run.task} give a score of {found.value:.2f}, and the results file "
-                    f"has {total[0]:.2f}. The tables use the samples."
-                )
-        made = [run for run in self.runs.values() if not run.derived and run.number < run.original]
-        for benchmark, number, original in dict.fromkeys((run.benchmark, run.number, run.original) for run in made):
-            name = benchmark_name(benchmark)
-            self.gaps.append(f"{name}: there are runs on only {number} of {original} documents (--limit).")
 
     # --- finding runs ---
 
@@ -161,44 +129,34 @@ class Runs:
 
     def name(self, method: Method) -> str:
         """Return the paper's name of a method, such as 8B-R(S2), Full RT 8B + 2B-R or MAI 8B + 2B-R. On another
-        lmms-eval task: 8B, own prompt or MAI 8B + 2B-R, own prompt."""
-        options = given_options(method)
-        own = ", own prompt" if method.variant is None else ""
-        more = f" ({', '.join(options)})" if options else ""
-        if method.mode == "alone":
-            return f"{self.label(method.model)}{own or f'-{method.prompt}'}{more}"
-        if method.mode == "own":
-            return f"{NAMES['own']} {self.label(method.model)}-{method.prompt}{own}{more}"
-        pair = f"{self.label(method.model)} + {self.label(method.small)}-{method.prompt}{own}"
-        return f"{NAMES[method.mode]} {pair}{more}"
+        lmms-eval task: 8B, own prompt or MAI 8B + 2B, own prompt."""
+        mode = "" if method.mode == "alone" else f"{NAMES[method.mode]} "
+        small = f" + {self.label(method.small)}" if method.mode in ("transfer", "cascade") else ""
+        options = f" ({', '.join(method.options)})" if method.options else ""
+        return f"{mode}{self.label(method.model)}{small}{'-' if method.variant else ', '}{method.prompt}{options}"
 
     def short_names(self) -> tuple[dict[str, str], tuple[str, ...]]:
         """Return a short name of each method by its name, and the lines that define the short names: options have a
         letter, and models without a name of the paper are small and large if all cascades have the same two."""
         methods = list(dict.fromkeys(method for _, method in self.runs))
+        models = dict.fromkeys(model for method in methods for model in (method.model, method.small) if model)
         pairs = {(method.small, method.model) for method in methods if method.small}
-        models = {self.label(model): model for method in methods for model in (method.model, method.small) if model}
-        legend = [f"{label} = {model}" for label, model in models.items() if label != model]
-        roles: dict[str, str] = {}
-        if len(pairs) == 1 and not any(paper_numbers.family(model) for model in next(iter(pairs))):
-            roles = {self.label(model): side for side, model in zip(SIDES, next(iter(pairs)), strict=True)}
-            legend = [f"{side} = {models[label]}" for label, side in roles.items()]
-        letters: dict[str, str] = {}
+        shown = {model: self.label(model) for model in models}
+        if len(pairs) == 1 and not any(map(paper_numbers.family, *pairs)):
+            shown |= dict(zip(*pairs, SIDES, strict=True))
+        letters: dict[tuple[str, ...], str] = {}
         names = {}
         for method in methods:
-            name, options = self.name(method), ", ".join(given_options(method))
-            short = name.removesuffix(f" ({options})")
-            for label, side in roles.items():
-                if method.mode == "alone" and self.label(method.model) == label:
-                    short = short.replace(label, side, 1)
-            if roles and method.mode != "alone":
-                thinking = "" if method.prompt == "R" else f" {method.prompt}"
-                short = NAMES[method.mode] + thinking
-                short += ", own prompt" if method.variant is None else ""
-            if options:
-                short += f" [{letters.setdefault(options, chr(ord('a') + len(letters) % 26))}]"
-            names[name] = short
-        return names, (*legend, *(f"[{letter}] = {options}" for options, letter in letters.items()))
+            short = self.name(replace(method, options=()))
+            for model in (method.model, method.small):
+                short = short.replace(self.label(model), shown.get(model, ""), 1) if model else short
+            short = short.replace(" large + small-R", "").replace(" large-R", "")
+            if method.options:
+                letter = letters.setdefault(method.options, chr(ord("a") + len(letters) % 26))
+                short += f" [{letter}]"
+            names[self.name(method)] = short
+        legend = [f"{label} = {model}" for model, label in shown.items() if label != model]
+        return names, (*legend, *(f"[{letter}] = {', '.join(options)}" for options, letter in letters.items()))
 
     # --- scores, costs and comparisons ---
 
@@ -209,13 +167,13 @@ class Runs:
     def resampling(self, benchmark: str) -> str | None:
         """Return a sentence that tells what intervals and p of a benchmark resample. None: single documents, and no
         reason to doubt that they are independent of each other."""
-        clusters, name = self._clusters.get(benchmark), benchmark_name(benchmark)
+        clusters, name = self._clusters[benchmark], benchmark_name(benchmark)
         if clusters is not None:
             return (
                 f"{name}: {len(clusters):,} documents in {clusters.nunique():,} clusters that share an image or a "
                 "question. Intervals and p resample whole clusters."
             )
-        is_known = any(run.samples.images.notna().all() for run in self.of_benchmark(benchmark) if len(run.samples))
+        is_known = any(run.samples.images.notna().all() for run in self.of_benchmark(benchmark))
         if benchmark in SHARED_IMAGES and not is_known:
             return (
                 f"{name}: documents of this benchmark share images, and these runs do not tell which. Intervals and p "
@@ -227,6 +185,10 @@ class Runs:
         """Return the score of a run in percent, with the benchmark's metric. None: no run, or no score."""
         return None if run is None else metrics.with_paper(self._scores(run), paper)
 
+    def _score(self, run: Run) -> Estimate | None:
+        is_known = run.samples.score.notna().all()
+        return metrics.score(run.samples, run.benchmark, self.clusters(run)) if is_known else None
+
     def share(self, run: Run, found: pd.Series, paper: float | None = None) -> Estimate | None:
         """Return the share of true values in percent. `found`: one value for each answer of the run, or of some. None
         if there are none."""
@@ -236,21 +198,12 @@ class Runs:
         """Return the mean score of samples in percent, on POPE and MMBench too. None if there are none."""
         return self.share(run, samples.score.fillna(0.0))
 
-    def common(self, *runs: Run) -> list[pd.DataFrame]:
-        """Return the samples of the documents that all runs have a score for, in the same order. A sentence is added to
-        the gaps if one of two runs has other documents too."""
-        keys = [_documents(run.samples[run.samples.score.notna()]) for run in runs]
-        wanted = {doc_id for doc_id, _ in set.intersection(*keys)}
-        numbers = [run.samples.index.nunique() for run in runs]
-        is_new = len(runs) == 2 and frozenset(runs) not in self._different
-        if is_new and all(numbers) and {len(wanted)} != set(numbers):
-            self._different.add(frozenset(runs))
-            first, second = runs
-            self.gaps.append(
-                f"{self.name(first.method)} and {self.name(second.method)} on {benchmark_name(first.benchmark)} have "
-                f"{numbers[0]} and {numbers[1]} documents; they are compared on the {len(wanted)} that both have."
-            )
-        return [run.samples[run.samples.index.isin(wanted)] for run in runs]
+    def common(self, first: Run, second: Run) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Return the samples of the documents that both runs have a score for, and the same gold answer."""
+        both = first.samples.index.intersection(second.samples.index)
+        a, b = first.samples.loc[both], second.samples.loc[both]
+        same = a.score.notna() & b.score.notna() & (a.target == b.target)
+        return a[same], b[same]
 
     def large_short_scores(self, run: Run) -> pd.Series:
         """Return the scores of the large model's short answers inside a cascade, in the order of its samples.
@@ -259,10 +212,7 @@ class Runs:
         none."""
         found = short_scores(run, "large")
         other = self.short(run, "large")
-        if other is not None and found.isna().any():
-            scores = other.samples.score.groupby(level=0).mean()
-            found = found.fillna(pd.Series(scores.reindex(found.index).to_numpy(), index=found.index))
-        return found
+        return found if other is None else found.fillna(other.samples.score)
 
     def _compare(self, first: Run, second: Run) -> Comparison | None:
         a, b = self.common(first, second)
@@ -273,24 +223,10 @@ class Runs:
         return None if first is None or second is None else self._comparisons(first, second)
 
 
-def given_options(method: Method) -> list[str]:
-    """Return the options of a method that its name shows: `think=E` is the prompt of another task's thinking."""
-    return [option for option in method.options if method.variant is not None or option != THINK_E]
-
-
 def order(model: str) -> float:
     """Return a number that sorts models by size: the billions of parameters in the paper's name."""
     known = paper_numbers.family(model)
     return float(known[1].removesuffix("B")) if known else 1e6
-
-
-def _rank(run: Run) -> tuple[int, bool, bool, int, str]:
-    """Return what decides between two runs of one method: the larger one is used."""
-    return run.samples.index.nunique(), run.ours, not run.derived, run.number, run.file.name
-
-
-def _documents(samples: pd.DataFrame) -> set[tuple[int, str]]:
-    return set(zip(samples.index, samples.target, strict=True))
 
 
 def _clusters(runs: Sequence[Run]) -> Clusters | None:
@@ -316,32 +252,23 @@ def _clusters(runs: Sequence[Run]) -> Clusters | None:
 def short_answers(run: Run) -> Iterator[Run]:
     """Yield the runs that are inside a cascade: both models with the Simple prompt. Their answers are scored here."""
     samples = run.samples
-    if run.method.mode != "cascade" or not len(samples) or samples.agree.isna().any():
+    if run.method.mode != "cascade" or samples.agree.isna().any():
         return
     for side in SIDES:
         calls = run.calls[(run.calls.side == side) & run.calls.stage.isin(("short", "task"))]
-        tokens = calls.groupby(["doc_id", "repeat"]).output_tokens.sum()
         parsed, scores = samples[f"{side}_answer"], short_scores(run, side)
-        if scores.notna().all():
+        if len(samples) and scores.notna().all():
             derived = samples.assign(
                 score=scores,
                 predicted=parsed.where(parsed.notna(), "other").where(samples.predicted.notna(), None),
                 exit=side,
                 readable=parsed.notna(),
                 parsed=parsed,
-                output_tokens=tokens.reindex(pd.MultiIndex.from_arrays([samples.index, samples.repeat])).to_numpy(),
+                output_tokens=calls.groupby("doc_id").output_tokens.sum(),
                 **dict.fromkeys(("small_answer", "large_answer", "thought_answer", "agree", "agree_think")),
             )
-            method = run.method.short(side)
-            yield replace(
-                run,
-                method=method,
-                samples=derived,
-                calls=calls,
-                metrics={},
-                wall_s=None,
-                derived=True,
-            )
+            short = run.method.short(side)
+            yield replace(run, method=short, samples=derived, calls=calls, wall_s=None, derived=True)
 
 
 def short_scores(run: Run, side: Side) -> pd.Series:

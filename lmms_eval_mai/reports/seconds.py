@@ -80,13 +80,12 @@ class Profile:
         return found
 
     def of_run(self, run: Run) -> pd.Series | None:
-        """Return the seconds of each document of a run by its doc_id, the mean over its answers. None: not known."""
-        if run.calls.empty or run.calls["doc_id"].nunique() != run.documents:
+        """Return the seconds of each document of a run by its doc_id. None: not known."""
+        if run.calls["doc_id"].nunique() != run.documents:
             return None
         # A model alone may be the small or the large one of its pair.
         found = self.of_calls(run.calls, {"small": run.method.small or run.method.model, "large": run.method.model})
-        of_answer = [run.calls["doc_id"], run.calls["repeat"]]
-        return None if found is None else found.groupby(of_answer).sum().groupby(level=0).mean()
+        return None if found is None else found.groupby(run.calls["doc_id"]).sum()
 
 
 def read(name: str = PAPER) -> Profile:

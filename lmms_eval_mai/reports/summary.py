@@ -22,31 +22,23 @@ RIGHT = 0.5
 # --- all methods ---
 
 
-def spent(runs: Runs, run: Run) -> dict[str, float | None]:
-    """Return what a method spends on one document on average: `tokens` (output tokens of both models),
-    `small_tokens`, `large_tokens`, `wall_s`, and `seconds` by the profiles of its models. None: not known."""
-    calls, answers, tokens = run.calls, len(run.samples), metrics.known(run.samples.output_tokens)
-    profile = runs.seconds(run) if runs.seconds is not None and len(calls) else None
-    found: dict[str, float | None] = {
-        "tokens": None if tokens is None else float(tokens.mean()),
-        "small_tokens": None,
-        "large_tokens": None,
-        "wall_s": run.wall_s / run.documents if run.wall_s and answers else None,
-        "seconds": None if profile is None else float(profile.mean()),
-    }
-    if tokens is not None and len(calls.groupby(["doc_id", "repeat"])) == answers:  # all samples have traces
-        sides = calls.groupby("side").output_tokens.sum()
-        found |= {f"{side}_tokens": float(sides.get(side, 0) / answers) for side in SIDES}
-    elif not run.ours:  # another model class counts as the large model
-        found["large_tokens"] = found["tokens"]
-    return found
+def spent(run: Run) -> dict[str, float | None]:
+    """Return what a method spends on one document on average: `small_tokens` and `large_tokens` (output tokens), and
+    `wall_s`. None: not known. Another model of lmms-eval counts as the large model."""
+    tokens, number = run.samples.output_tokens, run.documents
+    sides = run.calls.groupby("side").output_tokens.sum() if run.ours else pd.Series({"large": tokens.sum()})
+    is_known = number and tokens.notna().all() and not (run.ours and run.samples.exit.isna().any())
+    found = {f"{side}_tokens": float(sides.get(side, 0) / number) if is_known else None for side in SIDES}
+    if not run.ours:
+        found["small_tokens"] = None
+    return {**found, "wall_s": run.wall_s / number if run.wall_s and number else None}
 
 
 def method_table(runs: Runs) -> Iterator[Table]:
     """Yield score, output tokens, exits and seconds of every method."""
 
     def cost(name: str, run: Run) -> float | None:
-        return spent(runs, run)[name]
+        return spent(run)[name]
 
     def share(exit: str, run: Run) -> Estimate | None:
         exits = run.samples.exit.dropna()
@@ -61,7 +53,6 @@ def method_table(runs: Runs) -> Iterator[Table]:
         Of("large\ntokens", "number", 1, partial(cost, "large_tokens")),
         *(Of(exit.replace("_", "_\n"), "brief", 1, partial(share, exit)) for exit in get_args(Exit)),
         Of("wall s", "number", 3, partial(cost, "wall_s")),
-        Of("profile\ns", "number", 3, partial(cost, "seconds")),
     ]
     return table(
         "methods",
@@ -181,20 +172,18 @@ Changed = tuple[Run, pd.DataFrame]
 
 def transferred(runs: Runs, run: Run) -> pd.DataFrame | None:
     """Return whether the transferred answers of a cascade or of Full RT are right (`after`), and the large model's
-    short answers `before` them, with `repeat`. None: the short answers are not known."""
-    samples = run.samples
+    short answers `before` them. None: the short answers are not known."""
+    samples, other = run.samples, runs.short(run, "large")
     if run.method.mode == "cascade":
         before = runs.large_short_scores(run)
-    elif (other := runs.short(run, "large")) is not None:
+    elif other is not None:
         samples, theirs = runs.common(run, other)
-        if not samples.index.equals(theirs.index):  # one of them has repeats
-            samples, theirs = samples[samples.repeat == 0], theirs[theirs.repeat == 0]
         before = theirs.score
     else:
         return None
     if before.isna().any():
         return None
-    answers = samples[["repeat"]].assign(after=samples.score >= RIGHT, before=before.to_numpy() >= RIGHT)
+    answers = pd.DataFrame({"after": samples.score >= RIGHT, "before": before >= RIGHT})
     return answers[samples.exit == "transfer"]
 
 
@@ -242,6 +231,4 @@ def _lost_by_checks(runs: Runs, run: Run) -> int | None:
     if run.method.mode == "transfer" or full_rt is None:
         return None
     mine, theirs = runs.common(run, full_rt)
-    right = (theirs.score >= RIGHT).groupby(level=0).mean() >= RIGHT
-    agreed = mine[(mine.exit != "transfer") & (mine.score < RIGHT)]
-    return int(right.loc[agreed.index].sum())
+    return int(((mine.exit != "transfer") & (mine.score < RIGHT) & (theirs.score >= RIGHT)).sum())

@@ -1,4 +1,4 @@
-"""Documents that share an image are resampled together, and several answers to a document are averaged."""
+"""Documents that share an image are resampled together."""
 
 import dataclasses
 import json
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.folders import POPE, World, call, line, write_run
+from support.folders import POPE, World, line, write_run
 from support.tables import row_of, value
 from support.worlds import pope_world
 
@@ -56,13 +56,8 @@ def width(cell: Any) -> float:
 
 def test_a_report_says_once_what_was_resampled(reports: list[Report]) -> None:
     _, images, no_images = reports
-    assert [gap for gap in images.gaps if "resample" in gap] == [
-        "POPE: 200 documents in 50 clusters that share an image or a question. Intervals and p resample whole clusters."
-    ]
-    assert [gap for gap in no_images.gaps if "resample" in gap] == [
-        "POPE: documents of this benchmark share images, and these runs do not tell which. Intervals and p "
-        "resample single documents, so they are too narrow. Runs of this version have the hashes."
-    ]
+    for found, words in ((images, "200 documents in 50 clusters"), (no_images, "too narrow")):
+        assert len([gap for gap in found.gaps if gap.startswith("POPE: ") and words in gap]) == 1
 
 
 def test_documents_are_joined_by_common_images_and_by_rotations_of_a_question(tmp_path: Path) -> None:
@@ -82,25 +77,6 @@ def test_documents_are_joined_by_common_images_and_by_rotations_of_a_question(tm
 def one(runs: Runs) -> Run:
     (run,) = runs.runs.values()
     return run
-
-
-# --- several answers ---
-
-
-def test_answers_of_n_are_averaged_if_their_parsed_answers_are_logged(tmp_path: Path) -> None:
-    def trace(answer: str) -> dict[str, Any]:
-        return {"exit": "large", "parsed": answer, "calls": [call("large", "short", answer)], "output_tokens": 4}
-
-    repeats = [trace("no"), trace("yes"), {**trace("no"), "readable": False, "parsed": None}]
-    documents = [dataclasses.replace(one, fields=(("repeats", repeats),)) for one in POPE.documents]
-    World("pope", documents).write(tmp_path, "large")
-    runs = read([tmp_path])
-    run = one(runs)
-    assert [gap for gap in runs.gaps if "-n" in gap] == []
-    # Golds are yes, no, yes, no; large S says yes, no, no, no.
-    assert run.samples[run.samples.repeat == 0].score.tolist() == [1, 1, 0, 1]
-    assert run.samples.score.groupby(level=0).mean().tolist() == [0.5, 0.5, 0.25, 0.5]
-    assert (len(run.samples), len(run.calls)) == (16, 16)
 
 
 def test_of_runs_with_other_seeds_the_newer_one_is_used_and_another_temperature_is_another_method(

@@ -100,7 +100,7 @@ def test_another_model_is_compared_and_has_its_tokens_without_a_trace(tmp_path: 
     assert (row["small tokens"], row["large tokens"]) == (None, 3.0)
     (compared,) = [row for row in found.table("comparisons").rows if row[2] == "big, own prompt"]
     assert compared[6] == sum(one.gold == "yes" != final(one) for one in DOCUMENTS)
-    assert row_of(found.table("table-6"), "POPE", "big")["own prompt"] is not None
+    assert row_of(found.table("tables-6-7-14"), "POPE", "big")["own prompt"] is not None
 
 
 def test_p_of_a_cascade_is_adjusted_for_the_number_of_methods(found: Report) -> None:

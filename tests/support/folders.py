@@ -56,8 +56,13 @@ class World:
             mode=mode,
             engines={"small": self.small, "large": self.large},
             mai={"benchmark": self.benchmark, "variant": suffix},
-            **options,
+            **{"of_run": self.checks(), **options},
         )
+
+    def checks(self) -> Line:
+        """Return the figures of a first check that is not the paper's."""
+        check = {"verify": self.verify, "min_confidence": self.min_confidence, "by_benchmark": {}}
+        return {} if self.verify == "agreement" else {"first_check": check}
 
     def line(self, doc_id: int, one: Answers, mode: str, suffix: str) -> Line:
         """Return the line of a document."""
@@ -137,7 +142,7 @@ def call(side: str, stage: str, text: str, **more: Any) -> Line:
     }
 
 
-TRACE = ("exit", "readable", "answers", "parsed", "category", "images", "repeats", "selection", "thought")
+TRACE = ("exit", "readable", "answers", "parsed", "category", "images", "thought")
 """Fields of a trace."""
 
 
@@ -163,48 +168,38 @@ def write_run(
     time: str = "20260101_000000",
     mode: str | None = None,
     engines: dict[str, str] | None = None,
-    engine: str = "vllm",
-    parameters: dict[str, dict[str, int]] | None = None,
     mai: dict[str, str] | None = None,
-    metrics: dict[str, float] | None = None,
     model: str = "mai_cascade",
     model_args: str = "",
-    original: int | None = None,
     wall_s: float = 9.0,
-    figures: bool = True,
+    of_run: Line | None = None,
     **of_task: Any,
 ) -> Path:
-    """Write the files of one run with one task. Returns the results file. Without `mode`, the run is not ours."""
+    """Write the files of one run with one task. Returns the results file. Without `mode`, the run is not ours.
+    `of_run`: more figures of the run. Other options are figures of the task."""
     lines = list(lines)
     folder.mkdir(parents=True, exist_ok=True)
     number = of_task.pop("number", len(lines))
     results = {
-        "results": {task: {"alias": task, **{f"{name},none": value for name, value in (metrics or {}).items()}}},
+        "results": {task: {"alias": task}},
         "group_subtasks": {task: []},
         "configs": {task: {"task": task, "metadata": {"version": 0.1, **({"mai": mai} if mai else {})}}},
-        "n-samples": {task: {"original": original or number, "effective": number}},
+        "n-samples": {task: {"original": number, "effective": number}},
         "config": {"model": model, "model_args": f"mode={mode},{model_args}" if mode else model_args, "gen_kwargs": ""},
         "throughput": {"total_elapsed_time": wall_s},
     }
     file = folder / f"{time}_results.json"
     file.write_text(json.dumps(results))
     (folder / f"{time}_samples_{task}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
-    if mode and figures:
+    if mode:
         sides = [mode] if mode in ("small", "large") else ["small", "large"]
-        of_run = {
+        figures = {
             "format": 1,
             "mode": mode,
-            "engines": {
-                side: {
-                    "engine": engine,
-                    "model": (engines or {}).get(side, side),
-                    "parameters": (parameters or {}).get(side),
-                }
-                for side in sides
-            },
+            "engines": {side: {"engine": "vllm", "model": (engines or {}).get(side, side)} for side in sides},
             "tasks": {task: {"samples": len(lines), "not_answered": 0, "wall_s": wall_s, **of_task}},
         }
-        (folder / f"{time}_mai_cascade.json").write_text(json.dumps(of_run))
+        (folder / f"{time}_mai_cascade.json").write_text(json.dumps(figures | (of_run or {})))
     return file
 
 

@@ -18,9 +18,9 @@ from lmms_eval_mai.reports.page.samples import Look, looks
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.report import Estimate, Report
 from lmms_eval_mai.reports.runs import Runs
-from lmms_eval_mai.reports.summary import RIGHT, spent
+from lmms_eval_mai.reports.summary import RIGHT
 
-COSTS = {"tokens": "output tokens of both models", "wall_s": "wall seconds", "profile_s": "profile seconds"}
+COSTS = {"tokens": "output tokens of both models", "wall_s": "wall seconds"}
 TICKS = [step * 10.0**power for power in range(-4, 6) for step in (1, 2, 5)]
 """The numbers of a logarithmic axis. plotly's own leave out zeros."""
 HOVER = "%{hovertext}<extra></extra>"
@@ -81,7 +81,7 @@ def _scored(row: Any, digits: int = 1) -> str:
 
 def _flow(run: Run, runs: Runs, names: Any) -> Chart:
     """Return the bands from all documents to the exits, and through "disagree" to the later ones."""
-    samples = run.samples[run.samples.repeat == 0]
+    samples = run.samples
     first, *later = exits_of("cascade", run.method.verify, second_check=run.method.has_second_check)
     bands = [("documents", first, samples.exit == first), ("documents", "disagree", samples.exit.isin(later))]
     bands = [band for band in [*bands, *(("disagree", exit, samples.exit == exit) for exit in later)] if band[2].any()]
@@ -164,9 +164,9 @@ def _others(runs: Runs, benchmark: str, method: str) -> pd.DataFrame:
     ]
     rows = []
     for other in filter(None, (runs.short(run, "large"), runs.large_r(run), runs.full_rt(run))):
-        tokens, score = spent(runs, other)["tokens"], runs.accuracy(other, other.samples)
-        if tokens is not None and score is not None:
-            named = {"rule": runs.name(other.method), "output_tokens": tokens}
+        score = runs.accuracy(other, other.samples)
+        if score is not None:
+            named = {"rule": runs.name(other.method), "output_tokens": other.samples.output_tokens.mean()}
             rows.append({**named, "score": score.value, "score_low": score.low, "score_high": score.high})
     return pd.DataFrame(rows).assign(verify="")
 

@@ -30,12 +30,7 @@ def pack_bytes(data: bytes) -> str:
 
 def shown_runs(runs: Runs) -> list[Run]:
     """Return the runs whose samples the page shows: the cascades first, then Full RT, then single models."""
-    return [
-        run
-        for mode in reversed(MODES)
-        for run in runs.of(mode)
-        if not run.derived and run.samples_file is not None and len(run.samples)
-    ]
+    return [run for mode in reversed(MODES) for run in runs.of(mode) if not run.derived and len(run.samples)]
 
 
 def sample_blocks(runs: Runs) -> Iterator[tuple[str, str]]:
@@ -56,11 +51,11 @@ def sample_blocks(runs: Runs) -> Iterator[tuple[str, str]]:
 
 
 def rows(runs: Runs, run: Run) -> list[dict[str, Any]]:
-    """Return the first answer to each document with its question, its calls, and what the checks compared."""
-    effect, last = effects(runs, run), {record.row["doc_id"]: record for record in records(run)}
-    found = []
-    for doc_id in sorted(last):
-        record, row = last[doc_id], last[doc_id].row
+    """Return the answer to each document with its question, its calls, and what the checks compared."""
+    effect = effects(runs, run)
+    found = {}
+    for record in records(run):
+        row = record.row
         checks = [
             {"small": small, "large": row["large_answer"], "agree": agree}
             for small, agree in ((row["small_answer"], row["agree"]), (row["thought_answer"], row["agree_think"]))
@@ -68,30 +63,26 @@ def rows(runs: Runs, run: Run) -> list[dict[str, Any]]:
         ]
         calls = [
             {
-                "side": call["side"],
-                "stage": call["stage"],
-                "text": call["text"],
+                **{name: call[name] for name in ("side", "stage", "text")},
                 "tokens": call["output_tokens"],
-                "seconds": None if math.isnan(call["seconds"]) else round(call["seconds"], 4),
-                "cut": call["cut_off"],
+                "seconds": None if call.get("shared") else round(call["total_s"], 4),
+                "cut": call["finish_reason"] == "length",
             }
             for call in record.calls
         ]
-        found.append(
-            {
-                "id": doc_id,
-                "question": record.question,
-                "gold": row["target"],
-                "answer": record.answer,
-                "score": None if math.isnan(row["score"]) else row["score"],
-                "exit": row["exit"] or "",
-                "effect": effect.get(doc_id, ""),
-                "kind": row["kind"] or "",
-                "checks": checks,
-                "calls": calls,
-            }
-        )
-    return found
+        found[row["doc_id"]] = {
+            "id": row["doc_id"],
+            "question": record.question,
+            "gold": row["target"],
+            "answer": record.answer,
+            "score": None if math.isnan(row["score"]) else row["score"],
+            "exit": row["exit"] or "",
+            "effect": effect.get(row["doc_id"], ""),
+            "kind": row["kind"] or "",
+            "checks": checks,
+            "calls": calls,
+        }
+    return [found[doc_id] for doc_id in sorted(found)]
 
 
 def effects(runs: Runs, run: Run) -> dict[int, str]:
@@ -99,7 +90,7 @@ def effects(runs: Runs, run: Run) -> dict[int, str]:
     answers = None if run.method.mode == "alone" else transferred(runs, run)
     if answers is None:
         return {}
-    changed = answers[(answers.repeat == 0) & (answers.after != answers.before)]
+    changed = answers[answers.after != answers.before]
     return {doc_id: "harm" if was_right else "rescue" for doc_id, was_right in changed.before.items()}
 
 
@@ -114,15 +105,10 @@ class Look:
 
 def looks(runs: Runs) -> dict[str, Look]:
     """Return the look of each method by its name. Methods of one role differ in their symbols."""
-    methods = [run.method for mode in MODES for run in runs.of(mode)]
-    pairs = [method for method in methods if method.mode != "alone"]
-    sides = dict.fromkeys((pair.small for pair in pairs), "small") | dict.fromkeys(
-        (pair.model for pair in pairs), "large"
-    )
-    of_mode = {"cascade": "mai", "transfer": "full-rt"}
-    roles = {method: of_mode.get(method.mode) or sides.get(method.model, "other") for method in methods}
-    found = {}
-    for method, role in roles.items():
-        same = [other for other in roles if roles[other] == role]
-        found[runs.name(method)] = Look(role, SYMBOLS[same.index(method) % len(SYMBOLS)])
+    found: dict[str, Look] = {}
+    for run in (run for mode in MODES for run in runs.of(mode)):
+        side = run.calls.side.iloc[0] if len(run.calls) else "other"
+        role = {"cascade": "mai", "transfer": "full-rt", "own": "other"}.get(run.method.mode, side)
+        same = sum(look.role == role for look in found.values())
+        found.setdefault(runs.name(run.method), Look(role, SYMBOLS[same % len(SYMBOLS)]))
     return found

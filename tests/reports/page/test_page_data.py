@@ -125,13 +125,6 @@ def test_the_numbers_of_each_figure_are_in_words(report: Report, runs: Runs) -> 
     assert "8B-S" in rules and any("verify=agreement" in one for one in rules)
 
 
-def test_runs_without_samples_make_a_page_with_their_scores(tmp_path: Path) -> None:
-    file = POPE.write(tmp_path, "small", metrics={"pope_f1_score": 0.5})
-    next(tmp_path.glob("*_samples_*")).unlink()
-    runs = build.read([file])
-    assert "has no samples file" in page.html(build.of_runs(runs), runs)
-
-
 def test_a_missing_library_is_an_error_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(MaiError, match=r'pip install "lmms-eval-mai\[report\]"'):
