@@ -61,15 +61,6 @@ COMMANDS = {
     ),
 }
 """Command -> its line in the help of `lmms-eval-mai`, and the description in its own help."""
-REMOVED = {
-    "bench": "`experiments/latency/table_12.py`, in the repository, measures Table 12.",
-    "profile": "`experiments/latency/calls.py`, in the repository, measures Tables 1 to 4.",
-    "estimate": "`report` has Table 11, with the paper's times or with those of `experiments/latency` (--profile).",
-    "attention": "`experiments/attention`, in the repository, has its figures and tables as scripts.",
-    "pairs": "`lmms-eval-mai doctor` lists the named pairs.",
-    "task-dir": "`lmms-eval-mai doctor` prints the folder of the task files.",
-}
-"""Commands of earlier versions, and what to use instead."""
 EXIT_CODES = "The exit code is 1 after an error or a problem, 2 after a wrong option, and 130 after Ctrl-C."
 
 
@@ -78,8 +69,6 @@ def main(given: Sequence[str] | None = None) -> None:
     given = sys.argv[1:] if given is None else given
     name = next((text for text in given if not text.startswith("-")), None)
     parser = argparse.ArgumentParser(prog="lmms-eval-mai")
-    if name in REMOVED:
-        parser.exit(1, f"lmms-eval-mai: {name} was removed: {REMOVED[name]}\n")
     module = importlib.import_module(f"{__name__}.{name}") if name in COMMANDS else None
     parser.add_argument("--version", action="version", version=f"lmms-eval-mai {lmms_eval_mai.__version__}")
     commands = parser.add_subparsers(dest="command")
@@ -90,11 +79,10 @@ def main(given: Sequence[str] | None = None) -> None:
             module.add_arguments(own)
     arguments, others = parser.parse_known_args(given)
     known = re.findall(r"--[\w-]+", commands.choices.get(arguments.command, parser).format_usage())
-    if others and name == "doctor" and module is not None:  # takes a whole lmms-eval command
-        others = module.unknown_options(others)
     for option in others:
         near = difflib.get_close_matches(option.partition("=")[0], known, n=1, cutoff=0.85)
-        parser.error(f"{option} is unknown.{f' Did you mean {near[0]}?' if near else ''}")
+        if near or name != "doctor":  # which takes a whole command of lmms-eval
+            parser.error(f"{option} is unknown.{f' Did you mean {near[0]}?' if near else ''}")
     if module is None:
         parser.print_help()
     else:

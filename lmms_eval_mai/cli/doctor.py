@@ -6,16 +6,13 @@ whether an engine fits into the memory.
 """
 
 import argparse
-import ast
 import asyncio
 import dataclasses
 import importlib
 import importlib.metadata
-import importlib.util
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import psutil
@@ -37,7 +34,6 @@ LIMIT_S = 5
 """Seconds for an answer of the hub."""
 INDENT = " " * 25
 """Before the further lines of a text."""
-PARSERS_METHOD = "parser.add_argument"
 REMEDIES = {
     "lmms_eval": "Run `pip install lmms-eval`.",
     "torch": "Run `pip install torch`.",
@@ -73,20 +69,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="show how the models of the command (default: the default pair) would share GPUs with this memory in GiB: "
         "24 is one GPU, and 48,48 are two",
     )
-
-
-def unknown_options(others: Sequence[str]) -> list[str]:
-    """Return the options of a pasted command that lmms-eval does not have. Those of a launcher, such as torchrun, stand
-    before `lmms_eval` and are not checked."""
-    spec = importlib.util.find_spec("lmms_eval")
-    if spec is None or spec.origin is None:  # the report names it
-        return []
-    # Its parser cannot be had without an import of seconds, which must come after `check_hub`.
-    calls = ast.walk(ast.parse(Path(spec.origin).with_name("__main__.py").read_text(encoding="utf-8")))
-    added = [node.args for node in calls if isinstance(node, ast.Call) and ast.unparse(node.func) == PARSERS_METHOD]
-    known = {name.value for names in added for name in names if isinstance(name, ast.Constant)}
-    launcher = max((place + 1 for place, text in enumerate(others) if text in ("lmms_eval", "lmms-eval")), default=0)
-    return [text for text in others[launcher:] if text.startswith("--") and text.partition("=")[0] not in known]
 
 
 def main(given: argparse.Namespace) -> int:

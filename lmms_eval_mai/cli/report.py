@@ -32,23 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="more tables, separated by commas: numbers of the paper's tables, paper (all of them), rules (other "
         "thresholds of verify=confidence), or all",
     )
-    add_output_arguments(parser)
-    parser.add_argument(
-        "--profile",
-        metavar="PROFILE",
-        help="add the seconds of each method by Eq. 27: paper, or a file of experiments/latency",
-    )
-    add_page_arguments(parser)
-
-
-def add_output_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `--format` and `--output`, which `write` takes."""
     parser.add_argument("--format", choices=FORMATS, default="terminal", help="default: terminal")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write to this file instead of the terminal")
-
-
-def add_page_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `--html` and `--images`."""
+    parser.add_argument(
+        "--profile", metavar="FILE", help="add Table 11 with the times of a file of experiments/latency"
+    )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with figures, tables and all samples")
     parser.add_argument(
         "--images",
@@ -71,9 +59,9 @@ def main(given: argparse.Namespace) -> None:
     tables = names_of(given.tables)
     if unknown := [name for name in tables if name not in build.CHOICES]:
         raise ArgumentError(f"--tables {unknown[0]} is invalid: expected some of {', '.join(build.CHOICES)}.")
-    profile = seconds.read(given.profile or seconds.PAPER)
+    profile = None if given.profile is None else seconds.read(given.profile)
+    tables += [build.TABLE_11] * (profile is not None)
     runs = build.read(given.folders)
-    tables += [build.TABLE_11] * (given.profile is not None)
     found = build.of_runs(runs, tables, profile)
     write(found, given.format, given.output)
     if given.html is not None:

@@ -12,7 +12,6 @@ from lmms_eval_mai.reproduce.methods import PAPER_BENCHMARKS, PAPERS, read_table
 SET_HERE = {
     "mode": "the runs have all modes",
     "store": "the command keeps all finished calls in --output_path",
-    "keep": "the engines always stay up between the runs",
     "thinker": "the small model thinks in all cascades",
     "second_check": "all cascades have both checks",
     "verify": "MAI has the paper's rule, and min_confidence adds its run with verify=confidence",
@@ -25,9 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--paper", choices=PAPERS, help="all pairs, benchmarks and tables of these models of the paper")
     parser.add_argument("--pairs", "--pair", metavar="PAIRS", help="named pairs, separated by commas")
     parser.add_argument("--benchmarks", metavar="NAMES", help="benchmarks of this package, separated by commas")
-    parser.add_argument(
-        "--tasks", metavar="TASKS", help="other tasks of lmms-eval with generated answers, e.g. mmstar,ai2d"
-    )
     parser.add_argument("--tables", metavar="NUMBERS", help="tables of the paper (default: 5,6,7,8,10,15)")
     parser.add_argument("--limit", type=int, metavar="N", help="use the first N documents of each task (default: all)")
     parser.add_argument("--output_path", required=True, type=Path, metavar="FOLDER", help="the folder of all runs")
@@ -39,7 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print the runs, the equivalent lmms-eval commands, and an estimate of calls, time and disk; run nothing",
     )
-    parser.add_argument("--summary", action="store_true", help="print one row for each method instead of the tables")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with figures, tables and all samples")
     parser.add_argument("--images", action="store_true", help="with --html: add small images of the documents")
 
@@ -53,7 +48,7 @@ def main(given: argparse.Namespace) -> None:
     from lmms_eval_mai.run.decoding import check_conflict
 
     log_to_terminal()
-    pairs, benchmarks, others = _chosen(given)
+    pairs, benchmarks = _chosen(given)
     if given.html is not None or given.images:
         from lmms_eval_mai.cli.report import check_page_arguments
 
@@ -68,54 +63,47 @@ def main(given: argparse.Namespace) -> None:
     options = plan.Options(given.gen_kwargs, given.limit, given.include_path)
     folder = OutputFolder.open(given.output_path, common_arguments(models, model_args, gen_kwargs, options))
 
-    subjects = tasks.published(benchmarks, given.limit) if given.dry_run and not others else []
+    subjects = tasks.published(benchmarks, given.limit) if given.dry_run else []
     if not subjects:
-        tasks.hide_progress_bars()  # this imports lmms-eval, which takes seconds and removes all logs
+        manager = tasks.task_manager(benchmarks, given.include_path)  # this imports lmms-eval, which removes all logs
         log_to_terminal()
-        manager = tasks.task_manager(benchmarks, others, given.include_path)
-        given_to_all = (manager, [pair.config for pair in models], gen_kwargs, given.limit)
-        subjects = [tasks.subject(name, True, *given_to_all) for name in benchmarks]
-        subjects += [tasks.subject(name, False, *given_to_all) for name in others]
+        configs = [pair.config for pair in models]
+        subjects = [tasks.subject(name, manager, configs, gen_kwargs, given.limit) for name in benchmarks]
     runs = plan.runs(models, subjects)
-    if given.dry_run or not given.summary:
-        print(printing.plan(runs, folder), flush=True)
+    print(printing.plan(runs, folder), flush=True)
     if given.dry_run:
         print(f"\nThe equivalent commands:\n\n{printing.commands(runs, options, folder)}\n\n{estimate(runs)}")
         return
 
     from lmms_eval_mai.reports import build
+    from lmms_eval_mai.reports.formats import terminal
     from lmms_eval_mai.reproduce.run_all import run_all
 
     folder.write()
     run_all(runs, manager, options, folder)
     results = build.read([given.output_path])
-    report = build.of_runs(results)
-    if given.summary:
-        print(f"\n{printing.summary(runs, folder, results)}", end="")
-    else:
-        tables = {number for pair in models for number in pair.tables}
-        print(f"\n{printing.chosen_tables(report, tables)}")
-        print(f"All tables: lmms-eval-mai report {given.output_path} --tables all")
+    report = build.of_runs(results, {str(number) for pair in models for number in pair.tables})
+    print(f"\n{terminal(report)}\nAll tables: lmms-eval-mai report {given.output_path} --tables all")
     if given.html is not None:
         from lmms_eval_mai.cli.report import write_page
 
         write_page(given.html, report, results, given.images)
 
 
-def _chosen(given: argparse.Namespace) -> tuple[Mapping[str, tuple[int, ...]], list[str], list[str]]:
-    """Return the tables of each pair, the benchmarks and the other tasks. The pair "" is that of `--model_args`. Raises
+def _chosen(given: argparse.Namespace) -> tuple[Mapping[str, tuple[int, ...]], list[str]]:
+    """Return the tables of each pair, and the benchmarks. The pair "" is that of `--model_args`. Raises
     `ArgumentError`."""
-    pairs, benchmarks, others = (names_of(text) for text in (given.pairs, given.benchmarks, given.tasks))
+    pairs, benchmarks = (names_of(text) for text in (given.pairs, given.benchmarks))
     check_at_least_one(given, "limit")
     if given.paper is not None and (pairs or given.tables is not None):
         raise ArgumentError("--paper chooses the pairs and the tables: leave --pairs and --tables out.")
-    if given.paper is None and not benchmarks and not others:
-        raise ArgumentError("Give --paper qwen, --paper internvl, --benchmarks NAMES or --tasks TASKS.")
+    if given.paper is None and not benchmarks:
+        raise ArgumentError("Give --paper qwen, --paper internvl, or --benchmarks NAMES.")
     if (ranks := int(os.environ.get("WORLD_SIZE") or 1)) > 1:
         raise ArgumentError(
             f"`lmms-eval-mai reproduce` runs in one process, and WORLD_SIZE is {ranks}. Start it without torchrun or "
             "accelerate; data_parallel_size gives a model several GPUs."
         )
     if given.paper is not None:
-        return PAPERS[given.paper], benchmarks or list(PAPER_BENCHMARKS), others
-    return dict.fromkeys(pairs or [""], read_tables(given.tables)), benchmarks, others
+        return PAPERS[given.paper], benchmarks or list(PAPER_BENCHMARKS)
+    return dict.fromkeys(pairs or [""], read_tables(given.tables)), benchmarks

@@ -63,7 +63,7 @@ def of_runs(runs: Runs, tables: Collection[str] = ("all",), profile: seconds.Pro
     makes |= dict.fromkeys(make for number, make in PAPER.items() if number in wanted)
     made = [table for make in makes for table in make(runs)]
     if TABLE_11 in wanted:
-        made += seconds.table_11(runs, profile or seconds.read())
+        made += seconds.table_11(runs, profile or seconds.of_paper())
     names, legend = runs.short_names()
     cells = (cell for table in made for row in table.rows for cell in row if isinstance(cell, Estimate))
     if any(cell.paper is not None for cell in cells):

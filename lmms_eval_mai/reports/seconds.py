@@ -24,7 +24,6 @@ from lmms_eval_mai.reports.metrics import with_paper
 from lmms_eval_mai.reports.report import Cell, Estimate, Of, Table, table
 from lmms_eval_mai.reports.runs import Runs, of_run
 
-PAPER = "paper"
 PAPERS_DEVICE = "NVIDIA H100 (paper)"
 ROWS = {"Full RT 8B + 2B-R": "Full RT", "MAI 8B + 2B-R": "MAI"}
 """Name of a method -> its row of Table 11."""
@@ -88,10 +87,8 @@ class Profile:
         return None if found is None else found.groupby(run.calls["doc_id"]).sum()
 
 
-def read(name: str = PAPER) -> Profile:
-    """Return the paper's profile, or that of a file. Raises `ArgumentError` if the file is not one."""
-    if name == PAPER:
-        return _of_paper()
+def read(name: str) -> Profile:
+    """Return the profile of a file. Raises `ArgumentError` if the file is not one."""
     try:
         record = json.loads(Path(name).read_text(encoding="utf-8"))
         return Profile(str(record["device"]), {model: ModelTimes(**one) for model, one in record["models"].items()})
@@ -101,7 +98,7 @@ def read(name: str = PAPER) -> Profile:
         raise ArgumentError(f"--profile {name} is not a profile: experiments/latency/calls.py writes one.") from None
 
 
-def _of_paper() -> Profile:
+def of_paper() -> Profile:
     """Return the times of Qwen3-VL 2B, 4B and 8B on one H100 (Tables 3 and 4)."""
     third, fourth = paper_numbers.table(3), paper_numbers.table(4)
     lengths = [column["tokens"] for column in third["columns"]]

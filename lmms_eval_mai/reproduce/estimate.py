@@ -24,15 +24,14 @@ Call = tuple[str, str, str]
 def calls(run: Run) -> Iterator[Call]:
     """Yield the calls of a document. A cascade makes the later ones only if its models disagree."""
     small, large = (str(getattr(run.models.config, side).model) for side in SIDES)
-    variant, two_stage = VARIANTS.get(run.method.suffix, ("own prompt", False))
+    variant, two_stage = VARIANTS[run.method.suffix]
     mode, task, think = run.method.mode, run.subject.name, variant if variant in "ER" else run.models.config.think
-    short = "S" if run.subject.benchmark else variant
     of_mode = {"small": (variant, small), "large": (variant, large)}
     first, thinker = of_mode.get(mode, (think, large if run.method.thinker == "large" else small))
     if mode == "cascade":
         if run.method.verify == "agreement":
-            yield small, task, short
-        yield large, task, short
+            yield small, task, "S"
+        yield large, task, "S"
     yield thinker, task, first
     if two_stage:
         yield thinker, task, f"{first}(S2)"

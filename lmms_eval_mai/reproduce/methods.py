@@ -10,9 +10,6 @@ from lmms_eval_mai.paper.prompts import VARIANTS
 from lmms_eval_mai.reports.methods import NAMES
 from lmms_eval_mai.reports.paper_numbers import ONE_STAGE
 
-OWN = ""
-"""The suffix of another lmms-eval task, which has its own prompt."""
-
 
 @dataclass(frozen=True)
 class Method:
@@ -20,7 +17,7 @@ class Method:
 
     mode: str
     suffix: str
-    """The suffix of the task's name: a key of `VARIANTS`, or `OWN`."""
+    """The suffix of the task's name: a key of `VARIANTS`."""
     verify: Verify = "agreement"
     """The first check of a cascade."""
     thinker: Side = "small"
@@ -39,31 +36,21 @@ class Method:
             name = NAMES[self.folder.partition("-")[0]]
             name += ", confidence" * (self.verify != "agreement")
             return f"{name}, R(S2)" if self.suffix == "r_s2" else name
-        if self.suffix == OWN:
-            return f"{self.mode}, own prompt"
         variant, two_stage = VARIANTS[self.suffix]
         return f"{self.mode}, {variant}{'(S2)' * two_stage}"
 
 
 METHODS = (
-    *(Method(side, suffix) for side in SIDES for suffix in (*VARIANTS, OWN)),
-    *(Method(mode, suffix) for mode in ("transfer", "cascade") for suffix in ("s", OWN)),
+    *(Method(side, suffix) for side in SIDES for suffix in VARIANTS),
+    Method("transfer", "s"),
+    Method("cascade", "s"),
     Method("cascade", "r_s2"),
-    *(Method("cascade", suffix, "confidence", thinker) for thinker in SIDES for suffix in ("s", OWN)),
+    *(Method("cascade", "s", "confidence", thinker) for thinker in SIDES),
 )
 """All methods, in the order of their runs: single models first, so that their calls are made in runs of their own."""
 
-TABLES = {
-    5: ("table-5", "table-13"),
-    6: ("table-6",),
-    7: ("table-7", "table-14"),
-    8: ("table-8",),
-    10: ("table-10", "methods", "comparisons"),
-    13: ("table-13",),
-    14: ("table-14",),
-    15: ("table-15",),
-}
-"""Number of a table -> its keys in a report. Table 13 is Table 5 for InternVL3.5, and Table 14 is Table 7 with POPE."""
+TABLES = (5, 6, 7, 8, 10, 13, 14, 15)
+"""The tables whose runs can be made."""
 PAPER_BENCHMARKS = ("pope", "mmmu_val", "mmbench_en_dev", "chartqa", "infovqa_val", "realworldqa")
 DEFAULT = (5, 6, 7, 8, 10, 15)
 PAPERS: Mapping[str, Mapping[str, tuple[int, ...]]] = {
@@ -90,10 +77,9 @@ def read_tables(text: str | None) -> tuple[int, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def methods_of(tables: Collection[int], benchmark: str | None, thinkers: Collection[Side] = ()) -> list[Method]:
-    """Return the methods that these tables need, in the order of their runs. `benchmark`: a benchmark of our tasks;
-    None: another lmms-eval task. `thinkers`: those of the cascades with verify=confidence, which the paper does not
-    have."""
+def methods_of(tables: Collection[int], benchmark: str, thinkers: Collection[Side] = ()) -> list[Method]:
+    """Return the methods that these tables need, in the order of their runs. `thinkers`: those of the cascades with
+    verify=confidence, which the paper does not have."""
     needed = {method for number in tables for method in _needed(number, benchmark)}
     return [
         method
@@ -102,12 +88,7 @@ def methods_of(tables: Collection[int], benchmark: str | None, thinkers: Collect
     ]
 
 
-def _needed(number: int, benchmark: str | None) -> set[Method]:
-    if benchmark is None:
-        alone = {Method(side, OWN) for side in SIDES}
-        full_rt, cascade = Method("transfer", OWN), Method("cascade", OWN)
-        confident = {replace(cascade, verify="confidence", thinker=side) for side in SIDES}
-        return {8: {*alone, full_rt}, 10: {*alone, full_rt, cascade, *confident}, 15: {cascade}}.get(number, alone)
+def _needed(number: int, benchmark: str) -> set[Method]:
     small, large = SIDES
     full_rt, cascade = Method("transfer", "s"), Method("cascade", "s")
     thought = "r" if benchmark in ONE_STAGE else "r_s2"

@@ -15,11 +15,9 @@ from lmms_eval_mai.run.config import CASCADE, Config, parse
 
 @dataclass(frozen=True)
 class Subject:
-    """A benchmark of our tasks, or another lmms-eval task."""
+    """A benchmark of our tasks."""
 
     name: str
-    benchmark: str | None
-    """None: another lmms-eval task."""
     documents: int
     """Documents that a run answers."""
 
@@ -75,7 +73,7 @@ class Run:
 
     @property
     def task(self) -> str:
-        return "_".join(filter(None, (self.subject.name, self.method.suffix)))
+        return f"{self.subject.name}_{self.method.suffix}"
 
     @property
     def name(self) -> str:
@@ -129,7 +127,7 @@ def runs(models: Iterable[Models], subjects: Sequence[Subject]) -> list[Run]:
     alone: list[tuple[Any, ...]] = []
     for pair in models:
         for subject in subjects:
-            for method in methods_of(pair.tables, subject.benchmark, pair.thinkers):
+            for method in methods_of(pair.tables, subject.name, pair.thinkers):
                 if method.mode in SIDES:
                     key = (replace(getattr(pair.config, method.mode), side="small", attention=False), method.suffix)
                     if (*key, subject) in alone:

@@ -6,7 +6,7 @@ from typing import Any
 from lmms_eval_mai.engines.arguments import did_you_mean
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.harness import documents
-from lmms_eval_mai.harness.requests import check_task, task_of
+from lmms_eval_mai.harness.requests import check_task
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS
 from lmms_eval_mai.paper.prompts import VARIANTS
 from lmms_eval_mai.reports import paper_numbers
@@ -22,50 +22,26 @@ def check_benchmarks(names: Iterable[str]) -> None:
             raise ArgumentError(f"--benchmarks {name} is unknown: choose from {', '.join(BENCHMARKS)}.{hint}")
 
 
-def task_manager(benchmarks: Sequence[str], others: Sequence[str], include_path: str | None) -> Any:
-    """Return lmms-eval's task manager, which serves all runs. Takes seconds. `benchmarks`: of our tasks. `others`:
-    other tasks. Raises `ArgumentError` if there is no such task."""
-    ours = [f"{benchmark}_{suffix}" for benchmark in benchmarks for suffix in VARIANTS]
-    return documents.task_manager([*ours, *others], include_path)
+def task_manager(benchmarks: Sequence[str], include_path: str | None) -> Any:
+    """Return lmms-eval's task manager, which serves all runs. Takes seconds."""
+    return documents.task_manager([f"{name}_{suffix}" for name in benchmarks for suffix in VARIANTS], include_path)
 
 
 def subject(
-    name: str, is_ours: bool, manager: Any, configs: Sequence[Config], gen_kwargs: Mapping[str, Any], limit: int | None
+    name: str, manager: Any, configs: Sequence[Config], gen_kwargs: Mapping[str, Any], limit: int | None
 ) -> Subject:
-    """Load a benchmark of ours or another task and check it. `configs`: of each pair. Raises `ArgumentError`."""
-    task = documents.load_task(f"{name}_s" if is_ours else name, manager, gen_kwargs)
+    """Load a benchmark and check it. `configs`: of each pair. Raises `ArgumentError`."""
+    task = documents.load_task(f"{name}_s", manager, gen_kwargs)
     count = len(task.eval_docs_no_media)
     task.build_all_requests(limit=1, rank=0, world_size=1)
-    request = task.instances[0]
-    if task_of(request).variant is not None and not is_ours:
-        benchmark = task_of(request).benchmark.name
-        raise ArgumentError(f"--tasks {name} is of the benchmark {benchmark}: give --benchmarks {benchmark}.")
     for config in configs:
-        check_task(request, config)
-    return Subject(name, name if is_ours else None, min(count, limit or count))
+        check_task(task.instances[0], config)
+    return Subject(name, min(count, limit or count))
 
 
 def published(benchmarks: Sequence[str], limit: int | None) -> list[Subject]:
     """Return benchmarks with the paper's numbers of documents, without their data sets, for a dry run. Empty if the
     paper lacks one of them."""
     numbers = {name: paper_numbers.documents(name) for name in benchmarks}
-    found = [Subject(name, name, min(count, limit or count)) for name, count in numbers.items() if count is not None]
+    found = [Subject(name, min(count, limit or count)) for name, count in numbers.items() if count is not None]
     return found if len(found) == len(benchmarks) else []
-
-
-def hide_progress_bars() -> None:
-    """Hide the progress bars of lmms-eval and datasets in this process. Ours stays."""
-    import lmms_eval.api.task
-    import lmms_eval.evaluator
-    from datasets import disable_progress_bars
-    from tqdm import tqdm
-
-    class HiddenBar(tqdm):
-        """A progress bar that is never shown."""
-
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **{**options, "disable": True})
-
-    disable_progress_bars()
-    for module in (lmms_eval.api.task, lmms_eval.evaluator):
-        vars(module)["tqdm"] = HiddenBar

@@ -30,11 +30,6 @@ def test_help_imports_nothing_slow(command: str) -> None:
         (["ask"], "--question"),
         (["ask", "--tasks", "x", "--question", "Why?"], "--question"),
         (["doctor", "--model_arg", "x"], "--model_args"),
-        (["doctor", "--foo", "--gpus", "24"], "--foo"),
-        (
-            ["doctor", "torchrun", "--any", "-m", "lmms_eval", "--limit", "3", "--foo"],
-            "--foo",
-        ),
         (["serve", "--max-queue", "3"], "--max_queue?"),
         (["reproduce", "--paper", "qwen"], "--output_path"),
         (["reproduce", "--paper", "gpt", "--output_path", "x"], "--paper"),

@@ -15,7 +15,7 @@ from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.reports import build, paper_numbers, seconds
 from lmms_eval_mai.reports.report import Table
 
-PAPER = seconds.read()
+PAPER = seconds.of_paper()
 TOKENS_OF_2B_R = {
     "pope": 266.1,
     "mmbench_en_dev": 569.3,

@@ -22,7 +22,7 @@ from lmms_eval_mai.reproduce.tasks import published
 from lmms_eval_mai.run.config import parse
 
 SCRIPTED = {"engine": "scripted", "small": "a.jsonl", "large": "b.jsonl"}
-SHAPES = Subject("shapes", "shapes", 1234)
+SHAPES = Subject("shapes", 1234)
 
 
 def plan(
@@ -45,8 +45,6 @@ def test_all_tables_need_both_models_with_five_prompts_and_full_rt_and_two_casca
         *(f"{side}/shapes_{prompt}" for side in SIDES for prompt in prompts),
         *("transfer/shapes_s", "cascade/shapes_s", "cascade/shapes_r_s2"),
     ]
-    another = plan([Subject("ai2d", None, 100)])  # its own prompt
-    assert names(another) == ["small/ai2d", "large/ai2d", "transfer/ai2d", "cascade/ai2d"]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +156,7 @@ def test_rule_in_the_file_of_a_pair_does_not_change_the_run_with_the_papers_rule
     [
         ({"pairs": ["demo"], "small": "x"}, "small"),
         ({"pairs": ["demo", "demo.yaml"]}, "demo"),
-        ({"subjects": [Subject("chartqa", "chartqa", 1)], "chosen": (6,)}, "chartqa"),
+        ({"subjects": [Subject("chartqa", 1)], "chosen": (6,)}, "chartqa"),
     ],
 )
 def test_runs_that_cannot_be_planned_are_refused(
@@ -214,9 +212,7 @@ def common(pairs: Sequence[str] = (), **change: Any) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("change", "difference"),
     [
-        ({"limit": 50}, "--limit was 40 and is 50"),
         ({"limit": None}, "--limit was 40 and is not given"),
-        ({"include_path": "more"}, "--include_path was not given and is more"),
         ({"gen_kwargs": {"temperature": 0.5}}, "--gen_kwargs temperature was not given and is 0.5"),
         ({"model_args": {"max_new_tokens": 9}}, "--model_args max_new_tokens was 64 and is 9"),
     ],
@@ -225,9 +221,8 @@ def test_folder_of_other_arguments_is_refused_and_the_difference_is_named(
     tmp_path: Path, change: dict[str, Any], difference: str
 ) -> None:
     OutputFolder.open(tmp_path, common()).write()
-    with pytest.raises(ArgumentError) as error:
+    with pytest.raises(ArgumentError, match=difference):
         OutputFolder.open(tmp_path, common(**change))
-    assert difference in str(error.value)
 
 
 def test_folder_of_arguments_that_change_no_answer_and_of_more_pairs_is_used_again(tmp_path: Path) -> None:
@@ -259,7 +254,7 @@ def test_secrets_are_not_written(tmp_path: Path) -> None:
     ("name", "text"),
     [
         ("20260101_000000_results.json", "{}"),
-        *(("reproduce.json", text) for text in ("{", "[1]", "")),
+        ("reproduce.json", "[1]"),
         ("reproduce.json", '{"arguments": {"version of lmms-eval": "0.6"}, "finished": []}'),
     ],
 )
