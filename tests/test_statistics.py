@@ -123,13 +123,6 @@ def test_bootstrap_has_the_interval_of_scipys_bootstrap(parts: np.ndarray, stati
     assert (found.low, found.high) == pytest.approx((ends.low, ends.high), abs=0.006)
 
 
-def test_statistics_of_sums_are_means_differences_and_f1() -> None:
-    assert ratio(np.array([3.0, 4.0])) == 0.75
-    assert difference(ratio)(np.array([3.0, 4.0, 1.0, 2.0])) == 0.25
-    assert f1(np.array([2.0, 1.0, 3.0])) == 0.5  # precision 2/3, recall 2/5
-    assert f1(np.zeros(3)) == 0
-
-
 @pytest.mark.slow
 def test_intervals_of_clusters_cover_the_truth_in_95_percent_where_those_of_single_documents_do_not() -> None:
     random = np.random.default_rng(11)

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from lmms_eval_mai.cli.terminal import log_warnings_only, names_of, tell
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.redaction import error_text
@@ -17,7 +19,7 @@ from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.formats import FORMATS
 from lmms_eval_mai.reports.page import page
 from lmms_eval_mai.reports.page.images import Images
-from lmms_eval_mai.reports.page.samples import effects, shown_runs
+from lmms_eval_mai.reports.page.samples import shown_runs
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.report import Report
 from lmms_eval_mai.reports.runs import Runs
@@ -107,7 +109,7 @@ def load_images(runs: Runs) -> Images:
     shown = shown_runs(runs)
     for benchmark in dict.fromkeys(run.benchmark for run in shown):
         of_benchmark = [run for run in shown if run.benchmark == benchmark]
-        numbers = wanted(runs, of_benchmark)
+        numbers = wanted(of_benchmark)
         added = 0
         try:
             for number, found in _images(of_benchmark[0], numbers):
@@ -125,15 +127,11 @@ def load_images(runs: Runs) -> Images:
     return images
 
 
-def wanted(runs: Runs, of_benchmark: Sequence[Run]) -> list[int]:
-    """Return the documents of the runs of a benchmark, those first that a reader opens first: harm and rescue, then the
-    other transfers of the cascades, then all others."""
-    cascades = [run for run in of_benchmark if run.method.mode == "cascade"]
-    changed = [doc_id for run in cascades for doc_id in sorted(effects(runs, run))]
-    transferred = [doc_id for run in cascades for doc_id in run.samples.index[run.samples.exit == "transfer"]]
-    return list(
-        dict.fromkeys([*changed, *transferred, *(doc_id for run in of_benchmark for doc_id in run.samples.index)])
-    )
+def wanted(of_benchmark: Sequence[Run]) -> list[int]:
+    """Return the documents of the runs of a benchmark, those first that a transfer answers: a reader opens them
+    first."""
+    samples = pd.concat([run.samples.exit for run in of_benchmark])
+    return list(dict.fromkeys(samples.sort_values(key=lambda exit: exit != "transfer", kind="stable").index))
 
 
 def _images(run: Run, numbers: Sequence[int]) -> Iterator[tuple[int, list[Any]]]:

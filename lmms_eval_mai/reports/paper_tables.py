@@ -16,7 +16,7 @@ from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.methods import Method
 from lmms_eval_mai.reports.metrics import Comparison
 from lmms_eval_mai.reports.paper_numbers import ONE_STAGE, benchmark_name, family, number
-from lmms_eval_mai.reports.report import Cell, Estimate, Note, Of, Table, table
+from lmms_eval_mai.reports.report import Cell, Estimate, Of, Table, table
 from lmms_eval_mai.reports.runs import OF_F1, Runs, of_run, order
 
 PROMPTS: tuple[tuple[Variant | None, bool], ...] = (
@@ -45,7 +45,7 @@ def token_table(runs: Runs) -> Iterator[Table]:
     notes = (
         "S, E, R: all generated tokens, the end token included; E and R are the first stage of a two-stage run too. "
         "Answer only: the tokens of the extracted answer.",
-        ("POPE", "The paper's 1.0 for POPE is probably the answer only, so its S is compared with both."),
+        "The paper's 1.0 for POPE is probably the answer only, so its S is compared with both.",
     )
     title = "Tables 5 and 13: average number of generated tokens"
     return _of_one_model(runs, "tables-5-13", title, columns, rows, notes)
@@ -66,7 +66,7 @@ def score_table(runs: Runs) -> Iterator[Table]:
 
 
 def _of_one_model(
-    runs: Runs, key: str, title: str, columns: Iterable[Of[Single]], rows: Iterable[Single], notes: Sequence[Note]
+    runs: Runs, key: str, title: str, columns: Iterable[Of[Single]], rows: Iterable[Single], notes: Sequence[str]
 ) -> Iterator[Table]:
     """Yield a table of single models, with benchmark, model and number of documents before the columns."""
     benchmarks = runs.benchmarks()

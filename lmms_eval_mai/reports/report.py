@@ -70,23 +70,15 @@ class Table:
         return sum(1 for _ in takewhile(lambda column: column.kind == "text", self.columns))
 
 
-Note = str | tuple[str, str]
-"""A sentence below a table. With the name of a benchmark before it, only if a row is about this benchmark."""
-
-
 def table(
-    key: str, title: str, columns: Sequence[Of[Row]], rows: Iterable[Row], notes: Sequence[Note] = ()
+    key: str, title: str, columns: Sequence[Of[Row]], rows: Iterable[Row], notes: Sequence[str] = ()
 ) -> Iterator[Table]:
     """Yield the table of the rows, or nothing if there are no rows. A column without any cell is left out."""
     cells = [[column.cell(row) for column in columns] for row in rows]
     if cells:
         kept = [number for number in range(len(columns)) if any(row[number] is not None for row in cells)]
         headings = tuple(columns[one] for one in kept)
-        named = {row[0] for row in cells}
-        shown = [
-            note if isinstance(note, str) else note[1] for note in notes if isinstance(note, str) or note[0] in named
-        ]
-        yield Table(key, title, headings, tuple(tuple(row[one] for one in kept) for row in cells), tuple(shown))
+        yield Table(key, title, headings, tuple(tuple(row[one] for one in kept) for row in cells), tuple(notes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.report import Estimate, Of, Row
 from lmms_eval_mai.reports.scoring import score_of
 
-OF_F1 = ("POPE", "On POPE, the difference and p are those of F1.")
+OF_F1 = "On POPE, the difference and p are those of F1."
 """The note of a table with comparisons of scores."""
 SHARED_IMAGES = ("pope", "chartqa", "infovqa_val", "mmbench_en_dev")
 """Benchmarks whose documents share images."""

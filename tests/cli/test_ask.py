@@ -54,7 +54,6 @@ def test_document_of_a_task_is_answered_and_scored_as_in_an_evaluation(
     [
         ("pope_s", "cascade", ["small short", "large short", "small think", "large transfer"]),
         ("pope_e_s2", "cascade", ["small short", "large short", "small think", "small stage2", "large transfer"]),
-        ("pope_r", "transfer", ["small think", "large transfer"]),
         ("pope_r_s2", "large", ["large think", "large stage2"]),
         ("mmmu_val_s", "small", ["small short"]),
     ],
@@ -104,17 +103,14 @@ def test_own_question_is_asked_with_its_images_and_options(write_script: Any, tm
     [
         (["--tasks", "pope_s", "--image", "a.png"], "--image"),
         (["--tasks", "pope_s", "--doc", "-1"], "--doc -1"),
-        (["--tasks", "pope_s", "--doc", "1000"], "1000"),
         (["--tasks", "pope_r_s2", "--model_args", "mode=transfer"], "mode=transfer"),
         (["--tasks", "pope_s", "--gen_kwargs", "temprature=1"], "temprature"),
         ([*WHY, "max_open_sample=1"], "max_open_sample"),
         ([*WHY, "decoding=official,pair=qwen3vl-2b-8b", "--gen_kwargs", "temperature=0"], "temperature=0"),
         ([*WHY, "transfer=sparse,sparse_from=small"], "small_engine=vllm"),
-        ([*WHY, "transfer=sparse,large_engine=openai,large=http://localhost:1/v1"], "large_engine=openai"),
         (["--question", "Why?", "--image", "not_there.png"], "not_there.png"),
         (["--question", "Why?", "--option", "red"], "option"),
         (["--tasks", "pope_x"], "pope_x"),
-        (["--tasks", "mai_s"], "mai_s"),
     ],
 )
 def test_wrong_argument_ends_with_one_sentence_and_code_1(

@@ -12,7 +12,6 @@ from support.worlds import WORLD, write_all
 from lmms_eval_mai.reports.build import report
 from lmms_eval_mai.reports.formats import FORMATS, WIDTH, text
 from lmms_eval_mai.reports.report import Estimate, Of, Report, Table
-from lmms_eval_mai.reports.report import table as make_table
 
 
 def of_table(table: Table) -> Report:
@@ -62,7 +61,11 @@ def test_markdown_has_all_tables_and_what_is_missing(found: Report) -> None:
     assert "\n* POPE: the paper has 9000 documents and these runs 200, so " in shown
 
 
-def test_csv_has_one_row_for_each_row_and_one_column_for_each_key_with_the_papers_numbers(found: Report) -> None:
+def test_csv_and_json_have_one_row_for_each_row_and_one_column_for_each_key(found: Report) -> None:
+    shown = json.loads(FORMATS["json"](found))
+    assert shown["gaps"] == list(found.gaps) and shown["tables"].keys() == {table.key for table in found.tables}
+    row = shown["tables"]["table-10"]["rows"][0]
+    assert (row["benchmark"], row["method"], row["n"], row["mai_paper"]) == ("POPE", "MAI 8B + 2B-R", 200, 89.4)
     lines = list(csv.DictReader(FORMATS["csv"](found).splitlines()))
     assert len(lines) == sum(len(table.rows) for table in found.tables)
     wanted = ("table-10", "POPE", "MAI 8B + 2B-R")
@@ -81,13 +84,6 @@ def test_latex_has_a_table_environment_for_each_table_and_escapes_special_charac
     assert lines[lines.index(r"\midrule") + 1].startswith(r"x\_1 \#\{\}")
 
 
-def test_json_has_the_data_of_all_tables_the_runs_and_the_gaps(found: Report) -> None:
-    shown = json.loads(FORMATS["json"](found))
-    assert shown["gaps"] == list(found.gaps) and shown["tables"].keys() == {table.key for table in found.tables}
-    row = shown["tables"]["table-10"]["rows"][0]
-    assert (row["benchmark"], row["method"], row["n"], row["mai_paper"]) == ("POPE", "MAI 8B + 2B-R", 200, 89.4)
-
-
 def test_tables_chooses_those_of_the_paper_and_the_rules(tmp_path: Path) -> None:
     write_all(WORLD, tmp_path)
     summary = ["methods", "comparisons", "agreement", "harm-and-rescue"]
@@ -98,11 +94,3 @@ def test_tables_chooses_those_of_the_paper_and_the_rules(tmp_path: Path) -> None
         (("paper",), ["tables-5-13", "tables-6-7-14", "table-8", "table-10", "table-15", "table-11"]),
     ):
         assert [table.key for table in report([tmp_path], tables).tables] == summary + keys
-
-
-def test_notes_about_a_benchmark_are_below_tables_that_are_about_it() -> None:
-    columns = [Of("benchmark", "text", 0, str)]
-    notes = ("Always.", ("POPE", "F1."), ("MMMU", "A guess."))
-    (made,) = make_table("x", "X", columns, ["shapes", "POPE"], notes)
-    assert made.notes == ("Always.", "F1.")
-    assert list(make_table("x", "X", columns, [], notes)) == []

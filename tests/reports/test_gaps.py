@@ -83,18 +83,6 @@ def test_short_answers_of_a_cascade_are_used_only_if_the_model_has_no_run_of_its
     assert small is not None and not small.derived
 
 
-def test_runs_with_different_documents_are_compared_on_those_that_both_have(tmp_path: Path) -> None:
-    POPE.write(tmp_path, "cascade")
-    first, second, third, _ = POPE.documents
-    other_gold = dataclasses.replace(second, gold="yes")
-    World("pope", [first, other_gold, third]).write(tmp_path, "transfer", time="20260102_000000")
-    World("pope", POPE.documents[:2]).write(tmp_path, "large", "r", time="20260103_000000")
-    found = report([tmp_path])
-    rows = {row[2]: row for row in found.table("comparisons").rows}
-    assert (rows["Full RT 8B + 2B-R"][3], rows["8B-R"][3]) == (2, 2)
-    assert "POPE: the paper has 9000 documents and these runs 2, 3, 4" in " ".join(found.gaps)
-
-
 def test_runs_of_models_that_are_in_no_cascade_are_not_compared_with_it(tmp_path: Path) -> None:
     dataclasses.replace(POPE, small="a/tiny", large="a/big").write(tmp_path, "transfer")
     assert not [gap for gap in report([tmp_path]).gaps if "the paper has" in gap]

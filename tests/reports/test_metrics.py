@@ -44,13 +44,6 @@ def test_f1_is_lmms_evals_f1_also_if_some_answers_are_neither_yes_nor_no(task_ma
     assert found is not None and (found.value, found.low, found.high) == (100, None, None)
 
 
-def test_difference_of_right_and_wrong_answers_has_the_interval_of_agresti_and_min() -> None:
-    found = compared(samples([1] * 80 + [0] * 20), samples([1] * 60 + [0] * 40), "realworldqa", None)
-    assert (found.only_first, found.only_second, found.difference.value) == (20, 0, 20)
-    # (20 -+ 1.96 * sqrt(21 - 400 / 102)) / 102
-    assert interval(found) == pytest.approx((20 / 1.02 - 7.944, 20 / 1.02 + 7.944), abs=0.01)
-
-
 @pytest.mark.parametrize("benchmark", ["realworldqa", "pope"])
 @pytest.mark.parametrize("clusters", [None, pd.Series([0, 0, 1, 2])])
 def test_methods_that_never_differ_have_an_interval(benchmark: str, clusters: pd.Series | None) -> None:

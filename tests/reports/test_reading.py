@@ -151,14 +151,6 @@ def test_files_that_lmms_eval_itself_wrote_are_read(
     assert texts[2].question.startswith("Is there a") and texts[2].calls[2]["text"].startswith("Thinking. [[")
 
 
-def test_runs_of_other_models_have_a_score_and_no_trace(tmp_path: Path) -> None:
-    lines = [line(doc_id, "yes", "Yes", None, pope_accuracy={"score": float(doc_id)}) for doc_id in range(2)]
-    write_run(tmp_path, "pope", lines, model="qwen3_vl", model_args="pretrained=Qwen/Qwen3-VL-2B-Instruct,x=1")
-    run = one_run(tmp_path)
-    assert not run.ours and run.method == Method("alone", SMALL, "", None, False)
-    assert (run.benchmark, rows(run.samples, "score", "exit")) == ("pope", [(0, None), (1, None)])
-
-
 MMBENCH = {"index": 3, "prediction": "B. a cat", "answer": "B", "A": "a dog", "B": "a cat", "C": "nan", "D": "nan"}
 MMMU = {"question_type": "multiple-choice", "answer": "A", "parsed_pred": ["C"], "subdomain": "Art"}
 

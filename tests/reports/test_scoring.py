@@ -53,10 +53,6 @@ def test_score_of_a_parsed_answer_is_that_of_lmms_evals_scorer(name: str, task_m
     assert compared > 5
 
 
-def test_scores_of_a_task_with_an_unknown_scorer_are_none() -> None:
-    assert score_of("gqa", "a dog", "a dog") is None
-
-
 def test_long_answers_to_infovqa_are_wrong_without_a_comparison_of_every_character() -> None:
     assert score_of("infovqa_val", "word " * 100_000, "['north', 'the north']") == 0
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from support.folders import LARGE, POPE, SMALL, TOKENS, World
+from support.folders import LARGE, POPE, SMALL, TOKENS
 from support.own_command import run_command
-from support.tables import paper, row_of, value
+from support.tables import row_of, value
 
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.reports import build, paper_numbers, seconds
@@ -85,15 +85,6 @@ def test_every_call_of_a_run_counts_with_its_own_model_and_tokens(tmp_path: Path
     large_s = call_s(LARGE, *4 * ["short"], *2 * ["transfer"])
     assert value(mai["Eq. 27, s"]) == pytest.approx(small_s + large_s)
     assert value(mai["Full RT / MAI"]) == pytest.approx(value(full["Eq. 27, s"]) / (small_s + large_s))
-
-
-def test_the_papers_times_stand_beside_those_of_its_pair_on_all_documents_only(tmp_path: Path) -> None:
-    World("realworldqa", POPE.documents[:1] * 765).write(tmp_path / "all", "transfer")
-    World("realworldqa", POPE.documents[:1] * 764).write(tmp_path / "fewer", "transfer")
-    cells = [row_of(table_11(tmp_path / name), "RealWorldQA")["Eq. 27, s"] for name in ("all", "fewer")]
-    assert [paper(cell) for cell in cells] == [561.0, None]
-    other = dataclasses.replace(PAPER, device="another GPU")
-    assert paper(row_of(table_11(tmp_path / "all", other), "RealWorldQA")["Eq. 27, s"]) is None
 
 
 def test_a_profile_of_ones_own_gives_the_seconds_of_each_method(tmp_path: Path, capsys: Any) -> None:

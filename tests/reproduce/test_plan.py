@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from lmms_eval_mai.cli.terminal import values_of
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS
@@ -109,13 +108,6 @@ def test_model_of_two_pairs_runs_alone_once() -> None:
     ]
 
 
-def test_runs_of_one_model_have_no_arguments_of_sparse_transfer() -> None:
-    found = plan(transfer="sparse", sparse_layer=2, engine="transformers", max_new_tokens=9)
-    by_mode = {run.method.mode: run.models.of(run.method) for run in found}
-    assert by_mode["small"].keys() == {"engine", "small", "large", "max_new_tokens", "mode"}
-    assert by_mode["transfer"]["sparse_layer"] == 2
-
-
 @pytest.mark.parametrize(
     ("threshold", "name", "title", "thinker"),
     [
@@ -182,22 +174,6 @@ def test_command_has_the_options_of_all_runs_and_those_of_its_run_and_is_shown_w
     assert "hf-1" in made and "hf-1" not in shown and "--limit" not in made
 
 
-@pytest.mark.slow  # imports lmms-eval
-@pytest.mark.parametrize(
-    "text",
-    [
-        "max_model_len=8192,enforce_eager=true,gpu_memory_utilization=0.85",
-        'limit_mm_per_prompt={"image":8},dtype=float32',
-        "small_max_num_seqs=4,chartqa_match=relaxed,call_timeout=2.5",
-    ],
-)
-def test_model_arguments_have_the_same_values_after_they_were_written(text: str) -> None:
-    values = values_of("--model_args", f"pair=demo,{text}")
-    run = plan(chosen=(10,), pairs=["demo"], **{name: value for name, value in values.items() if name != "pair"})[-3]
-    command = Options().command(run, Path("out"))
-    assert values_of("--model_args", command[3]) == {**values, "mode": "cascade", "verify": "agreement"}
-
-
 # --- the output folder ---
 
 
@@ -232,15 +208,6 @@ def test_folder_of_arguments_that_change_no_answer_and_of_more_pairs_is_used_aga
     OutputFolder.open(tmp_path / "out", common(["qwen3vl-2b-8b"], model_args=model_args)).write()
     kept = OutputFolder.open(tmp_path / "out", first).arguments
     assert {"pair qwen3vl-2b-4b", "pair qwen3vl-2b-8b"} < kept.keys()
-
-
-def test_pair_of_the_same_name_with_other_models_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "mine.yaml"
-    file.write_text("small: org/small\nlarge: org/one\n")
-    OutputFolder.open(tmp_path / "out", common([str(file)])).write()
-    file.write_text("small: org/small\nlarge: org/other\n")
-    with pytest.raises(ArgumentError, match="org/other"):
-        OutputFolder.open(tmp_path / "out", common([str(file)]))
 
 
 def test_secrets_are_not_written(tmp_path: Path) -> None:

@@ -43,11 +43,7 @@ def charts(report: Report, runs: Runs) -> Iterator[Chart]:
     found = {table.key: table for table in report.tables}
     if "rules" in found:
         for (benchmark, method), rows in frame(found["rules"]).groupby(["benchmark", "method"], sort=False):
-            yield _rules(
-                f"{benchmark}, {report.names.get(str(method), method)}",
-                rows,
-                _others(runs, str(benchmark), str(method)),
-            )
+            yield _rules(f"{benchmark}, {report.names.get(str(method), method)}", rows)
 
 
 def _chart(card: str, title: str, words: Sequence[str], figure: go.Figure) -> Chart:
@@ -152,33 +148,17 @@ CURVES = {
     "both": "other",
     "second_check=off": "transfer",
     "thinker=large": "agree_short",
-    "": "large",
 }
-"""What sets a rule apart -> the colour of its curve. Empty: other methods, which are points."""
+"""What sets a rule apart -> the colour of its curve."""
 
 
-def _others(runs: Runs, benchmark: str, method: str) -> pd.DataFrame:
-    """Return the large model with S, with R, and Full RT as rows beside the rules of a cascade."""
-    (run,) = [
-        one for one in runs.traced() if (benchmark_name(one.benchmark), runs.name(one.method)) == (benchmark, method)
-    ]
-    rows = []
-    for other in filter(None, (runs.short(run, "large"), runs.large_r(run), runs.full_rt(run))):
-        score = runs.accuracy(other, other.samples)
-        if score is not None:
-            named = {"rule": runs.name(other.method), "output_tokens": other.samples.output_tokens.mean()}
-            rows.append({**named, "score": score.value, "score_low": score.low, "score_high": score.high})
-    return pd.DataFrame(rows).assign(verify="")
-
-
-def _rules(title: str, rows: pd.DataFrame, others: pd.DataFrame) -> Chart:
+def _rules(title: str, rows: pd.DataFrame) -> Chart:
     """Return score over output tokens with other rules, one curve for each first check. Rules with one outcome share a
     point; a ring is the rule of a run."""
     made, words = _new(360, showlegend=True), []
     later = rows.rule.str.extract(r"(second_check=off|thinker=large)", expand=False)
     verify = later.fillna(rows.rule.str.extract(r"verify=(\w+)", expand=False)).fillna("agreement")
-    every = pd.concat([rows.assign(verify=verify), others], ignore_index=True)
-    every["is_run"] = every.run.eq("yes") if "run" in every else False
+    every = rows.assign(verify=verify, is_run=rows.run.eq("yes") if "run" in rows else False)
     for check, colour in CURVES.items():
         chosen = every[every.verify == check].sort_values("output_tokens")
         points = chosen.groupby(["output_tokens", "score"], sort=False, as_index=False).agg(
@@ -191,10 +171,10 @@ def _rules(title: str, rows: pd.DataFrame, others: pd.DataFrame) -> Chart:
         ]
         words += texts
         made.add_scatter(
-            name=check or "other methods",
+            name=check,
             x=points.output_tokens.tolist(),
             y=points.score.tolist(),
-            mode="lines+markers" if check else "markers",
+            mode="lines+markers",
             line={"color": f"var(--{colour})", "width": 1.5},
             marker={
                 "size": 10,

@@ -15,13 +15,12 @@ from PIL import Image
 from support.folders import POPE
 from support.tables import row_of
 
-from lmms_eval_mai.cli.report import wanted
 from lmms_eval_mai.errors import MaiError
 from lmms_eval_mai.reports import build
 from lmms_eval_mai.reports.page import page
 from lmms_eval_mai.reports.page.figures import charts
 from lmms_eval_mai.reports.page.images import BUDGET, Images
-from lmms_eval_mai.reports.page.samples import effects, sample_blocks, shown_runs
+from lmms_eval_mai.reports.page.samples import effects, sample_blocks
 from lmms_eval_mai.reports.report import Report
 from lmms_eval_mai.reports.runs import Runs
 
@@ -94,18 +93,13 @@ def test_hostile_texts_neither_end_a_script_nor_add_an_element(written: str) -> 
 def test_the_page_has_no_address_outside_itself(written: str) -> None:
     without_blocks = re.sub(r'<script type="application/gzip".*?</script>', "", written, flags=re.DOTALL)
     assert "default-src 'none'" in without_blocks
+    assert 'id="table-rules"' in without_blocks  # also if the report lacks it
     assert set(re.findall(r"""(?:https?:)?//[\w.]+\.\w+[^\s"'<]*""", without_blocks)) == set()
 
 
 def test_the_script_never_writes_html() -> None:
     text = (page.ASSETS / "page.js").read_text()
     assert not re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b", text)
-
-
-def test_every_table_and_the_rules_are_in_the_page(written: str, report: Report) -> None:
-    for table in report.tables:
-        assert f'id="table-{table.key}"' in written
-    assert 'id="table-rules"' in written
 
 
 def test_the_numbers_of_each_figure_are_in_words(report: Report, runs: Runs) -> None:
@@ -122,7 +116,7 @@ def test_the_numbers_of_each_figure_are_in_words(report: Report, runs: Runs) -> 
         sentence = f"{exit}, {len(documents)} ({100 * len(documents) / 60:.1f}%), {right:.1f}% right"
         assert sentence in words["flow", "POPE, MAI 8B + 2B-R"]
     rules = {one.split(":")[0] for one in words["rules", "POPE, MAI 8B + 2B-R"]}
-    assert "8B-S" in rules and any("verify=agreement" in one for one in rules)
+    assert any("verify=agreement" in one for one in rules)
 
 
 def test_a_missing_library_is_an_error_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,13 +136,3 @@ def test_equal_images_are_stored_once_large_ones_are_reduced_and_those_beyond_th
     assert Image.open(io.BytesIO(base64.b64decode(images.data[0]))).size == (384, 192)
     full = Images(size=BUDGET)
     assert not full.add("pope", 0, [red]) and (full.of, full.data) == ({}, [])
-
-
-def test_documents_that_a_transfer_changed_get_their_images_first(runs: Runs) -> None:
-    shown = shown_runs(runs)
-    orders = {name: wanted(runs, [run for run in shown if run.benchmark == name]) for name in ("pope", "shapes")}
-    assert sorted(orders["shapes"]) == [0, 1, 2, 3] and orders["shapes"][:2] == [1, 2]
-    (run,) = [one for one in runs.of("cascade", "pope")]
-    changed = effects(runs, run)
-    assert changed and set(orders["pope"][: len(changed)]) == set(changed)
-    assert len(orders["pope"]) == 60
