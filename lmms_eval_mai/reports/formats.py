@@ -81,16 +81,15 @@ def _wrapped(sentences: tuple[str, ...]) -> list[str]:
 
 def markdown(report: Report) -> str:
     """Return the report for a document."""
-    parts = [f"## {table.title}\n\n{markdown_table(table, report.names)}" for table in report.tables]
+    parts = [f"## {table.title}\n\n{_markdown_table(table, report.names)}" for table in report.tables]
     if sentences := (*report.legend, *report.gaps):
         parts.append(_bullets(sentences))
     return "\n\n".join(parts) + "\n"
 
 
-def markdown_table(table: Table, names: Mapping[str, str] | None = None) -> str:
-    """Return a table and its notes."""
+def _markdown_table(table: Table, names: Mapping[str, str]) -> str:
     align = tuple("left" if column.kind == "text" else "right" for column in table.columns)
-    cells = texts(table, names or {}).replace(r"\|", r"\\|", regex=True)
+    cells = texts(table, names).replace(r"\|", r"\\|", regex=True)
     shown = cells.to_markdown(index=False, disable_numparse=True, colalign=align)
     return f"{shown}\n" + (f"\n{_bullets(table.notes)}" if table.notes else "")
 

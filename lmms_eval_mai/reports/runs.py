@@ -106,14 +106,10 @@ class Runs:
         """Yield the cascades that tell what other first checks would do. Where one has the paper's rule, it has all
         calls of those with another one."""
         for run in self.traced(is_scored):
-            same = {one.method.verify for one in self.same_calls(run)}
-            if run.method.has_second_check and (run.method.verify == "agreement" or "agreement" not in same):
+            same = (one.method for one in self.of("cascade", run.benchmark) if one.method.has_calls_of(run.method))
+            has_papers = any(one.verify == "agreement" and one.has_second_check for one in same)
+            if run.method.has_second_check and (run.method.verify == "agreement" or not has_papers):
                 yield run
-
-    def same_calls(self, run: Run) -> list[Run]:
-        """Return the cascades of a pair whose calls are the same where they make them, this one included."""
-        same = (one for one in self.of("cascade", run.benchmark) if one.method.has_calls_of(run.method))
-        return [one for one in same if one.method.has_second_check or one is run]
 
     # --- names ---
 

@@ -7,7 +7,6 @@ from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.confidence import Verify
 from lmms_eval_mai.paper.prompts import VARIANTS
-from lmms_eval_mai.reports.methods import NAMES
 from lmms_eval_mai.reports.paper_numbers import ONE_STAGE
 
 
@@ -28,16 +27,6 @@ class Method:
         """Return the name of the folder for its runs."""
         mode = "own" if self.thinker == "large" else self.mode
         return mode if self.verify == "agreement" else f"{mode}-{self.verify}"
-
-    @property
-    def title(self) -> str:
-        """Return the name for people, such as "small, R(S2)" or "Full RT"."""
-        if self.mode not in SIDES:
-            name = NAMES[self.folder.partition("-")[0]]
-            name += ", confidence" * (self.verify != "agreement")
-            return f"{name}, R(S2)" if self.suffix == "r_s2" else name
-        variant, two_stage = VARIANTS[self.suffix]
-        return f"{self.mode}, {variant}{'(S2)' * two_stage}"
 
 
 METHODS = (

@@ -11,8 +11,7 @@ def plan(runs: Sequence[Run], folder: OutputFolder) -> str:
     """Return one line for each run."""
     width = max(len(run.name) for run in runs)
     return "\n".join(
-        f"{run.name:{width}}  {run.method.title}, {run.subject.documents:,} documents"
-        + (", finished" if folder.is_finished(run) else "")
+        f"{run.name:{width}}  {run.subject.documents:,} documents" + (", finished" if folder.is_finished(run) else "")
         for run in runs
     )
 

@@ -48,7 +48,7 @@ def _run_models(runs: Sequence[Run], tasks: Any, options: Options, folder: Outpu
         engines.start([side for side in SIDES if modes - {*SIDES} or side in modes])
         gc.freeze()  # lmms-eval collects garbage twice after each run, in 0.9 s with all objects of vLLM
         for number, run in enumerate(runs, start=1):
-            logger.info(f"Run {number} of {len(runs)} of {models.name}: {run.method.title} on {run.task}.")
+            logger.info(f"Run {number} of {len(runs)} of {models.name}: {run.name}.")
             engines.clear_caches()
             store.run = run.name
             model = CascadeModel(engines, parse(models.of(run.method)), store=store, prints_table=False)

@@ -53,7 +53,7 @@ def test_one_command_makes_all_runs_of_a_table_and_prints_it(undisturbed: Path) 
     assert (undisturbed / "calls-0of1.jsonl").read_text().count('"call":') == 48
     assert {file.name for file in undisturbed.iterdir()} == {"models", "calls-0of1.jsonl", "reproduce.json"}
     text = (undisturbed.parent / "log").read_text()
-    assert "models/cascade/pope_s   MAI, 12 documents" in text
+    assert "models/cascade/pope_s   12 documents" in text
     assert "\nMethods: " in text and "\nTable 10: multi-agent inference (MAI)" in text and "Table 15" not in text
     page = undisturbed.parent / "page.html"
     assert f"Wrote the page to {page}." in text and "POPE has no images" not in text

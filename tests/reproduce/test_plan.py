@@ -109,20 +109,15 @@ def test_model_of_two_pairs_runs_alone_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("threshold", "name", "title", "thinker"),
-    [
-        ("min_confidence", "cascade-confidence", "MAI, confidence", "small"),
-        ("own_min_confidence", "own-confidence", "own thinking, confidence", "large"),
-    ],
+    ("threshold", "name", "thinker"),
+    [("min_confidence", "cascade-confidence", "small"), ("own_min_confidence", "own-confidence", "large")],
 )
-def test_a_threshold_adds_one_run_that_the_paper_does_not_have(
-    threshold: str, name: str, title: str, thinker: str
-) -> None:
+def test_a_threshold_adds_one_run_that_the_paper_does_not_have(threshold: str, name: str, thinker: str) -> None:
     paper = plan(chosen=(8, 10), transfer="sparse", engine="transformers")
     more = plan(chosen=(8, 10), transfer="sparse", engine="transformers", **{threshold: 0.7})
     assert [run.name for run in more][: len(paper)] == [run.name for run in paper]
     (added,) = more[len(paper) :]
-    assert (added.name, added.method.title) == (f"models/{name}/shapes_s", title)
+    assert added.name == f"models/{name}/shapes_s"
     for run in more:
         given = run.models.of(run.method)
         assert given.get(threshold) == (0.7 if run is added else None)
