@@ -87,21 +87,11 @@ class Outcome:
     run: Run
     rule: Rule
     documents: pd.DataFrame
-    """Of each document: `exit`, `score` and `tokens` (output tokens of both models)."""
-    score: Estimate
-    against: Estimate | None
-    """The score minus that of Full RT, in points. None: no Full RT."""
+    """`decide`: `exit`, `score` and `tokens` of each document."""
+    full_rt: pd.Series
+    """The score of Full RT of each document; nan if there is none."""
     is_run: bool
     """Whether a run has this rule."""
-
-    @property
-    def tokens(self) -> float:
-        """Output tokens of both models for one document."""
-        return float(self.documents.tokens.mean())
-
-    def share(self, exit: str) -> float | None:
-        """Return the share of the documents that finish at an exit, in percent. None: the rule has another one."""
-        return 100 * float((self.documents.exit == exit).mean()) if exit in self.rule.exits else None
 
 
 def rules_table(runs: Runs) -> Iterator[Table]:
@@ -110,16 +100,17 @@ def rules_table(runs: Runs) -> Iterator[Table]:
     known = [found for run in cascades if len(found := outcomes(runs, run)) > 1]
 
     def share(exit: str, row: Outcome) -> float | None:
-        return row.share(exit)
+        """Return the share of the documents that finish at an exit, in percent. None: the rule has another one."""
+        return 100 * float((row.documents.exit == exit).mean()) if exit in row.rule.exits else None
 
     columns: list[Of[Outcome]] = [
         *of_run(runs, lambda row: row.run),
         Of("rule", "text", 0, lambda row: row.rule.name(row.run.benchmark)),
-        Of("first\ncheck", "number", 1, lambda row: row.share(row.rule.exits[0])),
+        Of("first\ncheck", "number", 1, lambda row: share(row.rule.exits[0], row)),
         *(Of(exit.replace("_", "_\n"), "number", 1, functools.partial(share, exit)) for exit in LATER),
-        Of("score", "percent", 2, lambda row: row.score),
-        Of("against\nFull RT", "percent", 2, lambda row: row.against),
-        Of("output\ntokens", "number", 1, lambda row: row.tokens),
+        Of("score", "percent", 2, lambda row: runs.accuracy(row.run, row.documents)),
+        Of("against\nFull RT", "percent", 2, lambda row: _against(runs, row)),
+        Of("output\ntokens", "number", 1, lambda row: float(row.documents.tokens.mean())),
         Of("run", "text", 0, lambda row: "yes" if row.is_run else None),
     ]
     notes = [
@@ -179,14 +170,12 @@ def outcomes(runs: Runs, run: Run) -> list[Outcome]:
     papers = [rule for rule in rules if rule.agreement == run.rules and rule.verify != "both"]
     rules += [replace(rule, second_check=False) for rule in papers]
     rules += [replace(rule, thinker="large") for rule in papers]
-    found = []
-    for rule in rules:
-        documents = decide(known, rule, run.benchmark)
-        score = None if documents is None else runs.accuracy(run, documents)
-        if documents is not None and score is not None:
-            against = _against(runs, run, documents, known.full_rt_score)
-            found.append(Outcome(run, rule, documents, score, against, rule in made))
-    return found
+    decided = ((rule, decide(known, rule, run.benchmark)) for rule in rules)
+    return [
+        Outcome(run, rule, documents, known.full_rt_score, rule in made)
+        for rule, documents in decided
+        if documents is not None
+    ]
 
 
 def rule_of(run: Run) -> Rule:
@@ -270,14 +259,13 @@ def decide(known: pd.DataFrame, rule: Rule, benchmark: str) -> pd.DataFrame | No
     return pd.DataFrame({"exit": exit, "answer": answers, "score": scores, "tokens": tokens}, index=known.index)
 
 
-def _against(runs: Runs, run: Run, documents: pd.DataFrame, full_rt: pd.Series) -> Estimate | None:
+def _against(runs: Runs, row: Outcome) -> Estimate | None:
     """Return the mean score minus that of Full RT on the same documents, in points."""
-    if full_rt.isna().any():
+    if row.full_rt.isna().any():
         return None
-    comparison = metrics.compare(
-        metrics.plain(documents.score), metrics.plain(full_rt), "", runs.clusters(run), is_tested=False
-    )
-    return None if comparison is None else comparison.difference
+    scores = metrics.plain(row.documents.score), metrics.plain(row.full_rt)
+    found = metrics.compare(*scores, "", runs.clusters(row.run), is_tested=False)
+    return None if found is None else found.difference
 
 
 def agree(benchmark: str, small: pd.Series, large: pd.Series, rules: AgreementRules) -> pd.Series:

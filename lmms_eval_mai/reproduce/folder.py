@@ -55,17 +55,15 @@ class OutputFolder:
     def open(cls, path: Path, common: Mapping[str, str]) -> "OutputFolder":
         """Read the folder, and write nothing. Raises `ArgumentError` if its runs have other arguments."""
         file = path / "reproduce.json"
-        if path.exists() and not path.is_dir():
-            raise ArgumentError(f"--output_path {path} is not a folder.")
-        if not file.is_file():
-            if path.is_dir() and any(path.iterdir()):
-                raise ArgumentError(f"--output_path {path} has files of another command. Give a folder of its own.")
+        if not path.exists() or (path.is_dir() and not any(path.iterdir())):
             return cls(path, dict(common), [])
         try:
             record = json.loads(file.read_text(encoding="utf-8"))
             earlier, finished = dict(record["arguments"]), list(record["finished"])
-        except (OSError, ValueError, TypeError, KeyError):
-            raise ArgumentError(f"{file} cannot be read. Give another --output_path.") from None
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise ArgumentError(
+                f"--output_path {path} is not a folder of this command ({error!r}). Give a folder of its own."
+            ) from None
         apart = {name for name in earlier.keys() ^ common.keys() if name.startswith(PAIR)}
         differ = [
             f"{name} was {earlier.get(name, 'not given')} and is {common.get(name, 'not given')}"
