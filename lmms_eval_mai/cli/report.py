@@ -21,7 +21,6 @@ from lmms_eval_mai.reports.page import page
 from lmms_eval_mai.reports.page.images import Images
 from lmms_eval_mai.reports.page.samples import shown_runs
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
-from lmms_eval_mai.reports.report import Report
 from lmms_eval_mai.reports.runs import Runs
 
 
@@ -35,7 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "thresholds of verify=confidence), or all",
     )
     parser.add_argument("--format", choices=FORMATS, default="terminal", help="default: terminal")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write to this file instead of the terminal")
     parser.add_argument(
         "--profile", metavar="FILE", help="add Table 11 with the times of a file of experiments/latency"
     )
@@ -47,17 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def check_page_arguments(given: argparse.Namespace) -> None:
-    """Refuse `--html` without its packages, and `--images` without `--html`. Raises `ArgumentError`."""
+def main(given: argparse.Namespace) -> None:
+    """Print the report, and write the page. Raises a `MaiError`."""
     if given.html is not None:
         page.check_installed()
     elif given.images:
         raise ArgumentError("--images has no effect without --html: give --html FILE too.")
-
-
-def main(given: argparse.Namespace) -> None:
-    """Print or write the report, and write the page. Raises a `MaiError`."""
-    check_page_arguments(given)
     tables = names_of(given.tables)
     if unknown := [name for name in tables if name not in build.CHOICES]:
         raise ArgumentError(f"--tables {unknown[0]} is invalid: expected some of {', '.join(build.CHOICES)}.")
@@ -65,35 +58,15 @@ def main(given: argparse.Namespace) -> None:
     tables += [build.TABLE_11] * (profile is not None)
     runs = build.read(given.folders)
     found = build.of_runs(runs, tables, profile)
-    write(found, given.format, given.output)
-    if given.html is not None:
-        write_page(given.html, found, runs, given.images)
-
-
-def write(found: Report, format: str, output: Path | None) -> None:
-    """Print a report, or write it to a file. Raises `ArgumentError`."""
-    text = FORMATS[format](found)
-    if output is None:
-        print(text, end="")
-    else:
-        try:
-            output.parent.mkdir(parents=True, exist_ok=True)
-            output.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise ArgumentError(f"--output {output} cannot be written ({error.strerror}).") from None
-        tell(f"Wrote {len(found.tables)} tables to {output}.")
-    if format in ("csv", "latex") or output is not None:  # the other formats end with them
+    print(FORMATS[given.format](found), end="")
+    if given.format in ("csv", "latex"):  # the other formats end with them
         for gap in found.gaps:
             tell(gap)
-
-
-def write_page(file: Path, found: Report, runs: Runs, with_images: bool) -> None:
-    """Write the page of a report, and tell which benchmarks lack images. Raises `ArgumentError`."""
-    images = load_images(runs) if with_images else None
-    page.write(file, found, runs, images)
-    tell(f"Wrote the page to {file}.")
-    for gap in images.gaps if images is not None else ():
-        tell(gap)
+    if given.html is not None:
+        images = load_images(runs) if given.images else Images()
+        page.write(given.html, found, runs, images)
+        for sentence in (f"Wrote the page to {given.html}.", *images.gaps):
+            tell(sentence)
 
 
 # --- images -----------------------------------------------------------------------------------------------

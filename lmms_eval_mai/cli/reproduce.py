@@ -35,8 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print the runs, the equivalent lmms-eval commands, and an estimate of calls, time and disk; run nothing",
     )
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with figures, tables and all samples")
-    parser.add_argument("--images", action="store_true", help="with --html: add small images of the documents")
 
 
 def main(given: argparse.Namespace) -> None:
@@ -49,10 +47,6 @@ def main(given: argparse.Namespace) -> None:
 
     log_to_terminal()
     pairs, benchmarks = _chosen(given)
-    if given.html is not None or given.images:
-        from lmms_eval_mai.cli.report import check_page_arguments
-
-        check_page_arguments(given)
     model_args, gen_kwargs = (values_of(f"--{name}", getattr(given, name)) for name in ("model_args", "gen_kwargs"))
     refuse_lmms_evals_own(model_args)
     refuse(model_args, SET_HERE)
@@ -81,13 +75,9 @@ def main(given: argparse.Namespace) -> None:
 
     folder.write()
     run_all(runs, manager, options, folder)
-    results = build.read([given.output_path])
-    report = build.of_runs(results, {str(number) for pair in models for number in pair.tables})
-    print(f"\n{terminal(report)}\nAll tables: lmms-eval-mai report {given.output_path} --tables all")
-    if given.html is not None:
-        from lmms_eval_mai.cli.report import write_page
-
-        write_page(given.html, report, results, given.images)
+    tables = {str(number) for pair in models for number in pair.tables}
+    print(f"\n{terminal(build.report([given.output_path], tables))}")
+    print(f"More tables, and a page: lmms-eval-mai report {given.output_path} --tables all --html FILE")
 
 
 def _chosen(given: argparse.Namespace) -> tuple[Mapping[str, tuple[int, ...]], list[str]]:

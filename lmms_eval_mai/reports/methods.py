@@ -110,8 +110,7 @@ def arguments_of(results: dict[str, Any]) -> Arguments:
     gen_kwargs = config.get("gen_kwargs") or ""
     if not isinstance(gen_kwargs, str):
         gen_kwargs = " ".join(f"{name}={value}" for name, value in sorted(gen_kwargs.items()))
-    # Runs with other seeds are repeats of one method.
-    return found | {"gen_kwargs": re.sub(r"(^|[ ,])seed=[^ ,]*", "", gen_kwargs).strip(" ,")}
+    return found | {"gen_kwargs": gen_kwargs}
 
 
 def rules_of(arguments: Arguments) -> AgreementRules:

@@ -1,7 +1,6 @@
 """Documents that share an image are resampled together."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -77,17 +76,3 @@ def test_documents_are_joined_by_common_images_and_by_rotations_of_a_question(tm
 def one(runs: Runs) -> Run:
     (run,) = runs.runs.values()
     return run
-
-
-def test_of_runs_with_other_seeds_the_newer_one_is_used_and_another_temperature_is_another_method(
-    tmp_path: Path,
-) -> None:
-    for number, text in enumerate(("temperature=0.7,seed=1", "seed=2,temperature=0.7", "temperature=1.0,seed=1")):
-        file = POPE.write(tmp_path, "large", time=f"2026010{number + 1}_000000")
-        results = json.loads(file.read_text())
-        results["config"]["gen_kwargs"] = text
-        file.write_text(json.dumps(results))
-    runs = read([tmp_path])
-    found = {method.options: run.file.name[:8] for (_, method), run in runs.runs.items()}
-    assert found == {("gen_kwargs=temperature=0.7",): "20260102", ("gen_kwargs=temperature=1.0",): "20260103"}
-    assert [run.file.name[:8] for run in runs.unused] == ["20260101"]

@@ -23,9 +23,9 @@ def model_args(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def undisturbed(drawn_data: Path, model_args: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of all runs of Table 10, made by one command that also writes their page."""
+    """The folder of all runs of Table 10, made by one command."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    code, text = start(drawn_data, folder, model_args, "--html", str(folder / "page.html"), "--images").end()
+    code, text = start(drawn_data, folder, model_args).end()
     assert code == 0, text
     (folder / "log").write_text(text)
     return folder / "out"
@@ -55,9 +55,6 @@ def test_one_command_makes_all_runs_of_a_table_and_prints_it(undisturbed: Path) 
     text = (undisturbed.parent / "log").read_text()
     assert "models/cascade/pope_s   12 documents" in text
     assert "\nMethods: " in text and "\nTable 10: multi-agent inference (MAI)" in text and "Table 15" not in text
-    page = undisturbed.parent / "page.html"
-    assert f"Wrote the page to {page}." in text and "POPE has no images" not in text
-    assert 'id="block-images"' in page.read_text()
     assert text.count("small is ready") == 1 and text.count("large is ready") == 1
     assert "mai_cascade mode=" not in text  # no table of a single run
 
@@ -123,7 +120,6 @@ def refused(capsys: Any, tmp_path: Path) -> Any:
         ("--pair demo --benchmarks shapes --model_args device=cpu", "device=cpu"),
         ("--pair demoo --benchmarks shapes", "pair=demoo"),
         ("--pair demo --benchmarks shapes --model_args max_open_sample=3", "max_open_sample"),
-        ("--pair demo --benchmarks shapes --images", "--images"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused(refused: Any, given: str, option: str) -> None:
