@@ -95,7 +95,7 @@ def _tokens(runs: Runs, variant: Variant | None, column: str, row: Single) -> Es
     the own prompt of another task."""
     benchmark, model, options = row
     paper = None
-    if variant and not options and (column == "output_tokens" or variant == "S"):
+    if variant and family(model) and not options and (column == "output_tokens" or variant == "S"):
         paper = number(13 if _is_internvl(model) else 5, runs.label(model), benchmark, variant)
     stages = ("think",) if variant in ("E", "R") else ("short", "task")
     found = [runs.get(benchmark, Method("alone", model, "", variant, two, options)) for two in (False, True)]
@@ -119,7 +119,7 @@ def _score(runs: Runs, prompt: tuple[Variant | None, bool], row: Single) -> Esti
     benchmark, model, options = row
     method = Method("alone", model, "", *prompt, options)
     paper = None
-    if not options and method.variant:
+    if family(model) and not options and method.variant:
         paper_table = 14 if _is_internvl(model) else 6 if benchmark == "pope" else 7
         column = method.prompt if paper_table == 6 else method.variant
         is_printed = paper_table == 6 or method.variant == "S" or method.two_stage != (benchmark in ONE_STAGE)
