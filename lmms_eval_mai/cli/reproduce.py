@@ -59,8 +59,10 @@ def main(given: argparse.Namespace) -> None:
 
     subjects = tasks.published(benchmarks, given.limit) if given.dry_run else []
     if not subjects:
-        manager = tasks.task_manager(benchmarks, given.include_path)  # this imports lmms-eval, which removes all logs
+        import lmms_eval.evaluator  # noqa: F401  # it takes seconds and removes all logs
+
         log_to_terminal()
+        manager = tasks.task_manager(benchmarks, given.include_path)
         configs = [pair.config for pair in models]
         subjects = [tasks.subject(name, manager, configs, gen_kwargs, given.limit) for name in benchmarks]
     runs = plan.runs(models, subjects)
