@@ -52,7 +52,6 @@ demo-full: LIMIT :=
 demo demo-full: env
 	@rm -rf out/demo
 	@$(PY) -m lmms_eval_mai reproduce --pair demo --benchmarks shapes --tables 8,10 $(LIMIT) --output_path out/demo
-	@$(PY) -m lmms_eval_mai report out/demo --html out/demo/report.html --images > out/demo/report.txt
 
 clean:
 	rm -rf $(WORK) out build dist *.egg-info .coverage .coverage.*

@@ -3,10 +3,11 @@
 import argparse
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from lmms_eval_mai.cli.terminal import check_at_least_one, log_to_terminal, names_of, refuse, values_of
-from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.errors import ArgumentError, MaiError
 from lmms_eval_mai.reproduce.methods import PAPER_BENCHMARKS, PAPERS, read_tables
 
 SET_HERE = {
@@ -59,8 +60,7 @@ def main(given: argparse.Namespace) -> None:
 
     subjects = tasks.published(benchmarks, given.limit) if given.dry_run else []
     if not subjects:
-        import lmms_eval.evaluator  # noqa: F401  # it takes seconds and removes all logs
-
+        tasks.hide_progress_bars()  # this imports lmms-eval, which takes seconds and removes all logs
         log_to_terminal()
         manager = tasks.task_manager(benchmarks, given.include_path)
         configs = [pair.config for pair in models]
@@ -71,15 +71,32 @@ def main(given: argparse.Namespace) -> None:
         print(f"\nThe equivalent commands:\n\n{printing.commands(runs, options, folder)}\n\n{estimate(runs)}")
         return
 
-    from lmms_eval_mai.reports import build
-    from lmms_eval_mai.reports.formats import terminal
     from lmms_eval_mai.reproduce.run_all import run_all
 
     folder.write()
     run_all(runs, manager, options, folder)
-    tables = {str(number) for pair in models for number in pair.tables}
-    print(f"\n{terminal(build.report([given.output_path], tables))}")
-    print(f"More tables, and a page: lmms-eval-mai report {given.output_path} --tables all --html FILE")
+    _report(given.output_path)
+
+
+def _report(folder: Path) -> None:
+    """Print one row for each method, and write all tables and the page into the folder."""
+    from lmms_eval_mai.cli.report import load_images
+    from lmms_eval_mai.reports import build
+    from lmms_eval_mai.reports.formats import markdown, terminal
+    from lmms_eval_mai.reports.page import page
+
+    runs = build.read([folder])
+    found = build.of_runs(runs)
+    print(f"\n{terminal(replace(found, tables=found.tables[:1], gaps=()))}")
+    (folder / "report.md").write_text(markdown(found), encoding="utf-8")
+    print(f"All tables: {folder / 'report.md'}")
+    try:
+        page.check_installed()
+    except MaiError as error:
+        print(error)
+    else:
+        page.write(folder / "report.html", found, runs, load_images(runs))
+        print(f"The page with all samples: {folder / 'report.html'}")
 
 
 def _chosen(given: argparse.Namespace) -> tuple[Mapping[str, tuple[int, ...]], list[str]]:

@@ -45,3 +45,21 @@ def published(benchmarks: Sequence[str], limit: int | None) -> list[Subject]:
     numbers = {name: paper_numbers.documents(name) for name in benchmarks}
     found = [Subject(name, min(count, limit or count)) for name, count in numbers.items() if count is not None]
     return found if len(found) == len(benchmarks) else []
+
+
+def hide_progress_bars() -> None:
+    """Hide the progress bars of lmms-eval and datasets in this process. Ours stays."""
+    import lmms_eval.api.task
+    import lmms_eval.evaluator
+    from datasets import disable_progress_bars
+    from tqdm import tqdm
+
+    class HiddenBar(tqdm):
+        """A progress bar that is never shown."""
+
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **{**options, "disable": True})
+
+    disable_progress_bars()
+    for module in (lmms_eval.api.task, lmms_eval.evaluator):
+        vars(module)["tqdm"] = HiddenBar
