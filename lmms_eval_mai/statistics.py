@@ -190,9 +190,7 @@ def _cluster_sums(parts: Array, clusters: Sequence[int] | Array | None) -> Array
 # --- a bound on a loss ---
 
 GAIN_RATES = 200
-"""Numbers of gain rates of which `paired_loss_p_value` takes the worst."""
-SLACK = 0.001
-"""What a level must be lowered by for `paired_loss_p_value`, because its worst gain rate may be between two others."""
+"""Numbers of gain rates from each end, of which `paired_loss_p_value` takes the worst."""
 BOLDEST = 0.98
 """The largest bet of `anytime_p_value`, as a share of the capital."""
 POWER = 0.8
@@ -208,7 +206,8 @@ def paired_loss_p_value(worse: int, better: int, number: int, most: float) -> fl
 
     The exact unconditional test of paired shares, ordered by the score of Tango (Statistics in Medicine 17, 891, 1998):
     the largest probability, over all rates of gains, of counts at least as extreme (Lloyd and Moldovan, Statistics in
-    Medicine 27, 3540, 2008). The rates are a grid, so a test at a level must use `level - SLACK`.
+    Medicine 27, 3540, 2008). The rates are a grid that is dense at both ends, where few documents are gained, and where
+    few are neither lost nor gained.
     """
     from scipy import stats
 
@@ -221,7 +220,9 @@ def paired_loss_p_value(worse: int, better: int, number: int, most: float) -> fl
         extreme = _tango_score(lost, middle, number, most) >= seen
         high, low = np.where(extreme, np.minimum(middle, high), high), np.where(extreme, low, np.maximum(middle, low))
         low = np.minimum(low, high - 1)
-    rates = np.concatenate([[0.0], np.geomspace(0.02 / number, (1 - most) / 2, GAIN_RATES)])[:, None]
+    largest = (1 - most) / 2  # then each document is lost or gained
+    small = np.geomspace(0.02 / number, largest / 2, GAIN_RATES)
+    rates = np.concatenate([[0.0], small, largest - small, [largest]])[:, None]
     others = np.minimum(1, rates / (1 - rates - most))
     # scipy's probabilities of all numbers of losses need ten times as long. Those that are left out add nothing.
     ways = special.gammaln(number + 1) - special.gammaln(lost + 1) - special.gammaln(number - lost + 1)

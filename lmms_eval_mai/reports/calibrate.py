@@ -78,8 +78,7 @@ def accepts(losses: Array, is_exact: bool, wanted: Wanted) -> bool:
     level = 1 - wanted.confidence
     if is_exact and not wanted.anytime:
         worse, better = int((losses > 0).sum()), int((losses < 0).sum())
-        p = statistics.paired_loss_p_value(worse, better, len(losses), wanted.max_loss)
-        return p <= level - statistics.SLACK
+        return statistics.paired_loss_p_value(worse, better, len(losses), wanted.max_loss) <= level
     if not wanted.anytime:  # documents are often sorted by kind
         losses = np.random.default_rng(statistics.SEED).permutation(losses)
     return statistics.anytime_p_value(losses, wanted.max_loss) <= level
