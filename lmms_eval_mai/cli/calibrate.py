@@ -30,8 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="score",
         help="answers: a question is lost where the answer differs from the baseline's; needs no gold answers",
     )
-    add("--to_label", type=Path, metavar="FILE", help="only write the documents whose answers differ, to label them")
-    add("--labels", type=Path, metavar="FILE", help="the completed file of --to_label; no other gold answer is read")
+    add("--to_label", type=Path, metavar="FILE", help="only write the documents that need a gold answer next")
+    help = "the completed files of --to_label; no other gold answer is read"
+    add("--labels", type=Path, nargs="+", metavar="FILE", help=help)
     add("--anytime", action="store_true", help="use a test after which documents may be added")
     default = Path("min_confidence.json")
     add("--output", type=Path, default=default, metavar="FILE", help=f"default: {default}")
@@ -48,18 +49,22 @@ def main(given: argparse.Namespace) -> int:
     runs = build.read(given.folders)
     for gap in runs.gaps:
         tell(gap)
-    if given.to_label is not None:
-        return _to_label(given.to_label, runs, wanted)
-    golds = None if given.labels is None else labels.read(given.labels)
+    golds = labels.read(given.labels or ()) if given.labels or given.to_label else None
     known = losses.answers(runs, wanted, golds)
-    if golds is not None:
-        for one in known:
-            golds.check(one.run, one.differ)
     found = [calibrate.choose(losses.losses(runs, one, wanted), wanted) for one in known]
+    if given.to_label is not None:
+        listed = [(one.run, calibrate.to_label(one, choice, wanted)) for one, choice in zip(known, found, strict=True)]
+        number = labels.write(given.to_label, listed)
+        print(f"Wrote {given.to_label}: {number:,} documents need a gold answer.")
+        return 0
     print(markdown(Report(tuple(calibrate.choice_table(found, wanted)))))
     for choice in found:
         if refused := calibrate.refusal(choice, wanted):
             tell(refused)
+        elif choice.may_go_on:
+            tell(
+                f"{choice.benchmark}: more gold answers may lower the threshold. --to_label writes the next documents."
+            )
     chosen = [choice for choice in found if choice.threshold is not None]
     if not chosen:
         return 1
@@ -94,16 +99,6 @@ def _wanted(given: argparse.Namespace) -> "Wanted":
         loss=given.loss,
         anytime=given.anytime,
     )
-
-
-def _to_label(file: Path, runs: "Runs", wanted: "Wanted") -> int:
-    """Write the documents that need a gold answer."""
-    from lmms_eval_mai.reports import labels, losses
-
-    found = losses.answers(runs, wanted, labels.Labels(file, {}))
-    number = labels.write(file, [(one.run, one.known[one.differ]) for one in found])
-    print(f"Wrote {file}: {number:,} of {sum(len(one.known) for one in found):,} documents need a gold answer.")
-    return 0
 
 
 def _write(file: Path, wanted: "Wanted", found: "list[Choice]", runs: "Runs", promise: str) -> "Calibration":

@@ -14,10 +14,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from lmms_eval_mai import statistics
 from lmms_eval_mai.reports import metrics
-from lmms_eval_mai.reports.losses import THRESHOLDS, Losses, Wanted
+from lmms_eval_mai.reports.losses import THRESHOLDS, Answers, Losses, Wanted
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.report import Estimate, Of, Table, table
 from lmms_eval_mai.statistics import Array
@@ -42,6 +43,12 @@ class Choice:
     def threshold(self) -> float | None:
         """The threshold. None: no threshold keeps the promise."""
         return None if self.place is None else THRESHOLDS[self.place]
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether more gold answers may lower the threshold: no test has failed before the first missing one."""
+        tested = 0 if self.place is None else self.place + 1
+        return tested == self.losses.known < len(THRESHOLDS)
 
     @property
     def loss(self) -> Estimate:
@@ -96,11 +103,23 @@ def place_of(values: Array, is_exact: bool, wanted: Wanted) -> int | None:
 
 
 def choose(losses: Losses, wanted: Wanted) -> Choice:
-    """Return the cheapest threshold that keeps the promise."""
-    place, needed = place_of(losses.values, losses.is_exact, wanted), None
-    if place is None and losses.values[0].mean() < wanted.max_loss:
+    """Return the cheapest threshold that keeps the promise. The tests end before the first threshold that needs a
+    missing gold answer: a sequence of tests that ends early promises less often, never too much."""
+    place, needed = place_of(losses.values[: losses.known], losses.is_exact, wanted), None
+    if place is None and losses.known and losses.values[0].mean() < wanted.max_loss:
         needed = statistics.number_needed(losses.values[0], lambda drawn: accepts(drawn, losses.is_exact, wanted))
     return Choice(losses, place, needed)
+
+
+def to_label(of: Answers, choice: Choice, wanted: Wanted) -> pd.DataFrame:
+    """Return the answers to the documents that need a gold answer next: those that differ at the next thresholds, down
+    to the one with which they are at least twice as many as the allowed loss. Empty: more cannot lower the threshold.
+    """
+    places = of.unlabelled.sort_values()
+    if not choice.may_go_on:
+        return of.known.loc[[]]
+    number = min(math.ceil(2 * wanted.max_loss * choice.losses.documents), len(places))
+    return of.known.loc[places.index[places <= places.iloc[number - 1]]]
 
 
 def points(value: float) -> str:
@@ -130,6 +149,11 @@ def refusal(choice: Choice, wanted: Wanted) -> str | None:
     """Return why no threshold keeps the promise, as a sentence. None: one does."""
     if choice.place is not None:
         return None
+    if not choice.losses.known:
+        return (
+            f"{benchmark_name(choice.benchmark)}: --labels has not all gold answers that the safest threshold needs. "
+            "--to_label writes the missing ones."
+        )
     documents, images = choice.losses.documents, choice.losses.values.shape[1]
     shown = f"{documents:,} documents" + (f" about {images:,} images" if images < documents else "")
     text = (
@@ -164,4 +188,5 @@ def choice_table(found: Sequence[Choice], wanted: Wanted) -> Iterator[Table]:
     ]
     if any(choice.place is None for choice in found):
         notes.append("Without a threshold, the row is that of the safest one.")
-    return table("calibration", "The cheapest thresholds that keep the promise", columns, found, notes)
+    rows = [choice for choice in found if choice.losses.known]
+    return table("calibration", "The cheapest thresholds that keep the promise", columns, rows, notes)

@@ -1,8 +1,8 @@
 """Gold answers for `calibrate`, only where two answers differ: elsewhere both have the same score, whatever it is.
 
-`write` lists the documents that need one, a line of JSON for each: the document, its question, the different answers
-and `"gold": null`. A person writes the right answer there; for InfoVQA and traces also a list of them. `read` reads the
-file again.
+`write` lists documents that need one, a line of JSON for each: the document, its question, the different answers and
+`"gold": null`. A person writes the right answer there; for InfoVQA and traces also a list of them. `read` reads the
+files again.
 """
 
 import json
@@ -28,9 +28,8 @@ SCORED = {
 
 @dataclass(frozen=True)
 class Labels:
-    """The gold answers in a file."""
+    """The gold answers of a person."""
 
-    file: Path
     gold: dict[tuple[str, int], str]
     """Benchmark and document -> the gold answer, in the form in which lmms-eval logs it."""
 
@@ -43,19 +42,14 @@ class Labels:
         }
         return known.assign(**scores)
 
-    def check(self, run: Run, differs: pd.Series) -> None:
-        """Refuse documents whose answers differ and that have no label. Raises `ArgumentError`."""
-        missing = [one for one in differs.index[differs] if (run.benchmark, one) not in self.gold]
-        if missing:
-            raise ArgumentError(
-                f"--labels {self.file} has no gold answer for {len(missing)} documents whose answers differ, such as "
-                f"document {missing[0]} of {run.benchmark}. --to_label writes all of them."
-            )
+    def missing(self, run: Run, documents: pd.Series) -> pd.Series:
+        """Return the documents of a run that have no label."""
+        return documents[[(run.benchmark, doc_id) not in self.gold for doc_id in documents.index]]
 
 
 def write(file: Path, differing: Iterable[tuple[Run, pd.DataFrame]]) -> int:
-    """Write the documents whose answers differ, and return how many they are. `differing`: a run of each benchmark, and
-    the answers to these documents. Raises `ArgumentError`."""
+    """Write documents whose answers differ, and return how many they are. `differing`: a run of each benchmark, and the
+    answers to these documents. Raises `ArgumentError`."""
     lines = []
     for run, known in differing:
         answers = known[list(SCORED.values())]
@@ -72,8 +66,12 @@ def write(file: Path, differing: Iterable[tuple[Run, pd.DataFrame]]) -> int:
     return len(lines)
 
 
-def read(file: Path) -> Labels:
-    """Read the file that a person has completed. Raises `ArgumentError`."""
+def read(files: Iterable[Path]) -> Labels:
+    """Read the files that a person has completed. Raises `ArgumentError`."""
+    return Labels({key: gold for file in files for key, gold in _read(file).items()})
+
+
+def _read(file: Path) -> dict[tuple[str, int], str]:
     try:
         lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
         gold = {(line["benchmark"], int(line["doc_id"])): line["gold"] for line in lines if line["gold"] is not None}
@@ -85,7 +83,7 @@ def read(file: Path) -> Labels:
                 f"--labels {file}: the gold answer to document {doc_id} of {benchmark} is a list. Its scorer takes one "
                 "text."
             )
-    return Labels(file, {key: str(value) for key, value in gold.items()})
+    return {key: str(value) for key, value in gold.items()}
 
 
 def _score(benchmark: str, answer: str | None, gold: str | None) -> float:

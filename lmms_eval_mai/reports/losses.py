@@ -6,7 +6,7 @@ threshold needs. `rules.decide` tells what the cascade does.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -82,13 +82,8 @@ class Answers:
     baseline: pd.DataFrame
     has_scores: bool
     """Whether all scores are those of the runs. Else only losses can be computed from them."""
-
-    @property
-    def differ(self) -> pd.Series:
-        """Whether an answer that the cascade may give is another text than that of the baseline. Where it is not, both
-        have the same score."""
-        cheapest, never, baseline = (one.answer.fillna("") for one in (self.cheapest, self.never, self.baseline))
-        return (cheapest != baseline) | (never != baseline)
+    unlabelled: pd.Series
+    """Of each document whose gold answer is needed and not known: the place of the first threshold that needs it."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +102,8 @@ class Losses:
     """Output tokens of both models for one document."""
     later_tokens: float
     """Those after the first check, if no document finishes there."""
+    known: int
+    """The number of thresholds whose values are known: those before the first one that needs a missing gold answer."""
     distance: Estimate | None
     """The score of large R minus that of Full RT, in points. None: one of them is not known."""
 
@@ -134,6 +131,8 @@ def answers(runs: Runs, wanted: Wanted, labels: Labels | None = None) -> list[An
             )
         else:
             _check_images(run)
+            if labels is not None:
+                of_run = replace(of_run, unlabelled=labels.missing(run, first_difference(of_run)))
             found[run.benchmark] = of_run
     pairs = {models(runs, one.run) for one in found.values()}
     if len(pairs) > 1:
@@ -148,6 +147,15 @@ def models(runs: Runs, run: Run) -> tuple[str, str]:
     """Return the small and the large model. The small one is empty if no run has one."""
     full_rt = runs.full_rt(run)
     return run.method.small or (full_rt.method.small if full_rt else ""), run.method.model
+
+
+def first_difference(of: Answers) -> pd.Series:
+    """Return the place of the first threshold at which the answer to a document is another text than that of the
+    baseline. Before it, both have the same score. Documents without such a threshold are left out."""
+    cheapest, never, baseline = (one.answer.fillna("") for one in (of.cheapest, of.never, of.baseline))
+    passed = np.searchsorted([-math.log(p) for p in THRESHOLDS], -of.known.answer_logprob)  # the first of them
+    places = pd.Series(passed, index=of.known.index).mask(never != baseline, 0)
+    return places[(cheapest != baseline) | (never != baseline)]
 
 
 def losses(runs: Runs, of: Answers, wanted: Wanted) -> Losses:
@@ -168,15 +176,19 @@ def losses(runs: Runs, of: Answers, wanted: Wanted) -> Losses:
         values.append(np.bincount(images, lost) / np.bincount(images))
         shares.append(float(passed.mean()))
         tokens.append(float(of.cheapest.tokens.where(passed, of.never.tokens).mean()))
+    is_anls = of.run.benchmark == "infovqa_val" and wanted.loss == "score"  # a few labelled scores may be 0 or 1
     short = of.known.large_short + (of.known.small_short if wanted.verify == "both" else 0)
     return Losses(
         run=of.run,
         documents=len(of.known),
         values=np.array(values),
-        is_exact=places is None and statistics.is_right_or_wrong(np.concatenate([base, cheapest, never])),
+        is_exact=places is None
+        and not is_anls
+        and statistics.is_right_or_wrong(np.concatenate([base, cheapest, never])),
         first_check=np.array(shares),
         tokens=np.array(tokens),
         later_tokens=float((of.never.tokens - short).mean()),
+        known=int(of.unlabelled.min()) if len(of.unlabelled) else len(THRESHOLDS),
         distance=_distance(runs, of),
     )
 
@@ -199,7 +211,7 @@ def _answers(run: Run, known: pd.DataFrame, wanted: Wanted, has_scores: bool) ->
     missing = known.answer_logprob.isna().all() or known[call].isna().any() or baseline.score.isna().any()
     if missing or cheapest is None or never is None:
         return None
-    return Answers(run, known, cheapest, never, baseline, has_scores)
+    return Answers(run, known, cheapest, never, baseline, has_scores, pd.Series(dtype=int))
 
 
 def _same(of: Answers, cascade: pd.DataFrame, wanted: Wanted) -> pd.Series:

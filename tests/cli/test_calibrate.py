@@ -156,21 +156,47 @@ def test_without_the_second_check_a_threshold_is_found_where_that_check_loses_to
     assert code == 0 and chosen(tmp_path)["thresholds"]["shapes"] > 0.5, out
 
 
-def test_only_documents_with_different_answers_need_a_label(tmp_path: Path, capsys: Any, task_manager: Any) -> None:
-    made, file = world(600), tmp_path / "labels.jsonl"
-    code, _, _ = calibrate(tmp_path, made, capsys)
-    expected = chosen(tmp_path)["thresholds"]
-    unlabelled = [replace(one, gold="?") for one in made.documents]
-    nobody = replace(made, documents=unlabelled, score=lambda answer, gold: 0.0)
-    code, out, _ = calibrate(tmp_path, nobody, capsys, "--to_label", str(file))
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
-    assert code == 0 and "120 of 600" in out
-    assert {line["doc_id"] for line in lines} == set(range(0, 600, 5))
-    assert all(line["answers"] == ["blue", "red"] and line["question"] == "A question?" for line in lines)
-    assert "120" in refusal(capsys, "calibrate", tmp_path / "runs", "--labels", file)  # not labelled yet
-    file.write_text("".join(json.dumps(line | {"gold": "Red."}) + "\n" for line in lines))
-    code, out, _ = calibrate(tmp_path, nobody, capsys, "--labels", str(file))
-    assert code == 0 and chosen(tmp_path)["thresholds"] == expected, out
+@pytest.mark.parametrize("options", [[], ["--second_check", "off", "--anytime"], ["--thinker", "large"]])
+def test_labels_are_asked_for_until_more_cannot_lower_the_threshold(
+    tmp_path: Path, capsys: Any, task_manager: Any, options: list[str]
+) -> None:
+    documents, random = world(1500).documents, np.random.default_rng(3)
+    for index in range(0, 1500, 5):  # half of the shared guesses are right
+        documents[index] = replace(documents[index], gold=str(random.choice(["blue", "red"])))
+    made = World("shapes", documents)
+    assert calibrate(tmp_path, made, capsys, *options)[0] == 0
+    expected, known, asked = chosen(tmp_path)["thresholds"], [], set()
+    nobody = replace(made, documents=[replace(one, gold="?") for one in documents], score=lambda answer, gold: 0.0)
+    for number in range(3):
+        file, labels = tmp_path / f"{number}.jsonl", ["--labels", *known] if known else []
+        code, _, err = calibrate(tmp_path, nobody, capsys, *options, *labels, "--to_label", str(file))
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        assert code == 0, err
+        assert all(line["answers"] == ["blue", "red"] and line["question"] == "A question?" for line in lines)
+        new = {line["doc_id"] for line in lines}
+        assert not new & asked and new <= set(range(0, 1500, 5))
+        golds = ({**line, "gold": documents[line["doc_id"]].gold} for line in lines)
+        file.write_text("".join(json.dumps(line) + "\n" for line in golds))
+        assert bool(lines) == (number < 2)
+        asked |= new
+        known.append(str(file))
+        code, _, _ = calibrate(tmp_path, nobody, capsys, *options, "--labels", *known)
+        assert code == 0 and chosen(tmp_path)["thresholds"]["shapes"] >= expected["shapes"]
+    assert len(asked) < 150  # of 300 documents whose answers differ
+    assert chosen(tmp_path)["thresholds"] == expected
+
+
+def test_without_a_needed_label_the_tests_end(tmp_path: Path, capsys: Any, task_manager: Any) -> None:
+    file = tmp_path / "labels.jsonl"
+    made = World("shapes", [replace(LOST, gold="?"), *world(20).documents] * 30)  # the second check needs labels
+    made = replace(made, score=lambda answer, gold: 0.0)
+    calibrate(tmp_path, made, capsys, "--to_label", str(file))
+    needed = {json.loads(line)["doc_id"] for line in file.read_text().splitlines()}
+    assert needed >= set(range(0, 630, 21))
+    assert calibrate(tmp_path, made, capsys, "--labels", str(file))[0] == 1 and not (tmp_path / "file.json").exists()
+    code, _, err = calibrate(tmp_path, made, capsys, "--second_check", "off", "--labels", str(file))
+    assert code == 0, err
+    assert chosen(tmp_path)["thresholds"]["shapes"] > 0.6  # the first differing answer has a probability below
 
 
 def test_traces_of_a_server_in_both_modes_are_calibrated_without_gold_answers(
