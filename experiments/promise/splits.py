@@ -44,12 +44,13 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--splits", type=int, default=1000)
     parser.add_argument("--documents", type=int, nargs="+", default=[300, 600, 1200])
+    parser.add_argument("--cascades", nargs="+", choices=CHOICES, default=list(CHOICES))
     given = parser.parse_args()
     runs = build.read(given.folders)
     print("| cascade | against | n | refused, % | median threshold | exits, % | mean loss | largest | above 1, % |")
     print("|---|---|---:|---:|---:|---:|---:|---:|---:|")
-    for name, choices in CHOICES.items():
-        wanted = Wanted(max_loss=0.01, confidence=0.95, **choices)  # type: ignore[arg-type]
+    for name in given.cascades:
+        wanted = Wanted(max_loss=0.01, confidence=0.95, **CHOICES[name])  # type: ignore[arg-type]
         (of,) = answers(runs, wanted)
         found = losses(runs, of, wanted)
         for number in given.documents:
