@@ -167,9 +167,11 @@ def test_labels_are_asked_for_until_more_cannot_lower_the_threshold(
     assert calibrate(tmp_path, made, capsys, *options)[0] == 0
     expected, known, asked = chosen(tmp_path)["thresholds"], [], set()
     nobody = replace(made, documents=[replace(one, gold="?") for one in documents], score=lambda answer, gold: 0.0)
+    calibrate(tmp_path, nobody, capsys)  # writes the runs
+    arguments = ("calibrate", tmp_path / "runs", "--output", tmp_path / "file.json", *options)
     for number in range(3):
         file, labels = tmp_path / f"{number}.jsonl", ["--labels", *known] if known else []
-        code, _, err = calibrate(tmp_path, nobody, capsys, *options, *labels, "--to_label", str(file))
+        code, _, err = run_command(capsys, *arguments, *labels, "--to_label", file)
         lines = [json.loads(line) for line in file.read_text().splitlines()]
         assert code == 0, err
         assert all(line["answers"] == ["blue", "red"] and line["question"] == "A question?" for line in lines)
@@ -180,7 +182,7 @@ def test_labels_are_asked_for_until_more_cannot_lower_the_threshold(
         assert bool(lines) == (number < 2)
         asked |= new
         known.append(str(file))
-        code, _, _ = calibrate(tmp_path, nobody, capsys, *options, "--labels", *known)
+        code, _, _ = run_command(capsys, *arguments, "--labels", *known)
         assert code == 0 and chosen(tmp_path)["thresholds"]["shapes"] >= expected["shapes"]
     assert len(asked) < 150  # of 300 documents whose answers differ
     assert chosen(tmp_path)["thresholds"] == expected
