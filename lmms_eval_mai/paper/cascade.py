@@ -60,8 +60,8 @@ async def cascade(sample: Sample, pair: Pair) -> Trace:
 
 
 async def transfer(sample: Sample, pair: Pair) -> Trace:
-    """Reasoning transfer on every sample: Table 8, and "Full RT" of Tables 10 and 11. The small model always thinks, the
-    large model always answers. With transfer=sparse: sparse reasoning transfer, Table 9."""
+    """Reasoning transfer on every sample: Table 8, and "Full RT" of Tables 10 and 11. The small model always thinks,
+    and the large model always answers. With transfer=sparse: sparse reasoning transfer, Table 9."""
     return await _full_rt(OpenSample(sample, pair))
 
 
@@ -139,8 +139,8 @@ async def _select(opened: OpenSample, sparse: Sparse, thinking: Call, reference:
     """Return the key tokens of the thinking as text: Select() of Eq. 12.
 
     The weights are attention to the thinking: that of the last token of the transfer prompt of Eq. 9 (Section 4.2), in
-    the large model (our reading, docs/paper-notes.md). This is a prefill of its own. With `sparse_from=small`, which is not in the paper: the
-    attention of the small model's last token, which the call with the thinking has returned.
+    the large model (our reading, docs/paper-notes.md). This is a prefill of its own. With `sparse_from=small`, which is
+    not in the paper: the attention of the small model's last token, which the call with the thinking has returned.
     """
     pair, scored = opened.pair, thinking
     if sparse.source == "large":

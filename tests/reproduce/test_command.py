@@ -51,12 +51,13 @@ def test_one_command_makes_all_runs_of_a_table_and_prints_it(undisturbed: Path) 
         "cascade/pope_s": (36, 36),  # 12 documents: 2 calls each, 8 also think, and 4 of these are transferred
     }
     assert (undisturbed / "calls-0of1.jsonl").read_text().count('"call":') == 48
-    assert {file.name for file in undisturbed.iterdir()} == {"models", "calls-0of1.jsonl", "reproduce.json"}
+    written = {file.name for file in undisturbed.iterdir()}
+    assert written == {"models", "calls-0of1.jsonl", "reproduce.json", "report.md", "report.html"}
     text = (undisturbed.parent / "log").read_text()
     assert "models/cascade/pope_s   12 documents" in text
-    assert "\nMethods: " in text and "Table 10" not in text and "Table 10" in (folder / "out" / "report.md").read_text()
+    assert "\nMethods: " in text and "Table 10" not in text and "Table 10" in (undisturbed / "report.md").read_text()
     assert text.count("small is ready") == 1 and text.count("large is ready") == 1
-    assert "mai_cascade mode=" not in text  # no table of a single run
+    assert "Postprocessing" not in text and "mai_cascade mode=" not in text  # no bars and no table of a single run
 
 
 @pytest.mark.slow
