@@ -148,7 +148,7 @@ def test_files_that_lmms_eval_itself_wrote_are_read(
     texts = list(records(cascade))
     read_again, columns = pd.DataFrame([one.row for one in texts]), ("doc_id", *SAMPLES)
     assert rows(read_again, *columns) == rows(cascade.samples.reset_index(), *columns)
-    assert texts[2].question.startswith("Is there a") and texts[2].calls[2]["text"].startswith("Thinking. [[")
+    assert texts[2].question.startswith("Is there a") and texts[2].calls[2]["text"].startswith("I see 2. [[")
 
 
 MMBENCH = {"index": 3, "prediction": "B. a cat", "answer": "B", "A": "a dog", "B": "a cat", "C": "nan", "D": "nan"}
