@@ -66,9 +66,8 @@ def main(given: argparse.Namespace) -> None:
         configs = [pair.config for pair in models]
         subjects = [tasks.subject(name, manager, configs, gen_kwargs, given.limit) for name in benchmarks]
     runs = plan.runs(models, subjects)
-    print(printing.plan(runs, folder), flush=True)
     if given.dry_run:
-        print(f"\nThe equivalent commands:\n\n{printing.commands(runs, options, folder)}\n\n{estimate(runs)}")
+        print(f"{printing.plan(runs, folder)}\n\nThe equivalent commands:\n\n{printing.commands(runs, options, folder)}\n\n{estimate(runs)}")
         return
 
     from lmms_eval_mai.reproduce.run_all import run_all

@@ -54,7 +54,7 @@ def test_one_command_makes_all_runs_of_a_table_and_prints_it(undisturbed: Path) 
     written = {file.name for file in undisturbed.iterdir()}
     assert written == {"models", "calls-0of1.jsonl", "reproduce.json", "report.md", "report.html"}
     text = (undisturbed.parent / "log").read_text()
-    assert "models/cascade/pope_s   12 documents" in text
+    assert "models/cascade/pope_s" in text
     assert "\nMethods: " in text and "Table 10" not in text and "Table 10" in (undisturbed / "report.md").read_text()
     assert text.count("small is ready") == 1 and text.count("large is ready") == 1
     assert "Postprocessing" not in text and "mai_cascade mode=" not in text  # no bars and no table of a single run
