@@ -67,7 +67,8 @@ def main(given: argparse.Namespace) -> None:
         subjects = [tasks.subject(name, manager, configs, gen_kwargs, given.limit) for name in benchmarks]
     runs = plan.runs(models, subjects)
     if given.dry_run:
-        print(f"{printing.plan(runs, folder)}\n\nThe equivalent commands:\n\n{printing.commands(runs, options, folder)}\n\n{estimate(runs)}")
+        commands = printing.commands(runs, options, folder)
+        print(f"{printing.plan(runs, folder)}\n\nThe equivalent commands:\n\n{commands}\n\n{estimate(runs)}")
         return
 
     from lmms_eval_mai.reproduce.run_all import run_all
