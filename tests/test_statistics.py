@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from experiments.promise.size import least_gains
 from lmms_eval_mai.statistics import (
     Statistic,
     anytime_p_value,
@@ -170,23 +171,11 @@ def test_swap_test_counts_the_exchanges_of_whole_clusters(seed: int) -> None:
 # --- a bound on a loss ---
 
 
-def extreme_counts(number: int, most: float, level: float) -> np.ndarray:
-    """Return, for each number of losses, the least number of gains with which the exact test accepts."""
-    least, gains = np.full(number + 1, number + 1), 0
-    for lost in range(number + 1):  # one more loss needs more gains
-        while gains <= number - lost and paired_loss_p_value(lost, gains, number, most) > level:
-            gains += 1
-        if gains > number - lost:
-            break
-        least[lost] = gains
-    return least
-
-
 @pytest.mark.parametrize(("number", "most"), [(100, 0.05), (200, 0.03), (340, 0.01)])
 def test_the_exact_test_of_a_paired_loss_is_wrong_in_at_most_5_percent_for_all_gain_rates(
     number: int, most: float
 ) -> None:
-    lost, least = np.arange(number + 1), extreme_counts(number, most, 0.05)
+    lost, least = np.arange(number + 1), least_gains(number, most, 0.05)
     for true in (most, 1.3 * most, 2 * most):  # the limit, and losses above it
         low, largest = np.geomspace(1e-5, (1 - true) / 4, 1500), (1 - true) / 2
         gains = np.concatenate([[0.0], low, largest - low, [largest]])[:, None]

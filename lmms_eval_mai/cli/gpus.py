@@ -53,9 +53,7 @@ def describe(config: Config, gpus: Sequence[float], rank: int | None = None) -> 
         rows.append((f"{engine.side} {engine.model}", numbers, f"{utilization:.0%}", f"{memory:.1f}", *sizes))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    note = "What is left is for the KV cache, images, buffers and CUDA graphs: about 4 GiB at least."
     if any(share.weight_bytes is None for share in found.values()):
-        return [
-            *table,
-            "Size of weights unknown, so the shares are equal: neither the cache nor the hub has the models.",
-        ]
-    return [*table, "What is left is for the KV cache, images, buffers and CUDA graphs: about 4 GiB at least."]
+        note = "Size of weights unknown, so the shares are equal: neither the cache nor the hub has the models."
+    return [*table, note]

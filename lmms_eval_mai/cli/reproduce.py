@@ -87,7 +87,8 @@ def _report(folder: Path) -> None:
 
     runs = build.read([folder])
     found = build.of_runs(runs)
-    print(f"\n{terminal(replace(found, tables=found.tables[:1], gaps=()))}")
+    methods = tuple(table for table in found.tables if table.key == "methods")
+    print(f"\n{terminal(replace(found, tables=methods, gaps=()))}")
     (folder / "report.md").write_text(markdown(found), encoding="utf-8")
     print(f"All tables: {folder / 'report.md'}")
     try:
