@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from lmms_eval_mai.contract import SIDES, EngineConfig, Side
+from lmms_eval_mai.engines.vllm.configuration import start_errors
 from lmms_eval_mai.engines.vllm.gpu_memory import BESIDES_WEIGHTS, GIB, USABLE, Share, shares
-from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.errors import ArgumentError, EngineStartError
 
 
 @pytest.fixture
@@ -85,3 +86,10 @@ def test_impossible_places_are_refused(
     with pytest.raises(ArgumentError) as raised:
         shared(models, gpus, **arguments)
     assert named in str(raised.value)
+
+
+@pytest.mark.parametrize("shares_gpu", [True, False])
+def test_a_start_that_fails_on_a_shared_gpu_tells_what_may_fit(shares_gpu: bool) -> None:
+    with pytest.raises(EngineStartError) as raised, start_errors(EngineConfig("large", "vllm", "m"), shares_gpu):
+        raise RuntimeError("Engine core initialization failed.")  # as vLLM raises it if there is too little memory
+    assert ("qwen3vl-2b-4b" in str(raised.value)) is shares_gpu

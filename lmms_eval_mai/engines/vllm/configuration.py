@@ -38,6 +38,10 @@ ON_CPU = {
     "block_size": 32,  # a short prompt never fills a block of 128, the default, so it is never cached
 }
 """Defaults on a CPU, and why vLLM's own do not serve."""
+SHARED_GPU = (
+    " Both models share one GPU. If its memory is too small, take a smaller pair (pair=qwen3vl-2b-4b needs 22 GiB) or "
+    "quantization=fp8; `lmms-eval-mai doctor --gpus GIB` with the same arguments shows what each model gets."
+)
 ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 """On a CPU vLLM replaces the public name "uni" by two processes, which wait for each other in busy loops. It needs two
 to bind threads to cores, and we bind none."""
@@ -68,9 +72,9 @@ def argument_names() -> frozenset[str] | None:
 
 
 @contextlib.contextmanager
-def start_errors(config: EngineConfig) -> Iterator[None]:
+def start_errors(config: EngineConfig, shares_gpu: bool = False) -> Iterator[None]:
     """Turn an error of vLLM into an `ArgumentError` if vLLM refuses the type or the range of an argument of the user,
-    else into an `EngineStartError`."""
+    else into an `EngineStartError`. `shares_gpu`: both models are on one GPU, whose memory may be too small."""
     try:
         yield
     except MaiError:
@@ -85,7 +89,7 @@ def start_errors(config: EngineConfig) -> Iterator[None]:
         raise EngineStartError(
             f"vLLM cannot start {config.side}={config.model}: {one_line(reason).rstrip('.')}. The engine's arguments: "
             f"{given or 'none'}. Look for the cause in vLLM's log above, and check the model's name or path, and the "
-            f"`{config.side}_<argument>` values."
+            f"`{config.side}_<argument>` values.{SHARED_GPU if shares_gpu else ''}"
         ) from error
 
 

@@ -95,7 +95,7 @@ class VllmEngine:
 
     def _build(self) -> tuple[Any, Any]:
         """Return the engine and a tokenizer. vLLM's own tokenizer must not be used in two threads at once."""
-        with start_errors(self._config):
+        with start_errors(self._config, shares_gpu=self.starts_alone):
             with engine_environment(self._pair) as machine:
                 configuration = configure(self._config, self._pair, machine)  # anew, because vLLM writes into it
                 self.description = configuration.description
