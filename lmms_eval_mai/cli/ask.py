@@ -1,7 +1,8 @@
-"""`lmms-eval-mai ask`: answers one question, and prints every call with its prompt.
+"""Answer one question, and print the prompt and the answer of every call to a model.
 
-The question is a document of a task or the user's own. With `--dry-run`, two scripted engines take the place of the
-models. Their answers never agree, so all calls of the mode are made.
+The question is a document of a task (--tasks TASK --doc N), which is also scored, or your own (--question TEXT --image
+FILE). There is no call store, unless the model arguments name one. With --dry-run, scripted engines take the place of
+the models. Their answers never agree, so all calls of the mode are made.
 """
 
 import argparse
@@ -22,15 +23,6 @@ from lmms_eval_mai.paper.sample import Sample, Trace
 from lmms_eval_mai.redaction import error_text
 from lmms_eval_mai.run.config import Config, parse
 from lmms_eval_mai.run.decoding import check_conflict, sampling
-
-DRY_ANSWERS = {
-    "short": "<short answer of the {side} model>",
-    "think": "<thinking of the {side} model>",
-    "stage2": "<answer of the {side} model after its thinking>",
-    "transfer": "<final answer of the {side} model>",
-    "task": "<answer of the {side} model>",
-}
-"""Stage -> the answer that `--dry-run` puts in its place."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -106,7 +98,7 @@ def _dry_answer(config: Config, sample: Sample) -> Trace:
     never_agrees = replace(sample.benchmark, parse=lambda answer, doc: None)
 
     def engine(side: Side) -> ScriptedEngine:
-        return ScriptedEngine(side, lambda prompt: Answer(DRY_ANSWERS[prompt.key.stage].format(side=side)))
+        return ScriptedEngine(side, lambda prompt: Answer(f"<text of the {side} model, stage {prompt.key.stage}>"))
 
     async def walk() -> Trace:
         models = {used.side: engine(used.side) for used in config.engines()}

@@ -1,6 +1,8 @@
-"""`lmms-eval-mai report`: tables from the output folders of lmms-eval.
+"""Read the output folders of lmms-eval, and print tables of their runs.
 
-With `--html` also a page, and with `--images` small images of the documents in it. Only those need the data sets.
+Besides the tables of the paper that the runs allow there are tables that the paper lacks, and a sentence for each thing
+that is missing. Runs need --output_path and --log_samples. Nothing else is read, so the runs may be from another
+machine; only --images needs the data sets.
 """
 
 import argparse

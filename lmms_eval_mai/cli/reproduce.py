@@ -1,14 +1,21 @@
-"""`lmms-eval-mai reproduce`: all runs of the paper's tables in one process, without making a call twice."""
+"""Make the runs that the chosen tables of the paper need.
+
+These are the small and the large model alone with each prompt, Full RT and MAI. --paper qwen chooses all pairs,
+benchmarks and tables of the paper's Qwen3-VL models, and --paper internvl those of InternVL3.5. The engines of a pair
+start once, and no greedy call is made twice. Each run has the output folder of an lmms-eval command. At the end, the
+tables are printed. The same command after an interruption continues.
+"""
 
 import argparse
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from lmms_eval_mai.cli.terminal import check_at_least_one, log_to_terminal, names_of, refuse, values_of
+from lmms_eval_mai.cli.terminal import log_to_terminal, names_of, values_of
 from lmms_eval_mai.errors import ArgumentError, MaiError
-from lmms_eval_mai.reproduce.methods import PAPER_BENCHMARKS, PAPERS, read_tables
+from lmms_eval_mai.reproduce.methods import DEFAULT, PAPER_BENCHMARKS, PAPERS, TABLES
 
 SET_HERE = {
     "mode": "the runs have all modes",
@@ -40,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(given: argparse.Namespace) -> None:
     """Make the runs, and print the tables. Raises a `MaiError`."""
-    from lmms_eval_mai.reproduce import plan, printing, tasks
+    from lmms_eval_mai.reproduce import plan, tasks
     from lmms_eval_mai.reproduce.estimate import estimate
     from lmms_eval_mai.reproduce.folder import OutputFolder, common_arguments
     from lmms_eval_mai.run.config import refuse_lmms_evals_own
@@ -50,7 +57,8 @@ def main(given: argparse.Namespace) -> None:
     pairs, benchmarks = _chosen(given)
     model_args, gen_kwargs = (values_of(f"--{name}", getattr(given, name)) for name in ("model_args", "gen_kwargs"))
     refuse_lmms_evals_own(model_args)
-    refuse(model_args, SET_HERE)
+    for name in SET_HERE.keys() & model_args.keys():
+        raise ArgumentError(f"{name}={model_args[name]} has no effect here, because {SET_HERE[name]}. Leave it out.")
     models = plan.read_models(pairs, model_args)
     for pair in models:
         check_conflict(gen_kwargs, pair.config)
@@ -67,8 +75,12 @@ def main(given: argparse.Namespace) -> None:
         subjects = [tasks.subject(name, manager, configs, gen_kwargs, given.limit) for name in benchmarks]
     runs = plan.runs(models, subjects)
     if given.dry_run:
-        commands = printing.commands(runs, options, folder)
-        print(f"{printing.plan(runs, folder)}\n\nThe equivalent commands:\n\n{commands}\n\n{estimate(runs)}")
+        for run in runs:
+            print(f"{run.name}  {run.subject.documents:,} documents{', finished' * folder.is_finished(run)}")
+        print("\nThe equivalent commands:\n")
+        for run in runs:
+            print(shlex.join(["lmms-eval", *options.command(run, folder.place(run), shown=True)]))
+        print(f"\n{estimate(runs)}")
         return
 
     from lmms_eval_mai.reproduce.run_all import run_all
@@ -104,7 +116,8 @@ def _chosen(given: argparse.Namespace) -> tuple[Mapping[str, tuple[int, ...]], l
     """Return the tables of each pair, and the benchmarks. The pair "" is that of `--model_args`. Raises
     `ArgumentError`."""
     pairs, benchmarks = (names_of(text) for text in (given.pairs, given.benchmarks))
-    check_at_least_one(given, "limit")
+    if given.limit is not None and given.limit < 1:
+        raise ArgumentError(f"--limit {given.limit} is invalid: expected at least 1.")
     if given.paper is not None and (pairs or given.tables is not None):
         raise ArgumentError("--paper chooses the pairs and the tables: leave --pairs and --tables out.")
     if given.paper is None and not benchmarks:
@@ -116,4 +129,10 @@ def _chosen(given: argparse.Namespace) -> tuple[Mapping[str, tuple[int, ...]], l
         )
     if given.paper is not None:
         return PAPERS[given.paper], benchmarks or list(PAPER_BENCHMARKS)
-    return dict.fromkeys(pairs or [""], read_tables(given.tables)), benchmarks
+    tables = names_of(given.tables)
+    if unknown := [name for name in tables if name not in map(str, TABLES)]:
+        raise ArgumentError(
+            f"--tables {unknown[0]} is invalid: expected numbers from {', '.join(map(str, TABLES))}. docs/reproduce.md "
+            "has the commands for the other tables."
+        )
+    return dict.fromkeys(pairs or [""], tuple(map(int, tables)) or DEFAULT), benchmarks

@@ -1,4 +1,7 @@
-"""`lmms-eval-mai serve`: the cascade behind an OpenAI-compatible API."""
+"""Start the engines and answer chat requests over HTTP, as OpenAI's API does (docs/serve.md).
+
+SIGTERM and Ctrl-C stop the server after the requests in flight are answered.
+"""
 
 import argparse
 import importlib.util

@@ -1,26 +1,11 @@
-"""What the commands share: messages on the terminal, exit codes, and the values of some options."""
+"""What the commands share: messages on the terminal, and the values of some options."""
 
-import argparse
 import sys
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from loguru import logger
 
-from lmms_eval_mai.errors import ArgumentError, MaiError
-
-
-def exit_code_of(run: Callable[[], int | None], after_interrupt: str) -> int:
-    """Run a command. Returns its exit code, 1 after a `MaiError`, or 130 after Ctrl-C. `after_interrupt`: a sentence
-    that is added to the message about Ctrl-C."""
-    try:
-        return run() or 0
-    except MaiError as error:
-        tell(str(error))
-        return 1
-    except KeyboardInterrupt:
-        tell(f"stopped by Ctrl-C. {after_interrupt}".rstrip())
-        return 130
+from lmms_eval_mai.errors import ArgumentError
 
 
 def tell(text: str) -> None:
@@ -56,20 +41,6 @@ def values_of(option: str, text: str) -> dict[str, Any]:
     return values
 
 
-def refuse(arguments: Mapping[str, Any], set_here: Mapping[str, str]) -> None:
-    """Refuse model arguments that a command sets itself. `set_here`: name -> why. Raises `ArgumentError`."""
-    for name in set_here.keys() & arguments.keys():
-        raise ArgumentError(f"{name}={arguments[name]} has no effect here, because {set_here[name]}. Leave it out.")
-
-
 def names_of(text: str | None) -> list[str]:
     """Return the names in a text with commas, each once."""
     return list(dict.fromkeys(name.strip() for name in (text or "").split(",") if name.strip()))
-
-
-def check_at_least_one(given: argparse.Namespace, *options: str) -> None:
-    """Refuse a number below 1. None: not given. Raises `ArgumentError`."""
-    for option in options:
-        number = getattr(given, option)
-        if number is not None and number < 1:
-            raise ArgumentError(f"--{option} {number} is invalid: expected at least 1.")

@@ -7,7 +7,6 @@
     estimate.py     the calls of the runs, and an estimate of their time and disk space
     run_all.py      starts the engines of each pair once, and makes the runs that are missing with lmms-eval's
                     `simple_evaluate`
-    printing.py     prints the runs and the equivalent commands
 
 Each run is `paper/cascade.py` on the engines. A call that another run has made is found in the call store: the method
 gets its answer and goes on. So which calls a method makes is written in `paper/cascade.py` alone.

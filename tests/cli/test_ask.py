@@ -65,7 +65,7 @@ def test_dry_run_prints_the_prompt_of_every_call_and_loads_no_model(
     assert code == 0
     assert calls(text) == path
     assert text.count("<image ") >= len(path) and " model]" not in text and "score" not in text
-    thinking = "<thinking of the large model>" if mode == "large" else "<thinking of the small model>"
+    thinking = "<text of the large model, stage think>" if mode == "large" else "<text of the small model, stage think>"
     assert text.count(thinking) == sum(call.endswith(("stage2", "transfer")) for call in path)
 
 
@@ -73,7 +73,7 @@ def test_dry_run_of_sparse_transfer_shows_the_whole_thinking(capsys: Any) -> Non
     model_args = f"{NO_MODELS},engine=transformers,transfer=sparse,mode=transfer"
     code, text, _ = run_command(capsys, "ask", *WHY, model_args, "--dry-run")
     assert code == 0 and calls(text) == ["small think", "large transfer"]
-    assert text.count("<thinking of the small model>") == 1 and "transfer=sparse" in text
+    assert text.count("<text of the small model, stage think>") == 1 and "transfer=sparse" in text
 
 
 def test_own_question_is_asked_with_its_images_and_options(write_script: Any, tmp_path: Path, capsys: Any) -> None:
