@@ -47,7 +47,7 @@ def test_a_temporary_error_is_retried(fault: Any) -> None:
     [
         *(((status, {}), {}, SampleError) for status in (400, 413, 422)),
         *(((status, {}), {}, EndpointRefused) for status in (401, 403, 404)),
-        ("hang", {"request_timeout": 1.5}, CallTimeout),
+        pytest.param("hang", {"request_timeout": 1.5}, CallTimeout, marks=pytest.mark.slow),
         ("abort", {}, SampleError),
         ("drop", {"retry_for": 0}, EngineCrashed),
     ],

@@ -204,6 +204,7 @@ def test_all_calls_end_when_the_engine_is_closed_and_none_is_blamed(crashes: int
     with_engine(inner, use)
 
 
+@pytest.mark.slow
 def test_a_call_that_hangs_fails_at_its_timeout_and_frees_its_slot() -> None:
     async def use(engine: RestartedEngine) -> list[Any]:
         return [*await answers(engine, range(256)), *await answers(engine, [256])]

@@ -6,11 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from support.processes import DEMO_DOCUMENTS
 
-from experiments.demo_pair import checkpoint
-from experiments.demo_pair.train import Recipe, Training
 from lmms_eval_mai.paper.agreement import extract_answer
 
 pytestmark = pytest.mark.long
@@ -32,7 +29,11 @@ def test_every_exit_occurs_and_the_cascade_beats_both_short_answers(demo_run: An
 
 
 def test_an_interrupted_training_gives_the_same_checkpoint(tmp_path: Path) -> None:
+    import torch
     from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    from experiments.demo_pair import checkpoint
+    from experiments.demo_pair.train import Recipe, Training
 
     recipe = Recipe(steps=2, seed=2, images=3, samples=4, warmup=1)
     Training(tmp_path / "whole", "small", recipe).run(log_every=2)

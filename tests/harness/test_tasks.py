@@ -254,6 +254,7 @@ def test_a_two_stage_task_scores_the_answer_of_its_second_round(tasks: Loaded) -
 # --- shapes -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_shapes_has_three_thousand_documents_with_exact_answers_that_its_tool_draws_again(task_manager: Any) -> None:
     from lmms_eval.tasks import get_task_dict
 

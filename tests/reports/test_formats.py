@@ -84,6 +84,7 @@ def test_latex_has_a_table_environment_for_each_table_and_escapes_special_charac
     assert lines[lines.index(r"\midrule") + 1].startswith(r"x\_1 \#\{\}")
 
 
+@pytest.mark.slow
 def test_tables_chooses_those_of_the_paper_and_the_rules(tmp_path: Path) -> None:
     write_all(WORLD, tmp_path)
     summary = ["methods", "comparisons", "agreement", "harm-and-rescue"]

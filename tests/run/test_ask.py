@@ -147,6 +147,7 @@ def test_store_answers_the_same_question_in_a_later_process(world: World, tmp_pa
     assert len(world.made) == 2
 
 
+@pytest.mark.slow
 def test_end_of_the_process_stops_the_engines_while_threads_can_still_be_started(
     write_script: Any, tmp_path: Path
 ) -> None:

@@ -27,6 +27,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
+@pytest.mark.slow
 @quick
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=3))
 def test_a_run_whose_store_is_cut_off_anywhere_has_the_same_results_and_repeats_no_whole_call(

@@ -116,6 +116,7 @@ def test_stop_during_a_start_cancels_it_and_leaves_no_engine_running(
         engines.submit(asyncio.sleep(0))
 
 
+@pytest.mark.slow
 def test_starts_and_stops_of_several_threads_leave_no_engine_running_and_no_store_open(
     write_script: Any, tmp_path: Path
 ) -> None:
