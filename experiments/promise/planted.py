@@ -15,12 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from lmms_eval_mai.paper.confidence import Choices
 from lmms_eval_mai.reports.calibrate import place_of
 from lmms_eval_mai.reports.losses import THRESHOLDS, Wanted
 
 Array = npt.NDArray[np.float64]
 IMAGES = 20_000
-WANTED = Wanted(max_loss=0.01, confidence=0.95, against="full-rt", second_check=False)
+WANTED = Wanted(max_loss=0.01, confidence=0.95, against="full-rt", choices=Choices("confidence", second_check="off"))
 
 
 @dataclass(frozen=True)

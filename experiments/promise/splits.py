@@ -8,16 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
+from lmms_eval_mai.paper.confidence import Choices
 from lmms_eval_mai.reports import build
 from lmms_eval_mai.reports.calibrate import place_of
 from lmms_eval_mai.reports.losses import THRESHOLDS, Losses, Wanted, answers, losses
 
 CHOICES = {
-    "second_check=on": {"against": "full-rt"},
-    "second_check=off": {"against": "full-rt", "second_check": False},
-    "thinker=large": {"against": "large-r", "thinker": "large"},
+    "second_check=on": ("full-rt", Choices("confidence")),
+    "second_check=off": ("full-rt", Choices("confidence", second_check="off")),
+    "thinker=large": ("large-r", Choices("confidence", "large")),
 }
-"""Name of a cascade -> its choices and its baseline."""
+"""Name of a cascade -> its baseline and its choices."""
 
 
 def row(name: str, found: Losses, wanted: Wanted, number: int, splits: int) -> str:
@@ -50,7 +51,7 @@ def main() -> None:
     print("| cascade | against | n | refused, % | median threshold | exits, % | mean loss | largest | above 1, % |")
     print("|---|---|---:|---:|---:|---:|---:|---:|---:|")
     for name in given.cascades:
-        wanted = Wanted(max_loss=0.01, confidence=0.95, **CHOICES[name])  # type: ignore[arg-type]
+        wanted = Wanted(0.01, 0.95, *CHOICES[name])
         (of,) = answers(runs, wanted)
         found = losses(runs, of, wanted)
         for number in given.documents:

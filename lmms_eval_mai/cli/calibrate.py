@@ -1,4 +1,10 @@
-"""`lmms-eval-mai calibrate`: the threshold of `verify=confidence`, chosen by documents with a bound on its loss."""
+"""Choose the threshold of verify=confidence by documents, with a bound on its loss.
+
+Reads the output folders of a cascade, of Full RT and of large R on the same documents, as far as the choices need them
+(docs/confidence.md), and chooses the cheapest threshold whose expected loss on other documents of the same kind is at
+most --max_loss points, with the given confidence. Nothing is run. Prints the arguments to paste, and writes a file for
+min_confidence. Do not score the same documents with it.
+"""
 
 import argparse
 from pathlib import Path
@@ -11,7 +17,6 @@ if TYPE_CHECKING:
     from lmms_eval_mai.reports.calibrate import Choice
     from lmms_eval_mai.reports.losses import Wanted
     from lmms_eval_mai.reports.runs import Runs
-    from lmms_eval_mai.run.calibration import Calibration
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,8 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="answers: a question is lost where the answer differs from the baseline's; needs no gold answers",
     )
     add("--to_label", type=Path, metavar="FILE", help="only write the documents that need a gold answer next")
-    help = "the completed files of --to_label; no other gold answer is read"
-    add("--labels", type=Path, nargs="+", metavar="FILE", help=help)
+    completed = "the completed files of --to_label; no other gold answer is read"
+    add("--labels", type=Path, nargs="+", metavar="FILE", help=completed)
     add("--anytime", action="store_true", help="use a test after which documents may be added")
     default = Path("min_confidence.json")
     add("--output", type=Path, default=default, metavar="FILE", help=f"default: {default}")
@@ -43,7 +48,6 @@ def main(given: argparse.Namespace) -> int:
     from lmms_eval_mai.reports import build, calibrate, labels, losses
     from lmms_eval_mai.reports.formats import markdown
     from lmms_eval_mai.reports.report import Report
-    from lmms_eval_mai.run.calibration import written
 
     wanted = _wanted(given)
     runs = build.read(given.folders)
@@ -69,16 +73,16 @@ def main(given: argparse.Namespace) -> int:
     if not chosen:
         return 1
     promise = calibrate.promise(wanted, chosen)
-    file = _write(given.output, wanted, found, runs, promise)
-    arguments = written(file.choices).replace(",thinker=small", "").replace(",second_check=on", "")
-    print(f"{promise}\n\nWrote {given.output}. Paste:\n\n  {arguments},min_confidence={given.output}")
+    _write(given.output, wanted, found, runs, promise)
+    print(f"{promise}\n\nWrote {given.output}. Paste:\n\n  {wanted.choices},min_confidence={given.output}")
     for choice in chosen:
-        print(f"  {arguments},min_confidence={choice.threshold!r}    for {choice.benchmark} only")
+        print(f"  {wanted.choices},min_confidence={choice.threshold!r}    for {choice.benchmark} only")
     return 0
 
 
 def _wanted(given: argparse.Namespace) -> "Wanted":
     """Return the promise that the options ask for. Raises `ArgumentError`."""
+    from lmms_eval_mai.paper.confidence import Choices
     from lmms_eval_mai.reports.losses import Wanted
 
     if not 0 < given.max_loss < 100:
@@ -93,15 +97,13 @@ def _wanted(given: argparse.Namespace) -> "Wanted":
         max_loss=given.max_loss / 100,
         confidence=given.confidence,
         against=given.against or ("large-r" if given.thinker == "large" else "full-rt"),
-        verify=given.verify,
-        thinker=given.thinker,
-        second_check=given.second_check == "on",
+        choices=Choices(given.verify, given.thinker, given.second_check),
         loss=given.loss,
         anytime=given.anytime,
     )
 
 
-def _write(file: Path, wanted: "Wanted", found: "list[Choice]", runs: "Runs", promise: str) -> "Calibration":
+def _write(file: Path, wanted: "Wanted", found: "list[Choice]", runs: "Runs", promise: str) -> None:
     """Write the file for `min_confidence`. Raises `ArgumentError`."""
     from lmms_eval_mai.reports.losses import models
     from lmms_eval_mai.run.calibration import Calibration
@@ -111,7 +113,7 @@ def _write(file: Path, wanted: "Wanted", found: "list[Choice]", runs: "Runs", pr
     images = {image for run in cascades for of_one in run.samples.images.dropna() for image in of_one}
     thresholds = {choice.benchmark: choice.threshold for choice in found if choice.threshold is not None}
     calibration = Calibration(
-        verify=wanted.verify,
+        choices=wanted.choices,
         pooled=thresholds.get(found[0].benchmark) if len(found) == 1 else None,
         thresholds=thresholds,
         promise=promise,
@@ -119,11 +121,8 @@ def _write(file: Path, wanted: "Wanted", found: "list[Choice]", runs: "Runs", pr
         large=large,
         documents={choice.benchmark: choice.losses.documents for choice in found},
         images=tuple(sorted(images)),
-        thinker=wanted.thinker,
-        second_check="on" if wanted.second_check else "off",
     )
     try:
         calibration.write(file)
     except OSError as error:
         raise ArgumentError(f"--output {file} cannot be written ({error.strerror}).") from None
-    return calibration

@@ -1,8 +1,9 @@
-"""`lmms-eval-mai doctor`: checks the installation, and what a given lmms-eval command would start and where.
+"""Check the packages, the devices, and whether lmms-eval knows the model and the tasks.
 
-It looks at what takes a run minutes to find out: packages, GPUs, models that cannot be downloaded, endpoints that do
-not answer. Options, tasks and data sets are refused by lmms-eval itself before anything starts, and vLLM alone decides
-whether an engine fits into the memory.
+Lists the named pairs, and prints the folder of the task files. Add an lmms-eval command, with all its arguments, to see
+which engines it would start on which devices, and whether its models and endpoints can be reached. Nothing is started
+or downloaded. With --gpus, only how the models share such GPUs is shown. lmms-eval itself refuses wrong options, tasks
+and data sets before anything starts, and vLLM alone decides whether an engine fits into the memory.
 """
 
 import argparse
@@ -130,7 +131,7 @@ def check_arguments(given: argparse.Namespace) -> tuple[Config | None, Finding]:
         config = parse(values)
     except Exception as error:
         return None, Finding("arguments", "PROBLEM", _text(error))
-    chosen = f"mode={config.mode}" + "".join(f", {name}={value}" for name, value in config.not_the_papers.items())
+    chosen = f"mode={config.mode}" + "".join(f", {name}={value}" for name, value in config.choices.later.items())
     return config, Finding("arguments", "ok", f"{chosen}, think={config.think}, decoding={config.decoding}")
 
 

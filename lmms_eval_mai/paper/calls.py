@@ -34,7 +34,7 @@ from lmms_eval_mai.paper.agreement import (
     verify,
     without_answer,
 )
-from lmms_eval_mai.paper.confidence import FirstCheck, is_sure
+from lmms_eval_mai.paper.confidence import Choices, Thresholds, is_sure
 from lmms_eval_mai.paper.prompts import TransferAnswer, Variant
 from lmms_eval_mai.paper.sample import Exit, LoggedPrompt, Sample, Trace, category_of, logged_prompt
 from lmms_eval_mai.paper.sparse import Selection, Sparse, select
@@ -75,11 +75,8 @@ class Pair:
     think: Variant = "R"
     """Prompt_think of Eq. 7 for tasks that name none themselves: `_s` tasks and other lmms-eval tasks."""
     rules: AgreementRules = AgreementRules()  # noqa: RUF009 - frozen
-    first_check: FirstCheck = FirstCheck()  # noqa: RUF009 - frozen
-    thinker: Side = "small"
-    """The model that thinks after a failed first check. `large` is not in the paper."""
-    second_check: bool = True
-    """Whether the answer of the small model's thinking is verified. Without it, the thinking is always transferred."""
+    choices: Choices = Choices()  # noqa: RUF009 - frozen
+    thresholds: Thresholds = Thresholds()  # noqa: RUF009 - frozen
     on_overflow: Literal["truncate", "error"] = "truncate"
     """How to treat thinking that does not fit the context."""
     transfer_answer: TransferAnswer | None = None
@@ -241,7 +238,7 @@ class OpenSample:
         """Return whether the large model gave its short answer a probability of at least the threshold, and the scorer
         can read the answer."""
         sample = self.sample
-        self.min_confidence = self.pair.first_check.threshold(sample.benchmark.name)
+        self.min_confidence = self.pair.thresholds.of(sample.benchmark.name)
         is_readable = read_answer(sample.benchmark, sample.doc, large.text) is not None
         return is_sure(large, self.min_confidence) and is_readable
 

@@ -31,7 +31,7 @@ async def cascade(sample: Sample, pair: Pair) -> Trace:
     opened = OpenSample(sample, pair)
     simple = _simple_prompt(sample)
 
-    if pair.first_check.verify == "confidence":  # not in the paper: confidence.py
+    if pair.choices.verify == "confidence":  # not in the paper: confidence.py
         large_short = await pair.call(opened, "large", "short", simple)
         if opened.is_confident(large_short):
             return opened.finish("confident", large_short)
@@ -39,14 +39,14 @@ async def cascade(sample: Sample, pair: Pair) -> Trace:
         # Section 4.1, mutual verification of the two short answers (Eq. 5 and 6).
         both = (pair.call(opened, side, "short", simple) for side in ("large", "small"))
         large_short, small_short = await gather_or_cancel(both)
-        is_sure = pair.first_check.verify == "agreement" or opened.is_confident(large_short)
+        is_sure = pair.choices.verify == "agreement" or opened.is_confident(large_short)
         if opened.agree(small_short, large_short) and is_sure:
             return opened.finish("agree_short", large_short)
 
-    if pair.thinker == "large":  # not in the paper: Eq. 10, only where the first check fails
+    if pair.choices.thinker == "large":  # not in the paper: Eq. 10, only where the first check fails
         _, answer = await _think(opened, "large")
         return opened.finish("large_think", answer)
-    if not pair.second_check:  # not in the paper: Full RT, only where the first check fails
+    if pair.choices.second_check == "off":  # not in the paper: Full RT, only where the first check fails
         return await _full_rt(opened)
 
     # The small model thinks, and its new answer is verified with the same short answer (Eq. 7 and 8).

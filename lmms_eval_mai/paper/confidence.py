@@ -1,4 +1,4 @@
-"""The first check by confidence. **Not in the paper**, whose rule is `verify=agreement`, the default.
+"""The choices of a cascade, and the first check by confidence. **Not in the paper**, whose choices are the defaults.
 
 The paper's first check (Section 4.1) trusts two models that guess alike. It can also ask for the probability that the
 large model gave to its own short answer of Eq. 5, p = P(A_short^l | Q + Prompt_simple) = exp(Call.answer_logprob):
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from lmms_eval_mai.contract import Call
+from lmms_eval_mai.contract import Call, Side
 
 Verify = Literal["agreement", "confidence", "both"]
 
@@ -24,17 +24,41 @@ NEVER = 2.0
 """A threshold that no probability reaches: the small model always thinks."""
 
 
-@dataclass(frozen=True)
-class FirstCheck:
-    """The rule of the first check, and its threshold."""
+@dataclass(frozen=True, order=True)
+class Choices:
+    """How a cascade checks, and who thinks. The defaults are the paper's."""
 
     verify: Verify = "agreement"
+    """The first check."""
+    thinker: Side = "small"
+    """The model that thinks after a failed first check."""
+    second_check: Literal["on", "off"] = "on"
+    """Whether the answer of the small model's thinking is verified. `off`: the thinking is always transferred."""
+
+    @property
+    def later(self) -> dict[str, str]:
+        """The arguments about what follows the first check that are not the paper's."""
+        return {
+            name: value
+            for name in ("thinker", "second_check")
+            if (value := str(getattr(self, name))) != getattr(Choices, name)
+        }
+
+    def __str__(self) -> str:
+        """Return the choices as arguments."""
+        return ",".join(f"{name}={value}" for name, value in {"verify": self.verify, **self.later}.items())
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """The thresholds of a first check by confidence."""
+
     min_confidence: float = DEFAULT
     """The least probability of a confident answer, above 0 and at most 1."""
     by_benchmark: Mapping[str, float] = field(default_factory=dict)
     """Benchmark -> its own threshold, from a file of `lmms-eval-mai calibrate`."""
 
-    def threshold(self, benchmark: str) -> float:
+    def of(self, benchmark: str) -> float:
         """Return the threshold of a benchmark."""
         return self.by_benchmark.get(benchmark, self.min_confidence)
 

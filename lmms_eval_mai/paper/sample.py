@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from lmms_eval_mai.contract import Call, ContentPart, Image, Message, Sampling, Stage
 from lmms_eval_mai.paper.agreement import Benchmark, Doc, Verification, extract_answer
+from lmms_eval_mai.paper.confidence import Choices
 from lmms_eval_mai.paper.prompts import Kind, Variant
 from lmms_eval_mai.paper.sparse import Selection
 
@@ -23,16 +24,14 @@ EXITS: dict[str, tuple[Exit, ...]] = {
 """Mode -> its exits, with the paper's choices."""
 
 
-def exits_of(
-    mode: str, verify: str = "agreement", thinker: str = "small", second_check: bool = True
-) -> tuple[Exit, ...]:
-    """Return the exits of a mode with the choices of a cascade."""
+def exits_of(mode: str, choices: Choices) -> tuple[Exit, ...]:
+    """Return the exits of a mode. `choices`: those of a cascade."""
     if mode != "cascade":
         return EXITS[mode]
-    first: Exit = "confident" if verify == "confidence" else "agree_short"
-    if thinker == "large":
+    first: Exit = "confident" if choices.verify == "confidence" else "agree_short"
+    if choices.thinker == "large":
         return (first, "large_think")
-    return (first, "agree_think", "transfer") if second_check else (first, "transfer")
+    return (first, "agree_think", "transfer") if choices.second_check == "on" else (first, "transfer")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from lmms_eval_mai import statistics
+from lmms_eval_mai.paper.confidence import Choices
 from lmms_eval_mai.reports import metrics
 from lmms_eval_mai.reports.losses import THRESHOLDS, Answers, Losses, Wanted
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
@@ -161,7 +162,7 @@ def refusal(choice: Choice, wanted: Wanted) -> str | None:
         f"{points(100 * wanted.max_loss)} with a confidence of {100 * wanted.confidence:g}%"
     )
     if choice.needed is None:
-        hint = ", or try --second_check off" if wanted.thinker == "small" and wanted.second_check else ""
+        hint = ", or try --second_check off" if wanted.choices == Choices(wanted.choices.verify) else ""
         return (
             f"{text}, and {statistics.MOST_NEEDED:,} like these could not. The tests begin with the safest threshold, "
             f"which loses {choice.loss.value:.2f} points here. Allow more with --max_loss{hint}."

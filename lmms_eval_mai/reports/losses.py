@@ -12,10 +12,9 @@ import numpy as np
 import pandas as pd
 
 from lmms_eval_mai import statistics
-from lmms_eval_mai.contract import Side
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS, GENERIC
-from lmms_eval_mai.paper.confidence import NEVER, Verify
+from lmms_eval_mai.paper.confidence import NEVER, Choices
 from lmms_eval_mai.paper.sample import exits_of
 from lmms_eval_mai.reports import metrics
 from lmms_eval_mai.reports.folders import Run
@@ -47,9 +46,7 @@ class Wanted:
     confidence: float
     against: str
     """`full-rt` or `large-r`."""
-    verify: Verify = "confidence"
-    thinker: Side = "small"
-    second_check: bool = True
+    choices: Choices = Choices("confidence")  # noqa: RUF009 - frozen
     loss: str = "score"
     """`score`, or `answers`: 1 where the answer differs from that of the baseline."""
     anytime: bool = False
@@ -63,7 +60,8 @@ class Wanted:
     @property
     def needs_cascade(self) -> bool:
         """Whether a cascade must have made the calls: else the large model's short answers are enough."""
-        return self.verify == "both" or (self.thinker == "small" and self.second_check)
+        choices = self.choices
+        return choices.verify == "both" or (choices.thinker == "small" and choices.second_check == "on")
 
 
 @dataclass(frozen=True)
@@ -168,7 +166,7 @@ def losses(runs: Runs, of: Answers, wanted: Wanted) -> Losses:
     theirs = metrics.units(samples.assign(score=base))
     places = metrics.places_of(theirs.index, runs.clusters(of.run))
     images = np.arange(len(theirs)) if places is None else pd.factorize(places)[0]
-    first = of.cheapest.exit == exits_of("cascade", wanted.verify)[0]
+    first = of.cheapest.exit == exits_of("cascade", wanted.choices)[0]
     values, shares, tokens = [], [], []
     for threshold in THRESHOLDS:
         passed = first & of.known.answer_logprob.ge(math.log(threshold))
@@ -177,7 +175,7 @@ def losses(runs: Runs, of: Answers, wanted: Wanted) -> Losses:
         shares.append(float(passed.mean()))
         tokens.append(float(of.cheapest.tokens.where(passed, of.never.tokens).mean()))
     is_anls = of.run.benchmark == "infovqa_val" and wanted.loss == "score"  # a few labelled scores may be 0 or 1
-    short = of.known.large_short + (of.known.small_short if wanted.verify == "both" else 0)
+    short = of.known.large_short + (of.known.small_short if wanted.choices.verify == "both" else 0)
     return Losses(
         run=of.run,
         documents=len(of.known),
@@ -204,7 +202,7 @@ def _short_answers(runs: Runs, wanted: Wanted, is_scored: bool) -> Iterator[Run]
 
 def _answers(run: Run, known: pd.DataFrame, wanted: Wanted, has_scores: bool) -> Answers | None:
     """Return the answers to the documents of a run. None: a call is missing."""
-    rules = (Rule(wanted.verify, p, run.rules, wanted.thinker, wanted.second_check) for p in (THRESHOLDS[-1], NEVER))
+    rules = (Rule(wanted.choices, threshold, run.rules) for threshold in (THRESHOLDS[-1], NEVER))
     cheapest, never = (decide(known, rule, run.benchmark) for rule in rules)
     name, call = {"full-rt": ("full_rt", "transfer"), "large-r": ("large_r", "large_thinking")}[wanted.against]
     baseline = pd.DataFrame({"answer": known[name], "score": known[f"{name}_score"]})
@@ -247,8 +245,10 @@ def _what_is_needed(wanted: Wanted, missing: Sequence[str]) -> str:
     short = "a cascade (mode=cascade, verify=agreement)"
     if not wanted.needs_cascade:
         short = "the large model's short answers (mode=large with the task's _s, or mode=cascade)"
-    others = ["Full RT (mode=transfer)"] * (wanted.against == "full-rt" or wanted.thinker == "small")
-    others += ["large R (mode=large with the task's _r)"] * (wanted.against == "large-r" or wanted.thinker == "large")
+    others = ["Full RT (mode=transfer)"] * (wanted.against == "full-rt" or wanted.choices.thinker == "small")
+    others += ["large R (mode=large with the task's _r)"] * (
+        wanted.against == "large-r" or wanted.choices.thinker == "large"
+    )
     return (
         f"No documents{named} have all the calls: give the folders of {short}, and of {' and of '.join(others)} on the "
         "same documents, with the same models, by an engine that reports log-probabilities, and with --log_samples. "

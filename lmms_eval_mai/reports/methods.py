@@ -3,12 +3,12 @@
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.paper import prompts
 from lmms_eval_mai.paper.agreement import AgreementRules
-from lmms_eval_mai.paper.confidence import Verify
+from lmms_eval_mai.paper.confidence import Choices
 from lmms_eval_mai.paper.prompts import Variant
 
 DECODING = {"decoding": "greedy", "max_new_tokens": "", "gen_kwargs": ""}
@@ -58,20 +58,16 @@ class Method:
         return "own prompt" if self.variant is None else self.variant + ("(S2)" if self.two_stage else "")
 
     @property
-    def verify(self) -> Verify:
-        """The rule of the first check of a cascade."""
-        return cast(Verify, self._value("verify") or "agreement")
+    def choices(self) -> Choices:
+        """The choices of a cascade."""
+        given = {name: value for name in ("verify", "second_check") if (value := self._value(name))}
+        return Choices(thinker="large" if self.mode == "own" else "small", **given)  # type: ignore[arg-type]
 
     @property
     def min_confidence(self) -> float | None:
         """The threshold of the first check. None: verify=agreement."""
         value = self._value("min_confidence")
         return float(value) if value else None
-
-    @property
-    def has_second_check(self) -> bool:
-        """Whether a cascade verifies the answer of the small model's thinking, as in the paper."""
-        return "second_check=off" not in self.options
 
     def has_calls_of(self, cascade: "Method") -> bool:
         """Return whether this cascade, or own thinking, has the models, the prompts and the decoding of a cascade."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
+from lmms_eval_mai.paper.confidence import Choices
 from lmms_eval_mai.paper.prompts import Variant
 from lmms_eval_mai.paper.sample import EXITS
 from lmms_eval_mai.reports import metrics
@@ -225,7 +226,7 @@ def cascade_table(runs: Runs) -> Iterator[Table]:
         "table-10",
         "Table 10: multi-agent inference (MAI)",
         columns,
-        [run for run in runs.of("cascade") if run.method.verify == "agreement" and run.method.has_second_check],
+        [run for run in runs.of("cascade") if run.method.choices == Choices()],
         (f"{OF_ALL} agree_short is MV small(S)/large(S), agree_think is MV small(R)/large(S), transfer is RT.",),
     )
 

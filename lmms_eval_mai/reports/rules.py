@@ -16,7 +16,7 @@ import pandas as pd
 from lmms_eval_mai.contract import Side
 from lmms_eval_mai.paper.agreement import AgreementRules
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS, GENERIC
-from lmms_eval_mai.paper.confidence import Verify
+from lmms_eval_mai.paper.confidence import Choices, Verify
 from lmms_eval_mai.paper.sample import Exit, exits_of
 from lmms_eval_mai.reports import metrics
 from lmms_eval_mai.reports.folders import Run
@@ -49,29 +49,22 @@ STAGES: dict[str, tuple[Side, tuple[str, ...]]] = {
 class Rule:
     """The two checks: the rule of the first one with its threshold, and the rules of agreement of both."""
 
-    verify: Verify
+    choices: Choices
     threshold: float | None
     """None: verify=agreement."""
     agreement: AgreementRules
-    thinker: Side = "small"
-    second_check: bool = True
-    """Whether the small model's thought answer is checked; else it is always transferred, as in Full RT."""
 
     @property
     def exits(self) -> tuple[Exit, ...]:
         """The exits of a cascade with this rule."""
-        return exits_of("cascade", self.verify, self.thinker, self.second_check)
-
-    @property
-    def later(self) -> str:
-        """The arguments that set what follows the first check. Empty: the paper's choices."""
-        return "thinker=large" if self.thinker == "large" else "" if self.second_check else "second_check=off"
+        return exits_of("cascade", self.choices)
 
     def name(self, benchmark: str) -> str:
         """Return the arguments that set the rule."""
-        if self.threshold is not None or self.later:
-            least = "" if self.threshold is None else f"min_confidence={self.threshold:.10g}"
-            return ",".join(filter(None, (f"verify={self.verify}", self.later, least)))
+        if self.threshold is not None:
+            return f"{self.choices},min_confidence={self.threshold:.10g}"
+        if self.choices.later:
+            return str(self.choices)
         if benchmark == "chartqa":
             return f"chartqa_match={self.agreement.chartqa_match}"
         if benchmark not in AGREEMENT:
@@ -108,7 +101,7 @@ def rules_table(runs: Runs) -> Iterator[Table]:
         Of("rule", "text", 0, lambda row: row.rule.name(row.run.benchmark)),
         Of("first\ncheck", "number", 1, lambda row: share(row.rule.exits[0], row)),
         *(Of(exit.replace("_", "_\n"), "number", 1, functools.partial(share, exit)) for exit in LATER),
-        Of("score", "percent", 2, lambda row: runs.accuracy(row.run, row.documents)),
+        Of("score", "percent", 2, lambda row: runs.share(row.run, row.documents.score)),
         Of("against\nFull RT", "percent", 2, lambda row: _against(runs, row)),
         Of("output\ntokens", "number", 1, lambda row: float(row.documents.tokens.mean())),
         Of("run", "text", 0, lambda row: "yes" if row.is_run else None),
@@ -157,32 +150,27 @@ def outcomes(runs: Runs, run: Run) -> list[Outcome]:
     """Return what each rule would have done whose calls are known."""
     known = known_answers(runs, run)
     others = [*runs.of("cascade", run.benchmark), *runs.of("own", run.benchmark)]
-    made = {rule_of(one) for one in others if one.method.has_calls_of(run.method)}
+    same = [one for one in others if one.method.has_calls_of(run.method)]
+    made = {Rule(one.method.choices, one.method.min_confidence, one.rules) for one in same}
     agreements = dict.fromkeys([*AGREEMENT.get(run.benchmark, ()), run.rules])
-    rules = [Rule("agreement", None, one) for one in agreements]
+    rules = [Rule(Choices(), None, one) for one in agreements]
     if known.answer_logprob.notna().any():
         thresholds = {
             *THRESHOLDS,
             *(one.threshold for one in made if one.threshold is not None and 0 < one.threshold <= 1),
         }
         verifies: tuple[Verify, ...] = ("confidence", "both")
-        rules += [Rule(verify, value, run.rules) for verify in verifies for value in sorted(thresholds, reverse=True)]
-    papers = [rule for rule in rules if rule.agreement == run.rules and rule.verify != "both"]
-    rules += [replace(rule, second_check=False) for rule in papers]
-    rules += [replace(rule, thinker="large") for rule in papers]
+        each = sorted(thresholds, reverse=True)
+        rules += [Rule(Choices(verify), value, run.rules) for verify in verifies for value in each]
+    papers = [rule for rule in rules if rule.agreement == run.rules and rule.choices.verify != "both"]
+    rules += [replace(rule, choices=replace(rule.choices, second_check="off")) for rule in papers]
+    rules += [replace(rule, choices=replace(rule.choices, thinker="large")) for rule in papers]
     decided = ((rule, decide(known, rule, run.benchmark)) for rule in rules)
     return [
         Outcome(run, rule, documents, known.full_rt_score, rule in made)
         for rule, documents in decided
         if documents is not None
     ]
-
-
-def rule_of(run: Run) -> Rule:
-    """Return the rule of a cascade."""
-    method = run.method
-    thinker: Side = "large" if method.mode == "own" else "small"
-    return Rule(method.verify, method.min_confidence, run.rules, thinker, method.has_second_check)
 
 
 def known_answers(runs: Runs, run: Run) -> pd.DataFrame:
@@ -231,26 +219,27 @@ def known_answers(runs: Runs, run: Run) -> pd.DataFrame:
 def decide(known: pd.DataFrame, rule: Rule, benchmark: str) -> pd.DataFrame | None:
     """Return `exit`, `answer`, `score` and `tokens` of each document with a rule. None: a call that it needs is
     missing."""
-    if rule.verify != "confidence" and known.small_short.isna().any():
+    choices = rule.choices
+    if choices.verify != "confidence" and known.small_short.isna().any():
         return None
     first = pd.Series(True, index=known.index)
     if rule.threshold is not None:
         first &= known.answer_logprob.ge(math.log(rule.threshold)) & known.large.notna()
-    if rule.verify != "confidence":
+    if choices.verify != "confidence":
         first &= agree(benchmark, known.small, known.large, rule.agreement)
     second = pd.Series(False, index=known.index)
     if "agree_think" in rule.exits:
         second = ~first & agree(benchmark, known.thought, known.large, rule.agreement)
     last = ~first & ~second
-    if rule.thinker == "large":
+    if choices.thinker == "large":
         later, answer, score = known.large_thinking.where(last, 0), known.large_r, known.large_r_score
     else:
         later = known.thinking.where(~first, 0) + known.transfer.where(last, 0)
-        answer, score = (
-            (known.transferred, known.transfer_score) if rule.second_check else (known.full_rt, known.full_rt_score)
-        )
+        answer, score = known.transferred, known.transfer_score
+        if choices.second_check == "off":
+            answer, score = known.full_rt, known.full_rt_score
     tokens = known.large_short + later
-    if rule.verify != "confidence":
+    if choices.verify != "confidence":
         tokens += known.small_short
     scores, answers = known.large_score.where(~last, score), known.large.where(~last, answer)
     if scores.isna().any() or tokens.isna().any():

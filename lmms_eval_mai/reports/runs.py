@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from lmms_eval_mai.contract import SIDES, Side
+from lmms_eval_mai.paper.confidence import Choices
 from lmms_eval_mai.paper.prompts import Variant
 from lmms_eval_mai.reports import metrics, paper_numbers
 from lmms_eval_mai.reports.folders import Run
@@ -107,8 +108,8 @@ class Runs:
         calls of those with another one."""
         for run in self.traced(is_scored):
             same = (one.method for one in self.of("cascade", run.benchmark) if one.method.has_calls_of(run.method))
-            has_papers = any(one.verify == "agreement" and one.has_second_check for one in same)
-            if run.method.has_second_check and (run.method.verify == "agreement" or not has_papers):
+            choices, has_papers = run.method.choices, any(one.choices == Choices() for one in same)
+            if choices.second_check == "on" and (choices.verify == "agreement" or not has_papers):
                 yield run
 
     # --- names ---
@@ -189,10 +190,6 @@ class Runs:
         """Return the share of true values in percent. `found`: one value for each answer of the run, or of some. None
         if there are none."""
         return metrics.with_paper(metrics.score(metrics.plain(found), "", self.clusters(run)), paper)
-
-    def accuracy(self, run: Run, samples: pd.DataFrame) -> Estimate | None:
-        """Return the mean score of samples in percent, on POPE and MMBench too. None if there are none."""
-        return self.share(run, samples.score.fillna(0.0))
 
     def common(self, first: Run, second: Run) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Return the samples of the documents that both runs have a score for, and the same gold answer."""

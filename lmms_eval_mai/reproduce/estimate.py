@@ -27,9 +27,9 @@ def calls(run: Run) -> Iterator[Call]:
     variant, two_stage = VARIANTS[run.method.suffix]
     mode, task, think = run.method.mode, run.subject.name, variant if variant in "ER" else run.models.config.think
     of_mode = {"small": (variant, small), "large": (variant, large)}
-    first, thinker = of_mode.get(mode, (think, large if run.method.thinker == "large" else small))
+    first, thinker = of_mode.get(mode, (think, large if run.method.choices.thinker == "large" else small))
     if mode == "cascade":
-        if run.method.verify == "agreement":
+        if run.method.choices.verify == "agreement":
             yield small, task, "S"
         yield large, task, "S"
     yield thinker, task, first

@@ -4,8 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from lmms_eval_mai.contract import SIDES, Side
-from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.paper.confidence import Verify
+from lmms_eval_mai.paper.confidence import Choices
 from lmms_eval_mai.paper.prompts import VARIANTS
 from lmms_eval_mai.reports.paper_numbers import ONE_STAGE
 
@@ -17,16 +16,14 @@ class Method:
     mode: str
     suffix: str
     """The suffix of the task's name: a key of `VARIANTS`."""
-    verify: Verify = "agreement"
-    """The first check of a cascade."""
-    thinker: Side = "small"
-    """The model that thinks in a cascade."""
+    choices: Choices = Choices()  # noqa: RUF009 - frozen
+    """Those of a cascade."""
 
     @property
     def folder(self) -> str:
         """Return the name of the folder for its runs."""
-        mode = "own" if self.thinker == "large" else self.mode
-        return mode if self.verify == "agreement" else f"{mode}-{self.verify}"
+        mode = "own" if self.choices.thinker == "large" else self.mode
+        return mode if self.choices.verify == "agreement" else f"{mode}-{self.choices.verify}"
 
 
 METHODS = (
@@ -34,7 +31,7 @@ METHODS = (
     Method("transfer", "s"),
     Method("cascade", "s"),
     Method("cascade", "r_s2"),
-    *(Method("cascade", "s", "confidence", thinker) for thinker in SIDES),
+    *(Method("cascade", "s", Choices("confidence", thinker)) for thinker in SIDES),
 )
 """All methods, in the order of their runs: single models first, so that their calls are made in runs of their own."""
 
@@ -49,23 +46,6 @@ PAPERS: Mapping[str, Mapping[str, tuple[int, ...]]] = {
 """Models of `--paper` -> the tables for each pair. Two pairs may share a model, which runs alone once."""
 
 
-def read_tables(text: str | None) -> tuple[int, ...]:
-    """Return the tables of `--tables 5,6`; None: `DEFAULT`. Raises `ArgumentError`."""
-    if text is None:
-        return DEFAULT
-    found = []
-    for part in text.split(","):
-        number = int(part) if part.strip().isdecimal() else 0
-        if number not in TABLES:
-            known = ", ".join(map(str, TABLES))
-            raise ArgumentError(
-                f"--tables {text} is invalid: expected numbers from {known}. docs/reproduce.md has the commands for "
-                "the other tables."
-            )
-        found.append(number)
-    return tuple(dict.fromkeys(found))
-
-
 def methods_of(tables: Collection[int], benchmark: str, thinkers: Collection[Side] = ()) -> list[Method]:
     """Return the methods that these tables need, in the order of their runs. `thinkers`: those of the cascades with
     verify=confidence, which the paper does not have."""
@@ -73,7 +53,7 @@ def methods_of(tables: Collection[int], benchmark: str, thinkers: Collection[Sid
     return [
         method
         for method in METHODS
-        if method in needed and (method.verify == "agreement" or method.thinker in thinkers)
+        if method in needed and (method.choices.verify == "agreement" or method.choices.thinker in thinkers)
     ]
 
 
@@ -84,7 +64,7 @@ def _needed(number: int, benchmark: str) -> set[Method]:
     if number == 8:
         return {full_rt, Method(small, "r"), Method(large, "s"), Method(large, thought)}
     if number == 10:
-        confident = {replace(cascade, verify="confidence", thinker=side) for side in SIDES}
+        confident = {replace(cascade, choices=Choices("confidence", side)) for side in SIDES}
         return {full_rt, cascade, *confident, Method(small, "s"), Method(small, "r"), Method(large, "s")}
     if number == 15:
         return {cascade, Method("cascade", "r_s2")}

@@ -1,16 +1,17 @@
 """The runs that the chosen tables need, in their order, and the lmms-eval command that is equivalent to a run."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.paper.confidence import Choices
 from lmms_eval_mai.plugin import MODEL_ID
 from lmms_eval_mai.redaction import redacted
 from lmms_eval_mai.reproduce.methods import Method, methods_of
-from lmms_eval_mai.run.config import CASCADE, Config, parse
+from lmms_eval_mai.run.config import Config, parse
 
 
 @dataclass(frozen=True)
@@ -20,10 +21,6 @@ class Subject:
     name: str
     documents: int
     """Documents that a run answers."""
-
-
-PAPERS_CHOICES = {name: CASCADE[name] for name in ("thinker", "second_check")}
-"""Model arguments of each cascade."""
 
 
 @dataclass(frozen=True)
@@ -48,16 +45,15 @@ class Models:
     def of(self, method: Method) -> dict[str, Any]:
         """Return the model arguments of a run."""
         given = {**self.arguments, "mode": method.mode}
-        is_own = method.thinker == "large"
-        if method.verify == "agreement" or is_own:
+        is_own = method.choices.thinker == "large"
+        if method.choices.verify == "agreement" or is_own:
             given.pop("min_confidence", None)
         if not is_own:
             given.pop("own_min_confidence", None)
         if method.mode == "cascade":
-            given["verify"] = method.verify  # the pair's file may have other choices
-            given |= {name: PAPERS_CHOICES[name] for name in parse(given).not_the_papers}
-        if is_own:
-            given["thinker"] = method.thinker
+            given["verify"] = method.choices.verify
+            own = parse(given).choices.later  # the pair's file may have other choices
+            given |= {name: getattr(method.choices, name) for name in {**own, **method.choices.later}}
         if method.mode in SIDES or is_own:  # what transfers nothing refuses the arguments of the transfer
             given = {name: value for name, value in given.items() if name != "transfer" and name[:7] != "sparse_"}
         return given
@@ -110,7 +106,7 @@ def read_models(pairs: Mapping[str, tuple[int, ...]], given: Mapping[str, Any]) 
             raise ArgumentError(f"The pair {pair} and {twice[0]} in --model_args contradict each other.")
         arguments = {"pair": pair, **given} if pair else dict(given)
         name = Path(str(arguments["pair"])).stem if "pair" in arguments else "models"
-        cascade = {"mode": "cascade", "verify": "confidence", **PAPERS_CHOICES}
+        cascade = {**asdict(Choices("confidence")), "mode": "cascade"}
         models = Models(name, tables, arguments, parse({**arguments, **cascade}))
         for mode in (*SIDES, "transfer", "cascade"):
             parse(models.of(Method(mode, "s")))

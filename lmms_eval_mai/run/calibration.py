@@ -5,30 +5,20 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Literal
+from typing import Any
 
-from lmms_eval_mai.contract import Side
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.paper.confidence import NEVER, FirstCheck, Verify
+from lmms_eval_mai.paper.confidence import NEVER, Choices, Thresholds
 
 FORMAT = 1
-
-Choices = tuple[str, str, str]
-"""The arguments `verify`, `thinker` and `second_check`, for which a threshold holds."""
-
-
-def written(choices: Choices) -> str:
-    """Return the choices as arguments."""
-    return ",".join(
-        f"{name}={value}" for name, value in zip(("verify", "thinker", "second_check"), choices, strict=True)
-    )
 
 
 @dataclass(frozen=True)
 class Calibration:
     """Thresholds of one pair of models, and the documents that chose them."""
 
-    verify: Verify
+    choices: Choices
+    """Those for which the thresholds hold."""
     pooled: float | None
     """The threshold of benchmarks that the file does not name: that of its only one. None: there are several."""
     thresholds: Mapping[str, float]
@@ -43,28 +33,28 @@ class Calibration:
     images: tuple[str, ...]
     """The hashes of the images of these documents, so that a report can tell a score on the same ones."""
     format: int = FORMAT
-    thinker: Side = "small"
-    second_check: Literal["on", "off"] = "on"
 
-    @property
-    def choices(self) -> Choices:
-        """Return the choices of the cascade for which the thresholds hold."""
-        return self.verify, self.thinker, self.second_check
+    def record(self) -> dict[str, Any]:
+        """Return what the file has."""
+        record = dataclasses.asdict(self)
+        return {**record.pop("choices"), **record}
 
     def write(self, file: Path) -> None:
         """Write the file. Raises `OSError`."""
-        file.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n", encoding="utf-8")
+        file.write_text(json.dumps(self.record(), indent=1) + "\n", encoding="utf-8")
 
-    def first_check(self) -> FirstCheck:
-        """Return the rule with these thresholds."""
+    @property
+    def of_benchmarks(self) -> Thresholds:
+        """The threshold of each benchmark."""
         # A benchmark whose documents refused every threshold must not get the pooled one.
         refused = dict.fromkeys(self.documents, NEVER)
-        return FirstCheck(self.verify, NEVER if self.pooled is None else self.pooled, {**refused, **self.thresholds})
+        return Thresholds(NEVER if self.pooled is None else self.pooled, {**refused, **self.thresholds})
 
     def is_of(self, small: str, large: str) -> bool:
         """Return whether the thresholds may be those of these models: paths of a checkpoint differ between machines,
         and the address of an endpoint names no model."""
-        named = ((small, self.small), (large, self.large))[self.thinker == "large" and self.verify == "confidence" :]
+        has_small = self.choices != Choices("confidence", "large")
+        named = ((small, self.small), (large, self.large))[not has_small :]
         return all("://" in one + other or PurePath(one).name == PurePath(other).name for one, other in named)
 
 
@@ -79,7 +69,9 @@ def read(file: str) -> Calibration:
         thresholds = [*found["thresholds"].values(), *([] if found["pooled"] is None else [found["pooled"]])]
         if not all(0 < float(one) <= 1 for one in thresholds) or found["verify"] not in ("confidence", "both"):
             raise ValueError(thresholds)
-        return Calibration(**{**found, "documents": dict(found["documents"]), "images": tuple(found["images"])})
+        choices = Choices(found.pop("verify"), found.pop("thinker", "small"), found.pop("second_check", "on"))
+        found |= {"documents": dict(found["documents"]), "images": tuple(found["images"])}
+        return Calibration(choices, **found)
     except FileNotFoundError as error:
         raise ArgumentError(
             f"min_confidence={file} is neither a number above 0 and at most 1 nor a file that exists here. "

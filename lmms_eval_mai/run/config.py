@@ -26,11 +26,11 @@ from lmms_eval_mai.engines.arguments import (
 from lmms_eval_mai.engines.build import ENGINES, argument_names
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.agreement import AgreementRules
-from lmms_eval_mai.paper.confidence import DEFAULT, FirstCheck, Verify
+from lmms_eval_mai.paper.confidence import DEFAULT, Choices, Thresholds, Verify
 from lmms_eval_mai.paper.prompts import TransferAnswer
 from lmms_eval_mai.paper.sample import Exit, exits_of
 from lmms_eval_mai.run import calibration, presets
-from lmms_eval_mai.run.calibration import Calibration, Choices, written
+from lmms_eval_mai.run.calibration import Calibration
 from lmms_eval_mai.run.decoding import check_official
 
 
@@ -163,37 +163,32 @@ class Config(Arguments):
 
     def engines(self) -> tuple[EngineConfig, ...]:
         """Return the engines that this mode uses."""
-        if self.mode == "cascade" and self.verify == "confidence" and self.thinker == "large":
+        if self.mode == "cascade" and (self.verify, self.thinker) == OWN_THINKING:
             return (self.large,)
         return {"small": (self.small,), "large": (self.large,)}.get(self.mode, (self.small, self.large))
 
     def exits(self) -> tuple[Exit, ...]:
         """Return the exits that samples can have."""
-        return exits_of(self.mode, self.verify, self.thinker, self.second_check == "on")
-
-    def first_check(self) -> FirstCheck:
-        """Return the rule of the first check with its thresholds."""
-        if self.calibration is not None:
-            return dataclasses.replace(self.calibration.first_check(), verify=self.verify)
-        return FirstCheck(self.verify, self.min_confidence if isinstance(self.min_confidence, float) else DEFAULT)
+        return exits_of(self.mode, self.choices)
 
     @property
     def choices(self) -> Choices:
-        """Return the choices of the cascade for which a threshold holds."""
-        return self.verify, self.thinker, self.second_check
+        """Return the choices of the cascade."""
+        return Choices(self.verify, self.thinker, self.second_check)
 
     @property
-    def not_the_papers(self) -> dict[str, str]:
-        """Return who thinks in a cascade, and whether it has the second check, where they are not the paper's."""
-        found = {"thinker": str(self.thinker), "second_check": str(self.second_check)}
-        return {name: value for name, value in found.items() if value != CASCADE[name]}
+    def thresholds(self) -> Thresholds:
+        """Return the thresholds of the first check."""
+        if self.calibration is not None:
+            return self.calibration.of_benchmarks
+        return Thresholds(self.min_confidence if isinstance(self.min_confidence, float) else DEFAULT)
 
     def other(self, engine: EngineConfig) -> EngineConfig | None:
         """Return the second engine of this mode, if there is one."""
         return next((other for other in self.engines() if other.side != engine.side), None)
 
 
-CASCADE: dict[str, Any] = {"verify": "agreement", "min_confidence": None, "thinker": "small", "second_check": "on"}
+CASCADE: dict[str, Any] = {**dataclasses.asdict(Choices()), "min_confidence": None}
 """The arguments that only mode=cascade has, with their defaults."""
 NEEDED: tuple[tuple[Collection[str], Callable[[Config], bool], str], ...] = (
     (("sparse_delta", "sparse_layer", "sparse_from"), lambda config: config.transfer == "sparse", "transfer=sparse"),
@@ -308,8 +303,8 @@ def _check_choices(config: Config, given: Mapping[str, Any]) -> None:
     found = config.calibration
     if "min_confidence" in given and found is not None and found.choices != config.choices:
         raise ArgumentError(
-            f"min_confidence={config.min_confidence} has the thresholds of {written(found.choices)}, and this run has "
-            f"{written(config.choices)}: give the former, or a number."
+            f"min_confidence={config.min_confidence} has the thresholds of {found.choices}, and this run has "
+            f"{config.choices}: give the former, or a number."
         )
 
 

@@ -28,12 +28,12 @@ R = TypeVar("R")
 class Engines:
     """The engines of one configuration. Every method may be called in any thread."""
 
-    def __init__(self, config: Config, sides: Collection[Side] = SIDES) -> None:
-        """Build the engines and check that they can run. `sides`: leave the other engines out. Raises `ArgumentError`,
-        `EngineUnavailable` or `EngineStartError`."""
+    def __init__(self, config: Config) -> None:
+        """Build the engines and check that they can run. Raises `ArgumentError`, `EngineUnavailable` or
+        `EngineStartError`."""
         self.config = config
         self.models: dict[Side, RestartedEngine] = {}
-        for engine in (engine for engine in config.engines() if engine.side in sides):
+        for engine in config.engines():
             # This process cannot restart a server.
             restarts = None if engine.engine == "openai" else config.engine_restarts
             built = build(engine, config.other(engine))

@@ -40,7 +40,7 @@ class Evaluation:
         self._engines, self._store, self._mode = engines, store, MODES[config.mode]
         self._owns_store = store is None
         self._folder = folder_of(config.store) if store is None else None
-        self._called = [engine.side for engine in config.engines() if engine.side in engines.models]
+        self._called = [engine.side for engine in config.engines()]
         self.pair = pair_of(config, {side: engines.models[side] for side in self._called}, sparse_of(config))
         if config.verify != "agreement":
             _warn_if_uncalibrated(config)
@@ -191,7 +191,7 @@ class Evaluation:
         found = self.config.calibration
         if found is None or benchmark in found.documents or benchmark in self._uncalibrated:
             return
-        if threshold == self.pair.first_check.threshold(benchmark):  # a request to a server may have its own
+        if threshold == self.pair.thresholds.of(benchmark):  # a request to a server may have its own
             self._uncalibrated.add(benchmark)
             logger.warning(
                 f"mai_cascade: min_confidence={self.config.min_confidence} was chosen with documents of "
@@ -223,9 +223,8 @@ def pair_of(config: Config, models: Mapping[Side, Model], sparse: Sparse | None)
         models=models,
         think=config.think,
         rules=config.rules,
-        first_check=config.first_check(),
-        thinker=config.thinker,
-        second_check=config.second_check == "on",
+        choices=config.choices,
+        thresholds=config.thresholds,
         on_overflow=config.on_overflow,
         transfer_answer=config.transfer_answer,
         sparse=sparse,

@@ -2,9 +2,9 @@
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from loguru import logger
 from tqdm import tqdm
@@ -18,30 +18,18 @@ Outcome = Trace | SampleError
 """The result of a sample: its trace or its error."""
 
 
-class ProgressLine(tqdm):  # type: ignore[misc]  # tqdm has no types
-    """A line of tqdm that ends in the exits so far. Their text is made only when the line is shown."""
-
-    totals: Totals | None = None
-
-    @property
-    def format_dict(self) -> dict[str, Any]:
-        """Return the fields of the line. tqdm's own thread calls this too."""
-        exits = self.totals.exits if self.totals is not None else {}
-        return {**super().format_dict, "exits": "".join(f", {exit}={count}" for exit, count in exits.items())}
-
-
-def progress_bar(total: int, shown: bool, done: int = 0) -> ProgressLine:
+def progress_bar(total: int, shown: bool, done: int = 0) -> tqdm:
     """Return a progress line of the form "mai_cascade: 120/200, 00:12 left, agree_short=80, agree_think=40". `done`:
     samples that an earlier process finished.
 
     A terminal shows it in place. In a log file every update adds text, so there it is updated once a minute.
     """
     seconds = 0.2 if sys.stderr.isatty() else 60.0
-    return ProgressLine(
+    return tqdm(
         total=total,
         initial=done,
         desc="mai_cascade",
-        bar_format="{desc}: {n_fmt}/{total_fmt}, {remaining} left{exits}",
+        bar_format="{desc}: {n_fmt}/{total_fmt}, {remaining} left{postfix}",
         mininterval=seconds,
         maxinterval=max(10.0, seconds),  # tqdm updates the line at least this often
         disable=not shown,
@@ -56,14 +44,14 @@ class Progress:
     totals: Totals
     store: Store | None
     allowed_errors: int
-    bar: ProgressLine
+    bar: tqdm
     done: Collection[SampleKey] = ()
     """Samples that an earlier process finished. The progress line counts them from the beginning."""
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     """Index of the sample -> its outcome."""
 
     def __post_init__(self) -> None:
-        self.bar.totals = self.totals
+        self._exits = Counter[str]()
         self._counted_until = time.perf_counter()
 
     async def report(self, index: int, outcome: Outcome) -> bool:
@@ -84,6 +72,9 @@ class Progress:
             if self.store is not None:
                 await self.store.add_sample(sample)
             self.totals.add(outcome)
+            self._exits[outcome.exit] += 1
+            shown = ", ".join(f"{exit}={count}" for exit, count in self._exits.items())
+            self.bar.set_postfix_str(shown, refresh=False)
         if sample not in self.done:
             self.bar.update()
         return self.totals.failures.count <= self.allowed_errors

@@ -128,11 +128,6 @@ class Totals:
         failed = (sample[0] for samples in self.failures.causes.values() for _, sample in samples)
         return sorted({*(task for task, *_ in self.samples), *failed})
 
-    @property
-    def exits(self) -> dict[str, int]:
-        """Exit -> number of samples."""
-        return Counter(exit for _, exit, *_ in self.samples)
-
     @classmethod
     def merged(cls, ranks: Sequence["Totals"]) -> "Totals":
         """Return the figures of a run from those of its ranks. The slowest rank decides each wall time."""
@@ -161,7 +156,7 @@ def figures(totals: Totals, config: Config, descriptions: Mapping[Side, str]) ->
         "mode": config.mode,
         **({name: getattr(config, name) for name in SPARSE} if config.transfer == "sparse" else {}),
         **_first_check(config),
-        **config.not_the_papers,
+        **config.choices.later,
         "engines": {
             engine.side: {
                 "engine": engine.engine,
@@ -183,9 +178,9 @@ def _first_check(config: Config) -> dict[str, Any]:
     """Return the rule of the first check, if it is not the paper's, with its thresholds and what chose them."""
     if config.verify == "agreement":
         return {}
-    found = dataclasses.asdict(config.first_check())
+    found = {"verify": config.verify, **dataclasses.asdict(config.thresholds)}
     if config.calibration is not None:
-        found["calibration"] = dataclasses.asdict(config.calibration)
+        found["calibration"] = config.calibration.record()
     return {"first_check": found}
 
 
@@ -256,7 +251,7 @@ def table(totals: Totals, of_run: Mapping[str, Any], config: Config) -> str:
     if config.verify != "agreement":
         given = DEFAULT if config.min_confidence is None else config.min_confidence
         mode += f", verify={config.verify}, min_confidence={given}"
-    mode += "".join(f", {name}={value}" for name, value in config.not_the_papers.items())
+    mode += "".join(f", {name}={value}" for name, value in config.choices.later.items())
     lines = "\n".join(_lines(totals, of_run["tasks"]))
     return f"\nmai_cascade {mode}: {models}{ranks}\n{writer.dumps()}\n{lines}\n"
 

@@ -10,11 +10,10 @@ from lmms_eval_mai.contract import Message, Sampling, Stage
 from lmms_eval_mai.engines.messages import merge_adjacent_text
 from lmms_eval_mai.paper.agreement import Doc
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS, GENERIC
-from lmms_eval_mai.paper.confidence import FirstCheck
+from lmms_eval_mai.paper.confidence import Thresholds
 from lmms_eval_mai.paper.prompts import INSTRUCTIONS
 from lmms_eval_mai.paper.sample import Sample
 from lmms_eval_mai.run.ask import LETTERS
-from lmms_eval_mai.run.calibration import written
 from lmms_eval_mai.run.config import OWN_THINKING, Config, without_effect
 from lmms_eval_mai.run.decoding import NAMES, sampling
 from lmms_eval_mai.serve.chat_request import ChatRequest, EncodedImage, MaiOptions
@@ -136,10 +135,9 @@ def _choices(mai: MaiOptions, mode: str, config: Config) -> dict[str, Any]:
     if least is None and (asked.verify, asked.thinker) == OWN_THINKING != (config.verify, config.thinker):
         least = config.own_min_confidence
     if least is None and calibrated is not None and asked.verify != "agreement" and asked.choices != calibrated.choices:
-        text = f"The threshold of this server is that of {written(calibrated.choices)}. Give min_confidence too."
+        text = f"The threshold of this server is that of {calibrated.choices}. Give min_confidence too."
         raise bad_request(text, "mai.min_confidence")
-    check = FirstCheck(asked.verify, least) if least else dataclasses.replace(config.first_check(), verify=asked.verify)
-    return {"first_check": check, "thinker": asked.thinker, "second_check": asked.second_check == "on"}
+    return {"choices": asked.choices, "thresholds": Thresholds(least) if least else config.thresholds}
 
 
 def _doc(benchmark: str | None, question: str, options: Sequence[str]) -> Doc:

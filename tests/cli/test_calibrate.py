@@ -14,7 +14,7 @@ from support.own_command import refusal, run_command
 
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.agreement import AgreementRules
-from lmms_eval_mai.paper.confidence import NEVER
+from lmms_eval_mai.paper.confidence import NEVER, Choices
 from lmms_eval_mai.reports.build import read
 from lmms_eval_mai.reports.losses import THRESHOLDS
 from lmms_eval_mai.reports.rules import Rule, decide, known_answers
@@ -63,14 +63,13 @@ def test_the_cheapest_threshold_that_keeps_the_promise_is_written(
     assert found["pooled"] == found["thresholds"]["shapes"]
     assert f"verify=confidence,min_confidence={file}" in out
     given = {"engine": "scripted", "small": "a", "large": "b", "verify": "confidence", "min_confidence": str(file)}
-    check = parse(given).first_check()
-    assert check.threshold("shapes") == found["thresholds"]["shapes"]
-    assert check.threshold("pope") == found["pooled"]
+    thresholds = parse(given).thresholds
+    assert thresholds.of("shapes") == found["thresholds"]["shapes"] and thresholds.of("pope") == found["pooled"]
     refused = {**found, "pooled": None, "thresholds": {}}
     file.write_text(json.dumps(refused))
-    assert {parse(given).first_check().threshold(name) for name in ("shapes", "pope")} == {NEVER}
+    assert {parse(given).thresholds.of(name) for name in ("shapes", "pope")} == {NEVER}
     file.write_text(json.dumps(found))
-    assert parse({**given, "verify": "agreement", "min_confidence": None}).first_check().verify == "agreement"
+    assert parse({**given, "verify": "agreement", "min_confidence": None}).choices == Choices()
     with pytest.raises(ArgumentError, match="has the thresholds of verify=confidence"):
         parse({**given, "verify": "both"})
 
@@ -106,7 +105,7 @@ def test_each_choice_has_a_threshold_of_its_own_and_a_run_with_others_refuses_it
     base = {"engine": "scripted", "small": "a", "large": "b", "min_confidence": str(tmp_path / "file.json")}
     if choices[1] == "large":
         del given["second_check"]
-    assert parse(base | given).first_check().threshold("shapes") == found["thresholds"]["shapes"]
+    assert parse(base | given).thresholds.of("shapes") == found["thresholds"]["shapes"]
     with pytest.raises(ArgumentError, match="has the thresholds of"):
         parse(base | given | {"verify": "both" if choices[0] == "confidence" else "confidence"})
 
@@ -156,6 +155,7 @@ def test_without_the_second_check_a_threshold_is_found_where_that_check_loses_to
     assert code == 0 and chosen(tmp_path)["thresholds"]["shapes"] > 0.5, out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--second_check", "off", "--anytime"], ["--thinker", "large"]])
 def test_labels_are_asked_for_until_more_cannot_lower_the_threshold(
     tmp_path: Path, capsys: Any, task_manager: Any, options: list[str]
@@ -229,6 +229,7 @@ def write_traces(folder: Path, made: World, images: Callable[[int], list[str]]) 
         (folder / f"traces/{mode}.traces.jsonl").write_text("".join(lines))
 
 
+@pytest.mark.slow
 def test_images_are_the_units_and_unknown_ones_are_refused(tmp_path: Path, capsys: Any, task_manager: Any) -> None:
     documents = [
         replace(one, gold="yes", small="yes", large="yes", thought="yes", transferred="yes", large_thought="yes")
@@ -270,9 +271,9 @@ def test_what_cannot_be_calibrated_is_refused(
     assert named in refusal(capsys, "calibrate", *options)
 
 
-@pytest.mark.parametrize(("verify", "thinker", "second"), [("confidence", "large", True), ("both", "small", False)])
+@pytest.mark.parametrize(("verify", "thinker", "second"), [("confidence", "large", "on"), ("both", "small", "off")])
 def test_a_rule_answers_with_the_baseline_where_its_first_check_fails(
-    tmp_path: Path, task_manager: Any, verify: Any, thinker: Any, second: bool
+    tmp_path: Path, task_manager: Any, verify: Any, thinker: Any, second: Any
 ) -> None:
     made = World("shapes", [replace(GUESS, transferred="green", large_thought="green"), RIGHT, LOST])
     for mode, suffix in (("cascade", "s"), ("transfer", "s"), ("large", "r")):
@@ -280,7 +281,7 @@ def test_a_rule_answers_with_the_baseline_where_its_first_check_fails(
     runs = read([tmp_path])
     (run,) = runs.first_checks()
     known = known_answers(runs, run)
-    decided = decide(known, Rule(verify, NEVER, AgreementRules(), thinker, second), "shapes")
+    decided = decide(known, Rule(Choices(verify, thinker, second), NEVER, AgreementRules()), "shapes")
     assert decided is not None
     name = "large_r" if thinker == "large" else "full_rt"
     assert list(decided.answer) == list(known[name]) and list(decided.score) == list(known[f"{name}_score"])

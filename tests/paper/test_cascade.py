@@ -15,7 +15,7 @@ from lmms_eval_mai.errors import MissingAnswer, PromptTooLong
 from lmms_eval_mai.paper import prompts
 from lmms_eval_mai.paper.calls import CallEvent
 from lmms_eval_mai.paper.cascade import MODES, cascade
-from lmms_eval_mai.paper.confidence import FirstCheck
+from lmms_eval_mai.paper.confidence import Choices, Thresholds
 from lmms_eval_mai.paper.sample import EXITS, Sample, Trace, category_of
 
 YES, NO = "[[Yes]]", "[[No]]"
@@ -83,8 +83,8 @@ def answers_of(given: str) -> dict[str, Answer]:
 def choices_of(words: list[str]) -> dict[str, Any]:
     """Return the fields of the pair."""
     rule: Any = next((word for word in words if word in ("confidence", "both")), "agreement")
-    thinker = {"thinker": "large"} if "own" in words else {}
-    return {"first_check": FirstCheck(rule, 0.7), "second_check": "once" not in words, **thinker}
+    choices = Choices(rule, "large" if "own" in words else "small", "off" if "once" in words else "on")
+    return {"choices": choices, "thresholds": Thresholds(0.7)}
 
 
 @pytest.mark.parametrize("row", PATHS.strip().split("\n"))
@@ -131,17 +131,20 @@ def test_a_trace_has_the_verifications_the_threshold_and_the_answer_after_a_thin
     trace = run_mode("cascade", sample(), {"short": YES, "think": YES}, {"short": NO, "transfer": NO})[0]
     assert [(v.small, v.large, v.agree) for v in trace.verifications] == [("yes", "no", False)] * 2
     assert (trace.min_confidence, trace.thought) == (None, None)
-    for second_check, thought in ((True, None), (False, "yes")):
-        choices = {"first_check": FirstCheck("confidence", 0.7), "second_check": second_check}
-        trace = run_mode("cascade", sample(), {"think": YES}, {"short": NO, "transfer": NO}, **choices)[0]
-        assert (trace.min_confidence, trace.thought, len(trace.verifications)) == (0.7, thought, int(second_check))
+    for words, thought in ((["confidence"], None), (["confidence", "once"], "yes")):
+        given = choices_of(words)
+        trace = run_mode("cascade", sample(), {"think": YES}, {"short": NO, "transfer": NO}, **given)[0]
+        assert (trace.min_confidence, trace.thought, len(trace.verifications)) == (0.7, thought, thought is None)
 
 
 def test_a_benchmark_may_have_a_threshold_of_its_own() -> None:
-    check = FirstCheck("confidence", 0.9, {"pope": 0.5})
+    thresholds = Thresholds(0.9, {"pope": 0.5})
     sure = {"short": Answer(NO, answer_logprob=math.log(0.6))}
-    assert run_mode("cascade", sample(), {}, sure, first_check=check)[0].exit == "confident"
-    assert check.threshold("chartqa") == 0.9
+    assert (
+        run_mode("cascade", sample(), {}, sure, choices=Choices("confidence"), thresholds=thresholds)[0].exit
+        == "confident"
+    )
+    assert thresholds.of("chartqa") == 0.9
 
 
 @pytest.mark.parametrize("choice", [None, "cut", "keep"])

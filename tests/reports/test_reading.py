@@ -11,6 +11,7 @@ from support.folders import LARGE, POPE, SMALL, World, call, line, write_run
 from support.pope_scripts import exit_of, pope_scripts
 
 from lmms_eval_mai.paper.agreement import AgreementRules
+from lmms_eval_mai.paper.confidence import Choices
 from lmms_eval_mai.reports import methods
 from lmms_eval_mai.reports.folders import Run, read_runs, records
 from lmms_eval_mai.reports.methods import Method
@@ -207,4 +208,4 @@ def test_a_large_model_that_thinks_for_itself_is_a_method_of_its_own() -> None:
         other = methods.method(
             {}, {"mode": "cascade", "engines": engines, "second_check": second_check}, "S", False, None
         )
-        assert (other.mode, other.has_second_check) == ("cascade", second_check == "on")
+        assert (other.mode, other.choices) == ("cascade", Choices(second_check=second_check))

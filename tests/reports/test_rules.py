@@ -9,6 +9,7 @@ from support.folders import Answers, World
 
 from lmms_eval_mai.paper.agreement import AgreementRules
 from lmms_eval_mai.paper.benchmarks import BENCHMARKS
+from lmms_eval_mai.paper.confidence import Choices
 from lmms_eval_mai.reports.build import read, report
 from lmms_eval_mai.reports.rules import Rule, auroc, decide, known_answers, outcomes
 
@@ -60,14 +61,14 @@ def check(
 ) -> None:
     """Recompute a cascade with another rule of agreement, and compare it with a cascade that has this rule."""
     other = dataclasses.replace(world, agree=agree)
-    compare(world, other, folder, Rule("agreement", None, rules), full_rt, suffix)
+    compare(world, other, folder, Rule(Choices(), None, rules), full_rt, suffix)
 
 
 def compare(world: World, other: World, folder: Path, rule: Rule, full_rt: bool, suffix: str = "s") -> None:
     world.write(folder / "runs", "cascade", suffix)
     if full_rt:
         world.write(folder / "runs", "transfer", time="20260102_000000")
-    args = "" if rule.threshold is None else f"verify={rule.verify},min_confidence={rule.threshold}"
+    args = "" if rule.threshold is None else f"{rule.choices},min_confidence={rule.threshold}"
     other.write(folder / "other", "cascade", suffix, model_args=args)
     runs = read([folder / "runs"])
     ((run,), (expected,)) = (read([folder / name]).of("cascade") for name in ("runs", "other"))
@@ -97,7 +98,7 @@ def test_the_first_check_by_confidence_is_recomputed_from_a_cascade_and_full_rt(
     tmp_path: Path, task_manager: Any, verify: Any, threshold: float, first: tuple[str, float]
 ) -> None:
     made = dataclasses.replace(SURE, verify=first[0], min_confidence=first[1])
-    rule = Rule(verify, threshold, AgreementRules())
+    rule = Rule(Choices(verify), threshold, AgreementRules())
     if first[0] == "confidence" and verify == "both":  # nobody has asked the small model
         made.write(tmp_path, "cascade")
         made.write(tmp_path, "transfer", time="20260102_000000")
@@ -108,7 +109,7 @@ def test_the_first_check_by_confidence_is_recomputed_from_a_cascade_and_full_rt(
         compare(made, dataclasses.replace(SURE, verify=verify, min_confidence=threshold), tmp_path, rule, full_rt=True)
 
 
-@pytest.mark.parametrize(("later", "mode"), [({"thinker": "large"}, "large"), ({"second_check": False}, "transfer")])
+@pytest.mark.parametrize(("later", "mode"), [({"thinker": "large"}, "large"), ({"second_check": "off"}, "transfer")])
 def test_what_follows_the_first_check_is_recomputed_from_large_r_and_from_full_rt(
     tmp_path: Path, task_manager: Any, later: Any, mode: str
 ) -> None:
@@ -118,16 +119,15 @@ def test_what_follows_the_first_check_is_recomputed_from_large_r_and_from_full_r
     world.write(tmp_path, mode, "r" if mode == "large" else "s", time="20260102_000000")
     runs = read([tmp_path])
     (run,) = runs.of("cascade")
-    found = decide(known_answers(runs, run), Rule("confidence", 0.7, AgreementRules(), **later), "shapes")
+    found = decide(known_answers(runs, run), Rule(Choices("confidence", **later), 0.7, AgreementRules()), "shapes")
     other = {"large": ("large_think", 104), "transfer": ("transfer", 109)}[mode]
     assert found is not None
     assert [*zip(found.exit, found.tokens, strict=True)] == [("confident", 4), other, ("confident", 4), other, other]
     answers = [one.thought if mode == "large" else one.transferred for one in documents]
     right = [answer == one.gold for answer, one in zip(answers, documents, strict=True)]
     assert [*found.score] == [True, right[1], True, right[3], right[4]]
-    rules = {one.rule for one in outcomes(runs, run)}
-    assert {rule.thinker for rule in rules} == ({"small", "large"} if mode == "large" else {"small"})
-    assert {rule.second_check for rule in rules} == ({True} if mode == "large" else {True, False})
+    made = {(one.rule.choices.thinker, one.rule.choices.second_check) for one in outcomes(runs, run)}
+    assert made == {("small", "on"), ("large", "on") if mode == "large" else ("small", "off")}
 
 
 def test_a_stricter_rule_takes_no_calls_from_a_document_with_another_gold_answer(
@@ -139,7 +139,7 @@ def test_a_stricter_rule_takes_no_calls_from_a_document_with_another_gold_answer
     dataclasses.replace(loose, documents=others).write(tmp_path, "transfer", time="20260102_000000")
     runs = read([tmp_path])
     (run,) = runs.of("cascade")
-    assert decide(known_answers(runs, run), Rule("agreement", None, AgreementRules(0.85)), run.benchmark) is None
+    assert decide(known_answers(runs, run), Rule(Choices(), None, AgreementRules(0.85)), run.benchmark) is None
 
 
 def test_a_stricter_rule_is_left_out_without_full_rt(tmp_path: Path, task_manager: Any) -> None:

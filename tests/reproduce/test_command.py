@@ -112,7 +112,7 @@ def refused(capsys: Any, tmp_path: Path) -> Any:
     [
         ("--pair demo", "--benchmarks"),
         ("--pair demo --benchmarks shapes --limit 0", "--limit 0"),
-        ("--pair demo --benchmarks shapes --tables 10,12", "--tables 10,12"),
+        ("--pair demo --benchmarks shapes --tables 10,12", "--tables 12"),
         ("--paper qwen --pair demo", "--pairs"),
         ("--paper qwen --tables 10", "--tables"),
         ("--paper qwen --model_args small=x", "small"),

@@ -11,6 +11,7 @@ import pytest
 from support.processes import DEMO_DOCUMENTS, Command, strike
 from support.reproduce import RUNS
 
+from lmms_eval_mai.paper.confidence import Choices
 from lmms_eval_mai.reports.build import read
 from lmms_eval_mai.reports.rules import Rule, decide, known_answers
 from lmms_eval_mai.run.config import parse
@@ -75,9 +76,9 @@ def test_killed_command_has_the_results_of_an_undisturbed_run_and_makes_no_call_
     assert [result(sample) for sample in mai] == [result(sample) for sample in demo_run[1]]
     assert all(call["shared"] for sample in mai for call in sample["token_counts"][0]["calls"])
     runs = read([tmp_path / "out"])
-    paper, confident = sorted(runs.of("cascade"), key=lambda run: run.method.verify)
-    threshold = parse({"pair": "demo"}).first_check().threshold("shapes")
-    check = Rule("confidence", threshold, paper.rules)
+    paper, confident = sorted(runs.of("cascade"), key=lambda run: run.method.choices)
+    threshold = parse({"pair": "demo"}).thresholds.of("shapes")
+    check = Rule(Choices("confidence"), threshold, paper.rules)
     computed = decide(known_answers(runs, paper), check, "shapes")  # what the report shows of this threshold
     assert computed is not None and "confident" in set(computed.exit)
     assert list(computed.exit) == list(confident.samples.exit)

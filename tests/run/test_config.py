@@ -11,6 +11,7 @@ from lmms_eval.utils import simple_parse_args_string
 from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.engines.arguments import parse_literal
 from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.paper.confidence import Choices
 from lmms_eval_mai.paper.sparse import Sparse
 from lmms_eval_mai.redaction import redacted
 from lmms_eval_mai.run.calibration import Calibration
@@ -125,10 +126,10 @@ def test_sparse_transfer_has_the_papers_defaults_and_needs_an_engine_with_attent
 
 
 def test_threshold_in_the_file_of_a_pair_has_no_effect_on_agreement() -> None:
-    assert parse_text("pair=demo").first_check().verify == "agreement"
-    check = parse_text("pair=demo,verify=confidence").first_check()
-    assert check.verify == "confidence" and check.threshold("shapes") == check.threshold("any") == 0.731
-    assert parse_text("pair=demo,verify=both,min_confidence=0.5").first_check().threshold("shapes") == 0.5
+    assert parse_text("pair=demo").choices == Choices()
+    thresholds = parse_text("pair=demo,verify=confidence").thresholds
+    assert thresholds.of("shapes") == thresholds.of("any") == 0.731
+    assert parse_text("pair=demo,verify=both,min_confidence=0.5").thresholds.of("shapes") == 0.5
     assert parse_text("pair=demo,verify=both").min_confidence is None  # the threshold is that of another rule
     assert parse_text("pair=demo,mode=large").min_confidence is None
 
@@ -138,9 +139,9 @@ def test_threshold_in_the_file_of_a_pair_has_no_effect_on_agreement() -> None:
 )
 def test_damaged_file_of_thresholds_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     file = tmp_path / "file.json"
-    Calibration("confidence", 0.9, {"pope": 0.9}, "", "a", "b", {"pope": 1}, ()).write(file)
+    Calibration(Choices("confidence"), 0.9, {"pope": 0.9}, "", "a", "b", {"pope": 1}, ()).write(file)
     text = f"pair=demo,verify=confidence,min_confidence={file}"
-    assert parse_text(text).first_check().threshold("pope") == 0.9
+    assert parse_text(text).thresholds.of("pope") == 0.9
     with pytest.raises(ArgumentError, match="verify=both"):
         parse_text(text.replace("=confidence", "=both"))
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))

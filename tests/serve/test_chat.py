@@ -10,6 +10,7 @@ from support.pope_scripts import FORCED_EXITS as EXITS
 from support.serving import Running, chat, chat_records, image_url, scripted, serving, user, written
 
 from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.paper.confidence import Choices
 from lmms_eval_mai.paper.prompts import instruction
 from lmms_eval_mai.run.calibration import Calibration
 from lmms_eval_mai.run.config import parse
@@ -173,7 +174,7 @@ def test_a_request_chooses_the_first_check(api: Running, tmp_path: Path) -> None
         ):
             assert server.refused(chat(mai=wrong))[0] == 400
     file = tmp_path / "file.json"
-    Calibration("confidence", 0.9, {}, "", "small", "large", {"pope": 1}, ()).write(file)
+    Calibration(Choices("confidence"), 0.9, {}, "", "small", "large", {"pope": 1}, ()).write(file)
     own = {"verify": "confidence", "min_confidence": str(file), "own_min_confidence": 0.8}
     with serving(**scripted(tmp_path, 9, answer_logprob=-0.1), **own) as server:
         assert server.ask()["mai"]["exit"] == "confident"

@@ -78,7 +78,7 @@ def _scored(row: Any, digits: int = 1) -> str:
 def _flow(run: Run, runs: Runs, names: Any) -> Chart:
     """Return the bands from all documents to the exits, and through "disagree" to the later ones."""
     samples = run.samples
-    first, *later = exits_of("cascade", run.method.verify, second_check=run.method.has_second_check)
+    first, *later = exits_of("cascade", run.method.choices)
     bands = [("documents", first, samples.exit == first), ("documents", "disagree", samples.exit.isin(later))]
     bands = [band for band in [*bands, *(("disagree", exit, samples.exit == exit) for exit in later)] if band[2].any()]
     name, task = runs.name(run.method), benchmark_name(run.benchmark)
