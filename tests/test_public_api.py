@@ -31,7 +31,6 @@ def test_public_names_are_all_errors_and_six_others_and_all_exist() -> None:
         _ = lmms_eval_mai.Ensemble
 
 
-@pytest.mark.slow
 def test_import_of_the_package_imports_nothing_heavy_and_that_of_cascade_no_engine() -> None:
     assert run(f"import sys, lmms_eval_mai; print([name for name in {HEAVY} if name in sys.modules])") == ["[]"]
     engines = ("vllm", "aiohttp", "lmms_eval.evaluator", "lmms_eval.tasks")

@@ -1,8 +1,8 @@
 """Choose the threshold of verify=confidence by documents, with a bound on its loss.
 
-Reads the output folders of a cascade, of Full RT and of large R on the same documents, as far as the choices need them
-(docs/confidence.md), and chooses the cheapest threshold whose expected loss on other documents of the same kind is at
-most --max_loss points, with the given confidence. Nothing is run. Prints the arguments to paste, and writes a file for
+Read the output folders of a cascade, of Full RT and of large R on the same documents, as far as the choices need them
+(docs/confidence.md), and choose the cheapest threshold whose expected loss on other documents of the same kind is at
+most --max_loss points, with the given confidence. Nothing is run. Print the arguments to paste, and write a file for
 min_confidence. Do not score the same documents with it.
 """
 

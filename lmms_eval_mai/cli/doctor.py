@@ -1,9 +1,9 @@
 """Check the packages, the devices, and whether lmms-eval knows the model and the tasks.
 
-Lists the named pairs, and prints the folder of the task files. Add an lmms-eval command, with all its arguments, to see
-which engines it would start on which devices, and whether its models and endpoints can be reached. Nothing is started
-or downloaded. With --gpus, only how the models share such GPUs is shown. lmms-eval itself refuses wrong options, tasks
-and data sets before anything starts, and vLLM alone decides whether an engine fits into the memory.
+List the named pairs, and print the folder of the task files. After a whole lmms-eval command, with all its arguments,
+also tell which engines it would start on which devices, and whether its models and endpoints can be reached. Nothing is
+started or downloaded. With --gpus, only how the models share such GPUs is shown. lmms-eval itself refuses wrong
+options, tasks and data sets before anything starts, and vLLM alone decides whether an engine fits into the memory.
 """
 
 import argparse

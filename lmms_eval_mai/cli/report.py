@@ -1,6 +1,6 @@
 """Read the output folders of lmms-eval, and print tables of their runs.
 
-Besides the tables of the paper that the runs allow there are tables that the paper lacks, and a sentence for each thing
+Besides the tables of the paper that the runs allow, print tables that the paper lacks, and a sentence for each thing
 that is missing. Runs need --output_path and --log_samples. Nothing else is read, so the runs may be from another
 machine; only --images needs the data sets.
 """

@@ -75,8 +75,9 @@ def main(given: argparse.Namespace) -> None:
         subjects = [tasks.subject(name, manager, configs, gen_kwargs, given.limit) for name in benchmarks]
     runs = plan.runs(models, subjects)
     if given.dry_run:
+        width = max(len(run.name) for run in runs)
         for run in runs:
-            print(f"{run.name}  {run.subject.documents:,} documents{', finished' * folder.is_finished(run)}")
+            print(f"{run.name:{width}}  {run.subject.documents:,} documents{', finished' * folder.is_finished(run)}")
         print("\nThe equivalent commands:\n")
         for run in runs:
             print(shlex.join(["lmms-eval", *options.command(run, folder.place(run), shown=True)]))
@@ -129,10 +130,10 @@ def _chosen(given: argparse.Namespace) -> tuple[Mapping[str, tuple[int, ...]], l
         )
     if given.paper is not None:
         return PAPERS[given.paper], benchmarks or list(PAPER_BENCHMARKS)
-    tables = names_of(given.tables)
-    if unknown := [name for name in tables if name not in map(str, TABLES)]:
+    tables = [*map(str, DEFAULT)] if given.tables is None else names_of(given.tables)
+    if not tables or set(tables) - {*map(str, TABLES)}:
         raise ArgumentError(
-            f"--tables {unknown[0]} is invalid: expected numbers from {', '.join(map(str, TABLES))}. docs/reproduce.md "
-            "has the commands for the other tables."
+            f"--tables {given.tables} is invalid: expected numbers from {', '.join(map(str, TABLES))}. "
+            "docs/reproduce.md has the commands for the other tables."
         )
-    return dict.fromkeys(pairs or [""], tuple(map(int, tables)) or DEFAULT), benchmarks
+    return dict.fromkeys(pairs or [""], tuple(map(int, tables))), benchmarks

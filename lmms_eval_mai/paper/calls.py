@@ -76,7 +76,9 @@ class Pair:
     """Prompt_think of Eq. 7 for tasks that name none themselves: `_s` tasks and other lmms-eval tasks."""
     rules: AgreementRules = AgreementRules()  # noqa: RUF009 - frozen
     choices: Choices = Choices()  # noqa: RUF009 - frozen
+    """Of the cascade."""
     thresholds: Thresholds = Thresholds()  # noqa: RUF009 - frozen
+    """Of its first check by confidence."""
     on_overflow: Literal["truncate", "error"] = "truncate"
     """How to treat thinking that does not fit the context."""
     transfer_answer: TransferAnswer | None = None

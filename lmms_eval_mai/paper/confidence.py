@@ -1,4 +1,4 @@
-"""The choices of a cascade, and the first check by confidence. **Not in the paper**, whose choices are the defaults.
+"""The choices of a cascade, and the first check by confidence. The paper has only the defaults.
 
 The paper's first check (Section 4.1) trusts two models that guess alike. It can also ask for the probability that the
 large model gave to its own short answer of Eq. 5, p = P(A_short^l | Q + Prompt_simple) = exp(Call.answer_logprob):
@@ -10,7 +10,7 @@ large model gave to its own short answer of Eq. 5, p = P(A_short^l | Q + Prompt_
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 from lmms_eval_mai.contract import Call, Side
@@ -44,8 +44,13 @@ class Choices:
             if (value := str(getattr(self, name))) != getattr(Choices, name)
         }
 
+    @property
+    def written(self) -> str:
+        """All choices as arguments."""
+        return ",".join(f"{name}={value}" for name, value in asdict(self).items())
+
     def __str__(self) -> str:
-        """Return the choices as arguments."""
+        """Return `verify`, and what is not the paper's, as arguments."""
         return ",".join(f"{name}={value}" for name, value in {"verify": self.verify, **self.later}.items())
 
 

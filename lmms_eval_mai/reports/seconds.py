@@ -33,8 +33,9 @@ NOTE = (
 )
 PAPERS_NOTE = (
     "The paper's times look like those of transformers: its 8B model takes 20.5 ms for a token, as its 4B model does, "
-    "and an H100 reads the weights of an 8B model in about 5 ms. So ratios computed with them do not hold for vLLM. On "
-    "vLLM at batch size 32, the paper measured 1,122 s for 8B-R and 468 s for MAI on ChartQA, with starts (Table 12)."
+    "and an H100 reads the weights of an 8B model in about 5 ms. So ratios computed with them may not hold for vLLM. "
+    "On vLLM at batch size 32, the paper measured 1,122 s for 8B-R (one stage) and 468 s for MAI on ChartQA, with "
+    "starts (Table 12)."
 )
 
 

@@ -61,8 +61,8 @@ def method_table(runs: Runs) -> Iterator[Table]:
         [run for name in runs.benchmarks() for run in runs.of_benchmark(name)],
         (
             "Brackets: 95% intervals. Wall seconds: all documents at a time; compare them on one machine only. Runs "
-            "that share calls have none. On MMMU, lmms-eval's scorer guesses an option in place of an answer that it "
-            "cannot read.",
+            "that share calls have none. Own thinking, and MAI with other checks, are not in the paper. On MMMU, "
+            "lmms-eval's scorer guesses an option in place of an answer that it cannot read.",
         ),
     )
 

@@ -53,7 +53,7 @@ class Calibration:
     def is_of(self, small: str, large: str) -> bool:
         """Return whether the thresholds may be those of these models: paths of a checkpoint differ between machines,
         and the address of an endpoint names no model."""
-        has_small = self.choices != Choices("confidence", "large")
+        has_small = (self.choices.verify, self.choices.thinker) != ("confidence", "large")
         named = ((small, self.small), (large, self.large))[not has_small :]
         return all("://" in one + other or PurePath(one).name == PurePath(other).name for one, other in named)
 

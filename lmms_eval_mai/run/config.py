@@ -134,9 +134,9 @@ class Config(Arguments):
     """The layer whose attention is used: its number, from 1, or a share of the model's layers, such as 0.33. The
     default 12 is for 36 layers."""
     sparse_from: Side = "large"
-    """The model whose attention is used. `large`: an additional prefill of the large model for each transfer, as in the
-    paper. `small`: the attention of the small model at the end of its thinking, without an additional prefill. This
-    variant is ours."""
+    """The model whose attention is used. `large`: an additional prefill of the large model for each transfer, as we
+    read the paper. `small`: the attention of the small model at the end of its thinking, without an additional
+    prefill."""
     store: Annotated[str | None, BeforeValidator(_store)] = None
     """Folder of the call store (default: in the user's cache), with which the same command resumes a run. `off`: no
     store."""
@@ -303,8 +303,8 @@ def _check_choices(config: Config, given: Mapping[str, Any]) -> None:
     found = config.calibration
     if "min_confidence" in given and found is not None and found.choices != config.choices:
         raise ArgumentError(
-            f"min_confidence={config.min_confidence} has the thresholds of {found.choices}, and this run has "
-            f"{config.choices}: give the former, or a number."
+            f"min_confidence={config.min_confidence} has the thresholds of {found.choices.written}, and this run has "
+            f"{config.choices.written}: give the former, or a number."
         )
 
 

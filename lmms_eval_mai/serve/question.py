@@ -135,7 +135,7 @@ def _choices(mai: MaiOptions, mode: str, config: Config) -> dict[str, Any]:
     if least is None and (asked.verify, asked.thinker) == OWN_THINKING != (config.verify, config.thinker):
         least = config.own_min_confidence
     if least is None and calibrated is not None and asked.verify != "agreement" and asked.choices != calibrated.choices:
-        text = f"The threshold of this server is that of {calibrated.choices}. Give min_confidence too."
+        text = f"The threshold of this server is that of {calibrated.choices.written}. Give min_confidence too."
         raise bad_request(text, "mai.min_confidence")
     return {"choices": asked.choices, "thresholds": Thresholds(least) if least else config.thresholds}
 

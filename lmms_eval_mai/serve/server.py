@@ -16,6 +16,9 @@ from lmms_eval_mai.serve.service import Service
 
 MAX_FILES, MAX_WAITING = 65_536, 4096
 """Files and connections that the process may have open, and connections that wait for their clients."""
+KEEP_ALIVE_S = 60
+"""Seconds for which an idle connection stays open. OpenAI's client drops one after 5 s, and so does uvicorn by default:
+if both do it at the same time, the client's next request fails."""
 WATCH_S = 0.5
 """Seconds between two looks at all connections."""
 
@@ -72,6 +75,7 @@ class Server(uvicorn.Server):
             http="h11",
             h11_max_incomplete_event_size=64 * 2**10,  # of headers: some proxies need more than h11's 16 KiB
             limit_concurrency=2 * self._max_waiting,
+            timeout_keep_alive=KEEP_ALIVE_S,
             ws="none",
             log_config=None,
             log_level="critical",  # its errors would have the message of an exception, and so texts of prompts

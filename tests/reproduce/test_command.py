@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shlex
 import signal
 from pathlib import Path
@@ -73,6 +74,8 @@ def test_cascade_is_equal_to_that_of_the_printed_single_command(
     assert code == 0, log
     single = finished_run(tmp_path / "single" / "models" / RUNS[-1])
     assert without_marks(finished_run(undisturbed / "models" / RUNS[-1])) == single
+    _, text, _ = run_command(capsys, *arguments(model_args, undisturbed, "--dry-run"))
+    assert len(re.findall(r" documents, finished$", text, re.MULTILINE)) == len(RUNS)
 
 
 @pytest.mark.slow
@@ -112,7 +115,7 @@ def refused(capsys: Any, tmp_path: Path) -> Any:
     [
         ("--pair demo", "--benchmarks"),
         ("--pair demo --benchmarks shapes --limit 0", "--limit 0"),
-        ("--pair demo --benchmarks shapes --tables 10,12", "--tables 12"),
+        ("--pair demo --benchmarks shapes --tables 10,12", "--tables 10,12"),
         ("--paper qwen --pair demo", "--pairs"),
         ("--paper qwen --tables 10", "--tables"),
         ("--paper qwen --model_args small=x", "small"),

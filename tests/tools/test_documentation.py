@@ -150,7 +150,7 @@ def test_commands_have_options_arguments_and_tasks_that_exist(page: Path) -> Non
         assert all(name in tasks for name in named if name.endswith(("_s", "_e", "_r", "_s2"))), words
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_commands_of_the_readme_run_on_the_demo_pair(tmp_path: Path) -> None:
     (tmp_path / "docs").symlink_to(ROOT / "docs")
     found = [words for words in commands(ROOT / "README.md") if "pair=demo" in words or words[1] == "report"]

@@ -39,9 +39,10 @@ ON_CPU = {
 }
 """Defaults on a CPU, and why vLLM's own do not serve."""
 SHARED_GPU = (
-    " Both models share one GPU. If its memory is too small, take a smaller pair (pair=qwen3vl-2b-4b needs 22 GiB) or "
-    "quantization=fp8; `lmms-eval-mai doctor --gpus GIB` with the same arguments shows what each model gets."
+    " Both models share a GPU. If its memory is too small, take a smaller pair (pair=qwen3vl-2b-4b needs about 22 GiB) "
+    "or quantization=fp8; `lmms-eval-mai doctor --gpus GIB` with the same arguments shows what each model gets."
 )
+"""What may help where an engine cannot start on a GPU that it shares."""
 ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 """On a CPU vLLM replaces the public name "uni" by two processes, which wait for each other in busy loops. It needs two
 to bind threads to cores, and we bind none."""
