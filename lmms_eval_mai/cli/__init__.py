@@ -25,7 +25,7 @@ COMMANDS = {
     "doctor": "check the installation, and what an lmms-eval command would start",
     "ask": "answer one question and print every call",
     "reproduce": "make all runs of the paper's tables in one process",
-    "report": "make the paper's tables from finished runs",
+    "report": "compare finished runs, with the paper's tables on request",
     "calibrate": "choose the threshold of verify=confidence by your own documents",
     "serve": "answer chat requests over HTTP",
 }

@@ -68,7 +68,7 @@ def _ask(given: argparse.Namespace) -> Iterator[str]:
     trace = _dry_answer(config, sample) if given.dry_run else _answer(config, sample, gen_kwargs)
     yield from _calls(trace, sample, given.dry_run)
     if given.dry_run:
-        yield "Dry run: no model was loaded. If two answers agree, the calls after them are not made."
+        yield "Dry run: no model was loaded. If a check passes, the calls after it are not made."
         if config.transfer == "sparse":
             yield "With a model, only the key tokens of the thinking are transferred (transfer=sparse)."
         return

@@ -62,6 +62,7 @@ class Finding:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", help="the model; with --model and without --model_args, the defaults are checked")
     parser.add_argument("--model_args", help="check these model arguments (format as in lmms-eval)")
+    parser.add_argument("--pair", help="check this named pair, or the YAML file of one, as in the model arguments")
     parser.add_argument("--tasks", help="check that lmms-eval knows these tasks")
     parser.add_argument("--include_path", help="a folder with more tasks, as in lmms-eval")
     parser.add_argument(
@@ -100,7 +101,7 @@ def report(findings: Iterable[Finding]) -> int:
 def examine(given: argparse.Namespace) -> Iterator[Finding]:
     """Return the findings one by one, because some checks take seconds. The arguments come first: a typo in them is
     then shown before the slow imports."""
-    has_command = given.model is not None or given.model_args is not None
+    has_command = (given.model, given.model_args, given.pair) != (None, None, None)
     config, finding = check_arguments(given)
     yield finding if has_command else Finding("pairs", "ok", "\n".join(map(_pair, presets.names())))
     yield check_hub()  # before the imports that read HF_HUB_OFFLINE
@@ -126,7 +127,7 @@ def check_arguments(given: argparse.Namespace) -> tuple[Config | None, Finding]:
         text = f"Only {MODEL_ID} can be checked here, and --model is {given.model}.{hint}"
         return None, Finding("model", "PROBLEM", text)
     try:
-        values = values_of("--model_args", given.model_args or "")
+        values = values_of("--model_args", given.model_args or "") | ({"pair": given.pair} if given.pair else {})
         refuse_lmms_evals_own(values)
         config = parse(values)
     except Exception as error:

@@ -55,5 +55,8 @@ def describe(config: Config, gpus: Sequence[float], rank: int | None = None) -> 
     table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     note = "What is left is for the KV cache, images, buffers and CUDA graphs: about 4 GiB at least."
     if any(share.weight_bytes is None for share in found.values()):
-        note = "Size of weights unknown, so the shares are equal: neither the cache nor the hub has the models."
+        note = (
+            "Neither the cache nor the hub has the models, so these shares are guesses. docs/first-run.md has those of "
+            "the named pairs."
+        )
     return [*table, note]

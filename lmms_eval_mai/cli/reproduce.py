@@ -120,7 +120,10 @@ def _chosen(given: argparse.Namespace) -> tuple[Mapping[str, tuple[int, ...]], l
     if given.limit is not None and given.limit < 1:
         raise ArgumentError(f"--limit {given.limit} is invalid: expected at least 1.")
     if given.paper is not None and (pairs or given.tables is not None):
-        raise ArgumentError("--paper chooses the pairs and the tables: leave --pairs and --tables out.")
+        raise ArgumentError(
+            "--paper chooses the pairs and the tables: leave --pairs and --tables out, or give them and --benchmarks "
+            "without --paper."
+        )
     if given.paper is None and not benchmarks:
         raise ArgumentError("Give --paper qwen, --paper internvl, or --benchmarks NAMES.")
     if (ranks := int(os.environ.get("WORLD_SIZE") or 1)) > 1:

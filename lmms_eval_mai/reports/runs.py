@@ -148,8 +148,8 @@ class Runs:
             for model in (method.model, method.small):
                 short = short.replace(self.label(model), shown.get(model, ""), 1) if model else short
             short = short.replace(" large + small-R", "").replace(" large-R", "")
-            if method.options:
-                letter = letters.setdefault(method.options, chr(ord("a") + len(letters) % 26))
+            if options := (*method.options, *["thinker=large"] * (method.mode == "own")):
+                letter = letters.setdefault(options, chr(ord("a") + len(letters) % 26))
                 short += f" [{letter}]"
             names[self.name(method)] = short
         legend = [f"{label} = {model}" for model, label in shown.items() if label != model]

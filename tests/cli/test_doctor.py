@@ -33,7 +33,7 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check(model_args: str | None, model: str | None = None) -> tuple[Any, Finding]:
-    return doctor.check_arguments(Namespace(model=model, model_args=model_args))
+    return doctor.check_arguments(Namespace(model=model, model_args=model_args, pair=None))
 
 
 def run(command: type[Command], folder: Path, *line: str, **environment: str) -> tuple[int | None, str]:
@@ -47,7 +47,7 @@ def test_a_pasted_command_is_checked_and_each_problem_is_named(command: type[Com
     code, text = run(
         command, tmp_path, "torchrun", "--nproc_per_node", "2", "-m", "lmms_eval", "--model", "mai_cascade",
         "--tasks", "shapes_s,shapes_x,shapes_*", "--limit", "-1", "--log_samples",
-        "--model_args", f"pair=demo,large={NOWHERE}/v1",
+        "--pair", "demo", "--model_args", f"large={NOWHERE}/v1",
     )  # fmt: skip
     lines = text.strip().splitlines()
     assert code == 1 and lines[-1] == "2 problems." and len(lines) < 25
