@@ -84,8 +84,8 @@ def _flow(run: Run, runs: Runs, names: Any) -> Chart:
     name, task = runs.name(run.method), benchmark_name(run.benchmark)
     labels = {"documents": f"{len(samples):,} documents"}
     for _, target, flags in bands:
-        right = 100 * (samples.score[flags] >= RIGHT).mean()
-        labels[target] = f"{target}<br>{flags.sum():,} ({100 * flags.mean():.1f}%), {right:.1f}% right"
+        right = f"<br>{100 * (samples.score[flags] >= RIGHT).mean():.1f}% right" * (target != "disagree")
+        labels[target] = f"{target}<br>{flags.sum():,} ({100 * flags.mean():.1f}%){right}"
     places = {node: number for number, node in enumerate(labels)}
     filters = {
         node: {"task": task, "method": name, "exit": node if node in set(later) | {first} else ""} for node in labels
@@ -115,7 +115,7 @@ def _flow(run: Run, runs: Runs, names: Any) -> Chart:
 def _points(benchmark: str, rows: pd.DataFrame, unit: str, styles: dict[str, Look], names: Any) -> Chart:
     """Return score over cost, with the line of the methods that no other one beats in both."""
     made = _new(350 + 7 * len(rows), margin={"l": 50, "t": 8, "r": 14, "b": 70 + 7 * len(rows)}, showlegend=True)
-    made.update_xaxes(title_text=f"{unit} for one document (logarithmic)", type="log")
+    made.update_xaxes(title_text=f"{unit} (logarithmic)", type="log")
     made.update_xaxes(tickvals=TICKS, ticktext=[f"{tick:,g}" for tick in TICKS])
     made.update_yaxes(title_text="score, %")
     made.update_layout(legend={"y": -0.2, "yanchor": "top"})
