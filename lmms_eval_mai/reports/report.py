@@ -18,12 +18,11 @@ class Estimate:
     high: float | None = None
     paper: float | None = None
 
-    def shown(self, digits: int = 1, sign: str = "", unit: str = "") -> str:
-        """Return the number with its interval in brackets, as people read it. `sign`: "+" for a difference."""
-        value = f"{self.value:{sign}.{digits}f}{unit}"
+    def shown(self, digits: int) -> str:
+        """Return the number with its interval in brackets, as people read it."""
         if self.low is None or self.high is None:
-            return value
-        return f"{value} ({self.low:{sign}.{digits}f} to {self.high:{sign}.{digits}f})"
+            return f"{self.value:.{digits}f}"
+        return f"{self.value:.{digits}f} ({self.low:.{digits}f} to {self.high:.{digits}f})"
 
 
 Cell = Estimate | float | int | str | None

@@ -76,15 +76,16 @@ def _scored(row: Any, digits: int = 1) -> str:
 
 
 def _flow(run: Run, runs: Runs, names: Any) -> Chart:
-    """Return the bands from all documents to the exits, and through "disagree" to the later ones."""
+    """Return the bands from all documents to the exits, and through `check_failed` to the later ones."""
     samples = run.samples
     first, *later = exits_of("cascade", run.method.choices)
-    bands = [("documents", first, samples.exit == first), ("documents", "disagree", samples.exit.isin(later))]
-    bands = [band for band in [*bands, *(("disagree", exit, samples.exit == exit) for exit in later)] if band[2].any()]
+    bands = [("documents", first, samples.exit == first), ("documents", "check_failed", samples.exit.isin(later))]
+    bands += [("check_failed", exit, samples.exit == exit) for exit in later]
+    bands = [band for band in bands if band[2].any()]
     name, task = runs.name(run.method), benchmark_name(run.benchmark)
     labels = {"documents": f"{len(samples):,} documents"}
     for _, target, flags in bands:
-        right = f"<br>{100 * (samples.score[flags] >= RIGHT).mean():.1f}% right" * (target != "disagree")
+        right = f"<br>{100 * (samples.score[flags] >= RIGHT).mean():.1f}% right" * (target != "check_failed")
         labels[target] = f"{target}<br>{flags.sum():,} ({100 * flags.mean():.1f}%){right}"
     places = {node: number for number, node in enumerate(labels)}
     filters = {

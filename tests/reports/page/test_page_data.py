@@ -106,7 +106,7 @@ def test_the_numbers_of_each_figure_are_in_words(report: Report, runs: Runs) -> 
     words = {(one["card"], one["title"]): one["words"] for one in charts(report, runs)}
     row = row_of(report.table("methods"), "POPE", "MAI 8B + 2B-R")
     tokens = row["small tokens"] + row["large tokens"]
-    shown = f"MAI 8B + 2B-R: score {row['score'].shown()}, {tokens:.3g} output tokens"
+    shown = f"MAI 8B + 2B-R: score {row['score'].shown(1)}, {tokens:.3g} output tokens"
     assert any(one.startswith(shown) for one in words["points", "POPE, output tokens of both models"])
     assert ("points", "POPE, wall seconds") in words
     (run,) = runs.of("cascade", "pope")

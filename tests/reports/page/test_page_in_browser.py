@@ -120,7 +120,7 @@ def test_filters_leave_the_samples_that_the_report_counts(shown: Page, runs: Run
     assert choose(shown) == run.documents == 60
     wrong = (run.samples.exit == "transfer") & (run.samples.score == 0)
     assert choose(shown, exit="transfer", answer="wrong") == wrong.sum() > 0
-    assert choose(shown, exit="disagree") == run.samples.exit.isin(("agree_think", "transfer")).sum()
+    assert choose(shown, exit="check_failed") == run.samples.exit.isin(("agree_think", "transfer")).sum()
     assert choose(shown, task="shapes", effect="harm") == choose(shown, task="shapes", effect="rescue") == 1
 
 

@@ -4,7 +4,7 @@
 
 const NONCE = document.currentScript.nonce; // scripts without it are refused
 const SHOWN = 200; // samples in the list until the user asks for more
-const EXITS = { disagree: ["agree_think", "transfer", "large_think"] };
+const EXITS = { check_failed: ["agree_think", "transfer", "large_think"] };
 const page = { charts: [], runs: [], samples: [], images: null, found: [], limit: SHOWN, open: null, turn: 0 };
 
 const byId = (id) => document.getElementById(id);
@@ -165,7 +165,7 @@ async function startSamples() {
   if (!page.runs.length) return;
   const exits = new Set(page.runs.flatMap((run) => run.exits));
   form().run.append(...page.runs.map((run, place) => option(place, `${run.task}: ${run.method}`)));
-  form().exit.append(...[...exits, "disagree"].map((exit) => option(exit, exit)));
+  form().exit.append(...[...exits, "check_failed"].map((exit) => option(exit, exit)));
   byId("filters").addEventListener("input", search);
   await search();
 }
