@@ -44,9 +44,7 @@ async def main() -> None:
     given = parser.parse_args()
     rows, gate = pq.read_table(given.documents).to_pylist(), asyncio.Semaphore(OPEN)
     given.folder.mkdir(parents=True, exist_ok=True)
-    # The server closes a connection without requests after 5 s, so each request has a new one.
-    limits = httpx.Limits(max_keepalive_connections=0)
-    async with httpx.AsyncClient(base_url=given.url, timeout=600, limits=limits) as client:
+    async with httpx.AsyncClient(base_url=given.url, timeout=600) as client:
         for name in given.modes:
             lines = await asyncio.gather(*(ask(client, gate, row, MODES[name]) for row in rows))
             (given.folder / f"{name}.traces.jsonl").write_text("".join(lines))
