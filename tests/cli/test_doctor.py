@@ -67,7 +67,7 @@ def test_without_network_the_report_is_complete_and_has_no_noise(command: type[C
 
 
 @pytest.mark.slow
-def test_without_a_command_the_pairs_and_the_folder_of_the_tasks_are_shown(capsys: Any) -> None:
+def test_without_a_command_the_pairs_and_the_folder_of_the_tasks_are_shown(capsys: Any, task_manager: Any) -> None:
     code, text, _ = run_command(capsys, "doctor")
     assert code == 0 and str(task_dir()) in text
     assert [name for name in presets.names() if f" {name} " not in text] == []
