@@ -1,10 +1,9 @@
 """The contract of engines, tested with the scripted engine and, on one tiny checkpoint, with vLLM, transformers and a
-real API server on loopback. One file, so that one worker starts them once."""
+real API server on loopback."""
 
 import asyncio
 import logging
 import re
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,6 @@ from support.servers import Server
 from lmms_eval_mai.contract import Call, Image, Sampling
 from lmms_eval_mai.engines.openai.engine import OpenAIEngine
 from lmms_eval_mai.engines.scripted.engine import ScriptedEngine
-from lmms_eval_mai.engines.vllm.outputs import sampling_params, to_call
 from lmms_eval_mai.errors import ArgumentError, EngineNotRunning, PromptTooLong, SampleError
 from lmms_eval_mai.run.loop import LoopThread
 
@@ -282,55 +280,3 @@ def test_the_final_part_of_thinking_is_kept_if_the_whole_thinking_does_not_fit(r
     crowded = prompt(0, make_image(), "yes and no " * 3000, f"Reference: {thinking}")
     with pytest.raises(PromptTooLong):
         real.loop.run(real.engine.truncate_thinking(crowded, thinking, sampling))
-
-
-# --- what only vLLM has: caches and times ----------------------------------------------------------------------
-
-
-def test_second_call_of_a_sample_finds_image_and_question_in_the_prefix_cache(vllm: Running) -> None:
-    image, text = make_image("blue", (200, 120)), "How many bars are shown, and what is the largest of them?\n"
-    (first,) = vllm.generate(prompt(0, image, text, "Without thinking, answer."))
-    (second,) = vllm.generate(prompt(0, image, text, "Please think step by step."))
-    (other,) = vllm.generate(prompt(0, make_image("green", (200, 120)), text, "Please think step by step."))
-    assert first.cached_tokens == 0 and other.cached_tokens == 0
-    assert second.cached_tokens >= 32
-
-
-async def output_of(vllm: Running, rendered: Any) -> Any:
-    """Return vLLM's output for a rendered prompt."""
-    name = f"test-{time.perf_counter()}"
-    return [output async for output in vllm.engine.llm.generate(rendered, sampling_params(GREEDY, False), name)][-1]
-
-
-def test_image_is_prepared_and_sent_once(vllm: Running) -> None:
-    renderer = vllm.engine.llm.renderer
-    image = make_image("teal", (220, 120))
-    before = renderer.mm_processor_cache.make_stats()
-    sent = []
-    for words in ("Without thinking, answer.", "Please think step by step.", "Reference: none."):
-        asked = prompt(0, image, words)
-        rendered = vllm.loop.run(vllm.engine._render(asked, asked.messages))
-        sent.append([item is not None for item in rendered["mm_kwargs"]["image"]])
-        vllm.loop.run(output_of(vllm, rendered))
-    after = renderer.mm_processor_cache.make_stats()
-    assert sent == [[True], [False], [False]]
-    assert (after.total - before.total, after.hits - before.hits) == (3, 2)
-
-
-def test_prompt_is_answered_after_a_refused_prompt_with_the_same_image(vllm: Running) -> None:
-    """vLLM's frontend prepares the image of the refused prompt and does not send it (vLLM issue #46354)."""
-    image = make_image("navy", (640, 480))  # the text fits the context, text and image do not
-    words = "yes and no "
-    text = words * (4040 // vllm.engine.count_tokens(words))
-    (refused,), (call,) = vllm.generate(prompt(0, image, text)), vllm.generate(prompt(1, image, "What is it?"))
-    assert isinstance(refused, PromptTooLong) and isinstance(call, Call)
-    assert "document 0" in str(refused) and "4096 tokens" in str(refused) and "small_max_model_len" in str(refused)
-
-
-def test_time_to_the_first_token_is_vllms_and_not_what_the_event_loop_leaves(vllm: Running) -> None:
-    """A loop that is busy after the last token makes the call longer, and its first token no later."""
-    asked = question(2)
-    rendered = vllm.loop.run(vllm.engine._render(asked, asked.messages))
-    result = vllm.loop.run(output_of(vllm, rendered))
-    call = to_call(asked, {}, result, requested_at=time.perf_counter() - 1000)
-    assert call.ttft_s == result.metrics.first_token_latency < 100 and call.total_s > 1000

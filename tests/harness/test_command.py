@@ -19,7 +19,7 @@ from support.servers import free_port
 from lmms_eval_mai.errors import ArgumentError, MaiError
 from lmms_eval_mai.harness.command import configurations, report_errors_to_user
 
-ROWS = 40
+ROWS = 60
 HINT = "To resume, run the same command with the same models again."
 
 
@@ -35,17 +35,18 @@ def model_args(**given: Any) -> str:
 # --- whole commands in processes of their own -------------------------------------------------------------
 
 
-def test_a_command_that_is_stopped_keeps_the_store_and_the_next_one_finishes(
+def test_a_command_that_is_stopped_or_cannot_write_its_results_keeps_the_store_and_the_next_one_finishes(
     command: type[Command], data: Path, tmp_path: Path
 ) -> None:
     given = {"engine": "scripted", "max_open_samples": 2, "store": tmp_path / "store"}
-    given |= scripts(tmp_path / "scripts", "pope_s", ROWS, seconds=0.1)
+    given |= scripts(tmp_path / "scripts", "pope_s", ROWS, seconds=0.2)
+    (tmp_path / "file").touch()
 
-    def run() -> Command:
+    def run(output: str) -> Command:
         line = ["--model", "mai_cascade", "--tasks", "pope_s", "--model_args", model_args(**given), "--log_samples"]
-        return command(data, tmp_path / "log", *line, "--output_path", str(tmp_path / "out"))
+        return command(data, tmp_path / "log", *line, "--output_path", str(tmp_path / output))
 
-    stopped = run()
+    stopped = run("out")
     assert wait_for_lines(stopped.process, tmp_path / "store", 20)
     os.kill(stopped.process.pid, signal.SIGINT)
     code, text = stopped.end()
@@ -53,8 +54,13 @@ def test_a_command_that_is_stopped_keeps_the_store_and_the_next_one_finishes(
     assert f"mai_cascade: stopped by Ctrl-C. All finished calls are in {tmp_path}/store/" in text and HINT in text
 
     (tmp_path / "log").unlink()
-    code, text = run().end()
-    assert code == 0 and "mai_cascade: resuming: " in text and list((tmp_path / "store").iterdir()) == []
+    code, text = run("file/out").end()
+    assert code == 1 and "Traceback" not in text and "lmms-eval cannot write its results to" in text and HINT in text
+    assert list((tmp_path / "store").iterdir()) and not list(tmp_path.rglob("*_mai_cascade.json"))
+
+    (tmp_path / "log").unlink()
+    code, text = run("out").end()
+    assert code == 0 and f"resuming: {ROWS} of {ROWS} done" in text and list((tmp_path / "store").iterdir()) == []
     assert 0 < text.rindex("pope_accuracy") < text.rindex("mai_cascade mode=cascade: ")  # our table comes last
     (file,) = (tmp_path / "out").rglob("*_mai_cascade.json")
     figures = json.loads(file.read_text())  # the time of this start is not that of all samples
@@ -62,7 +68,6 @@ def test_a_command_that_is_stopped_keeps_the_store_and_the_next_one_finishes(
     assert file.with_name(file.name.replace("_mai_cascade", "_results")).exists()
 
 
-@pytest.mark.long
 def test_lmms_eval_continues_with_the_next_configuration_after_an_error_and_each_has_its_own_figures(
     command: type[Command], data: Path, tmp_path: Path
 ) -> None:

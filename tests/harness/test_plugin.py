@@ -64,7 +64,7 @@ def test_broken_task_file_disables_only_our_tasks_with_one_warning(tmp_path: Pat
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param("del t.TaskManager", marks=pytest.mark.long),
+        "del t.TaskManager",
         "t.TaskManager.initialize_tasks = lambda self, where=None, new=1: {'theirs': {'type': 'task'}}",
     ],
 )

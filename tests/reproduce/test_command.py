@@ -14,7 +14,7 @@ from support.processes import Command, lines_of, scripts, strike
 from support.reproduce import RUNS, arguments, finished_run, shared_calls, without_marks
 
 ROWS = 12
-KILLS = 2
+KILLS = 3
 
 
 @pytest.fixture(scope="module")

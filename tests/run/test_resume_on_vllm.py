@@ -15,7 +15,7 @@ import pytest
 from support.processes import DEMO_DOCUMENTS, Process, end, lines_of, start, strike, wait_for_lines
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_run_on_vllm_that_is_killed_has_the_results_of_an_undisturbed_run(demo_run: Any, tmp_path: Path) -> None:
     rng = random.Random()
     # fp32: in bf16 a batch of other calls can change a rounding, and with it a greedy token.
