@@ -31,6 +31,7 @@ os.environ["HF_HOME"] = _cache.name
 # vLLM starts a process for ten seconds to look at a model class, and keeps what it found under a hash of the source.
 os.environ["VLLM_CACHE_ROOT"] = str(WORK / "vllm")
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["TORCHDYNAMO_DISABLE"] = "1"  # a start sets it, which is too late for a forked core: it compiles for 15 s
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # PyTorch's waiting threads would hold cores that others need
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"  # the workers share the cores
