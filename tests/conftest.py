@@ -46,7 +46,7 @@ hypothesis.settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
     hypothesis.settings.load_profile("ci")
 
-SLOW = ("demo_run", "vllm", "server", "tiny_internvl", "tiny_pair", "command")
+SLOW = ("cores", "server", "tiny_pair", "command")
 """Fixtures that start an engine or a command, or make a checkpoint. Those that take longest come first."""
 
 
@@ -110,12 +110,18 @@ def loop() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def vllm(tiny_pair: tuple[Path, Path], loop: Any) -> Iterator[Any]:
-    """vLLM on the small tiny checkpoint, in fp32: rounding decides no token."""
+def cores() -> None:
+    """Lets vLLM fork the engine cores of this process."""
     from support.engine_cores import fork_cores
-    from support.engines import Running, vllm_engine
 
     fork_cores()
+
+
+@pytest.fixture(scope="session")
+def vllm(cores: None, tiny_pair: tuple[Path, Path], loop: Any) -> Iterator[Any]:
+    """vLLM on the small tiny checkpoint, in fp32: rounding decides no token."""
+    from support.engines import Running, vllm_engine
+
     engine = vllm_engine(tiny_pair)
     loop.run(engine.start())
     yield Running(engine, loop)
@@ -123,19 +129,13 @@ def vllm(tiny_pair: tuple[Path, Path], loop: Any) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def demo_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def demo_run(cores: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A cascade of the demo pair on two vLLM engines in fp32 (rounding decides no token): what came of it, and all that
     lmms-eval logged of each sample."""
-    from support.processes import DEMO_DOCUMENTS, end, start
+    from support.processes import DEMO_DOCUMENTS, evaluate
 
-    base = tmp_path_factory.getbasetemp()
-    output = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "demo" / "found.json"
-    arguments: dict[str, Any] = {"pair": "demo", "dtype": "float32", "max_open_samples": 16, "store": "off"}
-    with one_at_a_time(output.parent):  # the workers share one run
-        if not output.exists():
-            end(start(output.parent, output, "shapes_s", DEMO_DOCUMENTS, **arguments))
-    assert output.exists(), output.with_suffix(".log").read_text(errors="replace")[-3000:]
-    return json.loads(output.read_text()), json.loads(output.with_suffix(".samples.json").read_text())
+    arguments = {"pair": "demo", "dtype": "float32", "max_open_samples": 16, "store": "off"}
+    return evaluate(tmp_path_factory.mktemp("demo") / "found.json", "shapes_s", DEMO_DOCUMENTS, arguments)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine_cores import fork_cores
 from support.engines import engine_of, make_image, processor_inputs, prompt, started
 
 from lmms_eval_mai.contract import Call
@@ -31,7 +30,7 @@ def figures(calls: list[Any]) -> list[Any]:
 
 
 def test_vllm_and_transformers_give_the_same_answers_and_count_the_tokens_of_all_tiles(
-    tiny_internvl: Path, loop: LoopThread
+    cores: None, tiny_internvl: Path, loop: LoopThread
 ) -> None:
     """vLLM divides prompts into steps of 64 tokens. Its KV cache has 13 blocks of 32 tokens, and an empty one: requests
     wait, and they are preempted."""
@@ -47,7 +46,6 @@ def test_vllm_and_transformers_give_the_same_answers_and_count_the_tokens_of_all
         ids = processor_inputs(processor, asked)["input_ids"][0].tolist()
         assert (tokens, image_tokens) == (len(ids), ids.count(processor.image_token_id))
     assert alone[1][2] - alone[0][2] == 6 * 16  # 3 x 2 tiles and a thumbnail, instead of one tile of 16 tokens
-    fork_cores()
     limits = {"max_num_batched_tokens": 64, "max_num_seqs": 8, "max_model_len": 384}
     with started(engine_of(**shared, engine="vllm", **limits, kv_cache_memory_bytes=14 * 32 * 768), loop) as running:
         assert figures(running.generate(*reversed(PROMPTS))) == alone[::-1]

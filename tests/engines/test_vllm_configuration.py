@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine_cores import fork_cores
 from support.engines import engine_of, prompt, started
 
 from lmms_eval_mai.contract import SIDES, EngineConfig
@@ -107,10 +106,9 @@ def test_engine_on_a_cpu_is_one_process_unless_its_threads_are_bound(
 
 @pytest.mark.long
 def test_context_that_vllm_chooses_is_read_back_and_part_of_the_description(
-    tiny_pair: tuple[Path, Path], loop: LoopThread
+    cores: None, tiny_pair: tuple[Path, Path], loop: LoopThread
 ) -> None:
     """A KV cache of 3 MiB holds no 4,096 tokens, the context of the model."""
-    fork_cores()
     small = {"max_model_len": "auto", "kv_cache_memory_bytes": 3 << 20, "dtype": "float32"}
     with started(engine_of(small=str(tiny_pair[0]), small_engine="vllm", **small), loop) as running:
         context = running.engine.llm.vllm_config.model_config.max_model_len

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine_cores import fork_cores
 from support.tasks import BUILT_IN
 
 from lmms_eval_mai.engines.vllm.configuration import ONE_PROCESS
@@ -21,10 +20,9 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
-def lmms_evals_vllm(tiny_pair: tuple[Path, Path]) -> Iterator[Any]:
+def lmms_evals_vllm(cores: None, tiny_pair: tuple[Path, Path]) -> Iterator[Any]:
     from lmms_eval.models.chat.vllm import VLLM
 
-    fork_cores()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
         model = VLLM(

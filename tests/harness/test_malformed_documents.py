@@ -12,7 +12,6 @@ import pytest
 from lmms_eval.tasks import TaskManager, get_task_dict
 from PIL import Image
 from pyarrow import parquet
-from support.engine_cores import fork_cores
 from support.processes import POPE, write_pope
 
 from lmms_eval_mai.harness.model import MaiCascade
@@ -106,9 +105,8 @@ def mixed_data(drawn_data: Path, tmp_path: Path) -> Path:
 
 
 def test_malformed_documents_are_answered_or_reported_and_change_no_other_answer(
-    mixed_data: Path, tiny_pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, warnings: list[str]
+    cores: None, mixed_data: Path, tiny_pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, warnings: list[str]
 ) -> None:
-    fork_cores()
     monkeypatch.chdir(mixed_data)
     manager = TaskManager(include_path=str(task_dir()), include_defaults=False)
     task: Any = get_task_dict(["pope_s"], manager, task_type="chat")["pope_s"]

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from loguru import logger
 from pyarrow import Table, parquet
 from support.pope_scripts import records
 
@@ -120,17 +119,18 @@ def start(data: Path, output: Path, task: str, limit: int, **model_args: Any) ->
 
     If it succeeds, it writes its results to `output`, and beside them all that lmms-eval logged of each sample.
     """
-    return start_process(data, output.with_suffix(".log"), _evaluate, output, task, limit, model_args)
+    return start_process(data, output.with_suffix(".log"), evaluate, output, task, limit, model_args)
 
 
-def _evaluate(output: Path, task: str, limit: int, model_args: dict[str, Any]) -> None:
+def evaluate(
+    output: Path, task: str, limit: int, model_args: dict[str, Any]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Evaluate in this process. Writes and returns the results, and all that lmms-eval logged of each sample."""
     from lmms_eval.evaluator import simple_evaluate
     from lmms_eval.tasks import TaskManager
 
     from lmms_eval_mai.plugin import task_dir
 
-    # In library use, lmms-eval shows only warnings.
-    logger.add(sys.stderr, level="INFO", filter=lambda record: record["level"].name == "INFO")
     results = simple_evaluate(
         model="mai_cascade",
         model_args=",".join(f"{name}={value}" for name, value in model_args.items()),
@@ -146,14 +146,12 @@ def _evaluate(output: Path, task: str, limit: int, model_args: dict[str, Any]) -
         "scores": {name: value for name, value in results["results"][task].items() if isinstance(value, float)},
         "exits": [one["token_counts"][0]["exit"] for one in samples],
         "answers": [one["filtered_resps"] for one in samples],
-        "tokens": [[one["token_counts"][0][f"{kind}_tokens"] for kind in ("input", "output")] for one in samples],
         "usage": {side: {k: used[k] for k in ("n_api_calls", "output_tokens")}
                   for side, used in results["usage"]["by_source"].items()},
     }  # fmt: skip
     output.with_suffix(".samples.json").write_text(json.dumps(samples, default=str))
-    part = output.with_suffix(".part")
-    part.write_text(json.dumps(found))
-    part.rename(output)
+    output.write_text(json.dumps(found))
+    return found, samples
 
 
 def start_script(script: Path, log: Path) -> Process:
