@@ -4,6 +4,7 @@ alone catches every exception and exits with 0."""
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,9 @@ from typing import Any
 
 import pytest
 import yaml
+from support.own_command import run_lmms_eval
 from support.pope_scripts import exit_of, pope_scripts
-from support.processes import Command, large_pope, scripts, start_script, wait_for_lines
+from support.processes import Command, large_pope, scripts, wait_for_lines
 from support.servers import free_port
 
 from lmms_eval_mai.errors import ArgumentError, MaiError
@@ -36,54 +38,44 @@ def model_args(**given: Any) -> str:
 
 
 def test_a_command_that_is_stopped_or_cannot_write_its_results_keeps_the_store_and_the_next_one_finishes(
-    command: type[Command], data: Path, tmp_path: Path
+    command: type[Command], task_manager: Any, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
+    """The next one has a list of configurations. lmms-eval continues after one that is wrong."""
     given = {"engine": "scripted", "max_open_samples": 2, "store": tmp_path / "store"}
     given |= scripts(tmp_path / "scripts", "pope_s", ROWS, seconds=0.2)
-    (tmp_path / "file").touch()
-
-    def run(output: str) -> Command:
-        line = ["--model", "mai_cascade", "--tasks", "pope_s", "--model_args", model_args(**given), "--log_samples"]
-        return command(data, tmp_path / "log", *line, "--output_path", str(tmp_path / output))
-
-    stopped = run("out")
+    line = ["--model", "mai_cascade", "--tasks", "pope_s", "--model_args", model_args(**given)]
+    stopped = command(data, tmp_path / "log", *line)
     assert wait_for_lines(stopped.process, tmp_path / "store", 20)
     os.kill(stopped.process.pid, signal.SIGINT)
     code, text = stopped.end()
     assert code == 130 and "Traceback" not in text
     assert f"mai_cascade: stopped by Ctrl-C. All finished calls are in {tmp_path}/store/" in text and HINT in text
 
-    (tmp_path / "log").unlink()
-    code, text = run("file/out").end()
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(data)
+    code, text = run_lmms_eval(capsys, *line, "--output_path", str(tmp_path / "file" / "out"))
     assert code == 1 and "Traceback" not in text and "lmms-eval cannot write its results to" in text and HINT in text
     assert list((tmp_path / "store").iterdir()) and not list(tmp_path.rglob("*_mai_cascade.json"))
 
-    (tmp_path / "log").unlink()
-    code, text = run("out").end()
-    assert code == 0 and f"resuming: {ROWS} of {ROWS} done" in text and list((tmp_path / "store").iterdir()) == []
-    assert 0 < text.rindex("pope_accuracy") < text.rindex("mai_cascade mode=cascade: ")  # our table comes last
-    (file,) = (tmp_path / "out").rglob("*_mai_cascade.json")
-    figures = json.loads(file.read_text())  # the time of this start is not that of all samples
-    assert figures["samples"] == ROWS and figures["wall_s"] is figures["tasks"]["pope_s"]["wall_s"] is None
-    assert file.with_name(file.name.replace("_mai_cascade", "_results")).exists()
-
-
-def test_lmms_eval_continues_with_the_next_configuration_after_an_error_and_each_has_its_own_figures(
-    command: type[Command], data: Path, tmp_path: Path
-) -> None:
-    good = {"time_scale": 0, "store": tmp_path / "store", **scripts(tmp_path, "pope_s", ROWS, seconds=1)}
     runs = [
-        {"model": "mai_cascade", "tasks": "pope_s", "output_path": str(tmp_path / "out"), "model_args": given}
-        for given in (model_args(mode="both"), model_args(**good), model_args(**good, mode="large"))
+        {"model": "mai_cascade", "tasks": "pope_s", "output_path": str(tmp_path / "out"), "model_args": one}
+        for one in (model_args(mode="both"), model_args(**given), model_args(**given, mode="large", time_scale=0))
     ]
     (tmp_path / "runs.yaml").write_text(yaml.safe_dump(runs))
-    code, text = command(data, tmp_path / "log", "--config", str(tmp_path / "runs.yaml")).end()
+    code, text = command(data, tmp_path / "log 2", "--config", str(tmp_path / "runs.yaml")).end()
     assert code == 0 and "mode=both is unknown" in text and text.replace(" ", "").count("|pope_accuracy|") == 2
-    assert list((tmp_path / "store").iterdir()) == []
+    assert f"resuming: {ROWS} of {ROWS} done" in text and list((tmp_path / "store").iterdir()) == []
     files = sorted((tmp_path / "out").rglob("*_mai_cascade.json"), key=lambda file: file.name)  # by time
     assert len({file.parent for file in files}) == 2  # each method has a folder of its own
-    assert [json.loads(file.read_text())["mode"] for file in files] == ["cascade", "large"]
-    assert text.rindex("Throughput Summary") < text.index("mai_cascade mode=")
+    resumed, large = (json.loads(file.read_text()) for file in files)
+    assert (resumed["mode"], resumed["samples"], resumed["wall_s"]) == (
+        "cascade",
+        ROWS,
+        None,
+    )  # that of this start only
+    assert large["mode"] == "large" and large["wall_s"] > 0
+    assert files[0].with_name(files[0].name.replace("_mai_cascade", "_results")).exists()
+    assert text.rindex("Throughput Summary") < text.index("mai_cascade mode=")  # our tables come last
     assert text.count("mai_cascade mode=") == 2
 
 
@@ -115,15 +107,22 @@ def test_ranks_share_the_documents_and_padding_is_answered_without_a_call(
 
 
 PROGRAM = """
-import sys
+import os, sys
 from lmms_eval.evaluator import simple_evaluate
 from lmms_eval.tasks import TaskManager
 from lmms_eval_mai import MaiCascade, task_dir
 
-{first}
 tasks = TaskManager(include_path=str(task_dir()), include_defaults=False)
-simple_evaluate(MaiCascade(**{given}), tasks=["shapes_s"], task_manager=tasks, limit=3)
-{last}
+for way in ("good", "failing", "command"):  # each in a process of its own
+    if child := os.fork():
+        print(way, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        continue
+    if way == "command":  # it writes its results before it ends
+        sys.argv = ["lmms-eval"]
+    simple_evaluate(MaiCascade(**{given}, store=way), tasks=["shapes_s"], task_manager=tasks, limit=3)
+    if way == "failing":
+        raise SystemError
+    break
 """
 
 
@@ -131,17 +130,13 @@ simple_evaluate(MaiCascade(**{given}), tasks=["shapes_s"], task_manager=tasks, l
 def test_the_end_of_a_process_removes_the_store_unless_an_exception_or_a_command_without_results_ends_it(
     tmp_path: Path,
 ) -> None:
-    programs = {}
-    for name, first, last in (
-        ("good", "", ""),
-        ("failing", "", "raise SystemError"),
-        ("command", "sys.argv = ['lmms-eval']", "# a command writes its results here"),
-    ):
-        given = {**scripts(tmp_path, "shapes_s", 3), "store": str(tmp_path / name)}
-        (tmp_path / f"{name}.py").write_text(PROGRAM.format(given=given, first=first, last=last))
-        programs[name] = start_script(tmp_path / f"{name}.py", tmp_path / "log")
-    assert {name: process.wait() for name, process in programs.items()} == {"good": 0, "failing": 1, "command": 0}
-    assert [len(list((tmp_path / name).iterdir())) for name in programs] == [0, 1, 1]
+    program = PROGRAM.replace("{given}", repr(scripts(tmp_path, "shapes_s", 3)))
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    ends = {"good": 0, "failing": 1, "command": 0}
+    assert [line for line in done.stdout.splitlines() if line.startswith(tuple(ends))] == [
+        f"{way} {code}" for way, code in ends.items()
+    ], done.stderr
+    assert [len(list((tmp_path / way).iterdir())) for way in ends] == [0, 1, 1]
 
 
 # --- in this process --------------------------------------------------------------------------------------

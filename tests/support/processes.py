@@ -5,7 +5,6 @@ import json
 import os
 import pickle
 import random
-import runpy
 import signal
 import subprocess
 import sys
@@ -152,15 +151,6 @@ def evaluate(
     output.with_suffix(".samples.json").write_text(json.dumps(samples, default=str))
     output.write_text(json.dumps(found))
     return found, samples
-
-
-def start_script(script: Path, log: Path) -> Process:
-    """Start a Python script in its folder."""
-    return start_process(script.parent, log, _script, script)
-
-
-def _script(script: Path) -> None:
-    runpy.run_path(str(script), run_name="__main__")
 
 
 class Command:
