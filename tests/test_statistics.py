@@ -172,7 +172,10 @@ def test_swap_test_counts_the_exchanges_of_whole_clusters(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "most"), [(100, 0.05), (200, 0.03), (340, 0.01)])
+@pytest.mark.parametrize(
+    ("number", "most"),
+    [(100, 0.05), *(pytest.param(*one, marks=pytest.mark.long) for one in ((200, 0.03), (340, 0.01)))],
+)
 def test_the_exact_test_of_a_paired_loss_is_wrong_in_at_most_5_percent_for_all_gain_rates(
     number: int, most: float
 ) -> None:
@@ -199,7 +202,7 @@ def test_bets_are_wrong_in_at_most_5_percent_after_any_number_of_losses() -> Non
         assert np.mean(np.array(found) <= 0.05) <= 0.06
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_number_of_losses_that_a_test_needs_gives_it_a_power_of_80_percent() -> None:
     losses, random = np.repeat([1.0, -1.0, 0.0], [1, 2, 297]), np.random.default_rng(0)
 

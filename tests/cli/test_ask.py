@@ -110,7 +110,7 @@ def test_own_question_is_asked_with_its_images_and_options(write_script: Any, tm
         ([*WHY, "transfer=sparse,sparse_from=small"], "small_engine=vllm"),
         (["--question", "Why?", "--image", "not_there.png"], "not_there.png"),
         (["--question", "Why?", "--option", "red"], "option"),
-        (["--tasks", "pope_x"], "pope_x"),
+        pytest.param(["--tasks", "pope_x"], "pope_x", marks=pytest.mark.long),  # all tasks of lmms-eval are read
     ],
 )
 def test_wrong_argument_ends_with_one_sentence_and_code_1(

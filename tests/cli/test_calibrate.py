@@ -156,7 +156,14 @@ def test_without_the_second_check_a_threshold_is_found_where_that_check_loses_to
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [[], ["--second_check", "off", "--anytime"], ["--thinker", "large"]])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--second_check", "off", "--anytime"],
+        pytest.param([], marks=pytest.mark.long),
+        pytest.param(["--thinker", "large"], marks=pytest.mark.long),
+    ],
+)
 def test_labels_are_asked_for_until_more_cannot_lower_the_threshold(
     tmp_path: Path, capsys: Any, task_manager: Any, options: list[str]
 ) -> None:
@@ -233,15 +240,15 @@ def write_traces(folder: Path, made: World, images: Callable[[int], list[str]]) 
 def test_images_are_the_units_and_unknown_ones_are_refused(tmp_path: Path, capsys: Any, task_manager: Any) -> None:
     documents = [
         replace(one, gold="yes", small="yes", large="yes", thought="yes", transferred="yes", large_thought="yes")
-        for one in world(3200).documents
+        for one in world(960).documents
     ]
     code, _, err = calibrate(tmp_path, World("pope", documents), capsys)
     assert code == 1 and "images" in err
-    shared = [replace(one, fields=(("images", [f"{index // 10}"]),)) for index, one in enumerate(documents)]
+    shared = [replace(one, fields=(("images", [f"{index // 3}"]),)) for index, one in enumerate(documents)]
     code, out, err = calibrate(tmp_path, World("pope", shared), capsys)
     assert code == 0 and "per image" in chosen(tmp_path)["promise"] and "F1" in chosen(tmp_path)["promise"], err
     assert "320" in out
-    code, _, err = calibrate(tmp_path, World("pope", shared[:3000]), capsys)  # 305 without a loss are needed
+    code, _, err = calibrate(tmp_path, World("pope", shared[:900]), capsys)  # 305 without a loss are needed
     assert code == 1 and "300 images" in err
 
 

@@ -43,9 +43,9 @@ def run(command: type[Command], folder: Path, *line: str, **environment: str) ->
 
 
 @pytest.mark.slow
-def test_a_pasted_command_is_checked_and_each_problem_is_named(command: type[Command], tmp_path: Path) -> None:
-    code, text = run(
-        command, tmp_path, "torchrun", "--nproc_per_node", "2", "-m", "lmms_eval", "--model", "mai_cascade",
+def test_a_pasted_command_is_checked_and_each_problem_is_named(capsys: Any, task_manager: Any) -> None:
+    code, text, _ = run_command(
+        capsys, "doctor", "torchrun", "--nproc_per_node", "2", "-m", "lmms_eval", "--model", "mai_cascade",
         "--tasks", "shapes_s,shapes_x,shapes_*", "--limit", "-1", "--log_samples",
         "--pair", "demo", "--model_args", f"large={NOWHERE}/v1",
     )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.folders import World
-from support.worlds import WORLD, write_all
+from support.worlds import WORLD, pope_world, write_all
 
 from lmms_eval_mai.reports.build import report
 from lmms_eval_mai.reports.formats import FORMATS, WIDTH, text
@@ -86,7 +86,7 @@ def test_latex_has_a_table_environment_for_each_table_and_escapes_special_charac
 
 @pytest.mark.slow
 def test_tables_chooses_those_of_the_paper_and_the_rules(tmp_path: Path) -> None:
-    write_all(WORLD, tmp_path)
+    write_all(pope_world(20), tmp_path)
     summary = ["methods", "comparisons", "agreement", "harm-and-rescue"]
     for tables, keys in (
         ((), []),

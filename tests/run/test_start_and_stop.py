@@ -127,7 +127,7 @@ def test_starts_and_stops_of_several_threads_leave_no_engine_running_and_no_stor
         mai = Cascade(engine="scripted", mode="large", large=script, store=store)
         engine: Any = mai._engines.models["large"].engine
         with ThreadPoolExecutor(4) as threads:
-            for _ in range(300):
+            for _ in range(100):
                 work = rng.sample([mai.start, mai.close] * 2 + [functools.partial(mai.submit, None, "Is it red?")], 4)
                 for done in [threads.submit(one) for one in work]:
                     error = done.exception(10)

@@ -133,7 +133,11 @@ def test_progress_begins_with_the_finished_samples_and_is_short_in_a_log_file(
     keys = [("pope_s", number, 0) for number in range(5000)]
     with progress_bar(5000, shown=True, done=2) as bar:
         progress = Progress(keys, Totals(), None, 0, bar, done=set(keys[:2]))
-        for index in range(5000):
-            asyncio.run(progress.report(index, Trace("agree_short", call(), (call(),), ())))
+
+        async def report_all() -> None:
+            for index in range(5000):
+                await progress.report(index, Trace("agree_short", call(), (call(),), ()))
+
+        asyncio.run(report_all())
     first, last = capsys.readouterr().err.strip().split("\r")  # two texts, and not one per sample
     assert first.startswith("mai_cascade: 2/5000, ") and last == "mai_cascade: 5000/5000, 00:00 left, agree_short=5000"

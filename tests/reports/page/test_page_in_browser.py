@@ -106,6 +106,7 @@ def test_each_figure_is_drawn_with_its_numbers_in_its_description_and_in_a_list(
         assert words and all(one in label for one in words)
 
 
+@pytest.mark.long
 def test_a_browser_that_cannot_decompress_gets_a_sentence(chromium: Any, file: Path) -> None:
     opened = chromium.new_page()
     opened.add_init_script("delete window.DecompressionStream")
@@ -151,6 +152,7 @@ def test_hostile_texts_are_shown_as_they_are(shown: Page) -> None:
     assert shown.locator("img[src=x]").count() == 0
 
 
+@pytest.mark.long
 def test_light_and_dark_follow_the_system_and_the_button(open_page: Callable[..., Page]) -> None:
     opened = open_page(color_scheme="dark")
     background = "getComputedStyle(document.body).backgroundColor"
@@ -161,6 +163,7 @@ def test_light_and_dark_follow_the_system_and_the_button(open_page: Callable[...
     until(opened, f"{ink} === 'rgb(29, 33, 38)'")
 
 
+@pytest.mark.long
 def test_a_phone_needs_no_horizontal_scrolling(open_page: Callable[..., Page]) -> None:
     opened = open_page(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
     assert opened.evaluate("document.documentElement.scrollWidth") == 390
