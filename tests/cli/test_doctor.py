@@ -43,7 +43,7 @@ def run(command: type[Command], folder: Path, *line: str, **environment: str) ->
 
 
 @pytest.mark.slow
-def test_a_pasted_command_is_checked_and_each_problem_is_named(capsys: Any, task_manager: Any) -> None:
+def test_a_pasted_command_is_checked_and_each_problem_is_named(capsys: Any) -> None:
     code, text, _ = run_command(
         capsys, "doctor", "torchrun", "--nproc_per_node", "2", "-m", "lmms_eval", "--model", "mai_cascade",
         "--tasks", "shapes_s,shapes_x,shapes_*", "--limit", "-1", "--log_samples",
@@ -66,7 +66,7 @@ def test_without_network_the_report_is_complete_and_has_no_noise(command: type[C
     assert code == 1 and " warning  hub " in text and "retr" not in (tmp_path / "errors").read_text().lower()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_without_a_command_the_pairs_and_the_folder_of_the_tasks_are_shown(capsys: Any, task_manager: Any) -> None:
     code, text, _ = run_command(capsys, "doctor")
     assert code == 0 and str(task_dir()) in text

@@ -42,7 +42,7 @@ def test_a_command_that_is_stopped_or_cannot_write_its_results_keeps_the_store_a
 ) -> None:
     """The next one has a list of configurations. lmms-eval continues after one that is wrong."""
     given = {"engine": "scripted", "max_open_samples": 2, "store": tmp_path / "store"}
-    given |= scripts(tmp_path / "scripts", "pope_s", ROWS, seconds=0.2)
+    given |= scripts(tmp_path / "scripts", "pope_s", ROWS, seconds=0.05)
     line = ["--model", "mai_cascade", "--tasks", "pope_s", "--model_args", model_args(**given)]
     stopped = command(data, tmp_path / "log", *line)
     assert wait_for_lines(stopped.process, tmp_path / "store", 20)

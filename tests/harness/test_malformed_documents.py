@@ -115,7 +115,7 @@ def test_malformed_documents_are_answered_or_reported_and_change_no_other_answer
     requests = list(task.instances)
     good = [request for request in requests if names[request.doc_id].startswith("good")]
     pair = {side: str(path) for side, path in zip(("small", "large"), tiny_pair, strict=True)}
-    model = MaiCascade(**pair, dtype="float32", max_new_tokens=24, max_errors=ROWS, store="off")
+    model = MaiCascade(**pair, dtype="float32", max_new_tokens=12, max_errors=ROWS, store="off")
     model.task_dict = {"pope_s": task.dataset}
     alone, among = (
         {names[request.doc_id]: result for request, result in zip(asked, model.generate_until(asked), strict=True)}

@@ -64,7 +64,7 @@ def test_broken_task_file_disables_only_our_tasks_with_one_warning(tmp_path: Pat
     assert len(warnings) == 1 and "Run `lmms-eval-mai doctor`" in warnings[0]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_lmms_eval_with_a_changed_task_manager_still_works_with_one_warning() -> None:
     printed, warnings = run(
         "import lmms_eval.tasks as t\n"

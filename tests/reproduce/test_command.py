@@ -31,8 +31,8 @@ def undisturbed(drawn_data: Path, model_args: dict[str, str], tmp_path_factory: 
     return folder / "out"
 
 
-def start(data: Path, folder: Path, model_args: dict[str, str], *more: str) -> Command:
-    given = arguments(model_args, folder / "out", *more)
+def start(data: Path, folder: Path, model_args: dict[str, str]) -> Command:
+    given = arguments(model_args, folder / "out")
     return Command(data, folder / "log.txt", *given, name="lmms-eval-mai")
 
 
@@ -77,15 +77,16 @@ def test_cascade_is_equal_to_that_of_the_printed_single_command(
 
 @pytest.mark.slow
 def test_command_that_is_killed_has_the_results_of_an_undisturbed_one(
-    undisturbed: Path, model_args: dict[str, str], drawn_data: Path, tmp_path: Path
+    undisturbed: Path, model_args: dict[str, str], in_drawn_data: Path, tmp_path: Path, capsys: Any
 ) -> None:
+    """It continues in this process."""
     output = tmp_path / "out"
-    process = start(drawn_data, tmp_path, model_args).process
+    process = start(in_drawn_data, tmp_path, model_args).process
     assert strike(process, output, random.Random().randint(40, 80), signal.SIGKILL)
     finished = json.loads((output / "reproduce.json").read_text())["finished"]
     kept = {file: file.stat().st_mtime_ns for run in finished for file in (output / run).rglob("*.json*")}
     assert 0 < len(finished) < len(RUNS)
-    code, text = start(drawn_data, tmp_path, model_args).end()
+    code, _, text = run_command(capsys, *arguments(model_args, output))
     assert code == 0, text
     assert runs(output) == runs(undisturbed)  # with the same marks of shared calls
     assert {file: file.stat().st_mtime_ns for file in kept} == kept  # they were not made again

@@ -61,11 +61,11 @@ def _wait_for(process: Process, log: Path, words: str) -> None:
 
 
 def _engines(process: Process, store: Path) -> list[psutil.Process]:
-    """Return the engine processes of a run that has begun to answer."""
+    """Return the engine processes of a run that has begun to answer, without the server that forks them."""
     assert wait_for_lines(process, store, 2)
     found = []
     for below in psutil.Process(process.pid).children(recursive=True):
         with contextlib.suppress(psutil.Error):  # it has just ended
-            if "resource_tracker" not in " ".join(below.cmdline()):
+            if not below.children() and "resource_tracker" not in " ".join(below.cmdline()):
                 found.append(below)
     return found

@@ -65,6 +65,7 @@ def test_engine_that_cannot_be_started_again_ends_the_server_with_1(command: "ty
     assert code == 1 and "The large engine is not restarted" in " ".join(text.split()) and "Traceback" not in text
 
 
+@pytest.mark.long
 def test_sigterm_while_the_engines_start_ends_the_server(command: "type[Command]", tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # an engine's server that never answers
         url, log = f"http://127.0.0.1:{silent.getsockname()[1]}/v1", tmp_path / "log"

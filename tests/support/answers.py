@@ -33,7 +33,7 @@ RULESETS = st.builds(
     st.sampled_from(["strict", "anls"]),
     st.sampled_from(["exact", "relaxed"]),
 )
-EXAMPLES = int(os.environ.get("LMMS_EVAL_MAI_TEST_EXAMPLES", 15))
+EXAMPLES = int(os.environ.get("LMMS_EVAL_MAI_TEST_EXAMPLES", 10))
 """Examples per property. `make test-long` tries more."""
 quick = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

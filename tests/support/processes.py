@@ -127,9 +127,12 @@ def evaluate(
     """Evaluate in this process. Writes and returns the results, and all that lmms-eval logged of each sample."""
     from lmms_eval.evaluator import simple_evaluate
     from lmms_eval.tasks import TaskManager
+    from support.engine_cores import fork_cores
 
     from lmms_eval_mai.plugin import task_dir
 
+    if model_args.get("engine", "vllm") == "vllm":
+        fork_cores()
     results = simple_evaluate(
         model="mai_cascade",
         model_args=",".join(f"{name}={value}" for name, value in model_args.items()),
