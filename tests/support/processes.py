@@ -151,9 +151,10 @@ def evaluate(
         "usage": {side: {k: used[k] for k in ("n_api_calls", "output_tokens")}
                   for side, used in results["usage"]["by_source"].items()},
     }  # fmt: skip
-    output.with_suffix(".samples.json").write_text(json.dumps(samples, default=str))
+    logged = json.dumps(samples, default=str)
+    output.with_suffix(".samples.json").write_text(logged)
     output.write_text(json.dumps(found))
-    return found, samples
+    return found, json.loads(logged)
 
 
 class Command:
