@@ -1,4 +1,5 @@
-"""Intervals and paired tests, against published values, against scipy, and against exact sums."""
+"""Intervals and paired tests, against scipy and against exact sums. `reports/test_recomputed.py` has Wilson's and
+Wald's intervals, McNemar's test and Holm's correction."""
 
 import itertools
 import math
@@ -14,24 +15,14 @@ from lmms_eval_mai.statistics import (
     bootstrap,
     difference,
     f1,
-    holm,
     mcnemar,
     mean,
     number_needed,
     paired_loss_p_value,
-    paired_share_difference,
     ratio,
     share,
     swap_test,
 )
-
-
-@pytest.mark.parametrize(("only_first", "only_second"), [(0, 0), (3, 0), (121, 59), (5, 5), (2, 9)])
-def test_mcnemars_exact_p_is_the_two_sided_sum_of_binomial_probabilities(only_first: int, only_second: int) -> None:
-    number, least = only_first + only_second, min(only_first, only_second)
-    tail = sum(math.comb(number, k) for k in range(least + 1)) / 2**number
-    assert mcnemar(only_first, only_second) == pytest.approx(min(1.0, 2 * tail))
-    assert mcnemar(only_first, only_second) == mcnemar(only_second, only_first)
 
 
 def test_means_have_students_interval() -> None:
@@ -48,33 +39,6 @@ def test_one_document_or_cluster_has_a_value_and_no_interval() -> None:
     rows = np.array([[0.25, 1]] * 3)
     for found in (mean([0.25]), bootstrap(rows[:1], ratio), bootstrap(rows, ratio, [7, 7, 7])):
         assert found.value == pytest.approx(0.25) and math.isnan(found.low) and math.isnan(found.high)
-
-
-@pytest.mark.parametrize(("part", "count"), [(0, 1), (3, 10), (700, 3000), (12, 12)])
-def test_interval_of_a_share_is_wilsons(part: int, count: int) -> None:
-    found = share(part, count)
-    expected = stats.binomtest(part, count).proportion_ci(method="wilson")
-    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-9)
-    assert 0 <= found.low <= found.value <= found.high <= 1
-
-
-@pytest.mark.parametrize(("better", "worse", "same"), [(0, 0, 1), (30, 2, 10), (5, 5, 0), (1, 0, 0), (0, 30, 30)])
-def test_interval_of_a_paired_difference_is_walds_with_half_a_document_more_in_each_cell(
-    better: int, worse: int, same: int
-) -> None:
-    found = paired_share_difference(better, worse, better + worse + same)
-    # Per document: 1, -1 or 0. The four cells of the table are better, worse, and the two cells of `same`.
-    values = np.array([1] * (2 * better + 1) + [-1] * (2 * worse + 1) + [0] * (2 * same + 2))
-    error = values.std() / math.sqrt(len(values) / 2)
-    low, high = values.mean() - 1.959964 * error, values.mean() + 1.959964 * error
-    assert (found.low, found.high) == pytest.approx((max(low, -1), min(high, 1)), abs=1e-6)
-    assert found.value == (better - worse) / (better + worse + same)
-    assert -1 <= found.low < found.high <= 1 and found.low <= found.value <= found.high
-
-
-def test_holm_multiplies_the_smallest_value_by_the_number_of_tests_and_keeps_the_order() -> None:
-    assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
-    assert holm([0.7, 0.6]) == [1.0, 1.0] and holm([]) == []
 
 
 # --- resampling ---
