@@ -17,7 +17,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import PIL.Image
-import PIL.ImageOps
 
 from lmms_eval_mai.contract import Image, Message, Sampling, Stage
 from lmms_eval_mai.engines.images import to_image
@@ -225,10 +224,7 @@ def open_image(source: OneImage | io.BytesIO, formats: tuple[str, ...] | None = 
 def _decoded(image: PIL.Image.Image) -> Image:
     if not (image.width and image.height):
         raise ValueError(f"it has {image.width} x {image.height} pixels")
-    upright = PIL.ImageOps.exif_transpose(image)
-    if upright.mode.startswith("I;16"):  # Pillow's conversion to RGB makes every 16-bit value above 255 white
-        upright = upright.convert("I").point(lambda value: value * (1 / 256)).convert("L")
-    return to_image(upright)
+    return to_image(image, upright=True)
 
 
 def _number_of(images: Sequence[Image], text: str) -> int:

@@ -1,8 +1,11 @@
 """Images as the engines take them."""
 
 import io
+import struct
 import zlib
+from typing import Any
 
+import numpy as np
 import PIL.Image
 import pytest
 from PIL.PngImagePlugin import PngInfo
@@ -37,3 +40,101 @@ def test_texts_in_a_file_are_dropped_and_the_given_image_is_not_changed(mode: st
 def test_the_uuid_is_that_of_the_pixels() -> None:
     plain = to_image(PIL.Image.new("RGB", (4, 2), "red"))
     assert to_image(opened("RGB", texts=1)).uuid == plain.uuid != to_image(PIL.Image.new("RGB", (2, 4), "red")).uuid
+
+
+# Three pixels: a transparent one whose hidden colour is black, an opaque black one, and an opaque red or grey one.
+CHART = PIL.Image.new("RGBA", (3, 1))
+CHART.putdata([(0, 0, 0, 0), (0, 0, 0, 255), (255, 0, 0, 255)])
+WHITE, BLACK, RED, GREY = (255,) * 3, (0,) * 3, (255, 0, 0), (76,) * 3
+BRIGHT = np.array([[0, 256, 0x8000, 0xFFFF]], np.uint16)
+"""Values of 16 bits that a viewer shows as 0, 1, 128 and 255."""
+
+
+def saved(image: PIL.Image.Image, format: str, **options: Any) -> PIL.Image.Image:
+    """Return the image after it was saved in a file and opened again."""
+    file = io.BytesIO()
+    image.save(file, format, **options)
+    return PIL.Image.open(file)
+
+
+def plain(mode: str, values: list[Any]) -> PIL.Image.Image:
+    image = PIL.Image.new(mode, (len(values), 1))
+    image.putdata(values)
+    return image
+
+
+GREY_CHART = CHART.convert("LA")
+TRANSPARENT: dict[str, tuple[str, PIL.Image.Image, list[tuple[int, ...]]]] = {
+    "RGBA": ("RGBA", CHART, [WHITE, BLACK, RED]),
+    "RGBA, half transparent": ("RGBA", PIL.Image.new("RGBA", (1, 1), (255, 0, 0, 128)), [(255, 127, 127)]),
+    "RGBa": ("RGBa", CHART.convert("RGBa"), [WHITE, BLACK, RED]),
+    "LA": ("LA", GREY_CHART, [WHITE, BLACK, GREY]),
+    "La": ("La", GREY_CHART.convert("La"), [WHITE, BLACK, GREY]),
+    "PA": ("PA", CHART.convert("PA"), [WHITE, BLACK, RED]),
+    "PNG with RGBA": ("RGBA", saved(CHART, "PNG"), [WHITE, BLACK, RED]),
+    "PNG with LA": ("LA", saved(GREY_CHART, "PNG"), [WHITE, BLACK, GREY]),
+    "PNG with a palette": ("P", saved(CHART.quantize(), "PNG"), [WHITE, BLACK, RED]),
+    "PNG with one colour": ("RGB", saved(plain("RGB", [BLACK, RED]), "PNG", transparency=BLACK), [WHITE, RED]),
+    "PNG with one grey": ("L", saved(plain("L", [0, 76]), "PNG", transparency=0), [WHITE, GREY]),
+    "PNG with one grey of 16 bits": (
+        "I;16",
+        saved(PIL.Image.fromarray(BRIGHT), "PNG", transparency=256),
+        [BLACK, WHITE, (128,) * 3, WHITE],
+    ),
+    "WebP": ("RGBA", saved(CHART, "WEBP", lossless=True), [WHITE, BLACK, RED]),
+    "GIF": ("P", saved(CHART, "GIF"), [WHITE, BLACK, RED]),
+    "TIFF": ("RGBA", saved(CHART, "TIFF"), [WHITE, BLACK, RED]),
+}
+
+
+@pytest.mark.parametrize("name", TRANSPARENT)
+def test_a_transparent_image_is_put_on_white(name: str) -> None:
+    mode, given, expected = TRANSPARENT[name]
+    assert given.mode == mode
+    assert list(to_image(given).pixels.get_flattened_data()) == expected
+    assert given.mode == mode  # unchanged
+
+
+def tiff_of_12_bits(values: int) -> PIL.Image.Image:
+    """Return a TIFF file with two pixels, which are the upper and the lower 12 bits of `values`."""
+    tags = {256: 2, 257: 1, 258: 12, 259: 1, 262: 1, 273: 8, 277: 1, 278: 1, 279: 3}  # 273: the place of the pixels
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    head = struct.pack("<2sHI", b"II", 42, 12) + values.to_bytes(3) + b"\0"
+    return PIL.Image.open(io.BytesIO(head + struct.pack("<H", len(tags)) + entries + bytes(4)))
+
+
+DEEP: dict[str, tuple[str, PIL.Image.Image]] = {
+    "PNG": ("I;16", saved(PIL.Image.fromarray(BRIGHT), "PNG")),
+    "TIFF, small end first": ("I;16", saved(PIL.Image.fromarray(BRIGHT), "TIFF")),
+    "TIFF, large end first": (
+        "I;16B",
+        saved(PIL.Image.frombytes("I;16B", (4, 1), BRIGHT.astype(">u2").tobytes()), "TIFF"),
+    ),
+}
+
+
+@pytest.mark.parametrize("upright", [False, True])
+@pytest.mark.parametrize("name", DEEP)
+def test_of_16_bits_the_upper_8_are_kept(name: str, upright: bool) -> None:
+    mode, given = DEEP[name]
+    assert given.mode == mode
+    assert list(to_image(given, upright).pixels.get_flattened_data()) == [(value,) * 3 for value in (0, 1, 128, 255)]
+
+
+def test_of_12_bits_the_upper_8_are_kept() -> None:
+    assert list(to_image(tiff_of_12_bits(0x800FFF)).pixels.get_flattened_data()) == [(128,) * 3, (255,) * 3]
+
+
+@pytest.mark.parametrize("mode", ["I", "F"])
+def test_numbers_of_32_bits_are_refused(mode: str) -> None:
+    with pytest.raises(OSError, match="32 bits"):
+        to_image(PIL.Image.new(mode, (1, 1)))
+
+
+@pytest.mark.parametrize("format", ["PNG", "WEBP", "JPEG"])
+def test_an_image_is_turned_upright_only_if_asked(format: str) -> None:
+    exif = PIL.Image.Exif()
+    exif[0x0112] = 6  # turn it clockwise
+    image = saved(PIL.Image.new("L", (4, 2)), format, exif=exif)
+    assert to_image(image).pixels.size == (4, 2)
+    assert to_image(image, upright=True).pixels.size == (2, 4)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from PIL import Image
 
+from lmms_eval_mai.engines.images import to_rgb
+
 SIDE = 384
 """Length of the longer side of a thumbnail in pixels."""
 BUDGET = 5_000_000
@@ -46,7 +48,7 @@ class Images:
 
 def thumbnail(image: Image.Image) -> bytes:
     """Return a small WebP of an image."""
-    small = image.convert("RGB")
+    small = to_rgb(image)
     small.thumbnail((SIDE, SIDE))
     file = io.BytesIO()
     small.save(file, "WEBP", quality=60)
