@@ -21,6 +21,7 @@ _BRACKETS = re.compile(
     r"\]{2,}",  # two or more "]"
     re.DOTALL,
 )
+_MORE_THAN_BRACKETS = re.compile(r"[^\s\[\]]")
 _CONTROL = re.compile(
     r"[\x00-\x08\x0b\x0c\x0e-\x1f"  # all control characters below U+0020 but tab and line breaks
     r"\ud800-\udfff\ufffe\uffff]"  # half of a surrogate pair; two code points that XML refuses
@@ -36,8 +37,8 @@ class AgreementRules:
     infovqa_match: Literal["strict", "anls"] = "strict"
     """InfoVQA: `strict` requires that answers with digits are equal. `anls` uses ANLS for them, too."""
     chartqa_match: Literal["exact", "relaxed"] = "exact"
-    """ChartQA: `exact` requires equal texts. `relaxed`: each answer must be correct by lmms-eval's relaxed rule (5%) if
-    the other answer is the reference."""
+    """ChartQA: `exact` requires equal texts, or numbers other than 0 that are equal for the scorer. `relaxed`: each
+    answer must be correct by lmms-eval's relaxed rule (5%) if the other answer is the reference."""
 
 
 @dataclass(frozen=True)
@@ -64,14 +65,19 @@ class Verification:
 
 
 def extract_answer(text: str) -> str:
-    """Return the content of the last `[[...]]`, or the whole text if there are no brackets. The result is stripped.
+    """Return the content of the last `[[...]]`, or the whole text if there are no brackets. The result is stripped. It
+    is empty if there are only brackets, as after a limit of one token.
 
     Reasoning between lmms-eval's default tags (`<think>`, `<analysis>`) is removed first, and control characters:
     lmms-eval writes MMBench's answers to a spreadsheet, where one of them would lose the results of the whole run.
     """
-    text = _without_reasoning(text)
-    found = _BRACKETS.findall(text)
-    return (found[-1] if found else text).strip()
+    return _answer_in(_without_reasoning(text))
+
+
+def _answer_in(seen: str) -> str:
+    found = _BRACKETS.findall(seen)
+    answer = (found[-1] if found else seen).strip()
+    return answer if _MORE_THAN_BRACKETS.search(answer) else ""
 
 
 def answer_span(text: str) -> tuple[int, int] | None:
@@ -79,7 +85,7 @@ def answer_span(text: str) -> tuple[int, int] | None:
     it is not one part of the text."""
     seen = _without_reasoning(text)
     bracketed = _BRACKETS.findall(seen)
-    answer = (bracketed[-1] if bracketed else seen).strip()
+    answer = _answer_in(seen)
     places = [(0, len(text))]
     if bracketed:
         matches = _BRACKETS.finditer(text)

@@ -149,12 +149,15 @@ def _equal(a: str, b: str, rules: AgreementRules) -> bool:
 
 
 def _agree_chartqa(a: str, b: str, rules: AgreementRules) -> bool:
-    if rules.chartqa_match == "exact" or a == b:
-        return a == b
+    """Use the scorer's rule, with a tolerance of 0 for `exact`. So "5" and "5.0" agree, and have the same score. The
+    scorer compares zeros and "nan" as texts, reads "2%" as 0.02, and "1,234" as a text."""
+    if a == b:
+        return True
     from lmms_eval.tasks.chartqa.utils import relaxed_correctness
 
+    tolerance = 0.0 if rules.chartqa_match == "exact" else 0.05
     # The tolerance is relative to the target: (100, 105.1) passes and (105.1, 100) fails. Require both directions.
-    return bool(relaxed_correctness(a, b) and relaxed_correctness(b, a))
+    return bool(relaxed_correctness(a, b, tolerance) and relaxed_correctness(b, a, tolerance))
 
 
 def _agree_infovqa(a: str, b: str, rules: AgreementRules) -> bool:

@@ -102,8 +102,8 @@ class Config(Arguments):
     """InfoVQA: `strict` requires that answers with digits are equal. `anls` uses ANLS for them, too: "2018" and "2019"
     have 0.75."""
     chartqa_match: Literal["exact", "relaxed"] = "exact"
-    """ChartQA: `exact` requires equal texts. `relaxed`: each answer must be correct by lmms-eval's relaxed rule (5%) if
-    the other answer is the reference."""
+    """ChartQA: `exact` requires equal texts, or numbers other than 0 that are equal for the scorer ("5" and "5.0").
+    `relaxed`: each answer must be correct by lmms-eval's relaxed rule (5%) if the other answer is the reference."""
     max_open_samples: Count = 256
     """Number of samples processed at the same time. Their images are in memory."""
     group_images: StrictBool = True

@@ -64,8 +64,16 @@ TABLE: list[tuple[str, dict[str, Any], str, str, bool]] = [
     ("mmbench_en_dev", MMBENCH_TWO, "a ripe apple", "B", True),
     *(("mmbench_en_dev", MMBENCH_TWO, text, text, False) for text in ("nan", "C")),
     *(("mmbench_en_dev", MMBENCH_HOLES, text, text, False) for text in ("none", "C")),
-    # ChartQA: equal texts.
+    # ChartQA: equal texts, or numbers that are equal for the scorer.
     ("chartqa", NONE, "Blue", " blue", True),
+    ("chartqa", NONE, "5.0", "5", True),
+    ("chartqa", NONE, "1995.", "1995", True),
+    ("chartqa", NONE, "0.50", "50%", True),
+    ("chartqa", NONE, "2%", "2", False),
+    ("chartqa", NONE, "1,234", "1234", False),
+    ("chartqa", NONE, "0", "0.0", False),
+    ("chartqa", NONE, "nan", "NaN%", False),
+    ("chartqa", NONE, "5", "5.001", False),
     ("chartqa", NONE, "100", "104", False),
     ("chartqa", NONE, "", "", False),
     # InfoVQA: nearly equal words, and equal numbers.
