@@ -68,8 +68,9 @@ def extract_answer(text: str) -> str:
     """Return the content of the last `[[...]]`, or the whole text if there are no brackets. The result is stripped. It
     is empty if there are only brackets, as after a limit of one token.
 
-    Reasoning between lmms-eval's default tags (`<think>`, `<analysis>`) is removed first, and control characters:
-    lmms-eval writes MMBench's answers to a spreadsheet, where one of them would lose the results of the whole run.
+    Reasoning between lmms-eval's default tags (`<think>`, `<analysis>`) is removed first, to the end of the text if it
+    was cut before its closing tag, and so are control characters: lmms-eval writes MMBench's answers to a spreadsheet,
+    where one of them would lose the results of the whole run.
     """
     return _answer_in(_without_reasoning(text))
 
@@ -97,7 +98,8 @@ def answer_span(text: str) -> tuple[int, int] | None:
 
 
 def _without_reasoning(text: str) -> str:
-    return str(strip_reasoning_tags(_CONTROL.sub("", text), [["<think>", "</think>"], ["<analysis>", "</analysis>"]]))
+    closed = strip_reasoning_tags(_CONTROL.sub("", text), [["<think>", "</think>"], ["<analysis>", "</analysis>"]])
+    return re.split("<think>|<analysis>", closed)[0]
 
 
 def without_answer(text: str) -> str:

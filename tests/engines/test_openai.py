@@ -13,9 +13,10 @@ from typing import Any
 import PIL.Image
 import pytest
 from support.endpoints import SAMPLING, call, engine_of, noise_image, prompt, running, until, with_servers
+from support.samples import sample, started_pair
 from support.scripted_server import ScriptedServer
 
-from lmms_eval_mai.contract import Call, Sampling, TokenLogprobs
+from lmms_eval_mai.contract import Call, EngineConfig, Sampling, TokenLogprobs
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.openai.chat import to_call
 from lmms_eval_mai.engines.openai.engine import OpenAIEngine
@@ -30,10 +31,22 @@ from lmms_eval_mai.errors import (
     EngineStartError,
     SampleError,
 )
+from lmms_eval_mai.paper.cascade import MODES
 from lmms_eval_mai.run.config import parse
+from lmms_eval_mai.run.store import Store
 
 
-@pytest.mark.parametrize("fault", [(429, {}), (500, {}), (503, {}), (408, {}), "drop"])
+def error_of(code: Any) -> dict[str, Any]:
+    return {"error": {"message": "a fault", "code": code}}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        *((429, {}), (500, {}), (503, {}), (408, {}), "drop", error_of(429), error_of("503")),
+        {"error": None, "choices": [{"finish_reason": "error", **error_of(502)}]},
+    ],
+)
 def test_a_temporary_error_is_retried(fault: Any) -> None:
     server = ScriptedServer(faults=deque([fault]))
     result = with_servers([server], call)
@@ -49,6 +62,8 @@ def test_a_temporary_error_is_retried(fault: Any) -> None:
         *(((status, {}), {}, EndpointRefused) for status in (401, 403, 404)),
         pytest.param("hang", {"request_timeout": 1.5}, CallTimeout, marks=pytest.mark.slow),
         ("abort", {}, SampleError),
+        (error_of(400), {}, SampleError),
+        (error_of(401), {}, EndpointRefused),
         ("drop", {"retry_for": 0}, EngineCrashed),
     ],
 )
@@ -234,27 +249,103 @@ def test_an_image_is_sent_without_loss_and_encoded_once(size: tuple[int, int]) -
 USAGE = {"prompt_tokens": 5, "completion_tokens": 3}
 
 
-def choice(finish_reason: str = "stop", **message: Any) -> Any:
-    return {"choices": [{"finish_reason": finish_reason, "message": message}], "usage": USAGE}
+def choice(finish_reason: Any = "stop", logprobs: Any = None, **message: Any) -> Any:
+    only = {"finish_reason": finish_reason, "message": message, "logprobs": logprobs}
+    return {"choices": [only], "usage": USAGE}
+
+
+def used(**usage: Any) -> Any:
+    return {**choice(content="[[Yes]]"), "usage": {**USAGE, **usage}}
+
+
+def with_logprob(value: Any) -> Any:
+    return choice(content="[[Yes]]", logprobs={"content": [{"token": "Yes", "logprob": value}]})
 
 
 @pytest.mark.parametrize(
-    "reply",
+    ("field", "reply"),
     [
-        "<html>Welcome</html>",
-        None,
-        {"choices": [], "usage": USAGE},
-        {**choice(content="[[Yes]]"), "usage": None},
-        {"choices": [{"message": None}], "usage": {}},
-        {"error": {"message": "overloaded"}},
-        choice("abort", content="[[Y"),
-        choice(content=None, refusal="I will not."),
-        choice(content=None, reasoning_content="Let me see."),
+        ("reply", "<html>Welcome</html>"),
+        ("reply", None),
+        ("finish_reason", {"choices": [], "usage": USAGE}),
+        ("finish_reason", {"error": {"message": "overloaded"}}),
+        *(("finish_reason", choice(reason, content="[[Yes]]")) for reason in ("abort", "tool_calls", None)),
+        ("usage", {**choice(content="[[Yes]]"), "usage": None}),
+        *(("prompt_tokens", used(prompt_tokens=value)) for value in (None, -1, 2.5, "5", True)),
+        ("completion_tokens", used(completion_tokens=None)),
+        ("cached_tokens", used(prompt_tokens_details={"cached_tokens": -1})),
+        ("message.content", choice(content=5)),
+        ("message.reasoning", choice(content="[[Yes]]", reasoning=5)),
+        *(("logprob", with_logprob(value)) for value in (None, "-0.1", float("nan"), 0.5)),
+        *(("content", choice(reason, content=text)) for reason in ("stop", "length") for text in ("", " \n", None)),
+        *(("content", choice(content=text, reasoning="[[Yes]]")) for text in ("", " \n", None)),
+        ("content", choice(content=None, refusal="I will not.")),
     ],
 )
-def test_a_reply_without_a_complete_answer_is_an_error_of_its_sample(reply: Any) -> None:
-    with pytest.raises(SampleError, match="t document 0, small short"):
+def test_an_invalid_field_of_a_reply_is_named_in_the_error_of_its_sample(field: str, reply: Any) -> None:
+    with pytest.raises(SampleError, match=f"t document 0, small short: .*{field}.* "):
         to_call(prompt(), json.dumps(reply), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("finish_reason", "message", "text"),
+    [
+        ("stop", {"content": "[[Yes]]", "reasoning": None}, "[[Yes]]"),
+        ("stop", {"content": "\n\n[[Yes]]", "reasoning": "I look.\n"}, "<think>\nI look.\n</think>\n\n[[Yes]]"),
+        ("length", {"content": "[[Y", "reasoning_content": "I look."}, "<think>\nI look.\n</think>\n\n[[Y"),
+        ("length", {"content": None, "reasoning": "Is it [[No]]"}, "<think>\nIs it [[No]]"),
+        ("stop", {"content": [{"type": "text", "text": "[["}, {"type": "text", "text": "Yes]]"}]}, "[[Yes]]"),
+        (
+            "stop",
+            {"content": [{"type": "thinking", "thinking": [{"text": "I look."}]}, {"type": "text", "text": "[[Yes]]"}]},
+            "<think>\nI look.\n</think>\n\n[[Yes]]",
+        ),
+        ("stop", {"content": "half of a pair: \ud83d"}, "half of a pair: \ufffd"),
+    ],
+)
+def test_the_text_of_a_reply_is_its_thinking_in_tags_and_then_its_content(
+    finish_reason: str, message: dict[str, Any], text: str
+) -> None:
+    reply = {**choice(finish_reason, **message), "usage": {**USAGE, "prompt_tokens_details": {"cached_tokens": None}}}
+    assert to_call(prompt(), json.dumps(reply), 1.0).text == text
+
+
+@pytest.mark.parametrize(
+    ("finish_reason", "thought", "transferred"),
+    [
+        ("stop", {"content": "\n\n[[Yes]]", "reasoning": "I look.\n"}, "<think>\nI look.\n</think>\n\n[[Yes]]"),
+        ("length", {"content": None, "reasoning": "Is it [[No]]"}, "<think>\nIs it [[No]]"),
+        ("stop", {"content": None, "reasoning": "It is [[No]]"}, None),
+        ("stop", {"content": ""}, None),
+    ],
+)
+def test_a_cascade_behind_a_reasoning_parser_reads_the_content_transfers_the_thinking_and_stores_no_bad_reply(
+    finish_reason: str, thought: dict[str, Any], transferred: str | None, tmp_path: Path
+) -> None:
+    """The messages are those of `vllm serve --reasoning-parser qwen3`. The large model always says no."""
+    short = {"content": "\n\n[[Yes]]", "reasoning": "Or [[No]]?\n"}, "stop"
+    small = ScriptedServer(answer=lambda body: (thought, finish_reason) if "step by step" in str(body) else short)
+    large = ScriptedServer(answer=lambda body: ({"content": "\n\n[[No]]", "reasoning": "Or [[Yes]]?\n"}, "stop"))
+
+    async def run() -> Any:
+        async with running(small) as small_url, running(large) as large_url:
+            engines = [OpenAIEngine(EngineConfig("small", "openai", small_url, {})),
+                       OpenAIEngine(EngineConfig("large", "openai", large_url, {}))]  # fmt: skip
+            store = Store(tmp_path / "store")
+            store.models = {"small": "s", "large": "l"}
+            pair = await started_pair(*engines, store=store)
+            (outcome,) = await asyncio.gather(MODES["cascade"](sample(), pair), return_exceptions=True)
+            await asyncio.gather(*(engine.close() for engine in engines))
+            store.close()
+            return outcome, store.path.read_text()
+
+    outcome, stored = asyncio.run(run())
+    assert ('"think"' in stored, '"transfer"' in stored) == (transferred is not None,) * 2
+    if transferred is None:
+        assert type(outcome) is SampleError and len(stored.splitlines()) == 2
+    else:
+        assert outcome.exit == "transfer" and "[[No]]" in outcome.answer.text
+        assert transferred in str(large.seen[-1]["messages"][0]["content"][-1]["text"])
 
 
 def test_log_probabilities_are_asked_for_only_by_their_prompt_and_refused_once_by_each_endpoint() -> None:

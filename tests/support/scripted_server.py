@@ -7,13 +7,15 @@ order.
 import asyncio
 import json
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from aiohttp import web
 
-Fault = tuple[int, dict[str, str]] | Literal["hang", "drop", "abort"]
-"""A status with headers, no answer (hang), a closed connection (drop), or an answer that the engine aborted (abort)."""
+Fault = tuple[int, dict[str, str]] | dict[str, Any] | Literal["hang", "drop", "abort"]
+"""A status with headers, a reply of status 200, no answer (hang), a closed connection (drop), or an answer that the
+engine aborted (abort)."""
 
 
 Logprobs = list[dict[str, Any]]
@@ -27,6 +29,8 @@ class ScriptedServer:
     models: tuple[str, ...] = ("scripted",)
     key: str | None = None
     text: str = "[[Yes]]"
+    answer: Callable[[dict[str, Any]], tuple[dict[str, Any], str]] | None = None
+    """Returns the message to the body of a request, and its finish reason. None: all messages have the text."""
     tokens: int = 5
     seconds: float = 0.0
     context: int | None = None
@@ -81,6 +85,8 @@ class ScriptedServer:
             status, headers = fault
             error = {"message": f"a fault with status {status}", "type": "scripted", "code": status}
             return web.json_response({"error": error}, status=status, headers=headers)
+        elif isinstance(fault, dict):
+            return web.json_response(fault)
         self.open += 1
         self.most_open = max(self.most_open, self.open)
         try:
@@ -88,7 +94,8 @@ class ScriptedServer:
         finally:
             self.open -= 1
         self.answered += 1
-        answer = self._answer("abort" if fault == "abort" else "stop")
+        found = None if self.answer is None else self.answer(self.seen[-1])
+        answer = self._answer(*found or ({"content": self.text}, "abort" if fault == "abort" else "stop"))
         if wants_logprobs and self.logprobs != "ignore":
             answer["choices"][0]["logprobs"] = {"content": self.logprobs}
         return web.json_response(answer)
@@ -100,8 +107,8 @@ class ScriptedServer:
         error = {"message": f"Incorrect API key provided: {given}", "type": "auth", "code": 401}
         return web.json_response({"error": error}, status=401)
 
-    def _answer(self, finish_reason: str) -> dict[str, Any]:
-        message = {"role": "assistant", "content": self.text}
+    def _answer(self, message: dict[str, Any], finish_reason: str) -> dict[str, Any]:
+        message = {"role": "assistant", **message}
         usage = {"prompt_tokens": 50, "completion_tokens": self.tokens, "total_tokens": 50 + self.tokens}
         usage["prompt_tokens_details"] = {"cached_tokens": 32}  # type: ignore[assignment]
         choice = {"index": 0, "message": message, "finish_reason": finish_reason}

@@ -5,7 +5,9 @@ import base64
 import dataclasses
 import io
 import json
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import AliasChoices, AliasPath, BaseModel, BeforeValidator, Field, ValidationError
 
 from lmms_eval_mai.contract import Call, ContentPart, Image, Message, Prompt, Sampling, TokenLogprobs
 from lmms_eval_mai.engines.messages import merge_adjacent_text, replace_lone_surrogates
@@ -50,29 +52,89 @@ def sampling_arguments(sampling: Sampling, context: int | None) -> dict[str, Any
     return given | {"max_tokens": min(sampling.max_tokens, context)}  # vLLM refuses a number above its context
 
 
-def to_call(prompt: Prompt, reply: str, total_s: float) -> Call:
-    """Return the call of a chat reply. Raises `SampleError` if the reply has no complete answer."""
+def _at(first: str, *path: str | int, **field: Any) -> Any:
+    return Field(validation_alias=AliasPath(first, *path), **field)
+
+
+Count = Annotated[int, Field(strict=True, ge=0)]
+Parts = Annotated[list["_Part"], BeforeValidator(lambda it: it if isinstance(it, list) else [{"text": it or ""}])]
+"""A text, or a list of parts as Mistral has it."""
+
+
+class _Part(BaseModel):
+    text: str = ""
+    thinking: Parts = []
+
+
+class _Token(BaseModel):
+    token: str
+    logprob: float = Field(strict=True, allow_inf_nan=False, le=0.001)  # vLLM may round 0 up
+
+
+class _Reply(BaseModel):
+    """The fields of a reply that a call uses."""
+
+    finish_reason: Literal["stop", "length", "repetition"] = _at("choices", 0, "finish_reason")
+    content: Parts = _at("choices", 0, "message", "content", default=[])
+    reasoning: str | None = _at("choices", 0, "message", "reasoning", default=None)  # vLLM
+    reasoning_content: str | None = _at("choices", 0, "message", "reasoning_content", default=None)  # DeepSeek
+    logprobs: list[_Token] | None = _at("choices", 0, "logprobs", "content", default=None)
+    prompt_tokens: Count = _at("usage", "prompt_tokens")
+    cached_tokens: Count | None = _at("usage", "prompt_tokens_details", "cached_tokens", default=None)
+    completion_tokens: Count = _at("usage", "completion_tokens")
+
+    def text(self) -> str:
+        """Return the thinking in its tags and then the content, as the same model gives them in this process."""
+        content = "".join(part.text for part in self.content)
+        thinking = "".join(inner.text for part in self.content for inner in part.thinking)
+        thinking = (self.reasoning or self.reasoning_content or thinking).strip()
+        if not content.strip() and (not thinking or self.finish_reason == "stop"):
+            raise ValueError("it has no content (does the server's reasoning parser fit the model?)")
+        if not thinking:
+            return content
+        end = f"\n</think>\n\n{content.lstrip()}" if content.strip() else ""  # without content it was cut
+        return f"<think>\n{thinking}{end}"
+
+
+class _ErrorReply(BaseModel):
+    code: Annotated[int, Field(ge=400, le=599)] = Field(
+        validation_alias=AliasChoices(AliasPath("error", "code"), AliasPath("choices", 0, "error", "code"))
+    )
+
+
+def error_status(reply: str) -> int:
+    """Return the status of the error in a reply of status 200, as routers send it; 0 if there is none."""
     try:
-        answer = json.loads(reply)
-        choice, usage = answer["choices"][0], answer["usage"]
-        if choice["finish_reason"] not in ("stop", "length"):
-            raise ValueError("the server ended the answer")
-        tokens = (choice.get("logprobs") or {}).get("content") if prompt.logprobs else None
-        values = (min(0.0, float(token["logprob"])) for token in tokens or ())
-        return Call(
-            key=prompt.key,
-            text=replace_lone_surrogates(choice["message"]["content"]),  # lmms-eval could not write them
-            finish_reason=choice["finish_reason"],
-            prompt_tokens=usage["prompt_tokens"],
-            cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
-            output_tokens=usage["completion_tokens"],
-            queued_s=None,
-            ttft_s=None,
-            total_s=total_s,
-            logprobs=TokenLogprobs(tuple(token["token"] for token in tokens), tuple(values)) if tokens else None,
-        )
-    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
+        return _ErrorReply.model_validate_json(reply).code
+    except ValidationError:
+        return 0
+
+
+def to_call(prompt: Prompt, reply: str, total_s: float) -> Call:
+    """Return the call of a chat reply. Raises `SampleError` if the reply has no complete answer or an invalid field."""
+    try:
+        # lmms-eval could not write lone surrogates.
+        found = _Reply.model_validate_json(replace_lone_surrogates(json.dumps(json.loads(reply), ensure_ascii=False)))
+        text = found.text()
+    except ValueError as error:
+        problem = str(error)
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            problem = f"{'.'.join(map(str, first['loc'])) or 'reply'}: {first['msg']}"
         raise SampleError(
-            f"{prompt.key}: the server returned no complete answer ({one_line(reply)}). Check its log. A server with a "
-            "reasoning parser returns no text: serve the model without it."
+            f"{prompt.key}: the server's reply is no complete answer: {problem} ({one_line(reply)}). Check its log."
         ) from error
+    tokens = found.logprobs if prompt.logprobs else None
+    values = (min(0.0, token.logprob) for token in tokens or ())
+    return Call(
+        key=prompt.key,
+        text=text,
+        finish_reason=found.finish_reason,
+        prompt_tokens=found.prompt_tokens,
+        cached_tokens=found.cached_tokens or 0,
+        output_tokens=found.completion_tokens,
+        queued_s=None,
+        ttft_s=None,
+        total_s=total_s,
+        logprobs=TokenLogprobs(tuple(token.token for token in tokens), tuple(values)) if tokens else None,
+    )

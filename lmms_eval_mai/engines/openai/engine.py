@@ -22,7 +22,7 @@ from loguru import logger
 from lmms_eval_mai.contract import Call, EngineConfig, Prompt, Sampling
 from lmms_eval_mai.engines.arguments import read
 from lmms_eval_mai.engines.messages import is_too_long
-from lmms_eval_mai.engines.openai.chat import chat_messages, sampling_arguments, to_call
+from lmms_eval_mai.engines.openai.chat import chat_messages, error_status, sampling_arguments, to_call
 from lmms_eval_mai.engines.openai.options import OpenAIOptions, addresses, proxy_of
 from lmms_eval_mai.errors import (
     CallTimeout,
@@ -189,7 +189,7 @@ class OpenAIEngine:
         except TimeoutError:
             limit = f"{self.side}_request_timeout={self._options.request_timeout:g} s"
             raise CallTimeout(f"{what}: no answer within {limit}. Raise it, or lower max_open_samples.") from None
-        status = response.status
+        status = response.status if response.status >= 400 else error_status(text)
         if status < 400:
             return text, time.perf_counter() - began
         if status == 404 and not body:
