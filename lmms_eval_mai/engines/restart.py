@@ -119,7 +119,7 @@ class RestartedEngine:
                         self._left = min(self._restarts, self._left + 1)  # the first of these crashes used one
                         raise EngineCrashedByCall(
                             f"{key}: the {self.side} engine crashed {crashes} times during this call, the last time "
-                            "while no other call ran. Look at the document, and at the engine's log above."
+                            f"while no other call ran. Look at the document, and at the last error: {crash}"
                         ) from crash
                 finally:
                     self._running -= 1

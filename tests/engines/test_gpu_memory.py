@@ -88,8 +88,18 @@ def test_impossible_places_are_refused(
     assert named in str(raised.value)
 
 
-@pytest.mark.parametrize("shares_gpu", [True, False])
-def test_a_start_that_fails_on_a_shared_gpu_tells_what_may_fit(shares_gpu: bool) -> None:
+@pytest.mark.parametrize(
+    ("error", "shares_gpu", "has_advice"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory.", True, True),
+        ("CUDA out of memory.", False, False),
+        ("CUDA error: an illegal memory access was encountered", True, False),
+        ("No module named 'kernels'", True, False),
+    ],
+)
+def test_a_start_that_fails_for_want_of_memory_on_a_shared_gpu_tells_what_may_fit(
+    error: str, shares_gpu: bool, has_advice: bool
+) -> None:
     with pytest.raises(EngineStartError) as raised, start_errors(EngineConfig("large", "vllm", "m"), shares_gpu):
-        raise RuntimeError("Engine core initialization failed.")  # as vLLM raises it if there is too little memory
-    assert ("qwen3vl-2b-4b" in str(raised.value)) is shares_gpu
+        raise RuntimeError(error)
+    assert ("qwen3vl-2b-4b" in str(raised.value)) is has_advice and str(raised.value).endswith(error)

@@ -12,11 +12,12 @@ from typing import Any
 
 import psutil
 import pytest
-from support.engines import Running, question, vllm_engine
+from support.engines import Running, engine_of, question, started, vllm_engine
 
 from lmms_eval_mai.contract import Call, Sampling
+from lmms_eval_mai.engines.restart import RestartedEngine
 from lmms_eval_mai.engines.vllm import plugin
-from lmms_eval_mai.errors import EngineCrashed, EngineNotRunning, EngineStartError
+from lmms_eval_mai.errors import EngineCrashed, EngineCrashedByCall, EngineNotRunning, EngineStartError
 
 LONG = Sampling(max_tokens=3000, ignore_eos=True)
 
@@ -109,6 +110,24 @@ def test_killed_engine_fails_every_call_in_flight_and_can_be_restarted(
     # Two threads of vLLM may read the status at once. The later one then finds nothing, and Python takes that as 255.
     assert core.exitcode in (0, 255)  # it was not killed
     assert children(before) == [] and engine.llm is None
+
+
+def test_the_error_that_ends_a_core_is_the_end_of_the_message(
+    cores: None, tiny_pair: tuple[Path, Path], loop: Any
+) -> None:
+    def engine(processor: str) -> Any:
+        return engine_of(
+            small=tiny_pair[0], engine="vllm", logits_processors=[f"support.faulty_processors:{processor}"]
+        )
+
+    named = pytest.raises(EngineStartError, match=r"ModuleNotFoundError: No module named 'kernels'$")
+    with named, started(engine("FailsAtStart"), loop):
+        pass
+    model = RestartedEngine("small", engine("FailsInACall"), restarts=1)
+    with started(model, loop) as running:
+        (error,) = running.generate(question(0))
+    assert type(error) is EngineCrashedByCall
+    assert str(error).endswith("RuntimeError: CPU attention requires BF16. Compile with a debugger.")
 
 
 USERS = """

@@ -28,7 +28,7 @@ from lmms_eval_mai.paper.agreement import extract_answer, without_answer
         ("<think>a</think><analysis>[[b]]</analysis>c", "c"),
         ("the tag was opened by the prompt [[no]]</think>\n[[yes]]", "yes"),
         ("<think>[[only a thought]]</think>", ""),
-        ("<think>cut short after [[7]]", "7"),
+        ("<think>cut short after [[7]]", ""),
         ("[\x00[ 5\ud83d ]\x1f] \uffff", "5"),
     ],
 )

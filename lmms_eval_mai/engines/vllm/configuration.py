@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -87,10 +88,11 @@ def start_errors(config: EngineConfig, shares_gpu: bool = False) -> Iterator[Non
             name, reason = str(next(iter(problem["loc"]), "")), problem["msg"]
             if name in given:
                 raise ArgumentError(f"{name}={given[name]} is invalid. vLLM: {reason}.") from error
+        needs_memory = shares_gpu and re.search("(?<!shared )memory(?! access)", reason, re.IGNORECASE)
         raise EngineStartError(
-            f"vLLM cannot start {config.side}={config.model}: {one_line(reason).rstrip('.')}. The engine's arguments: "
-            f"{given or 'none'}. Look for the cause in vLLM's log above, and check the model's name or path, and the "
-            f"`{config.side}_<argument>` values.{SHARED_GPU if shares_gpu else ''}"
+            f"vLLM cannot start {config.side}={config.model}. The engine's arguments: {given or 'none'}. Look for the "
+            f"cause in vLLM's log above, and check the model's name or path, and the `{config.side}_<argument>` values."
+            f"{SHARED_GPU if needs_memory else ''} The last error: {one_line(reason)}"
         ) from error
 
 

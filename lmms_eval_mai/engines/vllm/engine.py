@@ -88,10 +88,10 @@ class VllmEngine:
             async with asyncio.timeout(REPLY_LIMIT_S):
                 await llm.get_supported_tasks()
         except Exception as error:  # vLLM's EngineDeadError, or a TimeoutError
+            what = f"crashed after its start, or gave no reply within {REPLY_LIMIT_S} s"
+            message = f"{self._name} {what}. {self._last_error()}"
             await self.close()
-            raise EngineStartError(
-                f"{self._name} crashed after its start, or gave no reply within {REPLY_LIMIT_S} s. See its log above."
-            ) from error
+            raise EngineStartError(message) from error
 
     def _build(self) -> tuple[Any, Any]:
         """Return the engine and a tokenizer. vLLM's own tokenizer must not be used in two threads at once."""
@@ -101,8 +101,14 @@ class VllmEngine:
                 self.description = configuration.description
                 processes = self._processes = Processes(configuration.vllm_config)
                 processes.wait_until_spawned()
+            if processes.llm.exception() and (cause := processes.last_error()):
+                raise RuntimeError(cause)
             llm = processes.llm.result()
             return llm, copy.deepcopy(llm.renderer.get_tokenizer())
+
+    def _last_error(self) -> str:
+        error = self._processes and self._processes.last_error()
+        return f"The last error: {error}" if error else "See its log above."
 
     async def close(self) -> None:
         llm, self.llm = self.llm, None
@@ -163,7 +169,7 @@ class VllmEngine:
             if self.llm is not llm:
                 raise EngineNotRunning(f"{self._name} was closed during {prompt.key}.") from error
             if isinstance(error, EngineDeadError):
-                raise EngineCrashed(f"{self._name} crashed during {prompt.key}. See its log above.") from error
+                raise EngineCrashed(f"{self._name} crashed during {prompt.key}. {self._last_error()}") from error
             raise sample_error(prompt, self._config, self._context, error) from error
 
     async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:

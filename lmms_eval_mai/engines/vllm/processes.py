@@ -3,19 +3,23 @@
 vLLM pickles an engine's configuration for each process of the engine. The dictionary `additional_config` in it is
 replaced by a `Marked` one. So this module learns exactly which processes belong to the engine, and each of them gets
 the variable with which `plugin.py` ends it when its parent is gone. `os.environ` of this process does not change: the
-user's own processes would inherit the variable.
+user's own processes would inherit the variable. Each of them also gets a pipe for the error that ends it.
 """
 
+import logging
 import multiprocessing
 import os
 import signal
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
 from multiprocessing.context import get_spawning_popen
+from multiprocessing.reduction import DupFd
 from typing import Any
 
 from lmms_eval_mai.engines.vllm import plugin
+from lmms_eval_mai.redaction import error_text
 
 STOP_LIMIT_S = 20.0
 """Seconds in which vLLM's core must end by itself. It needs one, and several on a machine with too much other work."""
@@ -28,8 +32,9 @@ COORDINATOR = "VLLM_DP_Coordinator"
 class Marked(dict[str, Any]):
     """vLLM's `additional_config`. Wherever it is pickled for a new process, it records and marks this process."""
 
-    def __init__(self, items: Any) -> None:
+    def __init__(self, items: Any, errors: Connection) -> None:
         super().__init__(items)
+        self.errors = errors
         self.started: list[Any] = []
         """The processes that this process has started: `Popen` objects of multiprocessing, without a `pid` at first."""
 
@@ -39,13 +44,23 @@ class Marked(dict[str, Any]):
             return dict, (dict(self),)
         self.started.append(process)
         coordinators = [child.pid for child in multiprocessing.active_children() if child.name == COORDINATOR]
-        return _marked, (dict(self), " ".join(map(str, [os.getpid(), *coordinators])))
+        return _marked, (dict(self), " ".join(map(str, [os.getpid(), *coordinators])), DupFd(self.errors.fileno()))
+
+    def send_error(self, record: logging.LogRecord) -> bool:
+        """Send the error with which vLLM ends this process, unless it only points at that of another process."""
+        error = record.exc_info and record.exc_info[1]
+        if error and str(record.msg).startswith(("EngineCore", "WorkerProc")) and "root cause" not in str(error):
+            self.errors.send(f"{type(error).__name__}: {error_text(error)}")
+        return True
 
 
-def _marked(items: dict[str, Any], parents: str) -> Marked:
+def _marked(items: dict[str, Any], parents: str, errors: Any) -> Marked:
     """Return the dictionary in the new process, and mark this process."""
     os.environ[plugin.VARIABLE] = parents
-    return Marked(items)
+    marked = Marked(items, Connection(errors.detach(), readable=False))
+    for module in ("engine.core", "executor.multiproc_executor"):
+        logging.getLogger(f"vllm.v1.{module}").addFilter(marked.send_error)  # vLLM removes handlers
+    return marked
 
 
 class Processes:
@@ -56,7 +71,9 @@ class Processes:
     """
 
     def __init__(self, vllm_config: Any) -> None:
-        self._marked = vllm_config.additional_config = Marked(vllm_config.additional_config)
+        self._errors, sender = multiprocessing.Pipe(duplex=False)
+        self._last_error = ""
+        self._marked = vllm_config.additional_config = Marked(vllm_config.additional_config, sender)
         self._expected: int = vllm_config.parallel_config.data_parallel_size_local
         resource_tracker.ensure_running()  # multiprocessing starts it with the first process, and then unblocks SIGINT
         thread = ThreadPoolExecutor(1, "vllm-start", signal.pthread_sigmask, (signal.SIG_BLOCK, {signal.SIGINT}))
@@ -70,6 +87,12 @@ class Processes:
         """Wait until the cores run, or the start has failed. vLLM does not read the environment any more."""
         while not self.llm.done() and len(self._cores()) < self._expected:
             time.sleep(0.01)
+
+    def last_error(self) -> str:
+        """Return the last error that ended a process. Empty: there is none, as after SIGKILL."""
+        while self._errors.poll():
+            self._last_error = self._errors.recv()
+        return self._last_error
 
     def stop(self) -> None:
         """Stop the engine. Blocks until its cores have ended: vLLM does not wait for a process that it kills, and its
