@@ -122,11 +122,12 @@ def _with_samples(run: Run, number: int, found: Found) -> Run:
     """Return the run with its samples and calls, and add a sentence for each thing that is wrong with them. `number`:
     documents that lmms-eval evaluated."""
     rows: dict[int, tuple[Line, list[Line]]] = {}
-    broken = 0
+    broken = lines = 0
     for record in _lines(run):
         if record is None:
             broken += 1
         else:
+            lines += 1
             doc_id = record.row["doc_id"]
             # The texts would need much memory.
             calls = [{"doc_id": doc_id, **{name: call.get(name) for name in CALL_FIELDS}} for call in record.calls]
@@ -135,10 +136,13 @@ def _with_samples(run: Run, number: int, found: Found) -> Run:
     samples, calls = samples_table([row for row, _ in in_order]), calls_table([one for _, of in in_order for one in of])
     doubts = {
         "lines that cannot be read": broken,
+        "lines that are not the last one of their document, perhaps of another run": lines - len(rows),
         "documents without a line, which failed or were not reached": max(0, number - len(samples)),
         "documents without a score from 0 to 1": 0 if run.task == traces.TASK else int(samples.score.isna().sum()),
         "documents without a trace, which lmms-eval's response cache answered": samples.exit.isna().sum() * run.ours,
     }
+    for side in SIDES:
+        doubts[f"calls of the {side} model that a token limit cut off"] = int(calls.cut_off[calls.side == side].sum())
     if any(doubts.values()):
         shown = "; ".join(f"{count} {what}" for what, count in doubts.items() if count)
         found.gaps.append(f"{run.samples_file}: there are {shown}.")

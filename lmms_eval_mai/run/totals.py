@@ -30,8 +30,8 @@ SPARSE = ("transfer", "sparse_delta", "sparse_layer", "sparse_from")
 COUNTS = ("prompt_tokens", "cached_tokens", "output_tokens", "call_seconds", "answer_tokens")
 SPECULATION = ("proposed_tokens", "accepted_tokens", "target_calls")
 """The figures of drafted tokens, of a call and of a run. Those that the engine does not report are left out."""
-CALL = ("calls", *COUNTS, *SPECULATION, "shared_calls")
-"""What is counted of a call."""
+CALL = ("calls", *COUNTS, *SPECULATION, "shared_calls", "cut_calls")
+"""What is counted of a call. A cut call ended at its token limit, or at the end of the context."""
 SELECTION = ("scored_tokens", "kept_tokens")
 """What is counted of a transfer whose tokens were selected (`transfer=sparse`)."""
 SHOWN_CAUSES = SHOWN_DOCUMENTS = 10
@@ -115,7 +115,8 @@ class Totals:
         for call in trace.calls:
             tokens = (call.prompt_tokens, call.cached_tokens, call.output_tokens, call.total_s, call.answer_tokens)
             speculation = (getattr(call, name) for name in SPECULATION)
-            self.calls.append((task, call.key.side, 1, *tokens, *speculation, call.shared))
+            cut = call.finish_reason == "length"
+            self.calls.append((task, call.key.side, 1, *tokens, *speculation, call.shared, cut))
 
     def add_seconds(self, task: str, seconds: float) -> None:
         """Add the time between two finished samples to the task of the second one."""
@@ -203,7 +204,7 @@ def _tasks(totals: Totals, config: Config) -> dict[str, dict[str, Any]]:
         for engine in config.engines():
             usage = _sums(of_calls[of_calls.side == engine.side], CALL)
             unused = {name for name in SPECULATION if not usage["calls"] or usage[name] is None}
-            unused |= set() if usage["shared_calls"] else {"shared_calls"}
+            unused |= {name for name in ("shared_calls", "cut_calls") if not usage[name]}
             tasks[task][engine.side] = {name: figure for name, figure in usage.items() if name not in unused}
     return tasks
 
@@ -294,6 +295,9 @@ def _lines(totals: Totals, tasks: Mapping[str, Mapping[str, Any]]) -> Iterator[s
         start = " of this start only, because the run was resumed" if totals.resumed else ""
         by_task = ", ".join(f"{task} {totals.task_wall_s[task]:.1f} s" for task in tasks)
         yield f"Wall time {totals.wall_s:.1f} s{start}{f': {by_task}' if len(tasks) > 1 else ''}."
+    for side in SIDES:
+        if cut := sum(of_task.get(side, {}).get("cut_calls", 0) for of_task in tasks.values()):
+            yield f"Cut off at a token limit (`finish_reason` is `length`): {cut} calls of the {side} model."
     if unreadable := sum(of_task["unreadable"] for of_task in tasks.values()):
         yield (
             f"Unreadable: the task's scorer cannot read the final answer of {unreadable} samples. lmms-eval's "

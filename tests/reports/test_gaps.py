@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.folders import LARGE, POPE, SMALL, Answers, World, line, write_run
+from support.folders import LARGE, POPE, SMALL, Answers, World, call, line, write_run
 from support.tables import value
 
 from lmms_eval_mai.errors import ArgumentError
@@ -37,6 +37,15 @@ def test_lines_and_documents_that_are_missing_are_counted_and_the_others_are_use
     assert str(file) in broken_off and "1 lines" in broken_off and "2 documents without a line" in broken_off
     assert str(cached.parent) in unknown and "without a score" in unknown and "without a trace" in unknown
     assert [run.documents for run in read_runs([tmp_path]).runs] == [4, 1]
+
+
+def test_lines_of_two_runs_in_one_file_and_calls_that_were_cut_off_are_counted(tmp_path: Path) -> None:
+    thinking = call("small", "think", "One, two,", finish_reason="length")
+    one = line(0, "yes", "yes", 1.0, exit="transfer", calls=[thinking, call("large", "transfer", "yes")])
+    write_run(tmp_path, "pope_s", [one, one, one], mode="cascade", number=1)
+    (gap,) = read_runs([tmp_path]).gaps
+    assert "2 lines that are not the last one of their document" in gap
+    assert "1 calls of the small model that a token limit cut off" in gap and "large" not in gap
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What a run shows: its progress line, its final table, and the figures beside its results."""
 
 import asyncio
+import dataclasses
 import itertools
 from typing import Any
 
@@ -83,6 +84,19 @@ def test_table_shows_the_share_of_each_exit_and_a_mode_with_a_single_exit_has_no
     assert (row["agree_short"], row["transfer"], row["Unreadable"]) == ("6 (75.00%)", "1 (12.50%)", "1")
     row = columns(table(add(Totals(), "large", call()), config("large")))
     assert list(row) == ["Task", "Samples", "large calls", "large output tokens", "large call seconds"]
+
+
+def test_calls_that_a_token_limit_cut_off_are_counted_for_each_model() -> None:
+    totals = add(Totals(), "agree_short", call(side="small"), call())
+    assert "limit" not in table(totals, config())
+    cut = dataclasses.replace(call(side="small", stage="think"), finish_reason="length")
+    totals = Totals.merged([add(totals, "transfer", cut, call()), add(Totals(), "transfer", cut, call(task="pope_r"))])
+    assert "Cut off at a token limit (`finish_reason` is `length`): 2 calls of the small model." in table(
+        totals, config()
+    )
+    tasks = figures(totals, config(), {})["tasks"]
+    assert [tasks[name]["small"]["cut_calls"] for name in ("pope_s", "pope_r")] == [1, 1]
+    assert "cut_calls" not in tasks["pope_s"]["large"]
 
 
 def test_table_with_shared_calls_counts_them_and_shows_no_times() -> None:
