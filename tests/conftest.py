@@ -199,9 +199,14 @@ def evaluate(task_manager: Any, in_drawn_data: Path) -> Callable[..., dict[str, 
     ) -> dict[str, Any]:
         results = simple_evaluate(
             model=model,
-            model_args=",".join(f"{name}={value}" for name, value in model_args.items()),
             tasks=tasks,
-            **{"task_manager": task_manager, "batch_size": 1, "log_samples": True, **(options or {})},
+            **{
+                "model_args": ",".join(f"{name}={value}" for name, value in model_args.items()),
+                "task_manager": task_manager,
+                "batch_size": 1,
+                "log_samples": True,
+                **(options or {}),
+            },
         )
         assert results is not None
         return results

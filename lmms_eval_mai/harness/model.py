@@ -7,7 +7,7 @@ calls once, before it scores. Inside a `with` block they stay up for the next `s
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
@@ -16,10 +16,10 @@ from lmms_eval.api.instance import GenerationResult, Instance
 from lmms_eval.api.model import lmms
 from lmms_eval.utils import simple_parse_args_string
 
-from lmms_eval_mai.errors import MaiError, SampleError
+from lmms_eval_mai.errors import ArgumentError, SampleError
 from lmms_eval_mai.harness.command import report_errors_to_user
 from lmms_eval_mai.harness.image_groups import grouped_by_image
-from lmms_eval_mai.harness.requests import check, fields_of, is_padding, open_sample, repeats, task_of
+from lmms_eval_mai.harness.requests import check, fields_of, instruction_of, is_padding, open_sample, repeats, task_of
 from lmms_eval_mai.harness.results import add_repeats, fill_throughput, fill_usage, result, rounds_result
 from lmms_eval_mai.harness.saved import Results
 from lmms_eval_mai.paper.sample import Sample
@@ -67,12 +67,20 @@ class CascadeModel(lmms):
             return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
         return torch.device("cpu")
 
-    def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
+    def loglikelihood(self, requests: list[Instance]) -> list[Any]:
         with report_errors_to_user():
-            raise MaiError(
-                f"Task {requests[0].task_name} needs log-likelihoods, which mai_cascade does not compute. Choose tasks "
-                "whose output_type is generate_until."
-            )
+            kind = requests[0].request_type
+            raise ArgumentError(f"Leave out task {requests[0].task_name}: mai_cascade cannot answer {kind} requests.")
+
+    generate_visual_cot = generate_until_agentic = loglikelihood
+
+    @property
+    def chat_template(self) -> str:
+        """Refuse `--apply_chat_template`: lmms-eval asks for the template only with it. Raises `ArgumentError`."""
+        with report_errors_to_user():
+            raise ArgumentError("Leave out --apply_chat_template: each engine applies the chat template of its model.")
+
+    apply_chat_template = chat_template
 
     def generate_until(self, requests: list[Instance]) -> list[GenerationResult]:
         """Return one result per request, in order. The token counts of a result hold the sample's trace."""
@@ -103,7 +111,8 @@ class CascadeModel(lmms):
         with report_errors_to_user(evaluation.resume_hint), self._stopped_on_error():
             check(requests, self.task_dict, self.config, tell=self.rank == 0)
             keys = [(fields_of(request).task, fields_of(request).doc_id, number) for request, number in todo]
-            decoding = {fields_of(request).task: fields_of(request).gen_kwargs for request in requests}
+            decoding: dict[str, Any] = {fields_of(one).task: fields_of(one).gen_kwargs for one in requests}
+            decoding["--system_instruction"] = [instruction_of(one) for one in requests[:1]]
             places = [(fields.task, fields.split, fields.doc_id) for fields in (fields_of(one) for one, _ in todo)]
             pool = ThreadPoolExecutor(1)  # for the time in which the engines start
             grouped = pool.submit(grouped_by_image, places, self.task_dict) if self.config.group_images else None
@@ -175,13 +184,13 @@ class MaiCascade(CascadeModel):
             super().__init__(Engines(config), config, keeps_engines=False)
 
     @classmethod
-    def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> Self:
-        """Return the model for `--model_args`. `additional_config`: options of lmms-eval. Some have the names of engine
-        arguments. Raises the errors of the constructor."""
+    def create_from_arg_string(cls, arg_string: Any, additional_config: dict[str, Any] | None = None) -> Self:
+        """Return the model for `--model_args`, a text or, from Python or a YAML file, a mapping. `additional_config`:
+        options of lmms-eval. Some have the names of engine arguments. Raises the errors of the constructor."""
         with report_errors_to_user():
-            refuse_lmms_evals_own(simple_parse_args_string(arg_string))
-        model: Self = super().create_from_arg_string(arg_string, additional_config)
-        return model
+            given = arg_string if isinstance(arg_string, Mapping) else simple_parse_args_string(arg_string)
+            refuse_lmms_evals_own(given)
+        return cls(**given, **{name: value for name, value in (additional_config or {}).items() if value is not None})
 
     def __enter__(self) -> Self:
         self._keeps_engines = True

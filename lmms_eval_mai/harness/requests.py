@@ -40,12 +40,17 @@ class Fields(NamedTuple):
 
 
 def fields_of(request: Any) -> Fields:
-    """Return the fields of a request by their names. Raises `ArgumentError` with lmms-eval's request cache."""
+    """Return the fields of a request by their names. Raises `ArgumentError` if no task gives it messages."""
     fields = Fields(*request.args[:6])
     if fields.doc_to_messages is None:
         raise ArgumentError(
-            "--cache_requests cannot be used: lmms-eval's request cache keeps no functions, and without them no chat "
-            "model gets the messages of a document (lmms_eval/caching/cache.py). Leave it out."
+            "--cache_requests cannot be used: lmms-eval's request cache loses the functions that make the messages of "
+            "a chat (lmms_eval/caching/cache.py). Leave it out."
+        )
+    if getattr(fields.doc_to_messages, "__self__", None) is None:
+        raise ArgumentError(
+            f"Leave out task {fields.task}: mai_cascade can answer neither generate_until_agentic requests nor those "
+            "for models without chats."
         )
     return fields
 
@@ -125,6 +130,15 @@ def check_task(request: Any, config: Config) -> None:
     sampling(fields_of(request).gen_kwargs, config, variant is not None)
 
 
+def instruction_of(request: Any) -> str:
+    """Return the text of `--system_instruction`; empty without it. lmms-eval only puts it before the document's text in
+    the context (`fewshot_context`, lmms_eval/api/task.py), and it fails there if the task has a description."""
+    context, task = fields_of(request).context, fields_of(request).doc_to_messages.__self__
+    text = task.doc_to_text(task.eval_docs_no_media[fields_of(request).doc_id])
+    has_instruction = isinstance(text, str) and not task.config.description and context.endswith(text)
+    return str(context.removesuffix(text)) if has_instruction else ""
+
+
 def open_sample(request: Any, repeat: int, documents: Mapping[str, Any], config: Config) -> Sample:
     """Fetch the document, decode its images and build the chat. This blocks, so run it in a thread. Raises
     `UnreadableImage`, or another `SampleError` if the document holds something that the cascade does not support
@@ -135,6 +149,8 @@ def open_sample(request: Any, repeat: int, documents: Mapping[str, Any], config:
     with _document_errors(where):
         doc = documents[task][split][doc_id]
         prompt = _messages(doc_to_messages(doc), where)
+        if instruction := instruction_of(request):  # as with lmms-eval's models, the task's own system message goes
+            prompt = (Message("system", (instruction,)), *(one for one in prompt if one.role != "system"))
         if variant:  # without the instruction, the last text of our tasks: every stage has its own
             question = (*prompt[:-1], Message("user", prompt[-1].content[:-1]))
         else:

@@ -11,7 +11,7 @@ from lmms_eval_mai.paper.agreement import AgreementRules
 from lmms_eval_mai.paper.confidence import Choices
 from lmms_eval_mai.paper.prompts import Variant
 
-DECODING = {"decoding": "greedy", "max_new_tokens": "", "gen_kwargs": ""}
+DECODING = {"decoding": "greedy", "max_new_tokens": "", "gen_kwargs": "", "system_instruction": ""}
 """Arguments that change every call, with their defaults."""
 TRANSFER = {
     "think": "R",
@@ -98,15 +98,16 @@ class Method:
 
 
 def arguments_of(results: dict[str, Any]) -> Arguments:
-    """Return the model arguments that a results file names, and `gen_kwargs`."""
+    """Return the model arguments that a results file names, `gen_kwargs` and `system_instruction`."""
     config = results.get("config") or {}
-    text = config.get("model_args") or ""
+    given = config.get("model_args") or ""
     # Arguments that are a list or a mapping are not needed here, so a comma always ends a value.
-    found = dict(re.findall(r"(?:^|,)\s*(\w+)=([^,]*)", text if isinstance(text, str) else ""))
+    text = ",".join(f"{name}={value}" for name, value in given.items()) if isinstance(given, dict) else str(given)
+    found = dict(re.findall(r"(?:^|,)\s*(\w+)=([^,]*)", text))
     gen_kwargs = config.get("gen_kwargs") or ""
     if not isinstance(gen_kwargs, str):
         gen_kwargs = " ".join(f"{name}={value}" for name, value in sorted(gen_kwargs.items()))
-    return found | {"gen_kwargs": gen_kwargs}
+    return found | {"gen_kwargs": gen_kwargs, "system_instruction": results.get("system_instruction") or ""}
 
 
 def rules_of(arguments: Arguments) -> AgreementRules:

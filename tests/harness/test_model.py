@@ -14,9 +14,30 @@ from support.pope_scripts import Record, counts, exit_of, pope_scripts, record
 from support.processes import write_pope
 
 from lmms_eval_mai import ArgumentError, EngineCrashed, MaiCascade, TooManyErrors
+from lmms_eval_mai.harness.requests import open_sample
 from lmms_eval_mai.plugin import task_dir
+from lmms_eval_mai.run.config import parse
 
 Evaluate = Callable[..., dict[str, Any]]
+DOCUMENTS: dict[str, Any] = {"other": {"test": [{}]}}
+
+
+class OneQuestion:
+    """A task of lmms-eval whose document has this chat."""
+
+    def __init__(self, chat: list[dict[str, Any]]) -> None:
+        self.chat = chat
+        self.config = SimpleNamespace(description="")
+        self.eval_docs_no_media: list[Any] = [{}]
+
+    def doc_to_text(self, doc: Any) -> str:
+        return str(self.chat[-1]["content"])
+
+    def doc_to_messages(self, doc: Any) -> list[dict[str, Any]]:
+        return self.chat
+
+    def request(self, context: str = "", **gen_kwargs: Any) -> Any:
+        return SimpleNamespace(args=(context, self.doc_to_messages, gen_kwargs, 0, "other", "test", "new"), metadata={})
 
 
 def test_a_run_has_lmms_evals_score_and_the_trace_of_every_sample(
@@ -65,6 +86,50 @@ def test_the_baselines_run_through_the_same_engines_counts_and_scorer(
         assert results["results"][task]["pope_accuracy,none"] == pytest.approx(accuracy)
         assert [[call["stage"] for call in trace["calls"]] for trace in counts(results, task)] == [expected] * 12
     assert set(results["usage"]["by_source"]) == ({"small", "large"} if mode == "transfer" else {mode})
+
+
+def test_model_arguments_may_be_a_mapping_whose_values_have_their_types(evaluate: Evaluate, write_script: Any) -> None:
+    given = {**pope_scripts(write_script, "pope_s"), "store": False, "time_scale": 0, "small_slots": 3, "pair": None}
+    results = evaluate(["pope_s"], {"model_args": given})
+    assert results["results"]["pope_s"]["pope_accuracy,none"] == 1.0
+    assert results["config"]["model_args"] == given
+
+
+# --- --system_instruction ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", ["pope_s", "pope_r_s2", "pope"])
+def test_the_system_instruction_is_the_first_message_of_every_call(
+    evaluate: Evaluate, write_script: Any, task: str
+) -> None:
+    options = {"system_instruction": "Look twice.", "limit": 3}
+    results = evaluate([task], options, **pope_scripts(write_script, task), log_prompts=True, store="off")
+    prompts = [call["prompt"] for trace in counts(results, task) for call in trace["calls"]]
+    assert len(prompts) >= 9
+    for system, *others in prompts:
+        assert system == {"role": "system", "content": ["Look twice."]}
+        assert [message["role"] for message in others] == ["user"] and "Look twice." not in str(others)
+
+
+@pytest.mark.parametrize(
+    ("context", "description", "system"),
+    [
+        ("Look twice.Which?", "", "Look twice."),  # as lmms-eval's models do, it takes the place of the task's own
+        ("Which?", "", "The task's."),
+        ("A description.Which?", "A description.", "The task's."),
+        ("Another text than that of the document", "", "The task's."),
+    ],
+)
+def test_a_system_message_of_the_task_stays_without_a_system_instruction(
+    context: str, description: str, system: str
+) -> None:
+    task = OneQuestion([{"role": "system", "content": "The task's."}, {"role": "user", "content": "Which?"}])
+    task.config.description = description
+    sample = open_sample(task.request(context), 0, DOCUMENTS, parse({}))
+    assert [(message.role, *message.content) for message in sample.own_prompt] == [
+        ("system", system),
+        ("user", "Which?"),
+    ]
 
 
 # --- figures ----------------------------------------------------------------------------------------------
@@ -231,7 +296,9 @@ OFFICIAL = {"decoding": "official", "official_decoding": '{"temperature":0.7}'}
         ("mai_e_s2", {"mode": "transfer"}, {}, "_e_s2"),
         ("mai_e_s2", {"second_check": "off"}, {}, "_e_s2"),
         ("pope_s", {"batch_size": 4}, {}, "batch_size"),
+        ("pope_s", {}, {"model_args": {"engine": "scripted", "batch_size": 4}}, "batch_size"),
         ("pope_s", {}, {"cache_requests": True}, "--cache_requests"),
+        ("pope_s", {}, {"apply_chat_template": True}, "--apply_chat_template"),
         ("pope_s", {}, {"max_tokens": 50}, "--max_tokens 50"),
     ],
 )
@@ -260,12 +327,8 @@ def test_ignored_decoding_arguments_are_named_in_a_warning(evaluate: Evaluate, w
 
 
 def test_lone_surrogates_are_replaced_and_repeats_have_different_seeds(write_script: Any) -> None:
-    from lmms_eval_mai.harness.requests import open_sample
-    from lmms_eval_mai.run.config import parse
-
-    messages = [{"role": "user", "content": [{"type": "text", "text": "half \ud83d, 漢字 \U0001f600"}]}]
-    request = SimpleNamespace(args=("", lambda doc: messages, {"seed": 7}, 0, "other", "test", "new"), metadata={})
-    samples = [open_sample(request, repeat, {"other": {"test": [{}]}}, parse({})) for repeat in range(3)]
+    task = OneQuestion([{"role": "user", "content": [{"type": "text", "text": "half \ud83d, 漢字 \U0001f600"}]}])
+    samples = [open_sample(task.request(seed=7), repeat, DOCUMENTS, parse({})) for repeat in range(3)]
     assert samples[0].own_prompt[0].content == ("half \ufffd, 漢字 \U0001f600",)
     assert [sample.sampling["short"].seed for sample in samples] == [7, 8, 9]
 
@@ -319,12 +382,29 @@ def test_a_with_block_that_ends_with_an_error_keeps_the_store(
     assert len(list((tmp_path / "store").iterdir())) == 1
 
 
-def test_a_task_with_an_unknown_benchmark_is_refused(evaluate: Evaluate, write_script: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("metadata: {mai: {benchmark: mmvet, variant: s}}", "mmvet"),
+        ("output_type: generate_until_agentic", "Leave out task other: .* generate_until_agentic requests"),
+    ],
+)
+def test_a_task_of_an_unknown_benchmark_or_type_is_refused_before_an_engine_starts(
+    evaluate: Evaluate, write_script: Any, tmp_path: Path, line: str, named: str
+) -> None:
     from lmms_eval.tasks import TaskManager
 
-    metadata = "metadata: {mai: {benchmark: mmvet, variant: s}}"
-    (tmp_path / "other.yaml").write_text(f"include: {task_dir()}/pope/pope_s.yaml\ntask: other\n{metadata}\n")
+    (tmp_path / "other.yaml").write_text(f"include: {task_dir()}/pope/pope_s.yaml\ntask: other\n{line}\n")
     tasks = TaskManager(include_path=str(tmp_path), include_defaults=False)
     script = write_script("both", [])
-    with pytest.raises(ArgumentError, match="mmvet"):
+    with logged() as messages, pytest.raises(ArgumentError, match=named):
         evaluate(["other"], {"task_manager": tasks}, engine="scripted", small=script, large=script)
+    assert not any("starting" in message for message in messages)
+
+
+@pytest.mark.parametrize("kind", ["loglikelihood", "generate_visual_cot"])
+def test_requests_of_another_type_are_refused_by_name(write_script: Any, kind: str) -> None:
+    script = write_script("both", [])
+    request = SimpleNamespace(request_type=kind, task_name="other")
+    with pytest.raises(ArgumentError, match=f"Leave out task other: .* {kind} requests"):
+        getattr(MaiCascade(engine="scripted", small=script, large=script), kind)([request])

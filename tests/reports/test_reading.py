@@ -1,5 +1,6 @@
 """Output folders become runs, with their methods and tables of samples and calls."""
 
+import dataclasses
 import json
 import tracemalloc
 from pathlib import Path
@@ -95,8 +96,13 @@ def test_a_run_with_shared_calls_has_no_times(tmp_path: Path) -> None:
 def test_a_method_is_recognised_from_the_figures_the_arguments_and_the_task(
     tmp_path: Path, mode: str, suffix: str, args: str, method: Method
 ) -> None:
-    POPE.write(tmp_path, mode, suffix, model_args=f"pair=qwen3vl-2b-8b,{args}")
+    file = POPE.write(tmp_path, mode, suffix, model_args=f"pair=qwen3vl-2b-8b,{args}")
     assert one_run(tmp_path).method == method
+    results = json.loads(file.read_text())  # from Python or a YAML file, the arguments are a mapping
+    results["config"]["model_args"] = dict(one.split("=") for one in args.split(",") if one)
+    file.write_text(json.dumps({**results, "system_instruction": "Be brief, please."}))
+    options = (*method.options, "system_instruction=Be brief, please.")
+    assert one_run(tmp_path).method == dataclasses.replace(method, options=tuple(sorted(options)))
 
 
 def test_checkpoints_of_the_demo_pair_have_the_same_name_on_every_machine(tmp_path: Path) -> None:
