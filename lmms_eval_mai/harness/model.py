@@ -21,7 +21,7 @@ from lmms_eval_mai.harness.command import report_errors_to_user
 from lmms_eval_mai.harness.image_groups import grouped_by_image
 from lmms_eval_mai.harness.requests import check, fields_of, instruction_of, is_padding, open_sample, repeats, task_of
 from lmms_eval_mai.harness.results import add_repeats, fill_throughput, fill_usage, result, rounds_result
-from lmms_eval_mai.harness.saved import Results
+from lmms_eval_mai.harness.saved import Results, check_output_path
 from lmms_eval_mai.paper.sample import Sample
 from lmms_eval_mai.plugin import follow_tracker
 from lmms_eval_mai.run.config import Config, parse, refuse_lmms_evals_own
@@ -110,6 +110,8 @@ class CascadeModel(lmms):
 
         with report_errors_to_user(evaluation.resume_hint), self._stopped_on_error():
             check(requests, self.task_dict, self.config, tell=self.rank == 0)
+            if requests and self.rank == 0:  # it alone writes results
+                check_output_path(fields_of(requests[0]).doc_to_messages.__self__, self.config)
             keys = [(fields_of(request).task, fields_of(request).doc_id, number) for request, number in todo]
             decoding: dict[str, Any] = {fields_of(one).task: fields_of(one).gen_kwargs for one in requests}
             decoding["--system_instruction"] = [instruction_of(one) for one in requests[:1]]

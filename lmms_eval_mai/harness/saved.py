@@ -7,16 +7,19 @@ warning if it cannot write them. So `plugin.follow_tracker` lets `Results` look 
 import atexit
 import contextlib
 import json
+import os
 import re
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lmms_eval.utils import sanitize_model_name
+from lmms_eval.utils import handle_arg_string, sanitize_model_name
+from loguru import logger
 
 from lmms_eval_mai.contract import EngineConfig
-from lmms_eval_mai.errors import MaiError
+from lmms_eval_mai.errors import ArgumentError, MaiError
 from lmms_eval_mai.harness.command import configurations, report_errors_to_user
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.evaluation import Evaluation
@@ -43,6 +46,19 @@ def _model_name(engine: EngineConfig) -> str:
         return str(engine.arguments.get("model", address)).replace("/", "-")
     path = Path(engine.model)
     return "-".join(path.parts[-2 if path.is_absolute() else -1 :])
+
+
+def check_output_path(task: Any, config: Config) -> None:
+    """Try to write to the folder of the results, because lmms-eval's command does so only after the run. `task` has the
+    arguments of the command. Raises `ArgumentError`."""
+    given = getattr(getattr(task, "args", None), "output_path", None)
+    if given:
+        try:
+            folder = Path(handle_arg_string(given), sanitize_model_name(run_name(config)))
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+        except (OSError, TypeError) as error:  # lmms-eval reads the name 2026 as a number
+            raise ArgumentError(f"--output_path {given} cannot be written: {error}. Give another folder.") from None
 
 
 class Results:
@@ -75,14 +91,17 @@ class Results:
         of_run = tracker.general_config_tracker
         of_run.model_name = run_name(self._evaluation.config)
         of_run.model_name_sanitized = sanitize_model_name(of_run.model_name)
+        time = datetime_str.replace(":", "-")
+        if tracker.output_path and Path(tracker.output_path, of_run.model_name_sanitized, time + RESULTS).is_file():
+            of_run.model_name_sanitized += f"-{os.getpid()}"
+            logger.warning(f"mai_cascade: another run began at {time}, so look in {of_run.model_name_sanitized}.")
         yield
         self._unsaved = set()
         if not tracker.output_path:
             return
         if self._in_command:
             self._unsaved = {task for task, of_task in (samples or {}).items() if of_task}
-        folder = Path(tracker.output_path, of_run.model_name_sanitized)
-        self._stem = str(folder / datetime_str.replace(":", "-"))
+        self._stem = str(Path(tracker.output_path, of_run.model_name_sanitized, time))
         with self._whole(self._stem + RESULTS) as file:
             json.loads(file.read_bytes())
             Path(self._stem + FIGURES).write_text(json.dumps(self._figures, indent=2) + "\n", encoding="utf-8")
@@ -93,8 +112,8 @@ class Results:
         yield
         if self._stem is not None and samples:
             with self._whole(f"{self._stem}_samples_{task_name}.jsonl") as file, file.open("rb") as lines:
-                if sum(line.endswith(b"\n") for line in lines) < len(samples):
-                    raise ValueError("samples are missing")
+                if (found := sum(line.endswith(b"\n") for line in lines)) != len(samples):
+                    raise ValueError(f"it has {found} lines for {len(samples)} samples, perhaps of another run")
             self._unsaved.discard(task_name)
 
     @contextlib.contextmanager

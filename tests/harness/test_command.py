@@ -3,6 +3,7 @@ alone catches every exception and exits with 0."""
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from support.servers import free_port
 
 from lmms_eval_mai.errors import ArgumentError, MaiError
 from lmms_eval_mai.harness.command import configurations, report_errors_to_user
+from lmms_eval_mai.reports.folders import read_runs
 
 ROWS = 60
 HINT = "To resume, run the same command with the same models again."
@@ -53,18 +55,21 @@ def test_a_command_that_is_stopped_or_cannot_write_its_results_keeps_the_store_a
 
     (tmp_path / "file").touch()
     monkeypatch.chdir(data)
-    code, text = run_lmms_eval(capsys, *line, "--output_path", str(tmp_path / "file" / "out"))
-    assert code == 1 and "Traceback" not in text and "lmms-eval cannot write its results to" in text and HINT in text
-    assert list((tmp_path / "store").iterdir()) and not list(tmp_path.rglob("*_mai_cascade.json"))
+    for path in (str(tmp_path / "file" / "out"), "2026"):  # lmms-eval reads 2026 as a number
+        code, text = run_lmms_eval(capsys, *line, "--output_path", path)
+        assert code == 1 and "Traceback" not in text and "starting small" not in text
+        assert f"--output_path {path} cannot be written" in text
+    assert list((tmp_path / "store").iterdir())
 
+    typed = {**given, "store": str(given["store"]), "mode": "large", "time_scale": 0}
     runs = [
         {"model": "mai_cascade", "tasks": "pope_s", "output_path": str(tmp_path / "out"), "model_args": one}
-        for one in (model_args(mode="both"), model_args(**given), model_args(**given, mode="large", time_scale=0))
+        for one in (model_args(mode="both"), model_args(**given), typed)
     ]
     (tmp_path / "runs.yaml").write_text(yaml.safe_dump(runs))
     code, text = command(data, tmp_path / "log 2", "--config", str(tmp_path / "runs.yaml")).end()
     assert code == 0 and "mode=both is unknown" in text and text.replace(" ", "").count("|pope_accuracy|") == 2
-    assert f"resuming: {ROWS} of {ROWS} done" in text and list((tmp_path / "store").iterdir()) == []
+    assert re.search(rf"resuming: \d+ of {ROWS} done", text) and list((tmp_path / "store").iterdir()) == []
     files = sorted((tmp_path / "out").rglob("*_mai_cascade.json"), key=lambda file: file.name)  # by time
     assert len({file.parent for file in files}) == 2  # each method has a folder of its own
     resumed, large = (json.loads(file.read_text()) for file in files)
@@ -204,28 +209,50 @@ def test_an_error_in_library_use_is_an_exception_that_ends_with_the_hint() -> No
             raise error
 
 
+@pytest.mark.parametrize("way", ["results", "results in the command", "samples", "samples of two runs"])
 def test_results_that_lmms_eval_did_not_save_whole_are_an_error_and_keep_the_store(
+    evaluate: Any, write_script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, way: str
+) -> None:
+    from lmms_eval.loggers import EvaluationTracker
+
+    scripts, store = pope_scripts(write_script, "pope_s"), tmp_path / "store"
+    monkeypatch.setattr(sys, "argv", ["lmms-eval" if "command" in way else "pytest"])
+    tracker = EvaluationTracker(output_path=str(tmp_path))
+    results = evaluate(["pope_s"], {"evaluation_tracker": tracker}, **scripts, store=store, model_name="a/b")
+    samples = results.pop("samples")
+    place = tmp_path / "a__b" / f"10-00_{'samples_pope_s.jsonl' if 'samples' in way else 'results.json'}"
+    if "two" in way:
+        place.parent.mkdir()
+        place.write_text("{}\n")
+    else:
+        place.mkdir(parents=True)  # lmms-eval cannot write it, and logs a warning
+    with pytest.raises((MaiError, SystemExit)) as raised:
+        tracker.save_results_aggregated(results, samples, "10:00")
+        tracker.save_results_samples("pope_s", samples["pope_s"])
+    text = capsys.readouterr().err if "command" in way else str(raised.value)
+    assert f"cannot write its results to {place} " in text and HINT in text
+    assert ("another --output_path" in text) is ("command" in way)
+    monkeypatch.setattr(sys, "argv", ["pytest"])
+    evaluate(["pope_s"], **scripts, store="off")  # another evaluation, which ends this one
+    assert len(list(store.iterdir())) == 1
+    assert (place.with_name("10-00_mai_cascade.json")).exists() is ("samples" in way)
+
+
+def test_a_run_whose_files_would_have_the_names_of_another_runs_files_gets_a_folder_of_its_own(
     evaluate: Any, write_script: Any, tmp_path: Path
 ) -> None:
     from lmms_eval.loggers import EvaluationTracker
 
     scripts = pope_scripts(write_script, "pope_s")
-    for broken in ("results", "samples"):
-        folder, store = tmp_path / broken, tmp_path / f"store of {broken}"
-        tracker = EvaluationTracker(output_path=str(folder))
-        results = evaluate(["pope_s"], {"evaluation_tracker": tracker}, **scripts, store=store, model_name="a/b")
+    for limit in (3, 4):
+        tracker = EvaluationTracker(output_path=str(tmp_path))
+        options = {"evaluation_tracker": tracker, "limit": limit}
+        results = evaluate(["pope_s"], options, **scripts, store="off", model_name="same")
         samples = results.pop("samples")
-        name = "_results.json" if broken == "results" else "_samples_pope_s.jsonl"
-        place = folder / "a__b" / f"10-00{name}"
-        place.mkdir(parents=True)  # lmms-eval cannot write it, and logs a warning
-        with pytest.raises(MaiError, match=f"cannot write its results to {place} .*") as raised:
-            tracker.save_results_aggregated(results, samples, "10:00")
-            tracker.save_results_samples("pope_s", samples["pope_s"])
-        assert HINT in str(raised.value) and "another --output_path" not in str(raised.value)  # only in the command
-        place.rmdir()
-        evaluate(["pope_s"], **scripts, store="off")  # another evaluation, which ends this one
-        assert len(list(store.iterdir())) == 1
-        assert (place.with_name("10-00_mai_cascade.json")).exists() is (broken == "samples")
+        tracker.save_results_aggregated(results, samples, "10:00")
+        tracker.save_results_samples("pope_s", samples["pope_s"])
+    runs = read_runs([tmp_path]).runs
+    assert sorted(run.documents for run in runs) == [3, 4] and len({run.file.parent for run in runs}) == 2
 
 
 def test_a_signal_handler_of_the_user_stays() -> None:
