@@ -94,7 +94,7 @@ class Results:
         time = datetime_str.replace(":", "-")
         if tracker.output_path and Path(tracker.output_path, of_run.model_name_sanitized, time + RESULTS).is_file():
             of_run.model_name_sanitized += f"-{os.getpid()}"
-            logger.warning(f"mai_cascade: another run began at {time}, so look in {of_run.model_name_sanitized}.")
+            logger.warning(f"mai_cascade: another run began at {time}. This one is in {of_run.model_name_sanitized}.")
         yield
         self._unsaved = set()
         if not tracker.output_path:
