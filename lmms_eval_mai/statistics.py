@@ -11,6 +11,7 @@ clusters of such documents. Their scores are sums over documents: a statistic is
 
 import functools
 import math
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -192,11 +193,7 @@ def _cluster_sums(parts: Array, clusters: Sequence[int] | Array | None) -> Array
 GAIN_RATES = 200
 """Numbers of gain rates from each end, of which `paired_loss_p_value` takes the worst."""
 BOLDEST = 0.98
-"""The largest bet of `anytime_p_value`, as a share of the capital."""
-POWER = 0.8
-DRAWS = 100
-MOST_NEEDED = 10_000
-"""The power that `number_needed` looks for, how many samples it draws for one number, and the largest number."""
+"""The largest bet of `betting_p_value`, as a share of the capital."""
 
 
 @functools.lru_cache(maxsize=100_000)
@@ -240,40 +237,20 @@ def _tango_score(worse: Array, better: Array, number: int, most: float) -> Array
     return score
 
 
-def anytime_p_value(losses: Array, most: float) -> float:
+def betting_p_value(losses: Array, most: float) -> float:
     """Return the p value of the hypothesis that the mean loss is at least `most`, for losses from -1 to 1 of any
-    distribution. It stays valid if losses are added until it is small enough.
+    distribution.
 
     Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting" (JRSS B 86, 2024; arXiv
     2010.09686), aGRAPA: a capital of 1 is bet on losses below `most`, one after another. Under the hypothesis no bet
-    wins on average, so the capital ever exceeds 1/p with a probability of at most p (Ville). The order must not depend
-    on the losses.
+    wins on average, so the capital ever exceeds 1/p with a probability of at most p (Ville).
+
+    The order is drawn here, because documents are often sorted by kind: bets would stop before the first kind that
+    loses. The seed is made of the losses: with one order for all, up to 48% of the samples of 2,360 sorted documents
+    had a false result.
     """
+    losses = np.random.default_rng(zlib.crc32(losses.tobytes())).permutation(losses)
     won = (most - losses) / (1 - most)
     total, squares = (np.concatenate([[0.0], np.cumsum(one)[:-1]]) for one in (won, won * won))
     bets = np.clip((total + most) / (squares + most), 0, BOLDEST)
     return float(np.exp(-max(0.0, np.log1p(bets * won).cumsum().max())))
-
-
-def number_needed(losses: Array, accepts: Callable[[Array], bool]) -> int | None:
-    """Return about how many losses like these a test accepts with a power of 80%, by drawing from them. None: more than
-    `MOST_NEEDED`."""
-    random = np.random.default_rng(SEED)
-
-    def enough(number: int) -> bool:
-        refused = 0
-        for _ in range(DRAWS):
-            refused += not accepts(random.choice(losses, number))
-            if refused > (1 - POWER) * DRAWS:
-                return False
-        return True
-
-    few, many = 0, 100
-    while not enough(many):
-        if many == MOST_NEEDED:
-            return None
-        few, many = many, min(2 * many, MOST_NEEDED)
-    while many - few > max(1, many // 50):
-        middle = (few + many) // 2
-        few, many = (few, middle) if enough(middle) else (middle, many)
-    return many

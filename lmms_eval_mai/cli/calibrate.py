@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--to_label", type=Path, metavar="FILE", help="only write the documents that need a gold answer next")
     completed = "the completed files of --to_label; no other gold answer is read"
     add("--labels", type=Path, nargs="+", metavar="FILE", help=completed)
-    add("--anytime", action="store_true", help="use a test after which documents may be added")
+    add("--looks", type=int, default=1, metavar="N", help="how often you will look, decided before; default: 1")
     default = Path("min_confidence.json")
     add("--output", type=Path, default=default, metavar="FILE", help=f"default: {default}")
 
@@ -63,6 +63,8 @@ def main(given: argparse.Namespace) -> int:
         return 0
     print(markdown(Report(tuple(calibrate.choice_table(found, wanted)))))
     for choice in found:
+        if choice.losses.run.is_part:
+            tell(f"{choice.benchmark}: --limit or --offset chose the documents. Kinds that are not here may lose more.")
         if refused := calibrate.refusal(choice, wanted):
             tell(refused)
         elif choice.may_go_on:
@@ -89,6 +91,8 @@ def _wanted(given: argparse.Namespace) -> "Wanted":
         raise ArgumentError(f"--max_loss {given.max_loss:g} is invalid: expected points above 0 and below 100.")
     if not 0.5 <= given.confidence <= 0.995:
         raise ArgumentError(f"--confidence {given.confidence:g} is invalid: expected 0.5 to 0.995.")
+    if given.looks < 1:
+        raise ArgumentError(f"--looks {given.looks} is invalid: expected 1 or more.")
     if given.thinker == "large" and given.second_check == "off":
         raise ArgumentError("--second_check off has no effect with --thinker large, which has no second check.")
     if given.loss == "answers" and (given.labels or given.to_label):
@@ -99,7 +103,7 @@ def _wanted(given: argparse.Namespace) -> "Wanted":
         against=given.against or ("large-r" if given.thinker == "large" else "full-rt"),
         choices=Choices(given.verify, given.thinker, given.second_check),
         loss=given.loss,
-        anytime=given.anytime,
+        looks=given.looks,
     )
 
 

@@ -5,8 +5,8 @@ another, from the safest to the cheapest, until one test fails. The last one bef
 depend on the documents, so no correction for its length is needed. The tests are in `statistics`: an exact one for
 answers that are right or wrong, with one question about each image, and bets for all others.
 
-What is promised: with the given confidence, the expected loss of the chosen threshold on other images of the same kind
-is at most `max_loss`. The loss of an image is the mean over the questions about it.
+What is promised: with the given confidence, the expected loss of the chosen threshold on other images of the same kinds
+in the same shares is at most `max_loss`. The loss of an image is the mean over the questions about it.
 """
 
 import math
@@ -17,7 +17,6 @@ import numpy as np
 import pandas as pd
 
 from lmms_eval_mai import statistics
-from lmms_eval_mai.paper.confidence import Choices
 from lmms_eval_mai.reports import metrics
 from lmms_eval_mai.reports.losses import THRESHOLDS, Answers, Losses, Wanted
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
@@ -32,8 +31,6 @@ class Choice:
     losses: Losses
     place: int | None
     """The place of the threshold in `THRESHOLDS`. None: no threshold keeps the promise."""
-    needed: int | None = None
-    """About how many images are needed for the safest threshold. None: not known, or not needed."""
 
     @property
     def benchmark(self) -> str:
@@ -83,13 +80,12 @@ class Choice:
 
 def accepts(losses: Array, is_exact: bool, wanted: Wanted) -> bool:
     """Return whether these losses, one for each image, show that the expected loss is at most `max_loss`."""
-    level = 1 - wanted.confidence
-    if is_exact and not wanted.anytime:
+    if losses.mean() > wanted.max_loss:  # bets may have been won before the losses came
+        return False
+    if is_exact:
         worse, better = int((losses > 0).sum()), int((losses < 0).sum())
-        return statistics.paired_loss_p_value(worse, better, len(losses), wanted.max_loss) <= level
-    if not wanted.anytime:  # documents are often sorted by kind
-        losses = np.random.default_rng(statistics.SEED).permutation(losses)
-    return statistics.anytime_p_value(losses, wanted.max_loss) <= level
+        return statistics.paired_loss_p_value(worse, better, len(losses), wanted.max_loss) <= wanted.level
+    return statistics.betting_p_value(losses, wanted.max_loss) <= wanted.level
 
 
 def place_of(values: Array, is_exact: bool, wanted: Wanted) -> int | None:
@@ -106,10 +102,7 @@ def place_of(values: Array, is_exact: bool, wanted: Wanted) -> int | None:
 def choose(losses: Losses, wanted: Wanted) -> Choice:
     """Return the cheapest threshold that keeps the promise. The tests end before the first threshold that needs a
     missing gold answer: a sequence of tests that ends early promises less often, never too much."""
-    place, needed = place_of(losses.values[: losses.known], losses.is_exact, wanted), None
-    if place is None and losses.known and losses.values[0].mean() < wanted.max_loss:
-        needed = statistics.number_needed(losses.values[0], lambda drawn: accepts(drawn, losses.is_exact, wanted))
-    return Choice(losses, place, needed)
+    return Choice(losses, place_of(losses.values[: losses.known], losses.is_exact, wanted))
 
 
 def to_label(of: Answers, choice: Choice, wanted: Wanted) -> pd.DataFrame:
@@ -138,10 +131,11 @@ def promise(wanted: Wanted, found: Sequence[Choice]) -> str:
         )
     else:
         bound = f"score{unit} is at most {points(100 * wanted.max_loss)} below that of {wanted.baseline}"
+    looks = f"{wanted.looks} looks together (each benchmark is one)" if wanted.looks > 1 else "each threshold by itself"
     pope = " On POPE, the score is the accuracy, not F1." if any(one.benchmark == "pope" for one in found) else ""
     return (
-        f"With a confidence of {100 * wanted.confidence:g}%, the expected {bound} on other documents of the same kind. "
-        "This holds for each threshold by itself, for this pair of models, and not for the documents that chose it."
+        f"With a confidence of {100 * wanted.confidence:g}%, the expected {bound} on other documents of the same kinds "
+        f"in the same shares. This holds for {looks}, for this pair of models, and not for the documents that chose it."
         f"{pope}"
     )
 
@@ -157,17 +151,15 @@ def refusal(choice: Choice, wanted: Wanted) -> str | None:
         )
     documents, images = choice.losses.documents, choice.losses.values.shape[1]
     shown = f"{documents:,} documents" + (f" about {images:,} images" if images < documents else "")
-    text = (
+    again = "To look N times, decide so before the first look, and give --looks N each time."
+    if wanted.looks > 1:
+        again = f"--looks {wanted.looks} allows {wanted.looks} looks in all, also at these documents with others."
+    return (
         f"{benchmark_name(choice.benchmark)}: {shown} cannot promise a loss of at most "
-        f"{points(100 * wanted.max_loss)} with a confidence of {100 * wanted.confidence:g}%"
+        f"{points(100 * wanted.max_loss)} with a confidence of {100 * wanted.confidence:g}%. The safest threshold "
+        f"loses {choice.loss.value:.2f} points here. The method, the loss and the number of documents must be decided "
+        f"before: each further look at these documents may promise falsely. Calibrate with other documents. {again}"
     )
-    if choice.needed is None:
-        hint = ", or try --second_check off" if wanted.choices == Choices(wanted.choices.verify) else ""
-        return (
-            f"{text}, and {statistics.MOST_NEEDED:,} like these could not. The tests begin with the safest threshold, "
-            f"which loses {choice.loss.value:.2f} points here. Allow more with --max_loss{hint}."
-        )
-    return f"{text}; about {choice.needed:,} {'images' if images < documents else 'documents'} like these would do."
 
 
 def choice_table(found: Sequence[Choice], wanted: Wanted) -> Iterator[Table]:

@@ -49,6 +49,8 @@ class Run:
     """Time of answering. None: not known for this task, or calls of the task are shared."""
     calibrated_with: frozenset[str] = frozenset()
     """The images of the documents that chose the threshold of the first check."""
+    is_part: bool = False
+    """Whether `--limit` or `--offset` has left documents out."""
     derived: bool = False
     """Whether these are the short answers inside a cascade instead of a run of their own."""
 
@@ -175,6 +177,7 @@ def _run(file: Path, task: str, results: Line, figures: Line) -> Run:
         calls=calls_table([]),
         rules=methods.rules_of(arguments),
         wall_s=wall_s,
+        is_part=bool(results["config"].get("limit") or results["config"].get("offset")),
         calibrated_with=frozenset(((figures.get("first_check") or {}).get("calibration") or {}).get("images") or ()),
     )
 

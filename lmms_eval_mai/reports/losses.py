@@ -49,8 +49,13 @@ class Wanted:
     choices: Choices = Choices("confidence")  # noqa: RUF009 - frozen
     loss: str = "score"
     """`score`, or `answers`: 1 where the answer differs from that of the baseline."""
-    anytime: bool = False
-    """Whether documents may be added after a refusal."""
+    looks: int = 1
+    """The number of times that somebody will look at these documents, which was decided before."""
+
+    @property
+    def level(self) -> float:
+        """The share of false promises that one look may make (Bonferroni)."""
+        return (1 - self.confidence) / self.looks
 
     @property
     def baseline(self) -> str:

@@ -16,7 +16,8 @@ from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.paper.agreement import AgreementRules
 from lmms_eval_mai.paper.confidence import NEVER, Choices
 from lmms_eval_mai.reports.build import read
-from lmms_eval_mai.reports.losses import THRESHOLDS
+from lmms_eval_mai.reports.calibrate import place_of
+from lmms_eval_mai.reports.losses import THRESHOLDS, Wanted
 from lmms_eval_mai.reports.rules import Rule, decide, known_answers
 from lmms_eval_mai.run.config import parse
 
@@ -84,7 +85,7 @@ def test_the_cheapest_threshold_that_keeps_the_promise_is_written(
         (["--second_check", "off"], ("confidence", "small", "off"), ["mai", "rt"]),
         (["--second_check", "off"], ("confidence", "small", "off"), ["large_s", "rt"]),
         (["--against", "large-r"], ("confidence", "small", "on"), ["mai", "rt", "large_r"]),
-        (["--anytime"], ("confidence", "small", "on"), ["mai", "rt"]),
+        (["--looks", "2"], ("confidence", "small", "on"), ["mai", "rt"]),
         (["--loss", "answers"], ("confidence", "small", "on"), ["mai", "rt"]),
     ],
 )
@@ -136,13 +137,35 @@ def test_useless_probabilities_choose_the_safest_thresholds(tmp_path: Path, caps
     assert (random > threshold).mean() < 0.05
 
 
-def test_too_few_documents_are_refused_with_the_number_that_is_needed(
-    tmp_path: Path, capsys: Any, task_manager: Any
+@pytest.mark.parametrize(("number", "looks", "is_promised"), [(298, 1, 0), (299, 1, 1), (299, 2, 0), (500, 2, 1)])
+def test_each_further_look_needs_more_documents_for_the_same_promise(
+    tmp_path: Path, capsys: Any, task_manager: Any, number: int, looks: int, is_promised: int
 ) -> None:
-    code, _, err = calibrate(tmp_path, world(200), capsys, "--max_loss", "0.5", "--second_check", "off")
-    assert code == 1 and not (tmp_path / "file.json").exists()
-    (needed,) = [int(word) for word in err.replace(",", "").split() if word.isdecimal() and int(word) > 200]
-    assert 595 <= needed <= 612  # 602 documents without a loss are enough
+    made = World("shapes", [RIGHT] * number)
+    code, _, err = calibrate(tmp_path, made, capsys, "--second_check", "off", "--looks", str(looks))
+    assert (code == 0) == (tmp_path / "file.json").exists() == is_promised, err
+
+
+def test_documents_that_a_limit_chose_get_a_warning(tmp_path: Path, capsys: Any, task_manager: Any) -> None:
+    code, _, err = calibrate(tmp_path, world(800), capsys)
+    assert (code, err) == (0, "")
+    for file in (tmp_path / "runs").rglob("*_results.json"):
+        results = json.loads(file.read_text())
+        results["config"]["limit"] = 800
+        file.write_text(json.dumps(results))
+    code, _, err = run_command(capsys, "calibrate", tmp_path / "runs", "--output", tmp_path / "file.json")
+    assert code == 0 and "--limit" in err
+
+
+@pytest.mark.parametrize("is_exact", [True, False])
+def test_nothing_below_the_loss_of_the_documents_that_choose_is_promised(is_exact: bool) -> None:
+    wanted, random, promised = Wanted(max_loss=0.01, confidence=0.5, against="full-rt"), np.random.default_rng(0), 0
+    for _ in range(200):  # bets may be won before the losses come
+        losses = (random.random((1, 400)) < 0.015).astype(float)
+        if place_of(losses, is_exact, wanted) is not None:
+            assert losses.mean() <= 0.01
+            promised += 1
+    assert promised
 
 
 def test_without_the_second_check_a_threshold_is_found_where_that_check_loses_too_much(
@@ -150,7 +173,7 @@ def test_without_the_second_check_a_threshold_is_found_where_that_check_loses_to
 ) -> None:
     made = World("shapes", [LOST, *world(20).documents] * 30)
     code, _, err = calibrate(tmp_path, made, capsys)
-    assert code == 1 and "4.76" in err and "--max_loss" in err
+    assert code == 1 and "4.76" in err
     code, out, _ = calibrate(tmp_path, made, capsys, "--second_check", "off")
     assert code == 0 and chosen(tmp_path)["thresholds"]["shapes"] > 0.5, out
 
@@ -159,7 +182,7 @@ def test_without_the_second_check_a_threshold_is_found_where_that_check_loses_to
 @pytest.mark.parametrize(
     "options",
     [
-        ["--second_check", "off", "--anytime"],
+        ["--second_check", "off"],
         pytest.param([], marks=pytest.mark.long),
         pytest.param(["--thinker", "large"], marks=pytest.mark.long),
     ],
@@ -260,6 +283,7 @@ def test_images_are_the_units_and_unknown_ones_are_refused(tmp_path: Path, capsy
         (["pairs"], "bigger"),
         (["alone", "--max_loss", "0"], "--max_loss 0"),
         (["alone", "--confidence", "1"], "--confidence 1"),
+        (["alone", "--looks", "0"], "--looks 0"),
         (["alone", "--thinker", "large", "--second_check", "off"], "--second_check"),
         (["alone", "--loss", "answers", "--labels", "x"], "--labels"),
         (["alone", "--labels", "nowhere.jsonl"], "nowhere.jsonl"),
