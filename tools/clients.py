@@ -5,8 +5,8 @@
 # ///
 """Ask `lmms-eval-mai serve --pair demo` with real clients: .venv/bin/uv run tools/clients.py
 
-uv installs the newest clients in an environment of their own. The server, vLLM and lmms-eval are those of `.venv`.
-Prints a line for each check. The exit code is 1 if a check failed.
+uv installs the newest clients in an environment of their own, from UV_DEFAULT_INDEX. The server, vLLM and lmms-eval
+are those of `.venv`. Prints a line for each check. The exit code is 1 if a check failed.
 """
 
 import base64
@@ -61,19 +61,17 @@ def check(client: str, asked: str, ask: Callable[[], object], expected: object) 
     print(f"{client} {version}: {asked}: {result}", flush=True)
 
 
-def questions(client: str, ask: Callable[[str, bool], Any], order: str = "") -> None:
-    """Ask all questions, without and with a stream. `ask` returns a text, or a reply or a stream of OpenAI's form."""
-
-    def answers() -> list[str]:
-        replies = [ask(question, stream) for question in ANSWERS]
-        return [(reply if isinstance(reply, str) else "".join(texts(reply))).strip() for reply in replies]
-
+def questions(client: str, reply: Callable[[str, bool], Any], order: str = "") -> None:
+    """Ask all questions, without and with a stream."""
     for stream in (False, True):
+        answers = partial(lambda stream: ["".join(texts(reply(text, stream))).strip() for text in ANSWERS], stream)
         check(client, f"questions{order}{', streamed' if stream else ''}", answers, list(ANSWERS.values()))
 
 
 def texts(reply: Any) -> list[str]:
     """Return the text of a reply, or of each part of a stream. The part with the usage has no choice."""
+    if isinstance(reply, str):
+        return [reply]
     if hasattr(reply, "choices"):
         return [reply.choices[0].message.content]
     return [part.choices[0].delta.content or "" for part in reply if part.choices]
@@ -92,8 +90,8 @@ def run(*command: object) -> str:
     return done.stdout
 
 
-def ask(client: str, question: str, stream: bool) -> Any:
-    """Ask as the users of the client do."""
+def reply_of(client: str, question: str, stream: bool) -> Any:
+    """Ask as the users of the client do. Returns the text, or a reply or a stream for `texts`."""
     match client:
         case "litellm":
             return completion("openai/demo", messages(question), stream=stream)
@@ -127,11 +125,12 @@ def check_openai() -> None:
         except BadRequestError as error:
             return getattr(error, field)
 
+    exits = partial(lambda stops: len({ask(COUNT, stop=stop).mai["exit"] for stop in stops}), (None, ["\n"]))
     too_long = "context_length_exceeded"
     questions("openai", lambda text, stream: ask(text, stream=stream), ", the picture first")
     questions("openai", lambda text, stream: ask(text, 1, stream=stream))
     check("openai", "first part of a stream", lambda: texts(ask(ROW, stream=True))[0], "red diamond")
-    check("openai", "exit with stop", lambda: ask(COUNT, stop=["\n"]).mai["exit"], ask(COUNT).mai["exit"])
+    check("openai", "exits with and without stop", exits, 1)
     check("openai", "models.retrieve", lambda: client.models.retrieve("demo").id, "demo")
     check("openai", "n=2", lambda: refused("param", ROW, n=2), "n")
     check("openai", "long prompt", lambda: refused("code", "word " * 4000), too_long)
@@ -177,7 +176,7 @@ def is_ready() -> bool:
         return False
 
 
-def main() -> None:
+if __name__ == "__main__":
     serve = [BIN / "lmms-eval-mai", "serve", "--pair", "demo", "--port", URL.rpartition(":")[2], "--request_timeout=60"]
     with tempfile.TemporaryDirectory() as folder, chdir(folder), open("server.log", "w") as log:
         server = subprocess.Popen(serve, stdout=log, stderr=log)
@@ -187,7 +186,7 @@ def main() -> None:
                 time.sleep(1)
             check_openai()
             for client in ("litellm", "langchain-openai", "pydantic-ai-slim", "llm", "inspect_ai"):
-                questions(client, partial(ask, client))
+                questions(client, partial(reply_of, client))
             check("guidellm", "questions, one at a time", run_guidellm, list(ANSWERS.values()))
             check("vllm", "bench serve, 8 requests, one at a time", run_vllm, "Successful requests: 8")
             for model in ("openai", "async_openai"):
@@ -196,7 +195,3 @@ def main() -> None:
             server.terminate()
             server.wait()
     sys.exit(not all(RIGHT))
-
-
-if __name__ == "__main__":
-    main()
