@@ -118,5 +118,5 @@ def reject_unknown_arguments(
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a question with up to three similar names, for the end of a message. Empty if no name is similar."""
-    near = difflib.get_close_matches(name, list(known), n=3)
+    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.7)
     return f" Did you mean {' or '.join(near)}?" if near else ""

@@ -52,7 +52,8 @@ def space_for_thinking(
     if space <= 0:
         raise PromptTooLong(
             f"{prompt.key}: image and question leave no space for thinking in the context of {model}, "
-            f"{context} tokens. {remedy}"
+            f"{context} tokens. {remedy}",
+            context,
         )
     return space
 

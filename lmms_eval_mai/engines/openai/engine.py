@@ -208,5 +208,6 @@ class OpenAIEngine:
                 f"{problem} Check the address, the model, and the key in {self._options.api_key_env}."
             )
         if is_too_long(text):
-            raise PromptTooLong(f"{problem} Serve a longer context, or make its server shrink images.")
+            remedy = "Serve a longer context, or make its server shrink images."
+            raise PromptTooLong(f"{problem} {remedy}", self._context)
         raise SampleError(f"{problem} Check the document, and the server's log.")

@@ -142,7 +142,9 @@ class LoadedModel:
         if (length := inputs["input_ids"].shape[1]) >= self._context:
             raise PromptTooLong(
                 f"{prompts[0].key}: the prompt has {length} tokens, and the context of {self._config.model} has "
-                f"{self._context}. Raise {self._config.side}_max_model_len if the model can take more."
+                f"{self._context}. Raise {self._config.side}_max_model_len if the model can take more.",
+                self._context,
+                length,
             )
         return inputs
 
