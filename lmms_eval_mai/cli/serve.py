@@ -99,6 +99,6 @@ def settings_of(given: argparse.Namespace, pair: str | None) -> Settings:
         "model_name": given.served_name or (Path(str(pair)).stem if pair is not None else "mai_cascade"),
         "api_key": key,
         # A web page may let a name of its own point to this machine, and ask a server here that needs no key.
-        "allowed_hosts": ("127.0.0.1", "[::1]", "localhost") if given.host in LOCAL and key is None else ("*",),
+        "own_names_only": given.host in LOCAL and key is None,
     }
     return read(Settings, values | {name: getattr(given, name) for name in OPTIONS})

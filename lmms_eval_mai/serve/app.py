@@ -4,6 +4,7 @@ import asyncio
 import hmac
 import json
 import os
+import re
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
@@ -16,8 +17,6 @@ import PIL.PngImagePlugin
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -29,10 +28,13 @@ from lmms_eval_mai.paper.calls import CallEvent
 from lmms_eval_mai.paper.sample import Trace
 from lmms_eval_mai.run.trace_record import trace_record
 from lmms_eval_mai.serve.chat_request import read_request
-from lmms_eval_mai.serve.errors import RETRY_AFTER_S, RequestError, to_request_error
+from lmms_eval_mai.serve.errors import RETRY_AFTER_S, RequestError, to_request_error, wrong_path
 from lmms_eval_mai.serve.question import Question, question_of
 from lmms_eval_mai.serve.service import Service
 
+OWN_NAME = re.compile(r"(localhost\.?|127(\.\d{1,3}){3}|0\.0\.0\.0|\[::1?\])(:\d*)?", re.IGNORECASE)
+"""A header `Host` that names this machine. A web page may let a name of its own point here, but browsers do not ask DNS
+for `localhost` and addresses."""
 CLIENT_GONE = 499
 """The status of a request whose client did not wait for the reply, in nginx and in the metrics."""
 
@@ -47,27 +49,30 @@ class App:
         PIL.ImageFile.LOAD_TRUNCATED_IMAGES = False
         PIL.PngImagePlugin.MAX_TEXT_MEMORY = 2**20
         self._readers = ThreadPoolExecutor(min(8, os.cpu_count() or 1), "mai-read")
+        self._started_at = int(time.time())
         self._count = 0
         """Requests that are answered or wait."""
         self._arriving = 0
         """Bytes of bodies that are not complete yet."""
         self.asgi = Starlette(
             routes=[
+                Route("/v1/chat/completions", self._chat_completions, methods=["POST"]),
+                Route("/v1/models", self._models),
+                Route(f"/v1/models/{self._settings.model_name}", self._models),
                 Route("/health", self._health),
                 Route("/metrics", self._show_metrics),
-                Route("/v1/models", self._models),
-                Route("/v1/chat/completions", self._chat_completions, methods=["POST"]),
             ],
             exception_handlers=dict.fromkeys((RequestError, MaiError, HTTPException, Exception), self._reply_to_error),
-            middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(self._settings.allowed_hosts))],
         )
 
     async def _health(self, request: Request) -> Response:
+        self._check_host(request)
         down = self._service.down()
         found = {"status": "engine_down" if down else "ok", "down": down, "requests": self._count}
         return JSONResponse(found, 503 if down else 200)
 
     async def _show_metrics(self, request: Request) -> Response:
+        self._check_host(request)
         opened, down = min(self._count, self._service.config.max_open_samples), self._service.down()
         self._metrics.requests.labels("open").set(opened)
         self._metrics.requests.labels("queued").set(self._count - opened)
@@ -77,11 +82,12 @@ class App:
 
     async def _models(self, request: Request) -> Response:
         self._check_key(request)
-        model = {"id": self._settings.model_name, "object": "model", "created": 0, "owned_by": "lmms-eval-mai"}
-        return JSONResponse({"object": "list", "data": [model]})
+        name, is_list = self._settings.model_name, request.url.path == "/v1/models"
+        model = {"id": name, "object": "model", "created": self._started_at, "owned_by": "lmms-eval-mai"}
+        return JSONResponse({"object": "list", "data": [model]} if is_list else model)
 
     async def _reply_to_error(self, request: Request, error: Exception) -> Response:
-        found = to_request_error(error)
+        found = wrong_path(request, error) if isinstance(error, HTTPException) else to_request_error(error)
         self._metrics.replies.labels(found.status).inc()
         return JSONResponse(found.body(), found.status, found.headers)
 
@@ -101,7 +107,13 @@ class App:
         kind = "text/event-stream" if question.request.stream else "application/json"
         return LateResponse(self._parts(question), media_type=kind)
 
+    def _check_host(self, request: Request) -> None:
+        if self._settings.own_names_only and not OWN_NAME.fullmatch(request.headers.get("host", "")):
+            text = "The header Host is not a name of this machine: use 127.0.0.1, or start with --api_key_env."
+            raise RequestError(400, text, "unknown_host")
+
     def _check_key(self, request: Request) -> None:
+        self._check_host(request)
         given, key = request.headers.get("authorization", ""), self._settings.api_key
         if key is not None and not hmac.compare_digest(given.encode("latin-1"), f"Bearer {key}".encode()):
             text = "The API key is missing or wrong. Send the header Authorization: Bearer KEY."
@@ -122,6 +134,9 @@ class App:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             # A web page may send other types to a server on the same machine, without asking it first.
             text = "The body must be JSON. Send it with the header Content-Type: application/json."
+            raise RequestError(415, text, "unsupported_media_type")
+        if "content-encoding" in request.headers:
+            text = "The body is compressed. Send it as it is, without the header Content-Encoding."
             raise RequestError(415, text, "unsupported_media_type")
         limit, timeout, body = self._settings.max_body_mib, self._settings.client_timeout, bytearray()
         try:
@@ -145,17 +160,18 @@ class App:
     async def _parts(self, question: Question) -> AsyncGenerator[bytes]:
         """Yield the reply. An error before its first part is raised. A later one is a part too."""
         self._count += 1
-        status = CLIENT_GONE
+        status, has_begun = CLIENT_GONE, False
         try:
             async with (
                 aclosing(self._service.answer(question)) as events,
                 aclosing(reply_of(question, events)) as parts,
             ):
                 async for part in parts:
-                    status = 200
+                    has_begun = True
                     yield part
+            status = 200
         except Exception as error:
-            if status != 200:
+            if not has_begun:
                 status = 0  # `_reply_to_error` counts it
                 raise
             status = (found := to_request_error(error)).status
@@ -185,7 +201,8 @@ async def reply_of(question: Question, events: AsyncIterable[CallEvent | Trace])
     """Yield the reply in the shape of OpenAI's API: as a whole, or as server-sent events. `events`: those of the calls,
     and the trace at the end. Raises the errors of `events`.
 
-    The steps of the cascade are parts without a text. Some clients lose the text that follows a comment.
+    The first part has a text: clients take its time for that of the first token, and an error before it has a status of
+    its own. With `mai.progress`, each step is a part too. Some clients lose the text that follows a comment.
     """
     request, role, thinking = question.request, {"role": "assistant"}, {}
     named = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": request.model}
@@ -198,11 +215,13 @@ async def reply_of(question: Question, events: AsyncIterable[CallEvent | Trace])
         if isinstance(event, CallEvent):
             state = "done" if event.call is not None else "begun" if event.error is None else "failed"
             progress = {"progress": f"{event.key.side} {event.key.stage} {state}"}
-            if event.call is not None and event.key.stage == "think":
-                role |= (thinking := {"reasoning_content": event.call.text})
-            if request.stream:
-                yield data_part(choice("delta", role, mai=progress))
-            role = {}
+            shown: dict[str, Any] = {"mai": progress} if request.mai.progress else {}
+            text = {}
+            if event.call is not None and event.key.stage == "think" and event.call.text:
+                text = thinking = {"reasoning_content": event.call.text}
+            if request.stream and (text or shown):
+                yield data_part(choice("delta", role | text, **shown))
+                role = {}
             continue
         content = {"content": event.text if question.sample.variant is not None else event.answer.text}
         reason = "stop" if event.answer.finish_reason == "stop" else "length"
@@ -210,7 +229,7 @@ async def reply_of(question: Question, events: AsyncIterable[CallEvent | Trace])
         mai |= trace_record(event) if request.mai.trace else {}
         usage = _usage(event.calls)
         if request.stream:
-            yield data_part(choice("delta", content))
+            yield data_part(choice("delta", role | content))
             yield data_part(choice("delta", {}, reason, mai=mai))
             if request.stream_options.get("include_usage"):
                 yield data_part({**choice("delta", {}), "choices": [], "usage": usage})

@@ -2,12 +2,14 @@
 
 import base64
 import io
+import json
 import re
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Self
 
 import PIL.Image
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from lmms_eval_mai.contract import Image
 from lmms_eval_mai.engines.arguments import did_you_mean
@@ -22,12 +24,25 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 IN_BODY = re.compile(rb"data:image\\?/[\w.+-]{1,40};base64,([\w+/=\\-]*)")
 """A data URL in the body of a request, where JSON may have a backslash before a slash."""
 DATA_URL = re.compile(r"data:image/[\w.+-]{1,40};base64,")
-IGNORED = {"name", "annotations", "reasoning_content", "ignore_eos", "metadata", "parallel_tool_calls", "store", "user"}
-IGNORED |= {"prompt_cache_key", "reasoning_effort", "safety_identifier", "service_tier", "verbosity"}
-"""Fields without an effect on the answer. Clients send back the messages that they received."""
+IGNORED = {
+    "annotations", "cache_control", "cache_salt", "ignore_eos", "metadata", "mm_payload", "name", "parallel_tool_calls",
+    "priority", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "reasoning", "reasoning_content",
+    "reasoning_effort", "request_id", "return_mm_kwargs", "return_token_offsets", "safety_identifier", "service_tier",
+    "session_id", "store", "stream_interval", "truncation_side", "user", "uuid", "verbosity",
+}  # fmt: skip
+"""Fields without an effect on the answer, at any place. Clients send back the messages that they received."""
+UNUSED = (
+    "tools", "functions", "tool_calls", "logprobs", "top_logprobs", "logit_bias", "add_special_tokens", "bad_words",
+    "chat_template_kwargs", "continue_final_message", "documents", "echo", "include_stop_str_in_output",
+    "media_io_kwargs", "min_tokens", "mm_processor_kwargs", "return_prompt_text", "return_token_ids",
+    "return_tokens_as_token_ids", "routed_experts_prompt_start", "stop_token_ids", "use_beam_search", "vllm_xargs",
+    "watermarking",
+)  # fmt: skip
+"""Fields that are supported only if they ask for nothing: false, 0, [] or {}."""
 NEUTRAL: dict[str, list[Any]] = {
-    "n": [1], "logprobs": [False], "top_logprobs": [0], "logit_bias": [{}], "tools": [[]], "tool_calls": [[]],
-    "tool_choice": ["none", "auto"], "response_format": [{"type": "text"}], "modalities": [["text"]],
+    "tool_choice": ["none", "auto"], "function_call": ["none", "auto"], "n": [1], "length_penalty": [1],
+    "response_format": [{"type": "text"}], "modalities": [["text"]], "add_generation_prompt": [True],
+    "include_reasoning": [True], "skip_special_tokens": [True], "spaces_between_special_tokens": [True],
 }  # fmt: skip
 """Fields that are supported with these values only. Every field may be null."""
 
@@ -46,15 +61,21 @@ class EncodedImage:
 
 def _read_image(image_url: Any) -> EncodedImage:
     """Return the image of `{"url": "data:..."}`, and read its size. Raises `ValueError`."""
-    url = image_url.get("url") if isinstance(image_url, dict) else None
+    url = image_url.get("url") if isinstance(image_url, dict) else image_url
     if not isinstance(url, str) or not url.isascii() or (found := DATA_URL.match(url)) is None:
         raise ValueError("expected the image itself, data:image/png;base64,..., because nothing is downloaded")
-    data = base64.b64decode(url[found.end() :], validate=True)
     try:
+        data = base64.b64decode("".join(url[found.end() :].split()), validate=True)
         with PIL.Image.open(io.BytesIO(data), formats=FORMATS) as image:
             return EncodedImage(image.width * image.height, data)
     except Exception:  # as in `open_image`
-        raise ValueError(f"expected one of {', '.join(FORMATS)}, without many texts or very many pixels") from None
+        raise ValueError(f"expected {', '.join(FORMATS)} as base64, without many texts or very many pixels") from None
+
+
+def wrong(message: str, *place: str | int) -> ValidationError:
+    """Return an error for a validator. `message`: sentences. `place`: the wrong field inside the validated part."""
+    error = PydanticCustomError("sentence", "{message}", {"message": message})
+    return ValidationError.from_exception_data("request", [{"type": error, "loc": place, "input": None}])
 
 
 class Fields(BaseModel):
@@ -69,10 +90,13 @@ class Fields(BaseModel):
 
     @model_validator(mode="after")
     def _refuse_others(self) -> Self:
-        for name, value in (self.model_extra or {}).items():
-            if name not in IGNORED and value not in NEUTRAL.get(name, ()):
-                hint = did_you_mean(name[:100], type(self).model_fields)
-                raise ValueError(f"{name[:100]} is not supported{' with this value' * (name in NEUTRAL)}.{hint}")
+        given = self.model_extra or {}
+        for name in sorted(given, key=lambda name: name not in UNUSED):  # tools before tool_choice
+            values = NEUTRAL.get(name, [False, [], {}] if name in UNUSED else [])
+            if name not in IGNORED and given[name] not in values:
+                text = f"Only {name}={json.dumps(values[0])} is" if name in NEUTRAL else f"{name[:100]} is not"
+                hint = "" if values else did_you_mean(name[:100], type(self).model_fields)
+                raise wrong(f"{text} supported. Leave {name[:100]} out.{hint}", name)
         self.__pydantic_extra__ = {}  # it may need 50 times its size in the body
         return self
 
@@ -93,7 +117,15 @@ class Message(Fields):
     """A message of the chat."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[list[Part], Field(max_length=256, fail_fast=True), BeforeValidator(_listed)]
+    content: Annotated[list[Part], Field(max_length=256, fail_fast=True), BeforeValidator(_listed)] = []
+
+    def parts(self) -> list[str | EncodedImage]:
+        """Return the texts and images. Where all images of the user come after the text, as `llm` and OpenAI's examples
+        send them, they are put before it: the models know them there, and prompts about an image share its tokens."""
+        parts = [part.image_url or part.text for part in self.content]
+        kinds = [part.image_url is not None for part in self.content if part.image_url or part.text.strip()]
+        is_text_first = self.role == "user" and kinds == sorted(kinds)
+        return sorted(parts, key=lambda part: isinstance(part, str)) if is_text_first else parts
 
     def images(self) -> list[EncodedImage]:
         """Return the images of the message."""
@@ -113,6 +145,7 @@ class MaiOptions(Fields):
     kind: Literal["letter", "word"] | None = None
     benchmark: Literal[tuple(BENCHMARKS)] | None = None  # type: ignore[valid-type]
     trace: bool = True
+    progress: bool = False
 
 
 Stops = Annotated[list[Annotated[str, Field(min_length=1, max_length=1000)]], Field(max_length=16)]
@@ -136,19 +169,22 @@ class ChatRequest(Fields):
     seed: Annotated[int, Field(gt=-(2**63), lt=2**63)] = 0
     stop: Annotated[Stops, BeforeValidator(lambda stop: [stop] if isinstance(stop, str) else stop)] = []
     stream: bool = False
-    stream_options: dict[Literal["include_usage", "include_obfuscation"], bool] = {}
+    stream_options: dict[Literal["include_usage", "include_obfuscation", "continuous_usage_stats"], bool | None] = {}
 
     @model_validator(mode="after")
     def _check_turns(self) -> Self:
         *before, last = self.messages
-        is_question = last.role == "user" and "".join(part.text for part in last.content).strip()
-        is_late_system = any(message.role in ("system", "developer") for message in before[1:])
-        count = sum(len(message.content) for message in self.messages)
-        if not is_question or is_late_system or count > 1000 or any(m.images() for m in before if m.role != "user"):
-            raise ValueError(
-                "the last message must be the question of the user, only the first one may be of the system, only those"
-                " of the user may have images, and all together may have 1,000 parts"
-            )
+        if last.role != "user":
+            raise wrong("The last message must be a question of the user.", "messages", len(before), "role")
+        if not any(part.text.strip() for part in last.content):
+            raise wrong("The last message has no text. Add the question to it.", "messages", len(before), "content")
+        for number, message in enumerate(before):
+            if number and message.role in ("system", "developer"):
+                raise wrong("Only the first message may have this role. Move it there.", "messages", number, "role")
+            if message.role != "user" and message.images():
+                raise wrong("Images must be in messages of the user. Move them.", "messages", number, "content")
+        if sum(len(message.content) for message in self.messages) > 1000:
+            raise wrong("All messages together may have 1,000 parts. Send fewer.", "messages")
         return self
 
     def images(self) -> list[EncodedImage]:
@@ -181,8 +217,10 @@ def _first_error(error: ValidationError) -> RequestError:
     """Return the error about the first wrong field as a sentence. It names the field, and not its value."""
     problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"])[1:201]
-    text = one_line(problem["msg"].removeprefix("Value error, ").rstrip("."))
+    text = one_line(problem["msg"].removeprefix("Value error, "))
     if problem["type"] == "json_invalid":
         return bad_request(f"The body is not JSON ({text}).", code="invalid_json")
+    if problem["type"] != "sentence":
+        text = f"{f'The field {path}' if path else 'The body'} is invalid: {text.rstrip('.')}."
     code = "invalid_image" if path.endswith("image_url") else "invalid_value"
-    return bad_request(f"{f'The field {path}' if path else 'The body'} is invalid: {text}.", path or None, code)
+    return bad_request(text, path or None, code)

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from loguru import logger
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 
 from lmms_eval_mai import errors
-from lmms_eval_mai.redaction import error_text
+from lmms_eval_mai.redaction import error_text, one_line
 
 RETRY_AFTER_S = {429: 1, 503: 10}
 """Status -> seconds after which the same request may be answered."""
@@ -50,15 +51,26 @@ def bad_request(message: str, param: str | None = None, code: str = "invalid_val
     return RequestError(400, message, code, param)
 
 
+def wrong_path(request: Request, error: HTTPException) -> RequestError:
+    """Return the error about a path or a method that does not exist."""
+    path = one_line(request.url.path)[:100]
+    if error.headers:
+        text = f"{path} does not take {request.method}. Send {error.headers['Allow']}."
+        return RequestError(405, text, "method_not_allowed", headers=error.headers)
+    paths = ", ".join(route.path for route in request.app.routes)
+    return RequestError(404, f"This server has no path {path}. It has {paths}.", "not_found")
+
+
 def to_request_error(error: Exception) -> RequestError:
     """Return the reply for an error, and log an error that is not the fault of the request."""
     if isinstance(error, RequestError):
         return error
     if isinstance(error, errors.ArgumentError):  # the server's engines or its decoding cannot do what is asked
         return bad_request(str(error))
-    if isinstance(error, HTTPException):  # a path or a method that does not exist
-        return RequestError(error.status_code, f"This server does not have it: {error.detail}.", "not_found")
     status, code, message = next(reply for kind, reply in REPLIES.items() if isinstance(error, kind))
+    if isinstance(error, errors.PromptTooLong) and error.context is not None:  # some clients look for OpenAI's words
+        length = "more" if error.length is None else error.length
+        message = f"This model's maximum context length is {error.context} tokens, and the prompt has {length}."
     if isinstance(error, errors.MaiError):
         logger.log("DEBUG" if status == 400 else "WARNING", f"mai_cascade: status {status}: {error_text(error)}")
     else:  # only where the error is: its message may have the text of a prompt

@@ -62,9 +62,9 @@ def question_of(request: ChatRequest, config: Config, gen_kwargs: Mapping[str, A
     limit = request.max_completion_tokens or request.max_tokens
     sample = Sample("chat", 0, 0, (), {}, GENERIC, "word", None, False, _decoding(request, limit, config, gen_kwargs))
     roles = ["system" if message.role == "developer" else message.role for message in request.messages]
-    contents = [[part.image_url or part.text for part in message.content] for message in request.messages]
+    contents = [message.parts() for message in request.messages]
     turns, last = list(zip(roles, contents, strict=True)), contents[-1]
-    end = max(number for number, part in enumerate(last) if isinstance(part, str))
+    end = max(number for number, part in enumerate(last) if isinstance(part, str) and part.strip())
     before = [part for part in last[:end] if isinstance(part, str)]
     text, variant, kind = str(last[end]), None, None
     for asked, instruction in INSTRUCTIONS.items():
@@ -72,7 +72,7 @@ def question_of(request: ChatRequest, config: Config, gen_kwargs: Mapping[str, A
             text, (variant, kind) = text.rstrip().removesuffix(instruction), asked
     listed = options_of("\n".join([*before, text]))
     is_short = limit is not None and limit <= SHORT_ANSWER_TOKENS
-    if not (variant or listed or is_short or request.images() or mai.model_fields_set - {"trace"}):
+    if not (variant or listed or is_short or request.images() or mai.model_fields_set - {"trace", "progress"}):
         return Question(request, turns, sides[-1], choices, sample)
     if mai.options is not None and listed != [option.strip() for option in mai.options]:  # as the Python API does
         lines = (f"{letter}. {option}" for letter, option in zip(LETTERS, mai.options, strict=False))
@@ -111,14 +111,15 @@ def options_of(text: str) -> list[str]:
 def _decoding(
     request: ChatRequest, limit: int | None, config: Config, gen_kwargs: Mapping[str, Any]
 ) -> dict[Stage, Sampling]:
-    """Return how each stage is decoded. `limit`: the token limit of the request, which applies to short answers and to
-    a chat that is sent to one model as it is. Its client does not expect that it cuts the thinking off."""
+    """Return how each stage is decoded. `limit`: the token limit of the request. Like the request's `stop`, it applies
+    to answers and not to the thinking, which is the server's own."""
     given = request.model_dump(include=set(NAMES), exclude_unset=True)
     stages = sampling({**gen_kwargs, **given}, config, own_task=True)
+    own = sampling(gen_kwargs, config, own_task=True)["think"]
     if limit is not None:
         limit = min(limit, config.max_new_tokens or limit)
-        stages |= {stage: dataclasses.replace(stages[stage], max_tokens=limit) for stage in ("short", "task")}
-    return stages
+        stages = {stage: dataclasses.replace(found, max_tokens=limit) for stage, found in stages.items()}
+    return stages | {"think": dataclasses.replace(stages["think"], max_tokens=own.max_tokens, stop=own.stop)}
 
 
 def _choices(mai: MaiOptions, mode: str, config: Config) -> dict[str, Any]:

@@ -30,5 +30,5 @@ class Settings(Arguments):
     """Seconds in which a client must send its headers, then its body, and take its reply."""
     api_key: Annotated[str | None, Field(repr=False)] = None
     """The key that requests to `/v1` must have. None: no key is needed."""
-    allowed_hosts: tuple[str, ...] = ("*",)
-    """Names that requests may give to the server in the header `Host`. `*`: any name."""
+    own_names_only: bool = False
+    """Whether requests must give a name of this machine in the header `Host`."""

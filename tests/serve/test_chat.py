@@ -14,7 +14,7 @@ from lmms_eval_mai.paper.confidence import Choices
 from lmms_eval_mai.paper.prompts import instruction
 from lmms_eval_mai.run.calibration import Calibration
 from lmms_eval_mai.run.config import parse
-from lmms_eval_mai.serve.chat_request import ChatRequest
+from lmms_eval_mai.serve.chat_request import IGNORED, NEUTRAL, UNUSED, ChatRequest
 from lmms_eval_mai.serve.question import question_of
 
 PICK = "Which is red?\nA. the circle\nB. the square"
@@ -68,7 +68,7 @@ def steps_in(chunks: list[dict[str, Any]]) -> list[str]:
     return [chunk["mai"]["progress"] for chunk in chunks if "progress" in chunk.get("mai", {})]
 
 
-def test_stream_has_the_steps_the_thinking_the_answer_and_the_trace(api: Running) -> None:
+def test_stream_has_the_thinking_the_answer_and_the_trace_and_begins_with_a_text(api: Running) -> None:
     for _ in EXITS:
         number = api.service.asked
         response = api.post(chat(stream=True, stream_options={"include_usage": True}))
@@ -78,25 +78,36 @@ def test_stream_has_the_steps_the_thinking_the_answer_and_the_trace(api: Running
         thinking = [delta["reasoning_content"] for delta in deltas if "reasoning_content" in delta]
         assert "".join(delta.get("content", "") for delta in deltas) == f"answer {number}"
         assert len(thinking) == (number % 3 > 0) and all(text.startswith(f"I see {number}.") for text in thinking)
-        steps = ["large short", "small short", "small think", "large transfer"][: 2 + number % 3]
-        assert sorted(steps_in(chunks)) == sorted(f"{step} {state}" for step in steps for state in ("begun", "done"))
+        assert all(delta.get("content") or delta.get("reasoning_content") for delta in deltas[:-1])  # the first one too
+        assert [delta.get("role") for delta in deltas] == ["assistant", *[None] * (len(deltas) - 1)]
         assert [chunk["choices"][0]["finish_reason"] for chunk in chunks[:-1]][-2:] == [None, "stop"]
         assert chunks[-2]["mai"]["exit"] == EXITS[number % 3]
-        assert chunks[-1]["choices"] == [] and chunks[-1]["usage"]["prompt_tokens"] == 100 * len(steps)
+        assert chunks[-1]["choices"] == [] and chunks[-1]["usage"]["prompt_tokens"] == 100 * (2 + number % 3)
         assert len({chunk["id"] for chunk in chunks}) == 1
 
 
+def test_stream_has_the_steps_if_the_request_asks_for_them(api: Running) -> None:
+    number = api.service.asked
+    chunks = chunks_of(api.post(chat(stream=True, mai={"progress": True})).text)
+    steps = ["large short", "small short", "small think", "large transfer"][: 2 + number % 3]
+    assert sorted(steps_in(chunks)) == sorted(f"{step} {state}" for step in steps for state in ("begun", "done"))
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant"}
+
+
 @pytest.mark.slow
-def test_error_after_the_first_part_is_a_part_of_the_stream(tmp_path: Path) -> None:
-    small, large = chat_records(2)
-    small = [record | ({"fault": "error"} if record["stage"] == "think" else {}) for record in small]
+def test_error_before_the_first_text_has_its_status_and_a_later_one_is_a_part_of_the_stream(tmp_path: Path) -> None:
+    small, large = chat_records(3)
+    for record in (*small, *large):
+        if (record["doc_id"], record["stage"]) in ((1, "think"), (2, "transfer")):
+            record["fault"] = "error"
     with serving(**written(tmp_path, small, large)) as server:
         server.ask()
-        *chunks, last = chunks_of(server.post(chat(stream=True)).text)
-        assert "small think failed" in steps_in(chunks) and last["error"]["code"] == "sample_failed"
+        assert server.refused(chat(stream=True))[0] == 500
+        *chunks, last = chunks_of(server.post(chat(stream=True, mai={"progress": True})).text)
+        assert "large transfer failed" in steps_in(chunks) and last["error"]["code"] == "sample_failed"
         metrics = server.client.get("/metrics").text
         assert 'mai_errors_total{error="SampleError",side="small"} 1.0' in metrics
-        assert 'mai_replies_total{status="500"} 1.0' in metrics and 'mai_replies_total{status="200"} 1.0' in metrics
+        assert 'mai_replies_total{status="500"} 2.0' in metrics and 'mai_replies_total{status="200"} 1.0' in metrics
 
 
 @pytest.mark.slow
@@ -105,6 +116,7 @@ def test_openai_client_reads_replies_and_streams(api: Running) -> None:
 
     with openai.OpenAI(base_url=f"{api.url}/v1", api_key="none") as client:
         assert [model.id for model in client.models.list()] == ["pair"]
+        assert client.models.retrieve("pair").created > 1e9
         number = api.service.asked
         reply = client.chat.completions.create(**chat(extra_body={"mai": {"think": "E"}}))
         assert reply.choices[0].message.content == f"answer {number}"
@@ -198,6 +210,50 @@ def test_earlier_turns_come_before_the_question(api: Running) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("parts", "shown"),
+    [
+        ("Q11", ["<image 1x6>", "<image 1x6>", "Q\n"]),
+        ("QR12", ["<image 1x6>", "<image 2x6>", "QR\n"]),
+        ("Q1 ", ["<image 1x6>", "Q "]),
+        ("Q1R", ["Q", "<image 1x6>", "R\n"]),
+        ("1Q2", ["<image 1x6>", "Q", "<image 2x6>"]),
+    ],
+)
+def test_images_that_come_after_the_whole_text_are_put_before_it(parts: str, shown: list[str], api: Running) -> None:
+    """A digit is an image of this width, another character a text."""
+    content = [
+        {"type": "image_url", "image_url": {"url": image_url((int(part), 6))}}
+        if part.isdigit()
+        else {"type": "text", "text": part}
+        for part in parts
+    ]
+    turns = [{"role": "user", "content": content}, {"role": "assistant", "content": None}]
+    reply = api.post(chat() | {"messages": [*turns, {"role": "user", "content": content}]}).json()
+    first, _, last = reply["mai"]["calls"][0]["prompt"]
+    assert last["content"] == [*shown, instruction("S", "word")]
+    assert first["content"] == [*shown[:-1], shown[-1].rstrip("\n")]
+
+
+def test_options_and_an_instruction_are_found_in_a_text_before_its_image(api: Running) -> None:
+    turn = user(f"{PICK}\n{LETTER}", image_url())
+    turn["content"].reverse()
+    reply = api.post(chat() | {"messages": [turn]}).json()
+    assert prompts_of(reply)["large short"] == ["<image 8x6>", f"{PICK}\n", LETTER]
+
+
+def test_fields_of_openai_and_vllm_that_change_no_answer_are_accepted(api: Running) -> None:
+    """`IGNORED` may have any value."""
+    number = api.service.asked
+    turn = user("Hm?", image_url().replace(",", ",\r\n"))
+    turn["content"][0] |= {"cache_control": {"type": "ephemeral"}, "uuid": "a"}
+    fields = {name: values[0] for name, values in NEUTRAL.items()} | {name: False for name in UNUSED}
+    fields |= {name: "x" for name in IGNORED} | {"prompt_logprobs": None, "tools": [], "min_tokens": 0}
+    fields |= {"stream": True, "stream_options": {"include_usage": None, "continuous_usage_stats": True}}
+    chunks = chunks_of(api.post(chat() | {"messages": [turn]} | fields).text)
+    assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == f"answer {number}"
+
+
 def test_chat_that_is_no_short_answer_question_is_answered_by_the_large_model_as_it_is(api: Running) -> None:
     number = api.service.asked
     reply = api.post(STORY | {"max_tokens": 1000}).json()
@@ -217,17 +273,24 @@ def decoding(config: dict[str, Any], gen_kwargs: dict[str, Any], **fields: Any) 
 @pytest.mark.parametrize(
     ("config", "gen_kwargs", "fields", "limits"),
     [
-        ({}, {}, {}, [4096] * 4),
-        ({}, {}, {"max_tokens": 9}, [9, 9, 4096, 4096]),
-        ({"max_new_tokens": 512}, {}, {"max_completion_tokens": 900, "max_tokens": 9}, [512] * 4),
-        ({}, {"max_new_tokens": 100}, {"max_tokens": 900}, [900, 900, 100, 100]),
+        ({}, {}, {}, [4096] * 5),
+        ({}, {}, {"max_tokens": 9}, [9, 9, 9, 9, 4096]),
+        ({"max_new_tokens": 512}, {}, {"max_completion_tokens": 900, "max_tokens": 9}, [512] * 5),
+        ({}, {"max_new_tokens": 100}, {"max_tokens": 900}, [900, 900, 900, 900, 100]),
     ],
 )
-def test_token_limit_of_a_request_applies_to_the_short_answers_only(
+def test_token_limit_of_a_request_applies_to_the_answers_and_not_to_the_thinking(
     config: dict[str, Any], gen_kwargs: dict[str, Any], fields: dict[str, Any], limits: list[int]
 ) -> None:
     stages = decoding(config, gen_kwargs, **fields)
-    assert [stages[stage].max_tokens for stage in ("short", "task", "think", "transfer")] == limits
+    assert [stages[stage].max_tokens for stage in ("short", "task", "stage2", "transfer", "think")] == limits
+
+
+def test_stop_of_a_request_ends_the_answers_and_that_of_the_server_the_thinking_too() -> None:
+    for own in ((), ("END",)):
+        stages = decoding({}, {"stop": list(own)}, stop="\n")
+        stops = {stage: found.stop for stage, found in stages.items()}
+        assert stops == dict.fromkeys(("short", "task", "stage2", "transfer"), ("\n",)) | {"think": own}
 
 
 def test_decoding_arguments_of_a_request_replace_those_of_the_server_but_not_the_official_ones() -> None:

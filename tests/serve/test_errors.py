@@ -17,7 +17,7 @@ from support.serving import Running, chat, image_url, scripted, serving, user, w
 
 KEY = {"Authorization": "Bearer the key"}
 LIMITS = {"api_key": "the key", "max_body_mib": 0.1, "max_image_megapixels": 0.001, "max_images": 3}
-LIMITS |= {"max_text_mib": 0.002, "allowed_hosts": ("127.0.0.1",)}
+LIMITS |= {"max_text_mib": 0.002, "own_names_only": True}
 STORY = {"model": "pair", "messages": [{"role": "user", "content": "Tell a story."}]}
 
 
@@ -46,22 +46,27 @@ WRONG: dict[str, tuple[Any, int, str, str | None]] = {
     "lone surrogate": (b'{"model": "pair", "\\ud800": 1}', 400, "invalid_json", None),
     "a list": ([1], 400, "invalid_value", None),
     "no model": ({"messages": STORY["messages"]}, 400, "invalid_value", "model"),
-    "unknown field": (chat(temprature=1), 400, "invalid_value", None),
-    "unknown option": (chat(mai={"moed": "small"}), 400, "invalid_value", "mai"),
+    "unknown field": (chat(temprature=1), 400, "invalid_value", "temprature"),
+    "unknown option": (chat(mai={"moed": "small"}), 400, "invalid_value", "mai.moed"),
     "not a number": (chat(temperature="hot"), 400, "invalid_value", "temperature"),
     "infinite": (json.dumps(chat(temperature=1)).replace("1}", "1e999}").encode(), 400, "invalid_value", "temperature"),
-    "several answers": (chat(n=2), 400, "invalid_value", None),
-    "tools": (chat(tools=[{}]), 400, "invalid_value", None),
+    "several answers": (chat(n=2), 400, "invalid_value", "n"),
+    "tools": (chat(tool_choice="required", n=2, tools=[{}]), 400, "invalid_value", "tools"),
+    "a number of tokens that would change the answer": (chat(min_tokens=5), 400, "invalid_value", "min_tokens"),
+    "special tokens that would change the answer": (chat(skip_special_tokens=False), 400, "invalid_value",
+                                                    "skip_special_tokens"),
     "many stops": (chat(stop=["x"] * 17), 400, "invalid_value", "stop"),
     "letter without options": (chat(mai={"kind": "letter"}), 400, "invalid_value", "mai.kind"),
     "five options of mmbench": (chat(mai={"benchmark": "mmbench_en_dev", "options": list("abcde")}), 400,
                                 "invalid_value", "mai.benchmark"),
     "no messages": (messages(), 400, "invalid_value", "messages"),
     "image of the assistant": (messages(user("Hm?", image_url()) | {"role": "assistant"}, user("Hm?")), 400,
-                               "invalid_value", None),
-    "answer last": (messages({"role": "assistant", "content": "Hm."}), 400, "invalid_value", None),
-    "late system": (messages(user("Hi."), user("Hm.") | {"role": "system"}, user("Hm?")), 400, "invalid_value", None),
-    "no text in the last turn": (messages({"role": "user", "content": []}), 400, "invalid_value", None),
+                               "invalid_value", "messages[0].content"),
+    "answer last": (messages({"role": "assistant", "content": "Hm."}), 400, "invalid_value", "messages[0].role"),
+    "late system": (messages(user("Hi."), user("Hm.") | {"role": "system"}, user("Hm?")), 400, "invalid_value",
+                    "messages[1].role"),
+    "no text in the last turn": (messages({"role": "user", "content": None}), 400, "invalid_value",
+                                 "messages[0].content"),
     "wrong text": (messages({"role": "user", "content": [{"type": "text", "text": 1}]}), 400, "invalid_value",
                    "messages[0].content[0].text"),
     "image of the web": (messages(user("Hm?", "http://127.0.0.1/x.png")), 400, "invalid_image", IMAGE),
@@ -91,10 +96,43 @@ def test_requests_need_the_key_json_a_known_path_and_the_name_of_this_server(api
     assert api.client.get("/v1/models", headers=KEY).status_code == 200
     for kind, status in (("application/json; charset=utf-8", 200), ("text/plain", 415), ("", 415)):
         assert api.post(STORY, headers=KEY | {"Content-Type": kind}).status_code == status
-    assert api.post(STORY, headers=KEY | {"Host": "rebound.example"}).status_code == 400
-    for method, path, status in (("GET", "/v1/completions", 404), ("GET", "/v1/chat/completions", 405)):
+    assert api.refused(STORY, headers=KEY | {"Content-Encoding": "gzip"})[0] == 415
+    for method, path, status in (
+        ("POST", "/chat/completions", 404),
+        ("GET", "/v1/models/gpt-5", 404),
+        ("GET", "/v1/chat/completions", 405),
+    ):
         response = api.client.request(method, path, headers=KEY)
-        assert response.status_code == status and set(response.json()["error"]) == {"message", "type", "param", "code"}
+        error = response.json()["error"]
+        assert response.status_code == status and set(error) == {"message", "type", "param", "code"}
+        assert path in error["message"] and response.headers.get("Allow") == ("POST" if status == 405 else None)
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1", 200), ("localhost:80", 200), ("LOCALHOST.", 200), ("127.0.0.2:1", 200), ("0.0.0.0", 200),
+        ("[::1]:8000", 200), ("rebound.example", 400), ("127.0.0.1.rebound.example", 400), ("my_host:80", 400),
+        ("localhost.rebound.example", 400), ("192.168.0.1", 400),
+    ],
+)  # fmt: skip
+def test_only_names_of_the_machine_itself_reach_a_server_without_a_key(host: str, status: int, api: Running) -> None:
+    for path in ("/health", "/metrics", "/v1/models"):
+        response = api.client.get(path, headers=KEY | {"Host": host})
+        assert response.status_code == status
+        assert status == 200 or response.json()["error"]["code"] == "unknown_host"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stream", [False, True])
+def test_prompt_that_is_too_long_is_refused_with_the_limit_before_a_stream_begins(stream: bool) -> None:
+    text = "This model's maximum context length is 4321 tokens. However, your prompt contains 5000 input tokens."
+    models = ScriptedServer(context=4321, refusal=text)
+    with served(models) as url, serving(small=url, large=url, retry_for=0) as server:
+        models.faults.extend([(400, {})] * 2)
+        status, error = server.refused(chat(stream=stream))
+        assert (status, error["code"], error["param"]) == (400, "context_length_exceeded", "messages")
+        assert "4321" in error["message"] and url not in error["message"]
 
 
 @pytest.mark.slow

@@ -58,13 +58,26 @@ def test_full_queue_gives_status_429_and_a_client_that_disconnects_frees_both_en
         wait_until(lambda: server.requests() == 0)
 
 
+def test_client_that_leaves_in_the_middle_of_a_stream_is_counted_as_499(tmp_path: Path) -> None:
+    small, large = chat_records(2)
+    for record in large:
+        record |= {"fault": "hang"} if record["stage"] == "transfer" else {}
+    with serving(**written(tmp_path, small, large)) as server:
+        with ask_on(server, stream=True, mai={"mode": "transfer"}) as leaving:
+            while b"reasoning_content" not in leaving.recv(1 << 16):
+                pass
+        wait_until(lambda: server.requests() == 0)
+        metrics = server.client.get("/metrics").text
+        assert 'mai_replies_total{status="499"} 1.0' in metrics and 'status="200"' not in metrics
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_request_that_takes_too_long_ends_with_status_504_and_its_calls_are_cancelled(
     stream: bool, tmp_path: Path
 ) -> None:
     with serving({"request_timeout": 1}, **scripted(tmp_path, hanging=True)) as server:
         response = server.post(chat(stream=stream))
-        assert response.status_code == (200 if stream else 504) and "request_timeout" in response.text
+        assert response.status_code == 504 and "request_timeout" in response.text
         assert server.ask()["choices"][0]["message"]["content"] == "answer 1"
 
 

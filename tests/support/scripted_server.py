@@ -42,6 +42,8 @@ class ScriptedServer:
     """Whether the server lists its models."""
     silent: bool = False
     """Whether the server accepts connections and never answers."""
+    refusal: str = ""
+    """The message of a fault with a status, instead of that which names the status."""
     faults: deque[Fault] = field(default_factory=deque)
     seen: list[dict[str, Any]] = field(default_factory=list)
     """Bodies of the requests."""
@@ -83,7 +85,7 @@ class ScriptedServer:
             await asyncio.Event().wait()
         elif isinstance(fault, tuple):
             status, headers = fault
-            error = {"message": f"a fault with status {status}", "type": "scripted", "code": status}
+            error = {"message": self.refusal or f"a fault with status {status}", "type": "scripted", "code": status}
             return web.json_response({"error": error}, status=status, headers=headers)
         elif isinstance(fault, dict):
             return web.json_response(fault)
