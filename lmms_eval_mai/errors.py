@@ -70,7 +70,7 @@ class PromptTooLong(SampleError):
     """Raised when a prompt does not fit the model's context."""
 
     def __init__(self, text: str, context: int | None = None, length: int | None = None) -> None:
-        """`context`: in tokens. `length`: tokens of the prompt. None: not known."""
+        """`context`: in tokens. `length`: the least tokens of the prompt. None: not known."""
         super().__init__(text)
         self.context, self.length = context, length
 

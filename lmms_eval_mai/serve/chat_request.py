@@ -96,7 +96,7 @@ class Fields(BaseModel):
             if name not in IGNORED and given[name] not in values:
                 text = f"Only {name}={json.dumps(values[0])} is" if name in NEUTRAL else f"{name[:100]} is not"
                 hint = "" if values else did_you_mean(name[:100], type(self).model_fields)
-                raise wrong(f"{text} supported. Leave {name[:100]} out.{hint}", name)
+                raise wrong(f"{text} supported. Leave it out.{hint}", name)
         self.__pydantic_extra__ = {}  # it may need 50 times its size in the body
         return self
 
@@ -120,8 +120,8 @@ class Message(Fields):
     content: Annotated[list[Part], Field(max_length=256, fail_fast=True), BeforeValidator(_listed)] = []
 
     def parts(self) -> list[str | EncodedImage]:
-        """Return the texts and images. Where all images of the user come after the text, as `llm` and OpenAI's examples
-        send them, they are put before it: the models know them there, and prompts about an image share its tokens."""
+        """Return the texts and images. If all images of the user come after the text, as in OpenAI's examples, they are
+        put before it: the models were trained so, and prompts about an image share its tokens."""
         parts = [part.image_url or part.text for part in self.content]
         kinds = [part.image_url is not None for part in self.content if part.image_url or part.text.strip()]
         is_text_first = self.role == "user" and kinds == sorted(kinds)

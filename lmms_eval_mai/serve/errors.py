@@ -69,7 +69,7 @@ def to_request_error(error: Exception) -> RequestError:
         return bad_request(str(error))
     status, code, message = next(reply for kind, reply in REPLIES.items() if isinstance(error, kind))
     if isinstance(error, errors.PromptTooLong) and error.context is not None:  # some clients look for OpenAI's words
-        length = "more" if error.length is None else error.length
+        length = "more" if error.length is None else f"at least {error.length}"
         message = f"This model's maximum context length is {error.context} tokens, and the prompt has {length}."
     if isinstance(error, errors.MaiError):
         logger.log("DEBUG" if status == 400 else "WARNING", f"mai_cascade: status {status}: {error_text(error)}")

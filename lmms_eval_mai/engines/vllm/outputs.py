@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import re
 import time
 from typing import Any
 
@@ -84,13 +83,12 @@ def sample_error(prompt: Prompt, config: EngineConfig, context: int, error: Exce
     """Return the error of a request that vLLM refused. `context`: the model's context in tokens."""
     reason = error_text(error.__cause__ or error)
     if is_too_long(str(error)):
-        length = re.search(r"\(length (\d+)\)", str(error))  # of a long text, vLLM reads only the beginning
         return PromptTooLong(
             f"{prompt.key}: the prompt does not fit the context of {config.model}, {context} tokens ({reason}). Raise "
             f'{config.side}_max_model_len, or shrink images with {config.side}_mm_processor_kwargs={{"max_pixels":N}} '
             '(InternVL: {"max_patches":N}).',
             context,
-            int(length[1]) if length else None,
+            getattr(error, "value", None) if getattr(error, "parameter", "") == "input_tokens" else None,
         )
     kind = UnreadableImage if "Processor" in str(error) else SampleError  # the processor prepares only images here
     return kind(
