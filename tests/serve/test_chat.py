@@ -254,6 +254,12 @@ def test_fields_of_openai_and_vllm_that_change_no_answer_are_accepted(api: Runni
     assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == f"answer {number}"
 
 
+def test_documentation_lists_the_fields_that_are_ignored_or_neutral() -> None:
+    page = (Path(__file__).parents[2] / "docs/serve.md").read_text()
+    names = {*IGNORED, *UNUSED, *NEUTRAL}
+    assert {name for name in names if f"`{name}`" not in page and f"`{name}=" not in page} == set()
+
+
 def test_chat_that_is_no_short_answer_question_is_answered_by_the_large_model_as_it_is(api: Running) -> None:
     number = api.service.asked
     reply = api.post(STORY | {"max_tokens": 1000}).json()
