@@ -36,7 +36,7 @@ docs: env
 check: lint
 	$(PY) $(PYTEST) -m "not slow" $(ARGS)
 
-# Fails if the tests cover less than 97% of the lines and branches of lmms_eval_mai/paper and lmms_eval_mai/run.
+# Fails if the tests cover less than 97% of the lines and branches of lmms_eval_mai/method and lmms_eval_mai/run.
 test: lint
 	rm -f .coverage .coverage.*
 	$(PY) -m coverage run $(PYTEST) -m "not long" $(ARGS)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 if TYPE_CHECKING:
     import PIL.Image
@@ -10,9 +10,10 @@ if TYPE_CHECKING:
 Side = Literal["small", "large"]
 SIDES: tuple[Side, Side] = ("small", "large")
 
-Stage = Literal["short", "think", "stage2", "score", "transfer", "task"]
-"""short: Eq. 5-6. think: Eq. 7 and 10. stage2: Eq. 8. score: the prefill that scores the thinking for Eq. 12. transfer:
-Eq. 9 and 13. task: the own prompt of another lmms-eval task."""
+CallPrompt = Literal["simple", "explain", "think", "stage2", "score", "transfer", "task"]
+"""What a call asks. simple: Eq. 5-6. explain, think: Eq. 7 and 10 with prompt E or R. stage2: Eq. 8. score: the prefill
+that scores the thinking for Eq. 12. transfer: Eq. 9 and 13. task: the own prompt of another lmms-eval task."""
+CALL_PROMPTS: tuple[CallPrompt, ...] = get_args(CallPrompt)
 
 
 @dataclass(frozen=True)
@@ -62,11 +63,18 @@ class CallKey:
     doc_id: int
     repeat: int
     side: Side
-    stage: Stage
+    prompt: CallPrompt
+    of: str = ""
+    """The call whose thinking is in the prompt, such as `small.think`. Empty: none is."""
+
+    @property
+    def name(self) -> str:
+        """What is asked of which model, such as `small.think`."""
+        return f"{self.side}.{self.prompt}"
 
     def __str__(self) -> str:
         repeat = f", repeat {self.repeat}" if self.repeat else ""
-        return f"{self.task} document {self.doc_id}{repeat}, {self.side} {self.stage}"
+        return f"{self.task} document {self.doc_id}{repeat}, {self.side} {self.prompt}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +114,7 @@ class TokenLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """The chat of one call. Images and question come first and the stage's text comes last, so that all calls of a
+    """The chat of one call. Images and question come first and the text of the call comes last, so that all calls of a
     sample share a prefix."""
 
     messages: tuple[Message, ...]
@@ -165,6 +173,8 @@ class Call:
     """Seconds from the request to the last output token."""
     dropped_tokens: int = 0
     """Thinking tokens that were left out so that the prompt fits the context."""
+    parsed: str | None = None
+    """The answer as the scorer of the benchmark reads it. None: the scorer cannot read it. `Pair.call` fills it in."""
     answer_tokens: int | None = None
     """Tokens of the extracted answer, which is a part of the text. None: not known. `Pair.call` fills it in."""
     proposed_tokens: int | None = None
@@ -226,6 +236,10 @@ class Engine(Model, Protocol):
     def identity(self) -> str:
         """Return everything about the engine that can change an answer: version, model, checkpoint, arguments. The text
         may hold secrets: it is hashed, and never stored or shown. An endpoint must have started."""
+
+    def version(self) -> str:
+        """Return what can change a probability, besides the checkpoint: the engine, its version, its model runner and
+        its precision. Empty: not known. The engine must have started."""
 
     async def start(self) -> None:
         """Start the engine. Raises `EngineStartError`."""

@@ -189,7 +189,7 @@ def write_script(tmp_path: Path) -> Callable[[str, Iterable[dict[str, Any]]], Pa
 def evaluate(task_manager: Any, in_drawn_data: Path) -> Callable[..., dict[str, Any]]:
     """Run lmms-eval in process: evaluate(["pope_s"], small=..., large=..., options={...}) -> its results.
 
-    `samples` of the results holds what `--log_samples` writes, with `exit`, `calls` and `answers` of each sample under
+    `samples` of the results holds what `--log_samples` writes, with `exit` and `calls` of each sample under
     `token_counts`.
     """
     from lmms_eval.evaluator import simple_evaluate

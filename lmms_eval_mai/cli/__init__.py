@@ -26,7 +26,7 @@ COMMANDS = {
     "ask": "answer one question and print every call",
     "reproduce": "make all runs of the paper's tables in one process",
     "report": "compare finished runs, with the paper's tables on request",
-    "calibrate": "choose the threshold of verify=confidence by your own documents",
+    "calibrate": "choose the threshold of a method by your own documents",
     "serve": "answer chat requests over HTTP",
 }
 """Command -> its line in the help of `lmms-eval-mai`."""

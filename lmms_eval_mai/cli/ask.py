@@ -2,7 +2,7 @@
 
 The question is a document of a task (--tasks TASK --doc N), which is also scored, or your own (--question TEXT --image
 FILE). There is no call store, unless the model arguments name one. With --dry-run, scripted engines take the place of
-the models. Their answers never agree, so all calls of the mode are made.
+the models. Their answers never agree, so all calls of the method are made.
 """
 
 import argparse
@@ -17,9 +17,9 @@ from lmms_eval_mai.contract import Side
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.harness.documents import TaskDocuments
-from lmms_eval_mai.paper.calls import decoding_of
-from lmms_eval_mai.paper.cascade import MODES
-from lmms_eval_mai.paper.sample import Sample, Trace
+from lmms_eval_mai.method.calls import decoding_of
+from lmms_eval_mai.method.run import run
+from lmms_eval_mai.method.trace import Sample, Trace
 from lmms_eval_mai.redaction import error_text
 from lmms_eval_mai.run.config import Config, parse
 from lmms_eval_mai.run.decoding import check_conflict, sampling
@@ -90,7 +90,7 @@ def _answer(config: Config, sample: Sample, decoding: Mapping[str, Any]) -> Trac
 
 
 def _dry_answer(config: Config, sample: Sample) -> Trace:
-    """Make all calls of the mode, without a model."""
+    """Make all calls of the method, without a model."""
     from lmms_eval_mai.run.evaluation import attention_engine, pair_of
 
     if config.transfer == "sparse":
@@ -98,13 +98,13 @@ def _dry_answer(config: Config, sample: Sample) -> Trace:
     never_agrees = replace(sample.benchmark, parse=lambda answer, doc: None)
 
     def engine(side: Side) -> ScriptedEngine:
-        return ScriptedEngine(side, lambda prompt: Answer(f"<text of the {side} model, stage {prompt.key.stage}>"))
+        return ScriptedEngine(side, lambda prompt: Answer(f"<text of the {side} model, prompt {prompt.key.prompt}>"))
 
     async def walk() -> Trace:
         models = {used.side: engine(used.side) for used in config.engines()}
         for model in models.values():
             await model.start()
-        return await MODES[config.mode](replace(sample, benchmark=never_agrees), pair_of(config, models, None))
+        return await run(replace(sample, benchmark=never_agrees), pair_of(config, models, None))
 
     return asyncio.run(walk())
 
@@ -112,8 +112,8 @@ def _dry_answer(config: Config, sample: Sample) -> Trace:
 def _calls(trace: Trace, sample: Sample, dry_run: bool) -> Iterator[str]:
     """Return the prompt of each call, and its answer and figures."""
     for call, prompt in zip(trace.calls, trace.prompts, strict=True):
-        limit = decoding_of(sample, call.key.stage).max_tokens
-        yield f"--- {call.key.side} {call.key.stage}, at most {limit:,} tokens"
+        limit = decoding_of(sample, call.key.prompt).max_tokens
+        yield f"--- {call.key.side} {call.key.prompt}, at most {limit:,} tokens"
         for message in prompt:
             content = "\n".join(part.rstrip("\n") for part in message["content"])
             yield f"[{message['role']}]\n{content}"
@@ -131,10 +131,10 @@ def _outcome(trace: Trace) -> Iterator[str]:
     """Return what was compared and kept, the exit and the answer."""
     if trace.min_confidence is not None:
         least = f"of at least {trace.min_confidence:.10g}" if trace.min_confidence <= 1 else "that none can have"
-        yield f"the first check needs a probability of the large model's short answer {least}"
-    for verification in trace.verifications:
-        verdict = "agree" if verification.agree else "do not agree"
-        yield f"parsed answers: small {verification.small!r}, large {verification.large!r}: they {verdict}"
+        yield f"{trace.settings.method.name} needs a probability of the answer {least}"
+    for call in trace.calls:
+        if call.key.prompt != "score":
+            yield f"parsed answer: {call.key.name} {call.parsed!r}"
     if (selection := trace.selection) is not None:
         kept = f"{selection.kept_tokens} of {selection.scored_tokens} tokens of the thinking were kept"
         yield f"{kept}: {selection.share:.1%} of the attention in layer {selection.layer}"

@@ -132,7 +132,7 @@ def check_arguments(given: argparse.Namespace) -> tuple[Config | None, Finding]:
         config = parse(values)
     except Exception as error:
         return None, Finding("arguments", "PROBLEM", _text(error))
-    chosen = f"mode={config.mode}" + "".join(f", {name}={value}" for name, value in config.choices.later.items())
+    chosen = f"method={config.method.name}"
     return config, Finding("arguments", "ok", f"{chosen}, think={config.think}, decoding={config.decoding}")
 
 

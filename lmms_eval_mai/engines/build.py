@@ -25,7 +25,7 @@ OPTIONS: dict[str, str] = {
 def build(config: EngineConfig, other: EngineConfig | None = None) -> Engine:
     """Return an engine that is not started yet. Raises `ArgumentError`, `EngineUnavailable` or `EngineStartError`.
 
-    `other`: the second engine of the pair, which may be an endpoint; None: the mode has one engine.
+    `other`: the second engine of the pair, which may be an endpoint; None: the method has one engine.
     """
     engine: Engine = _load(ENGINES[config.engine])(config, other)
     return engine

@@ -11,7 +11,7 @@ from typing import Any
 from lmms_eval_mai.engines.arguments import did_you_mean
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.harness.requests import check_task, fields_of, open_sample, task_of
-from lmms_eval_mai.paper.sample import Sample
+from lmms_eval_mai.method.trace import Sample
 from lmms_eval_mai.plugin import MODEL_ID, install, task_dir
 from lmms_eval_mai.redaction import error_text
 from lmms_eval_mai.run.config import Config

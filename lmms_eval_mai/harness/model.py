@@ -1,6 +1,6 @@
 """The model `mai_cascade`: takes lmms-eval's requests and returns its results. Holds no part of the algorithm.
 
-All engines that the mode uses start when the first requests arrive; padding requests do not start them. The engines
+All engines that the method uses start when the first requests arrive; padding requests do not start them. The engines
 serve every later call of `generate_until` and `generate_until_multi_round`, and stop in `clean()`, which lmms-eval
 calls once, before it scores. Inside a `with` block they stay up for the next `simple_evaluate`.
 """
@@ -22,7 +22,7 @@ from lmms_eval_mai.harness.image_groups import grouped_by_image
 from lmms_eval_mai.harness.requests import check, fields_of, instruction_of, is_padding, open_sample, repeats, task_of
 from lmms_eval_mai.harness.results import add_repeats, fill_throughput, fill_usage, result, rounds_result
 from lmms_eval_mai.harness.saved import Results, check_output_path
-from lmms_eval_mai.paper.sample import Sample
+from lmms_eval_mai.method.trace import Sample
 from lmms_eval_mai.plugin import follow_tracker
 from lmms_eval_mai.run.config import Config, parse, refuse_lmms_evals_own
 from lmms_eval_mai.run.engines import Engines

@@ -17,12 +17,12 @@ from lmms_eval_mai.contract import ContentPart, Message
 from lmms_eval_mai.engines.images import to_image
 from lmms_eval_mai.engines.messages import replace_lone_surrogates
 from lmms_eval_mai.errors import ArgumentError, MaiError, SampleError, UnreadableImage
-from lmms_eval_mai.paper.agreement import Benchmark
-from lmms_eval_mai.paper.benchmarks import BENCHMARKS, GENERIC
-from lmms_eval_mai.paper.prompts import VARIANTS, Variant
-from lmms_eval_mai.paper.sample import Sample
+from lmms_eval_mai.method.agreement import Benchmark
+from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC
+from lmms_eval_mai.method.prompts import VARIANTS, Variant
+from lmms_eval_mai.method.trace import Sample
 from lmms_eval_mai.run.config import Config
-from lmms_eval_mai.run.decoding import ignored_arguments, sampling
+from lmms_eval_mai.run.decoding import ignored_arguments, sampling, unusual
 
 _REMEDY = "Repair the dataset or the task, or allow failed samples with max_errors=N to score without them."
 
@@ -100,7 +100,7 @@ def check(requests: Sequence[Any], documents: Mapping[str, Any], config: Config,
         check_task(request, config)
         if ignored := ignored_arguments(fields_of(request).gen_kwargs):
             logger.warning(f"{name}: mai_cascade ignores {', '.join(ignored)}, as lmms-eval's vllm model does.")
-        if tell and task_of(request).variant is None and config.mode in ("cascade", "transfer"):
+        if tell and task_of(request).variant is None and any(ask.prompt != "task" for ask in config.method.asks):
             with contextlib.suppress(MaiError):  # a document that cannot be opened fails later, with its message
                 prompt = open_sample(request, 0, documents, config).own_prompt
                 sentence = format_sentence(fields_of(request).doc_to_messages, prompt)
@@ -115,12 +115,12 @@ def check_task(request: Any, config: Config) -> None:
     """Refuse a task or decoding arguments that cannot work. Raises `ArgumentError`."""
     _, variant, two_stage = task_of(request)
     name = fields_of(request).task
-    no_check = config.mode == "cascade" and config.second_check == "off"
-    if two_stage and (config.mode == "transfer" or no_check):
+    method = config.method
+    thinks = [ask for ask in method.asks if ask.prompt in ("think", "explain", "task")]
+    if two_stage and not any(map(method.is_answer_used, thinks)):
         raise ArgumentError(
-            f"{'second_check=off' if no_check else 'mode=transfer'} cannot run {name}: the large model answers after "
-            "the thinking (Table 8), so the second stage of the small "
-            "model would not be used. Choose the task without _s2."
+            f"method={method.name} cannot run {name}: no stop uses the answer of a model that thinks (Table 8), so its "
+            "second stage would not be used. Choose the task without _s2."
         )
     if request.request_type == "generate_until_multi_round" and variant is None:
         raise ArgumentError(
@@ -170,6 +170,7 @@ def open_sample(request: Any, repeat: int, documents: Mapping[str, Any], config:
             two_stage=two_stage,
             sampling=sampling(gen_kwargs, config, variant is not None, repeat),
             own_prompt=() if variant else prompt,
+            decoding=unusual(gen_kwargs) | ({"system_instruction": instruction} if instruction else {}),
         )
 
 

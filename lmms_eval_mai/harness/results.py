@@ -9,8 +9,8 @@ from lmms_eval.models.model_utils.gen_metrics import log_metrics
 from lmms_eval.models.model_utils.usage_metrics import log_usage
 
 from lmms_eval_mai.contract import SIDES
-from lmms_eval_mai.paper.agreement import extract_answer
-from lmms_eval_mai.paper.sample import Trace
+from lmms_eval_mai.method.agreement import extract_answer
+from lmms_eval_mai.method.trace import Trace
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.progress import Outcome
 from lmms_eval_mai.run.trace_record import trace_record
@@ -59,9 +59,9 @@ def result(outcome: Outcome | None, own_task: bool) -> GenerationResult:
     if not isinstance(outcome, Trace):
         return NO_ANSWER
     answer = outcome.answer
-    # The filters of other lmms-eval tasks cannot read [[...]], so the answer is extracted here. The stages `short` and
-    # `task` have the task's own prompt, which does not ask for brackets.
-    text = answer.text if own_task or answer.key.stage in ("short", "task") else extract_answer(answer.text)
+    # The filters of other lmms-eval tasks cannot read [[...]], so the answer is extracted here. The calls `simple`
+    # and `task` have the task's own prompt, which does not ask for brackets.
+    text = answer.text if own_task or answer.key.prompt in ("simple", "task") else extract_answer(answer.text)
     return GenerationResult(text, TraceCounts.of(outcome))
 
 
@@ -69,7 +69,7 @@ def rounds_result(outcome: Outcome | None) -> GenerationResult:
     """Return the result of a two-stage request; None stands for a padding request."""
     if not isinstance(outcome, Trace):
         return NO_ANSWER
-    others = [call.text for call in outcome.calls if call is not outcome.answer and call.key.stage != "score"]
+    others = [call.text for call in outcome.calls if call is not outcome.answer and call.key.prompt != "score"]
     answer = outcome.answer.text  # exit `confident` has this call only, and its answer is that of both rounds
     return GenerationResult(RoundTexts([*(others or [answer]), answer]), TraceCounts.of(outcome))
 

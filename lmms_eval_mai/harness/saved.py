@@ -28,15 +28,12 @@ from lmms_eval_mai.run.totals import FIGURES, RESULTS
 
 def run_name(config: Config) -> str:
     """Return the name that lmms-eval gives to a run and to the folder of its results: `model_name`, or a name of its
-    models, its mode, and what is not the paper's cascade."""
+    models and its method."""
     if config.model_name is not None:
         return config.model_name
     models = "+".join(_model_name(engine) for engine in config.engines())
-    options: list[str] = [config.verify] * (config.verify != "agreement") + [config.transfer] * (
-        config.transfer != "full"
-    )
-    options += ["own_thinking"] * (config.thinker == "large") + ["no_second_check"] * (config.second_check == "off")
-    return "-".join(["mai_cascade", models, config.mode, *options])[:200]
+    sparse = ["sparse"] * (config.transfer == "sparse")
+    return "-".join(["mai_cascade", models, config.method.name, *sparse])[:200]
 
 
 def _model_name(engine: EngineConfig) -> str:

@@ -14,9 +14,9 @@ from typing import Any
 
 from lmms_eval.api.filter import Filter
 
-from lmms_eval_mai.paper import prompts
-from lmms_eval_mai.paper.agreement import Doc, extract_answer
-from lmms_eval_mai.paper.benchmarks import BENCHMARKS
+from lmms_eval_mai.method import prompts
+from lmms_eval_mai.method.agreement import Doc, extract_answer
+from lmms_eval_mai.method.benchmarks import BENCHMARKS
 
 FUNCTIONS = {
     "pope": "lmms_eval.tasks.pope.utils.pope",

@@ -18,14 +18,14 @@ from typing import Any, Self
 
 import PIL.Image
 
-from lmms_eval_mai.contract import Image, Message, Sampling, Stage
+from lmms_eval_mai.contract import CallPrompt, Image, Message, Sampling
 from lmms_eval_mai.engines.images import to_image
 from lmms_eval_mai.engines.messages import replace_lone_surrogates
 from lmms_eval_mai.errors import ArgumentError, UnreadableImage
-from lmms_eval_mai.paper.benchmarks import GENERIC
-from lmms_eval_mai.paper.sample import Sample, Trace
+from lmms_eval_mai.method.benchmarks import GENERIC
+from lmms_eval_mai.method.trace import Sample, Trace
 from lmms_eval_mai.run.config import parse
-from lmms_eval_mai.run.decoding import check_conflict, sampling
+from lmms_eval_mai.run.decoding import check_conflict, sampling, unusual
 from lmms_eval_mai.run.engines import Engines
 from lmms_eval_mai.run.evaluation import Evaluation
 from lmms_eval_mai.run.loop import result_of
@@ -48,7 +48,7 @@ is not upright."""
 
 
 class Cascade:
-    """Two models that answer questions about images, as the paper's cascade or in another mode.
+    """Two models that answer questions about images, by the paper's cascade or by another method.
 
         async with Cascade(pair="demo") as mai:
             trace = await mai.ask("image.png", "What colour is the circle?", options=["red", "blue"])
@@ -62,7 +62,7 @@ class Cascade:
     def __init__(self, *, gen_kwargs: Mapping[str, Any] | None = None, **arguments: Any) -> None:
         """Read the arguments and check that the engines can run on this machine.
 
-        `arguments`: those of `--model_args`, for example `pair`, `small`, `large`, `mode`. There is no call store,
+        `arguments`: those of `--model_args`, for example `pair`, `small`, `large`, `method`. There is no call store,
         unless `store` is True or a folder. `gen_kwargs`: decoding arguments, as in `--gen_kwargs`. Raises
         `ArgumentError`, `EngineUnavailable`, `EngineStartError` or `StoreError`.
         """
@@ -109,7 +109,7 @@ class Cascade:
         """
         # A store finds the answer to the same question again, so its number must not depend on the order.
         number = next(self._numbers) if self.config.store == "off" else None
-        open_sample = checked_question(image, question, options, self._sampling, number)
+        open_sample = checked_question(image, question, options, self._sampling, number, self._decoding)
         return self._evaluation.submit(open_sample)
 
     async def ask(self, image: Images, question: str, options: Sequence[str] | None = None) -> Trace:
@@ -154,13 +154,14 @@ def checked_question(
     image: Images,
     question: str,
     options: Sequence[str] | None,
-    decoding: Mapping[Stage, Sampling],
+    decoding: Mapping[CallPrompt, Sampling],
     number: int | None = None,
+    gen_kwargs: Mapping[str, Any] | None = None,
 ) -> Callable[[], Sample]:
     """Check a question and return a function that decodes its images and returns it as a sample of the task `ask`.
 
-    `number`: its number in messages. None: a number that the same question has in every process. Raises
-    `ArgumentError`, and the function raises `UnreadableImage`.
+    `number`: its number in messages. None: a number that the same question has in every process. `gen_kwargs`: those of
+    `decoding`, for the trace. Raises `ArgumentError`, and the function raises `UnreadableImage`.
     """
     # The caller may change its lists before the question is opened.
     sources = [] if image is None else [*image] if isinstance(image, list | tuple) else [image]
@@ -191,6 +192,7 @@ def checked_question(
             variant="S",
             two_stage=False,
             sampling=decoding,
+            decoding=unusual(gen_kwargs or {}),
         )
 
     return open_sample

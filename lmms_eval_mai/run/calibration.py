@@ -1,86 +1,119 @@
-"""The file that `lmms-eval-mai calibrate` writes and `min_confidence=FILE` reads: thresholds, and what chose them."""
+"""The file that `lmms-eval-mai calibrate` writes and `min_confidence=FILE` reads: the thresholds of some methods."""
 
 import dataclasses
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
 
+from lmms_eval_mai.contract import Side
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.paper.confidence import NEVER, Choices, Thresholds
+from lmms_eval_mai.method.files import of_steps
+from lmms_eval_mai.method.methods import Method, steps_of
+from lmms_eval_mai.method.thresholds import NEVER, Thresholds
 
-FORMAT = 1
+FORMAT = 2
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """The thresholds of one method, and the documents that chose them."""
+
+    method: Method
+    benchmarks: Mapping[str, float]
+    """Benchmark -> its threshold. Benchmarks without a threshold that keeps the promise are left out."""
+    promise: str
+    """What the thresholds promise, as a sentence."""
+    documents: Mapping[str, int]
+    """Benchmark -> the number of documents that were used."""
+
+    @property
+    def thresholds(self) -> Thresholds:
+        """The threshold of each benchmark. A benchmark that the file does not name gets the only one of the file."""
+        # A benchmark whose documents refused every threshold must not get that of another one.
+        refused = dict.fromkeys(self.documents, NEVER)
+        other = next(iter(self.benchmarks.values())) if len(self.documents) == len(self.benchmarks) == 1 else NEVER
+        return Thresholds(other, {**refused, **self.benchmarks})
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Thresholds of one pair of models, and the documents that chose them."""
+    """The thresholds of one pair of models."""
 
-    choices: Choices
-    """Those for which the thresholds hold."""
-    pooled: float | None
-    """The threshold of benchmarks that the file does not name: that of its only one. None: there are several."""
-    thresholds: Mapping[str, float]
-    """Benchmark -> its threshold. Benchmarks without a threshold that keeps the promise are left out."""
-    promise: str
-    """What the thresholds promise, as a sentence."""
-    small: str
-    large: str
-    """The models."""
-    documents: Mapping[str, int]
-    """Benchmark -> the number of documents that were used."""
-    images: tuple[str, ...]
-    """The hashes of the images of these documents, so that a report can tell a score on the same ones."""
-    format: int = FORMAT
+    methods: Mapping[str, Calibrated]
+    """Name of a method -> its thresholds."""
+    models: Mapping[Side, str]
+    """The models. A method that does not ask the small one needs none."""
+    engines: Mapping[Side, str] = field(default_factory=dict)
+    """What can change a probability of each model: its engine with version, model runner and precision. Empty: not
+    known."""
+    images: tuple[str, ...] = ()
+    """The hashes of the images of the documents, so that a report can tell a score on the same ones."""
+
+    def of(self, method: str) -> Calibrated | None:
+        """Return the thresholds of a method. None: the file has none."""
+        return self.methods.get(method)
+
+    def doubts(self, method: Method, models: Mapping[Side, str], engines: Mapping[Side, str]) -> Iterator[str]:
+        """Yield a sentence for each difference between this run and the one that chose the thresholds. Paths of a
+        checkpoint differ between machines, and the address of an endpoint names no model."""
+        found = self.methods[method.name]
+        if found.method.steps != method.steps:
+            yield f"it was chosen for other steps of {method.name}"
+        for side in method.sides:
+            chosen, here = self.models.get(side, ""), models[side]
+            if chosen and "://" not in chosen + here and PurePath(chosen).name != PurePath(here).name:
+                yield f"it was chosen with {side}={chosen}, not {here}"
+            chosen, here = self.engines.get(side, ""), engines.get(side, "")
+            if chosen and here and chosen != here:
+                yield f"it was chosen with the {side} model on {chosen}, not {here}, which gives other probabilities"
 
     def record(self) -> dict[str, Any]:
         """Return what the file has."""
-        record = dataclasses.asdict(self)
-        return {**record.pop("choices"), **record}
+        methods = {
+            name: {**{key: value for key, value in vars(one).items() if key != "method"}, "steps": steps_of(one.method)}
+            for name, one in self.methods.items()
+        }
+        return {**dataclasses.asdict(dataclasses.replace(self, methods={})), "methods": methods, "format": FORMAT}
 
     def write(self, file: Path) -> None:
         """Write the file. Raises `OSError`."""
         file.write_text(json.dumps(self.record(), indent=1) + "\n", encoding="utf-8")
-
-    @property
-    def of_benchmarks(self) -> Thresholds:
-        """The threshold of each benchmark."""
-        # A benchmark whose documents refused every threshold must not get the pooled one.
-        refused = dict.fromkeys(self.documents, NEVER)
-        return Thresholds(NEVER if self.pooled is None else self.pooled, {**refused, **self.thresholds})
-
-    def is_of(self, small: str, large: str) -> bool:
-        """Return whether the thresholds may be those of these models: paths of a checkpoint differ between machines,
-        and the address of an endpoint names no model."""
-        has_small = (self.choices.verify, self.choices.thinker) != ("confidence", "large")
-        named = ((small, self.small), (large, self.large))[not has_small :]
-        return all("://" in one + other or PurePath(one).name == PurePath(other).name for one, other in named)
 
 
 def read(file: str) -> Calibration:
     """Read a file of `lmms-eval-mai calibrate`. Raises `ArgumentError`."""
     try:
         found = json.loads(Path(file).read_text(encoding="utf-8"))
-        if found["format"] != FORMAT:
+        if found.get("format") != FORMAT:
             raise ArgumentError(
-                f"min_confidence={file}: its format {found['format']} is not known to this version. Calibrate again."
+                f"min_confidence={file}: its format {found.get('format')} is not known to this version. Calibrate "
+                "again."
             )
-        thresholds = [*found["thresholds"].values(), *([] if found["pooled"] is None else [found["pooled"]])]
-        if not all(0 < float(one) <= 1 for one in thresholds) or found["verify"] not in ("confidence", "both"):
-            raise ValueError(thresholds)
-        choices = Choices(found.pop("verify"), found.pop("thinker", "small"), found.pop("second_check", "on"))
-        found |= {"documents": dict(found["documents"]), "images": tuple(found["images"])}
-        return Calibration(choices, **found)
+        methods = {
+            name: Calibrated(
+                of_steps(name, one["steps"], f"min_confidence={file}"),
+                {benchmark: _share(value) for benchmark, value in one["benchmarks"].items()},
+                one["promise"],
+                dict(one["documents"]),
+            )
+            for name, one in found["methods"].items()
+        }
+        return Calibration(methods, dict(found["models"]), dict(found["engines"]), tuple(found["images"]))
     except FileNotFoundError as error:
         raise ArgumentError(
             f"min_confidence={file} is neither a number above 0 and at most 1 nor a file that exists here. "
             "lmms-eval-mai calibrate writes such a file."
         ) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        if isinstance(error, ArgumentError):
-            raise
         raise ArgumentError(
             f"min_confidence={file} is invalid: expected a number above 0 and at most 1, or a file that lmms-eval-mai "
             "calibrate has written."
         ) from error
+
+
+def _share(value: Any) -> float:
+    if not 0 < float(value) <= 1:
+        raise ValueError(value)
+    return float(value)

@@ -25,10 +25,13 @@ from lmms_eval_mai.engines.arguments import (
 )
 from lmms_eval_mai.engines.build import ENGINES, argument_names
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.paper.agreement import AgreementRules
-from lmms_eval_mai.paper.confidence import DEFAULT, Choices, Thresholds, Verify
-from lmms_eval_mai.paper.prompts import TransferAnswer
-from lmms_eval_mai.paper.sample import Exit, exits_of
+from lmms_eval_mai.method import files
+from lmms_eval_mai.method.agreement import AgreementRules
+from lmms_eval_mai.method.methods import MAI, Method
+from lmms_eval_mai.method.prompts import TransferAnswer
+from lmms_eval_mai.method.thresholds import DEFAULT, Thresholds
+from lmms_eval_mai.method.trace import Settings
+from lmms_eval_mai.redaction import without_password
 from lmms_eval_mai.run import calibration, presets
 from lmms_eval_mai.run.calibration import Calibration
 from lmms_eval_mai.run.decoding import check_official
@@ -50,10 +53,6 @@ def _max_errors(value: float) -> float:
     return value
 
 
-def _on_or_off(value: Any) -> Any:
-    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
-
-
 def _store(value: Any) -> str | None:
     """Return None for the default folder, `off`, or the given folder. lmms-eval reads true and false as bool."""
     if value is True or value == "on":
@@ -68,33 +67,19 @@ class Config(Arguments):
     """The small model and its engine."""
     large: EngineConfig
     """The large model and its engine."""
-    mode: Literal["cascade", "transfer", "small", "large"] = "cascade"
-    """`cascade` (the paper's MAI), `transfer` (Full RT), `small` or `large` (one model alone). In `transfer` the small
-    model always thinks and the large model always answers with that thinking. In `small` and `large` one model gets the
-    task's own prompt."""
+    method: Annotated[Method, BeforeValidator(files.load)] = MAI
+    """A name or a YAML file (docs/methods.md): which calls are made, and where a sample is done. `mai`: the paper's.
+    `full_rt`: reasoning transfer on every sample. `small`, `large`: one model alone with the task's own prompt. Not in
+    the paper (docs/confidence.md): `mai_confidence`, `mai_confidence_direct`, `own_thinking`."""
     think: Literal["R", "E"] = "R"
-    """The small model's thinking prompt in `_s` tasks and in other lmms-eval tasks: `R` or `E`. `_e` and `_r` tasks use
+    """The thinking prompt in `_s` tasks and in other lmms-eval tasks: `R` or `E`. `_e` and `_r` tasks use
     their own prompt."""
-    verify: Verify = "agreement"
-    """The first check of the cascade: `agreement` of both short answers (the paper's rule); `confidence`: the large
-    model gave its short answer a probability of at least `min_confidence`, and the small model gives no short answer;
-    `both`. `confidence` and `both` are not in the paper."""
     min_confidence: Share | str | None = None
-    """The threshold of `verify=confidence` and `verify=both`: a probability above 0 and at most 1, or a file of
-    `lmms-eval-mai calibrate`, which chooses it by documents of your own. Default: 0.9, which is not calibrated for any
-    pair."""
-    own_min_confidence: Share | None = None
-    """The threshold of `verify=confidence,thinker=large`, for a pair's YAML file and for `reproduce`: another thinker
-    needs another threshold. It has no effect if the command has a `min_confidence`, or with other rules."""
+    """The threshold of a method that asks how sure a model is, such as `mai_confidence`: a probability above 0 and at
+    most 1, or a file of `lmms-eval-mai calibrate`, which chooses it by documents of your own. Default: 0.9, which is
+    not calibrated for any pair."""
     calibration: Calibration | None = None
     """The file of `min_confidence`."""
-    thinker: Side = "small"
-    """The model that thinks if the first check of the cascade fails: `small` (the paper), or `large`: the large model
-    answers the E or R prompt itself, and nothing is transferred (exit `large_think`). `verify=confidence,thinker=large`
-    needs no small model. `large` is not in the paper."""
-    second_check: Annotated[Literal["on", "off"], BeforeValidator(_on_or_off)] = "on"
-    """Whether the small model's answer after its thinking is verified with the large model's short answer. `off`: the
-    thinking is always transferred, which is not in the paper."""
     anls_threshold: Share = 0.9
     """InfoVQA: two answers agree if their ANLS is at least this value. Answers with more than 500 characters must be
     equal. The ANLS of "north" and "south" is 0.6."""
@@ -154,7 +139,7 @@ class Config(Arguments):
     counted."""
     model_name: Annotated[str | None, BeforeValidator(str)] = None
     """Name of the run in lmms-eval's files, and of the subfolder of `--output_path` to which lmms-eval writes. Default:
-    the models and the mode, such as `mai_cascade-Qwen3-VL-2B-Instruct+Qwen3-VL-8B-Instruct-cascade`."""
+    the models and the method, such as `mai_cascade-Qwen3-VL-2B-Instruct+Qwen3-VL-8B-Instruct-mai`."""
 
     @property
     def rules(self) -> AgreementRules:
@@ -162,46 +147,50 @@ class Config(Arguments):
         return AgreementRules(self.anls_threshold, self.infovqa_match, self.chartqa_match)
 
     def engines(self) -> tuple[EngineConfig, ...]:
-        """Return the engines that this mode uses."""
-        if self.mode == "cascade" and (self.verify, self.thinker) == OWN_THINKING:
-            return (self.large,)
-        return {"small": (self.small,), "large": (self.large,)}.get(self.mode, (self.small, self.large))
-
-    def exits(self) -> tuple[Exit, ...]:
-        """Return the exits that samples can have."""
-        return exits_of(self.mode, self.choices)
-
-    @property
-    def choices(self) -> Choices:
-        """Return the choices of the cascade."""
-        return Choices(self.verify, self.thinker, self.second_check)
+        """Return the engines that the method uses."""
+        return tuple(getattr(self, side) for side in self.method.sides)
 
     @property
     def thresholds(self) -> Thresholds:
-        """Return the thresholds of the first check."""
-        if self.calibration is not None:
-            return self.calibration.of_benchmarks
+        """Return the thresholds of the method."""
+        if self.calibration is not None and (found := self.calibration.of(self.method.name)):
+            return found.thresholds
         return Thresholds(self.min_confidence if isinstance(self.min_confidence, float) else DEFAULT)
 
+    @property
+    def settings(self) -> Settings:
+        """Return what a trace says about the run."""
+        # A trace has its threshold, and the thinking prompt of a task has priority over `think`.
+        names = OWN_NAMES - NO_EFFECT_ON_ANSWERS - {"method", "official_decoding", "min_confidence"}
+        unused = {name for of_need, is_met, _ in NEEDED if not is_met(self) for name in of_need}
+        unused |= {name for of_use, is_used in USED if not is_used(self.method) for name in of_use}
+        given = {name: getattr(self, name) for name in sorted(names - unused)}
+        options = {name: value for name, value in given.items() if value != DEFAULTS[name]}
+        models: dict[str, str] = {engine.side: without_password(engine.model) for engine in self.engines()}
+        return Settings(self.method, options, models.get("small", ""), models.get("large", ""))
+
     def other(self, engine: EngineConfig) -> EngineConfig | None:
-        """Return the second engine of this mode, if there is one."""
+        """Return the second engine of this method, if there is one."""
         return next((other for other in self.engines() if other.side != engine.side), None)
 
 
-CASCADE: dict[str, Any] = {**dataclasses.asdict(Choices()), "min_confidence": None}
-"""The arguments that only mode=cascade has, with their defaults."""
+def transfers(method: Method) -> bool:
+    """Return whether the small model's thinking is transferred to the large one."""
+    return any((ask.side, ask.of[:6]) == ("large", "small.") for ask in method.asks)
+
+
 NEEDED: tuple[tuple[Collection[str], Callable[[Config], bool], str], ...] = (
     (("sparse_delta", "sparse_layer", "sparse_from"), lambda config: config.transfer == "sparse", "transfer=sparse"),
-    (
-        ("transfer",),
-        lambda config: config.mode == "transfer" or (config.mode == "cascade" and config.thinker == "small"),
-        "the small model's thinking (mode=cascade with thinker=small, or mode=transfer)",
-    ),
-    (CASCADE, lambda config: config.mode == "cascade", "mode=cascade"),
-    (("second_check",), lambda config: config.thinker == "small", "thinker=small"),
-    (("min_confidence",), lambda config: config.verify != "agreement", "verify=confidence or verify=both"),
+    (("transfer",), lambda config: transfers(config.method), "a method with a transfer, such as mai or full_rt"),
+    (("min_confidence",), lambda config: config.method.needs_threshold, "a method such as mai_confidence"),
 )
 """Arguments, whether a run can use them, and what they need."""
+USED: tuple[tuple[Collection[str], Callable[[Method], bool]], ...] = (
+    (("anls_threshold", "infovqa_match", "chartqa_match"), lambda method: any(stop.agree for stop in method.stops)),
+    (("transfer_answer",), lambda method: any(ask.of for ask in method.asks)),
+    (("think",), lambda method: any(ask.prompt == "think" for ask in method.asks)),
+)
+"""Arguments that may be given to any method, and whether they can change its answers."""
 OWN_NAMES = frozenset(Config.model_fields) - {*SIDES, "calibration"}
 """The arguments of the run."""
 NO_EFFECT_ON_ANSWERS = frozenset(
@@ -218,9 +207,14 @@ NO_EFFECT_ON_ANSWERS = frozenset(
     | {"model_name"}
 )
 """The arguments with which a run may be resumed with other values."""
-OWN_THINKING = ("confidence", "large")
-"""`verify` and `thinker` of the cascade whose threshold may be `own_min_confidence`."""
+DEFAULTS: dict[str, Any] = {name: field.default for name, field in Config.model_fields.items()}
+"""Argument -> its default."""
 REMOVED = {
+    "mode": "Write method=mai, full_rt, small or large.",
+    "verify": "Write method=mai_confidence.",
+    "thinker": "Write method=own_thinking.",
+    "second_check": "Write method=mai_confidence_direct.",
+    "own_min_confidence": "Write min_confidence=FILE: a file has the thresholds of several methods.",
     "journal": "Write store=FOLDER or store=off.",
     "max_pixels": "The server makes images smaller: start it with its own option for that.",
     "sparse_order": "Leave it out: the tokens keep the order of the thinking, as in the paper.",
@@ -258,9 +252,6 @@ def parse(arguments: Mapping[str, Any]) -> Config:
     if not any(side in given for side in SIDES):  # the models of the default pair
         given.setdefault("official_decoding", presets.load(presets.DEFAULT).get("official_decoding"))
     values = {name: given[name] for name in OWN_NAMES if given.get(name) is not None}
-    own = values.get("verify"), values.get("thinker")
-    if own == OWN_THINKING and arguments.get("min_confidence") is None and "own_min_confidence" in values:
-        values["min_confidence"] = values["own_min_confidence"]
     engines = _engine_configs({name: v for name, v in given.items() if name not in OWN_NAMES}, arguments, set(preset))
     source = values.get("sparse_from", "large") if values.get("transfer") == "sparse" else None
     for engine in engines:
@@ -269,7 +260,6 @@ def parse(arguments: Mapping[str, Any]) -> Config:
         values["calibration"] = calibration.read(values["min_confidence"])
     config = read(Config, values)
     _check_choices(config, arguments)
-    config = _without_unused_check(config)
     check_official(config.decoding, config.official_decoding)
     for engine in config.engines():
         if not engine.model:
@@ -296,27 +286,16 @@ def without_effect(config: Config, given: Collection[str]) -> tuple[str, str] | 
 
 
 def _check_choices(config: Config, given: Mapping[str, Any]) -> None:
-    """Refuse arguments that would have no effect, and choices that contradict the file of the threshold. A pair's file
-    may have both, but not a transfer that the mode lacks."""
+    """Refuse arguments of the command that would have no effect, and a file without a threshold for the method. A
+    pair's file may have both, but not a transfer that the method lacks."""
     if unused := without_effect(config, {*given, "transfer"}):
         raise ArgumentError(unused[1])
     found = config.calibration
-    if "min_confidence" in given and found is not None and found.choices != config.choices:
+    if "min_confidence" in given and found is not None and found.of(config.method.name) is None:
         raise ArgumentError(
-            f"min_confidence={config.min_confidence} has the thresholds of {found.choices.written}, and this run has "
-            f"{config.choices.written}: give the former, or a number."
+            f"min_confidence={config.min_confidence} has the thresholds of {', '.join(found.methods)}, and this run "
+            f"has method={config.method.name}: choose one of the former, calibrate, or give a number."
         )
-
-
-def _without_unused_check(config: Config) -> Config:
-    """Leave out what a pair's file says about the cascade, if the mode is another one or if the thresholds are those of
-    other choices."""
-    found = config.calibration
-    if config.mode != "cascade":
-        return config.model_copy(update=CASCADE | {"calibration": None})
-    if found is not None and config.verify != "agreement" and config.choices != found.choices:
-        return config.model_copy(update={"min_confidence": None, "calibration": None})
-    return config
 
 
 # --- engines ----------------------------------------------------------------------------------------------

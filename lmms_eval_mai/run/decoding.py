@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from lmms_eval_mai.contract import Sampling, Stage
+from lmms_eval_mai.contract import CallPrompt, Sampling
 from lmms_eval_mai.engines.arguments import Arguments, did_you_mean, parse_literal, read
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.paper.prompts import MAX_TOKENS
+from lmms_eval_mai.method.prompts import MAX_TOKENS
 
 if TYPE_CHECKING:
     from lmms_eval_mai.run.config import Config
@@ -80,8 +80,10 @@ def ignored_arguments(gen_kwargs: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def sampling(gen_kwargs: Mapping[str, Any], config: "Config", own_task: bool, repeat: int = 0) -> dict[Stage, Sampling]:
-    """Return how each stage is decoded. Raises `ArgumentError` for an unknown name or a value that cannot work.
+def sampling(
+    gen_kwargs: Mapping[str, Any], config: "Config", own_task: bool, repeat: int = 0
+) -> dict[CallPrompt, Sampling]:
+    """Return how each call is decoded. Raises `ArgumentError` for an unknown name or a value that cannot work.
 
     `own_task`: whether it is a task of this package. Its limit applies to every call. The limit of another lmms-eval
     task applies to its short answers, and `MAX_TOKENS` to its thinking and to the answers with thinking. With a seed,
@@ -115,7 +117,19 @@ def sampling(gen_kwargs: Mapping[str, Any], config: "Config", own_task: bool, re
         return dataclasses.replace(base, max_tokens=min(most, config.max_new_tokens or most))
 
     short, long = limited(limit), limited(limit if own_task or config.decoding == "official" else MAX_TOKENS)
-    return {"short": short, "think": long, "stage2": long, "transfer": long, "task": short}
+    thinking: dict[CallPrompt, Sampling] = {"explain": long, "think": long, "stage2": long, "transfer": long}
+    return {"simple": short, "task": short, **thinking}
+
+
+def unusual(gen_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the decoding arguments that are used and are not those of the tasks of this package, for the trace."""
+    return {
+        name: value
+        for name, value in sorted(gen_kwargs.items())
+        if name in NAMES
+        and value not in (None, "", OWN_TASK.get(name))
+        and value != Decoding.model_fields[name].default
+    }
 
 
 def check_conflict(gen_kwargs: Mapping[str, Any], config: "Config") -> None:

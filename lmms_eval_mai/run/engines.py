@@ -18,7 +18,7 @@ from lmms_eval_mai.contract import SIDES, Engine, Side
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.restart import RestartedEngine
 from lmms_eval_mai.errors import EngineNotRunning, EngineStartError
-from lmms_eval_mai.paper.calls import gather_or_cancel
+from lmms_eval_mai.method.calls import gather_or_cancel
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.loop import LoopThread, cancel_others, result_of
 

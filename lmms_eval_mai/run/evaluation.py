@@ -2,7 +2,7 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -10,13 +10,13 @@ from loguru import logger
 
 from lmms_eval_mai.contract import SIDES, EngineConfig, Model, Side
 from lmms_eval_mai.errors import ArgumentError, EngineStartError, MaiError, SampleError, TooManyErrors
-from lmms_eval_mai.paper import prompts
-from lmms_eval_mai.paper.agreement import extract_answer
-from lmms_eval_mai.paper.calls import Pair
-from lmms_eval_mai.paper.cascade import MODES, Mode
-from lmms_eval_mai.paper.confidence import DEFAULT
-from lmms_eval_mai.paper.sample import Sample, Trace
-from lmms_eval_mai.paper.sparse import Sparse
+from lmms_eval_mai.method import prompts
+from lmms_eval_mai.method.agreement import extract_answer
+from lmms_eval_mai.method.calls import Pair
+from lmms_eval_mai.method.run import run
+from lmms_eval_mai.method.sparse import Sparse
+from lmms_eval_mai.method.thresholds import DEFAULT
+from lmms_eval_mai.method.trace import Sample, Trace
 from lmms_eval_mai.run.config import NO_EFFECT_ON_ANSWERS, Config
 from lmms_eval_mai.run.engines import Engines
 from lmms_eval_mai.run.progress import Outcome, Progress, progress_bar
@@ -24,6 +24,8 @@ from lmms_eval_mai.run.scheduler import gc_frozen, run_samples
 from lmms_eval_mai.run.store import SampleKey, Store, digest_of, folder_of
 from lmms_eval_mai.run.totals import Totals, version
 
+Run = Callable[[Sample, Pair], Awaitable[Trace]]
+"""Runs one sample from its first call to its trace."""
 GIVES_ATTENTION = "transformers"
 """The kind of engine that can give attention weights."""
 
@@ -32,18 +34,17 @@ class Evaluation:
     """The samples of one evaluation, of one `Cascade` or of one server. `begin` starts the engines."""
 
     def __init__(self, engines: Engines, config: Config, store: Store | None = None) -> None:
-        """`engines`: may also have engines that the mode of `config` does not use. `store`: one that several
+        """`engines`: may also have engines that the method of `config` does not use. `store`: one that several
         evaluations share; None: this evaluation opens its own. Raises `ArgumentError`, or `StoreError` if the folder of
         the store cannot be written."""
         self.config, self.closed = config, False
         self.totals = Totals()
-        self._engines, self._store, self._mode = engines, store, MODES[config.mode]
+        self._engines, self._store = engines, store
         self._owns_store = store is None
         self._folder = folder_of(config.store) if store is None else None
         self._called = [engine.side for engine in config.engines()]
         self.pair = pair_of(config, {side: engines.models[side] for side in self._called}, sparse_of(config))
-        if config.verify != "agreement":
-            _warn_if_uncalibrated(config)
+        self._chose_threshold = frozenset(config.calibration.images if config.calibration else ())
         self._uncalibrated: set[str] = set()
         """Benchmarks whose questions have no calibrated threshold, of which the user was told."""
         self._has_probability = False
@@ -96,13 +97,13 @@ class Evaluation:
         self._ranks = world_size
         self._engines.run(self._begin(decoding, rank, world_size))
 
-    def submit(self, open_sample: Callable[[], Sample], mode: Mode | None = None) -> "Future[Trace]":
+    def submit(self, open_sample: Callable[[], Sample], run: Run = run) -> "Future[Trace]":
         """Run one more sample, beside all others. `max_open_samples` limits how many are open; the others wait.
 
-        `open_sample` is called in a thread. `mode`: runs this sample; None: the function of the mode. The future raises
-        their errors and those of the engines. It may be cancelled. Raises `EngineNotRunning` before `begin`.
+        `open_sample` is called in a thread. `run`: runs this sample. The future raises their errors and those of the
+        engines. It may be cancelled. Raises `EngineNotRunning` before `begin`.
         """
-        return self._engines.submit(self._open_and_run(open_sample, mode))
+        return self._engines.submit(self._open_and_run(open_sample, run))
 
     def resume_hint(self) -> str:
         """Return how to resume a run that stopped, or an empty text if there is nothing to resume."""
@@ -141,18 +142,24 @@ class Evaluation:
         await self._engines.start_on_loop(endpoints)
         models = {side: digest_of(self._engines.models[side].engine.identity()) for side in self._called}
         if self._store is None and self._folder is not None:
-            self._store = Store(self._folder / self._name(decoding, models), rank, world_size)
+            small, large = (models.get(side, "")[:12] for side in SIDES)
+            others = [*self._folder.glob(f"{small}_*.jsonl"), *self._folder.glob(f"*_{large}-*.jsonl")]
+            name = f"{small}_{large}-{self._name(decoding)}"
+            self._store = Store(self._folder / name, rank, world_size, others)
         if self._store is not None and self.pair.store is None:
             self._store.models = models
             self.pair = dataclasses.replace(self.pair, store=self._store)
         await self._engines.start_on_loop(self._called)
+        engines = {side: self._engines.models[side].engine.version() for side in self._called}
+        self.pair = dataclasses.replace(self.pair, settings=dataclasses.replace(self.pair.settings, engines=engines))
+        self._warn_if_uncalibrated(engines)
 
-    def _name(self, decoding: Mapping[str, Any], models: Mapping[Side, str]) -> str:
-        """Return a name for the store's file that the same command has again: a digest of all that can change an answer
-        or the calls that are made."""
+    def _name(self, decoding: Mapping[str, Any]) -> str:
+        """Return a name for the run that the same command has again: a digest of all that can change an answer or the
+        calls that are made, besides the models."""
         config = {name: str(value) for name, value in self.config if name not in (*NO_EFFECT_ON_ANSWERS, *SIDES)}
         versions = [version("lmms-eval-mai"), version("lmms-eval"), prompts.digest()]
-        return digest_of(config, models, dict(decoding), versions)[:16]
+        return digest_of(config, dict(decoding), versions)[:16]
 
     def _resume(self, keys: Sequence[SampleKey], rank: int) -> set[SampleKey]:
         """Return those of these samples that earlier processes finished, and tell the user about them. They run again,
@@ -165,14 +172,14 @@ class Evaluation:
         logger.info(f"mai_cascade: resuming: {progress} ({self._store.calls:,} calls in {self._store.path}).")
         return done
 
-    async def _open_and_run(self, open_sample: Callable[[], Sample], mode: Mode | None) -> Trace:
+    async def _open_and_run(self, open_sample: Callable[[], Sample], run: Run) -> Trace:
         async with self._slots:
-            return await self._run_one(await asyncio.to_thread(open_sample), mode)
+            return await self._run_one(await asyncio.to_thread(open_sample), run)
 
-    async def _run_one(self, sample: Sample, mode: Mode | None = None) -> Trace:
+    async def _run_one(self, sample: Sample, run: Run = run) -> Trace:
         """Run a sample. An unexpected error, for example of a parser, fails this sample and not the run."""
         try:
-            trace = await (mode or self._mode)(sample, self.pair)
+            trace = await run(sample, self.pair)
         except MaiError:
             raise
         except Exception as error:
@@ -184,12 +191,15 @@ class Evaluation:
             ) from error
         if trace.min_confidence is not None:
             self._tell_if_uncalibrated(sample.benchmark.name, trace.min_confidence)
+            if not self._chose_threshold.isdisjoint(trace.images):
+                trace = dataclasses.replace(trace, chose_threshold=True)
+        if not self._has_probability and any(stop.sure for stop in trace.settings.method.stops):
             self._check_probability(trace)
         return trace
 
     def _tell_if_uncalibrated(self, benchmark: str, threshold: float) -> None:
-        found = self.config.calibration
-        if found is None or benchmark in found.documents or benchmark in self._uncalibrated:
+        found = self.config.calibration and self.config.calibration.of(self.config.method.name)
+        if not found or benchmark in found.documents or benchmark in self._uncalibrated:
             return
         if threshold == self.pair.thresholds.of(benchmark):  # a request to a server may have its own
             self._uncalibrated.add(benchmark)
@@ -198,19 +208,39 @@ class Evaluation:
                 f"{', '.join(found.documents)}, so it promises nothing for other questions ({benchmark})."
             )
 
-    def _check_probability(self, trace: Trace) -> None:
-        """Refuse a run whose first check needs a probability that the engine does not report: no sample would ever be
-        confident. Raises `ArgumentError`."""
-        if self._has_probability:
+    def _warn_if_uncalibrated(self, engines: Mapping[Side, str]) -> None:
+        """Tell the user if the threshold of the method was not chosen for this run."""
+        config, method = self.config, self.config.method
+        found = config.calibration
+        if not method.needs_threshold or isinstance(config.min_confidence, float):
             return
-        (short,) = [call for call in trace.calls if (call.key.side, call.key.stage) == ("large", "short")]
-        self._has_probability = short.answer_logprob is not None
-        if not self._has_probability and extract_answer(short.text):
-            raise ArgumentError(
-                "The first check by confidence needs the probability of the large model's short answer, and "
-                f"large_engine={self.config.large.engine} did not report it for {short.key}. Use an engine or an "
-                "endpoint that gives log-probabilities (logprobs), or verify=agreement."
+        if found is None or found.of(method.name) is None:
+            doubts = [f"it is the default {DEFAULT}, which is not calibrated for this pair"]
+        else:
+            models = {engine.side: engine.model for engine in config.engines()}
+            doubts = [*found.doubts(method, models, engines)]
+        if doubts:
+            logger.warning(
+                f"mai_cascade: the threshold of method={method.name} promises nothing here: {'; '.join(doubts)}. "
+                "lmms-eval-mai calibrate chooses a threshold by your own documents."
             )
+
+    def _check_probability(self, trace: Trace) -> None:
+        """Refuse a run whose stops need a probability that the engine does not report: no answer would ever be sure.
+        Raises `ArgumentError`."""
+        asked = {stop.sure for stop in trace.settings.method.stops if stop.sure}
+        for call in trace.calls:
+            if not {call.key.name, f"{call.key.side}.simple"} & asked or not extract_answer(call.text):
+                continue
+            self._has_probability = call.answer_logprob is not None
+            if not self._has_probability:
+                engine = next(one for one in self.config.engines() if one.side == call.key.side)
+                raise ArgumentError(
+                    f"method={trace.settings.method.name} needs the probability of the {call.key.side} model's answer, "
+                    f"and {call.key.side}_engine={engine.engine} did not report it for {call.key}. Use an engine or an "
+                    "endpoint that gives log-probabilities (logprobs), or another method."
+                )
+            return
 
     def _allowed_errors(self) -> int:
         allowed = self.config.max_errors
@@ -221,9 +251,10 @@ def pair_of(config: Config, models: Mapping[Side, Model], sparse: Sparse | None)
     """Return the pair of these models with the choices of the user."""
     return Pair(
         models=models,
+        method=config.method,
+        settings=config.settings,
         think=config.think,
         rules=config.rules,
-        choices=config.choices,
         thresholds=config.thresholds,
         on_overflow=config.on_overflow,
         transfer_answer=config.transfer_answer,
@@ -269,18 +300,3 @@ def layers_of(engine: EngineConfig) -> int:
     arguments = {name: engine.arguments[name] for name in ("revision", "trust_remote_code") if name in engine.arguments}
     layers: int = AutoConfig.from_pretrained(engine.model, **arguments).get_text_config().num_hidden_layers
     return layers
-
-
-def _warn_if_uncalibrated(config: Config) -> None:
-    """Tell the user if the threshold of the first check was not chosen with these models."""
-    found, (small, large) = config.calibration, (config.small.model, config.large.model)
-    if config.min_confidence is None:
-        text = f"the threshold min_confidence={DEFAULT} is not calibrated for this pair"
-    elif found is not None and not found.is_of(small, large):
-        text = (
-            f"min_confidence={config.min_confidence} was chosen with {found.small} and {found.large}, so it promises "
-            f"nothing for {small} and {large}"
-        )
-    else:
-        return
-    logger.warning(f"mai_cascade: {text}. lmms-eval-mai calibrate chooses a threshold by your own documents.")

@@ -2,7 +2,7 @@
 file of the user. Arguments that the user gives as well override them.
 
 A preset is a flat YAML mapping of model arguments. Its `small` and `large` are Hugging Face names, or paths that begin
-with `./`, relative to the folder of the file; so is a file of `min_confidence`.
+with `./`, relative to the folder of the file; so are files of `min_confidence` and `method`.
 """
 
 import json
@@ -44,8 +44,9 @@ def load(pair: Any) -> Mapping[str, Any]:
                     f"The checkpoint {folder} of pair={pair} has no config.json. Correct the path in {path}."
                 )
             preset[side] = str(folder)
-    if str(preset.get("min_confidence", "")).startswith("./"):
-        preset["min_confidence"] = str(path.parent / preset["min_confidence"])
+    for name in ("min_confidence", "method"):
+        if str(preset.get(name, "")).startswith("./"):
+            preset[name] = str(path.parent / preset[name])
     return preset
 
 

@@ -10,7 +10,7 @@ from loguru import logger
 from tqdm import tqdm
 
 from lmms_eval_mai.errors import SampleError
-from lmms_eval_mai.paper.sample import Trace
+from lmms_eval_mai.method.trace import Trace
 from lmms_eval_mai.run.store import SampleKey, Store
 from lmms_eval_mai.run.totals import Totals, sample_name
 

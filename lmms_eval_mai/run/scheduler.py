@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from lmms_eval_mai.errors import MaiError, SampleError
-from lmms_eval_mai.paper.calls import gather_or_cancel
+from lmms_eval_mai.method.calls import gather_or_cancel
 
 NEW_OBJECTS = 10_000
 """New objects after which garbage is collected while samples run. Python's default is 700, which are two samples."""

@@ -1,7 +1,8 @@
 """The call store: every finished call is on the disk before its answer is used.
 
 A stopped run is resumed with it: the same command finds its calls here. `reproduce` keeps one store for all its runs,
-so a greedy call that several runs need is made once.
+so a greedy call that several runs need is made once. A run also finds the greedy calls of stopped runs with the same
+models and another method.
 
 A store is one file of JSON lines, one line for each call and for each finished sample. A call is found by a digest of
 everything that can change its answer: engine, checkpoint, arguments, prompt with the hashes of its images, decoding.
@@ -28,7 +29,7 @@ from loguru import logger
 from lmms_eval_mai.contract import Call, CallKey, Image, Prompt, Sampling, Side, TokenWeights
 from lmms_eval_mai.errors import StoreError
 
-FORMAT = 1
+FORMAT = 2
 """Increase this number if older files cannot be read any more: it is a part of every digest and of a file's name."""
 
 SampleKey = tuple[str, int, int]
@@ -68,9 +69,9 @@ def digest_of(*parts: Any) -> str:
 class Store:
     """The finished calls of a run. `find`, `add` and `add_sample` run on an event loop."""
 
-    def __init__(self, path: Path, rank: int = 0, world_size: int = 1) -> None:
-        """Open or create the file. `path`: without its suffix. Raises `StoreError` if it cannot be written, or if
-        another run writes it."""
+    def __init__(self, path: Path, rank: int = 0, world_size: int = 1, others: Collection[Path] = ()) -> None:
+        """Open or create the file. `path`: without its suffix. `others`: files of other runs, whose greedy calls are
+        shared. Raises `StoreError` if the file cannot be written, or if another run writes it."""
         self.path = path.with_name(f"{path.name}-{rank}of{world_size}.jsonl")
         self.run = ""
         """The name of the run that makes the next calls. Runs with names share their calls."""
@@ -90,10 +91,16 @@ class Store:
             undo.callback(os.close, self._file)
             self._end = self._read(self._file, self.path)
             os.ftruncate(self._file, self._end)  # a line that was torn by a crash
-            for other in self._other_ranks():
-                self._files.append(os.open(other, os.O_RDONLY))
-                undo.callback(os.close, self._files[-1])
-                self._read(self._files[-1], other)
+            ranks = self._other_ranks()
+            for other in (*ranks, *(set(others) - {self.path, *ranks})):
+                with contextlib.suppress(FileNotFoundError, BlockingIOError):
+                    file = os.open(other, os.O_RDONLY)  # another run may have removed it
+                    undo.callback(os.close, file)
+                    if other not in ranks:  # what runs now is not shared: its rest would have no times
+                        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                        fcntl.flock(file, fcntl.LOCK_UN)
+                    self._files.append(file)
+                    self._read(file, other, of_other_run=other not in ranks)
             self._queue: SimpleQueue[tuple[bytes, Future[None]] | None] = SimpleQueue()
             self._error: StoreError | None = None
             """Why no more lines are written."""
@@ -132,7 +139,7 @@ class Store:
         if call.attention is not None:
             fields["attention"] = dataclasses.asdict(call.attention)
         key = call.key
-        names = (key.task, key.doc_id, key.repeat, key.side, key.stage)
+        names = (key.task, key.doc_id, key.repeat, key.side, key.prompt, key.of)
         line = await self._append({"key": names, "digest": digest, "call": fields})
         if line.run:
             self._shared.setdefault(digest, line)
@@ -179,7 +186,7 @@ class Store:
         name = self.path.name.rpartition("-")[0]
         return sorted(path for path in self.path.parent.glob(f"{name}-*of*.jsonl") if path != self.path)
 
-    def _read(self, file: int, path: Path) -> int:
+    def _read(self, file: int, path: Path, of_other_run: bool = False) -> int:
         """Read the lines of an open file. Returns the offset at which the last whole line ends. Lines that are damaged
         are left out, so their calls are made again."""
         end = damaged = 0
@@ -191,6 +198,10 @@ class Store:
                 try:
                     record = json.loads(text)
                     run, names = record["run"], record.get("key") or record["sample"]
+                    if of_other_run:
+                        if "key" in record:
+                            self._shared.setdefault(record["digest"], _Line(*line, path.name))
+                        continue
                     if "key" in record:
                         self._made[run, CallKey(*names), record["digest"]] = _Line(*line, run)
                         if run:
@@ -243,7 +254,9 @@ class Store:
                     written.set_exception(self._error)
 
 
-_FIELDS = [field.name for field in dataclasses.fields(Call) if field.name not in ("key", "logprobs", "attention")]
+_FIELDS = [
+    field.name for field in dataclasses.fields(Call) if field.name not in ("key", "parsed", "logprobs", "attention")
+]
 
 
 def _record_at(line: _Line) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 All reported figures come from here. The rows of all calls are kept until the end, and pandas adds them up.
 """
 
-import dataclasses
 import importlib.metadata
 import re
 from collections import Counter
@@ -15,8 +14,8 @@ import pandas as pd
 
 from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.errors import MaiError, SampleError
-from lmms_eval_mai.paper.confidence import DEFAULT
-from lmms_eval_mai.paper.sample import Trace
+from lmms_eval_mai.method.methods import steps_of
+from lmms_eval_mai.method.trace import Trace
 from lmms_eval_mai.redaction import without_password
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.store import SampleKey
@@ -25,8 +24,6 @@ RESULTS, FIGURES = "_results.json", "_mai_cascade.json"
 """How the names of lmms-eval's results and of the file of figures beside them end."""
 FORMAT = 1
 """Increase this number if a field is renamed, removed or counted in another way."""
-SPARSE = ("transfer", "sparse_delta", "sparse_layer", "sparse_from")
-"""The arguments of sparse transfer."""
 COUNTS = ("prompt_tokens", "cached_tokens", "output_tokens", "call_seconds", "answer_tokens")
 SPECULATION = ("proposed_tokens", "accepted_tokens", "target_calls")
 """The figures of drafted tokens, of a call and of a run. Those that the engine does not report are left out."""
@@ -154,10 +151,9 @@ def figures(totals: Totals, config: Config, descriptions: Mapping[Side, str]) ->
         "format": FORMAT,
         "version": version("lmms-eval-mai"),
         "lmms_eval_version": version("lmms-eval"),
-        "mode": config.mode,
-        **({name: getattr(config, name) for name in SPARSE} if config.transfer == "sparse" else {}),
-        **_first_check(config),
-        **config.choices.later,
+        "method": config.method.name,
+        "steps": steps_of(config.method),
+        "options": dict(config.settings.options),
         "engines": {
             engine.side: {
                 "engine": engine.engine,
@@ -175,16 +171,6 @@ def figures(totals: Totals, config: Config, descriptions: Mapping[Side, str]) ->
     }
 
 
-def _first_check(config: Config) -> dict[str, Any]:
-    """Return the rule of the first check, if it is not the paper's, with its thresholds and what chose them."""
-    if config.verify == "agreement":
-        return {}
-    found = {"verify": config.verify, **dataclasses.asdict(config.thresholds)}
-    if config.calibration is not None:
-        found["calibration"] = config.calibration.record()
-    return {"first_check": found}
-
-
 def _tasks(totals: Totals, config: Config) -> dict[str, dict[str, Any]]:
     """Return the figures of each task."""
     calls = pd.DataFrame(totals.calls, columns=["task", "side", *CALL])
@@ -199,7 +185,7 @@ def _tasks(totals: Totals, config: Config) -> dict[str, dict[str, Any]]:
             "not_answered": failed[task],
             **_sums(of_task, ["unreadable", *(SELECTION if config.transfer == "sparse" else ())]),
             "wall_s": None if totals.resumed else round(totals.task_wall_s[task], 6),
-            "exits": {exit: exits[exit] for exit in config.exits()},
+            "exits": {exit: exits[exit] for exit in config.method.exits},
         }
         for engine in config.engines():
             usage = _sums(of_calls[of_calls.side == engine.side], CALL)
@@ -233,9 +219,9 @@ def table(totals: Totals, of_run: Mapping[str, Any], config: Config) -> str:
     """Return the final table: one row per task with its samples, its exits, and the calls, output tokens and seconds of
     each engine. Below it come the wall times and the samples without an answer. `of_run`: the figures of the run.
 
-    A mode with a single exit has no exit columns. The columns `Not answered` and `Unreadable` are only present if there
-    are such samples. An engine has a column for the tokens of its answers if it reports them for all of its calls. An
-    engine with shared calls has a column for their number and none for seconds, and the run has no wall times.
+    A method with a single exit has no exit columns. The columns `Not answered` and `Unreadable` are only present if
+    there are such samples. An engine has a column for the tokens of its answers if it reports them for all its calls.
+    An engine with shared calls has a column for their number and none for seconds, and the run has no wall times.
     """
     from pytablewriter import MarkdownTableWriter  # takes a second
 
@@ -248,13 +234,9 @@ def table(totals: Totals, of_run: Mapping[str, Any], config: Config) -> str:
     writer = MarkdownTableWriter(headers=list(rows), value_matrix=rows.astype(str).to_numpy().tolist())
     ranks = f", {totals.ranks} ranks" if totals.ranks > 1 else ""
     models = ", ".join(f"{engine.side} {without_password(engine.model)}" for engine in config.engines())
-    mode = f"mode={config.mode}{', transfer=sparse' if config.transfer == 'sparse' else ''}"
-    if config.verify != "agreement":
-        given = DEFAULT if config.min_confidence is None else config.min_confidence
-        mode += f", verify={config.verify}, min_confidence={given}"
-    mode += "".join(f", {name}={value}" for name, value in config.choices.later.items())
+    given = "".join(f", {name}={value}" for name, value in of_run["options"].items())
     lines = "\n".join(_lines(totals, of_run["tasks"]))
-    return f"\nmai_cascade {mode}: {models}{ranks}\n{writer.dumps()}\n{lines}\n"
+    return f"\nmai_cascade method={config.method.name}{given}: {models}{ranks}\n{writer.dumps()}\n{lines}\n"
 
 
 def _row(task: str, of_task: Mapping[str, Any], config: Config) -> dict[str, Any]:
@@ -262,7 +244,7 @@ def _row(task: str, of_task: Mapping[str, Any], config: Config) -> dict[str, Any
     answered = of_task["samples"]
     row = {"Task": task, "Samples": answered}
     row |= {"Not answered": of_task["not_answered"], "Unreadable": of_task["unreadable"]}
-    if len(config.exits()) > 1:
+    if len(config.method.exits) > 1:
         row |= {exit: _part(count, answered, "") for exit, count in of_task["exits"].items()}
     if config.transfer == "sparse":
         scored = of_task["scored_tokens"]
@@ -288,8 +270,8 @@ def _lines(totals: Totals, tasks: Mapping[str, Mapping[str, Any]]) -> Iterator[s
     usage = [of_task[side] for of_task in tasks.values() for side in SIDES if side in of_task]
     if shared := sum(engine.get("shared_calls", 0) for engine in usage):
         yield (
-            f"{shared} of {sum(engine['calls'] for engine in usage)} calls are shared: other runs of this command made "
-            "them. So this run has no times."
+            f"{shared} of {sum(engine['calls'] for engine in usage)} calls are shared: other runs made them. So this "
+            "run has no times."
         )
     else:
         start = " of this start only, because the run was resumed" if totals.resumed else ""

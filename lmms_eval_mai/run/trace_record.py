@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from lmms_eval_mai.contract import Call
-from lmms_eval_mai.paper.sample import Trace
+from lmms_eval_mai.contract import SIDES, Call
+from lmms_eval_mai.method.methods import steps_of
+from lmms_eval_mai.method.trace import Trace
 
 NOT_ALWAYS_KNOWN = ("answer_logprob", "proposed_tokens", "accepted_tokens", "target_calls")
 """How sure the model was of its answer, and drafted tokens. Left out if the engine does not report them."""
@@ -12,26 +13,26 @@ SELECTION = ("layer", "scored_tokens", "kept_tokens", "transferred_tokens", "sha
 
 
 def trace_record(trace: Trace) -> dict[str, Any]:
-    """Return the exit, the parsed answers and the calls of a trace."""
+    """Return a trace as JSON values."""
+    settings = trace.settings
     record: dict[str, Any] = {
         "exit": trace.exit,
         "readable": trace.readable,
-        "answers": [{"small": v.small, "large": v.large, "agree": v.agree} for v in trace.verifications],
+        "parsed": trace.answer.parsed,
         "calls": [_call_record(call) for call in trace.calls],
-        **{
-            name: value
-            for name in ("min_confidence", "parsed", "category")
-            if (value := getattr(trace, name)) is not None
-        },
+        **{name: value for name in ("min_confidence", "category") if (value := getattr(trace, name)) is not None},
         **({"images": list(trace.images)} if trace.images else {}),
+        **({"chose_threshold": True} if trace.chose_threshold else {}),
+        "method": settings.method.name,
+        "steps": steps_of(settings.method),
+        "options": dict(settings.options),
+        **{side: model for side in SIDES if (model := getattr(settings, side))},
+        "engines": dict(settings.engines),
     }
-    before_thinking = any((call.key.side, call.key.stage) == ("small", "short") for call in trace.calls)
-    if trace.exit == "transfer" and len(trace.verifications) == before_thinking:
-        record["thought"] = trace.thought  # Full RT, or second_check=off; null: the answer cannot be read
     if trace.selection is not None:
         record["selection"] = {name: getattr(trace.selection, name) for name in SELECTION}
     for call, prompt in zip(record["calls"], trace.prompts, strict=False):
-        call["prompt"] = list(prompt)
+        call["messages"] = list(prompt)
     return record
 
 
@@ -39,8 +40,10 @@ def _call_record(call: Call) -> dict[str, Any]:
     times = {name: getattr(call, name) for name in ("queued_s", "ttft_s", "total_s", "started_at")}
     return {
         "side": call.key.side,
-        "stage": call.key.stage,
+        "prompt": call.key.prompt,
+        **({"of": call.key.of} if call.key.of else {}),
         "text": call.text,
+        "parsed": call.parsed,
         "finish_reason": call.finish_reason,
         "prompt_tokens": call.prompt_tokens,
         **({} if call.image_tokens is None else {"image_tokens": call.image_tokens}),

@@ -79,12 +79,12 @@ def test_without_a_command_the_pairs_and_the_folder_of_the_tasks_are_shown(capsy
     [
         ("pair=demo,engine=transformers", [True, True, True], "on cpu"),
         ("pair=demo,max_model_len=abc", [True, False, False], "max_model_len=abc"),
-        ("pair=demo,mode=small,batch=3", [False], "batch"),
-        ("mode=both", [False], "mode=both"),
+        ("pair=demo,method=small,batch=3", [False], "batch"),
+        ("method=both", [False], "method=both"),
         ("demo", [False], "--model_args"),
         ("pair=demo,engine=transformers,transfer=sparse,sparse_layer=7", [True, True, False], "sparse_layer=7"),
         (f"pair=demo,small_engine=transformers,large={NOWHERE}/v1,transfer=sparse", [True, True, False], "sparse"),
-        ("small=/nowhere/at/all,mode=small", [True, False], "/nowhere/at/all"),
+        ("small=/nowhere/at/all,method=small", [True, False], "/nowhere/at/all"),
     ],
 )
 def test_engines_are_checked_as_a_run_would_build_them(model_args: str, ok: list[bool], word: str) -> None:

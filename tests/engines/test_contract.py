@@ -85,7 +85,7 @@ def test_a_prompt_that_cannot_be_answered_fails_without_failing_other_calls(runn
     first, error, last = running.generate(question(0), bad, question(2))
     assert isinstance(first, Call) and isinstance(last, Call)
     assert isinstance(error, SampleError)
-    assert "contract document 1, small short" in str(error)
+    assert "contract document 1, small simple" in str(error)
 
 
 def test_a_cancelled_call_frees_its_slot(running: Running) -> None:

@@ -31,7 +31,7 @@ from lmms_eval_mai.errors import (
     EngineStartError,
     SampleError,
 )
-from lmms_eval_mai.paper.cascade import MODES
+from lmms_eval_mai.method.run import run as run_method
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.store import Store
 
@@ -94,7 +94,7 @@ def test_all_calls_of_a_sample_use_one_endpoint_and_another_one_if_it_does_not_a
     servers = [ScriptedServer(), ScriptedServer(), ScriptedServer()]
 
     async def call_all(engine: OpenAIEngine) -> None:
-        prompts = [prompt(doc_id, text=f"{doc_id} {stage}") for doc_id in range(30) for stage in ("short", "think")]
+        prompts = [prompt(doc_id, text=f"{doc_id} {name}") for doc_id in range(30) for name in ("simple", "think")]
         await asyncio.gather(*(engine.generate(each, SAMPLING) for each in prompts))
         texts = [[body["messages"][0]["content"][-1]["text"] for body in server.seen] for server in servers]
         homes = [{int(text.split()[0]) for text in of_server} for of_server in texts]
@@ -201,7 +201,7 @@ def test_the_identity_is_that_of_the_served_model_and_of_the_arguments_that_chan
 )
 def test_an_invalid_argument_is_refused_before_any_request(arguments: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError) as error:
-        build(parse({"mode": "small", **arguments}).small)
+        build(parse({"method": "small", **arguments}).small)
     assert "small" in str(error.value) and "pw" not in str(error.value)
 
 
@@ -283,7 +283,7 @@ def with_logprob(value: Any) -> Any:
     ],
 )
 def test_an_invalid_field_of_a_reply_is_named_in_the_error_of_its_sample(field: str, reply: Any) -> None:
-    with pytest.raises(SampleError, match=f"t document 0, small short: .*{field}.* "):
+    with pytest.raises(SampleError, match=f"t document 0, small simple: .*{field}.* "):
         to_call(prompt(), json.dumps(reply), 1.0)
 
 
@@ -334,7 +334,7 @@ def test_a_cascade_behind_a_reasoning_parser_reads_the_content_transfers_the_thi
             store = Store(tmp_path / "store")
             store.models = {"small": "s", "large": "l"}
             pair = await started_pair(*engines, store=store)
-            (outcome,) = await asyncio.gather(MODES["cascade"](sample(), pair), return_exceptions=True)
+            (outcome,) = await asyncio.gather(run_method(sample(), pair), return_exceptions=True)
             await asyncio.gather(*(engine.close() for engine in engines))
             store.close()
             return outcome, store.path.read_text()

@@ -14,9 +14,10 @@ from support.servers import Server
 
 from lmms_eval_mai.contract import Call, Message
 from lmms_eval_mai.engines.restart import RestartedEngine
-from lmms_eval_mai.paper.calls import CallEvent, Pair
-from lmms_eval_mai.paper.cascade import MODES
-from lmms_eval_mai.paper.sample import Sample, Trace
+from lmms_eval_mai.method import run as method_run
+from lmms_eval_mai.method.calls import CallEvent, Pair
+from lmms_eval_mai.method.methods import SMALL
+from lmms_eval_mai.method.trace import Sample, Trace
 from lmms_eval_mai.run.scheduler import run_samples
 from lmms_eval_mai.run.store import Store
 
@@ -57,8 +58,8 @@ def test_a_server_that_is_killed_and_restarted_loses_no_call_and_repeats_none(se
         await engine.start()
         store = Store(tmp_path / name)
         store.models = {"small": engine.engine.identity()}
-        pair = Pair({"small": engine}, store=store, on_call=count)
-        answering = run_samples(range(SAMPLES), question, lambda each: MODES["small"](each, pair), report, max_open=8)
+        pair = Pair({"small": engine}, SMALL, store=store, on_call=count)
+        answering = run_samples(range(SAMPLES), question, lambda each: method_run.run(each, pair), report, max_open=8)
         running = asyncio.ensure_future(answering)
         if is_killed:
             await until(lambda: finished.total() >= 20 or running.done())

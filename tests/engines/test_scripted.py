@@ -39,7 +39,7 @@ def test_an_engine_with_one_slot_answers_one_call_after_the_other_and_reports_th
     assert max(waits) > 0.02
 
 
-RECORD = {"task": "contract", "doc_id": 0, "stage": "short", "text": "x"}
+RECORD = {"task": "contract", "doc_id": 0, "prompt": "simple", "text": "x"}
 
 
 def test_a_record_without_seconds_takes_those_of_equation_27_and_one_without_a_repeat_is_for_all(
@@ -65,9 +65,9 @@ def test_the_identity_is_that_of_the_recorded_answers(tmp_path: Path) -> None:
         ("not json", "Line 1"),
         ("[1]", "Line 1"),
         (json.dumps({**RECORD, "text": None}), "text"),
-        (json.dumps({"task": "t", "doc_id": 0, "text": "x"}), "stage"),
+        (json.dumps({"task": "t", "doc_id": 0, "text": "x"}), "prompt"),
         (json.dumps({**RECORD, "sec": 1}), "sec"),
-        (json.dumps({**RECORD, "stage": "shrt"}), "stage"),
+        (json.dumps({**RECORD, "prompt": "smple"}), "prompt"),
         (json.dumps({**RECORD, "fault": "crash"}), "fault"),
         (f"{json.dumps(RECORD)}\n{json.dumps(RECORD)}", "Line 2"),
     ],

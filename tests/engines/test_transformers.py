@@ -16,7 +16,7 @@ from support.engines import make_image, prompt, started
 from lmms_eval_mai.contract import Call, EngineConfig, Image, Prompt, Sampling
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.errors import ArgumentError, EngineNotRunning, EngineStartError
-from lmms_eval_mai.paper import prompts
+from lmms_eval_mai.method import prompts
 from lmms_eval_mai.plugin import task_dir
 from lmms_eval_mai.run import presets
 from lmms_eval_mai.run.loop import LoopThread

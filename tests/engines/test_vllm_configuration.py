@@ -98,7 +98,7 @@ def test_engine_on_a_cpu_is_one_process_unless_its_threads_are_bound(
 ) -> None:
     if bound is not None:
         monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", bound)
-    config = parse({"mode": "small", "small": str(tiny_pair[0]), "small_engine": "vllm", **arguments}).small
+    config = parse({"method": "small", "small": str(tiny_pair[0]), "small_engine": "vllm", **arguments}).small
     with engine_environment([config]) as machine:
         found = configure(config, [config], machine).vllm_config
     assert found.parallel_config.distributed_executor_backend == executor

@@ -149,7 +149,7 @@ async def main():
         sys.argv[1], kv_cache_memory_bytes=1 << 26, enforce_eager=True, distributed_executor_backend=ONE_PROCESS
     )
     replicas = {"data_parallel_size": 2, "distributed_executor_backend": ONE_PROCESS}
-    engine = build(parse({"mode": "small", "small": sys.argv[1], "small_engine": "vllm", **replicas}).small)
+    engine = build(parse({"method": "small", "small": sys.argv[1], "small_engine": "vllm", **replicas}).small)
     starting = asyncio.ensure_future(engine.start())
     while not children():
         await asyncio.sleep(0.01)

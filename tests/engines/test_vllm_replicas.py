@@ -15,7 +15,7 @@ COLOURS = ("red", "green", "blue", "navy", "teal", "olive", "purple", "maroon", 
 
 
 def keys(count: int) -> list[CallKey]:
-    return [CallKey("pope_s", number // 2, number % 2, "small", "short") for number in range(count)]
+    return [CallKey("pope_s", number // 2, number % 2, "small", "simple") for number in range(count)]
 
 
 @pytest.mark.parametrize("replicas", [2, 3, 8])
@@ -29,9 +29,9 @@ def test_samples_are_distributed_evenly_among_the_replicas(replicas: int) -> Non
 
 
 def test_all_calls_of_a_sample_have_one_replica_in_every_process() -> None:
-    short = [CallKey("pope_s", number, 0, "small", "short") for number in range(6)]
+    short = [CallKey("pope_s", number, 0, "small", "simple") for number in range(6)]
     assert [replica_of(key, 8) for key in short] == [4, 3, 6, 5, 5, 2]  # Python's own hash differs between processes
-    assert [replica_of(replace(key, stage="think"), 8) for key in short] == [4, 3, 6, 5, 5, 2]
+    assert [replica_of(replace(key, prompt="think"), 8) for key in short] == [4, 3, 6, 5, 5, 2]
     assert replica_of(short[0], 1) is None
 
 

@@ -1,4 +1,4 @@
-"""Our tasks through lmms-eval's own vllm model and through mai_cascade with mode=small: the same model in fp32.
+"""Our tasks through lmms-eval's own vllm model and through mai_cascade with method=small: the same model in fp32.
 
 `tests/run/test_decoding.py` compares the output limits: with 4,096 tokens per answer the random model would take hours.
 """
@@ -72,7 +72,7 @@ def test_texts_scores_and_prompts_equal_those_of_lmms_evals_vllm(
 
     lmms_evals_vllm.client.chat = recorded
     theirs = run(lmms_evals_vllm, task_manager, drawn_data)
-    model = MaiCascade(mode="small", small=str(tiny_pair[0]), dtype="float32", max_model_len=4096, store="off")
+    model = MaiCascade(method="small", small=str(tiny_pair[0]), dtype="float32", max_model_len=4096, store="off")
     ours = run(model, task_manager, drawn_data)
     for task in TASKS:
         for field in ("resps", "filtered_resps", "target"):

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.answers import ATOMS, RULESETS, answers, documents, quick, two_answers
-from support.documents import MMMU_OPEN, RELAXED, RULES, mmmu_letter
+from support.documents import MMMU_OPEN, RELAXED, RULES, mmmu_letter, texts_agree
 from support.scores import lmms_evals_score, scored_doc
 
 from lmms_eval_mai.harness.tasks import AnswerFilter
-from lmms_eval_mai.paper.agreement import AgreementRules, extract_answer, read_answer, verify
-from lmms_eval_mai.paper.benchmarks import BENCHMARKS
+from lmms_eval_mai.method.agreement import AgreementRules, extract_answer, read_answer
+from lmms_eval_mai.method.benchmarks import BENCHMARKS
 
 Doc = dict[str, Any]
 every_benchmark = pytest.mark.parametrize("name", BENCHMARKS)
@@ -56,7 +56,7 @@ def read_as_one_number(a: str, b: str) -> bool:
 def check_pair(name: str, doc: Doc, gold: str, texts: tuple[str, str], rules: AgreementRules) -> bool:
     """Check the scores of two answers if they agree. Returns whether they agree."""
     doc = with_gold(name, doc, gold)
-    if not verify(BENCHMARKS[name], doc, *texts, rules).agree:
+    if not texts_agree(BENCHMARKS[name], doc, *texts, rules):
         return False
     scores = [score(name, doc, text) for text in texts]
     if name == "infovqa_val":
@@ -111,5 +111,5 @@ def test_answers_that_agree_can_have_different_scores_in_the_documented_cases_on
     name: str, rules: AgreementRules, gold: str, small: str, large: str
 ) -> None:
     doc = with_gold(name, MMMU_OPEN if name == "mmmu_val" else {}, gold)
-    assert verify(BENCHMARKS[name], doc, small, large, rules).agree
+    assert texts_agree(BENCHMARKS[name], doc, small, large, rules)
     assert score(name, doc, small) > score(name, doc, large)

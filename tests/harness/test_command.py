@@ -61,27 +61,25 @@ def test_a_command_that_is_stopped_or_cannot_write_its_results_keeps_the_store_a
         assert f"--output_path {path} cannot be written" in text
     assert list((tmp_path / "store").iterdir())
 
-    typed = {**given, "store": str(given["store"]), "mode": "large", "time_scale": 0}
+    # With this limit, no call of MAI is shared.
+    large = {**given, "store": str(given["store"]), "method": "large", "time_scale": 0, "max_new_tokens": 9}
     runs = [
         {"model": "mai_cascade", "tasks": "pope_s", "output_path": str(tmp_path / "out"), "model_args": one}
-        for one in (model_args(mode="both"), model_args(**given), typed)
+        for one in (model_args(method="both"), model_args(**given), large)
     ]
     (tmp_path / "runs.yaml").write_text(yaml.safe_dump(runs))
     code, text = command(data, tmp_path / "log 2", "--config", str(tmp_path / "runs.yaml")).end()
-    assert code == 0 and "mode=both is unknown" in text and text.replace(" ", "").count("|pope_accuracy|") == 2
+    assert code == 0 and "method=both is unknown" in text and text.replace(" ", "").count("|pope_accuracy|") == 2
     assert re.search(rf"resuming: \d+ of {ROWS} done", text) and list((tmp_path / "store").iterdir()) == []
     files = sorted((tmp_path / "out").rglob("*_mai_cascade.json"), key=lambda file: file.name)  # by time
     assert len({file.parent for file in files}) == 2  # each method has a folder of its own
-    resumed, large = (json.loads(file.read_text()) for file in files)
-    assert (resumed["mode"], resumed["samples"], resumed["wall_s"]) == (
-        "cascade",
-        ROWS,
-        None,
-    )  # that of this start only
-    assert large["mode"] == "large" and large["wall_s"] > 0
+    resumed, alone = (json.loads(file.read_text()) for file in files)
+    found = (resumed["method"], resumed["samples"], resumed["wall_s"])
+    assert found == ("mai", ROWS, None)  # the time would be that of this start only
+    assert alone["method"] == "large" and alone["wall_s"] > 0
     assert files[0].with_name(files[0].name.replace("_mai_cascade", "_results")).exists()
-    assert text.rindex("Throughput Summary") < text.index("mai_cascade mode=")  # our tables come last
-    assert text.count("mai_cascade mode=") == 2
+    assert text.rindex("Throughput Summary") < text.index("mai_cascade method=")  # our tables come last
+    assert text.count("mai_cascade method=") == 2
 
 
 @pytest.mark.long

@@ -15,6 +15,7 @@ from support.processes import write_pope
 
 from lmms_eval_mai import ArgumentError, EngineCrashed, MaiCascade, TooManyErrors
 from lmms_eval_mai.harness.requests import open_sample
+from lmms_eval_mai.method.methods import MAI, steps_of
 from lmms_eval_mai.plugin import task_dir
 from lmms_eval_mai.run.config import parse
 
@@ -49,13 +50,15 @@ def test_a_run_has_lmms_evals_score_and_the_trace_of_every_sample(
 
     traces = counts(results, "pope_s")
     *_, thinking, transferred = traces[2]["calls"]
-    assert f"According to previous thinking: {thinking['text']}\n" in str(transferred["prompt"][-1]["content"][-1])
+    assert f"According to previous thinking: {thinking['text']}\n" in str(transferred["messages"][-1]["content"][-1])
     assert [trace["exit"] for trace in traces] == [exit_of(i) for i in range(12)]
     calls = [call for trace in traces for call in trace["calls"]]
     assert len(calls) == 4 * 2 + 4 * 3 + 4 * 4
-    assert [answer["agree"] for answer in traces[1]["answers"]] == [False, True]
+    small, large, thought = (call["parsed"] for call in traces[1]["calls"])
+    assert small != large == thought == traces[1]["parsed"]
     for trace in traces:
-        assert trace["readable"]
+        assert trace["readable"] and {side: trace[side] for side in ("small", "large")}.items() <= scripts.items()
+        assert (trace["steps"], trace["options"]) == (steps_of(MAI), {"transfer_answer": "keep"})
         assert trace["output_tokens"] == sum(call["output_tokens"] for call in trace["calls"])
         assert trace["input_tokens"] == sum(call["prompt_tokens"] for call in trace["calls"])
 
@@ -71,21 +74,21 @@ def test_a_run_has_lmms_evals_score_and_the_trace_of_every_sample(
 
 
 @pytest.mark.parametrize(
-    ("mode", "accuracy", "stages"),
+    ("method", "accuracy", "prompts"),
     [
-        ("small", 4 / 12, {"pope_s": ["short"], "pope_r": ["think"], "pope_r_s2": ["think", "stage2"]}),
-        ("large", 8 / 12, {"pope_s": ["short"]}),
-        ("transfer", 1.0, {"pope_s": ["think", "transfer"]}),
+        ("small", 4 / 12, {"pope_s": ["simple"], "pope_r": ["think"], "pope_r_s2": ["think", "stage2"]}),
+        ("large", 8 / 12, {"pope_s": ["simple"]}),
+        ("full_rt", 1.0, {"pope_s": ["think", "transfer"]}),
     ],
 )
 def test_the_baselines_run_through_the_same_engines_counts_and_scorer(
-    evaluate: Evaluate, write_script: Any, mode: str, accuracy: float, stages: dict[str, list[str]]
+    evaluate: Evaluate, write_script: Any, method: str, accuracy: float, prompts: dict[str, list[str]]
 ) -> None:
-    results = evaluate([*stages], **pope_scripts(write_script, *stages), mode=mode)
-    for task, expected in stages.items():
+    results = evaluate([*prompts], **pope_scripts(write_script, *prompts), method=method)
+    for task, expected in prompts.items():
         assert results["results"][task]["pope_accuracy,none"] == pytest.approx(accuracy)
-        assert [[call["stage"] for call in trace["calls"]] for trace in counts(results, task)] == [expected] * 12
-    assert set(results["usage"]["by_source"]) == ({"small", "large"} if mode == "transfer" else {mode})
+        assert [[call["prompt"] for call in trace["calls"]] for trace in counts(results, task)] == [expected] * 12
+    assert set(results["usage"]["by_source"]) == ({"small", "large"} if method == "full_rt" else {method})
 
 
 def test_model_arguments_may_be_a_mapping_whose_values_have_their_types(evaluate: Evaluate, write_script: Any) -> None:
@@ -104,7 +107,7 @@ def test_the_system_instruction_is_the_first_message_of_every_call(
 ) -> None:
     options = {"system_instruction": "Look twice.", "limit": 3}
     results = evaluate([task], options, **pope_scripts(write_script, task), log_prompts=True, store="off")
-    prompts = [call["prompt"] for trace in counts(results, task) for call in trace["calls"]]
+    prompts = [call["messages"] for trace in counts(results, task) for call in trace["calls"]]
     assert len(prompts) >= 9
     for system, *others in prompts:
         assert system == {"role": "system", "content": ["Look twice."]}
@@ -144,7 +147,7 @@ def test_a_confident_answer_is_scored_in_a_two_stage_task_too(evaluate: Evaluate
     scripts = pope_scripts(write_script, "pope_r_s2")
     rows = [json.loads(line) for line in Path(scripts["large"]).read_text().splitlines()]
     large = write_script("sure", [{**row, "answer_logprob": -0.01} for row in rows])
-    model = MaiCascade(**{**scripts, "large": str(large)}, verify="confidence", min_confidence=0.9, store="off")
+    model = MaiCascade(**{**scripts, "large": str(large)}, method="mai_confidence", min_confidence=0.9, store="off")
     results = evaluate(["pope_r_s2"], model=model)
     exits = Counter(sample["token_counts"][0]["exit"] for sample in results["samples"]["pope_r_s2"])
     assert exits == {"confident": 8, "transfer": 4}  # four short answers cannot be read
@@ -158,13 +161,13 @@ def test_figures_are_sums_over_the_traces_of_all_tasks_and_repeats_and_stand_bes
 ) -> None:
     scripts = pope_scripts(write_script, "pope_s", "pope_r_s2")
     rows = [json.loads(line) for line in Path(scripts["small"]).read_text().splitlines()]
-    rows[[(one["task"], one["doc_id"], one["stage"]) for one in rows].index(("pope_s", 3, "short"))]["fault"] = "error"
+    next(one for one in rows if (one["doc_id"], one["prompt"]) == (3, "simple"))["fault"] = "error"  # of pope_s
     model = MaiCascade(**{**scripts, "small": str(write_script("failing", rows))}, max_errors=10, store="off")
     assert model.figures == {}
     results = evaluate(["pope_s", "pope_r_s2"], {"repeats": 3}, model)
     tracker = EvaluationTracker(output_path=str(tmp_path))
     tracker.save_results_aggregated(results, None, "10:00")
-    (folder,) = tmp_path.glob("mai_cascade-*+*large*-cascade")
+    (folder,) = tmp_path.glob("mai_cascade-*+*large*-mai")
     assert json.loads((folder / "10-00_results.json").read_text())["model_name"] == folder.name
     assert json.loads((folder / "10-00_mai_cascade.json").read_text()) == model.figures
 
@@ -197,7 +200,7 @@ def test_figures_are_sums_over_the_traces_of_all_tasks_and_repeats_and_stand_bes
 def test_run_with_more_errors_than_max_errors_stops_and_names_the_failed_samples(
     evaluate: Evaluate, write_script: Any, tasks: list[str], answered: int, max_errors: float, message: str
 ) -> None:
-    answers = [record(task, doc_id, "short", "[[Yes]]") for task in tasks for doc_id in range(answered)]
+    answers = [record(task, doc_id, "simple", "[[Yes]]") for task in tasks for doc_id in range(answered)]
     script = write_script("both", answers)
     with pytest.raises(TooManyErrors, match=message) as error:
         evaluate(tasks, engine="scripted", small=script, large=script, max_errors=max_errors)
@@ -208,7 +211,7 @@ def test_run_with_more_errors_than_max_errors_stops_and_names_the_failed_samples
 def test_the_error_of_an_engine_without_restarts_names_the_samples_that_failed_before(
     evaluate: Evaluate, write_script: Any
 ) -> None:
-    answers = [record("pope_s", doc_id, "short", "[[Yes]]", seconds=0.01) for doc_id in range(3)]
+    answers = [record("pope_s", doc_id, "simple", "[[Yes]]", seconds=0.01) for doc_id in range(3)]
     answers[0]["fault"], answers[2]["fault"] = "error", "death"
     script = write_script("both", answers)
     given = {"engine": "scripted", "small": script, "large": script, "engine_restarts": 0, "max_open_samples": 1}
@@ -247,7 +250,7 @@ def test_repeats_are_answered_one_by_one_and_a_document_fails_if_one_of_its_repe
     evaluate: Evaluate, write_script: Any
 ) -> None:
     answers = [
-        record("pope_s", doc_id, "short", f"[[{text}]]", repeat=repeat)
+        record("pope_s", doc_id, "simple", f"[[{text}]]", repeat=repeat)
         for doc_id in range(3)
         for repeat, text in enumerate(["Yes", "No", "Yes"])
         if (doc_id, repeat) != (1, 1)
@@ -293,8 +296,8 @@ OFFICIAL = {"decoding": "official", "official_decoding": '{"temperature":0.7}'}
     [
         ("pope_s", {}, {"gen_kwargs": "min_q=0.1"}, "min_q"),
         ("pope_s", OFFICIAL, {"gen_kwargs": "temperature=0.5"}, "temperature=0.5"),
-        ("mai_e_s2", {"mode": "transfer"}, {}, "_e_s2"),
-        ("mai_e_s2", {"second_check": "off"}, {}, "_e_s2"),
+        ("mai_e_s2", {"method": "full_rt"}, {}, "_e_s2"),
+        ("mai_e_s2", {"method": "mai_confidence_direct"}, {}, "_e_s2"),
         ("pope_s", {"batch_size": 4}, {}, "batch_size"),
         ("pope_s", {}, {"model_args": {"engine": "scripted", "batch_size": 4}}, "batch_size"),
         ("pope_s", {}, {"cache_requests": True}, "--cache_requests"),
@@ -319,10 +322,14 @@ def test_what_cannot_work_is_refused_before_an_engine_starts(
     assert not any("starting" in message for message in messages)
 
 
-def test_ignored_decoding_arguments_are_named_in_a_warning(evaluate: Evaluate, write_script: Any) -> None:
+def test_ignored_decoding_arguments_are_named_in_a_warning_and_the_others_are_in_the_trace(
+    evaluate: Evaluate, write_script: Any
+) -> None:
     scripts = pope_scripts(write_script, "pope_s")
     with logged() as messages:
-        evaluate(["pope_s"], {"limit": 2, "gen_kwargs": "temperature=0.7,visual_cot=True"}, **scripts, **OFFICIAL)
+        options = {"limit": 2, "gen_kwargs": "temperature=0.7,top_k=0,visual_cot=True"}
+        (first, _) = counts(evaluate(["pope_s"], options, **scripts, **OFFICIAL), "pope_s")
+    assert first["options"] == {"decoding": "official", "temperature": 0.7}
     assert len([message for message in messages if "pope_s: mai_cascade ignores visual_cot" in message]) == 1
 
 
@@ -330,7 +337,7 @@ def test_lone_surrogates_are_replaced_and_repeats_have_different_seeds(write_scr
     task = OneQuestion([{"role": "user", "content": [{"type": "text", "text": "half \ud83d, 漢字 \U0001f600"}]}])
     samples = [open_sample(task.request(seed=7), repeat, DOCUMENTS, parse({})) for repeat in range(3)]
     assert samples[0].own_prompt[0].content == ("half \ufffd, 漢字 \U0001f600",)
-    assert [sample.sampling["short"].seed for sample in samples] == [7, 8, 9]
+    assert [sample.sampling["simple"].seed for sample in samples] == [7, 8, 9]
 
 
 # --- engines that stay up ---------------------------------------------------------------------------------

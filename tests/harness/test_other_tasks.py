@@ -11,12 +11,13 @@ from support.tasks import BUILT_IN, Loaded, texts
 
 from lmms_eval_mai.contract import Image, Message, Prompt
 from lmms_eval_mai.harness.requests import format_sentence, open_sample, question_of
-from lmms_eval_mai.paper.cascade import MODES
-from lmms_eval_mai.paper.sample import Sample
+from lmms_eval_mai.method.methods import METHODS
+from lmms_eval_mai.method.run import run
+from lmms_eval_mai.method.trace import Sample
 from lmms_eval_mai.run.config import parse
 
-ANSWERS = {"short": "one", "think": "Look. [[two]]", "transfer": "three", "task": "one"}
-OTHER_ANSWERS = ANSWERS | {"short": "other"}
+ANSWERS = {"simple": "one", "think": "Look. [[two]]", "transfer": "three", "task": "one"}
+OTHER_ANSWERS = ANSWERS | {"simple": "other", "task": "other"}
 
 
 def sample_of(task: Any, doc_id: int) -> Sample:
@@ -24,15 +25,15 @@ def sample_of(task: Any, doc_id: int) -> Sample:
     return open_sample(request, 0, {task.config.task: {request.args[5]: task.test_docs()}}, parse({}))
 
 
-def prompts_of(mode: str, one: Sample) -> dict[tuple[str, str], Prompt]:
-    """Run one sample. Returns its prompts by side and stage."""
+def prompts_of(method: str, one: Sample) -> dict[tuple[str, str], Prompt]:
+    """Run one sample. Returns its prompts by side and name."""
     scripts = Recorder(ANSWERS), Recorder(OTHER_ANSWERS)
 
-    async def run() -> None:
-        await MODES[mode](one, await scripted_pair(*scripts))
+    async def run_one() -> None:
+        await run(one, await scripted_pair(*scripts, method=METHODS[method]))
 
-    asyncio.run(run())
-    return {(prompt.key.side, prompt.key.stage): prompt for script in scripts for prompt in script.prompts}
+    asyncio.run(run_one())
+    return {(prompt.key.side, prompt.key.prompt): prompt for script in scripts for prompt in script.prompts}
 
 
 def text(messages: tuple[Message, ...]) -> str:
@@ -51,14 +52,14 @@ def test_short_answers_have_the_tasks_own_prompt_and_the_thinking_that_of_our_ta
     for doc_id in (0, 11):
         one = sample_of(task, doc_id)
         theirs, ours = (
-            prompts_of("cascade", one),
-            prompts_of("cascade", sample_of(tasks.chat[f"{benchmark}_r"], doc_id)),
+            prompts_of("mai", one),
+            prompts_of("mai", sample_of(tasks.chat[f"{benchmark}_r"], doc_id)),
         )
         own = "".join(texts(task.doc_to_messages(task.test_docs()[doc_id])))
         for side in ("small", "large"):
             alone = prompts_of(side, one)[side, "task"]
-            assert alone.messages == theirs[side, "short"].messages and text(alone.messages) == own
-        assert one.sampling["short"].max_tokens == task.config.generation_kwargs["max_new_tokens"]
+            assert alone.messages == theirs[side, "task"].messages and text(alone.messages) == own
+        assert one.sampling["task"].max_tokens == task.config.generation_kwargs["max_new_tokens"]
         assert one.sampling["think"].max_tokens == 4096
         for key in (("small", "think"), ("large", "transfer")):
             assert images(theirs[key].messages) == images(ours[key].messages)
@@ -118,19 +119,19 @@ def test_a_run_of_lmms_evals_tasks_is_scored_as_one_model_is_and_tells_about_the
             # The scorer of pope reads no answer in brackets. MMMU's finds the letter in this text.
             written = gold.title() if name == "pope" else f"The answer is ({gold})" if len(gold) == 1 else gold
             short = f"[[{written}]]" if doc_id == 3 and name == "pope" else written
-            records += [record(name, doc_id, stage, short) for stage in ("short", "task")]
+            records.append(record(name, doc_id, "task", short))
     script = write_script("both", records)
     given = {"engine": "scripted", "small": script, "large": script, "log_prompts": True}
     runs = []
-    for mode in ("cascade", "large"):
+    for method in ("mai", "large"):
         with logged() as messages:
-            runs.append(evaluate([*golds], **given, mode=mode))
+            runs.append(evaluate([*golds], **given, method=method))
         notices = [text for text in messages if "is not a task of lmms-eval-mai" in text]
-        assert [text.split()[1] for text in notices] == ([*golds] if mode == "cascade" else [])
+        assert [text.split()[1] for text in notices] == ([*golds] if method == "mai" else [])
     for name in golds:
         assert {trace["exit"] for trace in counts(runs[0], name)} == {"agree_short"}
         responses = [{one["doc_id"]: one["resps"] for one in run["samples"][name]} for run in runs]
-        prompts = [[trace["calls"][-1]["prompt"] for trace in counts(run, name)] for run in runs]
+        prompts = [[trace["calls"][-1]["messages"] for trace in counts(run, name)] for run in runs]
         assert responses[0] == responses[1] and prompts[0] == prompts[1] and len(prompts[0]) == 12
     assert runs[0]["results"]["pope"] == runs[1]["results"]["pope"]
     assert runs[0]["results"]["pope"]["pope_accuracy,none"] == 11 / 12

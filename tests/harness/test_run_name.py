@@ -10,13 +10,13 @@ from lmms_eval_mai.run.config import parse
 @pytest.mark.parametrize(
     ("arguments", "name"),
     [
-        ("", "mai_cascade-Qwen3-VL-2B-Instruct+Qwen3-VL-8B-Instruct-cascade"),
-        ("pair=demo,mode=transfer", "mai_cascade-demo-small+demo-large-transfer"),
-        ("pair=demo,verify=confidence", "mai_cascade-demo-small+demo-large-cascade-confidence"),
-        ("engine=transformers,large=/my/8b,mode=large", "mai_cascade-my-8b-large"),
-        ("small=http://me:secret@node:1/v1,mode=small", "mai_cascade-node:1-small"),
-        ("large=http://node:1/v1,large_model=a/b,mode=large", "mai_cascade-a-b-large"),
-        ("engine=transformers,transfer=sparse,mode=transfer,model_name=mine", "mine"),
+        ("", "mai_cascade-Qwen3-VL-2B-Instruct+Qwen3-VL-8B-Instruct-mai"),
+        ("pair=demo,method=full_rt", "mai_cascade-demo-small+demo-large-full_rt"),
+        ("pair=demo,method=own_thinking", "mai_cascade-demo-large-own_thinking"),
+        ("engine=transformers,large=/my/8b,method=large", "mai_cascade-my-8b-large"),
+        ("small=http://me:secret@node:1/v1,method=small", "mai_cascade-node:1-small"),
+        ("large=http://node:1/v1,large_model=a/b,method=large", "mai_cascade-a-b-large"),
+        ("engine=transformers,transfer=sparse,method=full_rt,model_name=mine", "mine"),
     ],
 )
 def test_a_run_is_named_by_its_models_and_by_what_it_does_with_them(arguments: str, name: str) -> None:

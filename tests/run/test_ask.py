@@ -12,7 +12,7 @@ from PIL import Image
 from support.evaluations import World
 
 from lmms_eval_mai import ArgumentError, Cascade, EngineCrashed, EngineStartError, SampleError, UnreadableImage
-from lmms_eval_mai.paper.prompts import instruction
+from lmms_eval_mai.method.prompts import instruction
 from lmms_eval_mai.run.ask import open_image
 
 QUESTION = "Is there a dog in the image?"
@@ -42,8 +42,9 @@ def test_questions_are_awaited_one_by_one_and_many_at_once(world: World) -> None
 
 def test_blocking_form_answers_also_while_an_event_loop_runs_in_the_thread(world: World) -> None:
     async def as_in_a_notebook() -> list[Any]:
-        with world.cascade() as mai:
+        with world.cascade(gen_kwargs={"seed": 3, "temperature": None}) as mai:
             first = mai.ask_blocking(IMAGE, QUESTION)
+            assert first.settings.options == {"seed": 3}
             return [first, *(future.result() for future in [mai.submit(IMAGE, QUESTION) for _ in range(11)])]
 
     assert exits(asyncio.run(as_in_a_notebook())) == [*EXITS] * 4
@@ -56,7 +57,7 @@ def test_prompt_has_the_images_then_the_question_then_its_options_then_the_instr
     Image.new("L", (30, 10)).save(two)
     images: Any = [one, two]
     options = ["red", "blue"]
-    with world.cascade(mode="large", log_prompts=True, max_open_samples=1) as mai:
+    with world.cascade(method="large", log_prompts=True, max_open_samples=1) as mai:
         futures = [
             mai.submit(images, "Half \ud83d?", options),
             mai.submit(None, "Which?"),
@@ -139,10 +140,10 @@ def test_cancelled_question_leaves_its_place_and_waiting_ones_are_cancelled_when
 
 def test_store_answers_the_same_question_in_a_later_process(world: World, tmp_path: Path) -> None:
     for _ in range(2):
-        with world.cascade(mode="large", store=tmp_path / "store") as mai:
+        with world.cascade(method="large", store=tmp_path / "store") as mai:
             assert mai.ask_blocking(IMAGE, QUESTION).text == "yes"
         assert len(world.made) == 1
-    with world.cascade(mode="large", store=tmp_path / "store") as mai:
+    with world.cascade(method="large", store=tmp_path / "store") as mai:
         mai.ask_blocking(IMAGE.resize((10, 10)), QUESTION)
     assert len(world.made) == 2
 
@@ -151,11 +152,11 @@ def test_store_answers_the_same_question_in_a_later_process(world: World, tmp_pa
 def test_end_of_the_process_stops_the_engines_while_threads_can_still_be_started(
     write_script: Any, tmp_path: Path
 ) -> None:
-    script = write_script("large", [{"task": "ask", "doc_id": 0, "stage": "short", "text": "", "fault": "hang"}])
+    script = write_script("large", [{"task": "ask", "doc_id": 0, "prompt": "simple", "text": "", "fault": "hang"}])
     (tmp_path / "script.py").write_text(
         "from concurrent.futures import ThreadPoolExecutor\n"
         "from lmms_eval_mai import Cascade\n"
-        f"mai = Cascade(engine='scripted', mode='large', large='{script}')\n"
+        f"mai = Cascade(engine='scripted', method='large', large='{script}')\n"
         "mai.start()\n"
         "def tell(future):\n"
         "    ThreadPoolExecutor().submit(print, 'cancelled:', future.cancelled())\n"

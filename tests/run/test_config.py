@@ -6,15 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from lmms_eval.utils import simple_parse_args_string
 
 from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.engines.arguments import parse_literal
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.paper.confidence import Choices
-from lmms_eval_mai.paper.sparse import Sparse
+from lmms_eval_mai.method.methods import MAI, MAI_CONFIDENCE, METHODS, steps_of
+from lmms_eval_mai.method.sparse import Sparse
 from lmms_eval_mai.redaction import redacted
-from lmms_eval_mai.run.calibration import Calibration
+from lmms_eval_mai.run.calibration import Calibrated, Calibration
 from lmms_eval_mai.run.config import Config, parse
 from lmms_eval_mai.run.evaluation import sparse_of
 
@@ -28,11 +29,11 @@ def test_named_pair_sets_its_arguments_and_other_arguments_override_them() -> No
     config = parse_text("pair=demo")
     for side in config.engines():
         assert (Path(side.model) / "config.json").is_file() and Path(side.model).name == side.side
-    changed = parse_text("pair=demo,large=x/y,mode=transfer")
-    assert (changed.small.model, changed.large.model, changed.mode) == (config.small.model, "x/y", "transfer")
+    changed = parse_text("pair=demo,large=x/y,method=full_rt")
+    assert (changed.small.model, changed.large.model, changed.method.name) == (config.small.model, "x/y", "full_rt")
     assert (config.max_new_tokens, parse_text("pair=demo,max_new_tokens=9").max_new_tokens) == (512, 9)
     assert parse_text("pair=qwen3vl-2b-8b") == parse({})
-    assert (parse({}).mode, parse({}).think, parse({}).small.engine) == ("cascade", "R", "vllm")
+    assert (parse({}).method, parse({}).think, parse({}).small.engine) == (MAI, "R", "vllm")
     rounded = parse({"max_open_samples": 8.0, "engine_restarts": 0.0})  # lmms-eval may read a float
     assert (rounded.max_open_samples, rounded.engine_restarts) == (8, 0)
 
@@ -58,13 +59,39 @@ def test_pair_file_that_cannot_be_used_is_refused(tmp_path: Path, text: str | No
         parse_text(f"pair={file}")
 
 
-def test_large_model_that_thinks_for_itself_needs_no_small_model() -> None:
-    config = parse_text("large=org/b,verify=confidence,thinker=large")
-    assert [engine.model for engine in config.engines()] == ["org/b"] and config.exits() == ("confident", "large_think")
-    assert len(parse_text("pair=demo,thinker=large").engines()) == 2  # agreement needs both short answers
-    assert parse_text("pair=demo,second_check=False").exits() == ("agree_short", "transfer")
-    calibrated, other = (parse_text(f"pair=demo,verify=confidence{text}") for text in ("", ",thinker=large"))
-    assert calibrated.calibration is not None and other.calibration is None  # its thresholds are of the small thinker
+def test_a_run_has_the_engines_that_its_method_asks() -> None:
+    config = parse_text("large=org/b,method=own_thinking")
+    assert [engine.model for engine in config.engines()] == ["org/b"]
+    asked = {name: [engine.side for engine in parse_text(f"pair=demo,method={name}").engines()] for name in METHODS}
+    alone = {"small": ["small"], "large": ["large"], "own_thinking": ["large"]}
+    assert asked == {name: alone.get(name, ["small", "large"]) for name in METHODS}
+
+
+def test_a_method_may_be_a_yaml_file_of_the_user_or_of_the_pair(tmp_path: Path) -> None:
+    file, pair = tmp_path / "mine.yaml", tmp_path / "pair.yaml"
+    file.write_text(yaml.safe_dump(steps_of(MAI_CONFIDENCE)))
+    pair.write_text("small: org/a\nlarge: org/b\nmethod: ./mine.yaml\n")
+    for config in (parse_text(f"pair=demo,method={file}"), parse({"pair": pair}), parse({"method": file})):
+        assert (config.method.name, config.method.steps) == ("mine", MAI_CONFIDENCE.steps)
+        assert config.settings.method == config.method and config.thresholds.of("shapes") == 0.9
+    assert parse({"method": config.method}).method == config.method
+    with pytest.raises(ArgumentError, match=r"mine\.yaml cannot be read"):
+        file.unlink()
+        parse({"method": file})
+
+
+def test_settings_have_the_arguments_that_change_an_answer_of_the_method_wherever_they_were_given(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("small: a\nlarge: http://me:secret@h/v1\nthink: E\nanls_threshold: 0.5\nsparse_layer: 2\n")
+    text = f"pair={file},max_new_tokens=64,transfer_answer=cut,think=E,max_errors=3,chartqa_match=exact"
+    settings = parse_text(text).settings
+    assert (settings.small, settings.large) == ("a", "http://<redacted>@h/v1")
+    expected = {"think": "E", "anls_threshold": 0.5, "max_new_tokens": 64, "transfer_answer": "cut"}
+    assert settings.options == expected
+    assert parse_text(f"{text},method=small").settings.options == {"max_new_tokens": 64}
+    assert parse_text(f"{text},method=small").settings.large == ""
 
 
 def test_argument_goes_to_both_engines_and_a_prefixed_argument_overrides_it() -> None:
@@ -74,7 +101,7 @@ def test_argument_goes_to_both_engines_and_a_prefixed_argument_overrides_it() ->
         assert config.large.arguments == {"max_model_len": 4096, "enforce_eager": True}
     mixed = parse_text("small_engine=scripted,small=a.jsonl,large=http://h:1/v1")
     assert [(side.side, side.engine) for side in mixed.engines()] == [("small", "scripted"), ("large", "openai")]
-    assert [side.side for side in parse_text("engine=scripted,mode=small,small=a.jsonl").engines()] == ["small"]
+    assert [side.side for side in parse_text("engine=scripted,method=small,small=a.jsonl").engines()] == ["small"]
 
 
 @pytest.mark.parametrize(
@@ -122,29 +149,32 @@ def test_sparse_transfer_has_the_papers_defaults_and_needs_an_engine_with_attent
     assert parse_text("pair=demo,transfer=sparse").sparse_layer == 0.33
 
 
-# --- the first check ---
+# --- thresholds ---
 
 
-def test_threshold_in_the_file_of_a_pair_has_no_effect_on_agreement() -> None:
-    assert parse_text("pair=demo").choices == Choices()
-    thresholds = parse_text("pair=demo,verify=confidence").thresholds
-    assert thresholds.of("shapes") == thresholds.of("any") == 0.731
-    assert parse_text("pair=demo,verify=both,min_confidence=0.5").thresholds.of("shapes") == 0.5
-    assert parse_text("pair=demo,verify=both").min_confidence is None  # the threshold is that of another rule
-    assert parse_text("pair=demo,mode=large").min_confidence is None
+def test_a_method_has_its_own_threshold_in_the_file_of_a_pair() -> None:
+    for name, threshold in (("mai_confidence", 0.731), ("own_thinking", 0.818), ("mai_confidence_direct", 0.9)):
+        thresholds = parse_text(f"pair=demo,method={name}").thresholds
+        assert thresholds.of("shapes") == thresholds.of("any") == threshold
+    assert parse_text("pair=demo,method=own_thinking,min_confidence=0.5").thresholds.of("shapes") == 0.5
 
 
 @pytest.mark.parametrize(
-    "change", [{"thresholds": None}, {"documents": 5}, {"pooled": 5}, {"thresholds": {"pope": "x"}}, {"verify": "no"}]
+    "change",
+    [{"format": 1}, {"benchmarks": 5}, {"benchmarks": {"pope": "x"}}, {"benchmarks": {"pope": 2}}, {"steps": []}],
 )
 def test_damaged_file_of_thresholds_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     file = tmp_path / "file.json"
-    Calibration(Choices("confidence"), 0.9, {"pope": 0.9}, "", "a", "b", {"pope": 1}, ()).write(file)
-    text = f"pair=demo,verify=confidence,min_confidence={file}"
-    assert parse_text(text).thresholds.of("pope") == 0.9
-    with pytest.raises(ArgumentError, match="verify=both"):
-        parse_text(text.replace("=confidence", "=both"))
-    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    calibrated = Calibrated(MAI_CONFIDENCE, {"pope": 0.8}, "", {"pope": 1})
+    calibration = Calibration({"mai_confidence": calibrated}, {"large": "b"})
+    calibration.write(file)
+    text = f"pair=demo,method=mai_confidence,min_confidence={file}"
+    assert parse_text(text).calibration == calibration and parse_text(text).thresholds.of("pope") == 0.8
+    with pytest.raises(ArgumentError, match="method=own_thinking"):
+        parse_text(text.replace("=mai_confidence", "=own_thinking"))
+    record = calibration.record()
+    record["methods"]["mai_confidence"] |= change
+    file.write_text(json.dumps(record | change))
     with pytest.raises(ArgumentError, match=r"file\.json"):
         parse_text(text)
 
@@ -152,7 +182,7 @@ def test_damaged_file_of_thresholds_is_refused(tmp_path: Path, change: dict[str,
 # --- refusals ---
 
 REFUSED = """
-mode=casacde: cascade, transfer, small, large | pair=dmo: Did you mean demo? | think=S: R, E
+method=maj: mai, full_rt, small, large | pair=dmo: Did you mean demo? | think=S: R, E
 large_engine=sglang: vllm, transformers, openai, scripted | pair=demo,engine=scripted: small=...
 small=a.jsonl,engine=scripted: large=PATH | small=a.jsonl,engine=scripted,pair=demo: large=...
 large=b,small=node-1:8000/v1: small=http://node-1:8000/v1 | engine=openai,small=a: http://HOST:PORT/v1
@@ -164,13 +194,15 @@ transfer_answer=drop: cut, keep | on_overflow=drop: truncate, error | decoding=h
 transfer=sparse,sparse_delta=1.01: 1 | transfer=sparse,sparse_delta=nan: number | transfer=some: full, sparse
 transfer=sparse,sparse_layer=2.5: layer | transfer=sparse,sparse_layer=0: layer | transfer=sparse,sparse_layer=1.0: 1
 transfer=sparse,sparse_layer=true: layer | transfer=sparse,sparse_from=both: small, large
-pair=demo,transfer=full,sparse_layer=2: transfer=sparse | mode=large,transfer=sparse: mode=cascade
+pair=demo,transfer=full,sparse_layer=2: transfer=sparse | method=large,transfer=sparse: mai or full_rt
 keep=true: with | keep_store=2: true or false | log_prompts=yes: true or false | store=[x: JSON
 anls_threshold=2: 1 | anls_threshold=0: 0 | anls_threshold=true: number | chartqa_match=fuzzy: exact, relaxed
-verify=confidence,min_confidence=0: 0 | verify=confidence,min_confidence=none.json: calibrate | verify=x: agreement
-min_confidence=0.7: verify=confidence | mode=large,verify=both: mode=cascade | official_decoding=hot: mapping
-mode=large,thinker=large: mode=cascade | mode=transfer,second_check=off: mode=cascade | thinker=both: small, large
-thinker=large,second_check=off: thinker | large_engine=transformers,thinker=large,transfer=sparse: transfer=sparse
+method=mai_confidence,min_confidence=0: 0 | method=mai_confidence,min_confidence=none.json: calibrate
+min_confidence=0.7: mai_confidence | official_decoding=hot: mapping
+large_engine=transformers,method=own_thinking,transfer=sparse: mai or full_rt
+mode=cascade: method=mai | mode=transfer: full_rt | verify=confidence: method=mai_confidence
+thinker=large: method=own_thinking | second_check=off: method=mai_confidence_direct
+own_min_confidence=0.8: min_confidence=FILE
 small_mm_processor_kwargs={max_pixels:5}: JSON | journal=off: store=off | sparse_order=weight: Leave it out
 """
 """Arguments, of which the last one is wrong: a part of what is expected."""

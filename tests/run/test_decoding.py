@@ -11,13 +11,13 @@ import yaml
 
 from lmms_eval_mai.engines.vllm.outputs import sampling_params
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.paper.prompts import MAX_TOKENS
+from lmms_eval_mai.method.prompts import MAX_TOKENS
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.decoding import IGNORED, NAMES, ignored_arguments, sampling
 
 TASK = {"max_new_tokens": 4096, "temperature": 0, "top_p": 1.0, "num_beams": 1, "do_sample": False, "until": []}
 GREEDY = parse({})
-STAGES = {"short", "think", "stage2", "transfer", "task"}
+PROMPTS = {"simple", "explain", "think", "stage2", "transfer", "task"}
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 ARGUMENTS: list[dict[str, Any]] = [
     {"temperature": 0.7, "top_p": 0.9, "top_k": 20, "presence_penalty": 1.5, "repetition_penalty": 1.2, "seed": 0},
@@ -30,10 +30,10 @@ def test_every_decoding_argument_of_lmms_evals_vllm_reaches_vllm_with_the_same_v
     assert {name for given in ARGUMENTS for name in given} | {"num_beams", "stop"} == set(NAMES)
     for given in ARGUMENTS:
         theirs = vllm_of_lmms_eval({**TASK, "temperature": 0.5, **given})
-        stages = sampling({**TASK, "temperature": 0.5, **given}, GREEDY, own_task=True)
-        assert set(stages) == STAGES
-        for stage in stages.values():
-            ours = sampling_params(stage, logprobs=False)
+        found = sampling({**TASK, "temperature": 0.5, **given}, GREEDY, own_task=True)
+        assert set(found) == PROMPTS
+        for one in found.values():
+            ours = sampling_params(one, logprobs=False)
             for field in ("max_tokens", "n", "temperature", "top_p", "top_k", "min_p", "seed", "stop", *PENALTIES):
                 assert getattr(ours, field) == getattr(theirs, field), field
 
@@ -126,8 +126,7 @@ TaskFileLoader.add_multi_constructor("!", lambda loader, suffix, node: None)
 
 
 def limits(gen_kwargs: dict[str, Any], own_task: bool, **arguments: Any) -> dict[str, int]:
-    stages = sampling(gen_kwargs, parse(arguments), own_task)
-    return {stage: one.max_tokens for stage, one in stages.items()}
+    return {name: one.max_tokens for name, one in sampling(gen_kwargs, parse(arguments), own_task).items()}
 
 
 def test_every_call_of_our_tasks_has_the_limit_that_lmms_evals_vllm_gives_the_task() -> None:
@@ -135,15 +134,15 @@ def test_every_call_of_our_tasks_has_the_limit_that_lmms_evals_vllm_gives_the_ta
         given = yaml.load(path.read_text(), TaskFileLoader).get("generation_kwargs")
         if given is not None:
             theirs = vllm_of_lmms_eval(given).max_tokens
-            assert limits(given, own_task=True) == dict.fromkeys(STAGES, theirs), path
+            assert limits(given, own_task=True) == dict.fromkeys(PROMPTS, theirs), path
     assert theirs == MAX_TOKENS == 4096
 
 
 def test_the_limit_of_other_tasks_is_that_of_short_answers_and_max_new_tokens_limits_every_call() -> None:
-    other = limits({"max_new_tokens": 16}, own_task=False)
-    assert other == {"short": 16, "task": 16, "think": MAX_TOKENS, "stage2": MAX_TOKENS, "transfer": MAX_TOKENS}
-    assert limits(TASK, own_task=True, max_new_tokens=64) == dict.fromkeys(STAGES, 64)
-    assert limits(TASK, own_task=True, max_new_tokens=64, decoding="official") == dict.fromkeys(STAGES, 64)
+    short = {"simple": 16, "task": 16}
+    assert limits({"max_new_tokens": 16}, own_task=False) == dict.fromkeys(PROMPTS, MAX_TOKENS) | short
+    assert limits(TASK, own_task=True, max_new_tokens=64) == dict.fromkeys(PROMPTS, 64)
+    assert limits(TASK, own_task=True, max_new_tokens=64, decoding="official") == dict.fromkeys(PROMPTS, 64)
 
 
 # --- decoding=official ---
@@ -155,9 +154,9 @@ QWEN = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "presence_penalty": 1.5, 
 def test_official_decoding_replaces_the_tasks_values_with_those_of_the_pair() -> None:
     for pair, own_task in (("qwen3vl-2b-8b", False), ("qwen3vl-2b-4b", True), (None, True)):
         config = parse({"decoding": "official", "pair": pair})
-        for stage in sampling(TASK, config, own_task).values():
-            assert {name: getattr(stage, name) for name in QWEN} == QWEN and stage.max_tokens == 32768
-        assert sampling({**TASK, "stop": "]]"}, config, own_task)["short"].stop == ("]]",)
+        for one in sampling(TASK, config, own_task).values():
+            assert {name: getattr(one, name) for name in QWEN} == QWEN and one.max_tokens == 32768
+        assert sampling({**TASK, "stop": "]]"}, config, own_task)["simple"].stop == ("]]",)
         assert {one.temperature for one in sampling(TASK, parse({"pair": pair}), own_task).values()} == {0.0}
     with pytest.raises(ArgumentError, match=r"--gen_kwargs sets temperature=0\.5"):
         sampling({**TASK, "temperature": 0.5}, config, own_task=True)

@@ -1,6 +1,7 @@
 """A run that ends at any moment is resumed by the same command. `test_resume_on_vllm.py` kills real processes."""
 
 import contextlib
+import json
 import resource
 import tempfile
 from collections import Counter
@@ -8,13 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from support.answers import quick
 from support.evaluations import World, facts
 from support.logs import logged
 
-from lmms_eval_mai.errors import ArgumentError, StoreError
+from lmms_eval_mai.contract import CallKey
+from lmms_eval_mai.errors import StoreError
+from lmms_eval_mai.method.methods import FULL_RT, MAI, steps_of
 from lmms_eval_mai.run.evaluation import Evaluation
 from lmms_eval_mai.run.store import Store
 
@@ -75,10 +79,10 @@ def test_a_completed_shorter_run_uses_the_store_of_a_longer_run_and_does_not_rem
     ("arguments", "is_the_same"),
     [
         ({"think": "E"}, False),
-        ({"mode": "transfer"}, False),
+        ({"method": "full_rt"}, False),
         ({"max_new_tokens": 9}, False),
         ({"anls_threshold": 0.8}, False),
-        ({"verify": "both", "min_confidence": 0.7}, False),
+        ({"method": "mai_confidence", "min_confidence": 0.7}, False),
         ({"transfer_answer": "keep"}, False),
         ({"task": "pope_e"}, False),
         ({"max_open_samples": 3, "call_timeout": 60, "engine_restarts": 5, "max_errors": 3}, True),
@@ -92,9 +96,29 @@ def test_a_run_with_other_tasks_or_another_argument_that_can_change_an_answer_ha
     world.run(range(3))
     task = str(arguments.get("task", "pope_s"))
     other = World(world.store.parent, **{name: value for name, value in arguments.items() if name != "task"})
-    with contextlib.suppress(ArgumentError):  # the scripted engine gives no probability
-        other.run(range(3), task=task)
-    assert (len(list(world.store.iterdir())) == 1) == is_the_same == (other.made == [])
+    calls = [call for trace in other.run(range(3), task=task) for call in trace.calls]
+    assert len(list(world.store.iterdir())) == 2 - is_the_same and (other.made == [] or not is_the_same)
+    assert {call.shared for call in calls if call.key not in other.made} == {not is_the_same}
+
+
+def test_a_method_with_changed_steps_is_another_run_which_finds_the_calls_of_the_killed_one(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(yaml.safe_dump(steps_of(MAI)))
+    world = World(tmp_path, method=file, max_open_samples=1)
+    world.run()
+    content = world.file.read_bytes()
+    world.file.write_bytes(content[: len(content) // 2])  # what a kill leaves
+    lines = [json.loads(line) for line in world.file.read_bytes().split(b"\n")[:-1]]
+    finished = {CallKey(*line["key"]) for line in lines if "key" in line}
+    file.write_text(yaml.safe_dump(steps_of(FULL_RT)))
+    changed, named = World(tmp_path, method=file), World(tmp_path, method="full_rt")
+    with logged() as messages:
+        calls = [call for trace in changed.run() for call in trace.calls]
+        named.run()
+    shared = {call.key for call in calls if call.shared}
+    assert shared == {key for key in finished if key.prompt in ("think", "transfer")} and len(shared) > 3
+    assert {*changed.made} == {call.key for call in calls} - shared and named.made == []
+    assert len(list(world.store.iterdir())) == 3 and not any("resuming" in text for text in messages)
 
 
 def test_a_run_of_another_model_has_a_store_of_its_own_without_the_secrets_of_the_engine(world: World) -> None:

@@ -49,7 +49,7 @@ def test_run_on_vllm_that_is_killed_has_the_results_of_an_undisturbed_run(demo_r
 
 def _calls(sample: dict[str, Any]) -> list[tuple[Any, ...]]:
     """Return what the calls of a sample must have in each run."""
-    names = ("side", "stage", "text", "finish_reason", "prompt_tokens", "output_tokens", "answer_tokens")
+    names = ("side", "prompt", "text", "finish_reason", "prompt_tokens", "output_tokens", "answer_tokens")
     return [tuple(call[name] for name in names) for call in sample["token_counts"][0]["calls"]]
 
 

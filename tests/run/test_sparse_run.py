@@ -18,7 +18,7 @@ ARGUMENTS: dict[str, Any] = {
     "pair": "demo",
     "engine": "transformers",
     "dtype": "float32",
-    "mode": "transfer",
+    "method": "full_rt",
     "transfer": "sparse",
 }
 

@@ -16,7 +16,7 @@ from support.samples import sample
 from lmms_eval_mai import Cascade
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
-from lmms_eval_mai.errors import EngineCrashed, EngineNotRunning, EngineStartError, SampleError
+from lmms_eval_mai.errors import ArgumentError, EngineCrashed, EngineNotRunning, EngineStartError, SampleError
 from lmms_eval_mai.run.engines import Engines
 from lmms_eval_mai.run.evaluation import Evaluation
 
@@ -120,11 +120,11 @@ def test_stop_during_a_start_cancels_it_and_leaves_no_engine_running(
 def test_starts_and_stops_of_several_threads_leave_no_engine_running_and_no_store_open(
     write_script: Any, tmp_path: Path
 ) -> None:
-    record = {"task": "ask", "stage": "short", "text": "[[yes]]"}
+    record = {"task": "ask", "prompt": "simple", "text": "[[yes]]"}
     script = write_script("l", [{**record, "doc_id": number} for number in range(400)])
     rng = random.Random(1)
     for store in ("off", tmp_path / "store"):
-        mai = Cascade(engine="scripted", mode="large", large=script, store=store)
+        mai = Cascade(engine="scripted", method="large", large=script, store=store)
         engine: Any = mai._engines.models["large"].engine
         with ThreadPoolExecutor(4) as threads:
             for _ in range(100):
@@ -172,3 +172,11 @@ def test_an_unexpected_error_fails_its_sample_and_says_how_to_report_it(world: W
     with pytest.raises(SampleError, match=r"pope_x document 0: ZeroDivisionError: by 0\. .* --verbosity DEBUG"):
         evaluation.submit(sample, divide).result()
     evaluation.stop()
+
+
+def test_a_method_that_needs_a_probability_is_refused_if_the_engine_reports_none(tmp_path: Path) -> None:
+    world = World(tmp_path, store="off", method="mai_confidence", min_confidence=0.2)
+    assert [trace.exit for trace in world.run(range(3))] == ["confident"] * 3
+    world.logprob = None
+    with pytest.raises(ArgumentError, match="large_engine=scripted did not report it"):
+        world.run(range(3))

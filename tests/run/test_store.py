@@ -21,7 +21,7 @@ SAMPLING = Sampling(max_tokens=1)
 
 
 def key(doc_id: int = 0, **changes: Any) -> CallKey:
-    return dataclasses.replace(CallKey("pope_s", doc_id, 0, "small", "short"), **changes)
+    return dataclasses.replace(CallKey("pope_s", doc_id, 0, "small", "simple"), **changes)
 
 
 def prompt(doc_id: int = 0, image: str = "a", text: str = "Is it red?", **changes: Any) -> Prompt:
@@ -66,12 +66,12 @@ def test_a_call_is_read_as_it_was_written(tmp_path: Path) -> None:
     store.close()
 
 
-def test_another_model_prompt_image_decoding_stage_or_document_is_another_call(tmp_path: Path) -> None:
+def test_another_model_prompt_image_decoding_name_or_document_is_another_call(tmp_path: Path) -> None:
     asked = prompt()
     requests = (AttentionRequest(1), AttentionRequest(1, ""), AttentionRequest(1, "It"))
     other = [dataclasses.replace(asked, attention=request) for request in requests]
     other += [dataclasses.replace(asked, logprobs=True), prompt(image="b"), prompt(text="Is it?"), prompt(1)]
-    other += [prompt(repeat=1), prompt(task="pope_e"), prompt(stage="think"), prompt(side="large")]
+    other += [prompt(repeat=1), prompt(task="pope_e"), prompt(prompt="think"), prompt(side="large")]
     written(tmp_path, (asked, call()))
     store = opened(tmp_path)
     assert found(store, asked) and not any(found(store, one) for one in other)

@@ -7,27 +7,27 @@ from typing import Any
 
 import pytest
 
-from lmms_eval_mai.contract import Call, CallKey, Side, Stage
+from lmms_eval_mai.contract import Call, CallKey, CallPrompt, Side
 from lmms_eval_mai.errors import MissingAnswer, UnreadableImage
-from lmms_eval_mai.paper.sample import Exit, Trace
-from lmms_eval_mai.paper.sparse import Selection
+from lmms_eval_mai.method.sparse import Selection
+from lmms_eval_mai.method.trace import Trace
 from lmms_eval_mai.run import totals as run_totals
 from lmms_eval_mai.run.config import Config, parse
 from lmms_eval_mai.run.progress import Progress, progress_bar
 from lmms_eval_mai.run.totals import SHOWN_CAUSES, Totals, figures
 
 
-def config(mode: str = "cascade", **arguments: Any) -> Config:
-    return parse({"engine": "scripted", "small": "a.jsonl", "large": "b.jsonl", "mode": mode, **arguments})
+def config(method: str = "mai", **arguments: Any) -> Config:
+    return parse({"engine": "scripted", "small": "a.jsonl", "large": "b.jsonl", "method": method, **arguments})
 
 
-def call(doc_id: int = 7, side: Side = "large", stage: Stage = "short", task: str = "pope_s", **fields: Any) -> Call:
+def call(side: Side = "large", task: str = "pope_s", **fields: Any) -> Call:
     """Return a call with 9 prompt tokens and 2 output tokens."""
-    return Call(CallKey(task, doc_id, 0, side, stage), "Yes", "stop", 9, 0, 2, None, None, 0.5, **fields)
+    return Call(CallKey(task, 7, 0, side, "simple"), "Yes", "stop", 9, 0, 2, None, None, 0.5, **fields)
 
 
-def add(totals: Totals, exit: Exit, *calls: Call, **fields: Any) -> Totals:
-    totals.add(Trace(exit, calls[-1], calls, (), **fields))
+def add(totals: Totals, exit: str, *calls: Call, **fields: Any) -> Totals:
+    totals.add(Trace(exit, calls[-1], calls, **fields))
     return totals
 
 
@@ -45,13 +45,13 @@ def columns(text: str, row: int = 1) -> dict[str, str]:
 def test_figures_are_the_sums_over_the_calls_and_samples_of_all_ranks() -> None:
     ranks = [Totals() for _ in range(3)]
     tasks = ("pope_s", "mmmu_val_s")
-    stages: tuple[tuple[Side, Stage], ...] = (("small", "think"), ("large", "transfer"))
+    made: tuple[tuple[Side, CallPrompt], ...] = (("small", "think"), ("large", "transfer"))
     for doc_id, task in itertools.product(range(7), tasks):
         calls = [
-            Call(CallKey(task, doc_id, 0, side, stage), "Yes", "stop", 9 + doc_id, doc_id, 2, None, None, 0.5,
+            Call(CallKey(task, doc_id, 0, side, prompt), "Yes", "stop", 9 + doc_id, doc_id, 2, None, None, 0.5,
                  answer_tokens=1 if side == "small" else None, shared=doc_id == 3 and side == "small",
                  target_calls=doc_id if side == "large" else None)
-            for side, stage in stages
+            for side, prompt in made
         ]  # fmt: skip
         selection = Selection((2, 0), 8, 0.9, "a b", 3, 4) if doc_id else None
         add(ranks[doc_id % 3], "transfer", *calls, readable=doc_id != 1, selection=selection)
@@ -59,8 +59,8 @@ def test_figures_are_the_sums_over_the_calls_and_samples_of_all_ranks() -> None:
         rank.add_seconds("pope_s", pope)
         rank.add_seconds("mmmu_val_s", mmmu)
     totals = Totals.merged(ranks)
-    found = figures(totals, config("transfer", transfer="sparse", sparse_layer=0.33), {"small": "at http://a:b@h"})
-    assert (found["ranks"], found["samples"], found["sparse_layer"]) == (3, 14, 0.33)
+    found = figures(totals, config("full_rt", transfer="sparse", sparse_layer=0.33), {"small": "at http://a:b@h"})
+    assert (found["ranks"], found["samples"], found["options"]["sparse_layer"]) == (3, 14, 0.33)
     # The slowest rank decides each wall time.
     assert found["wall_s"] == 4.0
     assert {name: task["wall_s"] for name, task in found["tasks"].items()} == {"pope_s": 3.0, "mmmu_val_s": 2.5}
@@ -72,14 +72,14 @@ def test_figures_are_the_sums_over_the_calls_and_samples_of_all_ranks() -> None:
         assert (task["samples"], task["unreadable"], task["exits"]) == (7, 1, {"transfer": 7})
         assert (task["scored_tokens"], task["kept_tokens"]) == (48, 12)
         assert (task["small"], task["large"]) == (small, large)
-    full = figures(totals, config("transfer"), {})
-    assert "transfer" not in full and "kept_tokens" not in full["tasks"]["pope_s"]
+    full = figures(totals, config("full_rt"), {})
+    assert (full["method"], full["options"]) == ("full_rt", {}) and "kept_tokens" not in str(full["tasks"])
 
 
-def test_table_shows_the_share_of_each_exit_and_a_mode_with_a_single_exit_has_no_exit_column() -> None:
+def test_table_shows_the_share_of_each_exit_and_a_method_with_a_single_exit_has_no_exit_column() -> None:
     totals = Totals()
     for exit, readable in zip(["agree_short"] * 6 + ["agree_think", "transfer"], [True] * 7 + [False], strict=True):
-        add(totals, exit, call(), readable=readable)  # type: ignore[arg-type]
+        add(totals, exit, call(), readable=readable)
     row = columns(table(totals, config()))
     assert (row["agree_short"], row["transfer"], row["Unreadable"]) == ("6 (75.00%)", "1 (12.50%)", "1")
     row = columns(table(add(Totals(), "large", call()), config("large")))
@@ -89,7 +89,7 @@ def test_table_shows_the_share_of_each_exit_and_a_mode_with_a_single_exit_has_no
 def test_calls_that_a_token_limit_cut_off_are_counted_for_each_model() -> None:
     totals = add(Totals(), "agree_short", call(side="small"), call())
     assert "limit" not in table(totals, config())
-    cut = dataclasses.replace(call(side="small", stage="think"), finish_reason="length")
+    cut = dataclasses.replace(call("small"), finish_reason="length")
     totals = Totals.merged([add(totals, "transfer", cut, call()), add(Totals(), "transfer", cut, call(task="pope_r"))])
     assert "Cut off at a token limit (`finish_reason` is `length`): 2 calls of the small model." in table(
         totals, config()
@@ -150,7 +150,7 @@ def test_progress_begins_with_the_finished_samples_and_is_short_in_a_log_file(
 
         async def report_all() -> None:
             for index in range(5000):
-                await progress.report(index, Trace("agree_short", call(), (call(),), ()))
+                await progress.report(index, Trace("agree_short", call(), (call(),)))
 
         asyncio.run(report_all())
     first, last = capsys.readouterr().err.strip().split("\r")  # two texts, and not one per sample

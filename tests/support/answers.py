@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from support.documents import MMMU_OPEN, RWQA_BARE, RWQA_OPEN, SHAPES_CHOICE, SHAPES_WORD
 
-from lmms_eval_mai.paper.agreement import AgreementRules, extract_answer
+from lmms_eval_mai.method.agreement import AgreementRules, extract_answer
 
 WORDS = ["red", "green", "blue", "banana", "apple", "nan", "a light blue car", "north america", "$7"]
 ATOMS = """A|B|C|D|E|a|b|(A)|(B)|B.|**C**|B: green|A or B|Bird|\\boxed{B}|A photo of a car|I choose C, not D

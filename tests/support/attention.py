@@ -10,15 +10,15 @@ from support.samples import started_pair
 from lmms_eval_mai.contract import Call, Prompt, Sampling, Side, TokenWeights
 from lmms_eval_mai.engines.scripted.engine import ScriptedEngine
 from lmms_eval_mai.errors import PromptTooLong
-from lmms_eval_mai.paper.calls import Pair
-from lmms_eval_mai.paper.sparse import Sparse
+from lmms_eval_mai.method.calls import Pair
+from lmms_eval_mai.method.sparse import Sparse
 
 LAYER = 3
 """The layer in which some words are heavier than others. In all other layers, all words have the same weight."""
 
 
 class AttentiveEngine(ScriptedEngine):
-    """A scripted engine whose tokens are words with the space before them. Its tokenizer counts words. The stage's text
+    """A scripted engine whose tokens are words with the space before them. Its tokenizer counts words. The call's text
     has space for 100 of them, and a truncated thinking has its last 5."""
 
     def __init__(self, side: Side, script: Callable[[Prompt], Any], heavy: Mapping[str, float]) -> None:

@@ -4,8 +4,8 @@ import ast
 import random
 from typing import Any
 
-from lmms_eval_mai.paper.agreement import AgreementRules
-from lmms_eval_mai.paper.benchmarks import BENCHMARKS, GENERIC
+from lmms_eval_mai.method.agreement import AgreementRules, Benchmark, agree, read_answer
+from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC
 
 RULES = AgreementRules()
 RELAXED = AgreementRules(chartqa_match="relaxed")
@@ -36,6 +36,11 @@ DOCS: dict[str, list[dict[str, Any]]] = {
     "any": [{"options": ["red", "green"]}, NONE],
 }
 """Benchmark -> documents of every kind that it has."""
+
+
+def texts_agree(benchmark: Benchmark, doc: dict[str, Any], a: str, b: str, rules: AgreementRules) -> bool:
+    """Return whether the answers in two models' texts agree."""
+    return agree(benchmark, *(read_answer(benchmark, doc, text) for text in (a, b)), rules)
 
 
 def mmmu_letter(doc: dict[str, Any], text: str) -> tuple[str, bool]:

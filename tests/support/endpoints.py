@@ -22,7 +22,7 @@ def noise_image(size: tuple[int, int] = (64, 48)) -> Image:
 
 def prompt(doc_id: int = 0, image: Image | None = None, text: str = "What is it?", logprobs: bool = False) -> Prompt:
     content = (image, text, " Answer.") if image else (text,)
-    key = CallKey("t", doc_id, 0, "small", "short")
+    key = CallKey("t", doc_id, 0, "small", "simple")
     return Prompt((Message("user", content),), key, logprobs=logprobs)
 
 

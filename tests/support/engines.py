@@ -38,7 +38,7 @@ class Running:
 
 def engine_of(**arguments: Any) -> Any:
     """Return the engine `small` of these model arguments."""
-    return build(parse({"mode": "small", **arguments}).small)
+    return build(parse({"method": "small", **arguments}).small)
 
 
 @contextlib.contextmanager
@@ -59,7 +59,7 @@ def make_image(colour: str = "red", size: tuple[int, int] = (96, 64), name: str 
 
 
 def prompt(doc_id: int, *content: Any) -> Prompt:
-    return Prompt((Message("user", content),), CallKey("contract", doc_id, 0, "small", "short"))
+    return Prompt((Message("user", content),), CallKey("contract", doc_id, 0, "small", "simple"))
 
 
 def question(doc_id: int) -> Prompt:

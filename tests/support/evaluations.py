@@ -10,7 +10,7 @@ from support.samples import sample
 from lmms_eval_mai import Cascade
 from lmms_eval_mai.contract import Call, CallKey, Prompt
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
-from lmms_eval_mai.paper.sample import Trace
+from lmms_eval_mai.method.trace import Trace
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.engines import Engines
 from lmms_eval_mai.run.evaluation import Evaluation
@@ -43,21 +43,23 @@ class World:
         self.config = parse(self.arguments)
         self.made: list[CallKey] = []
         self.seconds = 0.0
+        self.logprob: float | None = -1.0
         self.faults: dict[int, Any] = {}
         """The fault of the first call of a document."""
 
     def answer_of(self, prompt: Prompt) -> Answer:
-        key = prompt.key
+        key, name = prompt.key, "think" if prompt.key.prompt == "explain" else prompt.key.prompt
         self.made.append(key)
-        agrees_at = ("short", "think", "never")[key.doc_id % 3]
-        agrees = key.side == "large" or key.stage in (agrees_at, "task") or agrees_at == "short"
-        text = ("I look.\n" if key.stage == "think" else "") + ("[[yes]]" if agrees else "[[no]]")
+        agrees_at = ("simple", "think", "never")[key.doc_id % 3]
+        agrees = key.side == "large" or name in (agrees_at, "task") or agrees_at == "simple"
+        text = ("I look.\n" if name == "think" else "") + ("[[yes]]" if agrees else "[[no]]")
         return Answer(
             text,
             prompt_tokens=50 + key.doc_id,
             output_tokens=1 + key.doc_id % 7,
+            answer_logprob=self.logprob,
             seconds=self.seconds,
-            fault=self.faults.get(key.doc_id) if key.stage == "short" else None,
+            fault=self.faults.get(key.doc_id) if name == "simple" else None,
         )
 
     @property

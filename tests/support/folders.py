@@ -2,22 +2,25 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lmms_eval_mai.method.methods import METHODS, Ask, Method, Stop, steps_of
+
 SMALL, LARGE = "Qwen/Qwen3-VL-2B-Instruct", "Qwen/Qwen3-VL-8B-Instruct"
-TOKENS = {"short": 4, "think": 100, "stage2": 3, "transfer": 5}
-"""Stage -> the output tokens of each of its calls."""
+TOKENS = {"simple": 4, "explain": 100, "think": 100, "stage2": 3, "transfer": 5, "task": 4}
+"""Prompt -> the output tokens of each of its calls. A trace has its calls in this order."""
+OF_SUFFIX = {"s": "simple", "e": "explain", "r": "think"}
+"""First letter of the suffix of a task -> what a call with its own prompt asks. Other tasks have no suffix."""
+THINKING = ("explain", "think")
 Line = dict[str, Any]
-Given = tuple[str, str, list[tuple[str, str]], list[Line]]
-"""Exit, final answer, compared answers and calls of a document."""
 
 
 @dataclass(frozen=True)
 class Answers:
-    """The answers to one document, as the scorer reads them."""
+    """The answers to one document, as the scorer reads them. An empty one cannot be read."""
 
     gold: str
     small: str
@@ -26,9 +29,20 @@ class Answers:
     transferred: str
     large_thought: str = ""
     probability: float = 1.0
-    """Of the large model's short answer."""
+    """Of short answers."""
+    stage2: tuple[str, str] | None = None
+    """The answers of the small and of the large model after a thinking in two stages. None: those of the thinking."""
     fields: tuple[tuple[str, Any], ...] = ()
     """More fields of the line, such as the subject of an MMMU question, and of the trace (`TRACE`)."""
+
+    def to(self, side: str, prompt: str) -> str:
+        """Return the answer of a call."""
+        if prompt == "transfer":
+            return self.transferred
+        thought, short = (self.thought, self.small) if side == "small" else (self.large_thought, self.large)
+        if prompt == "stage2" and self.stage2:
+            return self.stage2[side == "large"]
+        return thought if prompt in (*THINKING, "stage2") else short
 
 
 @dataclass(frozen=True)
@@ -41,116 +55,130 @@ class World:
     agree: Callable[[str, str], bool] = lambda a, b: a == b
     small: str = SMALL
     large: str = LARGE
-    verify: str = "agreement"
-    min_confidence: float = 0.0
+    min_confidence: float = 0.9
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The options in the traces."""
 
-    def write(self, folder: Path, mode: str, suffix: str = "s", time: str = "20260101_000000", **options: Any) -> Path:
-        """Write the run of a mode on the task `<benchmark>_<suffix>`. Returns the results file."""
-        task = f"{self.benchmark}_{suffix}"
-        lines = [self.line(doc_id, one, mode, suffix) for doc_id, one in enumerate(self.documents)]
+    def write(
+        self, folder: Path, method: str | Method, suffix: str = "s", time: str = "20260101_000000", **more: Any
+    ) -> Path:
+        """Write the run of a method on the task `<benchmark>_<suffix>`. Returns the results file."""
         return write_run(
             folder,
-            task,
-            lines,
+            f"{self.benchmark}_{suffix}",
+            [self.line(doc_id, one, method, suffix) for doc_id, one in enumerate(self.documents)],
             time=time,
-            mode=mode,
-            engines={"small": self.small, "large": self.large},
+            method=method,
+            models=self.models,
+            options=self.options,
             mai={"benchmark": self.benchmark, "variant": suffix},
-            **{"of_run": self.checks(), **options},
+            **more,
         )
 
-    def checks(self) -> Line:
-        """Return the figures of a first check that is not the paper's."""
-        check = {"verify": self.verify, "min_confidence": self.min_confidence, "by_benchmark": {}}
-        return {} if self.verify == "agreement" else {"first_check": check}
+    @property
+    def models(self) -> dict[str, str]:
+        return {"small": self.small, "large": self.large}
 
-    def line(self, doc_id: int, one: Answers, mode: str, suffix: str) -> Line:
-        """Return the line of a document."""
-        exit, answer, compared, calls = getattr(self, f"_{mode}")(one, suffix)
-        verifications = [{"small": a or None, "large": b or None, "agree": self._agrees(a, b)} for a, b in compared]
-        return line(
+    def line(self, doc_id: int, one: Answers, method: str | Method, suffix: str) -> Line:
+        """Return the line of a document, with its trace."""
+        method = named(method)
+        exit, answer, calls = self.walk(one, method, suffix)
+        made = line(
             doc_id,
             one.gold,
             answer,
             self.score(answer, one.gold),
+            calls,
             exit=exit,
-            readable=bool(answer),
-            **({"parsed": answer} if answer else {}),
-            answers=verifications,
-            calls=calls,
-            **({"thought": one.thought or None} if mode == "transfer" else {}),
+            **({"min_confidence": self.min_confidence} if method.needs_threshold else {}),
             **(pope_fields(doc_id, answer, one.gold) if self.benchmark == "pope" else {}),
             **dict(one.fields),
         )
+        made["token_counts"][0] |= about(method, self.models, self.options)
+        return made
 
-    def _agrees(self, a: str, b: str) -> bool:
-        return bool(a and b and self.agree(a, b))
+    def walk(self, one: Answers, method: Method, suffix: str) -> tuple[str, str, list[Line]]:
+        """Return the exit of a method on a document, its answer, and its calls."""
+        calls: list[Line] = []
+        asked: dict[str, list[Line]] = {}
+        for step in method.steps:
+            if not isinstance(step, Stop):
+                for ask in step if isinstance(step, tuple) else (step,):
+                    of = asked[ask.of][0] if ask.of else None
+                    asked[ask.name] = self.calls(one, ask, method, suffix, of)
+                    calls += asked[ask.name]
+                continue
+            a, b = ([asked[name][-1]["parsed"] for name in step.agree]) or (None, None)
+            agree = not step.agree or (a is not None and b is not None and self.agree(a, b))
+            answer = asked[step.sure][-1] if step.sure else {}
+            least = math.log(step.min_confidence or self.min_confidence)
+            if agree and (not step.sure or (answer["parsed"] is not None and answer["answer_logprob"] >= least)):
+                calls.sort(key=lambda one: ([*TOKENS].index(one["prompt"]), one["side"] == "large"))
+                return step.exit, asked[step.answer][-1]["parsed"] or "", calls
+        raise AssertionError(method)
 
-    def _cascade(self, one: Answers, suffix: str) -> Given:
-        logprob = math.log(one.probability)
-        calls, compared = [call("large", "short", one.large, answer_logprob=logprob)], []
-        passed = self.verify == "agreement" or (bool(one.large) and one.probability >= self.min_confidence)
-        if self.verify != "confidence":
-            calls, compared = [call("small", "short", one.small), *calls], [(one.small, one.large)]
-            passed = passed and self._agrees(one.small, one.large)
-        if passed:
-            return "confident" if self.verify == "confidence" else "agree_short", one.large, compared, calls
-        calls += thinking("small", one.thought, suffix)
-        compared.append((one.thought, one.large))
-        if self._agrees(one.thought, one.large):
-            return "agree_think", one.large, compared, calls
-        return "transfer", one.transferred, compared, [*calls, call("large", "transfer", one.transferred)]
-
-    def _transfer(self, one: Answers, suffix: str) -> Given:
-        calls = [*thinking("small", one.thought, "r"), call("large", "transfer", one.transferred)]
-        return "transfer", one.transferred, [], calls
-
-    def _small(self, one: Answers, suffix: str) -> Given:
-        return self._alone("small", one.small, one.thought, suffix)
-
-    def _large(self, one: Answers, suffix: str) -> Given:
-        if suffix == "s":
-            return "large", one.large, [], [call("large", "short", one.large, answer_logprob=math.log(one.probability))]
-        return self._alone("large", one.large, one.large_thought, suffix)
-
-    def _alone(self, side: str, short: str, thought: str, suffix: str) -> Given:
-        if suffix == "s":
-            return side, short, [], [call(side, "short", short)]
-        return side, thought, [], thinking(side, thought, suffix)
-
-
-def thinking(side: str, thought: str, suffix: str) -> list[Line]:
-    """Return the calls of a model that thinks, in one stage or in two."""
-    calls = [call(side, "think", f"Thinking. [[{thought}]]")]
-    return [*calls, call(side, "stage2", thought)] if suffix.endswith("s2") else calls
+    def calls(self, one: Answers, ask: Ask, method: Method, suffix: str, of: Line | None) -> list[Line]:
+        """Return the call of a step, or the two of a thinking in two stages."""
+        own = OF_SUFFIX.get(suffix[:1], "task")
+        think = own if own in THINKING else "explain" if self.options.get("think") == "E" else "think"
+        prompt = {"think": think, "task": own}.get(ask.prompt, ask.prompt)
+        prompt = "task" if prompt == "simple" and own == "task" else prompt
+        answer = one.to(ask.side, prompt)
+        if prompt in THINKING:
+            thinking = call(ask.side, prompt, f"Thinking. [[{answer}]]", parsed=answer or None)
+            is_used = any(ask.name in (stop.answer, *stop.agree) for stop in method.stops)
+            second = call(ask.side, "stage2", one.to(ask.side, "stage2"), of=f"{ask.side}.{prompt}")
+            return [thinking, second] if suffix.endswith("s2") and is_used else [thinking]
+        more: Line = {"of": f"{of['side']}.{of['prompt']}"} if of else {}
+        if prompt in ("simple", "task"):
+            more["answer_logprob"] = math.log(one.probability)
+        return [call(ask.side, prompt, answer, **more)]
 
 
-def call(side: str, stage: str, text: str, **more: Any) -> Line:
+def named(method: str | Method) -> Method:
+    return METHODS[method] if isinstance(method, str) else method
+
+
+def about(method: Method, models: Mapping[str, str], options: Mapping[str, Any]) -> Line:
+    """Return the fields of a trace that are those of its run."""
+    return {
+        "method": method.name,
+        "steps": steps_of(method),
+        "options": dict(options),
+        **{side: models.get(side, side) for side in method.sides},
+        "engines": {side: "scripted" for side in method.sides},
+    }
+
+
+def call(side: str, prompt: str, text: str, **more: Any) -> Line:
     return {
         "side": side,
-        "stage": stage,
+        "prompt": prompt,
         "text": text,
+        "parsed": text or None,
         "finish_reason": "stop",
         "prompt_tokens": 300,
         "cached_tokens": 0,
-        "output_tokens": TOKENS[stage],
+        "output_tokens": TOKENS[prompt],
         "answer_tokens": 1,
         "queued_s": None,
         "ttft_s": None,
         "total_s": 0.25,
+        "started_at": None,
         **more,
     }
 
 
-TRACE = ("exit", "readable", "answers", "parsed", "category", "images", "thought")
+TRACE = ("exit", "readable", "parsed", "min_confidence", "category", "images", "chose_threshold")
 """Fields of a trace."""
 
 
 def line(doc_id: int, target: str, answer: str, score: float | None, calls: Sequence[Line] = (), **fields: Any) -> Line:
-    """Return a line of a samples file. With `exit`, it has a trace."""
-    trace = {name: fields.pop(name) for name in TRACE if name in fields}
+    """Return a line of a samples file. With `exit`, it has a trace, which `write_run` completes."""
+    trace = {"readable": bool(answer), "parsed": answer or None}
+    trace |= {name: fields.pop(name) for name in TRACE if name in fields}
     tokens = {"input_tokens": 300, "output_tokens": sum(one["output_tokens"] for one in calls)}
-    counts = {**tokens, **trace, "calls": list(calls)} if trace else None
+    counts = {**tokens, **trace, "calls": list(calls)} if "exit" in trace else None
     found = {"doc_id": doc_id, "target": target, "filtered_resps": answer, "token_counts": [counts], "doc_hash": "0"}
     return found | ({} if score is None else {"score": score}) | {"input": "A question?"} | fields
 
@@ -166,18 +194,22 @@ def write_run(
     lines: Iterable[Line],
     *,
     time: str = "20260101_000000",
-    mode: str | None = None,
-    engines: dict[str, str] | None = None,
+    method: str | Method | None = None,
+    models: Mapping[str, str] | None = None,
+    options: Mapping[str, Any] | None = None,
     mai: dict[str, str] | None = None,
     model: str = "mai_cascade",
-    model_args: str = "",
+    model_args: str = "pair=pair.yaml",
     wall_s: float = 9.0,
-    of_run: Line | None = None,
     **of_task: Any,
 ) -> Path:
-    """Write the files of one run with one task. Returns the results file. Without `mode`, the run is not ours.
-    `of_run`: more figures of the run. Other options are figures of the task."""
+    """Write the files of one run with one task. Returns the results file. Without `method`, the run is not ours. Other
+    options are figures of the task."""
     lines = list(lines)
+    of_run = about(named(method), models or {}, options or {}) if method else {}
+    for counts in (one["token_counts"][0] for one in lines if method):
+        if counts is not None:
+            counts |= of_run | counts
     folder.mkdir(parents=True, exist_ok=True)
     number = of_task.pop("number", len(lines))
     results = {
@@ -185,21 +217,20 @@ def write_run(
         "group_subtasks": {task: []},
         "configs": {task: {"task": task, "metadata": {"version": 0.1, **({"mai": mai} if mai else {})}}},
         "n-samples": {task: {"original": number, "effective": number}},
-        "config": {"model": model, "model_args": f"mode={mode},{model_args}" if mode else model_args, "gen_kwargs": ""},
+        "config": {"model": model, "model_args": model_args, "gen_kwargs": ""},
         "throughput": {"total_elapsed_time": wall_s},
     }
     file = folder / f"{time}_results.json"
     file.write_text(json.dumps(results))
     (folder / f"{time}_samples_{task}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
-    if mode:
-        sides = [mode] if mode in ("small", "large") else ["small", "large"]
+    if method:
         figures = {
             "format": 1,
-            "mode": mode,
-            "engines": {side: {"engine": "vllm", "model": (engines or {}).get(side, side)} for side in sides},
+            **{name: of_run[name] for name in ("method", "steps", "options")},
+            "engines": {side: {"engine": "vllm", "model": of_run[side]} for side in named(method).sides},
             "tasks": {task: {"samples": len(lines), "not_answered": 0, "wall_s": wall_s, **of_task}},
         }
-        (folder / f"{time}_mai_cascade.json").write_text(json.dumps(figures | (of_run or {})))
+        (folder / f"{time}_mai_cascade.json").write_text(json.dumps(figures))
     return file
 
 

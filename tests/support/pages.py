@@ -22,11 +22,11 @@ SHAPES = World(
 def write_runs(folder: Path, number: int = 60) -> None:
     """Write MAI, Full RT and both models alone on POPE, and MAI on shapes."""
     pope = pope_world(number)
-    for place, mode in enumerate(("cascade", "transfer", "small", "large")):
-        pope.write(folder, mode, time=f"20260101_0000{place:02d}")
-    SHAPES.write(folder, "cascade", time="20260101_000010")
+    for place, method in enumerate(("mai", "full_rt", "small", "large")):
+        pope.write(folder, method, time=f"20260101_0000{place:02d}")
+    SHAPES.write(folder, "mai", time="20260101_000010")
     SHAPES.write(folder, "small", time="20260101_000012")
     other = replace(SHAPES, documents=[replace(one, gold="other") for one in SHAPES.documents])
-    other.write(folder, "transfer", time="20260101_000013")
+    other.write(folder, "full_rt", time="20260101_000013")
     hostile = replace(SHAPES, large="org/<img src=x onerror='window.hacked = 1'>")
     hostile.write(folder, "large", time="20260101_000011")

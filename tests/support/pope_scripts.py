@@ -9,9 +9,9 @@ Record = dict[str, Any]
 FORCED_EXITS = ("agree_short", "agree_think", "transfer")
 
 
-def record(task: str, doc_id: int, stage: str, text: str, **more: Any) -> Record:
+def record(task: str, doc_id: int, prompt: str, text: str, **more: Any) -> Record:
     counts = {"prompt_tokens": 100, "cached_tokens": 32, "output_tokens": 5, "seconds": 0.01}
-    return {"task": task, "doc_id": doc_id, "stage": stage, "text": text, **counts, **more}
+    return {"task": task, "doc_id": doc_id, "prompt": prompt, "text": text, **counts, **more}
 
 
 def exit_of(doc_id: int) -> str:
@@ -27,11 +27,11 @@ def records(task: str, answers: Sequence[tuple[str, str]], **more: Any) -> tuple
         exit, two_stage = exit_of(doc_id), task.endswith("_s2")
         short, thought = right if exit == "agree_short" else wrong, right if exit == "agree_think" else wrong
         thinking = f"I see {doc_id}. [[{0 if two_stage else thought}]]"
-        small.append(record(task, doc_id, "short", f"[[{short}]]", **more))
+        small.append(record(task, doc_id, "simple", f"[[{short}]]", **more))
         small.append(record(task, doc_id, "task", f"[[{short}]]", **more))
         small.append(record(task, doc_id, "think", thinking, **{"output_tokens": 50, **more}))
         small.append(record(task, doc_id, "stage2", thought, **more))
-        large.append(record(task, doc_id, "short", f"[[{'perhaps' if exit == 'transfer' else right}]]", **more))
+        large.append(record(task, doc_id, "simple", f"[[{'perhaps' if exit == 'transfer' else right}]]", **more))
         large.append(record(task, doc_id, "task", f"[[{right}]]", **more))
         large.append(record(task, doc_id, "transfer", f"[[{right}]]", **more))
     return small, large

@@ -105,7 +105,7 @@ def scripts(folder: Path, task: str, rows: int, seconds: float = 0.0) -> dict[st
             one |= {"seconds": seconds * rng.random(), "prompt_tokens": rng.randint(50, 90)}
             one["output_tokens"] = rng.randint(1, 40)
         if task.endswith("_s"):
-            of_side += [{**one, "task": f"{task[:-1]}r"} for one in of_side if one["stage"] == "think"]
+            of_side += [{**one, "task": f"{task[:-1]}r"} for one in of_side if one["prompt"] == "think"]
         (folder / f"{side}.jsonl").write_text("\n".join(map(json.dumps, of_side)))
     return {"engine": "scripted", "small": str(folder / "small.jsonl"), "large": str(folder / "large.jsonl")}
 

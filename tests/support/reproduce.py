@@ -4,15 +4,24 @@ import json
 from pathlib import Path
 from typing import Any
 
-RUNS = ("small/pope_s", "small/pope_r", "large/pope_s", "transfer/pope_s", "cascade/pope_s")
-"""The runs of Table 10, in their order."""
+RUNS = ("small/pope_s", "small/pope_r", "large/pope_s", "full_rt/pope_s", "mai/pope_s", "think_first/pope_s")
+"""The runs of Table 10 and of the method below, in their order."""
+THINK_FIRST = """
+- ask: [large.simple, small.think]
+- stop: {exit: agree_think, answer: large.simple, agree: [small.think, large.simple]}
+- {ask: large.transfer, of: small.think}
+- stop: {exit: transfer, answer: large.transfer}
+"""
+"""The file of a method of the user, whose calls are those of Table 10."""
 TIMES = ("queued_s", "ttft_s", "total_s", "started_at")
 
 
 def arguments(scripts: dict[str, str], output: Path, *more: str) -> list[str]:
     """Return the arguments of the command that makes these runs."""
+    method = Path(scripts["small"]).with_name("think_first.yaml")
+    method.write_text(THINK_FIRST)
     model_args = ",".join(f"{name}={value}" for name, value in scripts.items())
-    chosen = ["--benchmarks", "pope", "--tables", "10", "--model_args", model_args]
+    chosen = ["--benchmarks", "pope", "--tables", "10", "--model_args", model_args, "--methods", str(method)]
     return ["reproduce", *chosen, "--output_path", str(output), *more]
 
 
@@ -40,7 +49,7 @@ def without_times(sample: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_marks(run: dict[str, Any]) -> dict[str, Any]:
-    """Remove the marks of shared calls, which a single command does not have."""
+    """Remove the marks of shared calls, which differ if other runs were made before."""
     for sample in run["samples"]:
         for call in sample["token_counts"][0]["calls"]:
             call.pop("shared", None)

@@ -5,16 +5,15 @@ from typing import Any
 
 from PIL import Image as PilImage
 
-from lmms_eval_mai.contract import Image, Message, Prompt, Sampling
+from lmms_eval_mai.contract import CALL_PROMPTS, Image, Message, Prompt, Sampling
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.errors import MissingAnswer
-from lmms_eval_mai.paper.benchmarks import BENCHMARKS, GENERIC
-from lmms_eval_mai.paper.calls import Pair
-from lmms_eval_mai.paper.sample import Sample, Trace
+from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC
+from lmms_eval_mai.method.calls import Pair
+from lmms_eval_mai.method.trace import Sample, Trace
 
 OWN_INSTRUCTION = "Answer with one word."
 """The format sentence of another lmms-eval task."""
-STAGES = ("short", "think", "stage2", "transfer", "task")
 
 
 def sample(
@@ -41,13 +40,13 @@ def sample(
         kind=rules.kind(doc),
         variant=variant,  # type: ignore[arg-type]
         two_stage=two_stage,
-        sampling={stage: Sampling(max_tokens=64) for stage in STAGES},  # type: ignore[misc]
+        sampling=dict.fromkeys(CALL_PROMPTS, Sampling(max_tokens=64)),
         own_prompt=() if variant else (Message("user", (image, question + OWN_INSTRUCTION)),),
     )
 
 
 class Recorder:
-    """A script for the scripted engine, from a table of stage -> answer or its text. Records every prompt."""
+    """A script for the scripted engine, from a table of prompt -> answer or its text. Records every prompt."""
 
     def __init__(self, answers: Mapping[str, str | Answer]) -> None:
         self.answers = answers
@@ -55,14 +54,14 @@ class Recorder:
 
     def __call__(self, prompt: Prompt) -> Answer:
         self.prompts.append(prompt)
-        if prompt.key.stage not in self.answers:
+        if prompt.key.prompt not in self.answers:
             raise MissingAnswer(f"{prompt.key} was not expected")
-        answer = self.answers[prompt.key.stage]
+        answer = self.answers[prompt.key.prompt]
         return answer if isinstance(answer, Answer) else Answer(answer, prompt_tokens=10, output_tokens=3, seconds=0.0)
 
-    def prompt_of(self, stage: str) -> str:
-        """Return the text of the only prompt of one stage."""
-        (prompt,) = [prompt for prompt in self.prompts if prompt.key.stage == stage]
+    def prompt_of(self, name: str) -> str:
+        """Return the text of the only prompt of this name."""
+        (prompt,) = [prompt for prompt in self.prompts if prompt.key.prompt == name]
         return "".join(block for message in prompt.messages for block in message.content if isinstance(block, str))
 
 
@@ -80,5 +79,5 @@ async def scripted_pair(small: Any, large: Any, options: ScriptedOptions | None 
 
 
 def path(trace: Trace) -> list[str]:
-    """Return the calls of a trace, in the order of the stages."""
-    return [f"{call.key.side} {call.key.stage}" for call in trace.calls]
+    """Return the calls of a trace, in the order of their prompts."""
+    return [f"{call.key.side} {call.key.prompt}" for call in trace.calls]

@@ -5,7 +5,7 @@ from typing import Any
 import pandas
 from support.documents import MMMU_OPEN
 
-from lmms_eval_mai.paper.benchmarks import quiet_mmbench
+from lmms_eval_mai.method.benchmarks import quiet_mmbench
 
 Doc = dict[str, Any]
 

@@ -31,8 +31,9 @@ def chat_records(count: int, **fields: Any) -> tuple[Records, Records]:
     its number. `fields`: further fields of all records."""
     small, large = records("chat", [(f"answer {number}", "no") for number in range(count)], **fields)
     for one in large:
-        if one["stage"] == "task":
+        if one["prompt"] == "task":
             one["text"] = f"Once upon a time [[{one['doc_id']}]]"
+    small += [{**one, "prompt": "explain"} for one in small if one["prompt"] == "think"]
     return small, large
 
 
@@ -54,9 +55,14 @@ def scripted(folder: Path, count: int = 12, hanging: bool = False, **fields: Any
 
 
 def image_url(size: tuple[int, int] = (8, 6), format: str = "PNG", mode: str = "RGB", **options: Any) -> str:
-    """Return a data URL."""
+    """Return a black image as a data URL."""
+    return data_url(Image.new(mode, size), format, **options)
+
+
+def data_url(image: Image.Image, format: str = "PNG", **options: Any) -> str:
+    """Return an image as a data URL."""
     file = io.BytesIO()
-    Image.new(mode, size).save(file, format, **options)
+    image.save(file, format, **options)
     return f"data:image/{format.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"
 
 

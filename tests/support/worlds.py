@@ -23,13 +23,13 @@ def pope_world(number: int = 200) -> World:
 def write_all(world: World, folder: Path) -> None:
     """Write a run of each method of Tables 5 to 8, 10 and 15."""
     runs = [
-        ("cascade", "s"),
-        ("cascade", "r_s2"),
-        ("transfer", "s"),
+        ("mai", "s"),
+        ("mai", "r_s2"),
+        ("full_rt", "s"),
         *((m, s) for m in ("small", "large") for s in ("s", "r", "r_s2")),
     ]
-    for number, (mode, suffix) in enumerate(runs):
-        world.write(folder, mode, suffix, time=f"20260101_0000{number:02d}")
+    for number, (method, suffix) in enumerate(runs):
+        world.write(folder, method, suffix, time=f"20260101_0000{number:02d}")
 
 
 WORLD = pope_world()

@@ -86,6 +86,9 @@ class OpenAIEngine:
         assert self._model, "the served model is known after the start"
         return json.dumps(["openai", self._model, self._context])
 
+    def version(self) -> str:
+        return ""  # the protocol does not tell
+
     def count_tokens(self, text: str) -> int | None:
         return None  # the protocol has no tokenizer
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass
 
-from lmms_eval_mai.contract import Call, EngineConfig, Prompt, Sampling, Side, Stage
+from lmms_eval_mai.contract import Call, CallPrompt, EngineConfig, Prompt, Sampling, Side
 from lmms_eval_mai.engines.arguments import Arguments, Count, Number, read, sentence
 from lmms_eval_mai.engines.checkpoints import file_digest
 from lmms_eval_mai.engines.messages import replace_lone_surrogates
@@ -51,7 +51,7 @@ class Record(Answer):
 
     task: str
     doc_id: int
-    stage: Stage
+    prompt: CallPrompt
     repeat: int | None = None  # for all repeats
 
 
@@ -82,7 +82,7 @@ class RecordedScript:
             raise ArgumentError(f"{where}: {sentence(error, given)} docs/tasks.md has the fields.") from None
         except (ValueError, TypeError) as error:
             raise ArgumentError(f"{where} is not a JSON object ({error}).") from None
-        key = (record.task, record.doc_id, record.stage, record.repeat)
+        key = (record.task, record.doc_id, record.prompt, record.repeat)
         if key in self._answers:
             raise ArgumentError(f"{where} answers {key[:3]} a second time. Delete one of the two lines.")
         self._answers[key] = record
@@ -90,7 +90,7 @@ class RecordedScript:
     def __call__(self, prompt: Prompt) -> Answer:
         key = prompt.key
         for repeat in (key.repeat, None):
-            if (answer := self._answers.get((key.task, key.doc_id, key.stage, repeat))) is not None:
+            if (answer := self._answers.get((key.task, key.doc_id, key.prompt, repeat))) is not None:
                 return answer
         raise MissingAnswer(f"{key}: {self._path} has no such answer. Add it, or limit the run to recorded documents.")
 
@@ -123,6 +123,9 @@ class ScriptedEngine:
     def identity(self) -> str:
         script: Any = self._script
         return f"scripted {getattr(script, 'digest', None) or getattr(script, '__qualname__', type(script).__name__)}"
+
+    def version(self) -> str:
+        return "scripted"
 
     async def start(self) -> None:
         self._slots = asyncio.Semaphore(self._options.slots)

@@ -54,6 +54,9 @@ class TransformersEngine:
         arguments = self._options.model_dump_json(exclude=PERFORMANCE_ARGUMENTS)
         return f"transformers {transformers.__version__} {self._config.model} {checkpoint} {arguments}"
 
+    def version(self) -> str:
+        return f"transformers {transformers.__version__}, {self._options.dtype}"
+
     async def start(self) -> None:
         self._closed = asyncio.get_running_loop().create_future()
         self._thread = ThreadPoolExecutor(1, f"mai-{self.side}")

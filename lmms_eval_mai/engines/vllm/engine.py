@@ -71,6 +71,15 @@ class VllmEngine:
         }
         return json.dumps(parts, sort_keys=True, default=str)
 
+    def version(self) -> str:
+        import vllm
+
+        config = self.llm.vllm_config
+        runner = 2 if getattr(config, "use_v2_model_runner", False) else 1
+        return (
+            f"vllm {vllm.__version__}, model runner V{runner}, {str(config.model_config.dtype).removeprefix('torch.')}"
+        )
+
     async def start(self) -> None:
         building = self._building = asyncio.ensure_future(asyncio.to_thread(self._build))
         llm, tokenizer = await asyncio.shield(building)  # if the caller is cancelled, `close` ends the start

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from lmms_eval.api.reasoning import strip_reasoning_tags
 
-from lmms_eval_mai.paper.prompts import Kind
+from lmms_eval_mai.method.prompts import Kind
 
 Doc = Mapping[str, Any]
 
@@ -52,16 +52,6 @@ class Benchmark:
     """Gets the result of `extract_answer` and the document. Returns the parsed answer, or None if it does not parse."""
     agree: Callable[[str, str, AgreementRules], bool]
     """Returns whether two parsed answers are the same. Must be symmetric."""
-
-
-@dataclass(frozen=True)
-class Verification:
-    """One comparison of a small model's answer with a large model's."""
-
-    small: str | None
-    """The small model's parsed answer. None if it does not parse."""
-    large: str | None
-    agree: bool
 
 
 def extract_answer(text: str) -> str:
@@ -129,7 +119,6 @@ def read_answer(benchmark: Benchmark, doc: Doc, text: str) -> str | None:
     return benchmark.parse(extract_answer(text), doc) or None
 
 
-def verify(benchmark: Benchmark, doc: Doc, small: str, large: str, rules: AgreementRules) -> Verification:
-    """Read and compare the texts of a small and a large model for one document."""
-    a, b = read_answer(benchmark, doc, small), read_answer(benchmark, doc, large)
-    return Verification(a, b, a is not None and b is not None and benchmark.agree(a, b, rules))
+def agree(benchmark: Benchmark, a: str | None, b: str | None, rules: AgreementRules) -> bool:
+    """Return whether two parsed answers are the same. An answer that does not parse agrees with nothing."""
+    return a is not None and b is not None and benchmark.agree(a, b, rules)

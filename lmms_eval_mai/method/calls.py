@@ -1,48 +1,46 @@
-"""The calls of one sample. `Pair.call` makes every call of every run; `cascade.py` decides which calls to make.
-
-`OpenSample` records the calls and verifications of one sample, from its first call to its trace.
-"""
+"""The calls of one sample. `OpenSample.call` makes every call of every run; `run.py` decides which calls to make."""
 
 import asyncio
 import math
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, TypeVar, get_args
+from typing import Any, Literal, Protocol, TypeVar
 
 from lmms_eval_mai.contract import (
+    CALL_PROMPTS,
     AttentionRequest,
     Call,
     CallKey,
+    CallPrompt,
     Image,
     Message,
     Model,
     Prompt,
     Sampling,
     Side,
-    Stage,
     TokenWeights,
 )
 from lmms_eval_mai.errors import PromptTooLong, SampleError
-from lmms_eval_mai.paper import prompts
-from lmms_eval_mai.paper.agreement import (
+from lmms_eval_mai.method import prompts
+from lmms_eval_mai.method.agreement import (
     AgreementRules,
-    Verification,
+    agree,
     answer_span,
     extract_answer,
     read_answer,
-    verify,
     without_answer,
 )
-from lmms_eval_mai.paper.confidence import Choices, Thresholds, is_sure
-from lmms_eval_mai.paper.prompts import TransferAnswer, Variant
-from lmms_eval_mai.paper.sample import Exit, LoggedPrompt, Sample, Trace, category_of, logged_prompt
-from lmms_eval_mai.paper.sparse import Selection, Sparse, select
+from lmms_eval_mai.method.methods import MAI, Method, Stop
+from lmms_eval_mai.method.prompts import TransferAnswer, Variant
+from lmms_eval_mai.method.sparse import Selection, Sparse, select
+from lmms_eval_mai.method.thresholds import Thresholds, is_sure
+from lmms_eval_mai.method.trace import LoggedPrompt, Sample, Settings, Trace, category_of, logged_prompt
 
 R = TypeVar("R")
 
 SCORING = Sampling(max_tokens=1)
-"""The decoding of the stage `score`, which needs only the prefill. Its only token is not used."""
+"""The decoding of a call `score`, which needs only the prefill. Its only token is not used."""
 
 
 class CallStore(Protocol):
@@ -71,14 +69,15 @@ class Pair:
     """The two VLMs and the user's choices for how they work together."""
 
     models: Mapping[Side, Model]
-    """A mode that calls one model has one entry."""
+    """Those that the method asks."""
+    method: Method = MAI
+    settings: Settings = Settings()  # noqa: RUF009 - frozen
+    """What a trace says about the run."""
     think: Variant = "R"
     """Prompt_think of Eq. 7 for tasks that name none themselves: `_s` tasks and other lmms-eval tasks."""
     rules: AgreementRules = AgreementRules()  # noqa: RUF009 - frozen
-    choices: Choices = Choices()  # noqa: RUF009 - frozen
-    """Of the cascade."""
     thresholds: Thresholds = Thresholds()  # noqa: RUF009 - frozen
-    """Of its first check by confidence."""
+    """Of the stops that ask how sure a model is."""
     on_overflow: Literal["truncate", "error"] = "truncate"
     """How to treat thinking that does not fit the context."""
     transfer_answer: TransferAnswer | None = None
@@ -92,44 +91,7 @@ class Pair:
     on_call: Callable[[CallEvent], object] = lambda event: None
     """Gets the events of all calls."""
 
-    async def call(
-        self,
-        opened: "OpenSample",
-        side: Side,
-        stage: Stage,
-        *text: str,
-        thinking: str = "",
-        attention: AttentionRequest | None = None,
-    ) -> Call:
-        """Send the question and the stage's text to one model, and record its answer.
-
-        `text`: the parts of the stage's text. An empty text sends the own prompt of another lmms-eval task instead.
-        `thinking`: the reasoning text inside `text`, whose beginning is left out if the prompt is too long for the
-        context. Raises the engine's errors, and `StoreError`.
-        """
-        sample = opened.sample
-        sampling = decoding_of(sample, stage)
-        key = CallKey(sample.task, sample.doc_id, sample.repeat, side, stage)
-        prompt = Prompt(with_stage_text(sample, *text), key, attention, logprobs=stage in ("short", "task"))
-        try:
-            call = await self._answer(prompt, sampling)
-        except PromptTooLong:
-            if not thinking or self.on_overflow == "error":
-                raise
-            # A text that is scored must leave the same space as a text that is transferred.
-            answer = sample.sampling["transfer"] if stage == "score" else sampling
-            shorter, dropped = await self.models[side].truncate_thinking(prompt, thinking, answer)
-            if attention is not None and attention.text is not None:
-                attention = replace(attention, text=shorter)
-            text = tuple(part.replace(thinking, shorter, 1) for part in text)
-            prompt = Prompt(with_stage_text(sample, *text), key, attention, prompt.logprobs)
-            call = replace(await self._answer(prompt, sampling), dropped_tokens=dropped)
-        opened.calls.append(call if call.attention is None else replace(call, attention=None))  # hundreds of MB in all
-        if self.log_prompts:
-            opened.prompts[key] = logged_prompt(with_stage_text(sample, "".join(text)))
-        return call
-
-    async def _answer(self, prompt: Prompt, sampling: Sampling) -> Call:
+    async def answer(self, prompt: Prompt, sampling: Sampling) -> Call:
         """Return the finished call of this prompt: from the store, or from the model, counted and stored."""
         if self.store is not None and (stored := await self.store.find(prompt, sampling)) is not None:
             return stored
@@ -149,7 +111,7 @@ class Pair:
 def counted(call: Call, model: Model) -> Call:
     """Return the call with what is computed in the same way for all engines: the time at which it was made, the tokens
     of its answer, and the probability that the model gave to its answer."""
-    answer_tokens = 0 if call.key.stage == "score" else call.answer_tokens  # the only token of a score is not used
+    answer_tokens = 0 if call.key.prompt == "score" else call.answer_tokens  # the only token of a score is not used
     if answer_tokens is None:
         answer_tokens = model.count_tokens(extract_answer(call.text))
     return replace(
@@ -183,31 +145,91 @@ def answer_logprob(call: Call) -> float | None:
     return round(math.fsum(values), 6) if values else None
 
 
+class Asked:
+    """What an `Ask` brought: the call with the thinking, and the call with the answer. They are the same call, except
+    in the two-stage form (Eq. 8)."""
+
+    def __init__(self, thinking: Call, answer: Call | None = None) -> None:
+        self.thinking, self.answer = thinking, answer or thinking
+
+
 @dataclass
 class OpenSample:
-    """A sample while it is answered: its calls, its verifications, and its trace at the end."""
+    """A sample while it is answered: its calls so far, and its trace at the end."""
 
     sample: Sample
     pair: Pair
     calls: list[Call] = field(default_factory=list)
+    asked: dict[str, Asked] = field(default_factory=dict)
+    """Name of an `Ask` -> what it brought."""
     prompts: dict[CallKey, LoggedPrompt] = field(default_factory=dict)
     """The prompt of each call, if the trace holds them."""
-    verifications: list[Verification] = field(default_factory=list)
     selection: Selection | None = None
-    thought: str | None = None
-    """The parsed answer after the thinking of Full RT, which does not verify it."""
     min_confidence: float | None = None
-    """The threshold, if the first check used one."""
+    """The threshold of the run, if a stop has used it."""
 
-    @property
-    def think(self) -> Variant:
-        """Return the thinking prompt: the task's own E or R, else that of the pair."""
-        variant = self.sample.variant
-        return variant if variant in ("E", "R") else self.pair.think
+    async def call(
+        self,
+        side: Side,
+        prompt: CallPrompt,
+        *text: str,
+        thinking: str = "",
+        of: str = "",
+        attention: AttentionRequest | None = None,
+    ) -> Call:
+        """Send the question and a text to one model, and record its answer.
+
+        `text`: its parts. An empty text sends the own prompt of another lmms-eval task instead. `thinking`: the
+        reasoning inside `text`, whose beginning is left out if the prompt is too long for the context. `of`: the call
+        that it is from. Raises the engine's errors, and `StoreError`.
+        """
+        sample, pair = self.sample, self.pair
+        sampling = decoding_of(sample, prompt)
+        key = CallKey(sample.task, sample.doc_id, sample.repeat, side, prompt, of)
+        if attention is None and (same := next((call for call in self.calls if call.key == key), None)):
+            return same  # `explain` and `think` are one call in a task with prompt E
+        logprobs = prompt in ("simple", "task")
+        request = Prompt(with_text(sample, *text), key, attention, logprobs)
+        try:
+            call = await pair.answer(request, sampling)
+        except PromptTooLong:
+            if not thinking or pair.on_overflow == "error":
+                raise
+            # A text that is scored must leave the same space as a text that is transferred.
+            answer = sample.sampling["transfer"] if prompt == "score" else sampling
+            shorter, dropped = await pair.models[side].truncate_thinking(request, thinking, answer)
+            if attention is not None and attention.text is not None:
+                attention = replace(attention, text=shorter)
+            text = tuple(part.replace(thinking, shorter, 1) for part in text)
+            request = Prompt(with_text(sample, *text), key, attention, logprobs)
+            call = replace(await pair.answer(request, sampling), dropped_tokens=dropped)
+        if prompt != "score":
+            call = replace(call, parsed=read_answer(sample.benchmark, sample.doc, call.text))
+        self.calls.append(call if call.attention is None else replace(call, attention=None))  # hundreds of MB in all
+        if pair.log_prompts:
+            self.prompts[key] = logged_prompt(with_text(sample, "".join(text)))
+        return call
+
+    def stops_at(self, stop: Stop) -> bool:
+        """Return whether the conditions of a stop hold."""
+        if stop.agree and not self.agree(*(self.asked[name].answer for name in stop.agree)):
+            return False
+        return not stop.sure or self.is_sure(self.asked[stop.sure].answer, stop.min_confidence)
+
+    def agree(self, one: Call, other: Call) -> bool:
+        """Return whether both answers parse and are the same (Section 4.1)."""
+        return agree(self.sample.benchmark, one.parsed, other.parsed, self.pair.rules)
+
+    def is_sure(self, answer: Call, min_confidence: float | None = None) -> bool:
+        """Return whether the model gave its answer a probability of at least the threshold, and the scorer can read
+        the answer. `min_confidence`: None: the threshold of the run."""
+        if min_confidence is None:
+            min_confidence = self.min_confidence = self.pair.thresholds.of(self.sample.benchmark.name)
+        return is_sure(answer, min_confidence) and answer.parsed is not None
 
     def reference(self, thinking: Call) -> str:
-        """Return what the transfer prompt has of the small model's thinking: the whole response, or the response
-        without its `[[answer]]`."""
+        """Return what the transfer prompt has of the thinking: the whole response, or the response without its
+        `[[answer]]`."""
         choice = self.pair.transfer_answer or prompts.transfer_answer(self.sample.benchmark.name)
         return thinking.text if choice == "keep" else without_answer(thinking.text)
 
@@ -226,55 +248,34 @@ class OpenSample:
         self.selection = replace(found, layer=sparse.layer, transferred_tokens=counted)
         return self.selection
 
-    def agree(self, small: Call, large: Call) -> bool:
-        """Verify the small model's answer with the large model's (Section 4.1) and record the verification."""
-        result = verify(self.sample.benchmark, self.sample.doc, small.text, large.text, self.pair.rules)
-        self.verifications.append(result)
-        return result.agree
-
-    def read_thought(self, thinking: Call) -> None:
-        """Record the answer after the small model's thinking, so that a report can tell what a cascade would do."""
-        self.thought = read_answer(self.sample.benchmark, self.sample.doc, thinking.text)
-
-    def is_confident(self, large: Call) -> bool:
-        """Return whether the large model gave its short answer a probability of at least the threshold, and the scorer
-        can read the answer."""
-        sample = self.sample
-        self.min_confidence = self.pair.thresholds.of(sample.benchmark.name)
-        is_readable = read_answer(sample.benchmark, sample.doc, large.text) is not None
-        return is_sure(large, self.min_confidence) and is_readable
-
-    def finish(self, exit: Exit, answer: Call) -> Trace:
-        """Return the trace. Its calls are in the order of the stages, because short answers may finish in any order."""
-        stages = get_args(Stage)
-        calls = sorted(self.calls, key=lambda call: (stages.index(call.key.stage), call.key.side == "large"))
-        sample = self.sample
+    def finish(self, exit: str, answer: Call) -> Trace:
+        """Return the trace. Its calls are in the order of their prompts, because short answers may finish in any
+        order."""
+        sample, pair = self.sample, self.pair
+        calls = sorted(self.calls, key=lambda call: (CALL_PROMPTS.index(call.key.prompt), call.key.side == "large"))
         is_own_task = sample.variant is not None
-        parsed = read_answer(sample.benchmark, sample.doc, answer.text) if is_own_task else None
         parts = (part for message in sample.question for part in message.content)
         return Trace(
             exit,
             answer,
             tuple(calls),
-            tuple(self.verifications),
-            readable=parsed is not None if is_own_task else bool(extract_answer(answer.text)),
-            prompts=tuple(self.prompts[call.key] for call in calls) if self.pair.log_prompts else (),
+            replace(pair.settings, method=pair.method, options={**pair.settings.options, **sample.decoding}),
+            readable=answer.parsed is not None if is_own_task else bool(extract_answer(answer.text)),
+            prompts=tuple(self.prompts[call.key] for call in calls) if pair.log_prompts else (),
             selection=self.selection,
             min_confidence=self.min_confidence,
-            thought=self.thought,
-            parsed=parsed,
             images=tuple(part.uuid for part in parts if isinstance(part, Image)),
             category=category_of(sample.doc),
         )
 
 
-def decoding_of(sample: Sample, stage: Stage) -> Sampling:
-    """Return how a stage is decoded."""
-    return SCORING if stage == "score" else sample.sampling[stage]
+def decoding_of(sample: Sample, prompt: CallPrompt) -> Sampling:
+    """Return how a call is decoded."""
+    return SCORING if prompt == "score" else sample.sampling[prompt]
 
 
-def with_stage_text(sample: Sample, *text: str) -> tuple[Message, ...]:
-    """Return the chat with the stage's text at its very end. An empty text stands for the own prompt of another
+def with_text(sample: Sample, *text: str) -> tuple[Message, ...]:
+    """Return the chat with the text of a call at its very end. An empty text stands for the own prompt of another
     lmms-eval task."""
     if not any(text):
         return sample.own_prompt

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from support.answers import quick
 
 from lmms_eval_mai.contract import TokenWeights
-from lmms_eval_mai.paper.agreement import parts_without_answer, without_answer
-from lmms_eval_mai.paper.sparse import Selection, Sparse, cut_to, select
+from lmms_eval_mai.method.agreement import parts_without_answer, without_answer
+from lmms_eval_mai.method.sparse import Selection, Sparse, cut_to, select
 
 TOKENS = st.sampled_from(["", "a", " the", "[[", "<|im_end|>", "é", "\n\n", "[[answer]]", "{", "\ufffd"])
 WEIGHTS = st.sampled_from([0.0, 0.1, 0.25, 5e-324, 1.0]) | st.floats(0, 1)

@@ -1,37 +1,29 @@
 """The input and the output of the method as plain data: a `Sample` and its `Trace`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any
 
-from lmms_eval_mai.contract import Call, ContentPart, Image, Message, Sampling, Stage
-from lmms_eval_mai.paper.agreement import Benchmark, Doc, Verification, extract_answer
-from lmms_eval_mai.paper.confidence import Choices
-from lmms_eval_mai.paper.prompts import Kind, Variant
-from lmms_eval_mai.paper.sparse import Selection
-
-Exit = Literal["agree_short", "confident", "agree_think", "transfer", "large_think", "small", "large"]
-"""Where a sample finishes. Table 10: agree_short is MV small(S)/large(S), agree_think is MV small(R)/large(S), transfer
-is RT (MV: mutual verification; RT: reasoning transfer). Two exits are not in the paper: `confident` takes
-the place of agree_short with `verify=confidence`, and `large_think` that of the later exits with `thinker=large`."""
-
-EXITS: dict[str, tuple[Exit, ...]] = {
-    "cascade": ("agree_short", "agree_think", "transfer"),
-    "transfer": ("transfer",),
-    "small": ("small",),
-    "large": ("large",),
-}
-"""Mode -> its exits, with the paper's choices."""
+from lmms_eval_mai.contract import Call, CallPrompt, ContentPart, Image, Message, Sampling, Side
+from lmms_eval_mai.method.agreement import Benchmark, Doc, extract_answer
+from lmms_eval_mai.method.methods import MAI, Method
+from lmms_eval_mai.method.prompts import Kind, Variant
+from lmms_eval_mai.method.sparse import Selection
 
 
-def exits_of(mode: str, choices: Choices) -> tuple[Exit, ...]:
-    """Return the exits of a mode. `choices`: those of a cascade."""
-    if mode != "cascade":
-        return EXITS[mode]
-    first: Exit = "confident" if choices.verify == "confidence" else "agree_short"
-    if choices.thinker == "large":
-        return (first, "large_think")
-    return (first, "agree_think", "transfer") if choices.second_check == "on" else (first, "transfer")
+@dataclass(frozen=True)
+class Settings:
+    """How a sample was answered: everything that can change its answer, besides the task and the engines' versions."""
+
+    method: Method = MAI
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments that can change an answer and are not at their default, such as `anls_threshold`, and the decoding
+    arguments that are not those of our tasks."""
+    small: str = ""
+    """The small model, as the argument names it. Empty: the method does not ask it."""
+    large: str = ""
+    engines: Mapping[Side, str] = field(default_factory=dict)
+    """`Engine.version` of each model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +45,11 @@ class Sample:
     """The task's own prompt. None for other lmms-eval tasks, which have `own_prompt`."""
     two_stage: bool
     """Whether the thinking model answers in a second call (Eq. 8; the `_s2` tasks)."""
-    sampling: Mapping[Stage, Sampling]
+    sampling: Mapping[CallPrompt, Sampling]
     own_prompt: tuple[Message, ...] = ()
     """The whole prompt of another lmms-eval task, with its own format sentence. Empty for our tasks."""
+    decoding: Mapping[str, Any] = field(default_factory=dict)
+    """The decoding arguments that are not those of our tasks, for the trace."""
 
 
 LoggedPrompt = tuple[Mapping[str, Any], ...]
@@ -65,14 +59,15 @@ image is `<image WIDTHxHEIGHT>`."""
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The record of one sample's run: its calls, its verifications and its exit."""
+    """The record of one sample's run: its calls and its exit."""
 
-    exit: Exit
+    exit: str
+    """Where the sample finished: an exit of the method. Table 10: `agree_short` is MV small(S)/large(S), `agree_think`
+    is MV small(R)/large(S), `transfer` is RT (MV: mutual verification; RT: reasoning transfer)."""
     answer: Call
     """The call whose text is the final answer."""
     calls: tuple[Call, ...]
-    verifications: tuple[Verification, ...]
-    """In order: the two short answers (Eq. 5 and 6), then the thought answer with the large model's short answer."""
+    settings: Settings = Settings()
     readable: bool = True
     """Whether the scorer can read the final answer. For another lmms-eval task: whether the answer is not empty."""
     prompts: tuple[LoggedPrompt, ...] = ()
@@ -80,13 +75,12 @@ class Trace:
     selection: Selection | None = None
     """The tokens of the thinking that were transferred (Eq. 12). None: the whole thinking was transferred, or none."""
     min_confidence: float | None = None
-    """The threshold of the first check. None: it needs none."""
-    thought: str | None = None
-    """Full RT: the parsed answer after the thinking, which this mode does not verify. None: it cannot be read."""
-    parsed: str | None = None
-    """The final answer as the benchmark's scorer reads it. None: the scorer cannot read it, or is not known."""
+    """The threshold of the run. None: no stop used it."""
     images: tuple[str, ...] = ()
     """The hashes of the images' pixels. Documents with a common image are not independent of each other."""
+    chose_threshold: bool = False
+    """Whether a document with one of these images was used to choose the threshold, so that its score may be too
+    good."""
     category: str | None = None
     """The kind of the question that the data set names."""
 

@@ -15,8 +15,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from lmms_eval_mai.paper.agreement import AgreementRules, Benchmark, Doc
-from lmms_eval_mai.paper.prompts import Kind
+from lmms_eval_mai.method.agreement import AgreementRules, Benchmark, Doc
+from lmms_eval_mai.method.prompts import Kind
 
 _QUIET = threading.RLock()
 _SILENT = logging.Logger("mmbench", logging.CRITICAL)

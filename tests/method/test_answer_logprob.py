@@ -6,12 +6,12 @@ import pytest
 
 from lmms_eval_mai.contract import Call, CallKey, TokenLogprobs
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
-from lmms_eval_mai.paper.calls import counted
+from lmms_eval_mai.method.calls import counted
 
 
 def made(text: str, *tokens: tuple[str, float]) -> Call:
     logprobs = TokenLogprobs(tuple(text for text, _ in tokens), tuple(value for _, value in tokens))
-    key = CallKey("pope_s", 0, 0, "small", "short")
+    key = CallKey("pope_s", 0, 0, "small", "simple")
     call = Call(key, text, "stop", 1, 0, len(tokens), None, None, 1.0, logprobs=logprobs)
     return counted(call, ScriptedEngine("small", lambda prompt: Answer(text)))
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from lmms_eval_mai.paper import prompts
-from lmms_eval_mai.paper.prompts import REASON_TRANSFER, STAGE2, TRANSFER_TEMPLATE, Kind
+from lmms_eval_mai.method import prompts
+from lmms_eval_mai.method.prompts import REASON_TRANSFER, STAGE2, TRANSFER_TEMPLATE, Kind
 
 PREVIOUS = "According to previous thinking: "
 REFERENCE = "The following is a reference answer from a smaller model"

@@ -20,11 +20,12 @@ from support.documents import (
     RWQA_SIX,
     SHAPES_CHOICE,
     SHAPES_WORD,
+    texts_agree,
 )
 from support.logs import logged
 
-from lmms_eval_mai.paper.agreement import AgreementRules, read_answer, verify
-from lmms_eval_mai.paper.benchmarks import BENCHMARKS, quiet_mmbench
+from lmms_eval_mai.method.agreement import AgreementRules, read_answer
+from lmms_eval_mai.method.benchmarks import BENCHMARKS, quiet_mmbench
 
 MMBENCH_HOLES = {"A": "red", "B": "green", "C": float("nan"), "D": None}
 
@@ -118,21 +119,21 @@ TABLE: list[tuple[str, dict[str, Any], str, str, bool]] = [
 def test_two_answers_agree_if_and_only_if_the_table_has_true(
     name: str, doc: dict[str, Any], a: str, b: str, same: bool
 ) -> None:
-    assert verify(ALL[name], doc, a, b, RULES).agree is same
-    assert verify(ALL[name], doc, b, a, RULES).agree is same
+    assert texts_agree(ALL[name], doc, a, b, RULES) is same
+    assert texts_agree(ALL[name], doc, b, a, RULES) is same
 
 
 def test_infovqa_uses_the_users_anls_threshold() -> None:
     answers = "Microsoft Windows", "Microsoft Window"  # ANLS 0.94
-    assert verify(BENCHMARKS["infovqa_val"], NONE, *answers, AgreementRules(anls_threshold=0.94)).agree
-    assert not verify(BENCHMARKS["infovqa_val"], NONE, *answers, AgreementRules(anls_threshold=0.95)).agree
-    assert not verify(BENCHMARKS["infovqa_val"], NONE, "2019", "2018", AgreementRules(anls_threshold=0.0)).agree
+    assert texts_agree(BENCHMARKS["infovqa_val"], NONE, *answers, AgreementRules(anls_threshold=0.94))
+    assert not texts_agree(BENCHMARKS["infovqa_val"], NONE, *answers, AgreementRules(anls_threshold=0.95))
+    assert not texts_agree(BENCHMARKS["infovqa_val"], NONE, "2019", "2018", AgreementRules(anls_threshold=0.0))
 
 
 def test_infovqa_uses_anls_for_digits_too_if_the_user_wants_the_papers_plain_rule() -> None:
     plain = AgreementRules(anls_threshold=0.5, infovqa_match="anls")
-    assert verify(BENCHMARKS["infovqa_val"], NONE, "2019", "2018", plain).agree  # ANLS 0.75
-    assert not verify(BENCHMARKS["infovqa_val"], NONE, "2019", "2008", AgreementRules(0.8, "anls")).agree
+    assert texts_agree(BENCHMARKS["infovqa_val"], NONE, "2019", "2018", plain)  # ANLS 0.75
+    assert not texts_agree(BENCHMARKS["infovqa_val"], NONE, "2019", "2008", AgreementRules(0.8, "anls"))
 
 
 @pytest.mark.parametrize(
@@ -150,8 +151,8 @@ def test_infovqa_uses_anls_for_digits_too_if_the_user_wants_the_papers_plain_rul
     ],
 )
 def test_relaxed_chartqa_requires_the_tolerance_in_both_directions(a: str, b: str, same: bool) -> None:
-    assert verify(BENCHMARKS["chartqa"], NONE, a, b, RELAXED).agree is same
-    assert verify(BENCHMARKS["chartqa"], NONE, b, a, RELAXED).agree is same
+    assert texts_agree(BENCHMARKS["chartqa"], NONE, a, b, RELAXED) is same
+    assert texts_agree(BENCHMARKS["chartqa"], NONE, b, a, RELAXED) is same
 
 
 @pytest.mark.timeout(60)
@@ -162,10 +163,10 @@ def test_relaxed_chartqa_requires_the_tolerance_in_both_directions(a: str, b: st
 def test_texts_of_models_that_do_not_stop_are_compared_without_functions_that_need_minutes(
     benchmark: str, doc: Any, text: str, end: str
 ) -> None:
-    assert verify(BENCHMARKS[benchmark], doc, text, text, RULES).agree
-    assert not verify(BENCHMARKS[benchmark], doc, text, text + end, RULES).agree
+    assert texts_agree(BENCHMARKS[benchmark], doc, text, text, RULES)
+    assert not texts_agree(BENCHMARKS[benchmark], doc, text, text + end, RULES)
     short = text[:200].strip()  # as short texts, both would agree
-    assert verify(BENCHMARKS[benchmark], doc, short, short + end, RULES).agree
+    assert texts_agree(BENCHMARKS[benchmark], doc, short, short + end, RULES)
 
 
 @pytest.mark.parametrize(

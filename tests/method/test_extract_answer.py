@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmms_eval_mai.paper.agreement import extract_answer, without_answer
+from lmms_eval_mai.method.agreement import extract_answer, without_answer
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,123 @@
+"""Reads a method: a named one, or the steps in a YAML file of the user (docs/methods.md).
+
+- ask: [large.simple, small.simple]    # at the same time
+- stop: {exit: agree_short, answer: large.simple, agree: [small.simple, large.simple]}
+- ask: small.think
+- {ask: large.transfer, of: small.think}
+- stop: {exit: transfer, answer: large.transfer}
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+
+from lmms_eval_mai.contract import SIDES
+from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.method.methods import METHODS, THINKING, Ask, Method, Step, StepPrompt, Stop, asks_of
+
+EXAMPLE = "for example `- ask: large.simple`, and `- stop: {exit: done, answer: large.simple}` at the end"
+NAMES = tuple(f"{side}.{prompt}" for side in SIDES for prompt in get_args(StepPrompt))
+
+
+def load(given: Any) -> Method:
+    """Return the method of the argument `method`: a name of `METHODS`, or the path of a YAML file, whose name without
+    its ending is the name of the method. Raises `ArgumentError`."""
+    if isinstance(given, Method):
+        return given
+    if str(given) in METHODS:
+        return METHODS[str(given)]
+    path = Path(str(given)).expanduser()
+    if path.suffix not in (".yaml", ".yml"):
+        raise ArgumentError(f"method={given} is unknown: choose one of {', '.join(METHODS)}, or give a YAML file.")
+    try:
+        steps = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ArgumentError(f"method={given} cannot be read ({' '.join(str(error).split())}).") from None
+    if path.stem in METHODS and METHODS[path.stem] != of_steps(path.stem, steps, f"method={given}"):
+        raise ArgumentError(f"method={given}: {path.stem} is the name of another method. Rename the file.")
+    return of_steps(path.stem, steps, f"method={given}")
+
+
+def of_steps(name: str, steps: Any, where: str) -> Method:
+    """Return a method from the values of its steps. `where`: names the method in messages. Raises `ArgumentError`."""
+    if not isinstance(steps, list) or not steps:
+        raise ArgumentError(f"{where} must be a list of steps, {EXAMPLE}.")
+    read: list[Step] = []
+    for number, step in enumerate(steps, start=1):
+        try:
+            read.append(_step(step, [ask for earlier in read for ask in asks_of(earlier)]))
+        except ValueError as error:
+            raise ArgumentError(f"{where}, step {number}: {error}.") from None
+    method = Method(name, tuple(read))
+    if problem := _problem(method):
+        raise ArgumentError(f"{where}: {problem}.")
+    return method
+
+
+def _problem(method: Method) -> str | None:
+    """Return what is wrong with the steps as a whole. None: nothing."""
+    *before, last = method.steps
+    if not isinstance(last, Stop) or last.agree or last.sure:
+        return "the last step must be a stop without a condition, so that every sample has an answer"
+    for stop in before:
+        if isinstance(stop, Stop) and not (stop.agree or stop.sure):
+            return f"no sample passes the stop {stop.exit}, which has no condition: only the last stop may have none"
+    for names, what in (([ask.name for ask in method.asks], "asked"), (method.exits, "an exit")):
+        for name in names:
+            if list(names).count(name) > 1:
+                return f"{name} is {what} twice"
+    return None
+
+
+def _step(given: Any, asked: Sequence[Ask]) -> Step:
+    """Return one step. `asked`: the calls before it. Raises `ValueError`."""
+    if not isinstance(given, Mapping) or not ("ask" in given) ^ ("stop" in given):
+        raise ValueError(f"expected `ask` or `stop`, {EXAMPLE}")
+    if "stop" in given:
+        _known(given, ("stop",))
+        return _stop(given["stop"], [ask.name for ask in asked])
+    _known(given, ("ask", "of"))
+    names = given["ask"] if isinstance(given["ask"], list) else [given["ask"]]
+    thinking = [ask.name for ask in asked if ask.prompt in THINKING]
+    if not names:
+        raise ValueError("ask: [] names no call")
+    asks = tuple(_ask(name, given.get("of", ""), thinking) for name in names)
+    if "of" in given and not any(ask.of for ask in asks):
+        raise ValueError(f"of: {given['of']} has no effect without a transfer")
+    return asks[0] if len(asks) == 1 else asks
+
+
+def _ask(name: Any, of: Any, thinking: Collection[str]) -> Ask:
+    if name not in NAMES:
+        raise ValueError(f"ask: {name} is unknown: expected one of {', '.join(NAMES)}")
+    side, _, prompt = name.partition(".")
+    if prompt == "transfer" and of not in thinking:
+        raise ValueError(f"a transfer needs `of`, a call that thought before: {', '.join(thinking) or 'there is none'}")
+    return Ask(side, prompt, of if prompt == "transfer" else "")
+
+
+def _stop(given: Any, asked: Collection[str]) -> Stop:
+    if not isinstance(given, Mapping) or not isinstance(given.get("exit"), str) or not given["exit"].isidentifier():
+        raise ValueError("a stop needs `exit`, a name of letters, digits and _")
+    _known(given, ("exit", "answer", "agree", "sure"))
+    agree, sure, least = given.get("agree", []), given.get("sure", ""), None
+    if isinstance(sure, Mapping) and len(sure) == 1:
+        ((sure, least),) = sure.items()
+        if isinstance(least, bool) or not isinstance(least, int | float) or not 0 < least <= 1:
+            raise ValueError(f"sure: {{{sure}: {least}}} needs a probability above 0 and at most 1")
+    if not isinstance(agree, list) or len(agree) not in (0, 2):
+        raise ValueError(f"agree: {agree} must name two calls")
+    for what, name in (("answer", given.get("answer")), *(("agree", name) for name in agree), ("sure", sure)):
+        if name not in asked and not (what == "sure" and name == ""):
+            raise ValueError(f"{what}: {name} is not asked before: expected one of {', '.join(asked) or 'none'}")
+    if sure and not sure.endswith(".simple"):
+        raise ValueError(f"sure: {sure} has no probability: only a call simple always has one")
+    return Stop(given["exit"], given["answer"], tuple(agree), sure, None if least is None else float(least))
+
+
+def _known(given: Mapping[str, Any], names: Collection[str]) -> None:
+    for name in given:
+        if name not in names:
+            raise ValueError(f"{name} is unknown: expected {', '.join(names)}")

@@ -1,0 +1,102 @@
+"""Runs a method on one sample, from its first call to its trace. Many samples run at once, and none waits for another.
+
+`methods.py` has the steps of each method and the equations of the paper, and `calls.py` makes one call.
+"""
+
+from lmms_eval_mai.contract import AttentionRequest, Call, CallPrompt, Side
+from lmms_eval_mai.method import prompts
+from lmms_eval_mai.method.agreement import parts_without_answer
+from lmms_eval_mai.method.calls import Asked, OpenSample, Pair, gather_or_cancel
+from lmms_eval_mai.method.methods import THINKING, Ask, Stop, asks_of, prompt_of
+from lmms_eval_mai.method.prompts import Variant
+from lmms_eval_mai.method.sparse import Sparse, cut_to
+from lmms_eval_mai.method.trace import Sample, Trace
+
+VARIANTS: dict[CallPrompt, Variant] = {"simple": "S", "explain": "E", "think": "R"}
+"""What a call asks -> the prompt of the paper."""
+
+
+async def run(sample: Sample, pair: Pair) -> Trace:
+    """Run a sample with the method of the pair."""
+    opened = OpenSample(sample, pair)
+    if pair.method.function is not None:
+        trace: Trace = await pair.method.function(opened)
+        return trace
+    for step in pair.method.steps:
+        if isinstance(step, Stop):
+            if opened.stops_at(step):
+                return opened.finish(step.exit, opened.asked[step.answer].answer)
+        else:
+            await gather_or_cancel(ask(opened, one) for one in asks_of(step))
+    raise AssertionError(f"{pair.method.name} does not end with a stop that has no condition")
+
+
+async def ask(opened: OpenSample, step: Ask) -> Asked:
+    """Make the call of a step, or two calls in the two-stage form. Other steps find the result in `opened.asked`."""
+    prompt = prompt_of(step, opened.sample.variant, opened.pair.think)
+    if prompt == "transfer":
+        found = Asked(await _transfer(opened, step))
+    elif prompt in THINKING:
+        found = await _think(opened, step, prompt)
+    else:  # Eq. 5 and 6; another lmms-eval task asks for a short answer by its own prompt
+        text = "" if prompt == "task" else prompts.instruction("S", opened.sample.kind)
+        found = Asked(await opened.call(step.side, prompt, text))
+    opened.asked[step.name] = found
+    return found
+
+
+async def _think(opened: OpenSample, step: Ask, prompt: CallPrompt) -> Asked:
+    """Let a model think. Returns the call with the thinking and the call with the answer after it.
+
+    In the one-stage form the two are the same call: "adopting R_think^s in lieu of A_think^s" (end of Section 4.2). In
+    the two-stage form (S2, Appendix B.3) a second call gives the answer, if the method uses it.
+    """
+    kind, side = opened.sample.kind, step.side
+    # Eq. 7; Eq. 10 if the side is large
+    thinking = await opened.call(
+        side, prompt, prompts.instruction(VARIANTS[prompt], kind), attention=_attention_to_output(opened, side)
+    )
+    if not opened.sample.two_stage or not opened.pair.method.is_answer_used(step):
+        return Asked(thinking)
+    text = prompts.stage2(thinking.text, kind)
+    answer = await opened.call(side, "stage2", text, thinking=thinking.text, of=thinking.key.name)  # Eq. 8
+    return Asked(thinking, answer)
+
+
+def _attention_to_output(opened: OpenSample, side: Side) -> AttentionRequest | None:
+    """Return the weights that a thinking must come with: with `sparse_from=small`, those of Eq. 12."""
+    sparse = opened.pair.sparse
+    return AttentionRequest(sparse.layer) if sparse is not None and sparse.source == side == "small" else None
+
+
+async def _transfer(opened: OpenSample, step: Ask) -> Call:
+    """Return the answer to the Reason Transfer prompt: with the whole thinking (Eq. 9), or with its key tokens
+    (Eq. 13)."""
+    sample, sparse, thinking = opened.sample, opened.pair.sparse, opened.asked[step.of].thinking
+    reference = opened.reference(thinking)
+    if sparse is not None and reference:
+        reference = await _select(opened, sparse, thinking, reference)  # Eq. 12
+    text = prompts.transfer(sample.benchmark.name, reference, sample.kind)
+    # Eq. 9; Eq. 13 with transfer=sparse
+    return await opened.call(step.side, "transfer", text, thinking=reference, of=thinking.key.name)
+
+
+async def _select(opened: OpenSample, sparse: Sparse, thinking: Call, reference: str) -> str:
+    """Return the key tokens of the thinking as text: Select() of Eq. 12.
+
+    The weights are attention to the thinking: that of the last token of the transfer prompt of Eq. 9 (Section 4.2), in
+    the large model (our reading, docs/paper-notes.md). This is a prefill of its own. With `sparse_from=small`, which is
+    not in the paper: the attention of the small model's last token, which the call with the thinking has returned.
+    """
+    scored = thinking
+    if sparse.source == "large":
+        before, after = prompts.transfer_parts(opened.sample.benchmark.name, opened.sample.kind)
+        prompt, request = (before, reference, after), AttentionRequest(sparse.layer, reference)
+        scored = await opened.call(
+            "large", "score", *prompt, thinking=reference, attention=request, of=thinking.key.name
+        )
+    weights = scored.attention
+    assert weights is not None  # by the contract of the engines
+    if sparse.source == "small" and reference != thinking.text:  # the tokens of the cut answer must not count
+        weights = cut_to(weights, parts_without_answer(thinking.text))
+    return opened.select(weights, sparse).text

@@ -1,0 +1,320 @@
+"""Every path of Section 4, and those of the first check by confidence, with answers forced by scripted engines."""
+
+import asyncio
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import yaml
+from support.attention import attentive_pair
+from support.documents import MMMU_OPEN
+from support.samples import OWN_INSTRUCTION, Recorder, path, sample, scripted_pair, started_pair
+
+from lmms_eval_mai.contract import Call, Image, Prompt, Sampling, Side
+from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions
+from lmms_eval_mai.errors import MissingAnswer, PromptTooLong
+from lmms_eval_mai.method import prompts
+from lmms_eval_mai.method.calls import CallEvent
+from lmms_eval_mai.method.files import of_steps
+from lmms_eval_mai.method.methods import LARGE, METHODS, Method
+from lmms_eval_mai.method.run import run
+from lmms_eval_mai.method.thresholds import Thresholds
+from lmms_eval_mai.method.trace import Sample, Trace, category_of
+
+YES, NO = "[[Yes]]", "[[No]]"
+
+
+BOTH = """
+- ask: [large.simple, small.simple]
+- stop: {exit: agree_short, answer: large.simple, agree: [small.simple, large.simple], sure: large.simple}
+- ask: small.think
+- stop: {exit: agree_think, answer: large.simple, agree: [small.think, large.simple]}
+- {ask: large.transfer, of: small.think}
+- stop: {exit: transfer, answer: large.transfer}
+"""
+AGREE_THEN_OWN = """
+- ask: [large.simple, small.simple]
+- stop: {exit: agree_short, answer: large.simple, agree: [small.simple, large.simple]}
+- ask: large.think
+- stop: {exit: large_think, answer: large.think}
+"""
+EXPLAIN_FIRST = """
+- ask: small.explain
+- ask: large.simple
+- stop: {exit: explained, answer: small.explain, agree: [small.explain, large.simple]}
+- stop: {exit: sure, answer: large.simple, sure: {large.simple: 0.9}}
+- ask: [small.think, large.think]
+- stop: {exit: both_think, answer: small.think, agree: [small.think, large.think]}
+- {ask: small.transfer, of: large.think}
+- stop: {exit: back, answer: small.transfer}
+"""
+OWN = {"both": BOTH, "agree_then_own": AGREE_THEN_OWN, "explain_first": EXPLAIN_FIRST}
+"""Methods of a user, as YAML."""
+
+
+def method_of(name: str) -> Method:
+    """Return a named method, or one of `OWN`."""
+    return METHODS[name] if name in METHODS else of_steps(name, yaml.safe_load(OWN[name]), name)
+
+
+def run_method(
+    name: str, one: Sample, small: dict[str, Any], large: dict[str, Any], **pair: Any
+) -> tuple[Trace, Any, Any]:
+    """Run one sample. Returns its trace and the scripts of both engines, which have recorded their prompts."""
+    scripts = Recorder(small), Recorder(large)
+
+    async def run_one() -> Trace:
+        return await run(one, await scripted_pair(*scripts, method=method_of(name), **pair))
+
+    return asyncio.run(run_one()), *scripts
+
+
+PATHS = """
+mai S | Yes | yes | agree_short | s.simple l.simple
+mai S | Yes think=No | No | agree_think | s.simple l.simple s.think
+mai S | Yes think=Yes | No | transfer | s.simple l.simple s.think l.transfer
+mai S | Yes think=? | ? | transfer | s.simple l.simple s.think l.transfer
+mai R two_stage | Yes stage2=No | No | agree_think | s.simple l.simple s.think s.stage2
+mai E two_stage | Yes stage2=No | Yes | agree_short | s.simple l.simple
+mai E | Yes think=No | No | agree_think | s.simple l.simple s.explain
+mai R two_stage | Yes stage2=? | No | transfer | s.simple l.simple s.think s.stage2 l.transfer
+mai S | Yes | Yes@0.01 | agree_short | s.simple l.simple
+full_rt S | think=Yes |  | transfer | s.think l.transfer
+full_rt E | think=Yes |  | transfer | s.explain l.transfer
+small S | Yes |  | small | s.simple
+small E | think=Yes |  | small | s.explain
+small R two_stage | think=? stage2=Yes |  | small | s.think s.stage2
+large S |  | Yes | large | l.simple
+large R |  | think=Yes | large | l.think
+large R two_stage |  | stage2=Yes | large | l.think l.stage2
+mai_confidence S |  | No@0.7 | confident | l.simple
+mai_confidence S | think=Yes | Yes@0.69 | agree_think | l.simple s.think
+mai_confidence S | think=Yes | No@0.69 | transfer | l.simple s.think l.transfer
+mai_confidence S | think=No | No | agree_think | l.simple s.think
+mai_confidence S | think=Yes | @1 | transfer | l.simple s.think l.transfer
+mai_confidence_direct S | think=Yes | Yes@0.5 | transfer | l.simple s.think l.transfer
+mai_confidence_direct S |  | Yes@0.7 | confident | l.simple
+own_thinking S |  | No@0.5 | large_think | l.simple l.think
+own_thinking E |  | No@0.5 | large_think | l.simple l.explain
+own_thinking S |  | No@0.8 | confident | l.simple
+own_thinking R two_stage |  | No stage2=No | large_think | l.simple l.think l.stage2
+both S | Yes | Yes@0.7 | agree_short | s.simple l.simple
+both S | Yes think=Yes | Yes@0.69 | agree_think | s.simple l.simple s.think
+both S | Yes think=Yes | No@1 | transfer | s.simple l.simple s.think l.transfer
+agree_then_own S | Yes | Yes | agree_short | s.simple l.simple
+agree_then_own S | Yes | No | large_think | s.simple l.simple l.think
+explain_first S | think=Yes | Yes | explained | l.simple s.explain
+explain_first S | think=Yes | No@0.95 | sure | l.simple s.explain
+explain_first S | think=Yes | No think=Yes | both_think | l.simple s.explain s.think l.think
+explain_first S | think=Yes | No think=No | back | l.simple s.explain s.think l.think s.transfer
+explain_first E | think=Yes | No think=No | back | l.simple s.explain l.explain s.transfer
+"""
+"""Method and the task's variant; answers of the small and of the large model, some with their probability (`think` is
+that of `explain` too); the exit, and the calls: `s.simple` is the short answer of the small model."""
+
+
+def answers_of(given: str) -> dict[str, Answer]:
+    """Return the answer to each prompt: that in the table, or one that nobody can read."""
+    found = {prompt: Answer("Hm. [[?]]") for prompt in ("think", "stage2", "transfer")}
+    for one in given.split():
+        prompt, _, answer = one.rpartition("=")
+        text, _, probability = answer.partition("@")
+        logprob = math.log(float(probability)) if probability else None
+        found[prompt or "simple"] = Answer(f"[[{text}]]", answer_logprob=logprob)
+    return found | {"explain": found["think"]}
+
+
+@pytest.mark.parametrize("row", PATHS.strip().split("\n"))
+def test_answers_lead_to_an_exit_by_these_calls_with_the_papers_prompts(row: str) -> None:
+    given, small, large, exit, calls = (cell.strip() for cell in row.split("|"))
+    name, variant, *words = given.split()
+    one = sample(variant=variant, two_stage="two_stage" in words)
+    trace, *scripts = run_method(name, one, answers_of(small), answers_of(large), thresholds=Thresholds(0.7))
+    made = [f"{call.key.side[0]}.{call.key.prompt}" for call in trace.calls]
+    assert (trace.exit, made) == (exit, calls.split())
+    assert trace.settings.method == method_of(name) and trace.answer in trace.calls
+    thinking = {call.key.name: call.text for call in trace.calls if call.key.prompt in ("think", "explain")}
+    for call in trace.calls:
+        of = thinking.get(call.key.of, "")
+        ending = {
+            "simple": prompts.instruction("S", "word"),
+            "think": prompts.instruction("R", "word"),
+            "explain": prompts.instruction("E", "word"),
+            "stage2": prompts.stage2(of, "word"),
+            "transfer": prompts.transfer("pope", of, "word"),
+        }[call.key.prompt]
+        sent = [request for request in scripts[call.key.side == "large"].prompts if request.key == call.key]
+        assert len(sent) == 1 and "".join(map(str, sent[0].messages[-1].content[1:])).endswith(ending)
+
+
+def test_the_table_has_every_exit_of_each_method() -> None:
+    seen: dict[str, set[str]] = {}
+    for row in PATHS.strip().split("\n"):
+        seen.setdefault(row.split()[0], set()).add(row.split("|")[3].strip())
+    assert {name: set(method_of(name).exits) for name in seen} == seen and {*METHODS, *OWN} == {*seen}
+
+
+def test_a_document_with_options_is_asked_for_a_letter_and_its_answers_are_compared_as_letters() -> None:
+    choice = sample("mmmu_val", doc={"question_type": "multiple-choice", "options": "['red', 'blue']"})
+    trace, small, _ = run_method("mai", choice, {"simple": "[[B]]"}, {"simple": "(B)"})
+    assert trace.exit == "agree_short" and small.prompt_of("simple").endswith(prompts.instruction("S", "letter"))
+
+
+def test_a_trace_has_the_parsed_answers_and_the_threshold() -> None:
+    answers = {"simple": YES, "think": "[[perhaps]]"}, {"simple": NO, "transfer": NO}
+    trace = run_method("mai", sample(), *answers)[0]
+    assert [call.parsed for call in trace.calls] == ["yes", "no", None, "no"] and trace.min_confidence is None
+    assert run_method("own_thinking", sample(), {}, {"simple": NO, "think": NO})[0].min_confidence == 0.9
+
+
+def test_a_benchmark_may_have_a_threshold_of_its_own() -> None:
+    thresholds = Thresholds(0.9, {"pope": 0.5})
+    sure = {"simple": Answer(NO, answer_logprob=math.log(0.6))}
+    assert run_method("mai_confidence", sample(), {}, sure, thresholds=thresholds)[0].exit == "confident"
+    assert thresholds.of("chartqa") == 0.9
+
+
+@pytest.mark.parametrize("choice", [None, "cut", "keep"])
+@pytest.mark.parametrize("name", sorted(prompts.TRANSFER_TEMPLATE))
+@pytest.mark.parametrize("mode", ["mai", "full_rt"])
+def test_the_small_models_answer_is_transferred_in_prompt_1_and_cut_in_prompt_2_unless_the_user_chooses(
+    mode: str, name: str, choice: str | None
+) -> None:
+    answers = {"simple": YES, "think": "A [[?]] fan.\n\n[[Yes]]"}
+    doc = {"mmmu_val": MMMU_OPEN, "realworldqa": {"question": "Is it a fan?"}}.get(name)
+    one, large_answers = sample(name, doc=doc), {"simple": NO, "transfer": NO}
+    trace, _, large = run_method(mode, one, answers, large_answers, transfer_answer=choice)
+    kept = choice == "keep" or (choice is None and name in ("pope", "chartqa"))
+    transferred = answers["think"] if kept else "A [[?]] fan."
+    assert large.prompt_of("transfer").endswith(prompts.transfer(name, transferred, one.kind))
+    assert next(call.text for call in trace.calls if call.key.prompt == "think") == answers["think"]
+
+
+@pytest.mark.parametrize(("variant", "think", "used"), [("S", "E", "E"), ("S", "R", "R"), ("E", "R", "E")])
+def test_the_tasks_own_thinking_prompt_has_priority_over_the_argument(variant: str, think: str, used: Any) -> None:
+    answers = {"simple": YES, "think": NO, "explain": NO}
+    _, small, _ = run_method("mai", sample(variant=variant), answers, {"simple": NO}, think=think)
+    assert small.prompt_of("explain" if used == "E" else "think").endswith(prompts.instruction(used, "word"))
+
+
+@pytest.mark.parametrize(("text", "readable"), [("[[No]]", True), ("No.", False), ("", False)])
+def test_a_trace_tells_whether_the_scorer_can_read_the_final_answer(text: str, readable: bool) -> None:
+    answers = {"simple": NO, "think": "[[maybe]]"}
+    assert run_method("mai", sample(), answers, {"simple": YES, "transfer": text})[0].readable is readable
+    stages = {"think": YES, "stage2": text}
+    assert run_method("small", sample(variant="R", two_stage=True), stages, {})[0].readable is readable
+    other = sample("some_task", None, doc={"options": ["red", "green"]})
+    assert run_method("large", other, {}, {"task": text})[0].readable is bool(text)  # any text
+
+
+def test_another_lmms_eval_task_has_its_own_prompt_for_short_answers_and_the_papers_prompts_for_the_rest() -> None:
+    answers = {"task": "a dog", "think": "It has a tail. [[cat]]"}
+    trace, small, large = run_method("mai", sample("some_task", None), answers, {"task": "cat.", "transfer": "cat"})
+    assert path(trace) == ["small think", "large transfer", "small task", "large task"]
+    question = "Is there a dog in the image?\n"
+    assert small.prompt_of("task") == large.prompt_of("task") == question + OWN_INSTRUCTION
+    assert small.prompt_of("think") == question + prompts.instruction("R", "word")
+    assert large.prompt_of("transfer") == question + prompts.transfer("any", "It has a tail.", "word")
+
+
+def test_all_calls_share_image_and_question_as_prefix_and_only_short_answers_ask_for_log_probabilities() -> None:
+    _, small, large = run_method("mai", sample(), {"simple": YES, "think": YES}, {"simple": NO, "transfer": NO})
+    sent = [*small.prompts, *large.prompts]
+    prefixes = [prompt.messages[-1].content[:2] for prompt in sent]
+    assert len(prefixes) == 4 and prefixes == [prefixes[0]] * 4 and isinstance(prefixes[0][0], Image)
+    assert [prompt.logprobs for prompt in sent] == [prompt.key.prompt == "simple" for prompt in sent]
+
+
+class Meeting(ScriptedEngine):
+    """An engine that answers when its partner was asked too."""
+
+    def __init__(self, side: Side, met: asyncio.Barrier) -> None:
+        super().__init__(side, Recorder({"simple": YES}))
+        self._met = met
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
+        await asyncio.wait_for(self._met.wait(), 10)
+        return await super().generate(prompt, sampling)
+
+
+def test_both_models_give_their_short_answers_at_the_same_time() -> None:
+    async def run_it() -> Trace:
+        met = asyncio.Barrier(2)
+        return await run(sample(), await started_pair(Meeting("small", met), Meeting("large", met)))
+
+    assert asyncio.run(run_it()).exit == "agree_short"
+
+
+def test_if_one_of_two_calls_fails_the_other_is_cancelled_and_the_error_is_raised() -> None:
+    calls: list[Prompt] = []
+    events: list[CallEvent] = []
+
+    def large(prompt: Prompt) -> Answer:
+        calls.append(prompt)
+        return Answer(YES, seconds=30.0 if len(calls) == 1 else 0.0)
+
+    async def run_it() -> None:
+        pair = await scripted_pair(Recorder({}), large, options=ScriptedOptions(slots=1), on_call=events.append)
+        with pytest.raises(MissingAnswer):
+            await asyncio.wait_for(run(sample(), pair), 10)
+        # The slot of the cancelled call is free again.
+        await asyncio.wait_for(run(sample(), replace(pair, method=LARGE)), 10)
+
+    asyncio.run(run_it())
+    assert len(calls) == 2
+    begun = [event for event in events if event.call is event.error is None]
+    failed, done = [event for event in events if event.error], [event for event in events if event.call]
+    assert (len(begun), len(failed), len(done)) == (3, 2, 1)
+
+
+def test_every_call_has_the_number_of_tokens_of_its_extracted_answer_if_its_engine_has_a_tokenizer() -> None:
+    small = {
+        "simple": Answer("[[Not sure]]", output_tokens=5),
+        "think": Answer("Step one. [[0]] Step two. [[A dog, yes]]", output_tokens=20),
+    }
+    large = {"simple": Answer("Yes", output_tokens=2, answer_tokens=7), "transfer": Answer("[[Yes]]", output_tokens=4)}
+
+    async def run_it() -> Trace:
+        scripts = (lambda prompt: small[prompt.key.prompt]), (lambda prompt: large[prompt.key.prompt])
+        return await run(sample(), await attentive_pair(*scripts, {}, sparse=None))
+
+    trace = asyncio.run(run_it())
+    # The number of a record is kept, and the answer of the trace is one of its calls.
+    assert [(call.answer_tokens, call.output_tokens) for call in trace.calls] == [(2, 5), (7, 2), (3, 20), (1, 4)]
+    assert trace.answer is trace.calls[-1]
+
+
+def test_thinking_that_overflows_the_context_is_truncated_or_refused() -> None:
+    thinking = "Look again. " * 100 + "So the answer is no."
+    small, large = {"simple": NO, "think": f"{thinking} [[No]]"}, {"simple": YES, "transfer": "Yes"}
+
+    async def run_it(**choices: Any) -> tuple[Trace, Recorder]:
+        scripts = Recorder(small), Recorder(large)
+        return await run(sample(), await attentive_pair(*scripts, {}, sparse=None, **choices)), scripts[1]
+
+    trace, sent = asyncio.run(run_it(log_prompts=True))
+    assert trace.exit == "transfer" and [call.dropped_tokens for call in trace.calls] == [0, 0, 0, 200]
+    assert "".join(trace.prompts[3][0]["content"][1:]) == sent.prompt_of("transfer")  # the prompt that was answered
+    assert sent.prompt_of("transfer").endswith(prompts.transfer("pope", " So the answer is no.", "word"))
+    with pytest.raises(PromptTooLong):
+        asyncio.run(run_it(on_overflow="error"))
+
+
+def test_trace_with_prompts_holds_what_was_sent_in_each_call_and_no_image() -> None:
+    answers = ({"simple": NO, "think": NO}, {"simple": YES, "transfer": YES})
+    trace, small, large = run_method("mai", sample(), *answers, log_prompts=True)
+    assert len(trace.prompts) == len(trace.calls) == 4
+    for call, prompt in zip(trace.calls, trace.prompts, strict=True):
+        ((role, (image, *texts)),) = [message.values() for message in prompt]
+        assert (role, image) == ("user", "<image 64x48>")
+        assert "".join(texts) == {"small": small, "large": large}[call.key.side].prompt_of(call.key.prompt)
+    assert run_method("mai", sample(), *answers)[0].prompts == ()
+
+
+@pytest.mark.parametrize(
+    ("doc", "category"),
+    [({"category": "path"}, "path"), ({"answer_type": ["a", "b"]}, "a, b"), ({"category": 3}, None), ({}, None)],
+)
+def test_category_of_a_document_is_that_of_its_data_set(doc: dict[str, Any], category: str | None) -> None:
+    assert category_of(doc) == category
